@@ -1,0 +1,111 @@
+"""Errors of the control layer, split by whose fault they are.
+
+PieError
+├── CallError              the inferlet's fault: its API call is refused; the call's `error` record carries code and message
+│   ├── InvalidArgument    malformed or out of range
+│   ├── NotFound           a handle or name that the inferlet does not own or that does not exist
+│   ├── InvalidState       full page, embed never filled, future not done
+│   ├── QuotaExceeded      a limit of this inferlet
+│   ├── Exhausted          the whole pool is too small
+│   ├── Unsupported        no such trait or function here
+│   ├── Cancelled          the operation was cancelled
+│   └── WorkerError        the worker failed; the command had no effect
+├── ClientError            the client's fault: HTTP 4xx, exit code 2 of the command line
+│   ├── BadRequest         400
+│   ├── UnknownName        404, no such program, inferlet or model
+│   ├── BadProgram         422, a program that is neither Python nor a component of our world
+│   ├── Conflict           409, the inferlet has ended
+│   └── Overloaded         503, too many inferlets
+├── InferletEnded          an inferlet ended without a result: why it was ended (`InferletStatus`), its message or traceback
+├── WorkerUnavailable      503: the worker did not start or died; tells what it said
+└── ConfigError            the operator's fault: a wrong option or file; exit code 2
+"""
+
+from __future__ import annotations
+
+
+class PieError(Exception):
+    """Base of all errors that this package raises on purpose."""
+
+
+class CallError(PieError):
+    """An API call is refused. `code` is the case of `error-code` in types.wit."""
+
+    code = "invalid-argument"
+
+
+class InvalidArgument(CallError):
+    code = "invalid-argument"
+
+
+class NotFound(CallError):
+    code = "not-found"
+
+
+class InvalidState(CallError):
+    code = "invalid-state"
+
+
+class QuotaExceeded(CallError):
+    code = "quota-exceeded"
+
+
+class Exhausted(CallError):
+    code = "exhausted"
+
+
+class Unsupported(CallError):
+    code = "unsupported"
+
+
+class Cancelled(CallError):
+    code = "cancelled"
+
+
+class WorkerError(CallError):
+    code = "worker-failed"
+
+
+class ClientError(PieError):
+    """The client's fault. `status` is the HTTP status."""
+
+    status = 400
+
+
+class BadRequest(ClientError):
+    status = 400
+
+
+class UnknownName(ClientError):
+    status = 404
+
+
+class BadProgram(ClientError):
+    status = 422
+
+
+class Conflict(ClientError):
+    status = 409
+
+
+class Overloaded(ClientError):
+    status = 503
+
+
+class InferletEnded(PieError):
+    """An inferlet ended without a result."""
+
+    def __init__(self, status: str, message: str) -> None:
+        super().__init__(message or status)
+        self.status = status
+        self.message = message
+
+
+class WorkerUnavailable(PieError):
+    """The worker did not start or died."""
+
+    status = 503
+
+
+class ConfigError(PieError):
+    """A wrong option, environment variable or file of the operator."""
