@@ -1,9 +1,10 @@
 """Messages between the control layer and a worker (paper, sections 5.2, 5.3 and 6.2).
 
-A *wave* is one message: batches of commands, at most one of each kind, in the order in which the worker runs them. Waves
-run in the order in which they are sent. The worker knows slot numbers only: the KV pool is a flat array of
-`num_pages * page_size` slots, the embed pool an array of `num_embeds` vectors, the token slots an array of integers that
-`Sample` writes and `EmbedText` may read before the control layer has seen the value. Who owns what is decided elsewhere.
+A *wave* is one message: batches of commands, at most one of each kind, in the order in which the worker runs them.
+Waves run in the order in which they are sent. The worker knows slot numbers only: the KV pool is a flat array of
+`num_pages * page_size` slots, the embed pool an array of `num_embeds` vectors, the token slots an array of integers
+that `Sample` writes and `EmbedText` may read before the control layer has seen the value. Who owns what is decided
+elsewhere.
 
 Arrays are numpy arrays; N is the number of commands of a batch, T the number of its input tokens.
 """
@@ -28,27 +29,28 @@ class Message(msgspec.Struct, frozen=True, tag=True, eq=False):
 # ---- batches: what a wave consists of ------------------------------------------------------------------------------
 
 
-class CopySlots(Message):
+class CopySlots(Message, frozen=True):
     """Copies keys and values of all layers, slot by slot; sources are read before targets are written."""
 
     source: Array  # int32 [M]
     target: Array  # int32 [M], no slot twice
 
 
-class EmbedText(Message):
+class EmbedText(Message, frozen=True):
     """Fills embeds from tokens."""
 
     embeds: Array  # int32 [T], no embed twice
     tokens: Array  # int32 [T]; -(s + 1) means: the token in token slot s
 
 
-class Forward(Message):
+class Forward(Message, frozen=True):
     """Runs the Transformer over N ragged sequences.
 
-    For sequence n, queries are the rows q_indptr[n]:q_indptr[n+1]. All keys and values of the batch are written to their
-    slots before any attention runs. The keys of sequence n are the slots of its runs kv_indptr[n]:kv_indptr[n+1], in order;
-    its own new tokens are the last of them, and query j of q sees all keys but the last q - 1 - j (causal, bottom-right
-    aligned). If `mask_indptr` is given and mask_indptr[n] < mask_indptr[n+1], row-major bits [q, keys] replace that rule.
+    For sequence n, queries are the rows q_indptr[n]:q_indptr[n+1]. All keys and values of the batch are written to
+    their slots before any attention runs. The keys of sequence n are the slots of its runs
+    kv_indptr[n]:kv_indptr[n+1], in order; its own new tokens are the last of them, and query j of q sees all keys but
+    the last q - 1 - j (causal, bottom-right aligned). If `mask_indptr` is given and mask_indptr[n] < mask_indptr[n+1],
+    row-major bits [q, keys] replace that rule; a query that sees no key gives zeros in attention.
     """
 
     q_indptr: Array  # int32 [N + 1]
@@ -59,14 +61,14 @@ class Forward(Message):
     kv_pages: Array  # int32 [R], page of a run
     kv_begins: Array  # int32 [R], first slot of the run within its page
     kv_ends: Array  # int32 [R], behind the last slot of the run within its page
-    dense: Array  # bool [N]: every run begins at 0 and all but the last fill their page, so a page list describes the keys
+    dense: Array  # bool [N]: runs begin at 0 and all but the last fill their page, so a page list describes the keys
     out_rows: Array  # int32 [O], rows of T whose output is kept
     out_embeds: Array  # int32 [O], embeds that it goes to, no embed twice
     mask_indptr: Array | None = None  # int64 [N + 1], byte offsets into mask_bits
     mask_bits: Array | None = None  # uint8, lowest bit first, each sequence starts at a byte
 
 
-class Sample(Message):
+class Sample(Message, frozen=True):
     """Samples one token for each embed. Reproducible: the only randomness is `uniform`."""
 
     embeds: Array  # int32 [N]
@@ -85,7 +87,7 @@ class Sample(Message):
     allowed: Array  # uint8 [rows, ceil(vocab / 8)], lowest bit first
 
 
-class NextDist(Message):
+class NextDist(Message, frozen=True):
     """The most probable next tokens at each embed."""
 
     embeds: Array  # int32 [N]
@@ -93,7 +95,7 @@ class NextDist(Message):
     temperature: Array  # float32 [N], > 0
 
 
-class ScoreTokens(Message):
+class ScoreTokens(Message, frozen=True):
     """Log-probabilities of given tokens at each embed."""
 
     embeds: Array  # int32 [N]
@@ -107,13 +109,13 @@ Batch = CopySlots | EmbedText | Forward | Sample | NextDist | ScoreTokens
 # ---- control layer to worker ----------------------------------------------------------------------------------------
 
 
-class Hello(Message):
+class Hello(Message, frozen=True):
     """First message on a connection."""
 
     protocol: int
 
 
-class RunWave(Message):
+class RunWave(Message, frozen=True):
     """Run these batches in order; answered by one `WaveDone`."""
 
     wave: int
@@ -121,7 +123,7 @@ class RunWave(Message):
     batches: tuple[Batch, ...]
 
 
-class Shutdown(Message):
+class Shutdown(Message, frozen=True):
     """Finish the wave at hand and exit."""
 
 
@@ -131,7 +133,7 @@ ToWorker = Hello | RunWave | Shutdown
 # ---- worker to control layer ----------------------------------------------------------------------------------------
 
 
-class ModelDescription(Message):
+class ModelDescription(Message, frozen=True):
     """A model as its worker serves it."""
 
     name: str
@@ -156,7 +158,7 @@ class ModelDescription(Message):
     weight_bytes: int
 
 
-class Ready(Message):
+class Ready(Message, frozen=True):
     """Answer to `Hello`, once the model is loaded and the pools stand."""
 
     protocol: int
@@ -164,13 +166,13 @@ class Ready(Message):
     models: tuple[ModelDescription, ...]
 
 
-class NextTokens(Message):
+class NextTokens(Message, frozen=True):
     """Of `Sample`."""
 
     tokens: Array  # int32 [N]
 
 
-class Distributions(Message):
+class Distributions(Message, frozen=True):
     """Of `NextDist`: N ragged rows, most probable first; equal probabilities in the order of token ids."""
 
     indptr: Array  # int32 [N + 1]
@@ -179,13 +181,13 @@ class Distributions(Message):
     rest: Array  # float32 [N], probability mass left out
 
 
-class NextLogprobs(Message):
+class NextLogprobs(Message, frozen=True):
     """Of `ScoreTokens`, in its order."""
 
     logprobs: Array  # float32 [indptr[N]]
 
 
-class Failure(Message):
+class Failure(Message, frozen=True):
     """A batch failed; neither it nor those behind it in the wave took effect."""
 
     message: str
@@ -194,7 +196,7 @@ class Failure(Message):
 Result = NextTokens | Distributions | NextLogprobs | Failure | None
 
 
-class WaveDone(Message):
+class WaveDone(Message, frozen=True):
     """One result for each batch of the wave, in order; None where a batch has nothing to tell. After a `Failure`, the
     remaining batches answer with the same `Failure`."""
 
@@ -203,7 +205,7 @@ class WaveDone(Message):
     seconds: float  # time that the wave took on the worker
 
 
-class WorkerFailed(Message):
+class WorkerFailed(Message, frozen=True):
     """The worker cannot serve (unreadable checkpoint, wrong protocol, out of memory) and ends."""
 
     message: str

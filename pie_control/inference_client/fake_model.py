@@ -1,0 +1,268 @@
+"""A model without weights that keeps the wire protocol to the letter: a test double that ships.
+
+Theory. An input embed holds a hash of its token. A KV slot holds a hash of the input and its position; an output embed
+holds a digest of the visible keys *in their order*. Next-token scores are a hash of the digest. So tokens depend on
+exactly what they depend on in a real model, and a wrong slot, page, order, position or mask changes them. Unlike a
+real model it also refuses what the protocol forbids: a slot or embed that is read before it was filled, or written
+twice in one batch, and keys that do not end with the sequence's own tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pie_inference.protocol import (
+    Array,
+    Batch,
+    CopySlots,
+    Distributions,
+    EmbedText,
+    Failure,
+    Forward,
+    ModelDescription,
+    NextDist,
+    NextLogprobs,
+    NextTokens,
+    Result,
+    RunWave,
+    Sample,
+    ScoreTokens,
+    WaveDone,
+)
+
+from . import byte_tokenizer
+
+Hashes = NDArray[np.uint64]
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+SCORE_RANGE = 8.0
+TRAITS = ("Core", "Allocate", "InputText", "Forward", "Tokenize", "OutputText", "Fused")
+
+
+def mix(values: Array) -> Hashes:
+    """The finalizer of splitmix64: a bijection that spreads every input bit."""
+    z = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+class FilledArray:
+    """Numbers that must be written before they are read."""
+
+    def __init__(self, what: str, size: int) -> None:
+        self.what = what
+        self.values = np.zeros(size, np.uint64)
+        self.filled = np.zeros(size, np.bool_)
+
+    def read(self, indices: Array) -> Hashes:
+        self._check_range(indices)
+        if not self.filled[indices].all():
+            raise ValueError(f"{self.what} {indices[~self.filled[indices]][0]} is read before it was filled")
+        values: Hashes = self.values[indices]
+        return values
+
+    def write(self, indices: Array, values: Array) -> None:
+        self._check_range(indices)
+        if len(np.unique(indices)) != len(indices):
+            raise ValueError(f"a {self.what} is written twice in one batch")
+        self.values[indices] = values
+        self.filled[indices] = True
+
+    def _check_range(self, indices: Array) -> None:
+        if len(indices) and not (indices.min() >= 0 and indices.max() < len(self.values)):
+            raise ValueError(f"{self.what} numbers are 0 to {len(self.values) - 1}")
+
+
+class FakeModel:
+    """Runs waves; implements `ModelRunner`. Tokens are bytes (`byte_tokenizer`); `stop_tokens` is its end token."""
+
+    def __init__(
+        self,
+        name: str = "fake",
+        *,
+        page_size: int = 16,
+        num_pages: int = 1024,
+        num_embeds: int = 4096,
+        num_token_slots: int = 4096,
+        max_batch_tokens: int = 512,
+        max_batch_rows: int = 256,
+        max_context: int = 4096,
+    ) -> None:
+        self._description = ModelDescription(
+            name=name,
+            architecture="FakeModel",
+            traits=TRAITS,
+            dtype="uint64",
+            device="cpu",
+            vocab_size=byte_tokenizer.VOCAB_SIZE,
+            hidden_size=1,
+            max_context=max_context,
+            page_size=page_size,
+            num_pages=num_pages,
+            num_embeds=num_embeds,
+            num_token_slots=num_token_slots,
+            max_batch_tokens=max_batch_tokens,
+            max_batch_rows=max_batch_rows,
+            max_dist=byte_tokenizer.VOCAB_SIZE,
+            stop_tokens=(byte_tokenizer.END,),
+            tokenizer=byte_tokenizer.tokenizer_json(),
+            tokenizer_config=byte_tokenizer.tokenizer_config(),
+            page_bytes=8 * page_size,
+            weight_bytes=0,
+        )
+        self._slots = FilledArray("KV slot", page_size * num_pages)
+        self._embeds = FilledArray("embed", num_embeds)
+        self._tokens = FilledArray("token slot", num_token_slots)
+        self._powers = np.multiply.accumulate(np.full(page_size * num_pages, 0x9E3779B97F4A7C15, np.uint64))
+        self._handlers: dict[type, Callable[[Any], Result]] = {
+            CopySlots: self._copy_slots,
+            EmbedText: self._embed_text,
+            Forward: self._forward,
+            Sample: self._sample,
+            NextDist: self._next_dist,
+            ScoreTokens: self._score_tokens,
+        }
+
+    def describe(self) -> tuple[ModelDescription, ...]:
+        return (self._description,)
+
+    def run(self, wave: RunWave) -> WaveDone:
+        started = time.perf_counter()
+        results: list[Result] = []
+        for batch in wave.batches:
+            failed = bool(results) and isinstance(results[-1], Failure)
+            results.append(results[-1] if failed else self._run_batch(wave.model, batch))
+        return WaveDone(wave.wave, tuple(results), time.perf_counter() - started)
+
+    def _run_batch(self, model: str, batch: Batch) -> Result:
+        try:
+            if model != self._description.name:
+                raise ValueError(f"there is no model {model!r} here, only {self._description.name!r}")
+            return self._handlers[type(batch)](batch)
+        except (ValueError, IndexError) as error:
+            return Failure(f"{type(batch).__name__}: {error}")
+
+    def _copy_slots(self, batch: CopySlots) -> None:
+        self._slots.write(batch.target, self._slots.read(batch.source))
+
+    def _embed_text(self, batch: EmbedText) -> None:
+        self._embeds.write(batch.embeds, mix(self._resolve(batch.tokens)))
+
+    def _resolve(self, tokens: Array) -> Integers:
+        """Replaces token slots by the tokens in them."""
+        resolved = tokens.astype(np.int64)
+        references = resolved < 0
+        resolved[references] = self._tokens.read(-resolved[references] - 1)
+        if len(resolved) and resolved.max() >= self._description.vocab_size:
+            raise ValueError(f"token {resolved.max()} is outside the vocabulary")
+        return resolved
+
+    def _forward(self, batch: Forward) -> None:
+        self._slots.write(batch.q_slots, mix(self._embeds.read(batch.q_embeds) ^ mix(batch.q_positions)))
+        outputs = [self._attend(batch, n) for n in range(len(batch.q_indptr) - 1)]
+        self._embeds.write(batch.out_embeds, np.concatenate([np.zeros(0, np.uint64), *outputs])[batch.out_rows])
+
+    def _attend(self, batch: Forward, n: int) -> Hashes:
+        """Digests of the visible keys for each query of sequence n."""
+        queries = slice(batch.q_indptr[n], batch.q_indptr[n + 1])
+        count = queries.stop - queries.start
+        slots = self._key_slots(batch, n)
+        if not np.array_equal(slots[len(slots) - count :], batch.q_slots[queries]):
+            raise ValueError(f"the keys of sequence {n} do not end with its own tokens")
+        keys = self._slots.read(slots)
+        mask = explicit_mask(batch, n, count, len(keys))
+        if mask is None:
+            return mix(np.cumsum(keys * self._powers[: len(keys)])[len(keys) - count :])
+        return mix(np.array([np.sum(keys[row] * self._powers[: row.sum()]) for row in mask], np.uint64))
+
+    def _key_slots(self, batch: Forward, n: int) -> Integers:
+        runs = range(batch.kv_indptr[n], batch.kv_indptr[n + 1])
+        pages = batch.kv_pages.astype(np.int64) * self._description.page_size
+        slots = [np.arange(pages[r] + batch.kv_begins[r], pages[r] + batch.kv_ends[r]) for r in runs]
+        return np.concatenate([np.zeros(0, np.int64), *slots])
+
+    def _scores(self, embeds: Array) -> Floats:
+        """Next-token scores, float64 [N, vocab_size]."""
+        hashes = mix(self._embeds.read(embeds)[:, None] ^ mix(np.arange(self._description.vocab_size))[None, :])
+        return (hashes >> np.uint64(11)).astype(np.float64) * (SCORE_RANGE / 2**53)
+
+    def _sample(self, batch: Sample) -> NextTokens:
+        scores = self._scores(batch.embeds)
+        tokens = np.array([self._sample_row(batch, n, scores[n]) for n in range(len(scores))], np.int32)
+        self._tokens.write(batch.token_slots, tokens)
+        return NextTokens(tokens)
+
+    def _sample_row(self, batch: Sample, n: int, scores: Floats) -> int:
+        self._penalize(batch, n, scores)
+        forbid(batch, n, scores)
+        if batch.temperature[n] == 0:
+            return int(scores.argmax())
+        order = np.argsort(-scores, kind="stable")
+        probabilities = softmax(scores[order] / batch.temperature[n])
+        kept = kept_prefix(probabilities, int(batch.top_k[n]), float(batch.top_p[n]), float(batch.min_p[n]))
+        mass = np.cumsum(probabilities[:kept])
+        return int(order[min(int(np.searchsorted(mass, batch.uniform[n] * mass[-1], "right")), kept - 1)])
+
+    def _penalize(self, batch: Sample, n: int, scores: Floats) -> None:
+        recent = self._resolve(batch.recent[batch.recent_indptr[n] : batch.recent_indptr[n + 1]])
+        tokens, counts = np.unique(recent, return_counts=True)
+        seen, repetition = scores[tokens], batch.repetition[n]
+        penalized = np.where(seen > 0, seen / repetition, seen * repetition)
+        scores[tokens] = penalized - counts * batch.frequency[n] - batch.presence[n]
+
+    def _next_dist(self, batch: NextDist) -> Distributions:
+        probabilities = [softmax(row / t) for row, t in zip(self._scores(batch.embeds), batch.temperature, strict=True)]
+        orders = [np.argsort(-row, kind="stable")[:k] for row, k in zip(probabilities, batch.k, strict=True)]
+        kept = [row[order] for row, order in zip(probabilities, orders, strict=True)]
+        return Distributions(
+            indptr=np.cumsum([0, *map(len, kept)]).astype(np.int32),
+            tokens=np.concatenate([np.zeros(0, np.int32), *orders]).astype(np.int32),
+            probabilities=np.concatenate([np.zeros(0), *kept]).astype(np.float32),
+            rest=np.array([max(0.0, 1 - row.sum()) for row in kept], np.float32),
+        )
+
+    def _score_tokens(self, batch: ScoreTokens) -> NextLogprobs:
+        logprobs = np.log(np.array([softmax(row) for row in self._scores(batch.embeds)]))
+        rows = np.repeat(np.arange(len(batch.embeds)), np.diff(batch.indptr))
+        return NextLogprobs(logprobs[rows, batch.tokens].astype(np.float32))
+
+
+def explicit_mask(batch: Forward, n: int, queries: int, keys: int) -> NDArray[np.bool_] | None:
+    """The boolean mask [queries, keys] of sequence n, if it has one."""
+    if batch.mask_indptr is None or batch.mask_bits is None or batch.mask_indptr[n] == batch.mask_indptr[n + 1]:
+        return None
+    bits = batch.mask_bits[batch.mask_indptr[n] : batch.mask_indptr[n + 1]].astype(np.uint8)
+    return np.unpackbits(bits, count=queries * keys, bitorder="little").reshape(queries, keys).astype(np.bool_)
+
+
+def forbid(batch: Sample, n: int, scores: Floats) -> None:
+    """Sets the scores of tokens that row n may not sample to minus infinity."""
+    if batch.allowed_rows[n] < 0:
+        return
+    bits = batch.allowed[batch.allowed_rows[n]].astype(np.uint8)
+    allowed = np.unpackbits(bits, count=len(scores), bitorder="little").astype(np.bool_)
+    if not allowed.any():
+        raise ValueError(f"row {n}: the mask allows no token")
+    scores[~allowed] = -np.inf
+
+
+def softmax(scores: Floats) -> Floats:
+    weights: Floats = np.exp(scores - scores.max())
+    weights /= weights.sum()
+    return weights
+
+
+def kept_prefix(probabilities: Floats, top_k: int, top_p: float, min_p: float) -> int:
+    """How many of the sorted probabilities remain candidates."""
+    top = len(probabilities) if top_k == 0 else min(top_k, len(probabilities))
+    before = np.cumsum(probabilities[:top]) - probabilities[:top]
+    in_nucleus = before < top_p * probabilities[:top].sum() if top_p < 1 else np.full(top, True)
+    likely = probabilities[:top] >= min_p * probabilities[0]
+    return max(1, int((in_nucleus & likely).sum()))

@@ -1,0 +1,52 @@
+"""The seam between the control layer and whatever runs its waves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from pie_inference.protocol import ModelDescription, Ready, RunWave, WaveDone
+
+
+class InferenceClient(Protocol):
+    """One worker as the control layer sees it.
+
+    All methods and callbacks belong to the thread of the asyncio loop in which `start` was awaited. Waves run and are
+    answered in the order in which they are sent. After `on_lost` no answer to an earlier wave will come; `restart`
+    gives a worker with empty pools.
+    """
+
+    on_wave_done: Callable[[WaveDone], None]
+    """Called once for each wave."""
+    on_lost: Callable[[str], None]
+    """Called at most once after each `start` or `restart`, with what is known of the reason."""
+
+    async def start(self) -> Ready:
+        """Waits until the worker serves. Raises `errors.WorkerUnavailable` with what the worker said."""
+
+    def send(self, wave: RunWave) -> None:
+        """Hands a wave over without waiting. Raises `errors.WorkerUnavailable` when there is no worker."""
+
+    async def restart(self) -> Ready:
+        """Ends the worker if it still runs, and starts anew."""
+
+    async def close(self) -> None:
+        """Ends the worker and frees everything held. May be called twice."""
+
+
+class ModelRunner(Protocol):
+    """What a worker is inside: `pie_inference.worker.Worker` and `fake_model.FakeModel` are such objects."""
+
+    def describe(self) -> tuple[ModelDescription, ...]:
+        """The models that `run` accepts."""
+
+    def run(self, wave: RunWave) -> WaveDone:
+        """Runs the batches of a wave in order. Failures are results, not exceptions."""
+
+
+def ignore_wave(done: WaveDone) -> None:
+    """Default of `on_wave_done`."""
+
+
+def ignore_loss(reason: str) -> None:
+    """Default of `on_lost`."""
