@@ -1,0 +1,163 @@
+"""Configuration of the server: one frozen object, built once at the edge from command line options and the environment.
+
+Every field of `ServerConfig` and `InferletLimits` is an option of `pie serve` and `pie run` (`max_pages` is `--max-pages`)
+and an environment variable (`PIE_MAX_PAGES`); an option beats the variable, the variable beats the default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from pie_control.errors import ConfigError
+
+ENVIRONMENT_PREFIX = "PIE_"
+CLIENT_VARIABLES = frozenset({"PIE_SERVER"})
+"""Read by the client side; no setting of a server."""
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 8011
+
+MIB = 1 << 20
+
+
+def _setting(default: Any, text: str, *, choices: tuple[str, ...] = (), least: float | None = None) -> Any:
+    return field(default=default, metadata={"help": text, "choices": choices, "least": least})
+
+
+@dataclass(frozen=True, slots=True)
+class InferletLimits:
+    """What one inferlet may hold and use; at a bound its call is refused, or it is ended, with an error that names it."""
+
+    memory_bytes: int = _setting(256 * MIB, "linear memory of one inferlet, in bytes", least=MIB)
+    cpu_seconds: float = _setting(60.0, "processor time of one inferlet, in seconds", least=0.001)
+    idle_seconds: float = _setting(3600.0, "longest time without any progress, in seconds", least=0.001)
+    max_pages: int = _setting(4096, "KV pages of one inferlet", least=0)
+    max_embeds: int = _setting(8192, "embeds of one inferlet", least=0)
+    max_queues: int = _setting(64, "command queues of one inferlet", least=1)
+    max_futures: int = _setting(4096, "futures of one inferlet that were not taken yet", least=1)
+    max_message_bytes: int = _setting(MIB, "one message from or to an inferlet, in bytes of UTF-8", least=1)
+    max_log_bytes: int = _setting(256 * 1024, "log kept of one inferlet, in bytes; older lines go first", least=0)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """Everything that a server is started with. `resolved` gives the form without defaults to be worked out."""
+
+    host: str = _setting(DEFAULT_HOST, "address to listen on")
+    port: int = _setting(DEFAULT_PORT, "port to listen on; 0: any free one", least=0)
+    model: str = _setting("demo", "folder of a checkpoint in Hugging Face format, or `demo`")
+    model_name: str = _setting("", "name of the model in the API; default: the name of its folder")
+    dtype: str = _setting("auto", "number format of the weights", choices=("auto", "float32", "bfloat16", "float16"))
+    device: str = _setting("auto", "where the model runs: auto, cpu or cuda", choices=("auto", "cpu", "cuda"))
+    pages: int = _setting(0, "KV pages in the pool; 0: what fits the memory", least=0)
+    page_size: int = _setting(16, "tokens in a KV page", least=1)
+    threads: int = _setting(0, "threads of the worker; 0: one per core", least=0)
+    cache_dir: str = _setting("", "folder for compiled programs; default: $XDG_CACHE_HOME/pie or ~/.cache/pie")
+    max_inferlets: int = _setting(1000, "inferlets that may run at a time", least=1)
+    warm_pool: int = _setting(8, "Python guests kept ready for the next launch", least=0)
+    policy: str = _setting(
+        "adaptive", "when waves are sent (paper, section 6.1)", choices=("adaptive", "eager", "k-only", "t-only")
+    )
+    run_ahead: int = _setting(2, "waves in flight at a time; 1: none ahead", least=1)
+    max_program_bytes: int = _setting(64 * MIB, "largest program that is accepted, in bytes", least=1024)
+    limits: InferletLimits = field(default_factory=InferletLimits)
+
+    def resolved(self) -> ServerConfig:
+        """A new config in which model path, model name, cache folder and threads are worked out; raises ConfigError."""
+        path = _model_path(self.model)
+        return replace(
+            self,
+            model=str(path),
+            model_name=self.model_name or ("demo" if self.model == "demo" else path.name),
+            cache_dir=str(Path(self.cache_dir or _default_cache_dir()).expanduser()),
+            threads=self.threads or _usable_cores(),
+        )
+
+
+def settings() -> Iterator[Field[Any]]:
+    """The fields that an operator can set: those of ServerConfig, then those of InferletLimits."""
+    yield from (each for each in fields(ServerConfig) if each.name != "limits")
+    yield from fields(InferletLimits)
+
+
+def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The settings among the variables named PIE_*, as text; a name that is no setting is refused."""
+    known = {f"{ENVIRONMENT_PREFIX}{each.name.upper()}": each.name for each in settings()}
+    found = {}
+    for name, value in environment.items():
+        if not name.startswith(ENVIRONMENT_PREFIX) or name in CLIENT_VARIABLES:
+            continue
+        if name not in known:
+            raise ConfigError(f"unknown environment variable {name}{_suggestion(name, known)}")
+        found[known[name]] = value
+    return found
+
+
+def build_config(options: Mapping[str, object], environment: Mapping[str, str] | None = None) -> ServerConfig:
+    """The config of these options over these environment variables (default: none); raises ConfigError.
+
+    `options` maps names of settings to values or their text; None means: not given.
+    """
+    values: dict[str, object] = dict(read_environment(environment or {}))
+    values |= {name: value for name, value in options.items() if value is not None}
+    known = {each.name: each for each in settings()}
+    unknown = [name for name in values if name not in known]
+    if unknown:
+        raise ConfigError(f"unknown setting {unknown[0]!r}{_suggestion(unknown[0], known)}")
+    parsed = {name: _parse(known[name], value) for name, value in values.items()}
+    limits = {each.name: parsed.pop(each.name) for each in fields(InferletLimits) if each.name in parsed}
+    return ServerConfig(**parsed, limits=InferletLimits(**limits))
+
+
+def _parse(setting: Field[Any], value: object) -> str | int | float:
+    kind = type(setting.default)
+    try:
+        parsed: str | int | float = kind(value)
+    except (TypeError, ValueError):
+        what = "a whole number" if kind is int else "a number"
+        raise ConfigError(f"{setting.name} must be {what}, not {value!r}") from None
+    _check(setting, parsed)
+    return parsed
+
+
+def _check(setting: Field[Any], value: str | int | float) -> None:
+    choices, least = setting.metadata["choices"], setting.metadata["least"]
+    if choices and value not in choices:
+        raise ConfigError(f"{setting.name} must be one of {', '.join(choices)}, not {value!r}")
+    if least is not None and not float(value) >= least:  # also refuses NaN
+        raise ConfigError(f"{setting.name} must be at least {least}, not {value}")
+
+
+def _suggestion(name: str, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; known are: {', '.join(sorted(known))}"
+
+
+def _model_path(model: str) -> Path:
+    path = _demo_model() if model == "demo" else Path(model).expanduser().resolve()
+    if not (path / "config.json").is_file():
+        raise ConfigError(f"no model at {path}: a folder with config.json, tokenizer.json and *.safetensors is needed")
+    return path
+
+
+def _demo_model() -> Path:
+    # Found without importing the package, so that the control process never loads torch.
+    spec = importlib.util.find_spec("pie_inference")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError("the package pie_inference is not installed, so there is no demo model; give --model PATH")
+    return Path(next(iter(spec.submodule_search_locations))) / "demo_model"
+
+
+def _default_cache_dir() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base) / "pie"
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
