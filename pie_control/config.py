@@ -1,6 +1,6 @@
-"""Configuration of the server: one frozen object, built once at the edge from command line options and the environment.
+"""Configuration of the server: one frozen object, built once at the edge from options and environment.
 
-Every field of `ServerConfig` and `InferletLimits` is an option of `pie serve` and `pie run` (`max_pages` is `--max-pages`)
+Each field of `ServerConfig` and `InferletLimits` is an option of `pie serve` and `pie run` (`max_pages`: `--max-pages`)
 and an environment variable (`PIE_MAX_PAGES`); an option beats the variable, the variable beats the default.
 """
 
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pie_control.errors import ConfigError
+from pie_control.inferlets.limits import InferletLimits
 
 ENVIRONMENT_PREFIX = "PIE_"
 CLIENT_VARIABLES = frozenset({"PIE_SERVER"})
@@ -30,19 +31,21 @@ def _setting(default: Any, text: str, *, choices: tuple[str, ...] = (), least: f
     return field(default=default, metadata={"help": text, "choices": choices, "least": least})
 
 
-@dataclass(frozen=True, slots=True)
-class InferletLimits:
-    """What one inferlet may hold and use; at a bound its call is refused, or it is ended, with an error that names it."""
-
-    memory_bytes: int = _setting(256 * MIB, "linear memory of one inferlet, in bytes", least=MIB)
-    cpu_seconds: float = _setting(60.0, "processor time of one inferlet, in seconds", least=0.001)
-    idle_seconds: float = _setting(3600.0, "longest time without any progress, in seconds", least=0.001)
-    max_pages: int = _setting(4096, "KV pages of one inferlet", least=0)
-    max_embeds: int = _setting(8192, "embeds of one inferlet", least=0)
-    max_queues: int = _setting(64, "command queues of one inferlet", least=1)
-    max_futures: int = _setting(4096, "futures of one inferlet that were not taken yet", least=1)
-    max_message_bytes: int = _setting(MIB, "one message from or to an inferlet, in bytes of UTF-8", least=1)
-    max_log_bytes: int = _setting(256 * 1024, "log kept of one inferlet, in bytes; older lines go first", least=0)
+LIMIT_HELP = {
+    "memory_bytes": "WebAssembly memory of one inferlet, in bytes",
+    "cpu_seconds": "processor time of one inferlet, in seconds",
+    "idle_seconds": "longest time in which nothing happens in an inferlet, in seconds",
+    "max_pages": "KV pages of one inferlet",
+    "max_embeds": "embeds of one inferlet",
+    "max_queues": "command queues of one inferlet",
+    "max_futures": "futures of one inferlet that it has not taken yet",
+    "max_commands": "commands of one inferlet that are not carried out yet",
+    "max_samplers": "samplers and detokenizers of one inferlet",
+    "max_message_bytes": "one message, result or log line, in bytes",
+    "max_inbox_bytes": "messages to an inferlet that it has not received, in bytes",
+    "max_outbox_bytes": "messages of an inferlet that no client has read, in bytes",
+    "max_log_bytes": "log kept of one inferlet, in bytes; older lines go first",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,12 @@ def settings() -> Iterator[Field[Any]]:
     yield from fields(InferletLimits)
 
 
+def help_text(setting: Field[Any]) -> str:
+    """What the setting means, for `--help` and the documentation."""
+    text: str = LIMIT_HELP.get(setting.name, "") or setting.metadata["help"]
+    return text
+
+
 def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The settings among the variables named PIE_*, as text; a name that is no setting is refused."""
     known = {f"{ENVIRONMENT_PREFIX}{each.name.upper()}": each.name for each in settings()}
@@ -110,13 +119,13 @@ def build_config(options: Mapping[str, object], environment: Mapping[str, str] |
     unknown = [name for name in values if name not in known]
     if unknown:
         raise ConfigError(f"unknown setting {unknown[0]!r}{_suggestion(unknown[0], known)}")
-    parsed = {name: _parse(known[name], value) for name, value in values.items()}
+    parsed: dict[str, Any] = {name: _parse(known[name], value) for name, value in values.items()}
     limits = {each.name: parsed.pop(each.name) for each in fields(InferletLimits) if each.name in parsed}
     return ServerConfig(**parsed, limits=InferletLimits(**limits))
 
 
 def _parse(setting: Field[Any], value: object) -> str | int | float:
-    kind = type(setting.default)
+    kind: Any = type(setting.default)
     try:
         parsed: str | int | float = kind(value)
     except (TypeError, ValueError):
@@ -127,7 +136,7 @@ def _parse(setting: Field[Any], value: object) -> str | int | float:
 
 
 def _check(setting: Field[Any], value: str | int | float) -> None:
-    choices, least = setting.metadata["choices"], setting.metadata["least"]
+    choices, least = setting.metadata.get("choices"), setting.metadata.get("least", 0)
     if choices and value not in choices:
         raise ConfigError(f"{setting.name} must be one of {', '.join(choices)}, not {value!r}")
     if least is not None and not float(value) >= least:  # also refuses NaN

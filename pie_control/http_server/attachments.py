@@ -1,0 +1,40 @@
+"""Who hears the events of which inferlet. An inferlet has one listener: a second one would take its messages away."""
+
+from __future__ import annotations
+
+from pie_control.errors import Conflict
+from pie_control.inferlets.events import Ended, Event
+
+from .host import HostedInferlet, Listener
+
+
+class Attachments:
+    """Inferlets with a listener of this server."""
+
+    def __init__(self) -> None:
+        self._owners: dict[str, object] = {}
+
+    def claim(self, inferlet: str, owner: object) -> None:
+        """Reserves the events of an inferlet; raises Conflict."""
+        if self._owners.setdefault(inferlet, owner) is not owner:
+            raise Conflict(f"another client is attached to inferlet {inferlet}: let it detach or disconnect first")
+
+    def release(self, inferlet: str, owner: object) -> None:
+        """Gives a claim back; idempotent."""
+        if self._owners.get(inferlet) is owner:
+            del self._owners[inferlet]
+
+
+def attach(inferlet: HostedInferlet, listener: Listener) -> None:
+    """Attaches a listener. One that comes when the end was heard already is told it again."""
+    heard_end = False
+
+    def hear(event: Event) -> None:
+        nonlocal heard_end
+        heard_end = isinstance(event, Ended)
+        listener(event)
+
+    inferlet.attach(hear)
+    info = inferlet.info()
+    if info.ended is not None and not heard_end:
+        listener(Ended(info.status, info.result, info.error))

@@ -1,0 +1,68 @@
+"""Errors as clients see them: one JSON shape over HTTP and over the session, `{"error": {"code", "message"}}`."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from pie_control.errors import CallError, ClientError, PieError
+
+from .messages import ErrorBody
+
+log = logging.getLogger(__name__)
+
+HTTP_CODES = {403: "forbidden", 404: "not-found", 405: "method-not-allowed", 413: "too-large"}
+
+
+def error_code(error: PieError) -> str:
+    """The code of an error: `UnknownName` is `unknown-name`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(error).__name__).lower()
+
+
+def error_body(error: Exception) -> ErrorBody:
+    """What a client is told of an error. What is no PieError is our fault: it is logged, and told without details."""
+    if isinstance(error, PieError):
+        return ErrorBody(error_code(error), str(error))
+    log.error("a request failed", exc_info=error)
+    return ErrorBody("internal", "the server failed on this request; its log tells why")
+
+
+def _status(error: Exception) -> int:
+    if isinstance(error, CallError):
+        return ClientError.status
+    return int(getattr(error, "status", 500)) if isinstance(error, PieError) else 500
+
+
+def response(status: int, body: ErrorBody) -> JSONResponse:
+    """The HTTP form of an error."""
+    return JSONResponse({"error": {"code": body.code, "message": body.message}}, status)
+
+
+def _explain(error: RequestValidationError) -> str:
+    parts = (f"{'.'.join(str(step) for step in each['loc'])}: {each['msg']}" for each in error.errors())
+    return "the request is malformed: " + "; ".join(parts)
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Makes every failure of `app` an answer in our shape."""
+
+    async def on_failure(_: Request, error: Exception) -> JSONResponse:
+        return response(_status(error), error_body(error))
+
+    async def on_malformed(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        return response(400, ErrorBody("bad-request", _explain(error)))
+
+    async def on_http(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        return response(error.status_code, ErrorBody(HTTP_CODES.get(error.status_code, "bad-request"), error.detail))
+
+    app.add_exception_handler(PieError, on_failure)
+    app.add_exception_handler(RequestValidationError, on_malformed)
+    app.add_exception_handler(HTTPException, on_http)
+    app.add_exception_handler(Exception, on_failure)

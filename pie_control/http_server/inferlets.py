@@ -1,0 +1,83 @@
+"""`/v1/inferlets`: launch inferlets, talk to them, end them."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import StreamingResponse
+
+from pie_control.inferlets.events import LogLine
+from pie_control.inferlets.inferlet import InferletInfo
+
+from .attachments import Attachments
+from .host import InferletHost
+from .sse import stream_events
+
+
+class LaunchBody(BaseModel):
+    """What to launch."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"program": "hello", "arguments": ["--name", "Ada"]}]}
+    )
+    program: str = Field(description="Content hash, a unique beginning of one (8 characters or more), or a name.")
+    arguments: list[str] = Field(default=[], description="What the inferlet reads by `get_arg`.")
+    environment: dict[str, str] = Field(default={}, description="Entries that the inferlet reads by `get_env`.")
+
+
+class MessageBody(BaseModel):
+    """A message to an inferlet."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"text": "What is a page?"}]})
+    text: str = Field(description="What the inferlet's `receive` returns.")
+
+
+def inferlets_router(host: InferletHost, attachments: Attachments) -> APIRouter:
+    """Routes over the inferlets of `host`."""
+    router = APIRouter(prefix="/v1/inferlets", tags=["inferlets"])
+
+    @router.post("", status_code=201, summary="Launch an inferlet")
+    async def launch(body: LaunchBody) -> InferletInfo:
+        """Starts an inferlet that goes on until it ends by itself or is deleted. Its messages are kept, within bounds,
+        until `events` or a session reads them. To launch many and to stream, use `WS /v1/session`."""
+        inferlet = await host.launch(body.program, body.arguments, environment=body.environment)
+        return inferlet.info()
+
+    @router.get("", summary="List inferlets")
+    async def list_inferlets() -> list[InferletInfo]:
+        """Running and recently ended inferlets."""
+        return list(host.inferlets())
+
+    @router.get("/{inferlet}", summary="Look at an inferlet")
+    async def get_inferlet(inferlet: str) -> InferletInfo:
+        """Its status, result or error, and what it uses."""
+        return host.inferlet(inferlet).info()
+
+    @router.delete("/{inferlet}", summary="End an inferlet")
+    async def terminate(inferlet: str) -> InferletInfo:
+        """Ends it and frees what it holds. Ending one that has ended changes nothing."""
+        host.terminate(inferlet, "terminated by a client")
+        return host.inferlet(inferlet).info()
+
+    @router.get("/{inferlet}/logs", summary="Read the log of an inferlet")
+    async def logs(inferlet: str) -> list[LogLine]:
+        """Lines of stdout, stderr and `log`, oldest first; the newest are kept, within bounds."""
+        return list(host.inferlet(inferlet).logs())
+
+    @router.post("/{inferlet}/messages", status_code=202, summary="Send a message to an inferlet")
+    async def send(inferlet: str, body: MessageBody) -> InferletInfo:
+        """409 `conflict` if it has ended, 503 `overloaded` if it does not keep up with what was sent before."""
+        target = host.inferlet(inferlet)
+        target.send(body.text)
+        return target.info()
+
+    @router.get("/{inferlet}/events", summary="Stream the events of an inferlet", response_class=StreamingResponse)
+    async def events(inferlet: str) -> StreamingResponse:
+        """Server-sent events: `message` {text}, `log` {time, stream, text}, and at the end `ended` {status, result, error}.
+
+        What nobody has read comes first. One client at a time; 409 `conflict` for a second one. The inferlet goes on when the
+        client disconnects. Try `curl -N`.
+        """
+        return stream_events(host.inferlet(inferlet), attachments)
+
+    return router

@@ -1,0 +1,81 @@
+"""Events of one inferlet as server-sent events, for clients such as curl."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from starlette.responses import StreamingResponse
+
+from pie_control.inferlets.events import Ended, Event, LogLine, Message
+
+from .attachments import Attachments, attach
+from .host import HostedInferlet
+from .messages import encode
+
+MAX_WAITING_EVENTS = 100_000
+"""Events kept for a client that reads too slowly; then the stream ends and the inferlet keeps its events again."""
+COMMENT_SECONDS = 15.0
+"""A comment is sent so often when nothing happens, so that a client that vanished is noticed."""
+
+
+class _Stream:
+    """Listener of one inferlet: a bounded queue of encoded events."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._closed = False
+
+    def __call__(self, event: Event) -> None:
+        if self._closed:
+            return
+        if self._queue.qsize() >= MAX_WAITING_EVENTS:
+            self._end(_format("error", {"code": "overloaded", "message": "the client reads too slowly"}))
+            return
+        self._queue.put_nowait(_encode_event(event))
+        if isinstance(event, Ended):
+            self._end()
+
+    def _end(self, last: bytes | None = None) -> None:
+        self._closed = True
+        if last is not None:
+            self._queue.put_nowait(last)
+        self._queue.put_nowait(None)
+
+    async def take(self) -> bytes | None:
+        """The next event, a comment when nothing happens for long, or None at the end."""
+        try:
+            return await asyncio.wait_for(self._queue.get(), COMMENT_SECONDS)
+        except TimeoutError:
+            return b": nothing new\n\n"
+
+
+def _encode_event(event: Event) -> bytes:
+    match event:
+        case Message(text):
+            return _format("message", {"text": text})
+        case LogLine(time, stream, text):
+            return _format("log", {"time": time, "stream": stream, "text": text})
+        case Ended(status, result, error):
+            return _format("ended", {"status": str(status), "result": result, "error": error})
+
+
+def _format(kind: str, value: object) -> bytes:
+    return b"event: " + kind.encode() + b"\ndata: " + encode(value) + b"\n\n"
+
+
+def stream_events(inferlet: HostedInferlet, attachments: Attachments) -> StreamingResponse:
+    """The response that streams until the inferlet ends or the client leaves; raises Conflict."""
+    stream = _Stream()
+    attachments.claim(inferlet.id, stream)
+
+    async def produce() -> AsyncIterator[bytes]:
+        try:
+            attach(inferlet, stream)
+            while (item := await stream.take()) is not None:
+                yield item
+        finally:
+            inferlet.detach()
+            attachments.release(inferlet.id, stream)
+
+    return StreamingResponse(produce(), media_type="text/event-stream", headers={"cache-control": "no-store"})
