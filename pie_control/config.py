@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from pie_control.errors import ConfigError
-from pie_control.inferlets.limits import InferletLimits
 
 ENVIRONMENT_PREFIX = "PIE_"
 CLIENT_VARIABLES = frozenset({"PIE_SERVER"})
@@ -27,25 +26,27 @@ DEFAULT_PORT = 8011
 MIB = 1 << 20
 
 
-def _setting(default: Any, text: str, *, choices: tuple[str, ...] = (), least: float | None = None) -> Any:
+def _setting(default: Any, text: str, *, choices: tuple[str, ...] = (), least: float = 0) -> Any:
     return field(default=default, metadata={"help": text, "choices": choices, "least": least})
 
 
-LIMIT_HELP = {
-    "memory_bytes": "WebAssembly memory of one inferlet, in bytes",
-    "cpu_seconds": "processor time of one inferlet, in seconds",
-    "idle_seconds": "longest time in which nothing happens in an inferlet, in seconds",
-    "max_pages": "KV pages of one inferlet",
-    "max_embeds": "embeds of one inferlet",
-    "max_queues": "command queues of one inferlet",
-    "max_futures": "futures of one inferlet that it has not taken yet",
-    "max_commands": "commands of one inferlet that are not carried out yet",
-    "max_samplers": "samplers and detokenizers of one inferlet",
-    "max_message_bytes": "one message, result or log line, in bytes",
-    "max_inbox_bytes": "messages to an inferlet that it has not received, in bytes",
-    "max_outbox_bytes": "messages of an inferlet that no client has read, in bytes",
-    "max_log_bytes": "log kept of one inferlet, in bytes; older lines go first",
-}
+@dataclass(frozen=True, slots=True)
+class InferletLimits:
+    """What one inferlet may hold and use. At a bound its call is refused, or it is ended, with an error that says so."""
+
+    memory_bytes: int = _setting(256 * MIB, "WebAssembly memory of one inferlet, in bytes", least=MIB)
+    cpu_seconds: float = _setting(60.0, "processor time of one inferlet over its life, in seconds", least=0.001)
+    idle_seconds: float = _setting(3600.0, "time in which nothing happens in an inferlet, in seconds", least=0.001)
+    max_pages: int = _setting(4096, "KV pages of one inferlet")
+    max_embeds: int = _setting(16384, "embeds of one inferlet")
+    max_queues: int = _setting(256, "command queues of one inferlet")
+    max_futures: int = _setting(16384, "futures of one inferlet that it has not taken yet")
+    max_commands: int = _setting(16384, "commands of one inferlet that are not carried out yet")
+    max_samplers: int = _setting(1024, "samplers and detokenizers of one inferlet")
+    max_message_bytes: int = _setting(MIB, "one message, result or log line, in bytes")
+    max_inbox_bytes: int = _setting(8 * MIB, "messages to an inferlet that it has not received, in bytes")
+    max_outbox_bytes: int = _setting(8 * MIB, "messages of an inferlet that no client has read, in bytes")
+    max_log_bytes: int = _setting(MIB, "log kept of one inferlet, in bytes; older lines go first")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +90,6 @@ def settings() -> Iterator[Field[Any]]:
     yield from fields(InferletLimits)
 
 
-def help_text(setting: Field[Any]) -> str:
-    """What the setting means, for `--help` and the documentation."""
-    text: str = LIMIT_HELP.get(setting.name, "") or setting.metadata["help"]
-    return text
-
-
 def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The settings among the variables named PIE_*, as text; a name that is no setting is refused."""
     known = {f"{ENVIRONMENT_PREFIX}{each.name.upper()}": each.name for each in settings()}
@@ -136,10 +131,10 @@ def _parse(setting: Field[Any], value: object) -> str | int | float:
 
 
 def _check(setting: Field[Any], value: str | int | float) -> None:
-    choices, least = setting.metadata.get("choices"), setting.metadata.get("least", 0)
+    choices, least = setting.metadata["choices"], setting.metadata["least"]
     if choices and value not in choices:
         raise ConfigError(f"{setting.name} must be one of {', '.join(choices)}, not {value!r}")
-    if least is not None and not float(value) >= least:  # also refuses NaN
+    if not isinstance(value, str) and not value >= least:  # also refuses NaN
         raise ConfigError(f"{setting.name} must be at least {least}, not {value}")
 
 

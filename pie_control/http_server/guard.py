@@ -1,7 +1,7 @@
 """What every request passes first: a bound on bodies, and no requests from foreign web pages.
 
-The server has no accounts: whoever reaches its port may use it. A browser on the same machine reaches a loopback port on
-behalf of any page that it shows; such a request carries the page's `Origin`, and is refused unless it is the server's own.
+The server has no accounts: whoever reaches its port may use it. A browser on the same machine reaches a loopback port
+on behalf of any page that it shows; such a request carries the page's `Origin`, and is refused unless that is ours.
 """
 
 from __future__ import annotations

@@ -73,10 +73,10 @@ def inferlets_router(host: InferletHost, attachments: Attachments) -> APIRouter:
 
     @router.get("/{inferlet}/events", summary="Stream the events of an inferlet", response_class=StreamingResponse)
     async def events(inferlet: str) -> StreamingResponse:
-        """Server-sent events: `message` {text}, `log` {time, stream, text}, and at the end `ended` {status, result, error}.
+        """Server-sent events: `message` {text}, `log` {time, stream, text}, at the end `ended` {status, result, error}.
 
-        What nobody has read comes first. One client at a time; 409 `conflict` for a second one. The inferlet goes on when the
-        client disconnects. Try `curl -N`.
+        What nobody has read comes first. One client at a time; 409 `conflict` for a second one. The inferlet goes on
+        when the client disconnects. Try `curl -N`.
         """
         return stream_events(host.inferlet(inferlet), attachments)
 

@@ -26,7 +26,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; raises ConfigError. Bound before anything slow starts, so that a taken port is told at once."""
+    """A listening socket; raises ConfigError. To be had before anything slow starts: a taken port is told at once."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from pie_control.inferlets.events import Ended, Event, LogLine, Message
 
@@ -64,18 +65,29 @@ def _format(kind: str, value: object) -> bytes:
     return b"event: " + kind.encode() + b"\ndata: " + encode(value) + b"\n\n"
 
 
+class _EventStream(StreamingResponse):
+    """Holds its claim while it runs, whether or not the client stays for the first byte."""
+
+    def __init__(self, inferlet: HostedInferlet, attachments: Attachments) -> None:
+        self._stream = _Stream()
+        self._inferlet = inferlet
+        self._attachments = attachments
+        attachments.claim(inferlet.id, self)
+        super().__init__(self._produce(), media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            attach(self._inferlet, self._stream)
+            await super().__call__(scope, receive, send)
+        finally:
+            self._inferlet.detach()
+            self._attachments.release(self._inferlet.id, self)
+
+    async def _produce(self) -> AsyncIterator[bytes]:
+        while (item := await self._stream.take()) is not None:
+            yield item
+
+
 def stream_events(inferlet: HostedInferlet, attachments: Attachments) -> StreamingResponse:
     """The response that streams until the inferlet ends or the client leaves; raises Conflict."""
-    stream = _Stream()
-    attachments.claim(inferlet.id, stream)
-
-    async def produce() -> AsyncIterator[bytes]:
-        try:
-            attach(inferlet, stream)
-            while (item := await stream.take()) is not None:
-                yield item
-        finally:
-            inferlet.detach()
-            attachments.release(inferlet.id, stream)
-
-    return StreamingResponse(produce(), media_type="text/event-stream", headers={"cache-control": "no-store"})
+    return _EventStream(inferlet, attachments)
