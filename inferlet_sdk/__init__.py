@@ -1,0 +1,70 @@
+"""The SDK that runs inside the sandbox: an inferlet is a Python file that imports from here.
+
+    from inferlet_sdk import Context, inferlet
+
+    @inferlet
+    async def main(args):
+        ctx = Context(args.model)
+        ctx.fill("Hello, ")
+        async for piece in ctx.generate(max_tokens=10):
+            await args.send(piece)
+"""
+
+from asyncio import gather
+
+from inferlet_sdk import traits
+from inferlet_sdk.addresses import Embeds, Pages, Slots
+from inferlet_sdk.arguments import Args
+from inferlet_sdk.context import Context
+from inferlet_sdk.errors import (
+    Cancelled,
+    Exhausted,
+    InvalidArgument,
+    InvalidState,
+    NotFound,
+    PieError,
+    QuotaExceeded,
+    Unsupported,
+    WorkerFailed,
+)
+from inferlet_sdk.event_loop import Deadlock
+from inferlet_sdk.futures import HostFuture, TokenFuture
+from inferlet_sdk.generation import Generation
+from inferlet_sdk.program import inferlet
+from inferlet_sdk.sampling import DistSampler, Greedy, Sampler
+from inferlet_sdk.stopping import IgnoreStopTokens, MaxTokens, StopRegex, StopString, StopTokens, StopWhen
+from inferlet_sdk.traits import Dist
+
+__all__ = [
+    "Args",
+    "Cancelled",
+    "Context",
+    "Deadlock",
+    "Dist",
+    "DistSampler",
+    "Embeds",
+    "Exhausted",
+    "Generation",
+    "Greedy",
+    "HostFuture",
+    "IgnoreStopTokens",
+    "InvalidArgument",
+    "InvalidState",
+    "MaxTokens",
+    "NotFound",
+    "Pages",
+    "PieError",
+    "QuotaExceeded",
+    "Sampler",
+    "Slots",
+    "StopRegex",
+    "StopString",
+    "StopTokens",
+    "StopWhen",
+    "TokenFuture",
+    "Unsupported",
+    "WorkerFailed",
+    "gather",
+    "inferlet",
+    "traits",
+]

@@ -1,0 +1,222 @@
+"""`Context`: a text that a model continues.
+
+It owns a queue, KV pages and embeds, and gives them back on `close` (or when the inferlet ends). For what it does not offer,
+`traits` has every call, and `queue`, `pages` and `tokens` are there to be used with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Self
+
+from inferlet_sdk import traits
+from inferlet_sdk.addresses import Pages
+from inferlet_sdk.conversation import Conversation
+from inferlet_sdk.errors import InvalidState
+from inferlet_sdk.generation import Generation, _token_source
+from inferlet_sdk.sampling import AnySampler, Greedy, as_sampler
+from inferlet_sdk.scoring import score_tokens
+from inferlet_sdk.sequence import TokenSequence
+from inferlet_sdk.stopping import StopConditions, StopRules
+from inferlet_sdk.traits import Dist
+from inferlet_sdk.traits.core import ModelInfo
+
+_GREEDY = Greedy()
+
+
+@lru_cache(maxsize=64)
+def _model_info(model: str) -> ModelInfo:
+    return traits.get_model_info(model)
+
+
+class Context:
+    """A growing text with its KV cache. The default model is the first of `available_models()`.
+
+    Text is taken in lazily: `fill` only notes it, and the next call that needs an output of the model tokenizes what
+    was noted as one piece and runs it at once.
+    """
+
+    def __init__(self, model: str | None = None) -> None:
+        name = model if model is not None else traits.available_models()[0]
+        self._start(TokenSequence(_model_info(name)))
+
+    def _start(self, sequence: TokenSequence) -> None:
+        self._sequence = sequence
+        self._noted: list[str] = []
+        self._generation: Generation | None = None
+        self._conversation = Conversation()
+
+    # ---- what it holds -------------------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> ModelInfo:
+        """The model's page size, limits and stop tokens."""
+        return self._sequence.info
+
+    @property
+    def queue(self) -> int:
+        """Its command queue, for calls of `traits`."""
+        return self._sequence.queue
+
+    @property
+    def pages(self) -> Pages:
+        """Its KV pages."""
+        return self._sequence.pages.pages
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """All tokens, filled and generated."""
+        return tuple(self._settled().tokens)
+
+    @property
+    def text(self) -> str:
+        """Text of all tokens, special tokens left out."""
+        return traits.detokenize(self.queue, self._settled().tokens)
+
+    def __len__(self) -> int:
+        """Number of tokens."""
+        return len(self._settled().tokens)
+
+    # ---- filling -------------------------------------------------------------------------------------------------
+
+    def fill(self, text: str | Iterable[int]) -> Self:
+        """Appends text or tokens. Special tokens written in the text are recognized, none are added."""
+        if isinstance(text, str):
+            self._open()
+            self._noted.append(text)
+        else:
+            self._settled().tokens += text
+        return self
+
+    def fill_chat(
+        self,
+        messages: str | Sequence[Mapping[str, Any]],
+        content: str | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        add_generation_prompt: bool = True,
+    ) -> Self:
+        """Appends chat messages in the model's template: a role and its content, or a list of {"role", "content"}.
+
+        Text generated since the last `fill_chat` is taken as the assistant's message before them.
+        """
+        new = [{"role": messages, "content": content}] if isinstance(messages, str) else list(messages)
+        self._conversation.add(self._settled(), new, tools, add_generation_prompt)
+        return self
+
+    def truncate(self, length: int) -> Self:
+        """Keeps the first `length` tokens."""
+        self._settled().truncate(length)
+        return self
+
+    # ---- model outputs -------------------------------------------------------------------------------------------
+
+    def generate(
+        self,
+        max_tokens: int | None = None,
+        *,
+        sampler: AnySampler = _GREEDY,
+        stop: StopConditions = None,
+        run_ahead: bool = True,
+    ) -> Generation:
+        """Continues the text: an asynchronous iterator over its pieces. Each piece is in the context once it is yielded.
+
+        Ends at a stop condition (see `stopping`; the model's stop tokens by default), after `max_tokens`, or when the
+        model's context is full. Stop tokens and stop strings are neither emitted nor kept.
+        """
+        sequence = self._settled()
+        room = sequence.info.max_context - len(sequence.tokens)
+        limit = room if max_tokens is None else min(max_tokens, room)
+        rules = StopRules.of(stop, sequence.info.stop_tokens, limit)
+        self._generation = Generation(sequence, as_sampler(sampler), rules, run_ahead)
+        return self._generation
+
+    async def generate_until(
+        self,
+        stop: StopConditions = None,
+        max_tokens: int | None = None,
+        *,
+        sampler: AnySampler = _GREEDY,
+        run_ahead: bool = True,
+    ) -> str:
+        """The whole continuation as one string; see `generate`."""
+        pieces = self.generate(max_tokens, sampler=sampler, stop=stop, run_ahead=run_ahead)
+        return "".join([piece async for piece in pieces])
+
+    async def sample(self, sampler: AnySampler = _GREEDY) -> int:
+        """One next token, which is not appended: `ctx.fill([token])` does that."""
+        source = _token_source(self._settled(), as_sampler(sampler), run_ahead=False)
+        try:
+            return await source.next(False)
+        finally:
+            source.close()
+
+    async def next_dist(self, k: int = 256, temperature: float = 1.0) -> Dist:
+        """The distribution of the next token, cut to the `k` most probable."""
+        sequence = self._settled()
+        sequence.flush()
+        return await traits.get_next_dist(sequence.queue, sequence.output_embed, k, temperature)
+
+    async def score(self, continuation: str | Sequence[int]) -> list[float]:
+        """Log-probability of each token of a continuation, which is not appended."""
+        sequence = self._settled()
+        is_text = isinstance(continuation, str)
+        tokens = traits.tokenize(self.queue, continuation) if is_text else list(continuation)  # type: ignore[arg-type]
+        return await score_tokens(sequence, tokens)
+
+    async def flush(self) -> None:
+        """Runs what was filled and waits until it is done; otherwise this happens when an output is needed."""
+        self._settled().flush()
+        await traits.synchronize(self.queue)
+
+    # ---- life cycle ----------------------------------------------------------------------------------------------
+
+    def fork(self) -> Context:
+        """A context with the same text and its own queue. Full pages are shared, so this costs next to nothing.
+
+        Parent and child may be closed in any order.
+        """
+        child = Context.__new__(Context)
+        child._start(self._settled().fork())
+        child._conversation = self._conversation.copy()
+        return child
+
+    def close(self) -> None:
+        """Gives queue, pages and embeds back. Idempotent; any other use afterwards raises InvalidState."""
+        if self._sequence.closed:
+            return
+        self._end_generation()
+        self._sequence.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> TokenSequence:
+        """The sequence, after the generation that may be under way has ended."""
+        if self._sequence.closed:
+            raise InvalidState("the context is closed: make a new one, or fork before closing")
+        self._end_generation()
+        return self._sequence
+
+    def _settled(self) -> TokenSequence:
+        """The sequence, with all noted text tokenized."""
+        sequence = self._open()
+        if self._noted:
+            text, self._noted = "".join(self._noted), []
+            sequence.tokens += traits.tokenize(sequence.queue, text)
+        return sequence
+
+    def _end_generation(self) -> None:
+        if self._generation is not None:
+            self._generation.end()
+            self._generation = None

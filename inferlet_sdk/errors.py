@@ -1,0 +1,83 @@
+"""Errors of the API calls, one class for each `error-code` of types.wit.
+
+PieError
+├── InvalidArgument   malformed or out of range
+├── NotFound          a handle or name that the inferlet does not own or that does not exist
+├── InvalidState      no free slot, embed never filled, use after close
+├── QuotaExceeded     a limit of this inferlet
+├── Exhausted         the whole pool is too small
+├── Unsupported       the model lacks the trait, or the server the function
+├── Cancelled         the operation was cancelled
+└── WorkerFailed      the inference worker failed; the command had no effect
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from inferlet_sdk import bindings
+
+T = TypeVar("T")
+
+
+class PieError(Exception):
+    """A refused API call. `code` is the case of `error-code`, such as "not-found"; `message` says what to do."""
+
+    code = "invalid-argument"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class InvalidArgument(PieError):
+    code = "invalid-argument"
+
+
+class NotFound(PieError):
+    code = "not-found"
+
+
+class InvalidState(PieError):
+    code = "invalid-state"
+
+
+class QuotaExceeded(PieError):
+    code = "quota-exceeded"
+
+
+class Exhausted(PieError):
+    code = "exhausted"
+
+
+class Unsupported(PieError):
+    code = "unsupported"
+
+
+class Cancelled(PieError):
+    code = "cancelled"
+
+
+class WorkerFailed(PieError):
+    code = "worker-failed"
+
+
+_BY_CODE = {error.code.replace("-", "_").upper(): error for error in PieError.__subclasses__()}
+
+
+def from_host(error: Exception) -> Exception:
+    """The `PieError` for the generated error of a host call; an error that is none is given back."""
+    record = getattr(error, "value", None)
+    code = getattr(record, "code", None)
+    if record is None or code is None:
+        return error
+    return _BY_CODE.get(code.name, PieError)(record.message)
+
+
+def call(function: Callable[..., T], *arguments: Any) -> T:
+    """Calls a host function; a refused call raises a `PieError`."""
+    try:
+        return function(*arguments)
+    except bindings.HostError as error:
+        raise from_host(error) from None

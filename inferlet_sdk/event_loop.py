@@ -1,0 +1,205 @@
+"""An asyncio event loop whose selector is the host.
+
+A CPython guest has no threads, sockets or signals; all that it can wait for are futures of the host. So the loop is the one
+of the standard library, with a selector that suspends the whole guest in `core.wait` until one of these is done. Timers
+become one host future for the nearest. `asyncio.sleep`, `timeout`, `gather`, `TaskGroup`, `Queue` and so on work unchanged.
+
+One short cut keeps plain generation cheap: while nothing else is ready, timed or waiting in the loop, a task that waits
+for the host suspends the guest on the spot (`until_done`), without an asyncio future and a turn of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import traceback
+from collections.abc import Coroutine, Sequence
+from typing import Any, NoReturn, TypeVar
+
+from inferlet_sdk import bindings
+
+T = TypeVar("T")
+
+_TURNS_BEFORE_YIELD = 32
+"""Turns of the loop with ready callbacks after which the host gets a turn: tasks that spin on `sleep(0)` must not keep
+results from arriving."""
+
+
+class Deadlock(RuntimeError):
+    """Every task waits for something that only another waiting task could do."""
+
+
+class _HostSelector:
+    """Waits for futures of the host, as `selectors.DefaultSelector` waits for files."""
+
+    def __init__(self) -> None:
+        self.waiters: dict[int, list[asyncio.Future[None]]] = {}
+        self._busy_turns = 0
+
+    def select(self, timeout: float | None) -> list[int]:
+        """Numbers of host futures that are done; waits at most `timeout` seconds (None: for ever)."""
+        if timeout is not None:
+            return self._select_until(timeout)
+        if not self.waiters:
+            raise Deadlock
+        return self._wait(list(self.waiters))
+
+    def _select_until(self, timeout: float) -> list[int]:
+        if timeout <= 0 and not self._yield_is_due():
+            return []
+        timer: int = bindings.core.sleep(max(0, math.ceil(timeout * 1e9)))
+        done = self._wait([*self.waiters, timer])
+        if timer in done:
+            bindings.core.take(timer)
+            done.remove(timer)
+        else:
+            bindings.core.cancel(timer)
+        return done
+
+    def _yield_is_due(self) -> bool:
+        self._busy_turns += 1
+        return self._busy_turns % _TURNS_BEFORE_YIELD == 0
+
+    def _wait(self, numbers: list[int]) -> list[int]:
+        self._busy_turns = 0
+        return list(bindings.core.wait(numbers))
+
+    def close(self) -> None:
+        self.waiters.clear()
+
+
+class HostEventLoop(asyncio.BaseEventLoop):
+    """The event loop of a guest."""
+
+    _ready: Any  # of BaseEventLoop
+    _scheduled: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._selector = _HostSelector()
+        self.set_exception_handler(_print_unhandled)
+
+    def is_alone(self) -> bool:
+        """Nothing but the running task can make progress."""
+        return not self._ready and not self._scheduled and not self._selector.waiters
+
+    async def any_host_future(self, numbers: Sequence[int]) -> None:
+        """Waits until one of these host futures is done. Several tasks may wait for the same."""
+        future = self.create_future()
+        waiters = self._selector.waiters
+        for number in numbers:
+            waiters.setdefault(number, []).append(future)
+        try:
+            await future
+        finally:
+            for number in numbers:
+                self._forget(number, future)
+
+    def _forget(self, number: int, future: asyncio.Future[None]) -> None:
+        waiters = self._selector.waiters.get(number, [])
+        if future in waiters:
+            waiters.remove(future)
+            if not waiters:
+                del self._selector.waiters[number]
+
+    def _process_events(self, event_list: list[int]) -> None:
+        for number in event_list:
+            for future in self._selector.waiters.pop(number, ()):
+                if not future.done():
+                    future.set_result(None)
+
+    def _write_to_self(self) -> None:
+        """Nothing to wake: there are no other threads."""
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> NoReturn:
+        raise RuntimeError("an inferlet has no threads: call the function directly instead of to_thread or an executor")
+
+    def run_until_complete(self, future: Any) -> Any:
+        try:
+            return super().run_until_complete(future)
+        except Deadlock:
+            raise Deadlock(_describe_deadlock(self)) from None
+
+    def finish(self) -> None:
+        """Cancels the tasks that are left, lets them clean up, and closes the loop."""
+        left = asyncio.all_tasks(self)
+        for task in left:
+            task.cancel()
+        if left:
+            self.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        if self._asyncgens:
+            self.run_until_complete(self.shutdown_asyncgens())
+        self.close()
+
+    _asyncgens: Any  # of BaseEventLoop
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine to its end on a new loop, as `asyncio.run` does."""
+    loop = HostEventLoop()
+    try:
+        result: T = loop.run_until_complete(main)
+        return result
+    finally:
+        loop.finish()
+
+
+async def until_done(number: int) -> None:
+    """Waits until host future `number` is done. Without a running loop (a plain `def main`) the guest just suspends."""
+    loop: Any = asyncio._get_running_loop()
+    if loop is None or loop.is_alone():
+        bindings.core.wait([number])
+    else:
+        await loop.any_host_future((number,))
+
+
+async def until_any_done(numbers: Sequence[int]) -> list[int]:
+    """Waits until one of the host futures is done; returns those that are. None given: returns at once."""
+    loop: Any = asyncio._get_running_loop()
+    if numbers and loop is not None and not loop.is_alone():
+        await loop.any_host_future(numbers)
+    return list(bindings.core.wait(list(numbers)))
+
+
+def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Result of a coroutine of this SDK in a program without asyncio. Such a coroutine never yields: it suspends the guest."""
+    if asyncio._get_running_loop() is not None:
+        coroutine.close()
+        raise RuntimeError("inside `async def` use the asynchronous form: `await ...` or `async for ...`")
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    coroutine.close()
+    raise RuntimeError("this operation waits for other tasks: use it in an `async def main`")
+
+
+def _print_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A task that nobody awaits failed: its traceback goes to the log of the inferlet."""
+    from inferlet_sdk.tracebacks import format_error
+
+    error = context.get("exception")
+    print(context["message"] + ("\n" + format_error(error) if error else ""), file=_stderr())
+
+
+def _stderr() -> Any:
+    import sys
+
+    return sys.stderr
+
+
+def _describe_deadlock(loop: asyncio.AbstractEventLoop) -> str:
+    places = [_place(task) for task in asyncio.all_tasks(loop)]
+    return "every task waits for another, and no call to the host is under way:\n" + "\n".join(sorted(places))
+
+
+def _place(task: asyncio.Task[Any]) -> str:
+    summary = traceback.StackSummary.extract((frame, frame.f_lineno) for frame in task.get_stack())
+    where = ", ".join(f"{frame.name} (line {frame.lineno} of {frame.filename})" for frame in summary)
+    return f"  {task.get_name()}: {where or 'ended'}"
+
+
+def install() -> None:
+    """Makes `asyncio.run` and `asyncio.Runner` of the program use this loop."""
+    asyncio.new_event_loop = asyncio.events.new_event_loop = HostEventLoop

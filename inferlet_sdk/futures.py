@@ -1,0 +1,89 @@
+"""Futures of the host as awaitable objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Generic, TypeVar
+
+from inferlet_sdk import bindings
+from inferlet_sdk.errors import PieError, call
+from inferlet_sdk.event_loop import until_done
+
+T = TypeVar("T")
+
+REFERENCE_BIT = 0x8000_0000
+"""A token with this bit is a token reference (see input-text.wit)."""
+
+
+class HostFuture(Generic[T]):
+    """The result of a call that has been issued. `await` it, or call `result()` in a program without asyncio.
+
+    It can be awaited often; the value is taken from the host once. A refused or failed call raises its `PieError` then.
+    """
+
+    __slots__ = ("_error", "_take", "_taken", "_value", "number")
+
+    def __init__(self, number: int, take: Callable[[int], T]) -> None:
+        self.number = number
+        self._take = take
+        self._taken = False
+        self._value: T | None = None
+        self._error: PieError | None = None
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if not self._taken:
+            try:
+                yield from until_done(self.number).__await__()
+            except BaseException:
+                self.cancel()
+                raise
+        return self._result()
+
+    def result(self) -> T:
+        """The value; suspends the guest until it is there."""
+        if not self._taken:
+            bindings.core.wait([self.number])
+        return self._result()
+
+    def cancel(self) -> None:
+        """Forgets the future; what was issued still takes effect. Nothing happens if it is taken or cancelled already."""
+        if self._taken:
+            return
+        self._taken, self._error = True, _cancelled()
+        call(bindings.core.cancel, self.number)
+
+    def _result(self) -> T:
+        if not self._taken:
+            self._collect()
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]
+
+    def _collect(self) -> None:
+        self._taken = True
+        try:
+            self._value = call(self._take, self.number)
+        except PieError as error:
+            self._error = error
+
+
+class TokenFuture(HostFuture[int]):
+    """A token that is being sampled. `embed_txt` accepts it in place of a number before its value is known."""
+
+    __slots__ = ()
+
+    @property
+    def reference(self) -> int:
+        """The number that stands for this token in a token list."""
+        return REFERENCE_BIT | self.number
+
+
+def _cancelled() -> PieError:
+    from inferlet_sdk.errors import Cancelled
+
+    return Cancelled("the future was cancelled")
+
+
+def token_ids(tokens: Sequence[int | TokenFuture]) -> list[int]:
+    """Numbers for a host call: token references in place of token futures."""
+    return [token if isinstance(token, int) else token.reference for token in tokens]

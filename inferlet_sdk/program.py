@@ -1,0 +1,81 @@
+"""Runs the text of a Python inferlet: compile, find the entry, call it, hand over its result."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import linecache
+import random
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from inferlet_sdk import event_loop, traits
+from inferlet_sdk.arguments import Args, UsageError, bind
+from inferlet_sdk.tracebacks import format_error
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_entries: list[Callable[..., Any]] = []
+
+
+class ProgramFailed(Exception):
+    """The program ended with an error; the message is for its user."""
+
+
+def inferlet(function: F) -> F:
+    """Marks the function that an inferlet starts with: `async def main(args)` or a plain `def`. The last one counts."""
+    _entries.append(function)
+    return function
+
+
+def run_program(name: str, text: str) -> None:
+    """Runs a program to its end and sets its result. ProgramFailed carries the traceback, trimmed to the program."""
+    try:
+        _run(name, text)
+    except UsageError as error:
+        raise ProgramFailed(str(error)) from None
+    except SystemExit as end:
+        _check_exit(end.code)
+    except BaseException as error:
+        raise ProgramFailed(format_error(error)) from None
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def _run(name: str, text: str) -> None:
+    random.seed()  # the interpreter is a snapshot: without this all inferlets draw the same numbers
+    entry = _load(name, text)
+    value = bind(entry, Args(), name)()
+    if inspect.iscoroutine(value):
+        value = event_loop.run(value)
+    _set_result(value)
+
+
+def _load(name: str, text: str) -> Callable[..., Any]:
+    """Executes the text as module `__main__`; returns its entry."""
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    module = types.ModuleType("__main__")
+    module.__file__ = name
+    sys.modules["__main__"] = module
+    _entries.clear()
+    exec(compile(text, name, "exec", dont_inherit=True), module.__dict__)
+    entry = _entries[-1] if _entries else module.__dict__.get("main")
+    if not callable(entry):
+        raise UsageError(f"{name} has no entry: decorate a function with @inferlet, or name it `main`")
+    return entry
+
+
+def _set_result(value: Any) -> None:
+    try:
+        traits.set_result(value)
+    except (TypeError, ValueError) as error:
+        kind = type(value).__name__
+        raise UsageError(f"the result ({kind}) cannot be sent as JSON: {error}; return text, numbers, lists, dicts") from None
+
+
+def _check_exit(code: Any) -> None:
+    if code not in (None, 0):
+        raise ProgramFailed(code if isinstance(code, str) else f"exited with code {code}")

@@ -1,0 +1,26 @@
+"""Tracebacks of a program's errors, without the frames of what runs it."""
+
+from __future__ import annotations
+
+import os
+import traceback
+
+_HERE = os.path.dirname(__file__)
+_MACHINERY = (_HERE, os.path.dirname(traceback.__file__) + os.sep + "asyncio")
+
+
+def format_error(error: BaseException) -> str:
+    """Traceback text: the program's own frames, and the last one where that is elsewhere."""
+    report = traceback.TracebackException.from_exception(error)
+    _trim(report)
+    return "".join(report.format()).rstrip("\n")
+
+
+def _trim(report: traceback.TracebackException | None) -> None:
+    if report is None:
+        return
+    own = [n for n, frame in enumerate(report.stack) if not frame.filename.startswith(_MACHINERY)]
+    last = [len(report.stack) - 1] if own and own[-1] != len(report.stack) - 1 else []
+    report.stack = traceback.StackSummary.from_list([report.stack[n] for n in own + last])
+    for cause in (report.__cause__, report.__context__, *(getattr(report, "exceptions", None) or ())):
+        _trim(cause)

@@ -1,0 +1,42 @@
+"""Allocate: pages of the KV cache and embedding slots (paper, section 4.1).
+
+Addresses are valid at once for later calls; memory is bound when the queue reaches the command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from inferlet_sdk import bindings
+from inferlet_sdk.addresses import Embeds, Pages, Slots, to_ranges
+from inferlet_sdk.errors import call
+
+
+def alloc_kvpage(queue: int, count: int = 1) -> Pages:
+    """Allocates pages. QuotaExceeded, or Exhausted where the whole pool is too small."""
+    return Pages((call(bindings.allocate.alloc_kvpage, queue, count), count))
+
+
+def dealloc_kvpage(queue: int, pages: Pages | Iterable[int]) -> None:
+    """Gives pages back when the commands issued before have taken effect. The addresses are invalid at once."""
+    call(bindings.allocate.dealloc_kvpage, queue, to_ranges(pages))
+
+
+def alloc_emb(queue: int, count: int = 1) -> Embeds:
+    """Allocates embeds. QuotaExceeded, or Exhausted where the whole pool is too small."""
+    return Embeds((call(bindings.allocate.alloc_emb, queue, count), count))
+
+
+def dealloc_emb(queue: int, embeds: Embeds | Iterable[int]) -> None:
+    """Gives embeds back when the commands issued before have taken effect."""
+    call(bindings.allocate.dealloc_emb, queue, to_ranges(embeds))
+
+
+def copy_kvpage(queue: int, source: Slots | Iterable[int], target: Slots | Iterable[int]) -> None:
+    """Copies tokens from slots to as many slots; `pages.slots(page_size)[a:b]` names slots. Sources must be filled."""
+    call(bindings.allocate.copy_kvpage, queue, to_ranges(source), to_ranges(target))
+
+
+def trim_kvpage(queue: int, pages: Pages | Iterable[int], keep: int) -> None:
+    """Keeps the first `keep` slots of the pages, counted along the list, and frees the others for new tokens."""
+    call(bindings.allocate.trim_kvpage, queue, to_ranges(pages), keep)

@@ -1,0 +1,161 @@
+"""Core: runtime management and communication (paper, sections 4.1 and 4.3)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from inferlet_sdk import bindings
+from inferlet_sdk.errors import call
+from inferlet_sdk.event_loop import until_any_done
+from inferlet_sdk.futures import HostFuture
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+@dataclass(frozen=True)
+class TraitInfo:
+    """A group of API functions that a model implements."""
+
+    name: str
+    version: str
+    functions: tuple[str, ...]
+    supertraits: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What an inferlet needs to know of a model."""
+
+    name: str
+    page_size: int  # tokens in a page
+    vocab_size: int
+    max_context: int  # most tokens that a context may hold
+    stop_tokens: tuple[int, ...]  # tokens after which generation ends
+    has_chat_template: bool
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What the inferlet holds now, and its limits."""
+
+    pages: int
+    max_pages: int
+    embeds: int
+    max_embeds: int
+    queues: int
+    max_queues: int
+    futures: int
+    max_futures: int
+    max_memory_bytes: int
+    cpu_nanoseconds: int
+    max_cpu_nanoseconds: int
+
+
+def get_arg() -> list[str]:
+    """The arguments given at launch."""
+    return list(call(bindings.core.get_arg))
+
+
+def get_env() -> dict[str, str]:
+    """Launch metadata: `inferlet`, `program`, `user`, and what the client added."""
+    return dict(call(bindings.core.get_env))
+
+
+def send(message: str) -> None:
+    """Sends a message to the client that launched the inferlet."""
+    if not isinstance(message, str):
+        raise TypeError(f"a message is text, not {type(message).__name__}; use json.dumps for values")
+    call(bindings.core.send, message)
+
+
+def receive() -> HostFuture[str]:
+    """The next message from the client."""
+    return HostFuture(call(bindings.core.receive), bindings.core.take_message)
+
+
+def set_result(value: Any) -> None:
+    """The final value for the client, as JSON. The last call counts; the return value of `main` is set this way."""
+    call(bindings.core.set_result, json.dumps(value))
+
+
+def log(message: object, level: LogLevel = "info") -> None:
+    """Adds a line to the log of the inferlet."""
+    levels = bindings.core.LogLevel
+    if level not in LogLevel.__args__:  # type: ignore[attr-defined]
+        raise ValueError(f"log level {level!r}: use one of debug, info, warning, error")
+    call(bindings.core.log, levels[level.upper()], str(message))
+
+
+def now() -> float:
+    """Seconds since the Unix epoch."""
+    nanoseconds: int = call(bindings.core.now)
+    return nanoseconds / 1e9
+
+
+def sleep(seconds: float) -> HostFuture[None]:
+    """Done after so many seconds. `asyncio.sleep` works too."""
+    return HostFuture(call(bindings.core.sleep, max(0, round(seconds * 1e9))), bindings.core.take)
+
+
+async def wait(futures: Sequence[HostFuture[Any]]) -> list[HostFuture[Any]]:
+    """Waits until at least one of `futures` is done; returns those that are. Await these for their values."""
+    done = await until_any_done([future.number for future in futures])
+    return [future for future in futures if future.number in done]
+
+
+def cancel(future: HostFuture[Any]) -> None:
+    """Forgets a future; what was issued still takes effect."""
+    future.cancel()
+
+
+def available_models() -> list[str]:
+    """Names of the models; the first is the default."""
+    return list(call(bindings.core.available_models))
+
+
+def available_traits(model: str) -> list[TraitInfo]:
+    """Traits that a model implements. NotFound for an unknown model."""
+    traits = call(bindings.core.available_traits, model)
+    return [TraitInfo(t.name, t.version, tuple(t.functions), tuple(t.supertraits)) for t in traits]
+
+
+def get_model_info(model: str) -> ModelInfo:
+    """Page size, vocabulary and limits of a model. NotFound for an unknown model."""
+    info = call(bindings.core.get_model_info, model)
+    return ModelInfo(
+        name=info.name,
+        page_size=info.page_size,
+        vocab_size=info.vocab_size,
+        max_context=info.max_context,
+        stop_tokens=tuple(info.stop_tokens),
+        has_chat_template=info.has_chat_template,
+    )
+
+
+def create_queue(model: str) -> int:
+    """A new command queue. QuotaExceeded when the inferlet has too many."""
+    return int(call(bindings.core.create_queue, model))
+
+
+def destroy_queue(queue: int) -> None:
+    """Ends a queue after the commands that it holds."""
+    call(bindings.core.destroy_queue, queue)
+
+
+def synchronize(queue: int) -> HostFuture[None]:
+    """Done when every command issued to the queue so far has taken effect."""
+    return HostFuture(call(bindings.core.synchronize, queue), bindings.core.take)
+
+
+def set_queue_priority(queue: int, priority: int) -> None:
+    """Higher goes first; 0 at creation."""
+    call(bindings.core.set_queue_priority, queue, priority)
+
+
+def usage() -> Usage:
+    """What the inferlet holds now, and its limits."""
+    host = call(bindings.core.usage)
+    return Usage(**{name: getattr(host, name) for name in Usage.__dataclass_fields__})

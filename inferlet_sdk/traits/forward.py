@@ -1,0 +1,26 @@
+"""Forward: runs the Transformer (paper, section 4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from inferlet_sdk import bindings
+from inferlet_sdk.addresses import Embeds, Pages, to_ranges
+from inferlet_sdk.errors import call
+
+
+def forward(
+    queue: int,
+    context: Pages | Iterable[int],
+    input_embeds: Embeds | Iterable[int],
+    output_pages: Pages | Iterable[int] = (),
+    output_embeds: Embeds | Iterable[int] = (),
+) -> None:
+    """Runs the Transformer over the input embeds.
+
+    Each query attends to the tokens of `context` whose position is smaller than its own, and causally to the other inputs.
+    Keys and values go to the next free slots of `output_pages`, in order; without output pages they are dropped. The last
+    outputs land in `output_embeds`, as many as there are. InvalidState: no free slot, or an embed never filled.
+    """
+    ranges = [to_ranges(part) for part in (context, input_embeds, output_pages, output_embeds)]
+    call(bindings.forward.forward, queue, *ranges)

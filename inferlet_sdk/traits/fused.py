@@ -1,0 +1,47 @@
+"""Fused: sampling that stays on the worker (paper, section 7.4)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+
+from inferlet_sdk import bindings
+from inferlet_sdk.errors import call
+from inferlet_sdk.futures import TokenFuture, token_ids
+
+
+def create_sampler(
+    *,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    repetition_penalty: float = 1.0,
+    frequency_penalty: float = 0.0,
+    presence_penalty: float = 0.0,
+    seed: int | None = None,
+) -> int:
+    """A sampler for `sample`. Temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 keep all tokens; 1, 0, 0: no penalties."""
+    config = bindings.fused.SamplerConfig(
+        temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty, seed
+    )
+    return int(call(bindings.fused.create_sampler, config))
+
+
+def destroy_sampler(sampler: int) -> None:
+    """Gives a sampler back."""
+    call(bindings.fused.destroy_sampler, sampler)
+
+
+def sample(queue: int, embed: int, sampler: int) -> TokenFuture:
+    """Samples a token at an output embed. `embed_txt` accepts the future before its value is known."""
+    return TokenFuture(call(bindings.fused.sample, queue, embed, sampler), bindings.fused.take_token)
+
+
+def sample_constrained(
+    queue: int, embed: int, sampler: int, recent: Sequence[int | TokenFuture] = (), allowed: bytes = b""
+) -> TokenFuture:
+    """`sample` with penalties over `recent` tokens, and only of tokens whose bit is set in `allowed` (lowest bit first)."""
+    mask = base64.b64encode(allowed).decode()
+    number = call(bindings.fused.sample_constrained, queue, embed, sampler, token_ids(recent), mask)
+    return TokenFuture(number, bindings.fused.take_token)

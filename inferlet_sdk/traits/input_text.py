@@ -1,0 +1,20 @@
+"""InputText: tokens to embeds (paper, section 4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from inferlet_sdk import bindings
+from inferlet_sdk.addresses import Embeds, to_ranges
+from inferlet_sdk.errors import call
+from inferlet_sdk.futures import TokenFuture, token_ids
+
+
+def embed_txt(
+    queue: int, tokens: Sequence[int | TokenFuture], positions: Sequence[int], embeds: Embeds | Iterable[int]
+) -> None:
+    """Fills embeds from tokens at positions (as many of each).
+
+    A `TokenFuture` of the same queue may stand for a token: its value need not be known yet (paper, section 7.4).
+    """
+    call(bindings.input_text.embed_txt, queue, token_ids(tokens), list(positions), to_ranges(embeds))

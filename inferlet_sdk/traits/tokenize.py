@@ -1,0 +1,53 @@
+"""Tokenize: text to tokens and back, for the model of a queue. Answered by the control layer at once."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from inferlet_sdk import bindings
+from inferlet_sdk.errors import call
+
+
+def tokenize(queue: int, text: str) -> list[int]:
+    """Token ids of a text. Special tokens written in the text are recognized, none are added."""
+    return list(call(bindings.tokenize.tokenize, queue, text))
+
+
+def detokenize(queue: int, tokens: Sequence[int]) -> str:
+    """Text of tokens; bytes that are no valid UTF-8 become U+FFFD. Special tokens are left out."""
+    return str(call(bindings.tokenize.detokenize, queue, list(tokens)))
+
+
+def create_detokenizer(queue: int) -> int:
+    """A detokenizer keeps the bytes of an unfinished character until the rest arrives."""
+    return int(call(bindings.tokenize.create_detokenizer, queue))
+
+
+def push_tokens(detokenizer: int, tokens: Sequence[int]) -> str:
+    """Adds tokens; returns the text that they complete. Never half a character."""
+    return str(call(bindings.tokenize.push_tokens, detokenizer, list(tokens)))
+
+
+def destroy_detokenizer(detokenizer: int) -> None:
+    """Gives a detokenizer back."""
+    call(bindings.tokenize.destroy_detokenizer, detokenizer)
+
+
+def get_vocabs(queue: int) -> list[bytes]:
+    """The bytes of every token, by token id."""
+    lines = str(call(bindings.tokenize.get_vocabs, queue)).split("\n")
+    return [base64.b64decode(line) for line in (lines[:-1] if lines[-1] == "" else lines)]
+
+
+def format_chat(
+    queue: int,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] = (),
+    add_generation_prompt: bool = True,
+) -> str:
+    """Renders the model's chat template. `messages`: mappings with "role" and "content". Unsupported without a template."""
+    tools_json = json.dumps(list(tools)) if tools else ""
+    return str(call(bindings.tokenize.format_chat, queue, json.dumps(list(messages)), tools_json, add_generation_prompt))
