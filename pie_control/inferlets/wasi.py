@@ -1,5 +1,5 @@
-"""The part of WASI that a sandboxed program needs, and nothing else: clocks, random numbers, output to its own log, an empty
-environment and file system, exit. Sleeping suspends the fiber. Every other WASI function traps, naming itself.
+"""The part of WASI that a sandboxed program needs, and nothing else: clocks, random numbers, output to its own log, an
+empty environment and file system, exit. Sleeping suspends the fiber. Every other WASI function traps, naming itself.
 
 wasmtime's own WASI is not used: its async form needs a Tokio reactor that the C API lacks and ends the process when a
 guest sleeps; its sync form blocks the control loop for as long as the guest likes.
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from .wasm_fibers import SUSPEND, HostFunction, Owner, trap
 from .wasm_values import OwnedResource, Result
@@ -48,7 +48,7 @@ class WasiState:
         self.next_timer = 1
 
 
-class WasiOwner(Owner):
+class WasiOwner(Owner, Protocol):
     """What an inferlet offers to its WASI functions."""
 
     wasi: WasiState
@@ -56,8 +56,8 @@ class WasiOwner(Owner):
     def write_output(self, stream: str, data: bytes) -> None:
         """Takes what the guest wrote to stdout or stderr."""
 
-    def sleep_until(self, deadline_ns: int) -> None:
-        """Asks to be resumed (with None) at a time of the monotonic clock."""
+    def sleep_until(self, deadline_ns: int, value: object) -> None:
+        """Asks to be resumed with a value at a time of the monotonic clock."""
 
 
 def _pollable(owner: WasiOwner, deadline: int) -> OwnedResource:
@@ -86,12 +86,12 @@ def _block(owner: WasiOwner, pollable: int) -> Any:
     deadline = owner.wasi.deadlines.get(pollable, 0)
     if deadline <= time.monotonic_ns():
         return None
-    owner.sleep_until(deadline)
+    owner.sleep_until(deadline, None)
     return SUSPEND
 
 
 def _poll(owner: WasiOwner, pollables: Sequence[int]) -> Any:
-    """Indices of the pollables that are ready. With none ready it sleeps until the first is, and answers with that one."""
+    """Indices of the pollables that are ready. With none ready it sleeps until the first is, and answers with it."""
     if not pollables:
         trap("poll of no pollables")
     deadlines = [owner.wasi.deadlines.get(number, 0) for number in pollables]
@@ -99,7 +99,8 @@ def _poll(owner: WasiOwner, pollables: Sequence[int]) -> Any:
     ready = [i for i, deadline in enumerate(deadlines) if deadline <= now]
     if ready:
         return ready
-    owner.sleep_until(min(deadlines))
+    first = min(deadlines)
+    owner.sleep_until(first, [deadlines.index(first)])
     return SUSPEND
 
 

@@ -1,10 +1,10 @@
 """Component instances on wasmtime fibers: linking, calling, suspending, preempting.
 
-Theory of operation. An instance runs on a fiber of its own, inside `Instance.step`, which polls it: the guest runs until
-it ends, suspends in a host function (`core.wait`, a WASI sleep) or an epoch tick takes the processor from it. Nothing of
-Python is on the fiber's stack across a suspension: a suspending host function leaves its arguments on the instance and
-returns; wasmtime then asks a continuation at every poll whether the result is there. Only one instance runs at a time,
-so host functions find theirs in `_running`.
+Theory of operation. An instance runs on a fiber of its own, inside `Instance.step`, which polls it: the guest runs
+until it ends, suspends in a host function (`core.wait`, a WASI sleep) or an epoch tick takes the processor from it.
+Nothing of Python is on the fiber's stack across a suspension: a suspending host function leaves its arguments on the
+instance and returns; wasmtime then asks a continuation at every poll whether the result is there. Only one instance
+runs at a time, so host functions find theirs in `_running`.
 
 Rules that keep a guest from ending the host, each learned the hard way:
 - a callback catches everything; an error ends the guest with a trap and stands in `Instance.fault`. wasmtime-py keeps
@@ -27,8 +27,8 @@ from importlib import metadata
 from typing import Any, Protocol
 
 import wasmtime
-from wasmtime import component
 from wasmtime import _ffi as ffi
+from wasmtime import component
 from wasmtime.component import _types as wt
 
 from ..errors import CallError
@@ -130,30 +130,39 @@ def new_engine() -> wasmtime.Engine:
 
 
 class Ticker:
-    """Increments the epoch of an engine every TICK_SECONDS, from a thread, while `awake`."""
+    """Increments the epoch of an engine every TICK_SECONDS, from a thread; rests when it has not been needed lately."""
+
+    REST_AFTER_TICKS = 50
 
     def __init__(self, engine: wasmtime.Engine) -> None:
         self._engine = engine
-        self._awake = threading.Event()
+        self._event = threading.Event()
+        self._needed = False
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="epoch-ticker", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
+        idle = 0
         while not self._closed:
-            self._awake.wait()
+            if idle >= self.REST_AFTER_TICKS:
+                self._event.wait()
+            self._event.clear()
             time.sleep(TICK_SECONDS)
             self._engine.increment_epoch()
+            idle = 0 if self._needed else idle + 1
+            self._needed = False
 
     def wake(self) -> None:
-        self._awake.set()
-
-    def rest(self) -> None:
-        self._awake.clear()
+        """Guests run now."""
+        self._needed = True
+        if not self._event.is_set():
+            self._event.set()
 
     def close(self) -> None:
+        """Stops the thread. Idempotent."""
         self._closed = True
-        self._awake.set()
+        self._event.set()
         self._thread.join()
 
 
@@ -231,6 +240,11 @@ class Instance:
         """The store, as host resources need it."""
         return self._context
 
+    @property
+    def started(self) -> bool:
+        """Instantiated: the next step calls `run`."""
+        return self._started
+
     def instantiate(self) -> Step:
         """Instantiates without calling `run`: DONE when the instance is ready to start. Its code may run already."""
         if self._started or not self._poll_once():
@@ -294,7 +308,6 @@ class Instance:
         self._store.close()
 
 
-@_Continuation
 def _continue(_env: int | None) -> bool:
     instance: Instance = _running[0]
     if not instance._resumed:
@@ -309,7 +322,8 @@ def _continue(_env: int | None) -> bool:
     return True
 
 
-_continue_address = ctypes.cast(_continue, _P).value
+_continue_callback = _Continuation(_continue)
+_continue_address = ctypes.cast(_continue_callback, _P).value or 0
 
 
 # ---- linking ---------------------------------------------------------------------------------------------------------
@@ -392,7 +406,8 @@ def _sync_callback(implementation: HostFunction, function: component.FuncType) -
     ) -> int:
         try:
             try:
-                value = call(_running[0].owner, *read(context, args))
+                instance = _running[0]
+                value = call(instance and instance.owner, *read(context, args))
             except CallError as error:
                 write_error(results, error)
                 return 0
@@ -431,17 +446,37 @@ def _async_callback(implementation: HostFunction, function: component.FuncType) 
     return _AsyncCallback(callback)
 
 
-def _callback(implementation: HostFunction, function: component.FuncType) -> tuple[Any, Callable[..., int]]:
+def _add(instance: Any, name: str, callback: Any, add: Callable[..., int | None]) -> Any:
+    encoded = name.encode()
+    error = add(address_of(instance), encoded, len(encoded), ctypes.cast(callback, _P).value, None, None)
+    if error:
+        raise LinkError(_take_message(error))
+    return callback
+
+
+def add_function(instance: Any, name: str, implementation: HostFunction, function: component.FuncType) -> Any:
+    """Defines a host function in a linker's instance. What it returns must outlive the linker."""
     if implementation.suspends:
-        return _async_callback(implementation, function), _add_async
-    return _sync_callback(implementation, function), _add_sync
+        return _add(instance, name, _async_callback(implementation, function), _add_async)
+    return _add(instance, name, _sync_callback(implementation, function), _add_sync)
 
 
-def _unavailable(interface: str, name: str) -> tuple[Any, Callable[..., int]]:
+def _unavailable(interface: str, name: str) -> Any:
     def callback(*_: Any) -> int:
         return _record_fault(_Trap(f"`{name}` of {interface} is not available to inferlets"))
 
-    return _SyncCallback(callback), _add_sync
+    return _SyncCallback(callback)
+
+
+def run_guest_of(
+    engine: wasmtime.Engine, linker: component.Linker, guest: component.Component, name: str, *arguments: Any
+) -> Any:
+    """Calls an export of a component of ours through wasmtime-py's public conversion, without a fiber."""
+    store = wasmtime.Store(engine)
+    store.set_epoch_deadline(1 << 40)
+    function = linker.instantiate(store, guest).get_func(store, name)
+    assert function is not None, f"the component exports {name}"
+    return function(store, *arguments)
 
 
 class LinkedComponent:
@@ -454,7 +489,7 @@ class LinkedComponent:
         compiled: component.Component,
         functions: Mapping[tuple[str, str], HostFunction],
         resources: Mapping[str, int],
-        drop: Callable[[Owner, int, int], None],
+        drop: Callable[[Any, int, int], None],
     ) -> None:
         self.engine = engine
         self._component = compiled
@@ -485,8 +520,10 @@ class LinkedComponent:
                 self._define_resource(instance, name)
             elif isinstance(item, component.FuncType):
                 implementation = self._functions.get((plain, name))
-                callback, add = _callback(implementation, item) if implementation else _unavailable(plain, name)
-                self._define_function(instance, name, callback, add)
+                if implementation is None:
+                    self._keep.append(_add(instance, name, _unavailable(plain, name), _add_sync))
+                else:
+                    self._keep.append(add_function(instance, name, implementation, item))
 
     def _define_resource(self, instance: Any, name: str) -> None:
         number = self._resources.get(name, len(self._resources) + 1)
@@ -496,13 +533,6 @@ class LinkedComponent:
                 self._drop(_running[0].owner, number, representation)
 
         instance.add_resource(name, component.ResourceType.host(number), drop)
-
-    def _define_function(self, instance: Any, name: str, callback: Any, add: Callable[..., int]) -> None:
-        self._keep.append(callback)
-        encoded = name.encode()
-        error = add(address_of(instance), encoded, len(encoded), ctypes.cast(callback, _P).value, None, None)
-        if error:
-            raise LinkError(_take_message(error))
 
     def _outcome_reader(self) -> Callable[[int], Result]:
         exports = self._component.type.exports(self.engine)

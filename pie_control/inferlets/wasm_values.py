@@ -4,10 +4,10 @@ wasmtime-py converts values generically, at 50-400 us for calls of our size; the
 because each is put together once per WIT type. Theory of operation:
 
 A value (`wasmtime_component_val_t`) is 32 bytes: a kind byte, and at OF a union. Scalars stand in the union; a string
-is (size, pointer to bytes); a list or tuple (size, pointer to values); a record (size, pointer to entries of a name and a
-value); option, result and variant hold a pointer to a value or NULL. `reader(type)` returns a function from an address
-to a Python value; `writer(type)` one that writes a Python value to an address. What a reader reads stays owned by
-wasmtime. What a writer writes is allocated by wasmtime's own allocators and is wasmtime's from then on.
+is (size, pointer to bytes); a list or tuple (size, pointer to values); a record (size, pointer to entries of a name and
+a value); option, result and variant hold a pointer to a value or NULL. `reader(type)` returns a function from an
+address to a Python value; `writer(type)` one that writes a Python value to an address. What a reader reads stays owned
+by wasmtime. What a writer writes is allocated by wasmtime's own allocators and is wasmtime's from then on.
 
 Python forms: u8..u64, s32, f32, f64, bool, str; list<T> a list (list<u8> bytes; list<u32> and list<f32> may be written
 from numpy arrays); tuple and record a tuple, in the order of fields; enum its index; option None or the value; result a
@@ -59,7 +59,7 @@ def c_function(name: str, restype: Any, *argtypes: Any, library: Any = LIBRARY) 
     """A function of wasmtime's C API, with pointers as plain integers."""
     function = getattr(library, name)
     prototype = ctypes.CFUNCTYPE if library is not LIBRARY else ctypes.PYFUNCTYPE
-    typed: Callable[..., Any] = prototype(restype, *argtypes)(ctypes.cast(function, ctypes.c_void_p).value)
+    typed: Callable[..., Any] = prototype(restype, *argtypes)(ctypes.cast(function, ctypes.c_void_p).value or 0)
     return typed
 
 
@@ -255,7 +255,7 @@ def _packed_list_writer(kind: int, dtype: Any) -> Writer:
         _list_new(address + OF, size)
         if size:
             data = (ctypes.c_uint8 * (size * SIZE)).from_address(u64(address + OF + 8).value)
-            view = np.frombuffer(data, dtype=items)
+            view: Any = np.frombuffer(memoryview(data), items)
             view["kind"] = kind
             view["of"] = np.frombuffer(value, "u1") if isinstance(value, bytes) else value
 

@@ -1,0 +1,81 @@
+"""The futures of one inferlet: numbers that stand for results that are not there yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from ..errors import CallError, InvalidArgument, InvalidState, NotFound, QuotaExceeded
+
+PENDING: Final = object()
+UNKNOWN: Final = object()
+LAST_NUMBER = 0x7FFF_FFFF
+"""Futures stay below the bit that marks a token reference."""
+
+
+class FutureTable:
+    """Futures by number. Each is pending, then done with a value or a CallError, then taken or cancelled."""
+
+    __slots__ = ("_limit", "_next", "_values")
+
+    def __init__(self, limit: int) -> None:
+        self._values: dict[int, Any] = {}
+        self._next = 1
+        self._limit = limit
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @property
+    def limit(self) -> int:
+        return self._limit
+
+    def new(self) -> int:
+        """Number of a new pending future; raises QuotaExceeded."""
+        if len(self._values) >= self._limit:
+            raise QuotaExceeded(f"{self._limit} futures are open: take or cancel some before you issue more")
+        number = self._next
+        self._next = number + 1 if number < LAST_NUMBER else 1
+        self._values[number] = PENDING
+        return number
+
+    def forget(self, number: int) -> None:
+        """Drops a future whose command was refused."""
+        self._values.pop(number, None)
+
+    def is_pending(self, number: int) -> bool:
+        return self._values.get(number, UNKNOWN) is PENDING
+
+    def done(self, numbers: Iterable[int]) -> list[int]:
+        """Those that are not pending, in the order given."""
+        values = self._values
+        return [number for number in numbers if values.get(number, UNKNOWN) is not PENDING]
+
+    def resolve(self, number: int, value: Any) -> bool:
+        """Gives a pending future its value (a CallError for failure); False if it was cancelled."""
+        if self._values.get(number, UNKNOWN) is not PENDING:
+            return False
+        self._values[number] = value
+        return True
+
+    def take(self, number: int, kind: type) -> Any:
+        """Value of a done future of this kind, which is consumed; raises its error if it failed."""
+        value = self._values.get(number, UNKNOWN)
+        if value is UNKNOWN:
+            raise NotFound(f"there is no future {number}: it was taken or cancelled, or never existed")
+        if value is PENDING:
+            raise InvalidState(f"future {number} is not done: wait for it first")
+        if isinstance(value, CallError):
+            del self._values[number]
+            raise value
+        if not isinstance(value, kind):
+            raise InvalidArgument(f"future {number} holds a {type(value).__name__}, not a {kind.__name__}")
+        del self._values[number]
+        return value
+
+    def cancel(self, number: int) -> Any:
+        """Forgets a future; returns its value if it was done, else PENDING. Raises NotFound."""
+        value = self._values.pop(number, UNKNOWN)
+        if value is UNKNOWN:
+            raise NotFound(f"there is no future {number}: it was taken or cancelled, or never existed")
+        return value

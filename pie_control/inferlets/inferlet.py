@@ -1,0 +1,239 @@
+"""One running inferlet, as its host functions and its client see it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..config import InferletLimits
+from ..errors import Conflict, QuotaExceeded
+from .events import Ended, LogLine
+from .futures import FutureTable
+from .lifecycle import ENDINGS, Status, check_transition
+from .mailbox import Inbox, Listener, Outbox
+from .programs import Program
+from .wasi import WasiState
+from .wasm_fibers import Instance
+
+MAX_HANDLES = 1024
+"""Samplers and detokenizers of one inferlet."""
+
+
+@dataclass(frozen=True)
+class InferletInfo:
+    """What can be told of an inferlet. Times are seconds since the epoch."""
+
+    id: str
+    program: str
+    program_name: str
+    status: str
+    created: float
+    ended: float | None
+    result: str | None
+    error: str | None
+    cpu_seconds: float
+    pages: int
+    embeds: int
+
+
+class Wakes(Protocol):
+    """The runner, as an inferlet needs it."""
+
+    def ready(self, inferlet: Inferlet) -> None:
+        """The inferlet can go on."""
+
+    def call_at(self, deadline_ns: int, callback: Callable[[], None]) -> None:
+        """Calls back at a time of the monotonic clock."""
+
+
+class Session(Protocol):
+    """What an inferlet holds at one model; `host_api` knows more of it."""
+
+    def holdings(self) -> tuple[int, int]:
+        """Pages and embeds held."""
+
+
+class Inferlet:
+    """One running inferlet. Everything in it is its own; nothing here knows another inferlet."""
+
+    def __init__(
+        self,
+        number: int,
+        program: Program,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        limits: InferletLimits,
+        runner: Wakes,
+    ) -> None:
+        self.number = number
+        self.id = f"i{number}"
+        self.program = program
+        self.arguments = list(arguments)
+        self.environment = {**environment, "inferlet": self.id, "program": program.hash}
+        self.limits = limits
+        self.status = Status.CREATED
+        self.created = time.time()
+        self.ended: float | None = None
+        self.error: str | None = None
+        self.result: str | None = None
+        self.cpu_seconds = 0.0
+        self.last_activity = time.monotonic()
+        self.instance: Instance
+        self.wasi = WasiState()
+        self.futures = FutureTable(limits.max_futures)
+        self.models: Mapping[str, Any] = {}
+        self.sessions: dict[str, Any] = {}
+        self.handles: dict[int, Any] = {}
+        self.queues: dict[int, Any] = {}
+        self.next_queue = 0
+        self._next_handle = 1
+        self._runner = runner
+        self._inbox = Inbox()
+        self._outbox = Outbox(limits)
+        self._receivers: deque[int] = deque()
+        self._awaited: list[int] | None = None
+        self._awaited_set: Collection[int] = ()
+        self._sleep_value: Any = None
+        self._sleeping = False
+
+    # ---- for the client ----
+
+    def info(self) -> InferletInfo:
+        held = [session.holdings() for session in self.sessions.values()]
+        return InferletInfo(
+            id=self.id,
+            program=self.program.hash,
+            program_name=self.program.name,
+            status=self.status,
+            created=self.created,
+            ended=self.ended,
+            result=self.result,
+            error=self.error,
+            cpu_seconds=round(self.cpu_seconds, 6),
+            pages=sum(pages for pages, _ in held),
+            embeds=sum(embeds for _, embeds in held),
+        )
+
+    def send(self, text: str) -> None:
+        """A message to the inferlet; raises Conflict if it has ended, Overloaded if it does not keep up."""
+        if self.status in ENDINGS:
+            raise Conflict(f"inferlet {self.id} has ended ({self.status})")
+        self._inbox.put(text)
+        self._deliver()
+
+    def logs(self) -> tuple[LogLine, ...]:
+        return self._outbox.logs()
+
+    def attach(self, listener: Listener) -> None:
+        """Sends events to a listener from now on, those that nobody has heard first. It must not block."""
+        self._outbox.attach(listener)
+
+    def detach(self) -> None:
+        """Keeps events again, within bounds."""
+        self._outbox.detach()
+
+    # ---- for host functions ----
+
+    def put_message(self, text: str) -> None:
+        self._check_size(text)
+        self._outbox.send(text)
+
+    def put_result(self, text: str) -> None:
+        self._check_size(text)
+        self.result = text
+
+    def put_log(self, text: str) -> None:
+        self._outbox.log("log", text)
+
+    def write_output(self, stream: str, data: bytes) -> None:
+        self._outbox.write(stream, data)
+
+    def _check_size(self, text: str) -> None:
+        limit = self.limits.max_message_bytes
+        if len(text) > limit:
+            raise QuotaExceeded(f"{len(text)} characters are more than a message may have ({limit}): send it in pieces")
+
+    def receive(self) -> int:
+        """A future of the next message."""
+        future = self.futures.new()
+        self._receivers.append(future)
+        self._deliver()
+        return future
+
+    def cancel(self, future: int) -> None:
+        """Forgets a future. A message that it had received is received by the next `receive`."""
+        value = self.futures.cancel(future)
+        if isinstance(value, str):
+            self._inbox.put_back(value)
+
+    def _deliver(self) -> None:
+        while self._receivers:
+            if not self.futures.is_pending(self._receivers[0]):
+                self._receivers.popleft()
+                continue
+            text = self._inbox.try_get()
+            if text is None:
+                return
+            self.resolve(self._receivers.popleft(), text)
+
+    def add_handle(self, value: Any) -> int:
+        """Number of a new handle (sampler, detokenizer); raises QuotaExceeded."""
+        if len(self.handles) >= MAX_HANDLES:
+            raise QuotaExceeded(f"{MAX_HANDLES} samplers and detokenizers exist: destroy some first")
+        number = self._next_handle
+        self._next_handle += 1
+        self.handles[number] = value
+        return number
+
+    # ---- waiting ----
+
+    def resolve(self, future: int, value: Any) -> None:
+        """Gives a future its value and wakes the inferlet if it waits for it."""
+        if self.futures.resolve(future, value) and self._awaited is not None and future in self._awaited_set:
+            self._runner.ready(self)
+
+    def resolve_later(self, future: int, value: Any, deadline_ns: int) -> None:
+        self._runner.call_at(deadline_ns, lambda: self.resolve(future, value))
+
+    def await_futures(self, futures: list[int]) -> None:
+        """The guest suspends until one of these, all pending, is done."""
+        self._awaited = futures
+        self._awaited_set = futures if len(futures) <= 8 else frozenset(futures)
+
+    def sleep_until(self, deadline_ns: int, value: Any) -> None:
+        """The guest suspends until a time of the monotonic clock; its call then returns `value`."""
+        self._sleeping, self._sleep_value = True, value
+        self._runner.call_at(deadline_ns, self._wake_from_sleep)
+
+    def _wake_from_sleep(self) -> None:
+        if self._sleeping:
+            self._runner.ready(self)
+
+    def before_step(self) -> None:
+        """Hands a waiting guest what it waited for."""
+        if self._awaited is not None:
+            done = self.futures.done(self._awaited)
+            if done:
+                self._awaited = None
+                self.instance.resume(done)
+        elif self._sleeping:
+            self._sleeping = False
+            self.instance.resume(self._sleep_value)
+
+    # ---- life ----
+
+    def change(self, status: Status) -> None:
+        check_transition(self.status, status)
+        self.status = status
+
+    def finish(self, status: Status, error: str | None) -> None:
+        """Records the ending and tells the client. The caller has freed what the inferlet held."""
+        self.change(status)
+        self.ended = time.time()
+        self.error = error
+        if status is not Status.FINISHED:
+            self.result = None
+        self._outbox.end(Ended(status, self.result, error))
