@@ -32,7 +32,7 @@ def _setting(default: Any, text: str, *, choices: tuple[str, ...] = (), least: f
 
 @dataclass(frozen=True, slots=True)
 class InferletLimits:
-    """What one inferlet may hold and use. At a bound its call is refused, or it is ended, with an error that says so."""
+    """What one inferlet may hold and use. At a bound its call is refused or it is ended, with an error saying so."""
 
     memory_bytes: int = _setting(256 * MIB, "WebAssembly memory of one inferlet, in bytes", least=MIB)
     cpu_seconds: float = _setting(60.0, "processor time of one inferlet over its life, in seconds", least=0.001)

@@ -1,0 +1,172 @@
+"""The asynchronous client of one server."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pie_control.config import DEFAULT_HOST, DEFAULT_PORT
+from pie_control.errors import BadRequest
+from pie_control.http_server import messages as wire
+
+from .connection import Connection, ServerUnavailable, error_of
+from .running import Running
+from .shipping import program_of
+
+DEFAULT_SERVER = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
+UPLOAD_SECONDS = 300.0
+"""A large component is compiled before its upload is answered."""
+
+
+class Client:
+    """A connection to a server, used as `async with Client(url) as client`. Belongs to one event loop.
+
+    Inferlets launched with it end with it unless they are `detached`. Methods raise the errors of `pie_control.errors`
+    that the server answers with, and ServerUnavailable when it cannot be reached.
+    """
+
+    def __init__(self, server: str = DEFAULT_SERVER) -> None:
+        self.server = server.rstrip("/")
+        self._connection: Connection | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def connect(self, timeout: float = 10.0) -> None:
+        """Connects within `timeout` seconds; raises ServerUnavailable."""
+        if self._connection is None:
+            self._connection = await Connection.open(self.server, timeout)
+
+    async def close(self) -> None:
+        """Disconnects. Idempotent."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    # ---- programs ----
+
+    async def upload(self, program: str | os.PathLike[str] | bytes, name: str | None = None) -> str:
+        """Uploads a file, or the bytes of a program, unless the server has it. Returns its content hash, for `launch`.
+
+        `name` defaults to the file's name without its suffix. Raises BadProgram.
+        """
+        data = program if isinstance(program, bytes) else _read(Path(program))
+        name = name if name is not None else ("" if isinstance(program, bytes) else Path(program).stem)
+        digest = hashlib.sha256(data).hexdigest()
+        known = await self._session.request(wire.Program, program=digest)
+        if known is None or (name and known["name"] != name):
+            await self._post_program(data, name)
+        return digest
+
+    async def _post_program(self, data: bytes, name: str) -> None:
+        import httpx  # a tenth of a second; most launches need no upload
+
+        try:
+            async with httpx.AsyncClient(trust_env=False, timeout=UPLOAD_SECONDS) as http:
+                answer = await http.post(f"{self.server}/v1/programs", params={"name": name}, content=data)
+        except httpx.HTTPError as error:
+            raise ServerUnavailable(f"the upload to {self.server} broke: {error!r}") from None
+        if answer.is_error:
+            raise error_of(_error_body(answer.content, answer.status_code))
+
+    # ---- inferlets ----
+
+    async def launch(
+        self,
+        program: str,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        detached: bool = False,
+        logs: bool = False,
+    ) -> Running:
+        """Starts an inferlet of a program given by content hash, a unique beginning of it, or name.
+
+        It ends with this client unless `detached`. With `logs`, `Running.events` has its log lines too.
+        """
+        return await self._session.follow(
+            wire.Launch,
+            program=program,
+            arguments=list(arguments),
+            environment=dict(environment or {}),
+            detached=detached,
+            logs=logs,
+        )
+
+    async def attach(self, inferlet: str, logs: bool = False) -> Running:
+        """A running inferlet with the messages that nobody has read; raises UnknownName, Conflict."""
+        return await self._session.follow(wire.Attach, inferlet=inferlet, logs=logs)
+
+    async def run(self, function: Callable[..., Any], /, **kwargs: Any) -> Any:
+        """Runs a Python function beside the model and returns its result.
+
+        `function(args, **kwargs)` is shipped as source: it uses `inferlet_sdk`, its arguments (values that JSON can
+        hold) and what it imports, nothing else of its module. Raises InferletEnded with the traceback if it fails.
+        """
+        try:
+            environment = {"kwargs": json.dumps(kwargs)}
+        except (TypeError, ValueError) as error:
+            raise BadRequest(f"an argument of {function.__name__} cannot be sent as JSON: {error}") from None
+        program = await self.upload(program_of(function).encode(), function.__name__)
+        running = await self.launch(program, environment=environment)
+        try:
+            return await running.result()
+        except BaseException:
+            await self._end(running)
+            raise
+
+    async def _end(self, running: Running) -> None:
+        if self._connection is not None and not self._connection.is_lost:
+            await running.terminate()
+
+    # ---- what there is ----
+
+    async def programs(self) -> list[dict[str, Any]]:
+        """All programs: program (content hash), name, kind, size."""
+        return await self._list(wire.Programs)
+
+    async def inferlets(self) -> list[dict[str, Any]]:
+        """Running and recently ended inferlets: id, program, program_name, status, created, ended, ..."""
+        return await self._list(wire.Inferlets)
+
+    async def models(self) -> list[dict[str, Any]]:
+        """Models: name, traits, page_size, max_context, ..."""
+        return await self._list(wire.Models)
+
+    async def statistics(self) -> dict[str, Any]:
+        """How the server is doing, as nested objects of numbers."""
+        value: dict[str, Any] = await self._session.request(wire.Statistics)
+        return value
+
+    async def _list(self, kind: Callable[..., wire.Request]) -> list[dict[str, Any]]:
+        value: list[dict[str, Any]] = await self._session.request(kind)
+        return value
+
+    @property
+    def _session(self) -> Connection:
+        if self._connection is None:
+            raise ServerUnavailable("the client is not connected: use it in `async with`, or call `connect` first")
+        return self._connection
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadRequest(f"cannot read {path}: {error.strerror}") from None
+
+
+def _error_body(content: bytes, status: int) -> wire.ErrorBody:
+    try:
+        body = json.loads(content)["error"]
+        return wire.ErrorBody(body["code"], body["message"])
+    except (ValueError, KeyError, TypeError):
+        return wire.ErrorBody("bad-request", f"the server answered with status {status}: is it a Pie server?")

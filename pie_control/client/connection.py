@@ -1,0 +1,199 @@
+"""One WebSocket to a server: requests and their replies, and the events of inferlets (`http_server/messages.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+
+from pie_control import errors
+from pie_control.errors import PieError
+from pie_control.http_server import messages as wire
+from pie_control.inferlets.events import Ended, Event, LogLine, Message
+
+from .running import Running
+
+CONNECT_SECONDS = 10.0
+CLOSE_SECONDS = 1.0
+
+
+class ServerUnavailable(PieError):
+    """No server answers at the address, or the connection to it broke."""
+
+
+def _class_name(code: str) -> str:
+    return "".join(part.capitalize() for part in code.split("-"))
+
+
+def error_of(body: wire.ErrorBody) -> PieError:
+    """The exception that a server's error stands for."""
+    kind = getattr(errors, _class_name(body.code), PieError)
+    if not (isinstance(kind, type) and issubclass(kind, PieError)) or kind is errors.InferletEnded:
+        kind = PieError
+    error: PieError = kind(body.message)
+    return error
+
+
+def session_url(server: str) -> str:
+    """Address of the session of a server given as `http://host:port`."""
+    if not server.startswith(("http://", "https://")):
+        raise ServerUnavailable(f"the address of a server begins with http:// or https://, not {server!r}")
+    return "ws" + server.removeprefix("http").rstrip("/") + "/v1/session"
+
+
+class Connection:
+    """A session with a server. Belongs to one event loop; is the `Link` of its inferlets."""
+
+    def __init__(self, server: str, socket: ClientConnection) -> None:
+        self._server = server
+        self._socket = socket
+        self._ids = itertools.count(1)
+        self._replies: dict[int, asyncio.Future[Any]] = {}
+        self._following: dict[int, wire.Launch | wire.Attach] = {}
+        self._undoing: set[asyncio.Task[Any]] = set()
+        self._running: dict[str, Running] = {}
+        self._lost: PieError | None = None
+        self._reader = asyncio.create_task(self._read())
+
+    @classmethod
+    async def open(cls, server: str, timeout: float = CONNECT_SECONDS) -> Connection:
+        """Connects; raises ServerUnavailable."""
+        try:
+            # A proxy would see every token and must not be in the way of a server on this machine.
+            socket = await connect(
+                session_url(server), compression=None, max_size=None, open_timeout=timeout, proxy=None, close_timeout=1
+            )
+        except (OSError, TimeoutError, InvalidHandshake, InvalidURI, ValueError) as error:
+            raise ServerUnavailable(
+                f"no Pie server answers at {server} ({error}): start one with `pie serve`"
+            ) from None
+        return cls(server, socket)
+
+    async def close(self) -> None:
+        """Ends the session; what was launched on it and not detached ends too. Idempotent."""
+        await self._socket.close()
+        self._reader.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._reader
+        self._lose(ServerUnavailable("the client was closed"))
+
+    @property
+    def is_lost(self) -> bool:
+        """Nothing can be sent any more."""
+        return self._lost is not None
+
+    # ---- requests ----
+
+    async def request(self, kind: Callable[..., wire.Request], /, **fields: Any) -> Any:
+        """Sends a request and returns the value of its reply; raises the PieError that the server answers with."""
+        return await self._exchange(kind(id=next(self._ids), **fields))
+
+    async def follow(self, kind: type[wire.Launch] | type[wire.Attach], /, **fields: Any) -> Running:
+        """As `request`, for one that is answered with the id of an inferlet whose events follow."""
+        request = kind(id=next(self._ids), **fields)
+        self._following[request.id] = request
+        running: Running = await self._exchange(request)
+        return running
+
+    async def _exchange(self, request: wire.Request) -> Any:
+        if self._lost is not None:
+            raise self._lost
+        reply = asyncio.get_running_loop().create_future()
+        self._replies[request.id] = reply
+        try:
+            await self._socket.send(wire.encode(request).decode())
+            return await reply
+        except ConnectionClosed:
+            return await reply  # the reader tells why
+        finally:
+            self._replies.pop(request.id, None)
+
+    # ---- Link ----
+
+    async def send(self, inferlet: str, text: str) -> None:
+        await self.request(wire.Send, inferlet=inferlet, text=text)
+
+    async def terminate(self, inferlet: str) -> None:
+        await self.request(wire.Terminate, inferlet=inferlet)
+
+    async def logs(self, inferlet: str) -> tuple[LogLine, ...]:
+        lines = await self.request(wire.Logs, inferlet=inferlet)
+        return tuple(msgspec.convert(line, LogLine) for line in lines)
+
+    # ---- what comes in ----
+
+    async def _read(self) -> None:
+        try:
+            async for frame in self._socket:
+                for message in wire.decode_frame(frame):
+                    self._take(message)
+        except (ConnectionClosed, msgspec.DecodeError) as error:
+            self._lose(ServerUnavailable(f"the connection to {self._server} broke: {error}"))
+        else:
+            reason = self._socket.close_reason or "the server ended it"
+            self._lose(ServerUnavailable(f"the connection to {self._server} was closed: {reason}"))
+
+    def _take(self, message: wire.FromServer) -> None:
+        match message:
+            case wire.MessageEvent(inferlet=inferlet, text=text):
+                self._deliver(inferlet, Message(text))
+            case wire.LogEvent(inferlet=inferlet, time=time, stream=stream, text=text):
+                self._deliver(inferlet, LogLine(time, stream, text))
+            case wire.EndedEvent(inferlet=inferlet, status=status, result=result, error=error):
+                self._deliver(inferlet, Ended(status, result, error))
+            case wire.Reply(id=id, value=value):
+                self._take_reply(id, value)
+            case wire.Error(id=id, error=body):
+                self._take_error(id, body)
+
+    def _deliver(self, inferlet: str, event: Event) -> None:
+        running = self._running.get(inferlet)
+        if running is not None:
+            running.deliver(event)
+        if isinstance(event, Ended):
+            self._running.pop(inferlet, None)
+
+    def _take_reply(self, id: int, value: Any) -> None:
+        reply, following = self._replies.get(id), self._following.pop(id, None)
+        if following is not None and reply is None:
+            self._undo(following, value)
+        elif following is not None:
+            # Entered at once, not when the caller wakes up: its first events may be in the same frame.
+            value = self._running[value] = Running(value, self)
+        if reply is not None and not reply.done():
+            reply.set_result(value)
+
+    def _undo(self, request: wire.Launch | wire.Attach, inferlet: str) -> None:
+        """The caller gave up waiting for its inferlet."""
+        kind = wire.Terminate if isinstance(request, wire.Launch) else wire.Detach
+        task = asyncio.create_task(self.request(kind, inferlet=inferlet))
+        self._undoing.add(task)
+        task.add_done_callback(self._undone)
+
+    def _undone(self, task: asyncio.Task[Any]) -> None:
+        self._undoing.discard(task)
+        if not task.cancelled():
+            task.exception()  # it may have ended by itself, or the connection with it
+
+    def _take_error(self, id: int | None, body: wire.ErrorBody) -> None:
+        reply = self._replies.get(id) if id is not None else None
+        if id is not None:
+            self._following.pop(id, None)
+        if reply is not None and not reply.done():
+            reply.set_exception(error_of(body))
+
+    def _lose(self, error: PieError) -> None:
+        if self._lost is not None:
+            return
+        self._lost = error
+        for reply in self._replies.values():
+            if not reply.done():
+                reply.set_exception(error)
+        for running in self._running.values():
+            running.lose(error)

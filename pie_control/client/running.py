@@ -1,0 +1,112 @@
+"""One inferlet, as the client that launched it or attached to it sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+from pie_control.errors import InferletEnded, PieError
+from pie_control.inferlets.events import Ended, Event, LogLine, Message
+
+
+class Link(Protocol):
+    """Where the inferlet runs: behind a connection, or in this process."""
+
+    async def send(self, inferlet: str, text: str) -> None:
+        """A message to the inferlet."""
+
+    async def terminate(self, inferlet: str) -> None:
+        """Ends the inferlet."""
+
+    async def logs(self, inferlet: str) -> tuple[LogLine, ...]:
+        """Its log."""
+
+
+class Running:
+    """A running inferlet.
+
+    Messages are kept until they are read, by `receive`, by `async for message in running`, or by `events`. Two readers
+    at once share them; nothing is delivered twice.
+    """
+
+    def __init__(self, id: str, link: Link) -> None:
+        self.id = id
+        self._link = link
+        self._events: deque[Event] = deque()
+        self._ended: Ended | None = None
+        self._lost: PieError | None = None
+        self._changed = asyncio.Event()
+
+    # ---- for the link ----
+
+    def deliver(self, event: Event) -> None:
+        """Takes an event of the inferlet."""
+        if isinstance(event, Ended):
+            self._ended = event
+        self._events.append(event)
+        self._changed.set()
+
+    def lose(self, error: PieError) -> None:
+        """Nothing more will come: the connection broke. What was delivered can still be read."""
+        self._lost = error
+        self._changed.set()
+
+    # ---- for users ----
+
+    async def send(self, text: str) -> None:
+        """A message for the inferlet's `receive`; raises Conflict if it has ended, Overloaded if it lags."""
+        await self._link.send(self.id, text)
+
+    async def receive(self) -> str:
+        """The next message of the inferlet; raises InferletEnded if it has ended and no message is left."""
+        while (event := await self._next()) is not None:
+            if isinstance(event, Message):
+                return event.text
+        ended = self._ended
+        assert ended is not None, "events end with Ended"
+        raise InferletEnded(ended.status, ended.error or f"inferlet {self.id} has ended and sends no more messages")
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        while (event := await self._next()) is not None:
+            if isinstance(event, Message):
+                yield event.text
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Messages, log lines (if asked for at launch) and at last Ended; raises ServerUnavailable if it is lost."""
+        while (event := await self._next()) is not None:
+            yield event
+
+    async def _next(self) -> Event | None:
+        while not self._events:
+            if self._ended is not None:
+                return None
+            await self._wait()
+        return self._events.popleft()
+
+    async def result(self) -> Any:
+        """Waits for the end and returns the inferlet's result, None if it has none. Leaves messages to be read.
+
+        Raises InferletEnded, whose message is the traceback or reason, unless the inferlet finished.
+        """
+        while self._ended is None:
+            await self._wait()
+        if self._ended.status != "finished":
+            raise InferletEnded(self._ended.status, self._ended.error or "")
+        return None if self._ended.result is None else json.loads(self._ended.result)
+
+    async def logs(self) -> tuple[LogLine, ...]:
+        """Lines of its stdout, stderr and `log`, as far as the server keeps them."""
+        return await self._link.logs(self.id)
+
+    async def terminate(self) -> None:
+        """Ends the inferlet; nothing happens if it has ended."""
+        await self._link.terminate(self.id)
+
+    async def _wait(self) -> None:
+        if self._lost is not None:
+            raise self._lost
+        self._changed.clear()
+        await self._changed.wait()

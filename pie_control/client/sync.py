@@ -1,0 +1,169 @@
+"""The client without `async`: the same calls, carried out by an event loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from pie_control.inferlets.events import Event, LogLine
+
+from .client import DEFAULT_SERVER, Client
+from .running import Running
+
+T = TypeVar("T")
+
+
+class _LoopThread:
+    """An event loop in a daemon thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="pie-client", daemon=True)
+        self._thread.start()
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine in the loop; Ctrl-C while waiting cancels it."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class SyncRunning:
+    """`Running` without `async`."""
+
+    def __init__(self, running: Running, thread: _LoopThread) -> None:
+        self.id = running.id
+        self._running = running
+        self._call = thread.call
+
+    def send(self, text: str) -> None:
+        """As `Running.send`."""
+        self._call(self._running.send(text))
+
+    def receive(self) -> str:
+        """As `Running.receive`."""
+        return self._call(self._running.receive())
+
+    def __iter__(self) -> Iterator[str]:
+        """The messages, until the inferlet ends."""
+        messages = aiter(self._running)
+        while (text := self._call(_next(messages))) is not None:
+            yield text
+
+    def events(self) -> Iterator[Event]:
+        """As `Running.events`."""
+        events = self._running.events()
+        while (event := self._call(_next(events))) is not None:
+            yield event
+
+    def result(self) -> Any:
+        """As `Running.result`."""
+        return self._call(self._running.result())
+
+    def logs(self) -> tuple[LogLine, ...]:
+        """As `Running.logs`."""
+        return self._call(self._running.logs())
+
+    def terminate(self) -> None:
+        """As `Running.terminate`."""
+        self._call(self._running.terminate())
+
+
+async def _next(iterator: Any) -> Any:
+    return await anext(iterator, None)
+
+
+class SyncClient:
+    """`Client` without `async`, used as `with SyncClient(url) as client`."""
+
+    def __init__(self, server: str = DEFAULT_SERVER) -> None:
+        self._client = Client(server)
+        self._thread: _LoopThread | None = None
+
+    def __enter__(self) -> Self:
+        self._thread = _LoopThread()
+        try:
+            self._call(self._client.connect())
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Disconnects. Idempotent."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.call(self._client.close())
+            thread.stop()
+
+    def upload(self, program: str | os.PathLike[str] | bytes, name: str | None = None) -> str:
+        """As `Client.upload`."""
+        return self._call(self._client.upload(program, name))
+
+    def launch(
+        self,
+        program: str,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        detached: bool = False,
+        logs: bool = False,
+    ) -> SyncRunning:
+        """As `Client.launch`."""
+        launch = self._client.launch(program, *arguments, environment=environment, detached=detached, logs=logs)
+        return self._running(launch)
+
+    def attach(self, inferlet: str, logs: bool = False) -> SyncRunning:
+        """As `Client.attach`."""
+        return self._running(self._client.attach(inferlet, logs))
+
+    def run(self, function: Callable[..., Any], /, **kwargs: Any) -> Any:
+        """As `Client.run`."""
+        return self._call(self._client.run(function, **kwargs))
+
+    def programs(self) -> list[dict[str, Any]]:
+        """As `Client.programs`."""
+        return self._call(self._client.programs())
+
+    def inferlets(self) -> list[dict[str, Any]]:
+        """As `Client.inferlets`."""
+        return self._call(self._client.inferlets())
+
+    def models(self) -> list[dict[str, Any]]:
+        """As `Client.models`."""
+        return self._call(self._client.models())
+
+    def statistics(self) -> dict[str, Any]:
+        """As `Client.statistics`."""
+        return self._call(self._client.statistics())
+
+    def _running(self, start: Coroutine[Any, Any, Running]) -> SyncRunning:
+        return SyncRunning(self._call(start), self._open_thread)
+
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        try:
+            thread = self._open_thread
+        except RuntimeError:
+            coroutine.close()
+            raise
+        return thread.call(coroutine)
+
+    @property
+    def _open_thread(self) -> _LoopThread:
+        if self._thread is None:
+            raise RuntimeError("the client is not open: use it in `with`")
+        return self._thread
