@@ -1,0 +1,50 @@
+"""Virtual addresses of one inferlet: contiguous runs of numbers, reused as late as the table allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+INITIAL_CAPACITY = 64
+
+
+class AddressAllocator:
+    """Finds runs of free addresses in a table that doubles when it is full.
+
+    Addresses are handed out in a circle, so a stale one is noticed more often than with reuse at once.
+    """
+
+    def __init__(self, grow: Callable[[int], None]) -> None:
+        """`grow(added)` is called before addresses of a larger table are handed out."""
+        self._taken = bytearray()
+        self._next = 0
+        self._grow_owner = grow
+        self._grow(INITIAL_CAPACITY)
+
+    @property
+    def capacity(self) -> int:
+        return len(self._taken)
+
+    def allocate(self, count: int) -> int:
+        """First of `count` consecutive addresses."""
+        run = bytes(count)
+        first = self._taken.find(run, self._next)
+        if first < 0:
+            first = self._taken.find(run)
+        if first < 0:
+            first = self._extend(count)
+        self._taken[first : first + count] = b"\1" * count
+        self._next = first + count
+        return first
+
+    def release(self, first: int, count: int) -> None:
+        assert self._taken.find(0, first, first + count) < 0, "an address was released twice"
+        self._taken[first : first + count] = bytes(count)
+
+    def _extend(self, count: int) -> int:
+        first = len(self._taken.rstrip(b"\0"))
+        self._grow(max(self.capacity, count))
+        return first
+
+    def _grow(self, added: int) -> None:
+        self._taken.extend(bytes(added))
+        self._grow_owner(added)

@@ -1,0 +1,101 @@
+"""The embed addresses of one inferlet: what is in them as issued, and the physical slot once bound."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from pie_control.errors import InvalidState, NotFound
+
+from .addresses import AddressAllocator
+from .ranges import Range
+
+NOT_OWNED = -2
+NEVER_FILLED = -1
+
+
+class EmbedTable:
+    """State by virtual address. `positions` is the token position in an embed, or one of the constants above.
+
+    `writes` and `reads` hold the stamp of the last command that did so (see scheduling.hazards); `physical` is -1 until
+    the queue has reached the allocation.
+    """
+
+    def __init__(self) -> None:
+        self.positions: list[int] = []
+        self.writes: list[int] = []
+        self.reads: list[int] = []
+        self.physical: array[int] = array("i")
+        self.owned = 0
+        self.bound = 0
+        self._addresses = AddressAllocator(self._grow)
+
+    def allocate(self, count: int, stamp: int) -> int:
+        first = self._addresses.allocate(count)
+        last = first + count
+        self.positions[first:last] = [NEVER_FILLED] * count
+        self.writes[first:last] = [stamp] * count
+        self.reads[first:last] = [0] * count
+        self.owned += count
+        return first
+
+    def bind(self, first: int, slots: Sequence[int]) -> None:
+        self.physical[first : first + len(slots)] = array("i", slots)
+        self.bound += len(slots)
+
+    def disown(self, ranges: Sequence[Range]) -> None:
+        """The addresses are invalid from now on; they and their slots are kept until `unbind`."""
+        for first, last in ranges:
+            self.positions[first:last] = [NOT_OWNED] * (last - first)
+            self.owned -= last - first
+
+    def unbind(self, ranges: Sequence[Range]) -> list[int]:
+        """Physical slots of the addresses, which can be handed out again."""
+        slots: list[int] = []
+        for first, last in ranges:
+            slots.extend(self.physical[first:last])
+            self.physical[first:last] = array("i", [-1]) * (last - first)
+            self._addresses.release(first, last - first)
+        bound = [slot for slot in slots if slot >= 0]
+        self.bound -= len(bound)
+        return bound
+
+    def unbind_all(self) -> list[int]:
+        """Physical slots of everything, for an inferlet that ends."""
+        slots = [slot for slot in self.physical if slot >= 0]
+        self.physical = array("i", [-1]) * len(self.physical)
+        self.bound = 0
+        return slots
+
+    def check_owned(self, ranges: Sequence[Range]) -> None:
+        """Raises NotFound if an address is not owned."""
+        for first, last in ranges:
+            held = self.positions[first:last]
+            if NOT_OWNED in held or len(held) < last - first:
+                bad = held.index(NOT_OWNED) if NOT_OWNED in held else len(held)
+                raise NotFound(f"embed {first + bad} is not allocated; alloc-emb gives addresses")
+
+    def filled_positions(self, ranges: Sequence[Range]) -> list[int]:
+        """Token positions of the embeds, in order. Raises NotFound or InvalidState (never filled)."""
+        first, last = ranges[0] if len(ranges) == 1 else (0, 0)
+        found = self.positions[first:last] if last else [p for a, b in ranges for p in self._owned_slice(a, b)]
+        if not found or min(found) < 0 or (last and len(found) < last - first):
+            self.check_owned(ranges)
+            self._refuse_unfilled(ranges)
+        return found
+
+    def _owned_slice(self, first: int, last: int) -> list[int]:
+        self.check_owned(((first, last),))
+        return self.positions[first:last]
+
+    def _refuse_unfilled(self, ranges: Sequence[Range]) -> None:
+        for first, last in ranges:
+            for address in range(first, last):
+                if self.positions[address] == NEVER_FILLED:
+                    raise InvalidState(f"embed {address} was never filled; fill it with embed-txt or a forward first")
+
+    def _grow(self, added: int) -> None:
+        self.positions.extend([NOT_OWNED] * added)
+        self.writes.extend([0] * added)
+        self.reads.extend([0] * added)
+        self.physical.extend([-1] * added)

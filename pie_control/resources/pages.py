@@ -1,0 +1,334 @@
+"""The page addresses of one inferlet: which slots hold which token position, as issued, and the physical page once bound.
+
+Theory of operation. State is kept at issue time, in the order in which the inferlet issues commands, so what a command
+sees does not depend on when it runs. A page is *regular* when its filled slots are its first ones; then `fill` (their
+number) and `top` (their largest position) say all that the usual forward needs. A page that a copy left with holes is
+*irregular*: `fill` says so and the slots themselves are looked at.
+
+Slots are named by virtual slot numbers, page * page_size + offset; a run of slots is an interval of them, which may
+span pages with adjoining addresses. A decode step must not look at every page of its context: `Span` remembers how many
+pages from a first one on are full. Full pages change only through `trim`, `copy` and deallocation, which forget spans.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pie_control.errors import InvalidState, NotFound
+
+from .addresses import AddressAllocator
+from .ranges import Range
+
+NOT_OWNED = -1
+IRREGULAR = -2
+EMPTY = -1
+MAX_SPANS = 256
+
+
+class Span:
+    """`full` pages from a first one on are full; their largest position and newest writer's stamp."""
+
+    __slots__ = ("full", "stamp", "top")
+
+    def __init__(self) -> None:
+        self.full = 0
+        self.top = EMPTY
+        self.stamp = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Slots that a forward reads. `key_positions` is None if every query sees all of them."""
+
+    intervals: tuple[Range, ...]  # virtual slots
+    tokens: int
+    key_positions: NDArray[np.int32] | None = None
+
+
+class PageTable:
+    """State by virtual page address; `physical` is -1 until the queue has reached the allocation."""
+
+    def __init__(self, page_size: int) -> None:
+        self.page_size = page_size
+        self.fill: list[int] = []
+        self.top: list[int] = []
+        self.writes: list[int] = []  # stamp of the last command that wrote here (see scheduling.hazards)
+        self.physical: array[int] = array("i")
+        self.positions: NDArray[np.int32] = np.empty(0, np.int32)
+        self.owned = 0
+        self.bound = 0
+        self._spans: dict[int, Span] = {}
+        self._addresses = AddressAllocator(self._grow)
+
+    # ---- ownership ----
+
+    def allocate(self, count: int, stamp: int) -> int:
+        first = self._addresses.allocate(count)
+        last = first + count
+        self.fill[first:last] = [0] * count
+        self.top[first:last] = [EMPTY] * count
+        self.writes[first:last] = [stamp] * count
+        self.owned += count
+        return first
+
+    def bind(self, first: int, slots: Sequence[int]) -> None:
+        self.physical[first : first + len(slots)] = array("i", slots)
+        self.bound += len(slots)
+
+    def disown(self, ranges: Sequence[Range]) -> None:
+        """The addresses are invalid from now on; they and their pages are kept until `unbind`."""
+        for first, last in ranges:
+            self.fill[first:last] = [NOT_OWNED] * (last - first)
+            self.positions[first * self.page_size : last * self.page_size] = EMPTY
+            self.owned -= last - first
+        self._spans.clear()
+
+    def unbind(self, ranges: Sequence[Range]) -> list[int]:
+        """Physical pages of the addresses, which can be handed out again."""
+        pages: list[int] = []
+        for first, last in ranges:
+            pages.extend(self.physical[first:last])
+            self.physical[first:last] = array("i", [-1]) * (last - first)
+            self._addresses.release(first, last - first)
+        bound = [page for page in pages if page >= 0]
+        self.bound -= len(bound)
+        return bound
+
+    def unbind_all(self) -> list[int]:
+        """Physical pages of everything, for an inferlet that ends."""
+        pages = [page for page in self.physical if page >= 0]
+        self.physical = array("i", [-1]) * len(self.physical)
+        self.bound = 0
+        return pages
+
+    def check_owned(self, ranges: Sequence[Range]) -> None:
+        """Raises NotFound if an address is not owned."""
+        for first, last in ranges:
+            held = self.fill[first:last]
+            if NOT_OWNED in held or len(held) < last - first:
+                bad = held.index(NOT_OWNED) if NOT_OWNED in held else len(held)
+                raise NotFound(f"KV page {first + bad} is not allocated; alloc-kvpage gives addresses")
+
+    # ---- reading ----
+
+    def context(self, ranges: Sequence[Range], smallest: int, largest: int) -> Context:
+        """What queries at positions `smallest` .. `largest` read of the pages. Raises NotFound."""
+        intervals: list[Range] = []
+        tokens = 0
+        for first, last in ranges:
+            slots = self._regular_prefix(first, last, smallest)
+            if slots is None:
+                return self._context_by_slot(ranges, smallest, largest)
+            if slots:
+                start = first * self.page_size
+                _append_interval(intervals, start, start + slots)
+                tokens += slots
+        return Context(tuple(intervals), tokens)
+
+    def newest_write(self, ranges: Sequence[Range]) -> int:
+        """Largest stamp of the pages; the caller has called `context` with them."""
+        newest = 0
+        for first, last in ranges:
+            span = self._spans.get(first)
+            skipped = span.full if span and span.full <= last - first else 0
+            rest = max(self.writes[first + skipped : last], default=0)
+            newest = max(newest, rest, span.stamp if span and skipped else 0)
+        return newest
+
+    def _regular_prefix(self, first: int, last: int, below: int) -> int | None:
+        """Number of filled slots, if they are the first ones of the range and all positions are < `below`."""
+        span = self._full_pages(first, last)
+        if span is None or span.top >= below:
+            return None
+        tail = first + span.full
+        if tail == last:
+            return span.full * self.page_size
+        fill = self.fill[tail]
+        if fill < 0 or self.top[tail] >= below or any(self.fill[tail + 1 : last]):
+            return None
+        return span.full * self.page_size + fill
+
+    def _full_pages(self, first: int, last: int) -> Span | None:
+        """The full pages at the start of the range; None if the range leaves the table."""
+        fill, size = self.fill, self.page_size
+        if last > len(fill):
+            return None
+        span = self._spans.get(first)
+        if span is None:
+            span = self._new_span(first)
+        page = first + span.full
+        if page > last:
+            return self._part_of_span(first, last)
+        while page < last and fill[page] == size:
+            span.top = max(span.top, self.top[page])
+            span.stamp = max(span.stamp, self.writes[page])
+            page += 1
+            span.full += 1
+        return span
+
+    def _part_of_span(self, first: int, last: int) -> Span:
+        part = Span()
+        part.full = last - first
+        part.top = max(self.top[first:last])
+        part.stamp = max(self.writes[first:last])
+        return part
+
+    def _new_span(self, first: int) -> Span:
+        if len(self._spans) >= MAX_SPANS:
+            self._spans.clear()
+        span = self._spans[first] = Span()
+        return span
+
+    def _context_by_slot(self, ranges: Sequence[Range], smallest: int, largest: int) -> Context:
+        slots = self._slots_of(ranges)
+        positions = self.positions[slots]
+        seen = (positions != EMPTY) & (positions < largest)
+        slots, positions = slots[seen], positions[seen]
+        mask = positions if positions.size and int(positions.max()) >= smallest else None
+        return Context(_intervals(slots), len(slots), mask)
+
+    def _slots_of(self, ranges: Sequence[Range]) -> NDArray[np.int64]:
+        """All slots of the pages, in order. Raises NotFound."""
+        self.check_owned(ranges)
+        size = self.page_size
+        pieces = [np.arange(first * size, last * size) for first, last in ranges]
+        return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
+
+    # ---- writing ----
+
+    def free_slots(self, ranges: Sequence[Range], count: int) -> tuple[Range, ...]:
+        """Intervals of the next `count` free slots in list order; changes nothing. Raises NotFound, InvalidState."""
+        first, last = ranges[0]
+        if len(ranges) == 1:
+            span = self._full_pages(first, last)
+            if span is not None and first + span.full < last:
+                fill = self.fill[first + span.full]
+                start = (first + span.full) * self.page_size + fill
+                fits = start + count <= last * self.page_size
+                if fill >= 0 and fits and not any(self.fill[first + span.full + 1 : last]):
+                    return ((start, start + count),)
+        return self._free_by_slot(ranges, count)
+
+    def _free_by_slot(self, ranges: Sequence[Range], count: int) -> tuple[Range, ...]:
+        slots = self._slots_of(ranges)
+        free = slots[self.positions[slots] == EMPTY]
+        if len(free) < count:
+            raise InvalidState(
+                f"{count} tokens need {count} free slots, the output pages have {len(free)}; "
+                "allocate pages and name them behind the others, or trim"
+            )
+        return _intervals(free[:count])
+
+    def append(self, intervals: Sequence[Range], positions: Sequence[int], stamp: int) -> None:
+        """Fills free slots with the tokens at `positions`."""
+        start = intervals[0][0]
+        page = start // self.page_size
+        if len(positions) == 1 and self.fill[page] != IRREGULAR:
+            position = positions[0]
+            self.positions[start] = position
+            self.fill[page] += 1
+            self.top[page] = max(self.top[page], position)
+            self.writes[page] = stamp
+            return
+        done = 0
+        for begin, end in intervals:
+            self._store(begin, end, positions[done : done + end - begin], stamp)
+            done += end - begin
+
+    def _store(self, begin: int, end: int, positions: Sequence[int], stamp: int) -> None:
+        size = self.page_size
+        self.positions[begin:end] = positions
+        first, last = begin // size, (end - 1) // size + 1
+        self.writes[first:last] = [stamp] * (last - first)
+        self._summarize(first)
+        if last - first > 1:
+            self._summarize(last - 1)
+        if last - first > 2:
+            tops = self.positions[(first + 1) * size : (last - 1) * size].reshape(-1, size).max(axis=1)
+            self.fill[first + 1 : last - 1] = [size] * len(tops)
+            self.top[first + 1 : last - 1] = tops.tolist()
+
+    def copy(self, source: NDArray[np.int64], target: NDArray[np.int64], stamp: int) -> None:
+        """Copies positions from slots to slots."""
+        self.positions[target] = self.positions[source]
+        for page in np.unique(target // self.page_size).tolist():
+            self._summarize(page)
+            self.writes[page] = stamp
+        self._spans.clear()
+
+    def trim(self, ranges: Sequence[Range], keep: int) -> list[int]:
+        """Empties all slots of the pages but the first `keep`; returns the pages that lost tokens."""
+        size = self.page_size
+        pages = [page for first, last in ranges for page in range(first, last)]
+        shortened = [page for i, page in enumerate(pages) if self._shorten(page, max(0, keep - i * size))]
+        self._spans.clear()
+        return shortened
+
+    def _shorten(self, page: int, keep: int) -> bool:
+        tail = self.positions[page * self.page_size + keep : (page + 1) * self.page_size]
+        if keep >= self.page_size or not (tail != EMPTY).any():
+            return False
+        tail[:] = EMPTY
+        self._summarize(page)
+        return True
+
+    def _summarize(self, page: int) -> None:
+        slots = self.positions[page * self.page_size : (page + 1) * self.page_size]
+        filled = slots != EMPTY
+        count = int(np.count_nonzero(filled))
+        self.fill[page] = count if filled[:count].all() else IRREGULAR
+        self.top[page] = int(slots.max())
+
+    def filled(self, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of the slots hold a token; the caller has checked that their pages are owned."""
+        found: NDArray[np.bool_] = self.positions[slots] != EMPTY
+        return found
+
+    def _grow(self, added: int) -> None:
+        self.fill.extend([NOT_OWNED] * added)
+        self.top.extend([EMPTY] * added)
+        self.writes.extend([0] * added)
+        self.physical.extend([-1] * added)
+        more = np.full(added * self.page_size, EMPTY, np.int32)
+        self.positions = np.concatenate([self.positions, more])
+
+
+def _append_interval(intervals: list[Range], start: int, stop: int) -> None:
+    if intervals and intervals[-1][1] == start:
+        start = intervals.pop()[0]
+    intervals.append((start, stop))
+
+
+def join_intervals(left: Sequence[Range], right: Sequence[Range]) -> tuple[Range, ...]:
+    """One sequence of intervals; adjoining ones become one."""
+    joined = list(left)
+    for start, stop in right:
+        _append_interval(joined, start, stop)
+    return tuple(joined)
+
+
+def take_intervals(intervals: Sequence[Range], begin: int, end: int) -> tuple[Range, ...]:
+    """The part from the `begin`-th to the `end`-th slot of the intervals."""
+    taken: list[Range] = []
+    for start, stop in intervals:
+        length = stop - start
+        if begin < length and end > 0:
+            taken.append((start + max(begin, 0), start + min(end, length)))
+        begin -= length
+        end -= length
+    return tuple(taken)
+
+
+def _intervals(slots: NDArray[np.int64]) -> tuple[Range, ...]:
+    """Ascending runs of a list of slots."""
+    if not len(slots):
+        return ()
+    breaks = np.flatnonzero(np.diff(slots) != 1) + 1
+    starts = slots[np.concatenate([[0], breaks])].tolist()
+    stops = (slots[np.concatenate([breaks - 1, [len(slots) - 1]])] + 1).tolist()
+    return tuple(zip(starts, stops, strict=True))

@@ -1,0 +1,88 @@
+"""A pool of physical slots of one worker (pages, embeds or token slots): reference counts and quarantine.
+
+Every slot is in exactly one of three states: free, used (its reference count is above zero) or quarantined (given back,
+but a wave that was already formed may still touch it). `wave_completed` ends quarantine.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PoolUsage:
+    """Slots of a pool by state; free + used + quarantined = total."""
+
+    total: int
+    free: int
+    used: int
+    quarantined: int
+
+
+class Pool:
+    """Hands out slot numbers 0 .. total - 1."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.quarantined = 0
+        self._free = list(range(total - 1, -1, -1))
+        self._references = [0] * total
+        self._quarantine: deque[tuple[int, list[int]]] = deque()  # (wave, slots), waves ascending
+
+    @property
+    def free(self) -> int:
+        """Slots that can be taken now."""
+        return len(self._free)
+
+    def take(self, count: int) -> list[int]:
+        """`count` free slots, each with one reference. The caller has checked that there are so many."""
+        assert 0 < count <= len(self._free), f"took {count} of {len(self._free)} free slots"
+        slots = self._free[-count:]
+        del self._free[-count:]
+        slots.reverse()
+        for slot in slots:
+            self._references[slot] = 1
+        return slots
+
+    def retain(self, slots: Iterable[int]) -> None:
+        """Adds a reference to slots in use, for another holder."""
+        for slot in slots:
+            assert self._references[slot] > 0, f"slot {slot} is not in use"
+            self._references[slot] += 1
+
+    def release(self, slots: Iterable[int], wave: int | None) -> None:
+        """Drops a reference. Slots that nobody holds are quarantined until `wave` completes (None: free at once)."""
+        dropped = [slot for slot in slots if self._drop(slot)]
+        if wave is None:
+            self._free.extend(dropped)
+        elif dropped:
+            self._quarantine.append((wave, dropped))
+            self.quarantined += len(dropped)
+
+    def _drop(self, slot: int) -> bool:
+        references = self._references[slot]
+        assert references > 0, f"slot {slot} was given back twice"
+        self._references[slot] = references - 1
+        return references == 1
+
+    def wave_completed(self, wave: int) -> None:
+        """Frees what was quarantined for `wave` and the ones before."""
+        quarantine = self._quarantine
+        while quarantine and quarantine[0][0] <= wave:
+            _, slots = quarantine.popleft()
+            self.quarantined -= len(slots)
+            self._free.extend(slots)
+
+    def usage(self) -> PoolUsage:
+        free = len(self._free)
+        return PoolUsage(self.total, free, self.total - free - self.quarantined, self.quarantined)
+
+    def check_integrity(self) -> None:
+        """Asserts that every slot is in exactly one state."""
+        idle = self._free + [slot for _, slots in self._quarantine for slot in slots]
+        assert len(set(idle)) == len(idle), "a slot is free twice"
+        assert all(self._references[slot] == 0 for slot in idle), "a free slot is referenced"
+        assert len(idle) + sum(count > 0 for count in self._references) == self.total, "a slot is lost"
+        assert self.quarantined == sum(len(slots) for _, slots in self._quarantine)

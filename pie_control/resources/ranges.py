@@ -1,0 +1,48 @@
+"""Flat lists of ranges, as they cross the host boundary: [first, length, first, length, ...]."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pie_control.errors import InvalidArgument
+
+Range = tuple[int, int]
+"""First address and the address behind the last."""
+
+
+def parse_ranges(flat: Sequence[int], what: str) -> tuple[Range, ...]:
+    """Non-empty, disjoint ranges (first, behind last) of a flat list, in its order. Empty ranges are dropped.
+
+    Raises InvalidArgument for an odd number of items, a negative one, or an address named twice; `what` is a singular noun.
+    """
+    if len(flat) == 2:
+        first, length = flat
+        if length > 0 <= first:
+            return ((first, first + length),)
+    return _parse_many(flat, what)
+
+
+def _parse_many(flat: Sequence[int], what: str) -> tuple[Range, ...]:
+    if len(flat) % 2:
+        raise InvalidArgument(f"a list of {what} ranges is first, length, first, length, ...; got {len(flat)} numbers")
+    pairs = list(zip(flat[::2], flat[1::2], strict=True))
+    for first, length in pairs:
+        if first < 0 or length < 0:
+            raise InvalidArgument(f"{what} range ({first}, {length}): neither number may be negative")
+    ranges = tuple((first, first + length) for first, length in pairs if length)
+    _refuse_overlap(ranges, what)
+    return ranges
+
+
+def _refuse_overlap(ranges: tuple[Range, ...], what: str) -> None:
+    ordered = sorted(ranges)
+    for left, right in zip(ordered, ordered[1:], strict=False):
+        if right[0] < left[1]:
+            raise InvalidArgument(f"{what} {right[0]} is named twice; each {what} may stand in the list once")
+
+
+def total_length(ranges: tuple[Range, ...]) -> int:
+    """Number of addresses in the ranges."""
+    if len(ranges) == 1:
+        return ranges[0][1] - ranges[0][0]
+    return sum(last - first for first, last in ranges)

@@ -1,0 +1,225 @@
+"""Batches under formation: commands of one kind, with virtual addresses resolved to physical slots as they are added.
+
+Everything is gathered in typed arrays and turned into numpy arrays once per batch.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pie_control.resources.ranges import Range
+from pie_inference.protocol import CopySlots, EmbedText, NextDist, Sample, ScoreTokens
+
+from .commands import CopyCommand, DistCommand, EmbedCommand, SampleCommand, ScoreCommand, with_literals
+from .queues import CommandQueue
+
+C = TypeVar("C")
+
+
+class WriteSets(Generic[C]):
+    """What the commands of each queue write in this batch. Sets are built only for queues with several commands in it."""
+
+    def __init__(self) -> None:
+        self._first: dict[CommandQueue, C] = {}
+        self._written: dict[CommandQueue, set[int]] = {}
+
+    def earlier(self, queue: CommandQueue) -> C | None:
+        return self._first.get(queue)
+
+    def note(self, queue: CommandQueue, command: C, writes: Iterable[int]) -> None:
+        if queue in self._written:
+            self._written[queue].update(writes)
+        else:
+            self._first[queue] = command
+
+    def written(self, queue: CommandQueue, by_first: Iterable[int]) -> set[int]:
+        if queue not in self._written:
+            self._written[queue] = set(by_first)
+        return self._written[queue]
+
+
+def addresses(ranges: Iterable[Range]) -> Iterator[int]:
+    return chain.from_iterable(range(first, last) for first, last in ranges)
+
+
+def as_int32(values: Any) -> NDArray[np.int32]:
+    return np.array(values, dtype=np.int32)
+
+
+class CopyBatch:
+    """Stage 0."""
+
+    name = "copy_slots"
+
+    def __init__(self) -> None:
+        self.commands: list[CopyCommand] = []
+        self._queues: set[CommandQueue] = set()
+        self._sources: list[NDArray[np.int64]] = []
+        self._targets: list[NDArray[np.int64]] = []
+
+    def admits(self, queue: CommandQueue, command: CopyCommand) -> bool:
+        """One copy of a queue in a wave: the next one may read what it writes."""
+        return queue not in self._queues
+
+    def add(self, queue: CommandQueue, command: CopyCommand) -> None:
+        self._queues.add(queue)
+        self.commands.append(command)
+        size = command.account.model.page_size
+        physical = np.frombuffer(command.account.pages.physical, np.int32).astype(np.int64)
+        for slots, into in ((command.source, self._sources), (command.target, self._targets)):
+            into.append(physical[slots // size] * size + slots % size)
+
+    def build(self) -> CopySlots:
+        return CopySlots(as_int32(np.concatenate(self._sources)), as_int32(np.concatenate(self._targets)))
+
+
+class EmbedBatch:
+    """Stage 1."""
+
+    name = "embed_text"
+
+    def __init__(self) -> None:
+        self.commands: list[EmbedCommand] = []
+        self._writes: WriteSets[EmbedCommand] = WriteSets()
+        self._embeds: array[int] = array("i")
+        self._tokens: array[int] = array("i")
+
+    def admits(self, queue: CommandQueue, command: EmbedCommand) -> bool:
+        """No embed is written twice."""
+        earlier = self._writes.earlier(queue)
+        if earlier is None:
+            return True
+        return self._writes.written(queue, addresses(earlier.embeds)).isdisjoint(addresses(command.embeds))
+
+    def add(self, queue: CommandQueue, command: EmbedCommand) -> None:
+        self._writes.note(queue, command, addresses(command.embeds))
+        self.commands.append(command)
+        physical = command.account.embeds.physical
+        for first, last in command.embeds:
+            self._embeds.extend(physical[first:last])
+        if command.references:
+            self._tokens.extend(with_literals(command.tokens, command.references))
+        else:
+            self._tokens.extend(command.tokens)
+
+    def build(self) -> EmbedText:
+        return EmbedText(as_int32(self._embeds), as_int32(self._tokens))
+
+
+class SampleBatch:
+    """Stage 3. The caller takes the token slots."""
+
+    name = "sample"
+
+    def __init__(self, wave: int) -> None:
+        self.commands: list[SampleCommand] = []
+        self._wave = wave
+        self._embeds: array[int] = array("i")
+        self._slots: array[int] = array("i")
+        self._uniform: array[float] = array("d")
+        self._recent: array[int] = array("i")
+        self._recent_ends: array[int] = array("i", [0])
+        self._allowed: list[bytes] = []
+        self._allowed_rows: array[int] = array("i")
+
+    def admits(self, queue: CommandQueue, command: SampleCommand) -> bool:
+        """A reference to a token of this very batch has no slot to read yet."""
+        return not any(source.wave == self._wave for _, source in command.references)
+
+    def add(self, queue: CommandQueue, command: SampleCommand, slot: int) -> None:
+        self.commands.append(command)
+        command.source.slot = slot
+        command.source.wave = self._wave
+        self._embeds.append(command.account.embeds.physical[command.embed])
+        self._slots.append(slot)
+        self._uniform.append(command.uniform)
+        if command.recent:
+            self._recent.extend(with_literals(command.recent, command.references))
+        self._recent_ends.append(len(self._recent))
+        self._allowed_rows.append(-1 if command.allowed is None else len(self._allowed))
+        if command.allowed is not None:
+            self._allowed.append(command.allowed)
+
+    def token_slots(self) -> list[int]:
+        return self._slots.tolist()
+
+    def build(self) -> Sample:
+        params = _sampler_columns(self.commands)
+        width = -(-self.commands[0].account.model.vocab_size // 8)
+        return Sample(
+            embeds=as_int32(self._embeds),
+            token_slots=as_int32(self._slots),
+            uniform=np.array(self._uniform, np.float64),
+            recent_indptr=as_int32(self._recent_ends),
+            recent=as_int32(self._recent),
+            allowed_rows=as_int32(self._allowed_rows),
+            allowed=np.frombuffer(b"".join(self._allowed), np.uint8).reshape(-1, width),
+            **params,
+        )
+
+
+def _sampler_columns(commands: list[SampleCommand]) -> dict[str, NDArray[np.generic]]:
+    rows = [command.params.row for command in commands]
+    columns = np.array(rows, np.float64).T
+    reals = columns.astype(np.float32)
+    return {
+        "temperature": reals[0],
+        "top_k": columns[1].astype(np.int32),
+        "top_p": reals[2],
+        "min_p": reals[3],
+        "repetition": reals[4],
+        "frequency": reals[5],
+        "presence": reals[6],
+    }
+
+
+class DistBatch:
+    """Stage 3."""
+
+    name = "next_dist"
+
+    def __init__(self) -> None:
+        self.commands: list[DistCommand] = []
+
+    def admits(self, queue: CommandQueue, command: DistCommand) -> bool:
+        return True
+
+    def add(self, queue: CommandQueue, command: DistCommand) -> None:
+        self.commands.append(command)
+
+    def build(self) -> NextDist:
+        commands = self.commands
+        return NextDist(
+            embeds=as_int32([c.account.embeds.physical[c.embed] for c in commands]),
+            k=as_int32([c.k for c in commands]),
+            temperature=np.array([c.temperature for c in commands], np.float32),
+        )
+
+
+class ScoreBatch:
+    """Stage 3."""
+
+    name = "score_tokens"
+
+    def __init__(self) -> None:
+        self.commands: list[ScoreCommand] = []
+
+    def admits(self, queue: CommandQueue, command: ScoreCommand) -> bool:
+        return True
+
+    def add(self, queue: CommandQueue, command: ScoreCommand) -> None:
+        self.commands.append(command)
+
+    def build(self) -> ScoreTokens:
+        commands = self.commands
+        return ScoreTokens(
+            embeds=as_int32([c.account.embeds.physical[c.embed] for c in commands]),
+            indptr=as_int32(np.cumsum([0, *(len(c.tokens) for c in commands)])),
+            tokens=as_int32(list(chain.from_iterable(c.tokens for c in commands))),
+        )

@@ -1,0 +1,110 @@
+"""Physical memory of one worker: pools, who waits for them, and who is ended when they run out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from pie_control.errors import Exhausted
+from pie_control.resources.contention import ContentionPolicy, Eviction, Holding, Shortage
+from pie_control.resources.pool import Pool
+from pie_control.resources.ranges import Range
+from pie_inference.protocol import ModelDescription
+
+if TYPE_CHECKING:
+    from .account import Account
+    from .commands import AllocateCommand
+
+NAMES = {True: "KV pages", False: "embeds"}
+
+
+class Memory:
+    """Binds allocations to physical slots and takes them back.
+
+    `wave` is the number of the next wave to be sent: what is given back stays in quarantine until it has completed, since
+    commands that it already holds may touch the slots.
+    """
+
+    def __init__(self, model: ModelDescription, contention: ContentionPolicy) -> None:
+        scratch = -(-model.max_batch_tokens // model.page_size)
+        if model.num_pages <= scratch:
+            raise ValueError(
+                f"{model.name}: {model.num_pages} pages do not even hold one batch of {model.max_batch_tokens} tokens; "
+                f"more than {scratch} pages are needed"
+            )
+        self.scratch_slot = (model.num_pages - scratch) * model.page_size
+        self.pages = Pool(model.num_pages - scratch)
+        self.embeds = Pool(model.num_embeds)
+        self.tokens = Pool(model.num_token_slots)
+        self.wave = 0
+        self.idle = True  # no wave in flight or under formation
+        self.accounts: dict[int, Account] = {}
+        self.evictions: list[Eviction] = []
+        self.evicted = 0
+        self._policy = contention
+        self._promised = {True: 0, False: 0}
+
+    def check_size(self, count: int, pages: bool) -> None:
+        """Raises Exhausted if a request can never be met."""
+        total = self._pool(pages).total
+        if count > total:
+            raise Exhausted(f"{count} {NAMES[pages]} asked for, the whole pool has {total}; ask for fewer")
+
+    def begin(self) -> None:
+        """A wave is being formed: requests that have to wait are counted anew."""
+        self.idle = False
+        self._promised = {True: 0, False: 0}
+
+    def try_bind(self, command: AllocateCommand) -> bool:
+        """Binds an allocation if there is room, after those that wait before it; else asks who yields."""
+        pages, count = command.pages, command.count
+        pool = self._pool(pages)
+        wanted = count + self._promised[pages]
+        if wanted > pool.free:
+            self._promised[pages] = wanted
+            self._make_room(command, wanted)
+            return False
+        table = command.account.pages if pages else command.account.embeds
+        table.bind(command.first, pool.take(count))
+        return True
+
+    def _make_room(self, command: AllocateCommand, wanted: int) -> None:
+        pages, pool = command.pages, self._pool(command.pages)
+        ending = sum(account.held(pages) for account in self.accounts.values() if account.ended)
+        missing = wanted - pool.free - pool.quarantined - ending
+        if missing <= 0:
+            return
+        holdings = [Holding(a.owner, a.created, a.held(pages)) for a in self.accounts.values() if not a.ended]
+        shortage = Shortage(command.account.owner, NAMES[pages], command.count, missing, pool.total)
+        for eviction in self._policy.resolve(shortage, holdings):
+            self.accounts[eviction.owner].ended = Exhausted(eviction.message)
+            self.evictions.append(eviction)
+            self.evicted += 1
+
+    def free(self, account: Account, page_ranges: Sequence[Range], embed_ranges: Sequence[Range]) -> None:
+        """Takes back what the addresses are bound to."""
+        if page_ranges:
+            self._release(self.pages, account.pages.unbind(page_ranges))
+        if embed_ranges:
+            self._release(self.embeds, account.embeds.unbind(embed_ranges))
+
+    def free_all(self, account: Account) -> None:
+        self._release(self.pages, account.pages.unbind_all())
+        self._release(self.embeds, account.embeds.unbind_all())
+
+    def _release(self, pool: Pool, slots: Iterable[int]) -> None:
+        pool.release(slots, None if self.idle else self.wave)
+
+    def wave_completed(self, wave: int) -> None:
+        for pool in (self.pages, self.embeds):
+            pool.wave_completed(wave)
+
+    def _pool(self, pages: bool) -> Pool:
+        return self.pages if pages else self.embeds
+
+    def check_integrity(self) -> None:
+        """Asserts that pools and accounts agree."""
+        for pool in (self.pages, self.embeds, self.tokens):
+            pool.check_integrity()
+        assert self.pages.usage().used == sum(account.pages.bound for account in self.accounts.values())
+        assert self.embeds.usage().used == sum(account.embeds.bound for account in self.accounts.values())

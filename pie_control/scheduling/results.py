@@ -1,0 +1,118 @@
+"""Answers of the worker, back to the futures that they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import numpy as np
+
+from pie_control.errors import WorkerError
+from pie_control.resources.pool import Pool
+from pie_inference.protocol import Distributions, Failure, NextLogprobs, NextTokens, Result
+
+from .account import Account
+from .batches import DistBatch, SampleBatch, ScoreBatch
+from .commands import Command
+from .forward_batch import ForwardBatch
+from .values import Completion, Dist, Failed, Logprobs, TokenValue, Value
+from .waves import AnyBatch
+
+
+def deliver(batch: AnyBatch, result: Result) -> list[Completion]:
+    """Completions of one batch. Raises WorkerError if the worker's answer does not fit the batch."""
+    if isinstance(result, Failure):
+        return _fail(batch, result.message)
+    if isinstance(batch, SampleBatch):
+        return _deliver_tokens(batch, result)
+    if isinstance(batch, DistBatch):
+        return _deliver_dists(batch, result)
+    if isinstance(batch, ScoreBatch):
+        return _deliver_logprobs(batch, result)
+    return []
+
+
+def _deliver_tokens(batch: SampleBatch, result: Result) -> list[Completion]:
+    if not isinstance(result, NextTokens) or len(result.tokens) != len(batch.commands):
+        raise _misfit("Sample", len(batch.commands), result)
+    completions = []
+    for command, token in zip(batch.commands, result.tokens.tolist(), strict=True):
+        command.source.value = token
+        account, future = command.account, cast(int, command.future)
+        if future in account.futures:
+            account.futures.remove(future)
+            account.remember(future)
+            completions.append(Completion(account.owner, future, TokenValue(token)))
+    return completions
+
+
+def _deliver_dists(batch: DistBatch, result: Result) -> list[Completion]:
+    if not isinstance(result, Distributions) or len(result.indptr) != len(batch.commands) + 1:
+        raise _misfit("NextDist", len(batch.commands), result)
+    ends = result.indptr.tolist()
+    tokens = result.tokens.astype(np.int32, copy=False)
+    probabilities = result.probabilities.astype(np.float32, copy=False)
+    rows = zip(ends, ends[1:], result.rest.tolist(), strict=False)
+    values = [Dist(tokens[begin:end], probabilities[begin:end], rest) for begin, end, rest in rows]
+    return _answer(list(batch.commands), values)
+
+
+def _deliver_logprobs(batch: ScoreBatch, result: Result) -> list[Completion]:
+    ends = np.cumsum([0, *(len(command.tokens) for command in batch.commands)]).tolist()
+    if not isinstance(result, NextLogprobs) or len(result.logprobs) != ends[-1]:
+        raise _misfit("ScoreTokens", ends[-1], result)
+    logprobs = result.logprobs.astype(np.float32, copy=False)
+    values = [Logprobs(logprobs[begin:end]) for begin, end in zip(ends, ends[1:], strict=False)]
+    return _answer(list(batch.commands), values)
+
+
+def _answer(commands: list[Command], values: list[Dist] | list[Logprobs]) -> list[Completion]:
+    pairs = zip(commands, values, strict=True)
+    return [answer for command, value in pairs for answer in answer_future(command.account, command.future, value)]
+
+
+def answer_future(account: Account, future: int | None, value: Value) -> Iterator[Completion]:
+    """The completion, unless the future was answered before (its inferlet was closed)."""
+    if future is not None and future in account.futures:
+        account.futures.remove(future)
+        yield Completion(account.owner, future, value)
+
+
+def _fail(batch: AnyBatch, message: str) -> list[Completion]:
+    error = WorkerError(f"the worker could not run the command: {message}")
+    completions = []
+    for command in batch.commands + (batch.parts if isinstance(batch, ForwardBatch) else []):  # type: ignore[operator]
+        completions.extend(answer_future(command.account, command.future, Failed(error)))
+        if _has_consequences(command, error):
+            completions.extend(break_account(command.account, error))
+    return completions
+
+
+def _has_consequences(command: Command, error: WorkerError) -> bool:
+    """Whether the state that the inferlet relies on is wrong now; a failed output that no command names changes nothing."""
+    if command.future is None:
+        return True
+    source = getattr(command, "source", None)
+    if source is None:
+        return False
+    source.error = error
+    return bool(source.named)
+
+
+def break_account(account: Account, error: WorkerError) -> Iterator[Completion]:
+    """The inferlet cannot go on; told once."""
+    if account.ended is None:
+        account.ended = error
+        yield Completion(account.owner, None, Failed(error))
+
+
+def free_token_slots(batch: AnyBatch, pool: Pool) -> None:
+    """Waves in flight that read the slots run before a later one can write them; waves formed from now on carry the value."""
+    if isinstance(batch, SampleBatch):
+        pool.release(batch.token_slots(), None)
+
+
+def _misfit(kind: str, rows: int, result: Result) -> WorkerError:
+    return WorkerError(
+        f"the worker answered {type(result).__name__} to {kind} with {rows} rows; are both of one version?"
+    )
