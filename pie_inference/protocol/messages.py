@@ -11,14 +11,15 @@ Arrays are numpy arrays; N is the number of commands of a batch, T the number of
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
-import numpy as np
 from numpy.typing import NDArray
 
 PROTOCOL_VERSION = 1
 """Raised by every change of this file that an older peer would misread; checked when a worker connects."""
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 """A numpy array; it travels as raw bytes behind the header."""
 
 

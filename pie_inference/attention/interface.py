@@ -1,0 +1,31 @@
+"""The seam to attention kernels.
+
+A backend reads a `Forward` batch once (`plan`) and then serves every layer of it (`attend`), so that building indices
+costs once per batch, not once per layer. It owns how keys are found; `kv_cache` owns where they lie.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from ..protocol import Forward
+
+
+class AttentionPlan(Protocol):
+    """One `Forward` batch of N sequences with T rows in all, ready to run."""
+
+    def attend(self, layer: int, query: Tensor, key_value: Tensor) -> Tensor:
+        """Writes keys and values of all rows to their slots, then attends as `Forward` says.
+
+        query: [T, num_heads, head_dim]; it may be overwritten. key_value: [T, 2 * num_kv_heads, head_dim], keys
+        before values. Returns [T, num_heads * head_dim]. All in the model's dtype.
+        """
+
+
+class AttentionBackend(Protocol):
+    """Attention over a `KvCache`."""
+
+    def plan(self, batch: Forward) -> AttentionPlan:
+        """Prepares a batch. Raises BatchError where it breaks the protocol."""

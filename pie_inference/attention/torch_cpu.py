@@ -1,0 +1,111 @@
+"""Attention with plain torch operations: the backend for CPUs, and the reference for others.
+
+Scores are two batched products over pages gathered head by head (`kv_cache.pool`). On CPUs this measured 1.3 to 2.5
+times as fast as `scaled_dot_product_attention` over the same pages, and its `enable_gqa` is ten times slower yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..kv_cache.pool import KvCache, Slots
+from ..protocol import Forward
+from . import layout
+
+
+@dataclass(frozen=True)
+class _Tile:
+    rows: slice | Tensor
+    num_queries: int
+    num_keys: int
+    bias: Tensor | None  # [S, 1, Q, L], 0 or minus infinity; None: all is visible
+    blind: Tensor | None  # bool [S * Q, 1], queries that see nothing
+
+
+@dataclass(frozen=True)
+class _Segment:
+    pieces: Tensor
+    num_sequences: int
+    num_keys: int
+    tiles: tuple[_Tile, ...]
+
+
+class TorchAttention:
+    """Implements `AttentionBackend` on any torch device."""
+
+    def __init__(self, cache: KvCache, num_heads: int) -> None:
+        self._cache = cache
+        self._num_heads = num_heads
+
+    def plan(self, batch: Forward) -> TorchAttentionPlan:
+        cut = layout.cut(batch, self._cache.shape.page_size)
+        segments = tuple(self._load(segment) for segment in cut)
+        return TorchAttentionPlan(self._cache, self._num_heads, self._cache.locate(batch.q_slots), segments)
+
+    def _load(self, segment: layout.Segment) -> _Segment:
+        pieces = self._cache.piece_index(segment.pages)
+        sequences, pages = segment.pages.shape
+        tiles = tuple(self._load_tile(tile) for tile in segment.tiles)
+        return _Segment(pieces, sequences, pages * self._cache.shape.page_size, tiles)
+
+    def _load_tile(self, tile: layout.Tile) -> _Tile:
+        _, queries, keys = tile.visible.shape
+        seeing = tile.visible.any(-1, keepdims=True) if tile.masked else None
+        hidden = ~tile.visible if seeing is None else ~tile.visible & seeing
+        blind = (
+            None if seeing is None or seeing.all() else torch.from_numpy(~seeing).reshape(-1, 1).to(self._cache.device)
+        )
+        return _Tile(self._rows(tile.rows), queries, keys, self._bias(hidden), blind)
+
+    def _rows(self, rows: layout.Integers) -> slice | Tensor:
+        if (np.diff(rows) == 1).all():
+            return slice(int(rows[0]), int(rows[-1]) + 1)
+        return torch.from_numpy(rows).to(self._cache.device)
+
+    def _bias(self, hidden: layout.Booleans) -> Tensor | None:
+        if not hidden.any():
+            return None
+        mask = torch.from_numpy(hidden).unsqueeze(1).to(self._cache.device)
+        return torch.zeros(mask.shape, dtype=self._cache.shape.dtype, device=mask.device).masked_fill_(mask, -torch.inf)
+
+
+class TorchAttentionPlan:
+    """Implements `AttentionPlan`."""
+
+    def __init__(self, cache: KvCache, num_heads: int, slots: Slots, segments: tuple[_Segment, ...]) -> None:
+        self._cache = cache
+        self._num_heads = num_heads
+        self._slots = slots
+        self._segments = segments
+        self._scale = cache.shape.head_dim**-0.5
+
+    def attend(self, layer: int, query: Tensor, key_value: Tensor) -> Tensor:
+        self._cache.write(layer, self._slots, key_value)
+        query.mul_(self._scale)
+        output = torch.empty_like(query, memory_format=torch.contiguous_format)
+        for segment in self._segments:
+            shape = (2, segment.num_sequences * self._cache.shape.num_kv_heads, segment.num_keys, -1)
+            keys, values = self._cache.gather(layer, segment.pieces).view(shape)
+            for tile in segment.tiles:
+                output[tile.rows] = self._attend_tile(tile, query, keys, values)
+        return output.view(len(output), -1)
+
+    def _attend_tile(self, tile: _Tile, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Attention of S * Q queries; keys and values [S * kv_heads, keys, head_dim]."""
+        groups, queries, dim = len(keys), tile.num_queries, keys.shape[-1]
+        heads = self._cache.shape.num_kv_heads
+        # [S, Q, kv_heads, G, D] to [S * kv_heads, G * Q, D]: the heads that share keys become rows of one product.
+        shape = (groups // heads, queries, heads, self._num_heads // heads, dim)
+        rows = query[tile.rows].view(shape).permute(0, 2, 3, 1, 4).reshape(groups, -1, dim)
+        scores = torch.bmm(rows, keys[:, : tile.num_keys].transpose(1, 2))
+        if tile.bias is not None:
+            scores.view(shape[0], self._num_heads, queries, -1).add_(tile.bias)
+        mixed = torch.bmm(scores.softmax(-1), values[:, : tile.num_keys])
+        result = (
+            mixed.view(shape[0], heads, shape[3], queries, dim).permute(0, 3, 1, 2, 4).reshape(-1, self._num_heads, dim)
+        )
+        return result if tile.blind is None else result.masked_fill_(tile.blind.unsqueeze(-1), 0.0)

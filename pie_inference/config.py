@@ -1,0 +1,80 @@
+"""The worker's configuration: one frozen object, built from the command line. Imports no torch."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from .errors import ConfigError
+
+DTYPES = ("auto", "float32", "bfloat16")
+DEVICES = ("auto", "cpu", "cuda")
+PAGE_SIZES = range(8, 33)
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """What a worker serves and how much memory it takes. None: chosen from the machine at start."""
+
+    model: Path
+    name: str
+    dtype: str = "auto"
+    device: str = "auto"
+    pages: int | None = None
+    embeds: int | None = None
+    token_slots: int = 65536
+    page_size: int = 16
+    threads: int | None = None
+    max_batch_tokens: int = 1024
+    max_batch_rows: int = 256
+
+    def __post_init__(self) -> None:
+        _check_choice("--dtype", self.dtype, DTYPES)
+        _check_choice("--device", self.device, DEVICES)
+        _check_choice("--page-size", self.page_size, PAGE_SIZES)
+        for name in ("pages", "embeds", "token_slots", "threads", "max_batch_tokens", "max_batch_rows"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The whole command line of a worker."""
+
+    endpoint: str  # ZeroMQ address that the control layer has bound
+    parent: int | None  # process that the worker must not outlive
+    config: WorkerConfig
+
+
+def parse_options(arguments: Sequence[str] | None = None) -> Options:
+    """Options of `python -m pie_inference.worker`. Raises ConfigError; exits where argparse does."""
+    values = vars(_parser().parse_args(arguments))
+    known = {field.name for field in fields(WorkerConfig)}
+    config = WorkerConfig(**{name: value for name, value in values.items() if name in known})
+    return Options(values["endpoint"], values["parent"], config)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("pie_inference.worker", description="Serves one model to a Pie control process.")
+    parser.add_argument("--endpoint", required=True, help="ZeroMQ address that the control process has bound")
+    parser.add_argument("--parent", type=int, help="process id that the worker must not outlive")
+    parser.add_argument("--model", type=Path, required=True, help="folder of a Hugging Face checkpoint")
+    parser.add_argument("--name", required=True, help="name under which the model is served")
+    parser.add_argument("--dtype", default="auto", choices=DTYPES)
+    parser.add_argument("--device", default="auto", choices=DEVICES)
+    parser.add_argument("--pages", type=int, help="pages of the KV cache (default: from memory)")
+    parser.add_argument("--embeds", type=int, help="embed slots (default: from memory)")
+    parser.add_argument("--token-slots", type=int, default=WorkerConfig.token_slots)
+    parser.add_argument("--page-size", type=int, default=WorkerConfig.page_size, help="tokens in a page, 8 to 32")
+    parser.add_argument("--threads", type=int, help="threads that compute (default: all cores)")
+    parser.add_argument("--max-batch-tokens", type=int, default=WorkerConfig.max_batch_tokens)
+    parser.add_argument("--max-batch-rows", type=int, default=WorkerConfig.max_batch_rows)
+    return parser
+
+
+def _check_choice(option: str, value: object, choices: Sequence[object]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{option} {value} is not one of {', '.join(map(str, choices))}")

@@ -1,0 +1,27 @@
+"""Errors of the inference layer, split by whose fault they are.
+
+InferenceError
+├── ConfigError        the operator's fault: a wrong option of the worker
+├── CheckpointError    the operator's fault: a model folder that is unreadable, incomplete or not supported
+└── BatchError         the control layer's fault: a batch that breaks the protocol; answered with `Failure`
+
+`protocol.ProtocolError` (bytes that are no message) stands beside them.
+"""
+
+from __future__ import annotations
+
+
+class InferenceError(Exception):
+    """Base of all errors that this package raises on purpose."""
+
+
+class ConfigError(InferenceError):
+    """A wrong option of the worker."""
+
+
+class CheckpointError(InferenceError):
+    """A model folder that is unreadable, incomplete or not supported. The message names file and tensor."""
+
+
+class BatchError(InferenceError):
+    """A batch that breaks the protocol. It has no effect; the worker goes on."""

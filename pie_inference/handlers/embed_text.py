@@ -1,0 +1,13 @@
+"""Fills embeds from tokens."""
+
+from __future__ import annotations
+
+from ..protocol import EmbedText
+from ..served_model import ServedModel
+from ..tensors import index_tensor
+from .token_references import resolve
+
+
+def embed_text(served: ServedModel, batch: EmbedText) -> None:
+    embeds = index_tensor(batch.embeds, len(served.embeds), "embed").to(served.device)
+    served.embeds.index_copy_(0, embeds, served.model.embed(resolve(served, batch.tokens)))

@@ -1,0 +1,28 @@
+"""The most probable next tokens at each embed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .. import sampling
+from ..errors import BatchError
+from ..protocol import Distributions, NextDist
+from ..served_model import ServedModel
+from ..tensors import tensor
+from .logits import next_logits
+
+
+def next_dist(served: ServedModel, batch: NextDist) -> Distributions:
+    widest = int(batch.k.max(initial=1))
+    if widest > served.description.max_dist or batch.k.min(initial=1) < 1:
+        raise BatchError(f"k must be 1 to {served.description.max_dist}")
+    logits = next_logits(served, batch.embeds)
+    temperature = tensor(batch.temperature, np.float64).to(logits.device)
+    tokens, probabilities = (found.cpu().numpy() for found in sampling.distributions(logits, temperature, widest))
+    wanted = np.arange(widest) < batch.k[:, None]
+    return Distributions(
+        indptr=np.concatenate(([0], np.cumsum(batch.k))).astype(np.int32),
+        tokens=tokens[wanted].astype(np.int32),
+        probabilities=probabilities[wanted].astype(np.float32),
+        rest=np.maximum(0, 1 - np.where(wanted, probabilities, 0).sum(-1)).astype(np.float32),
+    )

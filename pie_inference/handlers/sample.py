@@ -1,0 +1,51 @@
+"""Samples one token at each embed, and leaves it in a token slot for later batches."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import sampling
+from ..protocol import NextTokens, Sample
+from ..served_model import ServedModel
+from ..tensors import index_tensor, tensor
+from .logits import next_logits
+from .token_references import resolve
+
+
+def sample(served: ServedModel, batch: Sample) -> NextTokens:
+    slots = index_tensor(batch.token_slots, len(served.tokens), "token slot").to(served.device)
+    logits = next_logits(served, batch.embeds)
+    if len(batch.recent):
+        _penalize(served, batch, logits)
+    if (batch.allowed_rows >= 0).any():
+        _forbid(batch, logits)
+    tokens = (
+        logits.argmax(-1) if not batch.temperature.any() else sampling.choose(logits, _choice(batch, logits.device))
+    )
+    served.tokens[slots] = tokens
+    return NextTokens(tokens.to("cpu", torch.int32).numpy())
+
+
+def _penalize(served: ServedModel, batch: Sample, logits: Tensor) -> None:
+    rows = np.repeat(np.arange(len(batch.embeds)), np.diff(batch.recent_indptr))
+    recent = resolve(served, batch.recent).cpu().numpy()
+    strengths = (tensor(v, np.float32).to(logits.device) for v in (batch.repetition, batch.frequency, batch.presence))
+    sampling.penalize_(logits, rows, recent, *strengths)
+
+
+def _forbid(batch: Sample, logits: Tensor) -> None:
+    rows = np.flatnonzero(batch.allowed_rows >= 0)
+    allowed = batch.allowed[batch.allowed_rows[rows]].astype(np.uint8)
+    sampling.forbid_(logits, torch.from_numpy(rows).to(logits.device), allowed)
+
+
+def _choice(batch: Sample, device: torch.device) -> sampling.Choice:
+    return sampling.Choice(
+        temperature=tensor(batch.temperature, np.float64).to(device),
+        top_k=tensor(batch.top_k, np.int64).to(device),
+        top_p=tensor(batch.top_p, np.float64).to(device),
+        min_p=tensor(batch.min_p, np.float64).to(device),
+        uniform=tensor(batch.uniform, np.float64).to(device),
+    )

@@ -1,0 +1,26 @@
+"""Which handler runs which batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..protocol import CopySlots, EmbedText, Forward, NextDist, Result, Sample, ScoreTokens
+from ..served_model import ServedModel
+from .copy_slots import copy_slots
+from .embed_text import embed_text
+from .forward import forward
+from .next_dist import next_dist
+from .sample import sample
+from .score_tokens import score_tokens
+
+Handler = Callable[[ServedModel, Any], Result]
+
+HANDLERS: Mapping[type, Handler] = {
+    CopySlots: copy_slots,
+    EmbedText: embed_text,
+    Forward: forward,
+    Sample: sample,
+    NextDist: next_dist,
+    ScoreTokens: score_tokens,
+}

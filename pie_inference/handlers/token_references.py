@@ -1,0 +1,22 @@
+"""Tokens that a batch names by the token slot into which an earlier `Sample` put them."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+from ..protocol import Array
+from ..served_model import ServedModel
+from ..tensors import index_tensor
+
+
+def resolve(served: ServedModel, tokens: Array) -> Tensor:
+    """Token ids int64 on the model's device; -(s + 1) stands for what is in token slot s. Raises BatchError."""
+    references = np.flatnonzero(tokens < 0)
+    literal = tokens.copy()
+    literal[references] = 0
+    resolved = index_tensor(literal, served.description.vocab_size, "token").to(served.device)
+    if len(references):
+        slots = index_tensor(-1 - tokens[references], len(served.tokens), "token slot").to(served.device)
+        resolved[references] = served.tokens[slots]
+    return resolved

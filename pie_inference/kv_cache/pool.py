@@ -1,0 +1,89 @@
+"""The paged key-value cache: all layers' pages, addressed by slot numbers (page * page_size + offset)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..protocol import Array
+from ..tensors import index_tensor
+
+
+def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros; on a CPU, memory is taken only when it is first written (torch.zeros writes it at once)."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
+
+
+@dataclass(frozen=True)
+class KvShape:
+    """What a cache holds."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    page_size: int
+    dtype: torch.dtype
+
+    @property
+    def page_bytes(self) -> int:
+        """Memory of one page, all layers."""
+        return self.num_layers * 2 * self.num_kv_heads * self.page_size * self.head_dim * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Slot numbers as page numbers and offsets, both int64 [M]."""
+
+    pages: Tensor
+    offsets: Tensor
+
+
+class KvCache:
+    """Pages of keys and values.
+
+    A layer is a tensor [num_pages, 2 * num_kv_heads, page_size, head_dim], keys before values, so one head's part of a
+    page is contiguous: gathering it reads long pieces and gives just what a batched matrix product wants. It starts as
+    zeros, for attention multiplies slots that it must not see by zero, and what was never written may be NaN.
+    """
+
+    def __init__(self, shape: KvShape, num_pages: int, device: torch.device) -> None:
+        self.shape = shape
+        self.num_pages = num_pages
+        self.device = device
+        layer = (num_pages, 2 * shape.num_kv_heads, shape.page_size, shape.head_dim)
+        self._pages = [lazy_zeros(layer, shape.dtype, device) for _ in range(shape.num_layers)]
+        self._slots = [pages.transpose(1, 2) for pages in self._pages]
+        self._pieces = [pages.view(-1, shape.page_size * shape.head_dim) for pages in self._pages]
+
+    def locate(self, slots: Array) -> Slots:
+        """Checks slot numbers; raises BatchError."""
+        numbers = index_tensor(slots, self.num_pages * self.shape.page_size, "KV slot")
+        pages = numbers.div(self.shape.page_size, rounding_mode="floor")
+        return Slots(pages.to(self.device), (numbers - pages * self.shape.page_size).to(self.device))
+
+    def write(self, layer: int, slots: Slots, key_value: Tensor) -> None:
+        """Writes [M, 2 * num_kv_heads, head_dim]."""
+        self._slots[layer][slots.pages, slots.offsets] = key_value
+
+    def piece_index(self, pages: Array) -> Tensor:
+        """For page numbers [S, P]: what `gather` needs to collect their keys, then their values, head by head."""
+        heads = self.shape.num_kv_heads
+        index_tensor(pages.reshape(-1), self.num_pages, "page")
+        parts = np.arange(2 * heads).reshape(2, 1, heads, 1)
+        pieces = pages.astype(np.int64)[None, :, None, :] * (2 * heads) + parts
+        return torch.from_numpy(pieces.reshape(-1)).to(self.device)
+
+    def gather(self, layer: int, piece_index: Tensor) -> Tensor:
+        """Keys and values of pages [S, P] as one tensor; viewed as [2, S * num_kv_heads, P * page_size, head_dim]."""
+        return self._pieces[layer].index_select(0, piece_index)
+
+    def copy(self, source: Slots, target: Slots) -> None:
+        """Copies slots in all layers; all sources are read before targets are written."""
+        for layer in self._slots:
+            layer[target.pages, target.offsets] = layer[source.pages, source.offsets]

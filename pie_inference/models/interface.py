@@ -1,0 +1,25 @@
+"""What a model is to the rest of the worker."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from ..attention.interface import AttentionPlan
+from .config import ModelConfig
+
+
+class Model(Protocol):
+    """A decoder-only Transformer. Hidden vectors are in the model's dtype, positions and tokens int64."""
+
+    config: ModelConfig
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Tokens [T] to vectors [T, hidden_size]."""
+
+    def forward(self, hidden: Tensor, positions: Tensor, attention: AttentionPlan, keep: Tensor) -> Tensor:
+        """Runs all layers over [T, hidden_size]; returns rows `keep` [O] of the result, after the last norm."""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Outputs of `forward` [N, hidden_size] to next-token logits, float32 [N, vocab_size]."""
