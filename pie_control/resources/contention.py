@@ -72,7 +72,7 @@ def _age(holding: Holding) -> tuple[float, int]:
 
 def _text(shortage: Shortage, why: str) -> str:
     return (
-        f"out of {shortage.what}: {shortage.requested} were asked for and {shortage.missing} of them are missing in a pool "
-        f"of {shortage.total}; this inferlet is the youngest and was ended ({why}; first come, first served). "
+        f"out of {shortage.what}: {shortage.requested} were asked for and {shortage.missing} of them are missing in a "
+        f"pool of {shortage.total}; this inferlet is the youngest and was ended ({why}; first come, first served). "
         f"Hold fewer {shortage.what} or run fewer inferlets at a time"
     )

@@ -1,4 +1,4 @@
-"""The page addresses of one inferlet: which slots hold which token position, as issued, and the physical page once bound.
+"""The page addresses of one inferlet: which slot holds which position, as issued, and the physical page once bound.
 
 Theory of operation. State is kept at issue time, in the order in which the inferlet issues commands, so what a command
 sees does not depend on when it runs. A page is *regular* when its filled slots are its first ones; then `fill` (their

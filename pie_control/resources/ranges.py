@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
+from itertools import pairwise
 
 from pie_control.errors import InvalidArgument
 
@@ -13,7 +15,8 @@ Range = tuple[int, int]
 def parse_ranges(flat: Sequence[int], what: str) -> tuple[Range, ...]:
     """Non-empty, disjoint ranges (first, behind last) of a flat list, in its order. Empty ranges are dropped.
 
-    Raises InvalidArgument for an odd number of items, a negative one, or an address named twice; `what` is a singular noun.
+    `what` is a singular noun. Raises InvalidArgument for an odd number of items, a negative one, or an address named
+    twice.
     """
     if len(flat) == 2:
         first, length = flat
@@ -36,12 +39,12 @@ def _parse_many(flat: Sequence[int], what: str) -> tuple[Range, ...]:
 
 def _refuse_overlap(ranges: tuple[Range, ...], what: str) -> None:
     ordered = sorted(ranges)
-    for left, right in zip(ordered, ordered[1:], strict=False):
+    for left, right in pairwise(ordered):
         if right[0] < left[1]:
             raise InvalidArgument(f"{what} {right[0]} is named twice; each {what} may stand in the list once")
 
 
-def total_length(ranges: tuple[Range, ...]) -> int:
+def total_length(ranges: Sequence[Range]) -> int:
     """Number of addresses in the ranges."""
     if len(ranges) == 1:
         return ranges[0][1] - ranges[0][0]

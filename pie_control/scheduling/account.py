@@ -1,8 +1,8 @@
 """What one inferlet holds of one model, and the calls that it may make.
 
-Every call validates everything first: it raises a CallError and changes nothing, or it is accepted. Ranges are flat lists
-[first, length, ...]; `queue` is a number from `create_queue`; `now` is in seconds; `future` is a number that the caller
-chooses, unique while it is not answered.
+Every call validates everything first: it raises a CallError and changes nothing, or it is accepted. Ranges are flat
+lists [first, length, ...]; `queue` is a number from `create_queue`; `now` is in seconds; `future` is a number that the
+caller chooses, unique while it is not answered.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .commands import AllocateCommand, Command, SynchronizeCommand, TokenSource
 from .hazards import MAX_QUEUE, make_stamp
 from .memory import Memory
 from .queues import Backlog, CommandQueue
-from .values import SamplingParams
+from .values import SamplingParams, again, again
 
 REMEMBERED_TOKENS = 4096
 """Sampled tokens per inferlet that can still be named by a token reference after they were delivered."""
@@ -55,7 +55,6 @@ class Account:
         self.sources: dict[int, TokenSource] = {}
         self.ended: CallError | None = None  # why it can make no further call
         self.waiting = 0  # commands not yet dispatched
-        self.in_flight = 0  # waves
         self.oldest_waiting = 0  # every command with a smaller sequence number was dispatched by an earlier wave
         self.rewrites: dict[int, int] = {}  # page emptied by trim -> sequence number up to which commands may use it
         self.frees: deque[tuple[int, Sequence[Range], Sequence[Range]]] = deque()  # (seq, pages, embeds)
@@ -209,7 +208,7 @@ class Account:
     def find_queue(self, queue: int) -> CommandQueue:
         """Raises the error that ended the account, or NotFound."""
         if self.ended is not None:
-            raise self.ended
+            raise again(self.ended)
         found = self.queues.get(queue)
         if found is None or found.closing:
             raise NotFound(f"queue {queue} does not exist; create-queue gives queues")
@@ -270,7 +269,7 @@ class Account:
 
     def _check_alive(self) -> None:
         if self.ended is not None:
-            raise self.ended
+            raise again(self.ended)
 
     @staticmethod
     def _check_count(count: int, what: str) -> None:

@@ -23,7 +23,7 @@ C = TypeVar("C")
 
 
 class WriteSets(Generic[C]):
-    """What the commands of each queue write in this batch. Sets are built only for queues with several commands in it."""
+    """What commands of each queue write in this batch; sets are built only for queues with several commands in it."""
 
     def __init__(self) -> None:
         self._first: dict[CommandQueue, C] = {}

@@ -1,9 +1,9 @@
 """Data hazards between queues of one inferlet, and between a command and slots that are written anew.
 
 Within a queue, order and the conflict rules of batches suffice. Between queues of an inferlet that touch the same page
-or embed, and for slots that were emptied by `trim` or are overwritten by `copy`, the later command waits until all earlier
-ones of the inferlet were dispatched in an earlier wave: `Command.after`. That is coarse, but these cases are rare, and
-since it follows the order of issue it cannot deadlock.
+or embed, and for slots that were emptied by `trim` or are overwritten by `copy`, the later command waits until all
+earlier ones of the inferlet were dispatched in an earlier wave: `Command.after`. That is coarse, but these cases are
+rare, and since it follows the order of issue it cannot deadlock.
 
 A *stamp* is the sequence number of a command and the number of its queue in one integer, so the newer is the larger.
 Reads of shared pages leave no stamp: branches that read a common prefix never wait for each other. Pages need no

@@ -10,6 +10,8 @@ from pie_control.resources.ranges import parse_ranges, total_length
 
 from .commands import EmbedCommand, Reference, TokenSource
 from .hazards import embed_write_hazard, make_stamp, note_writes
+from .values import again
+from .values import again
 
 if TYPE_CHECKING:
     from .account import Account
@@ -81,5 +83,5 @@ def _source(account: Account, queue: int, token: int) -> TokenSource:
     if source.queue != queue:
         raise InvalidArgument(f"token reference {future} belongs to queue {source.queue}, not to queue {queue}")
     if source.error is not None:
-        raise source.error
+        raise again(source.error)
     return source

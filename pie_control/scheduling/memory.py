@@ -21,28 +21,28 @@ NAMES = {True: "KV pages", False: "embeds"}
 class Memory:
     """Binds allocations to physical slots and takes them back.
 
-    `wave` is the number of the next wave to be sent: what is given back stays in quarantine until it has completed, since
-    commands that it already holds may touch the slots.
+    What is given back stays in quarantine until the last wave whose commands may touch it has completed: the one under
+    formation, else the last that was sent.
     """
 
     def __init__(self, model: ModelDescription, contention: ContentionPolicy) -> None:
         scratch = -(-model.max_batch_tokens // model.page_size)
         if model.num_pages <= scratch:
             raise ValueError(
-                f"{model.name}: {model.num_pages} pages do not even hold one batch of {model.max_batch_tokens} tokens; "
+                f"{model.name}: {model.num_pages} pages do not hold one batch of {model.max_batch_tokens} tokens; "
                 f"more than {scratch} pages are needed"
             )
         self.scratch_slot = (model.num_pages - scratch) * model.page_size
         self.pages = Pool(model.num_pages - scratch)
         self.embeds = Pool(model.num_embeds)
         self.tokens = Pool(model.num_token_slots)
-        self.wave = 0
-        self.idle = True  # no wave in flight or under formation
+        self.wave = 0  # number of the next wave
         self.accounts: dict[int, Account] = {}
         self.evictions: list[Eviction] = []
         self.evicted = 0
         self._policy = contention
         self._promised = {True: 0, False: 0}
+        self._quarantine: int | None = None  # the wave to wait for; None: nothing is in flight or under formation
 
     def check_size(self, count: int, pages: bool) -> None:
         """Raises Exhausted if a request can never be met."""
@@ -52,7 +52,7 @@ class Memory:
 
     def begin(self) -> None:
         """A wave is being formed: requests that have to wait are counted anew."""
-        self.idle = False
+        self._quarantine = self.wave
         self._promised = {True: 0, False: 0}
 
     def try_bind(self, command: AllocateCommand) -> bool:
@@ -93,7 +93,16 @@ class Memory:
         self._release(self.embeds, account.embeds.unbind_all())
 
     def _release(self, pool: Pool, slots: Iterable[int]) -> None:
-        pool.release(slots, None if self.idle else self.wave)
+        pool.release(slots, self._quarantine)
+
+    def wave_sent(self) -> None:
+        """The wave under formation is complete."""
+        self.wave += 1
+
+    def all_completed(self) -> None:
+        """Nothing is in flight."""
+        self.wave_completed(self.wave)
+        self._quarantine = None
 
     def wave_completed(self, wave: int) -> None:
         for pool in (self.pages, self.embeds):

@@ -70,7 +70,7 @@ class Eager:
 
 @dataclass(frozen=True, slots=True)
 class KOnly:
-    """Waits for `k` commands. With fewer it sends after `patience` seconds, for no more may come before these are done."""
+    """Waits for `k` commands. With fewer it sends after `patience` seconds: no more may come before these are done."""
 
     k: int
     patience: float = 0.05

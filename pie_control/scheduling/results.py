@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import cast
 
 import numpy as np
@@ -52,9 +53,9 @@ def _deliver_dists(batch: DistBatch, result: Result) -> list[Completion]:
     ends = result.indptr.tolist()
     tokens = result.tokens.astype(np.int32, copy=False)
     probabilities = result.probabilities.astype(np.float32, copy=False)
-    rows = zip(ends, ends[1:], result.rest.tolist(), strict=False)
+    rows = zip(ends[:-1], ends[1:], result.rest.tolist(), strict=True)
     values = [Dist(tokens[begin:end], probabilities[begin:end], rest) for begin, end, rest in rows]
-    return _answer(list(batch.commands), values)
+    return _answer(batch.commands, values)
 
 
 def _deliver_logprobs(batch: ScoreBatch, result: Result) -> list[Completion]:
@@ -62,11 +63,11 @@ def _deliver_logprobs(batch: ScoreBatch, result: Result) -> list[Completion]:
     if not isinstance(result, NextLogprobs) or len(result.logprobs) != ends[-1]:
         raise _misfit("ScoreTokens", ends[-1], result)
     logprobs = result.logprobs.astype(np.float32, copy=False)
-    values = [Logprobs(logprobs[begin:end]) for begin, end in zip(ends, ends[1:], strict=False)]
-    return _answer(list(batch.commands), values)
+    values = [Logprobs(logprobs[begin:end]) for begin, end in pairwise(ends)]
+    return _answer(batch.commands, values)
 
 
-def _answer(commands: list[Command], values: list[Dist] | list[Logprobs]) -> list[Completion]:
+def _answer(commands: Sequence[Command], values: Sequence[Value]) -> list[Completion]:
     pairs = zip(commands, values, strict=True)
     return [answer for command, value in pairs for answer in answer_future(command.account, command.future, value)]
 
@@ -80,8 +81,9 @@ def answer_future(account: Account, future: int | None, value: Value) -> Iterato
 
 def _fail(batch: AnyBatch, message: str) -> list[Completion]:
     error = WorkerError(f"the worker could not run the command: {message}")
-    completions = []
-    for command in batch.commands + (batch.parts if isinstance(batch, ForwardBatch) else []):  # type: ignore[operator]
+    completions: list[Completion] = []
+    parts = batch.parts if isinstance(batch, ForwardBatch) else []
+    for command in (*batch.commands, *parts):
         completions.extend(answer_future(command.account, command.future, Failed(error)))
         if _has_consequences(command, error):
             completions.extend(break_account(command.account, error))
@@ -89,7 +91,7 @@ def _fail(batch: AnyBatch, message: str) -> list[Completion]:
 
 
 def _has_consequences(command: Command, error: WorkerError) -> bool:
-    """Whether the state that the inferlet relies on is wrong now; a failed output that no command names changes nothing."""
+    """Whether the inferlet relies on a state that is wrong now; a failed output that no command names is none."""
     if command.future is None:
         return True
     source = getattr(command, "source", None)
@@ -107,7 +109,8 @@ def break_account(account: Account, error: WorkerError) -> Iterator[Completion]:
 
 
 def free_token_slots(batch: AnyBatch, pool: Pool) -> None:
-    """Waves in flight that read the slots run before a later one can write them; waves formed from now on carry the value."""
+    """Frees the slots of a wave whose tokens are known: those formed from now on carry the values, and those in flight
+    run before a later one can write the slots."""
     if isinstance(batch, SampleBatch):
         pool.release(batch.token_slots(), None)
 

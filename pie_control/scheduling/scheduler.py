@@ -1,12 +1,14 @@
 """The scheduler of one worker: calls of inferlets go in, waves come out; answers go in, completions come out.
 
-Theory of operation. An `Account` (one for each inferlet) validates calls and appends commands to queues. `next_wave` takes what
-can run together out of the queues; `wave_done` maps the worker's answer back to futures. Every accepted future is answered
-exactly once: by its wave, by `close`, or by `worker_lost`. Waves are answered in the order in which they were sent.
+Theory of operation. An `Account` (one for each inferlet) validates calls and appends commands to queues. `next_wave`
+takes what can run together out of the queues; `wave_done` maps the worker's answer back to futures. Every accepted
+future is answered exactly once: by its wave, by `close`, or by `worker_lost`. Waves are answered in the order in which
+they were sent.
 
-No socket, clock or thread: `now` (seconds, any origin) is an argument, and nothing happens between calls. The caller, in
-turn: runs all inferlets until each waits; calls `next_wave` until it returns None, sending each; ends the inferlets of
-`take_evictions`, and hands out `take_completions`; then waits for an answer of the worker, a call, or `next_deadline`.
+No socket, clock or thread: `now` (seconds, any origin) is an argument, and nothing happens between calls. The caller,
+in turn: runs all inferlets until each waits; calls `next_wave` until it returns None, sending each; hands out
+`take_completions`; closes the accounts of `take_evictions` and, if there were some, begins again (there is room now);
+then waits for an answer of the worker, a new inferlet, or `next_deadline`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from .policies import Adaptive, DispatchPolicy, DispatchState
 from .queues import Backlog
 from .results import answer_future, deliver, free_token_slots
 from .statistics import Counts, SchedulerStatistics
-from .values import Completion, Done, Failed, Value
+from .values import Completion, Done, Failed, Value, again, again
 from .waves import Wave, WaveBuilder
 
 
@@ -46,6 +48,7 @@ class Scheduler:
         self._in_flight: deque[Wave] = deque()
         self._completions: list[Completion] = []
         self._lost: WorkerError | None = None
+        self._asked = float("-inf")  # when next_wave was called last
         self._counts = Counts()
 
     # ---- inferlets ----
@@ -53,7 +56,7 @@ class Scheduler:
     def open(self, owner: int, created: float) -> Account:
         """An account for an inferlet; `created` (seconds) says who came first when memory runs out."""
         if self._lost is not None:
-            raise self._lost
+            raise again(self._lost)
         assert owner not in self._memory.accounts, f"inferlet {owner} has an account"
         account = Account(owner, created, self._shared)
         self._memory.accounts[owner] = account
@@ -81,6 +84,7 @@ class Scheduler:
 
     def next_wave(self, now: float) -> RunWave | None:
         """The next wave to send, or None if nothing is to be sent now."""
+        self._asked = now
         if not self._backlog.queues or self._lost is not None:
             return None
         if not self._policy.should_send(self._state(), now):
@@ -93,7 +97,7 @@ class Scheduler:
         return RunWave(wave.number, self.model.name, wave.build())
 
     def _form(self) -> Wave | None:
-        """Tries again while something takes effect in the control layer alone, for other queues may have waited for it."""
+        """Tries again while something takes effect in the control layer alone: other queues may have waited for it."""
         while True:
             self._memory.begin()
             builder = WaveBuilder(self.model, self._backlog, self._memory, self._memory.wave, self._policy.max_commands)
@@ -104,12 +108,10 @@ class Scheduler:
 
     def _settle(self, builder: WaveBuilder, wave: Wave | None) -> None:
         if wave is not None:
-            self._memory.wave += 1
+            self._memory.wave_sent()
             self._counts.add(wave)
-            for account in wave.accounts:
-                account.in_flight += 1
         elif not self._in_flight:
-            self._become_idle()
+            self._memory.all_completed()
         for queue, command in builder.reached:
             assert command.future is not None
             self._reach(queue.account, queue.last_wave, command.future, wave)
@@ -122,12 +124,8 @@ class Scheduler:
                 return
         self._completions.extend(answer_future(account, future, _sync_value(account)))
 
-    def _become_idle(self) -> None:
-        self._memory.wave_completed(self._memory.wave)
-        self._memory.idle = True
-
     def take_completions(self) -> tuple[Completion, ...]:
-        """Futures that were done without the worker (`synchronize` on a queue with nothing in flight); ask after `next_wave`."""
+        """Futures that `next_wave` found done without the worker (`synchronize` on a queue with nothing in flight)."""
         completions = tuple(self._completions)
         self._completions.clear()
         return completions
@@ -136,7 +134,8 @@ class Scheduler:
         """When to call `next_wave` though nothing happened."""
         if not self._backlog.queues:
             return None
-        return self._policy.deadline(self._state())
+        deadline = self._policy.deadline(self._state())
+        return deadline if deadline is not None and deadline > self._asked else None
 
     def _state(self) -> DispatchState:
         backlog = self._backlog
@@ -170,16 +169,14 @@ class Scheduler:
 
     def _retire(self, wave: Wave, seconds: float) -> None:
         self._in_flight.popleft()
-        for account in wave.accounts:
-            account.in_flight -= 1
         self._counts.seconds += seconds
         self._memory.wave_completed(wave.number)
         if not self._in_flight:
-            self._become_idle()
+            self._memory.all_completed()
 
     def worker_lost(self, message: str) -> tuple[Completion, ...]:
-        """The worker is gone: answers everything with WorkerError. Its memory is gone too, so all accounts are closed and the
-        scheduler is of no further use; make a new one for the next worker."""
+        """The worker is gone, and with it what inferlets held: answers everything with WorkerError and closes all
+        accounts. The scheduler is of no further use; make a new one for the next worker."""
         self._lost = WorkerError(f"the inference worker was lost: {message}")
         completions: list[Completion] = []
         for account in list(self._memory.accounts.values()):

@@ -51,6 +51,16 @@ def _check(name: str, value: float, smallest: float, largest: float) -> None:
         raise InvalidArgument(f"{name} is {value}; it must lie between {smallest} and {largest}")
 
 
+def again(error: CallError) -> CallError:
+    """The same error to raise once more, without the traceback of the other times."""
+    return type(error)(*error.args)
+
+
+def again(error: CallError) -> CallError:
+    """The same error to raise once more, without the traceback of the other times."""
+    return type(error)(*error.args)
+
+
 class TokenValue(NamedTuple):
     """Of `sample`."""
 
@@ -85,8 +95,8 @@ Value = TokenValue | Dist | Logprobs | Done | Failed
 
 
 class Completion(NamedTuple):
-    """The answer to one future. With `future` None, the inferlet cannot go on (a command of it failed on the worker, so its
-    KV cache is not what it thinks): sent once, and all its later calls raise the same error."""
+    """The answer to one future. With `future` None, the inferlet cannot go on (a command of it failed on the worker, so
+    its KV cache is not what it thinks): sent once, and all its later calls raise the same error."""
 
     owner: int
     future: int | None

@@ -1,9 +1,9 @@
 """Formation of one wave.
 
 A queue contributes the longest prefix of its commands that runs once through the stages copy, embed, forward, output.
-Queues go in the order of priority, then of the age of their oldest command; one that was passed over `PATIENCE` times goes
-first. Long forwards take what is left of the token budget after everything else, so that a prefill does not stall decodes;
-they may be split anywhere.
+Queues go in the order of priority, then of the age of their oldest command; one that was passed over `PATIENCE` times
+goes first. Long forwards take what is left of the token budget after everything else, so that a prefill does not stall
+decodes; they may be split anywhere.
 """
 
 from __future__ import annotations
@@ -78,13 +78,15 @@ class WaveBuilder:
         """The wave, or None if nothing can go to the worker."""
         queues = _in_order(self._backlog.queues)
         self.accounts = {queue.account for queue in queues}
-        long = [(queue, stage) for queue in queues if (stage := self._take(queue, 0, False)) is not None]
+        long = [
+            (queue, stage) for queue in queues if (stage := self._take(queue, 0, queue.passed >= PATIENCE)) is not None
+        ]
         for queue, stage in long:
             self._take(queue, stage, True)
         return self._finish(queues)
 
     def _take(self, queue: CommandQueue, stage: int, long_forwards: bool) -> int | None:
-        """Takes the prefix of a queue that fits; returns the stage at which a long forward waits for its turn, if one does."""
+        """Takes the prefix of a queue that fits; returns the stage at which a long forward waits for its turn, if so."""
         account, commands = queue.account, queue.commands
         if account.ended is not None:
             return None
@@ -141,7 +143,8 @@ class WaveBuilder:
     def _add_forward(self, queue: CommandQueue, command: ForwardCommand, batch: ForwardBatch) -> bool:
         left = command.length - command.done
         count = min(left, self._model.max_batch_tokens - batch.tokens)
-        if count <= 0 or (count < left and (command.own is None or left <= LONG_FORWARD)):
+        whole = command.own is None or (left <= LONG_FORWARD and batch.tokens > 0)
+        if count <= 0 or (count < left and whole):
             return False
         batch.add(queue, command, count)
         self._note(queue)
