@@ -58,7 +58,9 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("pie_inference.worker", description="Serves one model to a Pie control process.")
+    parser = argparse.ArgumentParser(
+        "pie_inference.worker", description="Serves one model to a Pie control process.", allow_abbrev=False
+    )
     parser.add_argument("--endpoint", required=True, help="ZeroMQ address that the control process has bound")
     parser.add_argument("--parent", type=int, help="process id that the worker must not outlive")
     parser.add_argument("--model", type=Path, required=True, help="folder of a Hugging Face checkpoint")

@@ -65,8 +65,12 @@ def _decode(frames: Sequence[Buffer], kind: Any) -> Any:
     if len(frames) != 2:
         raise ProtocolError(f"a message has 2 frames, got {len(frames)}")
     header, arrays = frames
+
+    def hook(wanted: Any, value: Any) -> Any:
+        return value if wanted is object else _array(arrays, *value)
+
     try:
-        return msgspec.msgpack.decode(header, type=kind, dec_hook=lambda _, value: _array(arrays, *value))
+        return msgspec.msgpack.decode(header, type=kind, dec_hook=hook)
     except (msgspec.DecodeError, ValueError, TypeError, KeyError) as error:
         raise ProtocolError(f"malformed message: {error}") from error
 

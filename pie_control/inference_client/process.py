@@ -1,0 +1,135 @@
+"""The worker as a child process: its environment, its stderr, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+TAIL_LINES = 30
+POLL_SECONDS = 0.2
+TERMINATE_SECONDS = 1.0
+KILL_SECONDS = 5.0
+
+log = logging.getLogger("pie.worker")
+
+
+def worker_environment(base: Mapping[str, str]) -> dict[str, str]:
+    """`base` with OpenMP told to sleep while it waits: spinning threads would take the control process's core."""
+    return {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0", **base}
+
+
+class WorkerProcess:
+    """A started worker. `on_exit` is called once on the loop's thread when the process has ended, not by `kill`."""
+
+    def __init__(self, arguments: Sequence[str], on_exit: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_exit = on_exit
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._partial = b""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pie_inference.worker", "--parent", str(os.getpid()), *arguments],
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=worker_environment(os.environ),
+        )
+        assert self._process.stderr is not None
+        self._stderr = self._process.stderr.fileno()
+        os.set_blocking(self._stderr, False)
+        self._loop.add_reader(self._stderr, self._read_stderr)
+        self._exit_watch = _ExitWatch(self._process, self._exited)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def describe_end(self) -> str:
+        """How the process ended and what it said last."""
+        self._read_stderr()
+        code = self._process.poll()
+        how = "runs" if code is None else f"ended with status {code}" if code >= 0 else f"was killed by signal {-code}"
+        said = "\n".join(self._tail)
+        return f"the worker {how}" + (f"; its last words:\n{said}" if said else "")
+
+    async def end(self, patience: float) -> None:
+        """Waits so many seconds for the process to end by itself, then terminates and at last kills it."""
+        if not await self._wait(patience):
+            self._process.terminate()
+            if not await self._wait(TERMINATE_SECONDS):
+                self._process.kill()
+                await self._wait(KILL_SECONDS)
+        self._release()
+
+    async def _wait(self, seconds: float) -> bool:
+        deadline = self._loop.time() + seconds
+        while self._process.poll() is None and self._loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        return self._process.poll() is not None
+
+    def _exited(self) -> None:
+        self._process.wait()
+        self._on_exit()
+
+    def _release(self) -> None:
+        self._exit_watch.close()
+        if self._process.stderr is not None and not self._process.stderr.closed:
+            self._read_stderr()
+            self._loop.remove_reader(self._stderr)
+            self._process.stderr.close()
+
+    def _read_stderr(self) -> None:
+        """Takes what there is to read; the lines go to the log and into the tail."""
+        if self._process.stderr is None or self._process.stderr.closed:
+            return
+        try:
+            while data := os.read(self._stderr, 65536):
+                self._take_lines(data)
+        except BlockingIOError:
+            return
+        self._loop.remove_reader(self._stderr)  # end of file
+
+    def _take_lines(self, data: bytes) -> None:
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        for line in lines:
+            text = line.decode(errors="replace")
+            self._tail.append(text)
+            log.warning("worker %d: %s", self.pid, text)
+
+
+class _ExitWatch:
+    """Tells the loop when a child has ended: at once where the system has process descriptors, else by asking often."""
+
+    def __init__(self, process: subprocess.Popen[bytes], on_exit: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._process = process
+        self._on_exit = on_exit
+        self._descriptor: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        if hasattr(os, "pidfd_open"):
+            self._descriptor = os.pidfd_open(process.pid)
+            self._loop.add_reader(self._descriptor, self._fire)
+        else:
+            self._poll()
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            self._loop.remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _poll(self) -> None:
+        if self._process.poll() is None:
+            self._timer = self._loop.call_later(POLL_SECONDS, self._poll)
+        else:
+            self._fire()
+
+    def _fire(self) -> None:
+        self.close()
+        self._on_exit()

@@ -1,0 +1,165 @@
+"""The client of a worker in another process, over ZeroMQ: the one that `pie serve` uses."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import zmq
+
+from pie_control.errors import WorkerUnavailable
+from pie_inference.protocol import (
+    PROTOCOL_VERSION,
+    FromWorker,
+    Hello,
+    ProtocolError,
+    Ready,
+    RunWave,
+    Shutdown,
+    WaveDone,
+    WorkerFailed,
+    decode_from_worker,
+    encode,
+)
+
+from .connection import Connection
+from .interface import ignore_loss, ignore_wave
+from .process import WorkerProcess
+
+START_SECONDS = 300.0  # a large checkpoint from a slow disk
+LAST_WORDS_SECONDS = 0.3  # in which the message of a worker that has ended may still arrive
+SHUTDOWN_SECONDS = 1.0
+
+
+class ZeroMQClient:
+    """Starts a worker process and speaks to it, or waits for one that somebody else starts. Implements
+    `InferenceClient`.
+
+    With `arguments`, the options of `python -m pie_inference.worker` beside --endpoint, it launches the worker and
+    owns it. With `endpoint`, it binds that address (such as "tcp://0.0.0.0:8012") for a worker on another machine.
+    """
+
+    def __init__(
+        self, arguments: Sequence[str] = (), *, endpoint: str | None = None, start_seconds: float = START_SECONDS
+    ) -> None:
+        if bool(arguments) == (endpoint is not None):
+            raise ValueError("give either arguments of a worker to launch or the endpoint of one that will connect")
+        self.on_wave_done = ignore_wave
+        self.on_lost = ignore_loss
+        self._arguments = tuple(arguments)
+        self._endpoint = endpoint
+        self._start_seconds = start_seconds
+        self._folder: Path | None = None
+        self._connection: Connection | None = None
+        self._process: WorkerProcess | None = None
+        self._starting: asyncio.Future[Ready] | None = None
+        self._serving = False
+
+    async def start(self) -> Ready:
+        if self._connection is not None:
+            raise WorkerUnavailable("the worker is already started")
+        self._starting = asyncio.get_running_loop().create_future()
+        endpoint = self._endpoint or self._private_endpoint()
+        try:
+            self._connection = Connection(endpoint, self._receive, self._disconnected)
+            if self._arguments:
+                self._process = WorkerProcess(["--endpoint", endpoint, *self._arguments], self._process_ended)
+            self._connection.send(encode(Hello(PROTOCOL_VERSION)))
+            ready = await asyncio.wait_for(self._starting, self._start_seconds)
+        except BaseException as error:
+            await self._tear_down(0.0)
+            raise _as_unavailable(error, self._start_seconds) from error
+        self._starting = None
+        self._serving = True
+        return ready
+
+    def send(self, wave: RunWave) -> None:
+        if self._connection is None or not self._serving:
+            raise WorkerUnavailable("the worker is not running")
+        self._connection.send(encode(wave))
+
+    async def restart(self) -> Ready:
+        await self.close()
+        return await self.start()
+
+    async def close(self) -> None:
+        if self._connection is not None and self._serving:
+            self._connection.send(encode(Shutdown()))
+        self._serving = False
+        await self._tear_down(SHUTDOWN_SECONDS)
+
+    async def _tear_down(self, patience: float) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            await process.end(patience)
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def _private_endpoint(self) -> str:
+        """An address that only this user can reach: a socket in a private folder, or a local port without ipc."""
+        if not zmq.has("ipc"):
+            return f"tcp://127.0.0.1:{_free_port()}"
+        self._folder = Path(tempfile.mkdtemp(prefix="pie-"))
+        return f"ipc://{self._folder / 'worker'}"
+
+    def _receive(self, frames: list[bytes]) -> None:
+        try:
+            message = decode_from_worker(frames)
+        except ProtocolError as error:
+            self._lose(f"the worker sent something that is no message: {error}")
+        else:
+            self._take(message)
+
+    def _take(self, message: FromWorker) -> None:
+        match message:
+            case WaveDone():
+                self.on_wave_done(message)
+            case Ready() if self._starting is not None and not self._starting.done():
+                self._starting.set_result(message)
+            case WorkerFailed(reason):
+                self._lose(reason)
+
+    def _process_ended(self) -> None:
+        """Its last message may still be on its way, and says more than its exit status."""
+        asyncio.get_running_loop().call_later(
+            LAST_WORDS_SECONDS if self._starting else 0, self._tell_end, self._process
+        )
+
+    def _tell_end(self, process: WorkerProcess | None) -> None:
+        if process is not None and process is self._process:
+            self._lose(process.describe_end())
+
+    def _disconnected(self) -> None:
+        if self._process is None:  # of a child, its exit tells more
+            self._lose("the connection to the worker was lost")
+
+    def _lose(self, reason: str) -> None:
+        if self._starting is not None and not self._starting.done():
+            self._starting.set_exception(WorkerUnavailable(reason))
+        elif self._serving:
+            self._serving = False
+            self.on_lost(reason)
+
+
+def _as_unavailable(error: BaseException, seconds: float) -> BaseException:
+    if isinstance(error, TimeoutError):
+        return WorkerUnavailable(f"no worker was ready within {seconds:g} s")
+    if isinstance(error, zmq.ZMQError | OSError):
+        return WorkerUnavailable(f"the worker could not be started: {error}")
+    return error
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
