@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from itertools import pairwise
 
 from pie_control.errors import InvalidArgument
 

@@ -23,7 +23,7 @@ from .commands import AllocateCommand, Command, SynchronizeCommand, TokenSource
 from .hazards import MAX_QUEUE, make_stamp
 from .memory import Memory
 from .queues import Backlog, CommandQueue
-from .values import SamplingParams, again, again
+from .values import SamplingParams, again
 
 REMEMBERED_TOKENS = 4096
 """Sampled tokens per inferlet that can still be named by a token reference after they were delivered."""

@@ -11,7 +11,6 @@ from pie_control.resources.ranges import parse_ranges, total_length
 from .commands import EmbedCommand, Reference, TokenSource
 from .hazards import embed_write_hazard, make_stamp, note_writes
 from .values import again
-from .values import again
 
 if TYPE_CHECKING:
     from .account import Account

@@ -26,7 +26,7 @@ from .policies import Adaptive, DispatchPolicy, DispatchState
 from .queues import Backlog
 from .results import answer_future, deliver, free_token_slots
 from .statistics import Counts, SchedulerStatistics
-from .values import Completion, Done, Failed, Value, again, again
+from .values import Completion, Done, Failed, Value, again
 from .waves import Wave, WaveBuilder
 
 

@@ -56,11 +56,6 @@ def again(error: CallError) -> CallError:
     return type(error)(*error.args)
 
 
-def again(error: CallError) -> CallError:
-    """The same error to raise once more, without the traceback of the other times."""
-    return type(error)(*error.args)
-
-
 class TokenValue(NamedTuple):
     """Of `sample`."""
 

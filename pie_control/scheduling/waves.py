@@ -86,7 +86,7 @@ class WaveBuilder:
         return self._finish(queues)
 
     def _take(self, queue: CommandQueue, stage: int, long_forwards: bool) -> int | None:
-        """Takes the prefix of a queue that fits; returns the stage at which a long forward waits for its turn, if so."""
+        """Takes what fits of a queue; returns the stage at which a long forward waits for its turn, if one does."""
         account, commands = queue.account, queue.commands
         if account.ended is not None:
             return None
