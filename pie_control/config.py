@@ -41,11 +41,7 @@ class InferletLimits:
     max_embeds: int = _setting(16384, "embeds of one inferlet")
     max_queues: int = _setting(256, "command queues of one inferlet")
     max_futures: int = _setting(16384, "futures of one inferlet that it has not taken yet")
-    max_commands: int = _setting(16384, "commands of one inferlet that are not carried out yet")
-    max_samplers: int = _setting(1024, "samplers and detokenizers of one inferlet")
     max_message_bytes: int = _setting(MIB, "one message, result or log line, in bytes")
-    max_inbox_bytes: int = _setting(8 * MIB, "messages to an inferlet that it has not received, in bytes")
-    max_outbox_bytes: int = _setting(8 * MIB, "messages of an inferlet that no client has read, in bytes")
     max_log_bytes: int = _setting(MIB, "log kept of one inferlet, in bytes; older lines go first")
 
 

@@ -15,22 +15,23 @@ class Outbox:
         self._items: list[bytes] = []
         self._bytes = 0
         self._ready = asyncio.Event()
-        self.overflowed = False
+        self.overflow = asyncio.Event()
 
     def put(self, message: object) -> None:
-        """Adds a message. Beyond the limit everything is dropped and `overflowed` is set: the client does not read."""
-        if self.overflowed:
+        """Adds a message. Beyond the limit everything is dropped and `overflow` is set: the client does not read."""
+        if self.overflow.is_set():
             return
         item = encode(message)
         self._items.append(item)
         self._bytes += len(item) + 1
         if self._bytes > self._limit:
-            self.overflowed = True
+            self.overflow.set()
             self._items.clear()
-        self._ready.set()
+        else:
+            self._ready.set()
 
     async def take(self) -> list[bytes]:
-        """Waits until there is something and returns all of it; empty after an overflow."""
+        """Waits until there is something and returns all of it."""
         await self._ready.wait()
         self._ready.clear()
         items, self._items, self._bytes = self._items, [], 0

@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
@@ -91,7 +92,8 @@ class Session:
     async def run(self) -> None:
         """Serves the connection until either side closes it; frees what it held."""
         await self._websocket.accept()
-        loops = [asyncio.create_task(self._receive_frames()), asyncio.create_task(self._send_frames())]
+        parts = (self._receive_frames(), self._send_frames(), self._outbox.overflow.wait())
+        loops: list[asyncio.Task[Any]] = [asyncio.create_task(part) for part in parts]
         try:
             await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -99,7 +101,7 @@ class Session:
             for task in loops:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
-        if self._outbox.overflowed:
+        if self._outbox.overflow.is_set():
             await self._close_slow_client()
 
     # ---- frames ----
@@ -116,8 +118,6 @@ class Session:
         with contextlib.suppress(WebSocketDisconnect):
             while True:
                 items = await self._outbox.take()
-                if self._outbox.overflowed:
-                    return
                 text = b"".join((b"[", b",".join(items), b"]")).decode()
                 await self._websocket.send({"type": "websocket.send", "text": text})
 
