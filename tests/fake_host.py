@@ -1,0 +1,461 @@
+"""A host for tests of the SDK: every function of the WIT world, executed at once in issue order, on a toy model.
+
+It keeps books as the real host does: unknown addresses, full pages, unfilled embeds and double frees are refused. The model
+sees (token, position) pairs in the slots that a query attends to, and its next token depends on all of them, so a wrong
+page, slot or position changes what comes out. `next_token` replaces it by a script.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+REFERENCE_BIT = 0x8000_0000
+SPECIAL = {"<|begin|>": 256, "<|user|>": 257, "<|assistant|>": 258, "<|end|>": 259}
+MERGED = {"he": 260, "th": 261, " the": 262, "ab\n": 263, "..": 264, "is": 265}
+VOCAB: list[bytes] = [bytes([n]) for n in range(256)] + [t.encode() for t in (*SPECIAL, *MERGED)]
+STOP = SPECIAL["<|end|>"]
+
+
+class ErrorCode(enum.Enum):
+    INVALID_ARGUMENT = 0
+    NOT_FOUND = 1
+    INVALID_STATE = 2
+    QUOTA_EXCEEDED = 3
+    EXHAUSTED = 4
+    UNSUPPORTED = 5
+    CANCELLED = 6
+    WORKER_FAILED = 7
+
+
+class LogLevel(enum.Enum):
+    DEBUG = 0
+    INFO = 1
+    WARNING = 2
+    ERROR = 3
+
+
+@dataclass(frozen=True)
+class SamplerConfig:
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
+    seed: int | None
+
+
+class HostError(Exception):
+    """Shaped as componentize_py_types.Err with the record `error`."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.value = SimpleNamespace(code=code, message=message)
+
+
+def refuse(code: str, message: str) -> HostError:
+    return HostError(ErrorCode[code], message)
+
+
+def expand(ranges: Sequence[int]) -> list[int]:
+    assert len(ranges) % 2 == 0, "ranges are pairs"
+    return [a for first, n in zip(ranges[::2], ranges[1::2], strict=True) for a in range(first, first + n)]
+
+
+def toy_next_token(context: tuple[tuple[int, int], ...]) -> int:
+    """Depends on all tokens and positions; now and then a special token or one of several bytes."""
+    digest = hashlib.blake2b(repr(context).encode(), digest_size=4).digest()
+    choice = int.from_bytes(digest, "little")
+    return 260 + choice % 6 if choice % 7 == 0 else 97 + choice % 26
+
+
+@dataclass
+class Model:
+    page_size: int = 4
+    max_context: int = 256
+    stop_tokens: list[int] = field(default_factory=lambda: [STOP])
+    next_token: Callable[[tuple[tuple[int, int], ...]], int] = toy_next_token
+
+
+class FakeHost:
+    """One inferlet's view of the host. `sent`, `result`, `logs` and `calls` tell what it did; `inbox` is what it receives."""
+
+    def __init__(self, argv: Sequence[str] = (), environment: dict[str, str] | None = None, **model: Any) -> None:
+        self.model = Model(**model)
+        self.argv = list(argv)
+        self.environment_entries = {"inferlet": "i1", "program": "p1", "user": "u1"} | (environment or {})
+        self.sent: list[str] = []
+        self.inbox: list[str] = []
+        self.result: Any = None
+        self.logs: list[tuple[str, str]] = []
+        self.calls: list[str] = []
+        self.clock = 1_000_000_000
+        self.futures: dict[int, Any] = {}
+        self.asleep: dict[int, int] = {}
+        self.token_values: dict[int, int] = {}
+        self.queues: set[int] = set()
+        self.pages: dict[int, list[tuple[int, int]]] = {}
+        self.embeds: dict[int, Any] = {}
+        self.samplers: dict[int, SamplerConfig] = {}
+        self.detokenizers: dict[int, bytes] = {}
+        self.receivers: list[int] = []
+        self.max_pages = 1000
+        self._next = 0
+        for interface, functions in _INTERFACES.items():
+            members = {name: self._recorded(name) for name in functions.split()}
+            setattr(self, interface, SimpleNamespace(**members))
+        self.core.LogLevel = LogLevel
+        self.fused.SamplerConfig = SamplerConfig
+
+    def _recorded(self, name: str) -> Callable[..., Any]:
+        method = getattr(self, "_" + name)
+
+        def host_call(*arguments: Any) -> Any:
+            self.calls.append(name)
+            return method(*arguments)
+
+        return host_call
+
+    def _number(self) -> int:
+        self._next += 1
+        return self._next
+
+    def _future(self, value: Any) -> int:
+        number = self._number()
+        self.futures[number] = value
+        return number
+
+    def _take(self, number: int) -> Any:
+        if number in self.asleep or number in self.receivers:
+            raise refuse("INVALID_STATE", f"future {number} is not done")
+        if number not in self.futures:
+            raise refuse("NOT_FOUND", f"no future {number}")
+        value = self.futures.pop(number)
+        if isinstance(value, HostError):
+            raise value
+        return value
+
+    def _check_queue(self, queue: int) -> None:
+        if queue not in self.queues:
+            raise refuse("NOT_FOUND", f"no queue {queue}")
+
+    # ---- core ----
+
+    def _get_arg(self) -> list[str]:
+        return self.argv
+
+    def _get_env(self) -> list[tuple[str, str]]:
+        return list(self.environment_entries.items())
+
+    def _send(self, message: str) -> None:
+        self.sent.append(message)
+
+    def _receive(self) -> int:
+        number = self._number()
+        self.receivers.append(number)
+        self._deliver()
+        return number
+
+    def _deliver(self) -> None:
+        while self.receivers and self.inbox:
+            self.futures[self.receivers.pop(0)] = self.inbox.pop(0)
+
+    def _set_result(self, value: str) -> None:
+        self.result = json.loads(value)
+
+    def _log(self, level: LogLevel, message: str) -> None:
+        self.logs.append((level.name.lower(), message))
+
+    def _now(self) -> int:
+        return self.clock
+
+    def _sleep(self, nanoseconds: int) -> int:
+        number = self._number()
+        self.asleep[number] = self.clock + nanoseconds
+        return number
+
+    def _wait(self, numbers: list[int]) -> list[int]:
+        self._deliver()
+        done = self._done(numbers)
+        if not done and numbers:
+            sleeping = [n for n in numbers if n in self.asleep]
+            assert sleeping, f"the guest waits for ever: {numbers}"
+            self.clock = max(self.clock, min(self.asleep[n] for n in sleeping))
+            done = self._done(numbers)
+        return done
+
+    def _done(self, numbers: list[int]) -> list[int]:
+        for number in [n for n, due in self.asleep.items() if due <= self.clock]:
+            del self.asleep[number]
+            self.futures[number] = None
+        return [n for n in numbers if n not in self.asleep and n not in self.receivers]
+
+    def _take_message(self, number: int) -> str:
+        return self._take(number)
+
+    def _cancel(self, number: int) -> None:
+        if number in self.receivers:
+            self.receivers.remove(number)
+        elif self.asleep.pop(number, None) is None:
+            if number not in self.futures:
+                raise refuse("NOT_FOUND", f"no future {number}")
+            del self.futures[number]
+
+    def _available_models(self) -> list[str]:
+        return ["toy"]
+
+    def _available_traits(self, model: str) -> list[Any]:
+        self._check_model(model)
+        return [SimpleNamespace(name="Forward", version="1.0", functions=["forward"], supertraits=["Allocate"])]
+
+    def _check_model(self, model: str) -> None:
+        if model != "toy":
+            raise refuse("NOT_FOUND", f"no model {model!r}; there is: toy")
+
+    def _get_model_info(self, model: str) -> Any:
+        self._check_model(model)
+        m = self.model
+        return SimpleNamespace(
+            name=model,
+            page_size=m.page_size,
+            vocab_size=len(VOCAB),
+            max_context=m.max_context,
+            stop_tokens=m.stop_tokens,
+            has_chat_template=True,
+        )
+
+    def _create_queue(self, model: str) -> int:
+        self._check_model(model)
+        number = self._number()
+        self.queues.add(number)
+        return number
+
+    def _destroy_queue(self, queue: int) -> None:
+        self._check_queue(queue)
+        self.queues.remove(queue)
+
+    def _synchronize(self, queue: int) -> int:
+        self._check_queue(queue)
+        return self._future(None)
+
+    def _set_queue_priority(self, queue: int, priority: int) -> None:
+        self._check_queue(queue)
+
+    def _usage(self) -> Any:
+        held = {"pages": len(self.pages), "embeds": len(self.embeds), "queues": len(self.queues)}
+        held |= {"futures": len(self.futures), "max_memory_bytes": 1, "cpu_nanoseconds": 1, "max_cpu_nanoseconds": 1}
+        return SimpleNamespace(**held, max_pages=self.max_pages, max_embeds=999, max_queues=99, max_futures=999)
+
+    # ---- allocate ----
+
+    def _alloc_kvpage(self, queue: int, count: int) -> int:
+        self._check_queue(queue)
+        if len(self.pages) + count > self.max_pages:
+            raise refuse("QUOTA_EXCEEDED", f"{count} pages asked, limit {self.max_pages}; free some")
+        return self._allocate(self.pages, count, list)
+
+    def _alloc_emb(self, queue: int, count: int) -> int:
+        self._check_queue(queue)
+        return self._allocate(self.embeds, count, lambda: None)
+
+    def _allocate(self, pool: dict[int, Any], count: int, new: Callable[[], Any]) -> int:
+        first = self._next + 1
+        self._next += count
+        pool.update({first + n: new() for n in range(count)})
+        return first
+
+    def _dealloc_kvpage(self, queue: int, pages: list[int]) -> None:
+        self._free(queue, self.pages, expand(pages))
+
+    def _dealloc_emb(self, queue: int, embeds: list[int]) -> None:
+        self._free(queue, self.embeds, expand(embeds))
+
+    def _free(self, queue: int, pool: dict[int, Any], addresses: list[int]) -> None:
+        self._check_queue(queue)
+        self._check_owned(pool, addresses)
+        for address in addresses:
+            del pool[address]
+
+    def _check_owned(self, pool: dict[int, Any], addresses: list[int]) -> None:
+        for address in addresses:
+            if address not in pool:
+                raise refuse("NOT_FOUND", f"address {address} is not owned")
+
+    def _slot(self, address: int) -> tuple[list[tuple[int, int]], int]:
+        page, offset = divmod(address, self.model.page_size)
+        self._check_owned(self.pages, [page])
+        return self.pages[page], offset
+
+    def _copy_kvpage(self, queue: int, source: list[int], target: list[int]) -> None:
+        self._check_queue(queue)
+        sources, targets = expand(source), expand(target)
+        assert len(sources) == len(targets)
+        for from_address, to_address in zip(sources, targets, strict=True):
+            page, offset = self._slot(from_address)
+            into, into_offset = self._slot(to_address)
+            assert offset < len(page), "copy of an unfilled slot"
+            assert into_offset == len(into), "this double fills pages in order only"
+            into.append(page[offset])
+
+    def _trim_kvpage(self, queue: int, pages: list[int], keep: int) -> None:
+        self._check_queue(queue)
+        self._check_owned(self.pages, expand(pages))
+        for page in expand(pages):
+            del self.pages[page][max(0, keep) :]
+            keep -= self.model.page_size
+
+    # ---- input text, forward ----
+
+    def _embed_txt(self, queue: int, tokens: list[int], positions: list[int], embeds: list[int]) -> None:
+        self._check_queue(queue)
+        addresses = expand(embeds)
+        self._check_owned(self.embeds, addresses)
+        assert len(tokens) == len(positions) == len(addresses)
+        for token, position, address in zip(tokens, positions, addresses, strict=True):
+            self.embeds[address] = (self._token_value(token), position)
+
+    def _token_value(self, token: int) -> int:
+        if not token & REFERENCE_BIT:
+            return token
+        number = token - REFERENCE_BIT
+        if number not in self.token_values:
+            raise refuse("NOT_FOUND", f"no sampled token {number}")
+        return self.token_values[number]
+
+    def _forward(self, queue: int, context: list[int], inputs: list[int], output: list[int], embeds: list[int]) -> None:
+        self._check_queue(queue)
+        self._check_owned(self.pages, expand(context) + expand(output))
+        self._check_owned(self.embeds, expand(inputs) + expand(embeds))
+        seen = [pair for page in expand(context) for pair in self.pages[page]]
+        states = self._run(seen, [self.embeds[e] for e in expand(inputs)], expand(output))
+        targets = expand(embeds)
+        if targets:
+            self.embeds.update(zip(targets, states[-len(targets) :], strict=True))
+
+    def _run(self, seen: list[tuple[int, int]], inputs: list[Any], output: list[int]) -> list[Any]:
+        states = []
+        for filled in inputs:
+            if filled is None:
+                raise refuse("INVALID_STATE", "an input embed was never filled")
+            if output:
+                self._append(output, filled)
+            seen = [*(pair for pair in seen if pair[1] < filled[1]), filled]
+            assert filled[1] < self.model.max_context
+            states.append(tuple(seen))
+        return states
+
+    def _append(self, pages: list[int], pair: tuple[int, int]) -> None:
+        page = next((p for p in pages if len(self.pages[p]) < self.model.page_size), None)
+        if page is None:
+            raise refuse("INVALID_STATE", "no free slot in the output pages")
+        self.pages[page].append(pair)
+
+    # ---- tokenize ----
+
+    def _tokenize(self, queue: int, text: str) -> list[int]:
+        self._check_queue(queue)
+        tokens, rest = [], text.encode()
+        while rest:
+            token = max((n for n, b in enumerate(VOCAB) if rest.startswith(b)), key=lambda n: len(VOCAB[n]))
+            tokens.append(token)
+            rest = rest[len(VOCAB[token]) :]
+        return tokens
+
+    def _detokenize(self, queue: int, tokens: list[int]) -> str:
+        self._check_queue(queue)
+        return b"".join(VOCAB[t] for t in tokens if t not in SPECIAL.values()).decode(errors="replace")
+
+    def _create_detokenizer(self, queue: int) -> int:
+        self._check_queue(queue)
+        number = self._number()
+        self.detokenizers[number] = b""
+        return number
+
+    def _push_tokens(self, number: int, tokens: list[int]) -> str:
+        held = self.detokenizers[number] + b"".join(VOCAB[t] for t in tokens if t not in SPECIAL.values())
+        for length in range(len(held), max(len(held) - 4, -1), -1):
+            try:
+                text = held[:length].decode()
+            except UnicodeDecodeError:
+                continue
+            self.detokenizers[number] = held[length:]
+            return text
+        self.detokenizers[number] = b""
+        return held.decode(errors="replace")
+
+    def _destroy_detokenizer(self, number: int) -> None:
+        del self.detokenizers[number]
+
+    def _get_vocabs(self, queue: int) -> str:
+        import base64
+
+        return "\n".join(base64.b64encode(b).decode() for b in VOCAB)
+
+    def _format_chat(self, queue: int, messages: str, tools: str, add_generation_prompt: bool) -> str:
+        turns = [f"<|{m['role']}|>{m['content']}<|end|>" for m in json.loads(messages)]
+        return "<|begin|>" + "".join(turns) + ("<|assistant|>" if add_generation_prompt else "")
+
+    # ---- outputs ----
+
+    def _state(self, queue: int, embed: int) -> Any:
+        self._check_queue(queue)
+        self._check_owned(self.embeds, [embed])
+        if self.embeds[embed] is None:
+            raise refuse("INVALID_STATE", f"embed {embed} was never filled")
+        return self.embeds[embed]
+
+    def _get_next_dist(self, queue: int, embed: int, k: int, temperature: float) -> int:
+        best = self.model.next_token(self._state(queue, embed))
+        others = [t for t in range(97, 123) if t != best][: k - 1]
+        return self._future(([best, *others], [0.5] + [0.01] * len(others), 0.5 - 0.01 * len(others)))
+
+    def _get_logprobs(self, queue: int, embed: int, tokens: list[int]) -> int:
+        best = self.model.next_token(self._state(queue, embed))
+        return self._future([-0.5 if token == best else -5.0 for token in tokens])
+
+    def _create_sampler(self, config: SamplerConfig) -> int:
+        number = self._number()
+        self.samplers[number] = config
+        return number
+
+    def _destroy_sampler(self, number: int) -> None:
+        del self.samplers[number]
+
+    def _sample(self, queue: int, embed: int, sampler: int) -> int:
+        assert sampler in self.samplers
+        number = self._future(self.model.next_token(self._state(queue, embed)))
+        self.token_values[number] = self.futures[number]
+        return number
+
+    def _sample_constrained(self, queue: int, embed: int, sampler: int, recent: list[int], allowed: str) -> int:
+        """A repetition penalty is the distance to the last occurrence here: just something that depends on `recent`."""
+        context = self._state(queue, embed)
+        values = tuple((self._token_value(token), -1) for token in recent)
+        number = self._future(self.model.next_token(context + values))
+        self.token_values[number] = self.futures[number]
+        return number
+
+    _take_token = _take_dist = _take_logprobs = _take
+
+    def _source(self) -> tuple[str, str]:
+        raise AssertionError("tests call run_program")
+
+
+_INTERFACES = {
+    "core": "get_arg get_env send receive take_message set_result log now sleep wait take cancel available_models "
+    "available_traits get_model_info create_queue destroy_queue synchronize set_queue_priority usage",
+    "allocate": "alloc_kvpage dealloc_kvpage alloc_emb dealloc_emb copy_kvpage trim_kvpage",
+    "input_text": "embed_txt",
+    "forward": "forward",
+    "tokenize": "tokenize detokenize create_detokenizer push_tokens destroy_detokenizer get_vocabs format_chat",
+    "output_text": "get_next_dist take_dist get_logprobs take_logprobs",
+    "fused": "create_sampler destroy_sampler sample sample_constrained take_token",
+    "guest_source": "source",
+}
