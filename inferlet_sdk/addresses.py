@@ -1,7 +1,7 @@
 """Lists of pages, embeds and slots as small values that know ranges.
 
-A host call takes such a list as flat ranges (first, length, first, length, ...). `pages[2:5]` cuts, `a + b` joins, and no
-list of single numbers is built on the way.
+A host call takes such a list as flat ranges (first, length, first, length, ...). `pages[2:5]` cuts, `a + b` joins,
+and no list of single numbers is built on the way.
 """
 
 from __future__ import annotations

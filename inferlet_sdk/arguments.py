@@ -1,7 +1,7 @@
 """What an inferlet is started with: the `args` handle, and the parameters of `main` beyond it.
 
-`async def main(args, topic: str, points: int = 3)` takes `points=5`, `--points 5`, `--points=5` or plain words in order from
-the command line, and keyword arguments from the Python client (the environment entry "kwargs", JSON).
+`async def main(args, topic: str, points: int = 3)` takes `points=5`, `--points 5`, `--points=5` or plain words in
+order from the command line, and keyword arguments from the Python client (the environment entry "kwargs", JSON).
 """
 
 from __future__ import annotations

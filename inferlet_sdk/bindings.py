@@ -6,6 +6,9 @@ runs an inferlet natively) give one with `install`. Other modules say `bindings.
 
 from __future__ import annotations
 
+from importlib import import_module
+from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 
 INTERFACES = ("core", "allocate", "input_text", "forward", "tokenize", "output_text", "fused", "guest_source")
@@ -29,34 +32,17 @@ class _NoHostError(Exception):
     value: Any = None
 
 
-HostError: type[Exception]
+HostError: type[Exception] = _NoHostError
 """What a refused host call raises; `value` is the WIT record `error`."""
 
-core: Any
-allocate: Any
-input_text: Any
-forward: Any
-tokenize: Any
-output_text: Any
-fused: Any
-guest_source: Any
-
-try:
-    from componentize_py_types import Err as HostError  # type: ignore[import-not-found,no-redef]
-    from wit_world.imports import (  # type: ignore[import-not-found]
-        allocate,
-        core,
-        forward,
-        fused,
-        guest_source,
-        input_text,
-        output_text,
-        tokenize,
-    )
-except ImportError:
-    HostError = _NoHostError
-    for _name in INTERFACES:
-        globals()[_name] = _NoHost(_name)
+core: Any = _NoHost("core")
+allocate: Any = _NoHost("allocate")
+input_text: Any = _NoHost("input_text")
+forward: Any = _NoHost("forward")
+tokenize: Any = _NoHost("tokenize")
+output_text: Any = _NoHost("output_text")
+fused: Any = _NoHost("fused")
+guest_source: Any = _NoHost("guest_source")
 
 
 def install(host: Any, host_error: type[Exception]) -> None:
@@ -64,3 +50,13 @@ def install(host: Any, host_error: type[Exception]) -> None:
     for name in INTERFACES:
         globals()[name] = getattr(host, name)
     globals()["HostError"] = host_error
+
+
+def _install_generated() -> None:
+    """Inside the component: uses what componentize-py generated."""
+    interfaces = {name: import_module("wit_world.imports." + name) for name in INTERFACES}
+    install(SimpleNamespace(**interfaces), import_module("componentize_py_types").Err)
+
+
+if find_spec("wit_world") is not None:
+    _install_generated()

@@ -1,7 +1,7 @@
 """`Context`: a text that a model continues.
 
-It owns a queue, KV pages and embeds, and gives them back on `close` (or when the inferlet ends). For what it does not offer,
-`traits` has every call, and `queue`, `pages` and `tokens` are there to be used with them.
+It owns a queue, KV pages and embeds, and gives them back on `close` (or when the inferlet ends). For what it does not
+offer, `traits` has every call, and `queue`, `pages` and `tokens` are there to be used with them.
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ class Context:
         stop: StopConditions = None,
         run_ahead: bool = True,
     ) -> Generation:
-        """Continues the text: an asynchronous iterator over its pieces. Each piece is in the context once it is yielded.
+        """Continues the text: an asynchronous iterator over its pieces. Each piece is in the context once it is
+        yielded.
 
         Ends at a stop condition (see `stopping`; the model's stop tokens by default), after `max_tokens`, or when the
         model's context is full. Stop tokens and stop strings are neither emitted nor kept.
@@ -161,8 +162,7 @@ class Context:
     async def score(self, continuation: str | Sequence[int]) -> list[float]:
         """Log-probability of each token of a continuation, which is not appended."""
         sequence = self._settled()
-        is_text = isinstance(continuation, str)
-        tokens = traits.tokenize(self.queue, continuation) if is_text else list(continuation)  # type: ignore[arg-type]
+        tokens = traits.tokenize(self.queue, continuation) if isinstance(continuation, str) else continuation
         return await score_tokens(sequence, tokens)
 
     async def flush(self) -> None:

@@ -1,7 +1,8 @@
 """Chat messages in a context.
 
-A chat template renders whole conversations, and what it puts between two messages is its own affair. So each turn renders all
-messages anew and keeps the longest common token prefix: the context then holds exactly what the template says.
+A chat template renders whole conversations, and what it puts between two messages is its own affair. So each turn
+renders all messages anew and keeps the longest common token prefix: the context then holds exactly what the template
+says.
 """
 
 from __future__ import annotations

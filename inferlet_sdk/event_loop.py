@@ -1,8 +1,9 @@
 """An asyncio event loop whose selector is the host.
 
-A CPython guest has no threads, sockets or signals; all that it can wait for are futures of the host. So the loop is the one
-of the standard library, with a selector that suspends the whole guest in `core.wait` until one of these is done. Timers
-become one host future for the nearest. `asyncio.sleep`, `timeout`, `gather`, `TaskGroup`, `Queue` and so on work unchanged.
+A CPython guest has no threads, sockets or signals; all that it can wait for are futures of the host. So the loop is
+the one of the standard library, with a selector that suspends the whole guest in `core.wait` until one of these is
+done. Timers become one host future for the nearest. `asyncio.sleep`, `timeout`, `gather`, `TaskGroup`, `Queue` and so
+on work unchanged.
 
 One short cut keeps plain generation cheap: while nothing else is ready, timed or waiting in the loop, a task that waits
 for the host suspends the guest on the spot (`until_done`), without an asyncio future and a turn of the loop.
@@ -111,7 +112,7 @@ class HostEventLoop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None:
         """Nothing to wake: there are no other threads."""
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> NoReturn:
+    def run_in_executor(self, *_: Any) -> NoReturn:  # type: ignore[override]
         raise RuntimeError("an inferlet has no threads: call the function directly instead of to_thread or an executor")
 
     def run_until_complete(self, future: Any) -> Any:
@@ -162,7 +163,9 @@ async def until_any_done(numbers: Sequence[int]) -> list[int]:
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Result of a coroutine of this SDK in a program without asyncio. Such a coroutine never yields: it suspends the guest."""
+    """Result of a coroutine of this SDK in a program without asyncio. Such a coroutine never yields: it suspends the
+    guest.
+    """
     if asyncio._get_running_loop() is not None:
         coroutine.close()
         raise RuntimeError("inside `async def` use the asynchronous form: `await ...` or `async for ...`")

@@ -46,7 +46,9 @@ class HostFuture(Generic[T]):
         return self._result()
 
     def cancel(self) -> None:
-        """Forgets the future; what was issued still takes effect. Nothing happens if it is taken or cancelled already."""
+        """Forgets the future; what was issued still takes effect. Nothing happens if it is taken or cancelled
+        already.
+        """
         if self._taken:
             return
         self._taken, self._error = True, _cancelled()

@@ -1,13 +1,15 @@
 """Generating text token by token.
 
-Run-ahead (paper, section 7.4): the next step is issued with the token *reference* of the step before, whose value is still on
-its way, so the worker need not wait for the inferlet. What was computed past a stop is dropped again: afterwards the context
-holds exactly the tokens that were emitted, and the same tokens come out with run-ahead on or off.
+Run-ahead (paper, section 7.4): the next step is issued with the token *reference* of the step before, whose value is
+still on its way, so the worker need not wait for the inferlet. What was computed past a stop is dropped again:
+afterwards the context holds exactly the tokens that were emitted, and the same tokens come out with run-ahead on or
+off.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from inferlet_sdk import bindings, traits
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 class Generation:
     """An iterator over pieces of generated text: `async for`, or `for` in a program without asyncio.
 
-    `stop_reason` is None while it runs, then "stop" (a condition held), "length" (maximum reached) or "ended" (the context
-    was used for something else, or closed).
+    `stop_reason` is None while it runs, then "stop" (a condition held), "length" (maximum reached) or "ended" (the
+    context was used for something else, or closed).
     """
 
     def __init__(
@@ -66,10 +68,9 @@ class Generation:
 
     async def _next_piece(self) -> str | None:
         while self.stop_reason is None:
-            if self._left <= 0:
-                piece = self._finish("length")
-            else:
-                piece = self._accept(await self._source.next(self._left > 1))
+            # one token a turn; the room may be used up from the start
+            token = await self._source.next(self._left > 1) if self._left > 0 else None
+            piece = self._finish("length") if token is None else self._accept(token)
             if piece:
                 return piece
         return None
@@ -174,10 +175,8 @@ class _SampledTokens:
 
 
 def _forget(number: int) -> None:
-    try:
+    with suppress(bindings.HostError):  # taken already: its value was an error
         bindings.core.cancel(number)
-    except bindings.HostError:
-        pass  # taken already: its value was an error
 
 
 class _ChosenTokens:

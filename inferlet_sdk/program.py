@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import linecache
 import random
 import sys
@@ -73,7 +72,8 @@ def _set_result(value: Any) -> None:
         traits.set_result(value)
     except (TypeError, ValueError) as error:
         kind = type(value).__name__
-        raise UsageError(f"the result ({kind}) cannot be sent as JSON: {error}; return text, numbers, lists, dicts") from None
+        advice = "return text, numbers, lists and dicts"
+        raise UsageError(f"the result ({kind}) cannot be sent as JSON: {error}; {advice}") from None
 
 
 def _check_exit(code: Any) -> None:

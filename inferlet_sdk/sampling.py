@@ -1,7 +1,7 @@
 """How the next token is chosen.
 
-A `Sampler` works on the worker: only the token travels. Any function from a `Dist` to a token is a sampler too; it runs in
-the inferlet, which then waits for each distribution (no run-ahead).
+A `Sampler` works on the worker: only the token travels. Any function from a `Dist` to a token is a sampler too; it
+runs in the inferlet, which then waits for each distribution (no run-ahead).
 """
 
 from __future__ import annotations

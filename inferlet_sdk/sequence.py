@@ -1,8 +1,9 @@
 """A token sequence and its KV cache: the engine under `Context`.
 
-`tokens` are what the sequence holds. The keys and values of the first `computed` of them are stored; the others are pending
-and run at the next `flush`, together. The output embed holds the last hidden state of token `output_of - 1`; it is of use
-while `output_of == len(tokens)`. During run-ahead `computed` exceeds `len(tokens)`: `rewind` drops what is too much.
+`tokens` are what the sequence holds. The keys and values of the first `computed` of them are stored; the others are
+pending and run at the next `flush`, together. The output embed holds the last hidden state of token `output_of - 1`;
+it is of use while `output_of == len(tokens)`. During run-ahead `computed` exceeds `len(tokens)`: `rewind` drops what
+is too much.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from inferlet_sdk.errors import InvalidState
 from inferlet_sdk.page_table import PageTable
 
 MAX_CHUNK = 512
-"""Most tokens in one `forward`: bounds the embeds that a long prompt needs. The scheduler joins and splits them freely."""
+"""Most tokens in one `forward`: bounds the embeds that a long prompt needs. The scheduler joins and splits them
+freely.
+"""
 
 
 class TokenSequence:
@@ -79,7 +82,8 @@ class TokenSequence:
         self.computed = stop
 
     def step(self, token: int) -> None:
-        """Runs one token, which may be a token reference, and keeps its output. Raw host calls: this is the hot path."""
+        """Runs one token, which may be a token reference, and keeps its output. Raw host calls: this is the hot path.
+        """
         position = self.computed
         if position >= self.pages.capacity:
             self.pages.reserve(position + 1)

@@ -1,8 +1,8 @@
 """A host for tests of the SDK: every function of the WIT world, executed at once in issue order, on a toy model.
 
-It keeps books as the real host does: unknown addresses, full pages, unfilled embeds and double frees are refused. The model
-sees (token, position) pairs in the slots that a query attends to, and its next token depends on all of them, so a wrong
-page, slot or position changes what comes out. `next_token` replaces it by a script.
+It keeps books as the real host does: unknown addresses, full pages, unfilled embeds and double frees are refused. The
+model sees (token, position) pairs in the slots that a query attends to, and its next token depends on all of them, so
+a wrong page, slot or position changes what comes out. `next_token` replaces it by a script.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ class Model:
 
 
 class FakeHost:
-    """One inferlet's view of the host. `sent`, `result`, `logs` and `calls` tell what it did; `inbox` is what it receives."""
+    """One inferlet's view of the host. `sent`, `result`, `logs` and `calls` tell what it did; `inbox` is what it
+    receives.
+    """
 
     def __init__(self, argv: Sequence[str] = (), environment: dict[str, str] | None = None, **model: Any) -> None:
         self.model = Model(**model)

@@ -21,7 +21,9 @@ def create_sampler(
     presence_penalty: float = 0.0,
     seed: int | None = None,
 ) -> int:
-    """A sampler for `sample`. Temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 keep all tokens; 1, 0, 0: no penalties."""
+    """A sampler for `sample`. Temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 keep all tokens; 1, 0, 0: no
+    penalties.
+    """
     config = bindings.fused.SamplerConfig(
         temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty, seed
     )
@@ -41,7 +43,9 @@ def sample(queue: int, embed: int, sampler: int) -> TokenFuture:
 def sample_constrained(
     queue: int, embed: int, sampler: int, recent: Sequence[int | TokenFuture] = (), allowed: bytes = b""
 ) -> TokenFuture:
-    """`sample` with penalties over `recent` tokens, and only of tokens whose bit is set in `allowed` (lowest bit first)."""
+    """`sample` with penalties over `recent` tokens, and only of tokens whose bit is set in `allowed` (lowest bit
+    first).
+    """
     mask = base64.b64encode(allowed).decode()
     number = call(bindings.fused.sample_constrained, queue, embed, sampler, token_ids(recent), mask)
     return TokenFuture(number, bindings.fused.take_token)

@@ -48,6 +48,9 @@ def format_chat(
     tools: Sequence[Mapping[str, Any]] = (),
     add_generation_prompt: bool = True,
 ) -> str:
-    """Renders the model's chat template. `messages`: mappings with "role" and "content". Unsupported without a template."""
+    """Renders the model's chat template. `messages`: mappings with "role" and "content". Unsupported without a
+    template.
+    """
     tools_json = json.dumps(list(tools)) if tools else ""
-    return str(call(bindings.tokenize.format_chat, queue, json.dumps(list(messages)), tools_json, add_generation_prompt))
+    return str(call(bindings.tokenize.format_chat, queue, json.dumps(list(messages)), tools_json,
+    add_generation_prompt))
