@@ -52,6 +52,10 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(test(), 2 * DEADLINE))
 
 
+def refuse(wave: RunWave) -> WaveDone:
+    raise AssertionError("only builds batches")
+
+
 async def ask(client: InferenceClient, *waves: RunWave) -> list[WaveDone]:
     """Sends all waves at once and waits for their answers."""
     answers: asyncio.Queue[WaveDone] = asyncio.Queue()
@@ -92,7 +96,7 @@ def test_a_worker_process_serves_and_leaves_nothing_behind(checkpoint: Path, tmp
         assert ready.models[0].tokenizer == (checkpoint / "tokenizer.json").read_bytes()
         assert ready.models[0].tokenizer_config["eos_token"] == "<|end|>"
         assert list(tmp_path.iterdir())
-        embed, forward = Driver(lambda wave: pytest.fail(), "model").forward_batch([Extend(Keys(), [1, 2, 3])])
+        embed, forward = Driver(refuse, "model").forward_batch([Extend(Keys(), [1, 2, 3])])
         wave = RunWave(1, "model", (embed, forward, sample_batch(ints([514]))))
         answers = await ask(client, wave, RunWave(2, "model", ()))
         assert [answer.wave for answer in answers] == [1, 2]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import make_checkpoint
-from worker_batches import Driver, Extend, Keys, ints
+from worker_batches import Driver, Extend, Keys, indptr, ints
 
 from pie_inference.config import WorkerConfig
-from pie_inference.errors import CheckpointError
-from pie_inference.protocol import CopySlots, Failure, Forward, RunWave
+from pie_inference.protocol import CopySlots, EmbedText, Forward, ScoreTokens
 from pie_inference.worker import Worker
 
 VOCAB = 272
@@ -52,7 +51,8 @@ class Oracle:
 
         make_checkpoint(folder, **shape)
         self.worker = Worker(WorkerConfig(folder, "model", dtype="float32", pages=256, embeds=2048))
-        self.reference = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+        self.reference = model.eval()
 
     def driver(self) -> Driver:
         return Driver(self.worker.run, "model")
@@ -63,7 +63,8 @@ class Oracle:
         """Log-probabilities [len(tokens), vocab] of the reference; `visible` replaces the causal rule."""
         mask = None
         if visible is not None:
-            mask = torch.zeros(1, 1, *visible.shape).masked_fill_(torch.from_numpy(~visible), torch.finfo(torch.float32).min)
+            hidden = torch.from_numpy(~visible)
+            mask = torch.zeros(1, 1, *visible.shape).masked_fill_(hidden, torch.finfo(torch.float32).min)
         with torch.inference_mode():
             output = self.reference(
                 torch.tensor([list(tokens)]),
@@ -82,8 +83,8 @@ def assert_close(actual: np.ndarray, expected: np.ndarray) -> None:
 
 
 @pytest.fixture(scope="module")
-def oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
-    yield Oracle(tmp_path_factory.mktemp("model"))
+def oracle(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
+    return Oracle(tmp_path_factory.mktemp("model"))
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -102,31 +103,18 @@ def test_prefill_and_decode_equal_the_reference(name: str, tmp_path: Path) -> No
 def test_a_split_prefill_equals_a_whole_one(oracle: Oracle, cuts: tuple[int, ...]) -> None:
     tokens, keys, driver = random_tokens(140, 1), Keys(), oracle.driver()
     edges = [0, *cuts, len(tokens)]
-    parts = [
-        driver.logprobs(Extend(keys, tokens[a:b]), vocab_size=VOCAB)[0] for a, b in zip(edges, edges[1:], strict=False)
-    ]
+    parts = [driver.logprobs(Extend(keys, tokens[a:b]), vocab_size=VOCAB)[0] for a, b in pairwise(edges)]
     assert_close(np.concatenate(parts), oracle.expected(tokens))
 
 
 def test_prefill_split_within_one_batch(oracle: Oracle) -> None:
     """Keys are written before any attention runs, so a second command may continue the first in the same batch."""
     tokens, driver = random_tokens(40, 2), oracle.driver()
-    first = Keys()
-    embed, forward = driver.forward_batch([Extend(first, tokens[:25])])
-    driver.run(embed)
-    second = first.fork()
-    _, later = driver.forward_batch([Extend(second, tokens[25:])])
-    del embed
-    merged = driver.forward_batch([])  # nothing new: the two sequences are put together below
-    assert len(merged[1].q_embeds) == 0
-    both = join(forward, later)
-    rows = ints(range(40))
-    from worker_batches import indptr
-
-    from pie_inference.protocol import EmbedText, ScoreTokens
-
+    keys, rows = Keys(), ints(range(40))
+    _, first = driver.forward_batch([Extend(keys, tokens[:25])])
+    _, second = driver.forward_batch([Extend(keys, tokens[25:])])
     score = ScoreTokens(rows + driver.outputs, indptr([VOCAB] * 40), ints(list(range(VOCAB)) * 40))
-    *_, result = driver.run(EmbedText(rows, ints(tokens)), both, score)
+    *_, result = driver.run(EmbedText(rows, ints(tokens)), join(first, second), score)
     assert_close(result.logprobs.reshape(40, VOCAB), oracle.expected(tokens))  # type: ignore[union-attr]
 
 
@@ -243,5 +231,3 @@ def test_bfloat16_is_near_float32(tmp_path: Path) -> None:
     [actual] = Driver(worker.run, "model").logprobs(Extend(Keys(), tokens), vocab_size=VOCAB)
     error = np.abs(np.exp(actual) - np.exp(oracle.expected(tokens))).sum(-1).mean()
     assert error < 0.1  # of a total of 2 for distributions without overlap
-
-

@@ -2,7 +2,7 @@
 
 Theory. ZeroMQ tells events through a descriptor that is edge-triggered: it becomes readable once when *something*
 may have changed, and not again for what was left undone. So after the descriptor fires, and after every send or
-receive, the socket is read until it has nothing, and the event state is asked for once more.
+receive, and once at first, the socket is read until its event state says that it has nothing.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class Connection:
         self._socket.bind(endpoint)
         self._loop.add_reader(self._socket.fileno(), self._pump)
         self._loop.add_reader(self._monitor.fileno(), self._pump_monitor)
+        self._pump()  # a socket that was never found empty tells nothing
+        self._pump_monitor()
 
     def _configure(self) -> None:
         for option, value in (

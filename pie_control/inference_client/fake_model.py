@@ -53,6 +53,11 @@ def mix(values: Array) -> Hashes:
     return z ^ (z >> np.uint64(31))
 
 
+def hash_key(inputs: Hashes, positions: Array) -> Hashes:
+    """What a KV slot holds. Mixing positions twice keeps token n at position n from cancelling out."""
+    return mix(inputs ^ mix(mix(positions)))
+
+
 class FilledArray:
     """Numbers that must be written before they are read."""
 
@@ -165,7 +170,7 @@ class FakeModel:
         return resolved
 
     def _forward(self, batch: Forward) -> None:
-        self._slots.write(batch.q_slots, mix(self._embeds.read(batch.q_embeds) ^ mix(batch.q_positions)))
+        self._slots.write(batch.q_slots, hash_key(self._embeds.read(batch.q_embeds), batch.q_positions))
         outputs = [self._attend(batch, n) for n in range(len(batch.q_indptr) - 1)]
         self._embeds.write(batch.out_embeds, np.concatenate([np.zeros(0, np.uint64), *outputs])[batch.out_rows])
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from pie_control.errors import WorkerUnavailable
 from pie_inference.protocol import PROTOCOL_VERSION, Ready, RunWave, WaveDone
@@ -54,15 +56,17 @@ class InProcessClient:
 
     def _run_inline(self, wave: RunWave, epoch: int) -> None:
         if epoch == self._epoch:
-            self._deliver(self._model.run(wave), epoch)
+            self._outcome(wave, epoch)()
 
     def _run_on_thread(self, wave: RunWave, loop: asyncio.AbstractEventLoop, epoch: int) -> None:
+        loop.call_soon_threadsafe(self._outcome(wave, epoch))
+
+    def _outcome(self, wave: RunWave, epoch: int) -> Callable[[], None]:
+        """Runs a wave; what is then to do on the loop's thread."""
         try:
-            done = self._model.run(wave)
+            return partial(self._deliver, self._model.run(wave), epoch)
         except Exception as error:
-            loop.call_soon_threadsafe(self._lose, f"{type(error).__name__}: {error}", epoch)
-        else:
-            loop.call_soon_threadsafe(self._deliver, done, epoch)
+            return partial(self._lose, f"{type(error).__name__}: {error}", epoch)
 
     def _deliver(self, done: WaveDone, epoch: int) -> None:
         if epoch == self._epoch:
