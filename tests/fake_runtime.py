@@ -1,6 +1,6 @@
 """A runtime without WebAssembly and without a worker: its programs are coroutines of this file.
 
-The HTTP server and the clients see the interface of `pie_control.http_server.host`, with the mailboxes of real inferlets.
+The HTTP server and the clients see the interface of `pie_control.http_server.host`; mailboxes are the real ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any
 from pie_control.config import InferletLimits
 from pie_control.errors import BadProgram, Conflict, UnknownName
 from pie_control.http_server.host import Listener
-from pie_control.http_server.server import HttpServer, bind
+from pie_control.http_server.listening import bind
+from pie_control.http_server.server import HttpServer
 from pie_control.inferlets.events import Ended, LogLine
 from pie_control.inferlets.inferlet import InferletInfo
 from pie_control.inferlets.mailbox import Inbox, Outbox

@@ -13,6 +13,7 @@ from typing import Any, Self
 from pie_control.config import DEFAULT_HOST, DEFAULT_PORT
 from pie_control.errors import BadRequest
 from pie_control.http_server import messages as wire
+from pie_control.inferlets.events import LogLine
 
 from .connection import Connection, ServerUnavailable, error_of
 from .running import Running
@@ -136,6 +137,19 @@ class Client:
     async def inferlets(self) -> list[dict[str, Any]]:
         """Running and recently ended inferlets: id, program, program_name, status, created, ended, ..."""
         return await self._list(wire.Inferlets)
+
+    async def inferlet(self, inferlet: str) -> dict[str, Any]:
+        """One inferlet, as in `inferlets`; raises UnknownName."""
+        value: dict[str, Any] = await self._session.request(wire.Inferlet, inferlet=inferlet)
+        return value
+
+    async def logs(self, inferlet: str) -> tuple[LogLine, ...]:
+        """The log of any inferlet; raises UnknownName."""
+        return await self._session.logs(inferlet)
+
+    async def terminate(self, inferlet: str) -> None:
+        """Ends any inferlet; raises UnknownName."""
+        await self._session.terminate(inferlet)
 
     async def models(self) -> list[dict[str, Any]]:
         """Models: name, traits, page_size, max_context, ..."""

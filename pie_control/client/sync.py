@@ -143,6 +143,18 @@ class SyncClient:
         """As `Client.inferlets`."""
         return self._call(self._client.inferlets())
 
+    def inferlet(self, inferlet: str) -> dict[str, Any]:
+        """As `Client.inferlet`."""
+        return self._call(self._client.inferlet(inferlet))
+
+    def logs(self, inferlet: str) -> tuple[LogLine, ...]:
+        """As `Client.logs`."""
+        return self._call(self._client.logs(inferlet))
+
+    def terminate(self, inferlet: str) -> None:
+        """As `Client.terminate`."""
+        self._call(self._client.terminate(inferlet))
+
     def models(self) -> list[dict[str, Any]]:
         """As `Client.models`."""
         return self._call(self._client.models())

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 
 import uvicorn
 
-from pie_control.errors import ConfigError
-
 from .app import create_app
 from .host import InferletHost
 
@@ -23,21 +21,6 @@ class _Uvicorn(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield  # the command line decides what a signal means
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; raises ConfigError. To be had before anything slow starts: a taken port is told at once."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(1024)
-    except (OSError, OverflowError) as error:
-        listener.close()
-        raise ConfigError(f"cannot listen on {host}:{port}: {error}; choose another --host or --port") from None
-    listener.setblocking(False)
-    return listener
 
 
 class HttpServer:

@@ -1,0 +1,109 @@
+"""The command `pie`. Commands import what they need when they run, so that `pie --help` is quick."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import Protocol
+
+from pie_control.errors import InferletEnded, PieError
+
+from . import launch, list, logs, models, run, serve, stop
+
+FAILED = 1
+MISUSED = 2
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+class Command(Protocol):
+    """One module of this package."""
+
+    HELP: str
+    EXAMPLES: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+
+    def execute(self, options: argparse.Namespace) -> int:
+        """Runs the command and returns the exit code."""
+
+
+COMMANDS: dict[str, Command] = {
+    "run": run,
+    "serve": serve,
+    "launch": launch,
+    "list": list,
+    "logs": logs,
+    "stop": stop,
+    "models": models,
+}
+
+EPILOG = """exit codes: 0 success, 1 the inferlet failed, 2 wrong use or no server, 130 interrupted
+
+`pie COMMAND --help` shows the options of a command."""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="pie",
+        description="Programmable LLM serving: run small programs (inferlets) beside the model.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, command in COMMANDS.items():
+        sub = commands.add_parser(
+            name,
+            help=command.HELP,
+            description=command.HELP,
+            epilog="examples:\n" + command.EXAMPLES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.add_arguments(sub)
+        sub.set_defaults(execute=command.execute)
+    return parser
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Options of a command line; what stands behind `--` is left to the inferlet, as `program_arguments`."""
+    ours, dashes, theirs = _split(arguments)
+    options = make_parser().parse_args(ours)
+    if dashes and not hasattr(options, "program"):
+        raise SystemExit("pie: only `run` and `launch` take arguments behind `--`")
+    options.program_arguments = [*getattr(options, "arguments", []), *theirs]
+    return options
+
+
+def _split(arguments: Sequence[str]) -> tuple[Sequence[str], bool, Sequence[str]]:
+    if "--" not in arguments:
+        return arguments, False, []
+    at = arguments.index("--")
+    return arguments[:at], True, arguments[at + 1 :]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    try:
+        options = parse(sys.argv[1:] if arguments is None else arguments)
+        code: int = options.execute(options)
+        sys.stdout.flush()
+        return code
+    except InferletEnded as ended:
+        return _complain(ended.message or ended.status, FAILED)
+    except PieError as error:
+        return _complain(str(error), MISUSED)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone; the interpreter must not complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+
+
+def _complain(message: str, code: int) -> int:
+    print(f"pie: {message}", file=sys.stderr)
+    return code

@@ -1,0 +1,36 @@
+"""What FILE|NAME on the command line means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pie_control.errors import UnknownName
+
+from .server_options import examples_folder
+
+MIN_PREFIX = 8
+
+
+def find_program(reference: str, known: Sequence[tuple[str, str]]) -> Path | str:
+    """A file, a program that the server knows (`known`: hash and name of each), or a bundled example, in this order."""
+    path = Path(reference).expanduser()
+    if path.is_file():
+        return path
+    if path.suffix in (".py", ".wasm") or "/" in reference:
+        raise UnknownName(f"there is no file {reference}")
+    if any(reference == name or _is_prefix(reference, hash) for hash, name in known):
+        return reference
+    example = examples_folder() / reference / f"{reference}.py"
+    if example.is_file():
+        return example
+    raise UnknownName(f"{reference!r} is no file, no program of the server and no example{_examples()}")
+
+
+def _is_prefix(reference: str, hash: str) -> bool:
+    return len(reference) >= MIN_PREFIX and hash.startswith(reference)
+
+
+def _examples() -> str:
+    names = sorted(path.stem for path in examples_folder().glob("*/*.py") if path.stem == path.parent.name)
+    return f" (examples are: {', '.join(names)})" if names else ""

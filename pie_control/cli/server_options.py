@@ -1,0 +1,56 @@
+"""Options that several commands share: which server, and the settings of an own one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from pie_control.config import DEFAULT_HOST, DEFAULT_PORT, ServerConfig, build_config, settings
+
+DEFAULT_SERVER = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
+
+
+def add_server(parser: argparse.ArgumentParser) -> None:
+    """`--server`."""
+    parser.add_argument(
+        "--server", metavar="URL", help=f"address of the server (default: $PIE_SERVER or {DEFAULT_SERVER})"
+    )
+
+
+def server_of(options: argparse.Namespace) -> str | None:
+    """The server that the user named, by option or environment."""
+    return options.server or os.environ.get("PIE_SERVER") or None
+
+
+def add_settings(parser: argparse.ArgumentParser, without: tuple[str, ...] = ()) -> None:
+    """One option for each setting of a server."""
+    group = parser.add_argument_group(
+        "settings of the server", "also as environment variables: PIE_MODEL, PIE_MAX_PAGES, ..."
+    )
+    for setting in settings():
+        if setting.name in without:
+            continue
+        choices = setting.metadata["choices"]
+        default = f" (default: {setting.default})" if setting.default not in ("", 0) else ""
+        group.add_argument(
+            f"--{setting.name.replace('_', '-')}",
+            metavar="|".join(choices) if choices else type(setting.default).__name__.upper(),
+            help=(setting.metadata["help"] + default).replace("%", "%%"),
+        )
+
+
+def given_settings(options: argparse.Namespace) -> dict[str, object]:
+    """The settings that the command line names."""
+    values = {setting.name: getattr(options, setting.name, None) for setting in settings()}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def config_of(options: argparse.Namespace) -> ServerConfig:
+    """The configuration of an own server; raises ConfigError."""
+    return build_config(given_settings(options), os.environ).resolved()
+
+
+def examples_folder() -> Path:
+    """Where the bundled examples are, in a checkout of the repository."""
+    return Path(__file__).resolve().parents[2] / "examples" / "inferlets"

@@ -1,0 +1,12 @@
+"""Plain tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def format_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Rows under their headings, columns aligned to the left."""
+    lines = [columns, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(columns))]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)

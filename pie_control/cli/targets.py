@@ -1,0 +1,86 @@
+"""Where `pie run` runs its inferlet: on a server, or in a runtime of its own without any network."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from pie_control.client.running import Running
+
+from .programs import find_program
+
+if TYPE_CHECKING:
+    from pie_control.client import Client
+    from pie_control.config import ServerConfig
+    from pie_control.http_server.host import InferletHost
+    from pie_control.inferlets.events import LogLine
+
+
+class Target(Protocol):
+    """Something that runs programs."""
+
+    async def launch(self, program: str, arguments: Sequence[str]) -> Running:
+        """Starts an inferlet of FILE|NAME; its events include log lines."""
+
+
+class ServerTarget:
+    """A server somewhere."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def launch(self, program: str, arguments: Sequence[str]) -> Running:
+        known = [(each["program"], each["name"]) for each in await self._client.programs()]
+        found = find_program(program, known)
+        reference = await self._client.upload(found) if isinstance(found, Path) else found
+        return await self._client.launch(reference, *arguments, logs=True)
+
+
+class RuntimeTarget:
+    """A runtime in this process; is the `Link` of its inferlets."""
+
+    def __init__(self, runtime: InferletHost) -> None:
+        self._runtime = runtime
+
+    async def launch(self, program: str, arguments: Sequence[str]) -> Running:
+        found = find_program(program, [(each.program, each.name) for each in self._runtime.programs()])
+        if isinstance(found, Path):
+            found = (await self._runtime.upload(found.read_bytes(), found.stem)).program
+        running = Running("", self)
+        inferlet = await self._runtime.launch(found, arguments, listener=running.deliver)
+        running.id = inferlet.id
+        return running
+
+    async def send(self, inferlet: str, text: str) -> None:
+        self._runtime.inferlet(inferlet).send(text)
+
+    async def terminate(self, inferlet: str) -> None:
+        self._runtime.terminate(inferlet, "terminated by its client")
+
+    async def logs(self, inferlet: str) -> tuple[LogLine, ...]:
+        return self._runtime.inferlet(inferlet).logs()
+
+
+@contextlib.asynccontextmanager
+async def server(url: str) -> AsyncIterator[Target]:
+    """A running server; raises ServerUnavailable."""
+    from pie_control.client import Client
+
+    async with Client(url) as client:
+        yield ServerTarget(client)
+
+
+@contextlib.asynccontextmanager
+async def own_runtime(config: ServerConfig) -> AsyncIterator[Target]:
+    """A runtime with its worker, ended at the end; raises WorkerUnavailable."""
+    from pie_control.runtime import Runtime
+
+    runtime = Runtime(config)
+    try:
+        await runtime.start()
+        yield RuntimeTarget(runtime)
+    finally:
+        await asyncio.shield(runtime.close())

@@ -1,0 +1,22 @@
+"""The listening socket, apart from what answers on it: to be had before anything slow is imported or started."""
+
+from __future__ import annotations
+
+import socket
+
+from pie_control.errors import ConfigError
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; raises ConfigError if the address cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(1024)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise ConfigError(f"cannot listen on {host}:{port}: {error}; choose another --host or --port") from None
+    listener.setblocking(False)
+    return listener
