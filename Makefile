@@ -1,0 +1,46 @@
+# make demo    runs an inferlet on the demo model; the first time it sets up .venv
+# make test    runs all checks and tests
+# make serve   starts a server on the demo model
+# make clean   removes .venv and caches
+
+PYTHON ?= python3
+VENV ?= .venv
+DEMO ?= hello
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+INSTALLED := $(VENV)/.installed
+INSTALLED_DEV := $(VENV)/.installed-dev
+
+.PHONY: demo test serve clean
+.DELETE_ON_ERROR:
+
+demo: $(INSTALLED)
+	@$(BIN)/pie run $(DEMO)
+
+serve: $(INSTALLED)
+	@$(BIN)/pie serve
+
+test: $(INSTALLED_DEV)
+	@PATH="$(abspath $(BIN)):$$PATH" scripts/test
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; set PYTHON=... if it has another name than $(PYTHON)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "Python's venv module is missing: apt-get install python3-venv (on Debian and Ubuntu)" >&2; exit 1; }
+	@echo "creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing into $(VENV) (some minutes the first time)"
+	@$(PIP) --editable .
+	@touch $@
+
+$(INSTALLED_DEV): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing into $(VENV) with what the tests need (some minutes the first time)"
+	@$(PIP) --editable '.[dev]'
+	@touch $@ $(INSTALLED)
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
