@@ -306,6 +306,8 @@ def _append_interval(intervals: list[Range], start: int, stop: int) -> None:
 
 def join_intervals(left: Sequence[Range], right: Sequence[Range]) -> tuple[Range, ...]:
     """One sequence of intervals; adjoining ones become one."""
+    if len(left) == 1 == len(right) and left[0][1] == right[0][0]:
+        return ((left[0][0], right[0][1]),)
     joined = list(left)
     for start, stop in right:
         _append_interval(joined, start, stop)

@@ -18,12 +18,14 @@ from pie_control.resources.quotas import Quota, Usage, check_quota
 from pie_control.resources.ranges import Range, parse_ranges
 from pie_inference.protocol import ModelDescription
 
-from . import issue_forward, issue_input, issue_output
 from .commands import AllocateCommand, Command, SynchronizeCommand, TokenSource
 from .hazards import MAX_QUEUE, make_stamp
+from .issue_forward import copy_slots, forward, trim_pages
+from .issue_input import embed_text
+from .issue_output import next_dist, sample, score_tokens
 from .memory import Memory
 from .queues import Backlog, CommandQueue
-from .values import SamplingParams, again
+from .values import again
 
 REMEMBERED_TOKENS = 4096
 """Sampled tokens per inferlet that can still be named by a token reference after they were delivered."""
@@ -84,34 +86,31 @@ class Account:
 
     def synchronize(self, queue: int, future: int, now: float) -> None:
         """The future is done when all commands issued to the queue before have taken effect."""
-        found = self.find_queue(queue)
-        self.check_room(future)
+        found = self.queue_for_command(queue, future)
         self.enqueue(found, SynchronizeCommand(self, self.next_seq(), 0, future), now)
 
     # ---- memory ----
 
     def alloc_pages(self, queue: int, count: int, now: float) -> int:
         """First of `count` consecutive page addresses. Raises QuotaExceeded, Exhausted (more than the pool)."""
-        found = self.find_queue(queue)
+        found = self.queue_for_command(queue)
         self._check_count(count, "pages")
         self.shared.memory.check_size(count, True)
         check_quota(self.pages.owned, count, self.shared.quota.pages, "KV pages", "free some first")
-        self.check_room()
         seq = self.next_seq()
         first = self.pages.allocate(count, make_stamp(seq, queue))
-        self.enqueue(found, AllocateCommand(self, seq, True, first, count), now)
+        self.enqueue(found, AllocateCommand(self, seq, 0, None, True, first, count), now)
         return first
 
     def alloc_embeds(self, queue: int, count: int, now: float) -> int:
         """First of `count` consecutive embed addresses. Raises QuotaExceeded, Exhausted (more than the pool)."""
-        found = self.find_queue(queue)
+        found = self.queue_for_command(queue)
         self._check_count(count, "embeds")
         self.shared.memory.check_size(count, False)
         check_quota(self.embeds.owned, count, self.shared.quota.embeds, "embeds", "free some first")
-        self.check_room()
         seq = self.next_seq()
         first = self.embeds.allocate(count, make_stamp(seq, queue))
-        self.enqueue(found, AllocateCommand(self, seq, False, first, count), now)
+        self.enqueue(found, AllocateCommand(self, seq, 0, None, False, first, count), now)
         return first
 
     def dealloc_pages(self, queue: int, ranges: Sequence[int], now: float) -> None:
@@ -147,58 +146,15 @@ class Account:
         """Physical pages or embeds that ending this inferlet gives back."""
         return self.pages.bound if pages else self.embeds.bound
 
-    # ---- commands ----
+    # ---- commands: see the modules issue_input, issue_forward and issue_output ----
 
-    def embed_text(
-        self, queue: int, tokens: Sequence[int], positions: Sequence[int], embeds: Sequence[int], now: float
-    ) -> None:
-        """Fills embeds from tokens (or token references) at positions; three lists of one length, embeds as ranges."""
-        issue_input.embed_text(self, queue, tokens, positions, embeds, now)
-
-    def forward(
-        self,
-        queue: int,
-        context: Sequence[int],
-        inputs: Sequence[int],
-        output_pages: Sequence[int],
-        output_embeds: Sequence[int],
-        now: float,
-    ) -> None:
-        """Runs the Transformer over the inputs (forward.wit). All four are ranges."""
-        issue_forward.forward(self, queue, context, inputs, output_pages, output_embeds, now)
-
-    def copy_slots(self, queue: int, source: Sequence[int], target: Sequence[int], now: float) -> None:
-        """Copies tokens from slots to slots (page * page_size + offset, as ranges)."""
-        issue_forward.copy_slots(self, queue, source, target, now)
-
-    def trim_pages(self, queue: int, ranges: Sequence[int], keep: int, now: float) -> None:
-        """Keeps the first `keep` slots of the pages, counted along the list."""
-        issue_forward.trim_pages(self, queue, ranges, keep)
-
-    def sample(
-        self,
-        queue: int,
-        embed: int,
-        params: SamplingParams,
-        uniform: float,
-        future: int,
-        now: float,
-        recent: Sequence[int] = (),
-        allowed: bytes | None = None,
-    ) -> None:
-        """Samples a token at an output embed; the future gets TokenValue and is a token reference at once.
-
-        `uniform` in [0, 1) is all the randomness; `allowed` has ceil(vocab_size / 8) bytes, lowest bit first.
-        """
-        issue_output.sample(self, queue, embed, params, uniform, future, now, recent, allowed)
-
-    def next_dist(self, queue: int, embed: int, k: int, temperature: float, future: int, now: float) -> None:
-        """The `k` most probable next tokens (0: 256, or fewer where the model gives fewer); the future gets Dist."""
-        issue_output.next_dist(self, queue, embed, k, temperature, future, now)
-
-    def score_tokens(self, queue: int, embed: int, tokens: Sequence[int], future: int, now: float) -> None:
-        """Log-probabilities of tokens; the future gets Logprobs."""
-        issue_output.score_tokens(self, queue, embed, tokens, future, now)
+    embed_text = embed_text
+    forward = forward
+    copy_slots = copy_slots
+    trim_pages = trim_pages
+    sample = sample
+    next_dist = next_dist
+    score_tokens = score_tokens
 
     def usage(self) -> Usage:
         return Usage(self.pages.owned, self.embeds.owned, len(self.queues), self.waiting, len(self.futures))
@@ -214,15 +170,17 @@ class Account:
             raise NotFound(f"queue {queue} does not exist; create-queue gives queues")
         return found
 
-    def check_room(self, future: int | None = None) -> None:
-        """Raises QuotaExceeded if no further command (or future) may wait."""
+    def queue_for_command(self, queue: int, future: int | None = None) -> CommandQueue:
+        """The queue, if a further command (with a future) may wait. Raises as `find_queue`, and QuotaExceeded."""
+        found = self.find_queue(queue)
         quota = self.shared.quota
         if self.waiting >= quota.commands:
-            check_quota(self.waiting, 1, quota.commands, "commands that wait", "wait for results before issuing more")
+            check_quota(self.waiting, 1, quota.commands, "waiting commands", "wait for results before issuing more")
         if future is not None:
             assert future not in self.futures, f"future {future} is in use"
             if len(self.futures) >= quota.futures:
                 check_quota(len(self.futures), 1, quota.futures, "futures", "wait for some of them first")
+        return found
 
     def next_seq(self) -> int:
         self.backlog.issued += 1

@@ -6,9 +6,9 @@ Everything is gathered in typed arrays and turned into numpy arrays once per bat
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,32 +19,30 @@ from pie_inference.protocol import CopySlots, EmbedText, NextDist, Sample, Score
 from .commands import CopyCommand, DistCommand, EmbedCommand, SampleCommand, ScoreCommand, with_literals
 from .queues import CommandQueue
 
-C = TypeVar("C")
 
-
-class WriteSets(Generic[C]):
+class WrittenEmbeds:
     """What commands of each queue write in this batch; sets are built only for queues with several commands in it."""
 
     def __init__(self) -> None:
-        self._first: dict[CommandQueue, C] = {}
-        self._written: dict[CommandQueue, set[int]] = {}
+        self._first: dict[CommandQueue, Sequence[Range]] = {}
+        self._sets: dict[CommandQueue, set[int]] = {}
 
-    def earlier(self, queue: CommandQueue) -> C | None:
-        return self._first.get(queue)
+    def disjoint(self, queue: CommandQueue, *touched: Sequence[Range]) -> bool:
+        """Whether no earlier command of the queue in this batch writes one of the embeds."""
+        first = self._first.get(queue)
+        if first is None:
+            return True
+        written = self._sets.setdefault(queue, set(addresses(first)))
+        return all(written.isdisjoint(addresses(ranges)) for ranges in touched)
 
-    def note(self, queue: CommandQueue, command: C, writes: Iterable[int]) -> None:
-        if queue in self._written:
-            self._written[queue].update(writes)
+    def note(self, queue: CommandQueue, ranges: Sequence[Range]) -> None:
+        if queue in self._sets:
+            self._sets[queue].update(addresses(ranges))
         else:
-            self._first[queue] = command
-
-    def written(self, queue: CommandQueue, by_first: Iterable[int]) -> set[int]:
-        if queue not in self._written:
-            self._written[queue] = set(by_first)
-        return self._written[queue]
+            self._first[queue] = ranges
 
 
-def addresses(ranges: Iterable[Range]) -> Iterator[int]:
+def addresses(ranges: Sequence[Range]) -> Iterator[int]:
     return chain.from_iterable(range(first, last) for first, last in ranges)
 
 
@@ -86,19 +84,16 @@ class EmbedBatch:
 
     def __init__(self) -> None:
         self.commands: list[EmbedCommand] = []
-        self._writes: WriteSets[EmbedCommand] = WriteSets()
+        self._written = WrittenEmbeds()
         self._embeds: array[int] = array("i")
         self._tokens: array[int] = array("i")
 
     def admits(self, queue: CommandQueue, command: EmbedCommand) -> bool:
         """No embed is written twice."""
-        earlier = self._writes.earlier(queue)
-        if earlier is None:
-            return True
-        return self._writes.written(queue, addresses(earlier.embeds)).isdisjoint(addresses(command.embeds))
+        return self._written.disjoint(queue, command.embeds)
 
     def add(self, queue: CommandQueue, command: EmbedCommand) -> None:
-        self._writes.note(queue, command, addresses(command.embeds))
+        self._written.note(queue, command.embeds)
         self.commands.append(command)
         physical = command.account.embeds.physical
         for first, last in command.embeds:
@@ -130,7 +125,8 @@ class SampleBatch:
 
     def admits(self, queue: CommandQueue, command: SampleCommand) -> bool:
         """A reference to a token of this very batch has no slot to read yet."""
-        return not any(source.wave == self._wave for _, source in command.references)
+        references = command.references
+        return not references or all(source.wave != self._wave for _, source in references)
 
     def add(self, queue: CommandQueue, command: SampleCommand, slot: int) -> None:
         self.commands.append(command)

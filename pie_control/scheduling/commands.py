@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -27,17 +28,15 @@ COPY, EMBED, FORWARD, SAMPLE, DIST, SCORE = range(6)  # the order of batches in 
 STAGE = (0, 1, 2, 3, 3, 3)  # by kind: outputs only read, so their order within a wave does not matter
 
 
+@dataclass(slots=True, eq=False)
 class Command:
     """Base of all commands."""
 
-    __slots__ = ("account", "after", "future", "seq")
     kind: ClassVar[int]
-
-    def __init__(self, account: Account, seq: int, after: int, future: int | None) -> None:
-        self.account = account
-        self.seq = seq
-        self.after = after
-        self.future = future
+    account: Account
+    seq: int
+    after: int
+    future: int | None
 
 
 class TokenSource:
@@ -73,126 +72,72 @@ def with_literals(tokens: Sequence[int], references: Sequence[Reference]) -> arr
     return literals
 
 
+@dataclass(slots=True, eq=False)
 class AllocateCommand(Command):
-    __slots__ = ("count", "first", "pages")
     kind = ALLOCATE
-
-    def __init__(self, account: Account, seq: int, pages: bool, first: int, count: int) -> None:
-        super().__init__(account, seq, 0, None)
-        self.pages = pages
-        self.first = first
-        self.count = count
+    pages: bool
+    first: int
+    count: int
 
 
+@dataclass(slots=True, eq=False)
 class SynchronizeCommand(Command):
-    __slots__ = ()
     kind = SYNCHRONIZE
 
 
+@dataclass(slots=True, eq=False)
 class CopyCommand(Command):
-    __slots__ = ("source", "target")
+    """Virtual slots, of equal number."""
+
     kind = COPY
-
-    def __init__(
-        self, account: Account, seq: int, after: int, source: NDArray[np.int64], target: NDArray[np.int64]
-    ) -> None:
-        super().__init__(account, seq, after, None)
-        self.source = source
-        self.target = target
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
 
 
+@dataclass(slots=True, eq=False)
 class EmbedCommand(Command):
-    __slots__ = ("embeds", "references", "tokens")
     kind = EMBED
-
-    def __init__(
-        self,
-        account: Account,
-        seq: int,
-        after: int,
-        tokens: Sequence[int],
-        references: Sequence[Reference],
-        embeds: Sequence[Range],
-    ) -> None:
-        super().__init__(account, seq, after, None)
-        self.tokens = tokens
-        self.references = references
-        self.embeds = embeds
+    tokens: Sequence[int]
+    references: Sequence[Reference]
+    embeds: Sequence[Range]
 
 
+@dataclass(slots=True, eq=False)
 class ForwardCommand(Command):
-    """`own` is None if keys and values are dropped after the call. `done` tokens were dispatched by earlier waves."""
+    """`own` are the virtual slots of the new tokens, None if keys and values are dropped after the call."""
 
-    __slots__ = ("context", "done", "inputs", "length", "outputs", "own", "positions")
     kind = FORWARD
-
-    def __init__(
-        self,
-        account: Account,
-        seq: int,
-        after: int,
-        context: Context,
-        inputs: Sequence[Range],
-        positions: Sequence[int],
-        own: Sequence[Range] | None,
-        outputs: Sequence[Range],
-    ) -> None:
-        super().__init__(account, seq, after, None)
-        self.context = context
-        self.inputs = inputs
-        self.positions = positions
-        self.own = own
-        self.outputs = outputs
-        self.length = len(positions)
-        self.done = 0
+    context: Context
+    inputs: Sequence[Range]
+    positions: Sequence[int]
+    own: Sequence[Range] | None
+    outputs: Sequence[Range]
+    length: int
+    done: int = 0  # tokens that earlier waves ran
 
 
+@dataclass(slots=True, eq=False)
 class SampleCommand(Command):
-    __slots__ = ("allowed", "embed", "params", "recent", "references", "source", "uniform")
     kind = SAMPLE
-
-    def __init__(
-        self,
-        account: Account,
-        seq: int,
-        after: int,
-        future: int,
-        embed: int,
-        params: SamplingParams,
-        uniform: float,
-        source: TokenSource,
-        recent: Sequence[int],
-        references: Sequence[Reference],
-        allowed: bytes | None,
-    ) -> None:
-        super().__init__(account, seq, after, future)
-        self.embed = embed
-        self.params = params
-        self.uniform = uniform
-        self.source = source
-        self.recent = recent
-        self.references = references
-        self.allowed = allowed
+    embed: int
+    params: SamplingParams
+    uniform: float
+    source: TokenSource
+    recent: Sequence[int]
+    references: Sequence[Reference]
+    allowed: bytes | None
 
 
+@dataclass(slots=True, eq=False)
 class DistCommand(Command):
-    __slots__ = ("embed", "k", "temperature")
     kind = DIST
-
-    def __init__(
-        self, account: Account, seq: int, after: int, future: int, embed: int, k: int, temperature: float
-    ) -> None:
-        super().__init__(account, seq, after, future)
-        self.embed = embed
-        self.k = k
-        self.temperature = temperature
+    embed: int
+    k: int
+    temperature: float
 
 
+@dataclass(slots=True, eq=False)
 class ScoreCommand(Command):
-    __slots__ = ("embed", "tokens")
     kind = SCORE
-
-    def __init__(self, account: Account, seq: int, after: int, future: int, embed: int, tokens: Sequence[int]) -> None:
-        super().__init__(account, seq, after, future)
-        self.embed = embed
-        self.tokens = tokens
+    embed: int
+    tokens: Sequence[int]

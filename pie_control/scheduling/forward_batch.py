@@ -12,7 +12,7 @@ from pie_control.resources.pages import join_intervals, take_intervals
 from pie_control.resources.ranges import Range
 from pie_inference.protocol import Forward, ModelDescription
 
-from .batches import WriteSets, addresses, as_int32
+from .batches import WrittenEmbeds, as_int32
 from .commands import ForwardCommand
 from .queues import CommandQueue
 
@@ -26,7 +26,7 @@ class ForwardBatch:
         self.commands: list[ForwardCommand] = []  # those that finish in this batch
         self.parts: list[ForwardCommand] = []  # those of which a later wave runs the rest
         self.tokens = 0
-        self._writes: WriteSets[ForwardCommand] = WriteSets()
+        self._written = WrittenEmbeds()
         self._scratch = scratch_slot
         self._outputs = _Outputs()
         self._keys = _Keys(model.page_size)
@@ -38,16 +38,12 @@ class ForwardBatch:
 
     def admits(self, queue: CommandQueue, command: ForwardCommand) -> bool:
         """It reads no embed that an earlier command of its queue writes in this batch, and writes none twice."""
-        earlier = self._writes.earlier(queue)
-        if earlier is None:
-            return True
-        written = self._writes.written(queue, addresses(earlier.outputs))
-        return written.isdisjoint(addresses(command.inputs)) and written.isdisjoint(addresses(command.outputs))
+        return self._written.disjoint(queue, command.inputs, command.outputs)
 
     def add(self, queue: CommandQueue, command: ForwardCommand, count: int) -> None:
         """Adds the next `count` input tokens of a command."""
         begin, end = command.done, command.done + count
-        self._writes.note(queue, command, addresses(command.outputs))
+        self._written.note(queue, command.outputs)
         (self.commands if end == command.length else self.parts).append(command)
         self._add_inputs(command, begin, end)
         self._outputs.add(command, begin, end, self.tokens)
@@ -117,7 +113,13 @@ class _Outputs:
 
     def add(self, command: ForwardCommand, begin: int, end: int, row: int) -> None:
         """The last tokens of the command have an output each; those in begin .. end start at `row`."""
+        if not command.outputs:
+            return
         physical = command.account.embeds.physical
+        if end - begin == 1 == command.length:
+            self.embeds.append(physical[command.outputs[0][0]])
+            self.rows.append(row)
+            return
         index = command.length - sum(last - first for first, last in command.outputs)
         for first, last in command.outputs:
             low, high = max(begin - index, 0), min(end - index, last - first)
@@ -148,7 +150,7 @@ class _Keys:
         for start, stop in intervals:
             first, last = start // size, (stop - 1) // size
             self._note_edges(start - first * size, stop - last * size, last - first + 1)
-            self._pages.extend(physical[first : last + 1])
+            self._pages += physical[first : last + 1]
 
     def add_physical(self, start: int, stop: int) -> None:
         size = self._size

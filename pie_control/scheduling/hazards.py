@@ -58,6 +58,10 @@ def _newest_of_others(queue: int, floor: int, stamps: Iterable[Sequence[int]]) -
 def note_reads(account: Account, ranges: Sequence[Range], stamp: int) -> None:
     """Records that the command of this stamp reads embeds."""
     reads = account.embeds.reads
+    if len(account.queues) == 1:
+        for first, last in ranges:
+            reads[first:last] = [stamp] * (last - first)
+        return
     floor = account.oldest_waiting << QUEUE_BITS
     queue = stamp & MAX_QUEUE
     for first, last in ranges:
@@ -76,8 +80,6 @@ def note_writes(account: Account, ranges: Sequence[Range], stamp: int) -> None:
 
 def rewrite_hazard(account: Account, intervals: Sequence[Range]) -> int:
     """`after` for a command that fills slots some of which `trim` emptied."""
-    if not account.rewrites:
-        return 0
     size = account.pages.page_size
     pages = (page for start, stop in intervals for page in range(start // size, (stop - 1) // size + 1))
     return max((account.rewrites.get(page, 0) for page in pages), default=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,44 +36,48 @@ def forward(
     output_embeds: Sequence[int],
     now: float,
 ) -> None:
-    found = account.find_queue(queue)
+    """Runs the Transformer over the inputs (forward.wit); the four lists are ranges.
+
+    Raises InvalidArgument (no input, too many outputs, too long), NotFound, InvalidState (embed never filled, no slot).
+    """
+    found = account.queue_for_command(queue)
     sources = parse_ranges(inputs, "embed")
     if not sources:
         raise InvalidArgument("forward needs at least one input embed")
     positions = account.embeds.filled_positions(sources)
+    count = len(positions)
     read = parse_ranges(context, "context page")
     seen = account.pages.context(read, min(positions), max(positions))
-    _check_length(account, seen, len(positions))
+    if seen.tokens + count > account.model.max_context:
+        _refuse_length(account, seen, count)
     written = parse_ranges(output_pages, "output page")
-    own = _own_slots(account, written, len(positions))
-    outputs = _check_outputs(account, output_embeds, len(positions))
-    account.check_room()
-    after = rewrite_hazard(account, own) if own else 0
+    own = account.pages.free_slots(written, count) if written else None
+    if own is None and count > account.model.max_batch_tokens:
+        _refuse_dropping(account, count)
+    outputs = _check_outputs(account, output_embeds, count) if output_embeds else ()
+    after = rewrite_hazard(account, own) if own and account.rewrites else 0
     if len(account.queues) > 1:
         after = max(after, _hazards(account, queue, (*read, *written), sources, outputs))
+    if after:
+        after = account.still_needed(after)
     seq = account.next_seq()
-    command = ForwardCommand(account, seq, account.still_needed(after), seen, sources, positions, own, outputs)
+    command = ForwardCommand(account, seq, after, None, seen, sources, positions, own, outputs, count)
     _take_effect(account, command, make_stamp(seq, queue))
     account.enqueue(found, command, now)
 
 
-def _check_length(account: Account, seen: Context, count: int) -> None:
-    if seen.tokens + count > account.model.max_context:
-        raise InvalidArgument(
-            f"the forward sees {seen.tokens} context tokens and {count} inputs, the model's limit is "
-            f"{account.model.max_context}; leave pages out of the context"
-        )
+def _refuse_length(account: Account, seen: Context, count: int) -> NoReturn:
+    raise InvalidArgument(
+        f"the forward sees {seen.tokens} context tokens and {count} inputs, the model's limit is "
+        f"{account.model.max_context}; leave pages out of the context"
+    )
 
 
-def _own_slots(account: Account, pages: Sequence[Range], count: int) -> tuple[Range, ...] | None:
-    if pages:
-        return account.pages.free_slots(pages, count)
-    if count > account.model.max_batch_tokens:
-        raise InvalidArgument(
-            f"{count} inputs without output pages; at most {account.model.max_batch_tokens} can run without keeping "
-            "keys and values, name output pages or split the call"
-        )
-    return None
+def _refuse_dropping(account: Account, count: int) -> NoReturn:
+    raise InvalidArgument(
+        f"{count} inputs without output pages; at most {account.model.max_batch_tokens} can run without keeping "
+        "keys and values, name output pages or split the call"
+    )
 
 
 def _check_outputs(account: Account, output_embeds: Sequence[int], count: int) -> tuple[Range, ...]:
@@ -109,7 +113,8 @@ def _take_effect(account: Account, command: ForwardCommand, stamp: int) -> None:
 
 
 def copy_slots(account: Account, queue: int, source: Sequence[int], target: Sequence[int], now: float) -> None:
-    found = account.find_queue(queue)
+    """Copies tokens from slots to slots (page * page_size + offset, as ranges). Raises as `forward`."""
+    found = account.queue_for_command(queue)
     read, write = _slots(account, source, "source slot"), _slots(account, target, "target slot")
     if len(read) != len(write):
         raise InvalidArgument(f"{len(read)} source slots and {len(write)} target slots; the numbers must be equal")
@@ -118,11 +123,10 @@ def copy_slots(account: Account, queue: int, source: Sequence[int], target: Sequ
     filled = account.pages.filled(read)
     if not filled.all():
         raise InvalidState(f"source slot {read[~filled][0]} holds no token; copy filled slots only")
-    account.check_room()
     after = account.still_needed(_copy_hazard(account, queue, read, write))
     seq = account.next_seq()
     account.pages.copy(read, write, make_stamp(seq, queue))
-    account.enqueue(found, CopyCommand(account, seq, after, read, write), now)
+    account.enqueue(found, CopyCommand(account, seq, after, None, read, write), now)
 
 
 def _slots(account: Account, flat: Sequence[int], what: str) -> NDArray[np.int64]:
@@ -143,8 +147,11 @@ def _copy_hazard(account: Account, queue: int, read: NDArray[np.int64], write: N
     return after
 
 
-def trim_pages(account: Account, queue: int, ranges: Sequence[int], keep: int) -> None:
-    """A change of the logical state only: commands issued before still see the tokens, those issued later do not."""
+def trim_pages(account: Account, queue: int, ranges: Sequence[int], keep: int, now: float) -> None:
+    """Keeps the first `keep` slots of the pages, counted along the list, and frees those behind for new tokens.
+
+    A change of the logical state only: commands issued before still see the tokens, those issued later do not.
+    """
     account.find_queue(queue)
     parsed = parse_ranges(ranges, "KV page")
     if keep < 0:

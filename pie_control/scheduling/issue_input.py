@@ -21,7 +21,11 @@ REFERENCE_BIT = 0x8000_0000
 def embed_text(
     account: Account, queue: int, tokens: Sequence[int], positions: Sequence[int], embeds: Sequence[int], now: float
 ) -> None:
-    found = account.find_queue(queue)
+    """Fills embeds from tokens at positions: three lists of one length, embeds as ranges.
+
+    A token 0x8000_0000 + future is what an earlier `sample` of the same queue gives. Raises InvalidArgument, NotFound.
+    """
+    found = account.queue_for_command(queue)
     ranges = parse_ranges(embeds, "embed")
     count = len(tokens)
     if len(positions) != count or total_length(ranges) != count:
@@ -33,13 +37,12 @@ def embed_text(
         return
     _check_positions(positions, account.model.max_context)
     account.embeds.check_owned(ranges)
-    account.check_room()
     literal, references = resolve_tokens(account, queue, tokens)
     seq = account.next_seq()
     after = account.still_needed(embed_write_hazard(account, queue, ranges)) if len(account.queues) > 1 else 0
     _fill(account, ranges, positions)
     note_writes(account, ranges, make_stamp(seq, queue))
-    account.enqueue(found, EmbedCommand(account, seq, after, literal, references, ranges), now)
+    account.enqueue(found, EmbedCommand(account, seq, after, None, literal, references, ranges), now)
 
 
 def _check_positions(positions: Sequence[int], limit: int) -> None:

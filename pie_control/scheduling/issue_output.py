@@ -28,9 +28,14 @@ def sample(
     uniform: float,
     future: int,
     now: float,
-    recent: Sequence[int],
-    allowed: bytes | None,
+    recent: Sequence[int] = (),
+    allowed: bytes | None = None,
 ) -> None:
+    """Samples a token at an output embed; the future gets TokenValue and is a token reference at once.
+
+    `uniform` in [0, 1) is all the randomness; penalties count `recent` tokens (references allowed); `allowed` has
+    ceil(vocab_size / 8) bytes, lowest bit first. Raises InvalidArgument, NotFound, InvalidState (embed never filled).
+    """
     found = _check(account, queue, embed, future)
     if not 0.0 <= uniform < 1.0:
         raise InvalidArgument(f"uniform is {uniform}; it must lie in [0, 1)")
@@ -44,6 +49,7 @@ def sample(
 
 
 def next_dist(account: Account, queue: int, embed: int, k: int, temperature: float, future: int, now: float) -> None:
+    """The `k` most probable next tokens (0: 256, or as many as the model gives); the future gets Dist."""
     found = _check(account, queue, embed, future)
     largest = min(account.model.max_dist, account.model.vocab_size)
     if not 0 <= k <= largest:
@@ -56,6 +62,7 @@ def next_dist(account: Account, queue: int, embed: int, k: int, temperature: flo
 
 
 def score_tokens(account: Account, queue: int, embed: int, tokens: Sequence[int], future: int, now: float) -> None:
+    """Log-probabilities of tokens at an output embed; the future gets Logprobs."""
     found = _check(account, queue, embed, future)
     vocabulary = account.model.vocab_size
     for token in tokens:
@@ -66,13 +73,12 @@ def score_tokens(account: Account, queue: int, embed: int, tokens: Sequence[int]
 
 
 def _check(account: Account, queue: int, embed: int, future: int) -> CommandQueue:
-    found = account.find_queue(queue)
+    found = account.queue_for_command(queue, future)
     positions = account.embeds.positions
     if not 0 <= embed < len(positions) or positions[embed] < 0:
         if embed < 0:
             raise InvalidArgument(f"embed {embed} is negative")
         account.embeds.filled_positions(((embed, embed + 1),))
-    account.check_room(future)
     return found
 
 

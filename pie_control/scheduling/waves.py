@@ -101,7 +101,8 @@ class WaveBuilder:
                 break
             if kind == FORWARD and not long_forwards and command.length - command.done > LONG_FORWARD:  # type: ignore[attr-defined]
                 return stage
-            if not self._take_remote(queue, command):
+            batch = self._batches.get(kind) or self._new_batch(kind)
+            if not batch.admits(queue, command) or not self._add(queue, command, batch):  # type: ignore[arg-type]
                 break
             stage = STAGE[kind]
         return None
@@ -117,14 +118,8 @@ class WaveBuilder:
         self._pop(queue)
         return True
 
-    def _take_remote(self, queue: CommandQueue, command: Command) -> bool:
-        """False if the rest of the queue has to wait for a later wave."""
-        batch = self._batches.get(command.kind) or self._new_batch(command.kind)
-        if not batch.admits(queue, command):  # type: ignore[arg-type]
-            return False
-        return self._add(queue, command, batch)
-
     def _add(self, queue: CommandQueue, command: Command, batch: AnyBatch) -> bool:
+        """False if the rest of the queue has to wait for a later wave."""
         kind = command.kind
         if kind == FORWARD:
             return self._add_forward(queue, command, batch)  # type: ignore[arg-type]
