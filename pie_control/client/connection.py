@@ -133,7 +133,7 @@ class Connection:
             async for frame in self._socket:
                 for message in wire.decode_frame(frame):
                     self._take(message)
-        except (ConnectionClosed, msgspec.DecodeError) as error:
+        except Exception as error:  # whatever ends the reader must reach those who wait for it
             self._lose(ServerUnavailable(f"the connection to {self._server} broke: {error}"))
         else:
             reason = self._socket.close_reason or "the server ended it"
@@ -165,7 +165,7 @@ class Connection:
             self._undo(following, value)
         elif following is not None:
             # Entered at once, not when the caller wakes up: its first events may be in the same frame.
-            value = self._running[value] = Running(value, self)
+            value = self._running.setdefault(value, Running(value, self))
         if reply is not None and not reply.done():
             reply.set_result(value)
 
