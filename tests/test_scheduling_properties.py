@@ -67,7 +67,8 @@ class Inferlet:
             self.extend(self.branches[0], self.choice.randint(1, 30), now)
             return
         branch = self.choice.choice(self.branches)
-        actions = [self.extend_some, self.decode, self.decode, self.decode, self.fork, self.trim, self.peek, self.copy]
+        extend, decode = [self.extend_some] * 2, [self.decode] * 4
+        actions = [*extend, *decode, self.fork, self.trim, self.peek, self.copy, self.chain, self.retry]
         self.choice.choice(actions)(branch, now)
 
     def open_branch(self, shared: list[int], length: int, now: float) -> Branch:
@@ -149,6 +150,35 @@ class Inferlet:
         self.account.copy_slots(branch.queue, [old * size, count], [new * size, count], now)
         self.account.dealloc_pages(branch.queue, [old, 1], now)
         branch.pages[last] = new
+
+    def chain(self, branch: Branch, now: float) -> None:
+        """Overwrites an embed that was just filled, and feeds an output embed to the next forward."""
+        self.grow(branch, 2, now)
+        account, queue, first = self.account, branch.queue, branch.scratch
+        pages = self.flat(branch.pages)
+        for token in (7, self.choice.randrange(256)):
+            account.embed_text(queue, [token], [branch.length], [first, 1], now)
+        account.forward(queue, pages, [first, 1], pages, [first + 1, 1], now)
+        account.forward(queue, pages, [first + 1, 1], pages, [first + 39, 1], now)
+        branch.length += 2
+        branch.token = self.future()
+        account.sample(queue, first + 39, GREEDY, 0.5, branch.token, now)
+
+    def retry(self, branch: Branch, now: float) -> None:
+        """Runs a token, drops it by trim, and puts another in its place without waiting."""
+        size = self.account.model.page_size
+        if len(self.branches) > 1 or branch.length % size == 0:
+            return
+        account, queue, first = self.account, branch.queue, branch.scratch
+        pages, last = self.flat(branch.pages), branch.pages[branch.length // size]
+        position = branch.length
+        account.embed_text(queue, [1, 2], [position, position], [first, 2], now)
+        account.forward(queue, pages, [first, 1], pages, [first + 38, 1], now)
+        account.trim_pages(queue, [last, 1], position % size, now)
+        account.forward(queue, pages, [first + 1, 1], pages, [first + 39, 1], now)
+        for embed in (38, 39):
+            account.sample(queue, first + embed, GREEDY, 0.5, self.future(), now)
+        branch.length += 1
 
     def waits(self) -> bool:
         """Whether it would look at its tokens before going on."""

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pie_control.resources.addresses import INITIAL_CAPACITY, AddressAllocator
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 40)), max_size=60))
+def test_runs_never_overlap_and_tables_grow_in_time(operations: list[tuple[bool, int]]) -> None:
+    capacity = 0
+
+    def grow(added: int) -> None:
+        nonlocal capacity
+        capacity += added
+
+    addresses = AddressAllocator(grow)
+    held: list[tuple[int, int]] = []
+    for release, count in operations:
+        if release and held:
+            addresses.release(*held.pop(count % len(held)))
+        else:
+            first = addresses.allocate(count)
+            assert first + count <= capacity == addresses.capacity
+            assert all(first + count <= other or first >= other + length for other, length in held)
+            held.append((first, count))
+
+
+def test_addresses_are_reused_before_the_table_grows() -> None:
+    addresses = AddressAllocator(lambda added: None)
+    for _ in range(1000):
+        addresses.release(addresses.allocate(INITIAL_CAPACITY), INITIAL_CAPACITY)
+    assert addresses.capacity == INITIAL_CAPACITY
+
+
+def test_a_freed_address_is_not_the_next_one_handed_out() -> None:
+    addresses = AddressAllocator(lambda added: None)
+    first = addresses.allocate(1)
+    addresses.release(first, 1)
+    assert addresses.allocate(1) != first
