@@ -93,6 +93,8 @@ class Model:
         while True:
             now = time.monotonic()
             wave = self.scheduler.next_wave(now)
+            for completion in self.scheduler.take_completions():
+                self._watcher.on_completion(completion)
             evictions = self.scheduler.take_evictions()
             for eviction in evictions:
                 self._watcher.on_eviction(eviction.owner, eviction.message)
@@ -111,7 +113,12 @@ class Model:
             self._timer = asyncio.get_running_loop().call_later(max(0.0, deadline - now), self.dispatch)
 
     def _on_wave_done(self, done: WaveDone) -> None:
-        for completion in self.scheduler.wave_done(done, time.monotonic()):
+        try:
+            completions = self.scheduler.wave_done(done, time.monotonic())
+        except WorkerError as error:
+            self._on_lost(str(error))
+            return
+        for completion in completions:
             self._watcher.on_completion(completion)
         self._watcher.on_progress()
 

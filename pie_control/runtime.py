@@ -27,15 +27,15 @@ from .inferlets.lifecycle import Status
 from .inferlets.manager import InferletManager, InferletStatistics
 from .inferlets.programs import ProgramInfo, ProgramStore
 from .models import Model, Models, Watcher
+from .resources.contention import FirstComeFirstServed
+from .resources.quotas import Quota
 from .scheduling import (
     Adaptive,
     Completion,
     DispatchPolicy,
     Eager,
     Failed,
-    FirstComeFirstServed,
     KOnly,
-    Quota,
     Scheduler,
     SchedulerStatistics,
     TOnly,

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from pie_control import host_api
+from pie_control.inferlets.component_host import ComponentHost
+from pie_control.inferlets.programs import ProgramStore
+
 
 @pytest.fixture(scope="session")
 def guest_cache(pytestconfig: pytest.Config) -> Path:
-    """A cache folder that keeps the built and compiled Python guest from run to run."""
+    """A cache folder with the Python guest built and compiled, kept from run to run."""
     assert pytestconfig.cache is not None
-    return Path(pytestconfig.cache.mkdir("pie"))
+    folder = Path(pytestconfig.cache.mkdir("pie"))
+    host = ComponentHost(folder, host_api.functions(), 256 << 20, warm_instances=0)
+    asyncio.run(host.start(ProgramStore(folder)))
+    host.close()
+    return folder

@@ -1,4 +1,4 @@
-"""The inferlet lifecycle manager (paper, section 5.1): launches, ends and lists inferlets, holds them to their limits."""
+"""The inferlet lifecycle manager (paper, section 5.1): launches, ends and lists inferlets, holds them to limits."""
 
 from __future__ import annotations
 

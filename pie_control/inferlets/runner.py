@@ -107,6 +107,7 @@ class Runner:
         self._watcher.on_quiet()
         if self._busy:
             self._turn(self._busy.popleft())
+            self._watcher.on_quiet()  # it may have issued commands before it waited
 
     def _turn(self, inferlet: Inferlet) -> None:
         self._queued.discard(inferlet.number)

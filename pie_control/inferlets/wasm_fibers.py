@@ -38,6 +38,9 @@ WASMTIME_VERSION = "50.0.1"
 TICK_SECONDS = 0.002
 """A guest that does not wait is interrupted after one to two of these."""
 
+TRAP_FRAMES = 8
+"""Frames of the guest that are told when it traps."""
+
 ERROR_CODES = (
     "invalid-argument",
     "not-found",
@@ -181,6 +184,15 @@ def _take_message(error: int) -> str:
     return message
 
 
+def _explain_trap(message: str) -> str:
+    """The cause first, then the innermost frames of the guest."""
+    backtrace, _, cause = message.partition("Caused by:")
+    if not cause:
+        return message
+    frames = [line.strip() for line in backtrace.splitlines()[1 : 1 + TRAP_FRAMES]]
+    return "\n  ".join([f"the program trapped: {cause.strip().removeprefix('wasm trap: ')}", *frames])
+
+
 # ---- instances -------------------------------------------------------------------------------------------------------
 
 _running: list[Any] = [None]
@@ -279,7 +291,7 @@ class Instance:
 
     def _failed(self) -> bool:
         if self._call_error.value and self.fault is None:
-            self.fault = _take_message(self._call_error.value)
+            self.fault = _explain_trap(_take_message(self._call_error.value))
             self._call_error.value = None
         return self.fault is not None
 

@@ -1,0 +1,7 @@
+# status: failed
+# error: token 999999|vocabulary
+from inferlet_sdk.bindings import allocate, core, input_text
+def main(args):
+    queue = core.create_queue(args.model)
+    embed = allocate.alloc_emb(queue, 1)
+    input_text.embed_txt(queue, [999999], [0], [embed, 1])

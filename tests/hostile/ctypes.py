@@ -1,0 +1,5 @@
+# status: failed
+# error: ctypes
+def main(args):
+    import ctypes
+    ctypes.string_at(0)

@@ -1,0 +1,7 @@
+# status: failed
+# error: RecursionError|call stack exhausted|unreachable
+def main(args):
+    nested = []
+    for _ in range(200_000):
+        nested = [nested]
+    return repr(nested)

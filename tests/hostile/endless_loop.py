@@ -1,0 +1,5 @@
+# status: exceeded
+# error: processor time
+def main(args):
+    while True:
+        pass

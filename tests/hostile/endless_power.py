@@ -1,0 +1,4 @@
+# status: exceeded
+# error: processor time
+def main(args):
+    return len(str(10 ** 10 ** 8))

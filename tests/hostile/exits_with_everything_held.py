@@ -1,0 +1,14 @@
+# status: finished
+from inferlet_sdk.bindings import allocate, core, forward, fused, input_text
+def main(args):
+    for _ in range(8):
+        queue = core.create_queue(args.model)
+        pages = allocate.alloc_kvpage(queue, 20)
+        embeds = allocate.alloc_emb(queue, 200)
+        input_text.embed_txt(queue, list(range(100)), list(range(100)), [embeds, 100])
+        forward.forward(queue, [], [embeds, 100], [pages, 20], [embeds + 150, 1])
+        sampler = fused.create_sampler(fused.SamplerConfig(0, 0, 1, 0, 1, 0, 0, None))
+        fused.sample(queue, embeds + 150, sampler)
+        core.receive()
+        core.sleep(10**12)
+    return "left it all"

@@ -1,0 +1,7 @@
+# status: failed
+# error: embeds
+from inferlet_sdk.bindings import allocate, core
+def main(args):
+    queue = core.create_queue(args.model)
+    while True:
+        allocate.alloc_emb(queue, 1000)

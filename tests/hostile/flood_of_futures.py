@@ -1,0 +1,6 @@
+# status: failed
+# error: futures are open
+from inferlet_sdk.bindings import core
+def main(args):
+    while True:
+        core.sleep(10**9)

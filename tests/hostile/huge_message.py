@@ -1,0 +1,5 @@
+# status: failed
+# error: more than a message may have
+from inferlet_sdk.bindings import core
+def main(args):
+    core.send("x" * 3_000_000)

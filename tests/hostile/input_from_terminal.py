@@ -1,0 +1,4 @@
+# status: failed
+# error: EOFError
+def main(args):
+    return input("name? ")

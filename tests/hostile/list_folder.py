@@ -1,0 +1,5 @@
+# status: failed
+# error: OSError|FileNotFoundError
+import os
+def main(args):
+    return os.listdir("/")

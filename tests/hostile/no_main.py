@@ -1,0 +1,3 @@
+# status: failed
+# error: main
+x = 1

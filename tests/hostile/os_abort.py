@@ -1,0 +1,5 @@
+# status: failed
+# error: unreachable|abort
+import os
+def main(args):
+    os.abort()

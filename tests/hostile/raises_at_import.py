@@ -1,0 +1,3 @@
+# status: failed
+# error: ValueError: at import
+raise ValueError("at import")

@@ -1,0 +1,4 @@
+# status: failed
+# error: JSON
+def main(args):
+    return object()

@@ -1,0 +1,5 @@
+# status: failed
+# error: subprocess|OSError|Function not implemented
+def main(args):
+    import subprocess
+    subprocess.run(["ls"])

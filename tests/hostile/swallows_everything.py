@@ -1,0 +1,9 @@
+# status: exceeded
+# error: processor time
+def main(args):
+    while True:
+        try:
+            while True:
+                pass
+        except BaseException:
+            pass

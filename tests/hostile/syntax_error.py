@@ -1,0 +1,4 @@
+# status: failed
+# error: SyntaxError
+def main(args:
+    return 1

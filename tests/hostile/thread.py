@@ -1,0 +1,5 @@
+# status: failed
+# error: thread|threading
+def main(args):
+    import threading
+    threading.Thread(target=print).start()

@@ -1,0 +1,7 @@
+# status: failed
+# error: never filled|not filled|filled
+from inferlet_sdk.bindings import allocate, core, output_text
+def main(args):
+    queue = core.create_queue(args.model)
+    embed = allocate.alloc_emb(queue, 1)
+    output_text.get_next_dist(queue, embed, 5, 1.0)
