@@ -1,0 +1,191 @@
+"""Train the demo model and write the folder that ships.
+
+    python -m scripts.demo_model.train --minutes 60 --out pie_inference/demo_model
+
+trains for a given time; `--steps N` instead of `--minutes` gives the same run on every machine of the same kind. The
+learning rate falls linearly to zero over the last part of the run. Matrices are trained with Muon, the rest with AdamW;
+both update float32 copies of the bfloat16 weights that compute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from scripts.demo_model import tokenizer as tokenizers_module
+from scripts.demo_model.data import IGNORED, Batch, Shape, batches
+from scripts.demo_model.export import export
+from scripts.demo_model.model import DemoLlama, ModelConfig
+
+SHAPES = (Shape(rows=16, length=256), Shape(rows=4, length=512))
+LONG_SHAPE = Shape(rows=4, length=2048)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training run; either `steps` or `minutes` is positive."""
+
+    steps: int
+    minutes: float
+    seed: int = 1
+    shapes: tuple[Shape, ...] = SHAPES
+    long_shape: Shape = LONG_SHAPE
+    workers: int = 2
+    unit_tokens: int = 2048
+    long_every: int = 16
+    matrix_rate: float = 0.02
+    other_rate: float = 3e-3
+    warmup: float = 0.01
+    decay: float = 0.6
+    export_minutes: float = 4.0
+
+
+class MixedPrecision:
+    """bfloat16 weights that compute, and float32 copies of them that the optimizers update."""
+
+    def __init__(self, model: nn.Module, config: TrainConfig) -> None:
+        self.working = list(model.parameters())
+        self._masters = [nn.Parameter(parameter.detach().float().clone()) for parameter in self.working]
+        model.to(torch.bfloat16)
+        matrices, others = [], []
+        for (name, _), master in zip(model.named_parameters(), self._masters, strict=True):
+            (matrices if name.endswith("proj.weight") else others).append(master)
+        # One Muon for each worker, since the workers update side by side.
+        for_matrices = [_muon(matrices[part :: config.workers], config) for part in range(config.workers)]
+        for_others = torch.optim.AdamW(others, lr=config.other_rate, betas=(0.9, 0.95), weight_decay=0.0)
+        self._optimizers = [*for_matrices, for_others]
+        self._rates = [*[config.matrix_rate] * config.workers, config.other_rate]
+
+    def step(self, gradients: list[Tensor], scale: float, pool: ThreadPoolExecutor) -> None:
+        """Update with the gradients of the working weights; `scale` multiplies the learning rates."""
+        for master, gradient in zip(self._masters, gradients, strict=True):
+            master.grad = gradient
+
+        def update(optimizer: torch.optim.Optimizer, rate: float) -> None:
+            optimizer.param_groups[0]["lr"] = rate * scale
+            optimizer.step()
+
+        list(pool.map(update, self._optimizers, self._rates))
+        with torch.no_grad():
+            for master, working in zip(self._masters, self.working, strict=True):
+                working.copy_(master)
+
+
+def _muon(matrices: list[nn.Parameter], config: TrainConfig) -> torch.optim.Optimizer:
+    return torch.optim.Muon(matrices, lr=config.matrix_rate, momentum=0.95, weight_decay=0.01)
+
+
+def rate_scale(progress: float, config: TrainConfig) -> float:
+    """Warm-up, constant, then linear to zero; `progress` from 0 to 1."""
+    if progress < config.warmup:
+        return (progress + 1e-3) / (config.warmup + 1e-3)
+    return min(1.0, max(0.0, (1.0 - progress) / config.decay))
+
+
+def training_steps(tokenizer: Tokenizer, config: TrainConfig) -> Iterator[list[Batch]]:
+    """The batches of each step; one step in `long_every` has long rows."""
+    pad = tokenizer.token_to_id(tokenizers_module.PAD)
+    short = batches(tokenizer, pad, seed=config.seed, shapes=config.shapes)
+    long = batches(tokenizer, pad, seed=config.seed, shapes=(config.long_shape,), long=True)
+    for index in itertools.count(1):
+        yield next(long if index % config.long_every == 0 else short)
+
+
+def train(config: TrainConfig, sizes: ModelConfig, tokenizer: Tokenizer, out: Path, device: torch.device) -> DemoLlama:
+    torch.manual_seed(config.seed)
+    model = DemoLlama(sizes).to(device)
+    weights = MixedPrecision(model, config)
+    torch.set_num_threads(1)
+    pool = ThreadPoolExecutor(config.workers)
+    started = last_export = time.monotonic()
+    losses: list[float] = []
+    tokens = 0
+    for step, parts in enumerate(training_steps(tokenizer, config)):
+        elapsed = time.monotonic() - started
+        progress = step / config.steps if config.steps else elapsed / (60 * config.minutes)
+        if progress >= 1:
+            break
+        loss, gradients = gradients_of(model, weights.working, parts, pool, config)
+        weights.step(gradients, rate_scale(progress, config), pool)
+        losses.append(loss)
+        tokens += sum(ids.size for ids, _ in parts)
+        if step % 20 == 19:
+            speed = tokens / (time.monotonic() - started)
+            print(
+                f"step {step + 1} loss {sum(losses[-20:]) / 20:.4f} at {progress:.3f}, {speed:.0f} tokens/s", flush=True
+            )
+        if time.monotonic() - last_export > 60 * config.export_minutes:
+            export(model, out)
+            last_export = time.monotonic()
+    print(f"{len(losses)} steps, {tokens} tokens, {time.monotonic() - started:.0f} s")
+    return model
+
+
+def gradients_of(
+    model: DemoLlama, weights: list[nn.Parameter], parts: list[Batch], pool: ThreadPoolExecutor, config: TrainConfig
+) -> tuple[float, list[Tensor]]:
+    """The mean loss over all learned positions of the parts, and its gradients in float32.
+
+    The rows are cut into small units, and each worker computes one unit at a time with one thread: on a shared machine
+    that is far faster than many threads that wait for each other in each operation. The sum is in the units' order.
+    """
+    device = weights[0].device
+    learned = sum(int((targets != IGNORED).sum()) for _, targets in parts)
+
+    def compute(unit: Batch) -> tuple[float, tuple[Tensor, ...]]:
+        ids, targets = (torch.from_numpy(array).to(device) for array in unit)
+        loss = model.loss(ids, targets) / learned
+        return float(loss.detach()), torch.autograd.grad(loss, weights)
+
+    total, sums = 0.0, [torch.zeros_like(weight, dtype=torch.float32) for weight in weights]
+    for loss, gradients in pool.map(compute, units_of(parts, config.unit_tokens)):
+        total += loss
+        torch._foreach_add_(sums, [gradient.float() for gradient in gradients])
+    return total, sums
+
+
+def units_of(parts: list[Batch], tokens: int) -> list[Batch]:
+    """The parts cut into batches of at most `tokens` tokens (or one row)."""
+    units = []
+    for ids, targets in parts:
+        rows = max(1, tokens // ids.shape[1])
+        units += [(ids[start : start + rows], targets[start : start + rows]) for start in range(0, len(ids), rows)]
+    return units
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    length = parser.add_mutually_exclusive_group(required=True)
+    length.add_argument("--steps", type=int, default=0)
+    length.add_argument("--minutes", type=float, default=0)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--matrix-rate", type=float, default=TrainConfig.matrix_rate)
+    parser.add_argument("--other-rate", type=float, default=TrainConfig.other_rate)
+    parser.add_argument("--layers", type=int, default=ModelConfig.layers)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    arguments = parser.parse_args()
+    tokenizer = tokenizers_module.train(tokenizers_module.training_texts(arguments.seed, documents=40_000))
+    tokenizers_module.save(tokenizer, arguments.out)
+    device = torch.device(arguments.device)
+    config = TrainConfig(
+        steps=arguments.steps, minutes=arguments.minutes, seed=arguments.seed,
+        matrix_rate=arguments.matrix_rate, other_rate=arguments.other_rate,
+    )  # fmt: skip
+    sizes = ModelConfig(layers=arguments.layers)
+    if device.type != "cpu":
+        config = replace(config, workers=1, unit_tokens=1 << 20)
+    export(train(config, sizes, tokenizer, arguments.out, device), arguments.out)
+
+
+if __name__ == "__main__":
+    main()
