@@ -50,7 +50,8 @@ def _run(name: str, text: str) -> None:
     value = bind(entry, Args(), name)()
     if inspect.iscoroutine(value):
         value = event_loop.run(value)
-    _set_result(value)
+    if value is not None:  # a result that was set on the way stays
+        _set_result(value)
 
 
 def _load(name: str, text: str) -> Callable[..., Any]:

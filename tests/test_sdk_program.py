@@ -61,6 +61,7 @@ def test_the_loop_of_the_paper() -> None:
         ("from inferlet_sdk import *\nasync def task(args): return args.model\ninferlet(task)", "toy"),
         ("import asyncio\nasync def f(): return [1]\ndef main(args): return asyncio.run(f())", [1]),
         ("raise SystemExit", None),
+        ("from inferlet_sdk import traits\ndef main(args): traits.set_result(7)", 7),
         ("import sys\ndef main(args): sys.exit(0)", None),
     ],
 )

@@ -77,7 +77,7 @@ def receive() -> HostFuture[str]:
 
 
 def set_result(value: Any) -> None:
-    """The final value for the client, as JSON. The last call counts; the return value of `main` is set this way."""
+    """The final value for the client, as JSON. The last call counts; `main` returning other than None is one, too."""
     call(bindings.core.set_result, json.dumps(value))
 
 
