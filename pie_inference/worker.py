@@ -25,6 +25,7 @@ from .protocol import (
     WaveDone,
     WorkerFailed,
 )
+from .threads import default_threads
 from .transport import Transport
 
 
@@ -37,8 +38,7 @@ class Worker:
         from .handlers.table import HANDLERS
         from .served_model import load
 
-        if config.threads is not None:
-            torch.set_num_threads(config.threads)
+        torch.set_num_threads(config.threads or default_threads())
         self._torch = torch
         self._handlers = HANDLERS
         with torch.inference_mode():

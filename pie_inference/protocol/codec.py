@@ -71,7 +71,7 @@ def _decode(frames: Sequence[Buffer], kind: Any) -> Any:
 
     try:
         return msgspec.msgpack.decode(header, type=kind, dec_hook=hook)
-    except (msgspec.DecodeError, ValueError, TypeError, KeyError) as error:
+    except (msgspec.DecodeError, ValueError, TypeError, KeyError, OverflowError) as error:
         raise ProtocolError(f"malformed message: {error}") from error
 
 
