@@ -1,8 +1,8 @@
 """Random programs, run under random batching: the invariants of the scheduler.
 
-A program is a list of steps that several inferlets issue. The reference runs them one command at a time (`Eager`, one wave
-in flight, no interleaving). `FakeModel` hashes what every query sees, so one wrong slot, page, order or mask changes tokens,
-and it refuses batches that the protocol forbids (a slot or embed written twice, or read before it was filled).
+A program is a list of steps that several inferlets issue. The reference runs them one command at a time (`Eager`, one
+wave in flight, no interleaving). `FakeModel` hashes what every query sees, so one wrong slot, page, order or mask
+changes tokens, and it refuses batches that the protocol forbids (a slot or embed written twice, or read too early).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Branch:
 
 @dataclass
 class Inferlet:
-    """Issues random but valid calls. Everything is decided by `choice` and the order of its own calls, never by timing."""
+    """Issues random but valid calls, decided by `choice` and the order of its own calls, never by timing."""
 
     account: Account
     choice: random.Random
@@ -272,7 +272,7 @@ def test_tokens_do_not_depend_on_batching(
     limits = {"max_batch_tokens": max_batch_tokens, "max_batch_rows": max_batch_rows}
     harness = Harness(policy, seed, inferlets, run_ahead, **limits)
     order = random.Random(seed)
-    left = {index: steps for index in range(inferlets)}
+    left = dict.fromkeys(range(inferlets), steps)
     while left:
         index = order.choice(list(left))
         if not harness.inferlets[index].waits():

@@ -15,7 +15,7 @@ from pie_control.errors import CallError, InvalidArgument, NotFound
 from pie_control.resources.embeds import EmbedTable
 from pie_control.resources.pages import PageTable
 from pie_control.resources.quotas import Quota, Usage, check_quota
-from pie_control.resources.ranges import Range, parse_ranges
+from pie_control.resources.ranges import Range, parse_ranges, total_length
 from pie_inference.protocol import ModelDescription
 
 from .commands import AllocateCommand, Command, SynchronizeCommand, TokenSource
@@ -145,6 +145,10 @@ class Account:
     def held(self, pages: bool) -> int:
         """Physical pages or embeds that ending this inferlet gives back."""
         return self.pages.bound if pages else self.embeds.bound
+
+    def returning(self, pages: bool) -> int:
+        """Pages or embeds given back that waiting commands may still touch."""
+        return sum(total_length(free[1] if pages else free[2]) for free in self.frees)
 
     # ---- commands: see the modules issue_input, issue_forward and issue_output ----
 

@@ -42,6 +42,9 @@ class Memory:
         self.evicted = 0
         self._policy = contention
         self._promised = {True: 0, False: 0}
+        self._blocked: list[
+            tuple[AllocateCommand, int]
+        ] = []  # allocations that wait, and slots that all up to each need
         self._quarantine: int | None = None  # the wave to wait for; None: nothing is in flight or under formation
 
     def check_size(self, count: int, pages: bool) -> None:
@@ -54,28 +57,46 @@ class Memory:
         """A wave is being formed: requests that have to wait are counted anew."""
         self._quarantine = self.wave
         self._promised = {True: 0, False: 0}
+        self._blocked.clear()
 
     def try_bind(self, command: AllocateCommand) -> bool:
-        """Binds an allocation if there is room, after those that wait before it; else asks who yields."""
+        """Binds an allocation if there is room, after those that wait before it."""
         pages, count = command.pages, command.count
         pool = self._pool(pages)
         wanted = count + self._promised[pages]
         if wanted > pool.free:
             self._promised[pages] = wanted
-            self._make_room(command, wanted)
+            self._blocked.append((command, wanted))
             return False
         table = command.account.pages if pages else command.account.embeds
         table.bind(command.first, pool.take(count))
         return True
 
-    def _make_room(self, command: AllocateCommand, wanted: int) -> None:
-        pages, pool = command.pages, self._pool(command.pages)
-        ending = sum(account.held(pages) for account in self.accounts.values() if account.ended)
-        missing = wanted - pool.free - pool.quarantined - ending
-        if missing <= 0:
-            return
-        holdings = [Holding(a.owner, a.created, a.held(pages)) for a in self.accounts.values() if not a.ended]
-        shortage = Shortage(command.account.owner, NAMES[pages], command.count, missing, pool.total)
+    def make_room(self) -> None:
+        """The wave is formed: for allocations that wait for more than what is coming back, asks who yields."""
+        for command, wanted in self._blocked:
+            if command.account.ended is None:
+                missing = wanted - self._coming(command.pages)
+                if missing > 0:
+                    self._evict(command, missing)
+
+    def _coming(self, pages: bool) -> int:
+        """Slots that are free, or will be without anybody being ended."""
+        pool = self._pool(pages)
+        waiting = {command.account for command, _ in self._blocked}
+        returning = 0
+        for account in self.accounts.values():
+            if account.ended is not None:
+                returning += account.held(pages)
+            elif account not in waiting:
+                returning += account.returning(pages)
+        return pool.free + pool.quarantined + returning
+
+    def _evict(self, command: AllocateCommand, missing: int) -> None:
+        pages = command.pages
+        holdings = [Holding(a.owner, a.created, a.held(pages)) for a in self.accounts.values() if a.ended is None]
+        owner, total = command.account.owner, self._pool(pages).total
+        shortage = Shortage(owner, NAMES[pages], command.count, missing, total)
         for eviction in self._policy.resolve(shortage, holdings):
             self.accounts[eviction.owner].ended = Exhausted(eviction.message)
             self.evictions.append(eviction)

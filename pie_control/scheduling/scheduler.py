@@ -102,6 +102,7 @@ class Scheduler:
             self._memory.begin()
             builder = WaveBuilder(self.model, self._backlog, self._memory, self._memory.wave, self._policy.max_commands)
             wave = builder.take_all()
+            self._memory.make_room()
             self._settle(builder, wave)
             if wave is not None or not builder.progress:
                 return wave
