@@ -20,6 +20,7 @@ from . import host_api
 from .config import ServerConfig
 from .errors import BadRequest, Cancelled
 from .inference_client.interface import InferenceClient
+from .inference_client.zeromq import ZeroMQClient
 from .inferlets.component_host import ComponentHost
 from .inferlets.events import Event
 from .inferlets.inferlet import Inferlet, InferletInfo
@@ -68,9 +69,17 @@ def make_policy(config: ServerConfig) -> DispatchPolicy:
 
 def make_client(config: ServerConfig) -> InferenceClient:
     """A client that starts a worker process of its own."""
-    from .inference_client.zeromq import ZeroMQClient, worker_command
-
-    return ZeroMQClient(worker_command(config))
+    options = {
+        "--model": config.model,
+        "--name": config.model_name,
+        "--dtype": config.dtype,
+        "--device": config.device,
+        "--pages": config.pages or None,
+        "--page-size": config.page_size,
+        "--threads": config.threads or None,
+    }
+    given = [(name, str(value)) for name, value in options.items() if value is not None]
+    return ZeroMQClient([word for option in given for word in option])
 
 
 class Runtime:
