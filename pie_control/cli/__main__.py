@@ -1,0 +1,7 @@
+"""`python -m pie_control.cli` is `pie`."""
+
+import sys
+
+from .main import main
+
+sys.exit(main())
