@@ -256,7 +256,7 @@ def run_reference(seed: int, inferlets: int, steps: int) -> list[dict[int, objec
     return harness.tokens()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     inferlets=st.integers(1, 4),

@@ -201,8 +201,12 @@ class Account:
 
     def oldest_now(self) -> int:
         """Sequence number that no waiting command is below."""
-        heads = [queue.commands[0].seq for queue in self.queues.values() if queue.commands]
-        return min(heads) if heads else self.backlog.issued + 1
+        oldest = self.backlog.issued + 1
+        if self.waiting:
+            for queue in self.queues.values():
+                if queue.commands and queue.commands[0].seq < oldest:
+                    oldest = queue.commands[0].seq
+        return oldest
 
     def still_needed(self, after: int) -> int:
         """`after` for a command issued now: 0 if all the commands up to it were dispatched already."""

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pie_control.resources.pool import Pool
 from pie_control.resources.ranges import Range
-from pie_inference.protocol import CopySlots, EmbedText, NextDist, Sample, ScoreTokens
+from pie_inference.protocol import CopySlots, EmbedText, ModelDescription, NextDist, Sample, ScoreTokens
 
 from .commands import CopyCommand, DistCommand, EmbedCommand, SampleCommand, ScoreCommand, with_literals
 from .queues import CommandQueue
@@ -24,22 +25,21 @@ class WrittenEmbeds:
     """What commands of each queue write in this batch; sets are built only for queues with several commands in it."""
 
     def __init__(self) -> None:
-        self._first: dict[CommandQueue, Sequence[Range]] = {}
+        self.first: dict[CommandQueue, Sequence[Range]] = {}  # by the first command of a queue
         self._sets: dict[CommandQueue, set[int]] = {}
 
     def disjoint(self, queue: CommandQueue, *touched: Sequence[Range]) -> bool:
         """Whether no earlier command of the queue in this batch writes one of the embeds."""
-        first = self._first.get(queue)
-        if first is None:
-            return True
-        written = self._sets.setdefault(queue, set(addresses(first)))
+        if queue not in self._sets:
+            self._sets[queue] = set(addresses(self.first.get(queue, ())))
+        written = self._sets[queue]
         return all(written.isdisjoint(addresses(ranges)) for ranges in touched)
 
     def note(self, queue: CommandQueue, ranges: Sequence[Range]) -> None:
         if queue in self._sets:
             self._sets[queue].update(addresses(ranges))
         else:
-            self._first[queue] = ranges
+            self.first[queue] = ranges
 
 
 def addresses(ranges: Sequence[Range]) -> Iterator[int]:
@@ -61,17 +61,17 @@ class CopyBatch:
         self._sources: list[NDArray[np.int64]] = []
         self._targets: list[NDArray[np.int64]] = []
 
-    def admits(self, queue: CommandQueue, command: CopyCommand) -> bool:
+    def try_add(self, queue: CommandQueue, command: CopyCommand) -> bool:
         """One copy of a queue in a wave: the next one may read what it writes."""
-        return queue not in self._queues
-
-    def add(self, queue: CommandQueue, command: CopyCommand) -> None:
+        if queue in self._queues:
+            return False
         self._queues.add(queue)
         self.commands.append(command)
         size = command.account.model.page_size
         physical = np.frombuffer(command.account.pages.physical, np.int32).astype(np.int64)
         for slots, into in ((command.source, self._sources), (command.target, self._targets)):
             into.append(physical[slots // size] * size + slots % size)
+        return True
 
     def build(self) -> CopySlots:
         return CopySlots(as_int32(np.concatenate(self._sources)), as_int32(np.concatenate(self._targets)))
@@ -88,11 +88,10 @@ class EmbedBatch:
         self._embeds: array[int] = array("i")
         self._tokens: array[int] = array("i")
 
-    def admits(self, queue: CommandQueue, command: EmbedCommand) -> bool:
-        """No embed is written twice."""
-        return self._written.disjoint(queue, command.embeds)
-
-    def add(self, queue: CommandQueue, command: EmbedCommand) -> None:
+    def try_add(self, queue: CommandQueue, command: EmbedCommand) -> bool:
+        """Adds a command, unless it writes an embed that an earlier one of its queue writes."""
+        if queue in self._written.first and not self._written.disjoint(queue, command.embeds):
+            return False
         self._written.note(queue, command.embeds)
         self.commands.append(command)
         physical = command.account.embeds.physical
@@ -102,19 +101,22 @@ class EmbedBatch:
             self._tokens.extend(with_literals(command.tokens, command.references))
         else:
             self._tokens.extend(command.tokens)
+        return True
 
     def build(self) -> EmbedText:
         return EmbedText(as_int32(self._embeds), as_int32(self._tokens))
 
 
 class SampleBatch:
-    """Stage 3. The caller takes the token slots."""
+    """Stage 3. Takes a token slot for each command."""
 
     name = "sample"
 
-    def __init__(self, wave: int) -> None:
+    def __init__(self, model: ModelDescription, wave: int, pool: Pool) -> None:
         self.commands: list[SampleCommand] = []
+        self._model = model
         self._wave = wave
+        self._pool = pool
         self._embeds: array[int] = array("i")
         self._slots: array[int] = array("i")
         self._uniform: array[float] = array("d")
@@ -123,12 +125,16 @@ class SampleBatch:
         self._allowed: list[bytes] = []
         self._allowed_rows: array[int] = array("i")
 
-    def admits(self, queue: CommandQueue, command: SampleCommand) -> bool:
-        """A reference to a token of this very batch has no slot to read yet."""
-        references = command.references
-        return not references or all(source.wave != self._wave for _, source in references)
+    def try_add(self, queue: CommandQueue, command: SampleCommand) -> bool:
+        """Adds a command if there is a row and a token slot, and it names no token of this very batch."""
+        if len(self.commands) >= self._model.max_batch_rows or not self._pool.free:
+            return False
+        if command.references and any(source.wave == self._wave for _, source in command.references):
+            return False
+        self._add(command, self._pool.take(1)[0])
+        return True
 
-    def add(self, queue: CommandQueue, command: SampleCommand, slot: int) -> None:
+    def _add(self, command: SampleCommand, slot: int) -> None:
         self.commands.append(command)
         command.source.slot = slot
         command.source.wave = self._wave
@@ -147,7 +153,7 @@ class SampleBatch:
 
     def build(self) -> Sample:
         params = _sampler_columns(self.commands)
-        width = -(-self.commands[0].account.model.vocab_size // 8)
+        width = -(-self._model.vocab_size // 8)
         return Sample(
             embeds=as_int32(self._embeds),
             token_slots=as_int32(self._slots),
@@ -180,14 +186,16 @@ class DistBatch:
 
     name = "next_dist"
 
-    def __init__(self) -> None:
+    def __init__(self, max_rows: int) -> None:
         self.commands: list[DistCommand] = []
+        self._max_rows = max_rows
 
-    def admits(self, queue: CommandQueue, command: DistCommand) -> bool:
-        return True
-
-    def add(self, queue: CommandQueue, command: DistCommand) -> None:
+    def try_add(self, queue: CommandQueue, command: DistCommand) -> bool:
+        """Adds a command if there is a row."""
+        if len(self.commands) >= self._max_rows:
+            return False
         self.commands.append(command)
+        return True
 
     def build(self) -> NextDist:
         commands = self.commands
@@ -203,14 +211,16 @@ class ScoreBatch:
 
     name = "score_tokens"
 
-    def __init__(self) -> None:
+    def __init__(self, max_rows: int) -> None:
         self.commands: list[ScoreCommand] = []
+        self._max_rows = max_rows
 
-    def admits(self, queue: CommandQueue, command: ScoreCommand) -> bool:
-        return True
-
-    def add(self, queue: CommandQueue, command: ScoreCommand) -> None:
+    def try_add(self, queue: CommandQueue, command: ScoreCommand) -> bool:
+        """Adds a command if there is a row."""
+        if len(self.commands) >= self._max_rows:
+            return False
         self.commands.append(command)
+        return True
 
     def build(self) -> ScoreTokens:
         commands = self.commands

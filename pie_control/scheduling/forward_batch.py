@@ -16,6 +16,9 @@ from .batches import WrittenEmbeds, as_int32
 from .commands import ForwardCommand
 from .queues import CommandQueue
 
+LONG_FORWARD = 16
+"""Forwards with more input tokens than this may be split, and come after the others."""
+
 
 class ForwardBatch:
     """Stage 2. `tokens` is the number of input tokens so far."""
@@ -27,6 +30,7 @@ class ForwardBatch:
         self.parts: list[ForwardCommand] = []  # those of which a later wave runs the rest
         self.tokens = 0
         self._written = WrittenEmbeds()
+        self._max_tokens = model.max_batch_tokens
         self._scratch = scratch_slot
         self._outputs = _Outputs()
         self._keys = _Keys(model.page_size)
@@ -36,12 +40,22 @@ class ForwardBatch:
         self._slots: array[int] = array("i")
         self._masks: list[NDArray[np.uint8] | None] = []
 
-    def admits(self, queue: CommandQueue, command: ForwardCommand) -> bool:
-        """It reads no embed that an earlier command of its queue writes in this batch, and writes none twice."""
-        return self._written.disjoint(queue, command.inputs, command.outputs)
+    def try_add(self, queue: CommandQueue, command: ForwardCommand) -> bool:
+        """Adds as many of the next input tokens of a command as fit.
 
-    def add(self, queue: CommandQueue, command: ForwardCommand, count: int) -> None:
-        """Adds the next `count` input tokens of a command."""
+        None, if it reads an embed that an earlier command of its queue writes in this batch, or writes it too.
+        """
+        left = command.length - command.done
+        count = min(left, self._max_tokens - self.tokens)
+        whole = command.own is None or (left <= LONG_FORWARD and self.tokens > 0)
+        if count <= 0 or (count < left and whole):
+            return False
+        if queue in self._written.first and not self._written.disjoint(queue, command.inputs, command.outputs):
+            return False
+        self._add(queue, command, count)
+        return True
+
+    def _add(self, queue: CommandQueue, command: ForwardCommand, count: int) -> None:
         begin, end = command.done, command.done + count
         self._written.note(queue, command.outputs)
         (self.commands if end == command.length else self.parts).append(command)

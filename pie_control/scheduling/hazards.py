@@ -12,7 +12,7 @@ read stamps, for a filled slot is written again only after `trim` or by `copy`, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pie_control.resources.ranges import Range
@@ -34,25 +34,29 @@ def page_hazard(account: Account, queue: int, ranges: Sequence[Range]) -> int:
     floor = account.oldest_waiting << QUEUE_BITS
     if not ranges or account.pages.newest_write(ranges) < floor:
         return 0
-    return _newest_of_others(queue, floor, (account.pages.writes[first:last] for first, last in ranges))
+    return _newest_of_others(queue, floor, account.pages.writes, ranges)
 
 
 def embed_read_hazard(account: Account, queue: int, ranges: Sequence[Range]) -> int:
     """`after` for a command of `queue` that reads embeds."""
     floor = account.oldest_waiting << QUEUE_BITS
-    return _newest_of_others(queue, floor, (account.embeds.writes[first:last] for first, last in ranges))
+    return _newest_of_others(queue, floor, account.embeds.writes, ranges)
 
 
 def embed_write_hazard(account: Account, queue: int, ranges: Sequence[Range]) -> int:
     """`after` for a command of `queue` that writes embeds."""
     floor = account.oldest_waiting << QUEUE_BITS
-    reads = _newest_of_others(queue, floor, (account.embeds.reads[first:last] for first, last in ranges))
-    return max(reads, embed_read_hazard(account, queue, ranges))
+    reads = _newest_of_others(queue, floor, account.embeds.reads, ranges)
+    return max(reads, _newest_of_others(queue, floor, account.embeds.writes, ranges))
 
 
-def _newest_of_others(queue: int, floor: int, stamps: Iterable[Sequence[int]]) -> int:
-    pending = [stamp for some in stamps for stamp in some if stamp >= floor and stamp & MAX_QUEUE != queue]
-    return max(pending, default=0) >> QUEUE_BITS
+def _newest_of_others(queue: int, floor: int, stamps: Sequence[int], ranges: Sequence[Range]) -> int:
+    newest = 0
+    for first, last in ranges:
+        for stamp in stamps[first:last]:
+            if stamp >= floor and stamp > newest and stamp & MAX_QUEUE != queue:
+                newest = stamp
+    return newest >> QUEUE_BITS
 
 
 def note_reads(account: Account, ranges: Sequence[Range], stamp: int) -> None:

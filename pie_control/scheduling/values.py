@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -22,21 +22,12 @@ class SamplingParams:
     repetition: float = 1.0  # 1: none
     frequency: float = 0.0  # 0: none
     presence: float = 0.0  # 0: none
-
-    @property
-    def row(self) -> tuple[float, ...]:
-        """All fields in order."""
-        return (
-            self.temperature,
-            self.top_k,
-            self.top_p,
-            self.min_p,
-            self.repetition,
-            self.frequency,
-            self.presence,
-        )
+    row: tuple[float, ...] = field(init=False, repr=False, compare=False)  # all of them in order
 
     def __post_init__(self) -> None:
+        values = (self.temperature, self.top_k, self.top_p, self.min_p)
+        penalties = (self.repetition, self.frequency, self.presence)
+        object.__setattr__(self, "row", values + penalties)
         _check("temperature", self.temperature, 0.0, 1e6)
         _check("top-k", self.top_k, 0, 2**31 - 1)
         _check("top-p", self.top_p, 1e-9, 1.0)

@@ -26,17 +26,14 @@ from .commands import (
     STAGE,
     AllocateCommand,
     Command,
-    ForwardCommand,
 )
-from .forward_batch import ForwardBatch
+from .forward_batch import LONG_FORWARD, ForwardBatch
 from .memory import Memory
 from .queues import Backlog, CommandQueue
 
 if TYPE_CHECKING:
     from .account import Account
 
-LONG_FORWARD = 16
-"""Forwards with more input tokens than this come second."""
 PATIENCE = 32
 
 AnyBatch = CopyBatch | EmbedBatch | ForwardBatch | SampleBatch | DistBatch | ScoreBatch
@@ -64,7 +61,7 @@ class WaveBuilder:
     ) -> None:
         self.number = number
         self.accounts: set[Account] = set()
-        self.progress = False  # something took effect, on the worker or in the control layer
+        self.progress = False  # something took effect in the control layer
         self.reached: list[tuple[CommandQueue, Command]] = []  # synchronize commands
         self._model = model
         self._backlog = backlog
@@ -102,8 +99,12 @@ class WaveBuilder:
             if kind == FORWARD and not long_forwards and command.length - command.done > LONG_FORWARD:  # type: ignore[attr-defined]
                 return stage
             batch = self._batches.get(kind) or self._new_batch(kind)
-            if not batch.admits(queue, command) or not self._add(queue, command, batch):  # type: ignore[arg-type]
+            if not batch.try_add(queue, command):  # type: ignore[arg-type]
                 break
+            self._note(queue)
+            if kind == FORWARD and command.done < command.length:  # type: ignore[attr-defined]
+                break
+            self._backlog.remove_first(queue)
             stage = STAGE[kind]
         return None
 
@@ -115,37 +116,8 @@ class WaveBuilder:
                 return False
         else:
             self.reached.append((queue, command))
-        self._pop(queue)
-        return True
-
-    def _add(self, queue: CommandQueue, command: Command, batch: AnyBatch) -> bool:
-        """False if the rest of the queue has to wait for a later wave."""
-        kind = command.kind
-        if kind == FORWARD:
-            return self._add_forward(queue, command, batch)  # type: ignore[arg-type]
-        if kind >= SAMPLE and len(batch.commands) >= self._model.max_batch_rows:
-            return False
-        if kind == SAMPLE:
-            if not self._memory.tokens.free:
-                return False
-            batch.add(queue, command, self._memory.tokens.take(1)[0])  # type: ignore[call-arg, arg-type]
-        else:
-            batch.add(queue, command)  # type: ignore[call-arg, arg-type]
-        self._note(queue)
-        self._pop(queue)
-        return True
-
-    def _add_forward(self, queue: CommandQueue, command: ForwardCommand, batch: ForwardBatch) -> bool:
-        left = command.length - command.done
-        count = min(left, self._model.max_batch_tokens - batch.tokens)
-        whole = command.own is None or (left <= LONG_FORWARD and batch.tokens > 0)
-        if count <= 0 or (count < left and whole):
-            return False
-        batch.add(queue, command, count)
-        self._note(queue)
-        if count < left:
-            return False
-        self._pop(queue)
+        self.progress = True
+        self._backlog.remove_first(queue)
         return True
 
     def _note(self, queue: CommandQueue) -> None:
@@ -153,10 +125,6 @@ class WaveBuilder:
         self._used.add(queue.account)
         self._commands += 1
         self._left -= 1
-
-    def _pop(self, queue: CommandQueue) -> None:
-        self.progress = True
-        self._backlog.remove_first(queue)
 
     def _new_batch(self, kind: int) -> AnyBatch:
         batch = self._batches[kind] = self._make_batch(kind)
@@ -171,11 +139,11 @@ class WaveBuilder:
             case 2:
                 return ForwardBatch(self._model, self._memory.scratch_slot)
             case 3:
-                return SampleBatch(self.number)
+                return SampleBatch(self._model, self.number, self._memory.tokens)
             case 4:
-                return DistBatch()
+                return DistBatch(self._model.max_batch_rows)
             case _:
-                return ScoreBatch()
+                return ScoreBatch(self._model.max_batch_rows)
 
     def _finish(self, queues: list[CommandQueue]) -> Wave | None:
         for queue in queues:
