@@ -157,6 +157,7 @@ def _option_value(name: str, items: list[str], types_: Mapping[str, Any], usage:
     return items.pop(0)
 
 
+QUOTES = "'"
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -185,7 +186,8 @@ def _usage(program: str, parameters: Sequence[inspect.Parameter]) -> str:
 
 
 def _usage_of(parameter: inspect.Parameter) -> str:
-    annotation = parameter.annotation
-    kind = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
-    shown = f"{parameter.name}={_type_of_default(parameter.default).__name__ if kind == '_empty' else kind}"
+    kind = inspect.formatannotation(parameter.annotation)
+    if parameter.annotation is parameter.empty:
+        kind = _type_of_default(parameter.default).__name__
+    shown = f"{parameter.name}={kind.strip(QUOTES).removesuffix(' | None')}"
     return shown if parameter.default is parameter.empty else f"[{shown}]"

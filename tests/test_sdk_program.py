@@ -174,7 +174,7 @@ def test_arguments_fill_parameters_by_their_types(argv: list[str], result: list[
 def test_wrong_arguments_show_the_usage(argv: list[str], message: str) -> None:
     text = failure(PROGRAM, *argv)
     assert message in text
-    assert "usage: prog.py topic=str [points=int] [ratio=float] [loud=bool]" in text
+    assert "usage: prog.py topic=str [points=int] [ratio=float] [loud=bool] [tags=list[str]]" in text
 
 
 def test_keyword_arguments_of_the_client_arrive_by_name() -> None:
