@@ -17,7 +17,7 @@ from .models.config import ModelConfig
 from .models.interface import Model
 from .models.registry import build_model, read_architecture
 from .protocol import ModelDescription
-from .tokenizer_files import read_tokenizer_files
+from .tokenizer_files import TokenizerFiles, read_tokenizer_files
 from .weights import Checkpoint, WeightLoader, read_json
 
 TRAITS = ("Core", "Allocate", "InputText", "Forward", "Tokenize", "OutputText", "Fused")
@@ -55,39 +55,49 @@ def load(config: WorkerConfig) -> ServedModel:
     tokenizer = read_tokenizer_files(config.model, raw_config)
     device = _choose_device(config.device)
     checkpoint = Checkpoint(config.model)
-    dtype = _choose_dtype(config.dtype, device, checkpoint)
-    weights = WeightLoader(checkpoint, dtype, device)
+    weights = WeightLoader(checkpoint, _choose_dtype(config.dtype, device, checkpoint), device)
     model = build_model(model_config, weights)
-    cache = _make_cache(config, model_config, dtype, device)
-    num_embeds = config.embeds or min(MAX_EMBEDS, MAX_EMBED_BYTES // (model_config.hidden_size * dtype.itemsize))
+    cache = _make_cache(config, model_config, weights.dtype, device)
+    embeds = _make_embeds(config, model_config, weights.dtype, device)
     return ServedModel(
         model=model,
         cache=cache,
         attention=TorchAttention(cache, model_config.num_heads),
-        embeds=lazy_zeros((num_embeds, model_config.hidden_size), dtype, device),
+        embeds=embeds,
         tokens=torch.zeros(config.token_slots, dtype=torch.int64, device=device),
-        description=ModelDescription(
-            name=config.name,
-            architecture=model_config.architecture,
-            traits=TRAITS,
-            dtype=str(dtype).removeprefix("torch."),
-            device=str(device),
-            vocab_size=model_config.vocab_size,
-            hidden_size=model_config.hidden_size,
-            max_context=model_config.max_context,
-            page_size=config.page_size,
-            num_pages=cache.num_pages,
-            num_embeds=num_embeds,
-            num_token_slots=config.token_slots,
-            max_batch_tokens=config.max_batch_tokens,
-            max_batch_rows=config.max_batch_rows,
-            max_dist=min(model_config.vocab_size, MAX_DIST),
-            stop_tokens=tokenizer.stop_tokens,
-            tokenizer=tokenizer.tokenizer,
-            tokenizer_config=tokenizer.config,
-            page_bytes=cache.shape.page_bytes,
-            weight_bytes=weights.bytes_loaded,
-        ),
+        description=_describe(config, model_config, tokenizer, weights, cache, len(embeds)),
+    )
+
+
+def _describe(
+    config: WorkerConfig,
+    model: ModelConfig,
+    tokenizer: TokenizerFiles,
+    weights: WeightLoader,
+    cache: KvCache,
+    num_embeds: int,
+) -> ModelDescription:
+    return ModelDescription(
+        name=config.name,
+        architecture=model.architecture,
+        traits=TRAITS,
+        dtype=str(weights.dtype).removeprefix("torch."),
+        device=str(weights.device),
+        vocab_size=model.vocab_size,
+        hidden_size=model.hidden_size,
+        max_context=model.max_context,
+        page_size=config.page_size,
+        num_pages=cache.num_pages,
+        num_embeds=num_embeds,
+        num_token_slots=config.token_slots,
+        max_batch_tokens=config.max_batch_tokens,
+        max_batch_rows=config.max_batch_rows,
+        max_dist=min(model.vocab_size, MAX_DIST),
+        stop_tokens=tokenizer.stop_tokens,
+        tokenizer=tokenizer.tokenizer,
+        tokenizer_config=tokenizer.config,
+        page_bytes=cache.shape.page_bytes,
+        weight_bytes=weights.bytes_loaded,
     )
 
 
@@ -112,6 +122,11 @@ def _make_cache(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, de
     if device.type == "cpu":
         fitting = min(fitting, MAX_CPU_CACHE_BYTES // shape.page_bytes)
     return KvCache(shape, config.pages or max(1, min(fitting, MAX_PAGES)), device)
+
+
+def _make_embeds(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device) -> Tensor:
+    fitting = max(1, MAX_EMBED_BYTES // (model.hidden_size * dtype.itemsize))
+    return lazy_zeros((config.embeds or min(MAX_EMBEDS, fitting), model.hidden_size), dtype, device)
 
 
 def _free_bytes(device: torch.device) -> int:

@@ -11,6 +11,7 @@ from .protocol import FromWorker, ToWorker, decode_to_worker, encode
 
 LINGER_MS = 2000  # a failure message must leave before the process ends
 HEARTBEAT_MS = 1000
+HEARTBEAT_TIMEOUT_MS = 5000
 
 
 class Transport:
@@ -20,7 +21,9 @@ class Transport:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)
-        self._socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+        if endpoint.startswith("tcp:"):
+            self._socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+            self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.connect(endpoint)

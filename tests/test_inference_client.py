@@ -111,6 +111,46 @@ def test_a_worker_process_serves_and_leaves_nothing_behind(checkpoint: Path, tmp
     run(test)
 
 
+def test_sending_within_an_answer_does_not_call_back_from_within(checkpoint: Path) -> None:
+    async def test() -> None:
+        client = launching(checkpoint)
+        await client.start()
+        finished = asyncio.Event()
+        running: list[int] = []
+        seen: list[int] = []
+
+        def on_wave_done(done: WaveDone) -> None:
+            assert not running
+            running.append(done.wave)
+            seen.append(done.wave)
+            if done.wave < 200:
+                client.send(RunWave(done.wave + 2, "model", ()))
+            else:
+                finished.set()
+            running.clear()
+
+        client.on_wave_done = on_wave_done
+        client.send(RunWave(0, "model", ()))
+        client.send(RunWave(1, "model", ()))
+        await asyncio.wait_for(finished.wait(), DEADLINE)
+        assert seen == list(range(201))
+        await client.close()
+
+    run(test)
+
+
+def test_no_worker_within_the_time_to_start(tmp_path: Path) -> None:
+    async def test() -> None:
+        client = ZeroMQClient(endpoint=f"ipc://{tmp_path / 'socket'}", start_seconds=0.05)
+        with pytest.raises(WorkerUnavailable, match=r"no worker was ready within 0\.05 s"):
+            await client.start()
+        nowhere = ZeroMQClient(endpoint="ipc:///nowhere/at/all")
+        with pytest.raises(WorkerUnavailable, match="could not be started"):
+            await nowhere.start()
+
+    run(test)
+
+
 def test_a_killed_worker_is_noticed_and_restarted(checkpoint: Path) -> None:
     async def test() -> None:
         client = launching(checkpoint)

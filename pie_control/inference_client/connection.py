@@ -31,29 +31,35 @@ class Connection:
         self._closed = False
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
-        self._configure()
+        self._configure(endpoint)
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        self._socket.bind(endpoint)
+        self._bind(endpoint)
         self._loop.add_reader(self._socket.fileno(), self._pump)
         self._loop.add_reader(self._monitor.fileno(), self._pump_monitor)
         self._pump()  # a socket that was never found empty tells nothing
         self._pump_monitor()
 
-    def _configure(self) -> None:
-        for option, value in (
-            (zmq.LINGER, 0),
-            (zmq.SNDHWM, 0),
-            (zmq.RCVHWM, 0),
-            (zmq.IMMEDIATE, 1),
-            (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
-            (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS),
-        ):
+    def _configure(self, endpoint: str) -> None:
+        options = {zmq.LINGER: 0, zmq.SNDHWM: 0, zmq.RCVHWM: 0, zmq.IMMEDIATE: 1}
+        if endpoint.startswith("tcp:"):  # a local peer's end is noticed anyway, and must not be presumed after a sleep
+            options |= {zmq.HEARTBEAT_IVL: HEARTBEAT_MS, zmq.HEARTBEAT_TIMEOUT: HEARTBEAT_TIMEOUT_MS}
+        for option, value in options.items():
             self._socket.setsockopt(option, value)
 
+    def _bind(self, endpoint: str) -> None:
+        try:
+            self._socket.bind(endpoint)
+        except zmq.ZMQError:
+            self._socket.disable_monitor()
+            self._context.destroy(linger=0)
+            raise
+
     def send(self, frames: list[bytes]) -> None:
-        """Sends now, or as soon as the peer is connected."""
+        """Sends now, or as soon as the peer is connected. Never calls back from within."""
         self._outbox.append(frames)
-        self._pump()
+        self._flush()
+        if _events(self._socket) & zmq.POLLIN:
+            self._loop.call_soon(self._pump)
 
     def close(self) -> None:
         if self._closed:
@@ -64,16 +70,21 @@ class Connection:
         self._socket.disable_monitor()
         self._context.destroy(linger=0)
 
+    def _flush(self) -> None:
+        while self._outbox and _events(self._socket) & zmq.POLLOUT:
+            self._socket.send_multipart(self._outbox.popleft(), zmq.NOBLOCK)
+
     def _pump(self) -> None:
         """Sends and receives until the socket can do neither."""
-        while not self._closed:
-            events = _events(self._socket)
-            if self._outbox and events & zmq.POLLOUT:
-                self._socket.send_multipart(self._outbox.popleft(), zmq.NOBLOCK)
-            elif events & zmq.POLLIN:
+        try:
+            while not self._closed:
+                self._flush()
+                if not _events(self._socket) & zmq.POLLIN:
+                    return
                 self._on_frames(self._socket.recv_multipart(zmq.NOBLOCK))
-            else:
-                return
+        except Exception:
+            self._loop.call_soon(self._pump)  # the descriptor will not fire again for what is still to be read
+            raise
 
     def _pump_monitor(self) -> None:
         while not self._closed and _events(self._monitor) & zmq.POLLIN:

@@ -71,7 +71,11 @@ class ZeroMQClient:
             ready = await asyncio.wait_for(self._starting, self._start_seconds)
         except BaseException as error:
             await self._tear_down(0.0)
-            raise _as_unavailable(error, self._start_seconds) from error
+            if isinstance(error, TimeoutError):
+                raise WorkerUnavailable(f"no worker was ready within {self._start_seconds:g} s") from None
+            if isinstance(error, zmq.ZMQError | OSError):
+                raise WorkerUnavailable(f"the worker could not be started: {error}") from error
+            raise
         self._starting = None
         self._serving = True
         return ready
@@ -137,7 +141,12 @@ class ZeroMQClient:
             self._lose(process.describe_end())
 
     def _disconnected(self) -> None:
-        if self._process is None:  # of a child, its exit tells more
+        """The end of a child tells more than that of its connection, and should follow at once."""
+        patience = LAST_WORDS_SECONDS if self._process is not None else 0.0
+        asyncio.get_running_loop().call_later(patience, self._tell_disconnection, self._connection)
+
+    def _tell_disconnection(self, connection: Connection | None) -> None:
+        if connection is not None and connection is self._connection:
             self._lose("the connection to the worker was lost")
 
     def _lose(self, reason: str) -> None:
@@ -146,14 +155,6 @@ class ZeroMQClient:
         elif self._serving:
             self._serving = False
             self.on_lost(reason)
-
-
-def _as_unavailable(error: BaseException, seconds: float) -> BaseException:
-    if isinstance(error, TimeoutError):
-        return WorkerUnavailable(f"no worker was ready within {seconds:g} s")
-    if isinstance(error, zmq.ZMQError | OSError):
-        return WorkerUnavailable(f"the worker could not be started: {error}")
-    return error
 
 
 def _free_port() -> int:
