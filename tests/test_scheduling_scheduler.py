@@ -324,3 +324,16 @@ def test_quota_of_futures_counts_those_not_answered() -> None:
     for future in (1, 2):
         account.sample(1, 0, GREEDY, 0.5, future, 0.0)
         assert len(drain(scheduler, model)) == 1
+
+
+def test_an_answer_that_does_not_fit_in_part_answers_nothing() -> None:
+    scheduler, model = start()
+    account = program(scheduler, 0)
+    account.sample(1, 0, GREEDY, 0.5, 1, 0.0)
+    account.score_tokens(1, 0, [4, 5], 2, 0.0)
+    wave = send(scheduler)
+    results = model.run(wave).results
+    for wrong in (None, NextTokens(np.zeros(2, np.int32))):
+        with pytest.raises(WorkerError, match="2 rows"):
+            scheduler.wave_done(WaveDone(wave.wave, (*results[:2], wrong), 0.0), 0.0)
+    assert [done.future for done in scheduler.worker_lost("it speaks another protocol")] == [1, 2]

@@ -20,22 +20,46 @@ from .values import Completion, Dist, Failed, Logprobs, TokenValue, Value
 from .waves import AnyBatch
 
 
-def deliver(batch: AnyBatch, result: Result) -> list[Completion]:
-    """Completions of one batch. Raises WorkerError if the worker's answer does not fit the batch."""
+def check_answer(batch: AnyBatch, result: Result) -> None:
+    """Raises WorkerError if the worker's answer does not fit the batch; called for a whole wave before any `deliver`."""
     if isinstance(result, Failure):
-        return _fail(batch, result.message)
-    if isinstance(batch, SampleBatch):
-        return _deliver_tokens(batch, result)
-    if isinstance(batch, DistBatch):
-        return _deliver_dists(batch, result)
+        return
+    expected, got = _rows(batch), -1
+    match result:
+        case NextTokens() if isinstance(batch, SampleBatch):
+            got = len(result.tokens)
+        case Distributions() if isinstance(batch, DistBatch) and len(result.indptr) == len(result.rest) + 1:
+            got = len(result.rest)
+        case NextLogprobs() if isinstance(batch, ScoreBatch):
+            got = len(result.logprobs)
+        case None if not isinstance(batch, SampleBatch | DistBatch | ScoreBatch):
+            return
+    if got != expected:
+        answer = type(result).__name__
+        raise WorkerError(f"the worker answered {answer} to {batch.name} with {expected} rows: are versions mixed?")
+
+
+def _rows(batch: AnyBatch) -> int:
     if isinstance(batch, ScoreBatch):
-        return _deliver_logprobs(batch, result)
+        return sum(len(command.tokens) for command in batch.commands)
+    return len(batch.commands)
+
+
+def deliver(batch: AnyBatch, result: Result) -> list[Completion]:
+    """Completions of one batch, whose answer was checked."""
+    match result:
+        case Failure():
+            return _fail(batch, result.message)
+        case NextTokens():
+            return _deliver_tokens(cast(SampleBatch, batch), result)
+        case Distributions():
+            return _deliver_dists(cast(DistBatch, batch), result)
+        case NextLogprobs():
+            return _deliver_logprobs(cast(ScoreBatch, batch), result)
     return []
 
 
-def _deliver_tokens(batch: SampleBatch, result: Result) -> list[Completion]:
-    if not isinstance(result, NextTokens) or len(result.tokens) != len(batch.commands):
-        raise _misfit("Sample", len(batch.commands), result)
+def _deliver_tokens(batch: SampleBatch, result: NextTokens) -> list[Completion]:
     completions = []
     for command, token in zip(batch.commands, result.tokens.tolist(), strict=True):
         command.source.value = token
@@ -47,9 +71,7 @@ def _deliver_tokens(batch: SampleBatch, result: Result) -> list[Completion]:
     return completions
 
 
-def _deliver_dists(batch: DistBatch, result: Result) -> list[Completion]:
-    if not isinstance(result, Distributions) or len(result.indptr) != len(batch.commands) + 1:
-        raise _misfit("NextDist", len(batch.commands), result)
+def _deliver_dists(batch: DistBatch, result: Distributions) -> list[Completion]:
     ends = result.indptr.tolist()
     tokens = result.tokens.astype(np.int32, copy=False)
     probabilities = result.probabilities.astype(np.float32, copy=False)
@@ -58,10 +80,8 @@ def _deliver_dists(batch: DistBatch, result: Result) -> list[Completion]:
     return _answer(batch.commands, values)
 
 
-def _deliver_logprobs(batch: ScoreBatch, result: Result) -> list[Completion]:
+def _deliver_logprobs(batch: ScoreBatch, result: NextLogprobs) -> list[Completion]:
     ends = np.cumsum([0, *(len(command.tokens) for command in batch.commands)]).tolist()
-    if not isinstance(result, NextLogprobs) or len(result.logprobs) != ends[-1]:
-        raise _misfit("ScoreTokens", ends[-1], result)
     logprobs = result.logprobs.astype(np.float32, copy=False)
     values = [Logprobs(logprobs[begin:end]) for begin, end in pairwise(ends)]
     return _answer(batch.commands, values)
@@ -98,6 +118,7 @@ def _has_consequences(command: Command, error: WorkerError) -> bool:
     if source is None:
         return False
     source.error = error
+    command.account.remember(cast(int, command.future))
     return bool(source.named)
 
 
@@ -113,9 +134,3 @@ def free_token_slots(batch: AnyBatch, pool: Pool) -> None:
     run before a later one can write the slots."""
     if isinstance(batch, SampleBatch):
         pool.release(batch.token_slots(), None)
-
-
-def _misfit(kind: str, rows: int, result: Result) -> WorkerError:
-    return WorkerError(
-        f"the worker answered {type(result).__name__} to {kind} with {rows} rows; are both of one version?"
-    )

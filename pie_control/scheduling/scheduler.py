@@ -24,7 +24,7 @@ from .account import Account, Shared
 from .memory import Memory
 from .policies import Adaptive, DispatchPolicy, DispatchState
 from .queues import Backlog
-from .results import answer_future, deliver, free_token_slots
+from .results import answer_future, check_answer, deliver, free_token_slots
 from .statistics import Counts, SchedulerStatistics
 from .values import Completion, Done, Failed, Value, again
 from .waves import Wave, WaveBuilder
@@ -155,10 +155,13 @@ class Scheduler:
     # ---- answers ----
 
     def wave_done(self, done: WaveDone, now: float) -> tuple[Completion, ...]:
-        """Answers the futures of the oldest wave in flight. Raises WorkerError if the answer does not fit it."""
+        """Answers the futures of the oldest wave in flight. Raises WorkerError, and changes nothing, if the answer
+        does not fit it: the caller restarts the worker."""
         wave = self._in_flight[0] if self._in_flight else None
         if wave is None or wave.number != done.wave or len(wave.batches) != len(done.results):
             raise WorkerError(f"the worker answered wave {done.wave}, which is not the oldest in flight, or in part")
+        for batch, result in zip(wave.batches, done.results, strict=True):
+            check_answer(batch, result)
         completions: list[Completion] = []
         for batch, result in zip(wave.batches, done.results, strict=True):
             completions.extend(deliver(batch, result))
