@@ -5,7 +5,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-DEMO ?= hello
+DEMO ?= text_completion -- "Once upon a time"
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
