@@ -41,6 +41,7 @@ REFUSED: list[tuple[type[CallError], str, Call]] = [
     (InvalidArgument, "0 pages", lambda a: a.alloc_pages(Q, 0, 0.0)),
     (QuotaExceeded, "limit is 10", lambda a: a.alloc_pages(Q, 7, 0.0)),
     (Exhausted, "whole pool has 28", lambda a: a.alloc_pages(Q, 29, 0.0)),
+    (Exhausted, "4 KV pages held and 25 more", lambda a: a.alloc_pages(Q, 25, 0.0)),
     (InvalidArgument, "0 embeds", lambda a: a.alloc_embeds(Q, 0, 0.0)),
     (QuotaExceeded, "limit is 40", lambda a: a.alloc_embeds(Q, 33, 0.0)),
     (Exhausted, "whole pool has 100", lambda a: a.alloc_embeds(Q, 101, 0.0)),

@@ -95,7 +95,7 @@ class Account:
         """First of `count` consecutive page addresses. Raises QuotaExceeded, Exhausted (more than the pool)."""
         found = self.queue_for_command(queue)
         self._check_count(count, "pages")
-        self.shared.memory.check_size(count, True)
+        self.shared.memory.check_size(self.pages.owned, count, True)
         check_quota(self.pages.owned, count, self.shared.quota.pages, "KV pages", "free some first")
         seq = self.next_seq()
         first = self.pages.allocate(count, make_stamp(seq, queue))
@@ -106,7 +106,7 @@ class Account:
         """First of `count` consecutive embed addresses. Raises QuotaExceeded, Exhausted (more than the pool)."""
         found = self.queue_for_command(queue)
         self._check_count(count, "embeds")
-        self.shared.memory.check_size(count, False)
+        self.shared.memory.check_size(self.embeds.owned, count, False)
         check_quota(self.embeds.owned, count, self.shared.quota.embeds, "embeds", "free some first")
         seq = self.next_seq()
         first = self.embeds.allocate(count, make_stamp(seq, queue))

@@ -47,11 +47,12 @@ class Memory:
         ] = []  # allocations that wait, and slots that all up to each need
         self._quarantine: int | None = None  # the wave to wait for; None: nothing is in flight or under formation
 
-    def check_size(self, count: int, pages: bool) -> None:
-        """Raises Exhausted if a request can never be met."""
+    def check_size(self, owned: int, count: int, pages: bool) -> None:
+        """Raises Exhausted if one inferlet asks for more than there is, so that its request can never be met."""
         total = self._pool(pages).total
-        if count > total:
-            raise Exhausted(f"{count} {NAMES[pages]} asked for, the whole pool has {total}; ask for fewer")
+        if owned + count > total:
+            name = NAMES[pages]
+            raise Exhausted(f"{owned} {name} held and {count} more asked for, the whole pool has {total}; hold fewer")
 
     def begin(self) -> None:
         """A wave is being formed: requests that have to wait are counted anew."""

@@ -21,7 +21,7 @@ from .waves import AnyBatch
 
 
 def check_answer(batch: AnyBatch, result: Result) -> None:
-    """Raises WorkerError if the worker's answer does not fit the batch; called for a whole wave before any `deliver`."""
+    """Raises WorkerError if an answer does not fit its batch; called for a whole wave before any `deliver`."""
     if isinstance(result, Failure):
         return
     expected, got = _rows(batch), -1
@@ -118,7 +118,7 @@ def _has_consequences(command: Command, error: WorkerError) -> bool:
     if source is None:
         return False
     source.error = error
-    command.account.remember(cast(int, command.future))
+    command.account.remember(command.future)
     return bool(source.named)
 
 
