@@ -1,0 +1,75 @@
+"""Running inferlets in a Runtime of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from pie_control.config import build_config
+from pie_control.inference_client.interface import InferenceClient
+from pie_control.inferlets.events import Ended, Event, LogLine, Message
+from pie_control.inferlets.inferlet import Inferlet
+from pie_control.runtime import Runtime
+
+
+class Listener:
+    """Keeps the events of an inferlet."""
+
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        self.messages: list[str] = []
+        self.lines: list[str] = []
+        self._news = asyncio.Event()
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Message(text):
+                self.messages.append(text)
+            case LogLine(text=text):
+                self.lines.append(text)
+            case Ended() if not self.ended.done():
+                self.ended.set_result(event)
+        self._news.set()
+
+    async def until_messages(self, count: int) -> None:
+        """Waits for so many messages; fails if the inferlet ends before."""
+        while len(self.messages) < count:
+            assert not self.ended.done(), self.ended.result()
+            self._news.clear()
+            await self._news.wait()
+
+
+@asynccontextmanager
+async def started(
+    cache_dir: Path, client: InferenceClient | None = None, **options: object
+) -> AsyncIterator[Runtime]:
+    """A started runtime; its own worker on the demo model unless a client is given."""
+    config = build_config({"cache_dir": str(cache_dir), "warm_pool": 2, **options}).resolved()
+    runtime = Runtime(config, client)
+    await runtime.start()
+    try:
+        yield runtime
+    finally:
+        await runtime.close()
+
+
+async def launch(
+    runtime: Runtime, source: str, kwargs: Mapping[str, Any] | None = None
+) -> tuple[Inferlet, Listener]:
+    """Uploads and launches a Python program."""
+    listener = Listener()
+    program = (await runtime.upload(source.encode(), "test")).program
+    environment = {"kwargs": json.dumps(kwargs)} if kwargs else {}
+    return await runtime.launch(program, environment=environment, listener=listener), listener
+
+
+async def run(runtime: Runtime, source: str, kwargs: Mapping[str, Any] | None = None) -> Any:
+    """Result of a program that must finish."""
+    _, listener = await launch(runtime, source, kwargs)
+    ended = await listener.ended
+    assert ended.status == "finished", ended.error
+    return json.loads(ended.result) if ended.result is not None else None
