@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -15,12 +16,14 @@ import pytest
 from fake_runtime import FakeRuntime, serving_thread
 
 from pie_control.cli import run, stdin
-from pie_control.cli.main import main
+from pie_control.cli.main import COMMANDS, main
 from pie_control.cli.programs import find_program
 from pie_control.cli.serve import open_server
 from pie_control.client import Client, SyncClient
-from pie_control.config import ServerConfig, build_config
+from pie_control.config import ServerConfig, build_config, settings
 from pie_control.errors import ConfigError, UnknownName
+
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="module")
@@ -221,6 +224,22 @@ def test_a_name_is_a_file_or_a_known_program_or_an_example(tmp_path: Path, monke
         find_program("missing.py", known)
     with pytest.raises(UnknownName, match=r"examples are: .*hello"):
         find_program("fedcba", known)
+
+
+# ---- documentation ---------------------------------------------------------------------------------------------------
+
+
+def test_the_readme_shows_the_example_as_it_is() -> None:
+    shown = re.findall(r"<!-- file: (\S+) -->\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert shown
+    assert [(file, (ROOT / file).read_text()) for file, _ in shown] == shown
+
+
+def test_the_documentation_has_every_command_and_setting() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text()
+    for setting in settings():
+        assert f"| `--{setting.name.replace('_', '-')}` | {setting.default} | {setting.metadata['help']} |" in text
+    assert all(f"`pie {command}" in text for command in COMMANDS)
 
 
 # ---- configuration ---------------------------------------------------------------------------------------------------
