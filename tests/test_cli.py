@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from fake_runtime import FakeRuntime, serving_thread
 
-from pie_control.cli import run, stdin
+from pie_control.cli import patience, run, stdin
 from pie_control.cli.main import COMMANDS, main
 from pie_control.cli.programs import find_program
 from pie_control.cli.serve import open_server
@@ -205,6 +205,15 @@ def test_an_own_server_serves_and_closes(own_runtime: Path) -> None:
             assert await (await client.launch("hello", "A")).result() == 1
 
     asyncio.run(test())
+
+
+def test_a_slow_start_is_explained(
+    own_runtime: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "SECONDS", 0.0)
+    monkeypatch.setattr(StartedRuntime, "start", lambda self: asyncio.sleep(0.02))
+    assert main(["run", "--model", str(own_runtime), "hello"]) == 0
+    assert "still starting" in capsys.readouterr().err
 
 
 # ---- names of programs -----------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from .patience import explaining_slow_start
 from .server_options import add_settings, config_of
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ async def open_server(config: ServerConfig) -> AsyncIterator[HttpServer]:
             from pie_control.http_server.server import HttpServer
 
             server = HttpServer(runtime, listener, config.max_program_bytes)
-            await starting
+            with explaining_slow_start():
+                await starting
             await server.start()
             try:
                 yield server

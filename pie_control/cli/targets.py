@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pie_control.client.running import Running
 
+from .patience import explaining_slow_start
 from .programs import find_program
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ async def own_runtime(config: ServerConfig) -> AsyncIterator[Target]:
 
     runtime = Runtime(config)
     try:
-        await runtime.start()
+        with explaining_slow_start():
+            await runtime.start()
         yield RuntimeTarget(runtime)
     finally:
         await asyncio.shield(runtime.close())

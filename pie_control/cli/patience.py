@@ -1,0 +1,21 @@
+"""Tells the user why a start takes long."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Iterator
+
+SECONDS = 4.0
+NOTICE = "pie: still starting; the first start builds and compiles the Python sandbox, which is then kept"
+
+
+@contextlib.contextmanager
+def explaining_slow_start() -> Iterator[None]:
+    """Prints a notice if the block takes longer than a start does when everything is prepared."""
+    timer = asyncio.get_running_loop().call_later(SECONDS, lambda: print(NOTICE, file=sys.stderr, flush=True))
+    try:
+        yield
+    finally:
+        timer.cancel()
