@@ -1,0 +1,28 @@
+"""The programs that benchmarks run in the sandbox, and how to drive many of them at once."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from pie_control.client import Client
+from pie_control.client.running import Running
+
+FOLDER = Path(__file__).parent / "inferlets"
+
+
+def source(name: str) -> bytes:
+    """The text of a program in benchmarks/inferlets."""
+    return (FOLDER / f"{name}.py").read_bytes()
+
+
+async def launch_many(client: Client, program: str, count: int, *arguments: str) -> list[Running]:
+    """`count` inferlets of a program, each of which has sent its first message."""
+    running = await asyncio.gather(*(client.launch(program, *arguments) for _ in range(count)))
+    await asyncio.gather(*(one.receive() for one in running))
+    return list(running)
+
+
+async def end_all(running: list[Running]) -> None:
+    """Terminates inferlets."""
+    await asyncio.gather(*(one.terminate() for one in running))

@@ -1,0 +1,6 @@
+from inferlet_sdk import inferlet
+
+
+@inferlet
+def main(args):
+    args.send("here")

@@ -1,0 +1,176 @@
+"""How long it takes from the request for an inferlet to its first message, with some launched at once.
+
+Measured twice: through a client's session with a `pie serve` process, and through a `Runtime` without any network.
+Warm: the program was uploaded and run before. Cold: each launch is of a program that the server has never seen, its
+upload included. Between rounds the server rests until its pool of ready guests is full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Protocol
+
+from pie_control.cli.targets import RuntimeTarget
+from pie_control.client import Client
+from pie_control.client.running import Running
+from pie_control.config import ServerConfig
+from pie_control.inference_client.fake_model import FakeModel
+from pie_control.inference_client.in_process import InProcessClient
+from pie_control.runtime import Runtime
+
+from .guests import source
+from .samples import percentile
+from .server import cache_folder, serving
+
+REST_SECONDS = 0.05
+_fresh = count()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured: a row for each number in `warm` and in `cold` (launches at once), of `launches` launches."""
+
+    warm: tuple[int, ...]
+    cold: tuple[int, ...]
+    launches: int
+    least_rounds: int
+
+
+FULL = Plan(warm=(1, 16, 64, 256), cold=(1, 16, 64), launches=200, least_rounds=4)
+QUICK = Plan(warm=(1, 16, 64), cold=(1,), launches=40, least_rounds=2)
+
+
+@dataclass(frozen=True)
+class Row:
+    """`through`: session or runtime; `launches`: how many were measured. Times are of single launches."""
+
+    guest: str
+    through: str
+    concurrent: int
+    warm: bool
+    p50_ms: float
+    p99_ms: float
+    launches: int
+
+
+class Target(Protocol):
+    """Something that runs programs."""
+
+    async def upload(self, program: bytes) -> str:
+        """Hash of the stored program."""
+
+    async def launch(self, program: str) -> Running:
+        """A new inferlet."""
+
+    async def ready_guests(self) -> int:
+        """Guests in the pool."""
+
+
+class Session:
+    """A server, through its client."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.launch = client.launch
+
+    async def upload(self, program: bytes) -> str:
+        return await self._client.upload(program, "first_message")
+
+    async def ready_guests(self) -> int:
+        return int((await self._client.statistics())["inferlets"]["warm"])
+
+
+class InProcess:
+    """A runtime in this process."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def upload(self, program: bytes) -> str:
+        return (await self._runtime.upload(program, "first_message")).program
+
+    async def launch(self, program: str) -> Running:
+        running = Running("", RuntimeTarget(self._runtime))
+        await self._runtime.launch(program, listener=running.deliver)
+        return running
+
+    async def ready_guests(self) -> int:
+        return self._runtime.statistics().inferlets.warm
+
+
+@asynccontextmanager
+async def session() -> AsyncIterator[Target]:
+    async with serving() as server, Client(server.url) as client:
+        yield Session(client)
+
+
+@asynccontextmanager
+async def runtime() -> AsyncIterator[Target]:
+    with cache_folder() as cache:
+        config = replace(ServerConfig().resolved(), cache_dir=str(cache))
+        own = Runtime(config, InProcessClient(FakeModel(), inline=True))
+        await own.start()
+        try:
+            yield InProcess(own)
+        finally:
+            await own.close()
+
+
+TARGETS = {"session": session, "runtime": runtime}
+
+
+async def run(plan: Plan) -> list[Row]:
+    """Rows of all targets."""
+    rows = []
+    for through, target in TARGETS.items():
+        async with target() as opened:
+            rows += await _measure_target(through, opened, plan)
+    return rows
+
+
+async def _measure_target(through: str, target: Target, plan: Plan) -> list[Row]:
+    program = await target.upload(source("first_message"))
+    await _round(target, 1, lambda: target.launch(program))
+    rows = []
+    for warm, numbers in ((True, plan.warm), (False, plan.cold)):
+        for concurrent in numbers:
+            start = (lambda: target.launch(program)) if warm else (lambda: _launch_fresh(target))
+            times = await _measure(target, concurrent, start, plan)
+            p50, p99 = (round(1e3 * percentile(times, percent), 2) for percent in (50, 99))
+            rows.append(Row("python", through, concurrent, warm, p50, p99, len(times)))
+    return rows
+
+
+Start = Callable[[], Awaitable[Running]]
+
+
+async def _launch_fresh(target: Target) -> Running:
+    """Launches a program that nobody has seen."""
+    program = source("first_message") + f"# {next(_fresh)}\n".encode()
+    return await target.launch(await target.upload(program))
+
+
+async def _measure(target: Target, concurrent: int, start: Start, plan: Plan) -> list[float]:
+    rounds = max(plan.least_rounds, plan.launches // concurrent)
+    return [seconds for _ in range(rounds) for seconds in await _round(target, concurrent, start)]
+
+
+async def _round(target: Target, concurrent: int, start: Start) -> list[float]:
+    while await target.ready_guests() < ServerConfig().warm_pool:
+        await asyncio.sleep(REST_SECONDS)
+    return list(await asyncio.gather(*(_time_to_first_message(start) for _ in range(concurrent))))
+
+
+async def _time_to_first_message(start: Start) -> float:
+    """Seconds; returns when the inferlet has ended."""
+    began = time.perf_counter()
+    running = await start()
+    await running.receive()
+    elapsed = time.perf_counter() - began
+    await running.result()
+    return elapsed
