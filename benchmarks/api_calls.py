@@ -82,9 +82,7 @@ def _orders() -> list[tuple[str, str, int]]:
     ]
 
 
-async def _measure(
-    client: Client, running: Sequence[Running], call: str, layer: str, calls: int, blocks: int
-) -> Row:
+async def _measure(client: Client, running: Sequence[Running], call: str, layer: str, calls: int, blocks: int) -> Row:
     order = json.dumps([call, layer, calls])
     measured = [await _block(client, running, order, calls) for _ in range(blocks + 1)][1:]  # the first warms up
     with_worker = layer == "inference"

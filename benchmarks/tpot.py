@@ -104,9 +104,7 @@ async def _measure_model(name: str, plan: Plan) -> list[Row]:
         return [await _compare(loop, client, program, threads, concurrent, plan) for concurrent in plan.concurrent]
 
 
-async def _compare(
-    loop: ClosedLoop, client: Client, program: str, threads: int, concurrent: int, plan: Plan
-) -> Row:
+async def _compare(loop: ClosedLoop, client: Client, program: str, threads: int, concurrent: int, plan: Plan) -> Row:
     prompts = _prompts(concurrent, plan.prompt, loop.description)
     closed, pie = [], []
     for _ in range(plan.rounds + 1):

@@ -4,17 +4,19 @@ Layer "control" is the time until the call returns, layer "inference" the time u
 """
 
 import json
+from collections.abc import Sequence
 from time import monotonic_ns
 
-from inferlet_sdk import gather, inferlet, traits
+from inferlet_sdk import Args, HostFuture, gather, inferlet, traits
 
 TEXT = "The old clock in the hall struck nine."
 
 
 class Calls:
-    """Each method is a call; those of the inference layer return a future."""
+    """Each method is a call; those with a value return its future."""
 
-    def __init__(self, args):
+    def __init__(self, args: Args) -> None:
+        self._args = args
         self.queue = traits.create_queue(args.model)
         self.sampler = traits.create_sampler(temperature=0.0)
         tokens = traits.tokenize(self.queue, TEXT)
@@ -26,39 +28,41 @@ class Calls:
         traits.forward(self.queue, self.pages, inputs, self.pages, self.output)
         self.embed_txt()
         self.done = traits.sleep(0)
-        self.send = lambda: args.send("")
 
-    def now(self):
+    def send(self) -> None:
+        self._args.send("")
+
+    def now(self) -> None:
         traits.now()
 
-    def tokenize(self):
+    def tokenize(self) -> None:
         traits.tokenize(self.queue, TEXT)
 
-    async def wait(self):
+    async def wait(self) -> None:
         await traits.wait([self.done])
 
-    def embed_txt(self):
+    def embed_txt(self) -> None:
         traits.embed_txt(self.queue, [100], [self.position], self.input)
 
-    def forward(self):
+    def forward(self) -> None:
         traits.forward(self.queue, self.pages, self.input, (), self.output)
 
-    def sample(self):
+    def sample(self) -> HostFuture[int]:
         return traits.sample(self.queue, self.output[0], self.sampler)
 
-    def get_next_dist(self):
+    def get_next_dist(self) -> HostFuture[traits.Dist]:
         return traits.get_next_dist(self.queue, self.output[0])
 
-    def get_logprobs(self):
+    def get_logprobs(self) -> HostFuture[list[float]]:
         return traits.get_logprobs(self.queue, self.output[0], [100])
 
-    async def settle(self, results):
+    async def settle(self, results: Sequence[HostFuture[object] | None]) -> None:
         """Waits until everything that was issued is done."""
         await gather(*(future for future in results if future is not None))
         await traits.synchronize(self.queue)
 
 
-async def until_return(calls, name, count):
+async def until_return(calls: Calls, name: str, count: int) -> float:
     call = getattr(calls, name)
     start = monotonic_ns()
     results = [call() for _ in range(count)]
@@ -67,7 +71,7 @@ async def until_return(calls, name, count):
     return elapsed / count
 
 
-async def until_wait_returns(calls, count):
+async def until_wait_returns(calls: Calls, count: int) -> float:
     await calls.done
     start = monotonic_ns()
     for _ in range(count):
@@ -75,7 +79,7 @@ async def until_wait_returns(calls, count):
     return (monotonic_ns() - start) / count
 
 
-async def until_done(calls, name, count):
+async def until_done(calls: Calls, name: str, count: int) -> float:
     call = getattr(calls, name)
     start = monotonic_ns()
     for _ in range(count):
@@ -83,7 +87,7 @@ async def until_done(calls, name, count):
     return (monotonic_ns() - start) / count
 
 
-async def measure(calls, name, layer, count):
+async def measure(calls: Calls, name: str, layer: str, count: int) -> float:
     if layer == "inference":
         return await until_done(calls, name, count)
     if name == "wait":
@@ -92,7 +96,7 @@ async def measure(calls, name, layer, count):
 
 
 @inferlet
-async def main(args):
+async def main(args: Args) -> None:
     calls = Calls(args)
     await traits.synchronize(calls.queue)
     args.send("here")

@@ -1,6 +1,6 @@
-from inferlet_sdk import inferlet
+from inferlet_sdk import Args, inferlet
 
 
 @inferlet
-def main(args):
+def main(args: Args) -> None:
     args.send("here")

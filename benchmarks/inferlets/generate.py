@@ -1,12 +1,13 @@
 """Streams greedy tokens behind a prompt, given as a message: a JSON list of tokens."""
 
 import json
+from typing import Any
 
-from inferlet_sdk import Context, IgnoreStopTokens, inferlet
+from inferlet_sdk import Args, Context, IgnoreStopTokens, inferlet
 
 
 @inferlet
-async def main(args, max_tokens: int):
+async def main(args: Args, max_tokens: int) -> dict[str, Any]:
     args.send("here")
     ctx = Context(args.model).fill(json.loads(await args.receive()))
     await ctx.flush()

@@ -1,7 +1,7 @@
-from inferlet_sdk import inferlet
+from inferlet_sdk import Args, inferlet
 
 
 @inferlet
-async def main(args):
+async def main(args: Args) -> None:
     args.send("here")
     await args.receive()
