@@ -11,7 +11,7 @@ import gc
 import wit_world  # type: ignore[import-not-found]
 from componentize_py_types import Err  # type: ignore[import-not-found]
 
-from inferlet_sdk import bindings, event_loop, standard_library
+from inferlet_sdk import bindings, event_loop, rehearsal, standard_library
 from inferlet_sdk.program import ProgramFailed, run_program
 
 
@@ -20,6 +20,8 @@ class WitWorld(wit_world.WitWorld):  # type: ignore[misc]
 
     def run(self) -> None:
         """Runs the program that the host hands over."""
+        if bindings.guest_source.made_ahead():
+            rehearsal.rehearse(rounds=1)
         try:
             run_program(*bindings.guest_source.source())
         except ProgramFailed as failure:
@@ -28,6 +30,7 @@ class WitWorld(wit_world.WitWorld):  # type: ignore[misc]
 
 standard_library.load()
 event_loop.install()
+rehearsal.rehearse(rounds=3)
 
 # The snapshot's 20,000 objects live for ever. Unless frozen, the garbage collector of every instance would visit them
 # all (15 ms), and write to (so copy) their pages of memory.

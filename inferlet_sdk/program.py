@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import inspect
 import linecache
+import marshal
 import random
 import sys
 import types
@@ -29,10 +31,15 @@ def inferlet(function: F) -> F:
     return function
 
 
-def run_program(name: str, text: str) -> None:
+def compile_source(name: str, text: str) -> str:
+    """Code of a program in a form that later runs take instead of compiling again: base64 of `marshal`."""
+    return base64.b64encode(marshal.dumps(compile(text, name, "exec", dont_inherit=True))).decode()
+
+
+def run_program(name: str, text: str, code: str = "") -> None:
     """Runs a program to its end and sets its result. ProgramFailed carries the traceback, trimmed to the program."""
     try:
-        _run(name, text)
+        _run(name, text, code)
     except UsageError as error:
         raise ProgramFailed(str(error)) from None
     except SystemExit as end:
@@ -44,9 +51,9 @@ def run_program(name: str, text: str) -> None:
         sys.stderr.flush()
 
 
-def _run(name: str, text: str) -> None:
+def _run(name: str, text: str, code: str) -> None:
     random.seed()  # the interpreter is a snapshot: without this all inferlets draw the same numbers
-    entry = _load(name, text)
+    entry = _load(name, text, code)
     value = bind(entry, Args(), name)()
     if inspect.iscoroutine(value):
         value = event_loop.run(value)
@@ -54,14 +61,15 @@ def _run(name: str, text: str) -> None:
         _set_result(value)
 
 
-def _load(name: str, text: str) -> Callable[..., Any]:
+def _load(name: str, text: str, code: str) -> Callable[..., Any]:
     """Executes the text as module `__main__`; returns its entry."""
-    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    linecache.cache[name] = (lambda: text,)  # type: ignore[assignment]  # lazily: for tracebacks only
     module = types.ModuleType("__main__")
     module.__file__ = name
     sys.modules["__main__"] = module
     _entries.clear()
-    exec(compile(text, name, "exec", dont_inherit=True), module.__dict__)
+    compiled = marshal.loads(base64.b64decode(code)) if code else compile(text, name, "exec", dont_inherit=True)
+    exec(compiled, module.__dict__)
     entry = _entries[-1] if _entries else module.__dict__.get("main")
     if not callable(entry):
         raise UsageError(f"{name} has no entry: decorate a function with @inferlet, or name it `main`")

@@ -11,7 +11,7 @@ MODULES = [
     "abc", "array", "asyncio", "base64", "binascii", "bisect", "calendar", "cmath", "collections", "collections.abc",
     "colorsys", "contextlib", "contextvars", "copy", "csv", "dataclasses", "datetime", "decimal", "difflib", "enum",
     "fractions", "functools", "gc", "hashlib", "heapq", "hmac", "html", "inspect", "io", "itertools", "json",
-    "keyword", "linecache", "logging", "math", "numbers", "operator", "pprint", "queue", "random", "re", "secrets",
+    "keyword", "linecache", "logging", "marshal", "math", "numbers", "operator", "pprint", "queue", "random", "re", "secrets",
     "statistics", "string", "struct", "sys", "textwrap", "time", "traceback", "types", "typing", "unicodedata",
     "urllib.parse", "uuid", "warnings", "weakref", "zlib",
 ]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pie_inference.protocol import ModelDescription, Ready, WaveDone
 
-from .errors import CallError, UnknownName, WorkerError, WorkerUnavailable
+from .errors import CallError, WorkerError, WorkerUnavailable
 from .inference_client.interface import InferenceClient
 from .scheduling import Account, Completion, Scheduler, SchedulerStatistics
 from .tokenizer import Tokenizer
@@ -141,6 +141,8 @@ class Model:
             self.restarts += 1
         except WorkerUnavailable as error:
             self._give_up(str(error))
+        except Exception as error:  # nobody awaits this task: launches would wait for ever
+            self._give_up(f"the worker did not restart: {error!r}")
 
     def _give_up(self, reason: str) -> None:
         self._down = reason
@@ -155,24 +157,3 @@ class Model:
             if pending is not None:
                 pending.cancel()
         await self._client.close()
-
-
-class Models(Mapping[str, Model]):
-    """The models of a server, by name."""
-
-    def __init__(self) -> None:
-        self._models: dict[str, Model] = {}
-
-    def add(self, model: Model) -> None:
-        self._models[model.name] = model
-
-    def __getitem__(self, name: str) -> Model:
-        if name not in self._models:
-            raise UnknownName(f"no model {name!r}; there is {', '.join(self._models) or 'none'}")
-        return self._models[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._models)
-
-    def __len__(self) -> int:
-        return len(self._models)

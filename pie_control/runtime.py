@@ -1,10 +1,10 @@
 """The composition root: the only module that knows all the parts.
 
-    HTTP server, client in process
-        └── Runtime
-            ├── ProgramStore, ComponentHost, InferletManager     inferlets and what runs them
-            ├── host_api                                         what they may call
-            └── Models: Scheduler + Tokenizer + InferenceClient  where their commands go
+HTTP server, client in process
+    └── Runtime
+        ├── ProgramStore, ComponentHost, InferletManager     inferlets and what runs them
+        ├── host_api                                         what they may call
+        └── Model: Scheduler + Tokenizer + InferenceClient  where their commands go
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from .inferlets.component_host import ComponentHost
 from .inferlets.events import Event
 from .inferlets.inferlet import Inferlet, InferletInfo
 from .inferlets.lifecycle import Status
+from .inferlets.mailbox import byte_size
 from .inferlets.manager import InferletManager, InferletStatistics
 from .inferlets.programs import ProgramInfo, ProgramStore
-from .models import Model, Models, Watcher
+from .models import Model, Watcher
 from .resources.contention import FirstComeFirstServed
 from .resources.quotas import Quota
 from .scheduling import (
@@ -95,7 +96,7 @@ class Runtime:
             self._host, config.limits, config.max_inferlets, self._release, self._dispatch
         )
         self._by_number: dict[int, Inferlet] = {}
-        self._models = Models()
+        self._models: dict[str, Model] = {}
         self._closed = False
 
     async def start(self) -> None:
@@ -109,7 +110,7 @@ class Runtime:
         except ExceptionGroup as group:
             await self.close()
             raise group.exceptions[0] from None
-        self._models.add(model)
+        self._models[model.name] = model
         self._inferlets.start()
 
     def _make_scheduler(self, description: ModelDescription) -> Scheduler:
@@ -131,8 +132,9 @@ class Runtime:
 
     async def upload(self, data: bytes, name: str) -> ProgramInfo:
         """Stores a program and makes it ready to launch; raises BadProgram."""
-        program = self._store.put(data, name)
-        await self._host.prepare(program, self._store)
+        program = self._store.describe(data, name)
+        await self._host.prepare(program, self._store, data)
+        self._store.keep(program, data)
         return program.info()
 
     def programs(self) -> tuple[ProgramInfo, ...]:
@@ -160,10 +162,10 @@ class Runtime:
         return inferlet
 
     def _check_launch(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-        size = sum(map(len, arguments)) + sum(len(key) + len(value) for key, value in environment.items())
-        limit = self.config.limits.max_message_bytes
+        texts = (*arguments, *environment.keys(), *environment.values())
+        size, limit = sum(map(byte_size, texts)), self.config.limits.max_message_bytes
         if size > limit:
-            raise BadRequest(f"arguments and environment have {size} characters, more than {limit}: send them later")
+            raise BadRequest(f"arguments and environment have {size} bytes, more than {limit}: send them later")
 
     def inferlet(self, id: str) -> Inferlet:
         """A running or recently ended inferlet; raises UnknownName."""
@@ -223,5 +225,3 @@ class Runtime:
                 self._inferlets.end(
                     inferlet, Status.LOST, f"the worker of model {model} died ({reason}); it restarts: launch again"
                 )
-
-

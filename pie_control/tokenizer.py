@@ -3,34 +3,60 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 import tokenizers
-from jinja2 import TemplateError
-from jinja2.ext import loopcontrols
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers.decoders import DecodeStream
+from tokenizers.decoders import ByteLevel
 
 from .errors import ConfigError, InvalidArgument, Unsupported
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+MAX_TEXT = 512 << 10
+"""Characters in one call: everything else waits while a text is tokenized (about 0.5 s per million)."""
+MAX_TOKENS = 128 << 10
+"""Of one call that makes text."""
+LONGEST_CHARACTER = 4
+"""Tokens, if each is a byte."""
+BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+REPLACEMENT = "\ufffd"
+
+
+class _Generation(Extension):
+    """`{% generation %}`, with which training marks the assistant's part; it prints what is in it."""
+
+    tags = {"generation"}  # noqa: RUF012 (as the base class declares it)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 def _refuse(message: str) -> None:
     raise TemplateError(message)
 
 
-def _as_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _as_json(
+    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
     """The names that the chat templates of published checkpoints use, as transformers defines them."""
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
+    )
     environment.filters["tojson"] = _as_json
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
@@ -51,18 +77,30 @@ def _template_source(config: Mapping[str, Any]) -> str | None:
 
 
 class Detokenizer:
-    """Turns a stream of tokens to text, never half a character."""
+    """Turns a stream of tokens to text, never half a character. Time is linear in the tokens, whatever they are."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._stream = DecodeStream(skip_special_tokens=True)
+        self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
+        self._context: list[int] = []
+        self._pending: list[int] = []
 
     def push(self, tokens: Sequence[int]) -> str:
         """The text that these tokens complete; raises InvalidArgument."""
         self._tokenizer.check(tokens)
-        inner = self._tokenizer.inner
-        pieces = [self._stream.step(inner, token) for token in tokens]
-        return "".join(piece for piece in pieces if piece)
+        if self._tokenizer.is_byte_level:
+            return self._bytes.decode(b"".join(map(self._tokenizer.printed_bytes, tokens)))
+        return "".join(map(self._push_one, tokens))
+
+    def _push_one(self, token: int) -> str:
+        """For decoders that look at neighbours: decodes behind the tokens of the piece before, and leaves that out."""
+        self._pending.append(token)
+        before = self._tokenizer.decode(self._context)
+        text = self._tokenizer.decode([*self._context, *self._pending])
+        if text.endswith(REPLACEMENT) and len(self._pending) < LONGEST_CHARACTER:
+            return ""
+        self._context, self._pending = self._pending, []
+        return text[len(before) :]
 
 
 class Tokenizer:
@@ -76,18 +114,23 @@ class Tokenizer:
         self._config = config
         self._vocab_size = vocab_size
         self._template = _template_source(config)
+        self._added = self.inner.get_added_tokens_decoder()
+        self.is_byte_level = isinstance(self.inner.decoder, ByteLevel)
 
     @property
     def has_chat_template(self) -> bool:
         return self._template is not None
 
     def encode(self, text: str) -> list[int]:
-        """Token ids; special tokens written in the text are recognized, none are added."""
+        """Token ids; special tokens written in the text are recognized, none are added. Raises InvalidArgument."""
+        _check_size(text)
         ids: list[int] = self.inner.encode(text, add_special_tokens=False).ids
         return ids
 
     def check(self, tokens: Sequence[int]) -> None:
         """Raises InvalidArgument unless all are in the vocabulary."""
+        if len(tokens) > MAX_TOKENS:
+            raise InvalidArgument(f"{len(tokens)} tokens are more than {MAX_TOKENS}: call with fewer at a time")
         if tokens and max(tokens) >= self._vocab_size:
             raise InvalidArgument(f"token {max(tokens)} is not in the vocabulary of {self._vocab_size}")
 
@@ -104,12 +147,17 @@ class Tokenizer:
 
     def _bytes_of(self, token: int) -> bytes:
         written = self.inner.id_to_token(token)
-        if written is None:
-            return b""
-        byte_level = _BYTE_LEVEL
-        if all(character in byte_level for character in written):
-            return bytes(byte_level[character] for character in written)
-        return self.inner.decode([token], skip_special_tokens=False).encode()
+        if written is None or token in self._added:
+            return (written or "").encode()
+        if self.is_byte_level:
+            return bytes(_BYTE_LEVEL[character] for character in written)
+        byte = BYTE_TOKEN.fullmatch(written)
+        return bytes([int(byte[1], 16)]) if byte else written.replace("▁", " ").encode()  # as SentencePiece writes them
+
+    def printed_bytes(self, token: int) -> bytes:
+        """Bytes that a token adds to text: none if it is special."""
+        added = self._added.get(token)
+        return b"" if added is not None and added.special else self._bytes_of(token)
 
     @cached_property
     def _compiled_template(self) -> Any:
@@ -119,6 +167,7 @@ class Tokenizer:
         """Renders the chat template; `messages` and `tools` are JSON lists. Raises Unsupported, InvalidArgument."""
         if self._template is None:
             raise Unsupported("this model has no chat template: write the prompt yourself")
+        _check_size(messages, tools)
         variables = {name: _special(self._config, name) for name in SPECIAL_TOKENS}
         try:
             rendered: str = self._compiled_template.render(
@@ -127,9 +176,17 @@ class Tokenizer:
                 add_generation_prompt=add_generation_prompt,
                 **{name: value for name, value in variables.items() if value is not None},
             )
-        except (TemplateError, TypeError, ValueError, KeyError, RecursionError) as error:
+        except InvalidArgument:
+            raise
+        except Exception as error:  # the template is code, and the messages may be anything
             raise InvalidArgument(f"the chat template refused the messages: {error}") from error
         return rendered
+
+
+def _check_size(*texts: str) -> None:
+    size = sum(map(len, texts))
+    if size > MAX_TEXT:
+        raise InvalidArgument(f"a text of {size} characters is longer than {MAX_TEXT}: call with pieces of it")
 
 
 def _parse_list(text: str, what: str) -> list[Any]:

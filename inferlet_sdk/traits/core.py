@@ -54,6 +54,12 @@ class Usage:
     max_cpu_nanoseconds: int
 
 
+def check_encodable(text: str) -> None:
+    """Raises UnicodeEncodeError for what would end the inferlet: only valid text leaves the sandbox."""
+    if not text.isascii():
+        text.encode()
+
+
 def get_arg() -> list[str]:
     """The arguments given at launch."""
     return list(call(bindings.core.get_arg))
@@ -68,6 +74,7 @@ def send(message: str) -> None:
     """Sends a message to the client that launched the inferlet."""
     if not isinstance(message, str):
         raise TypeError(f"a message is text, not {type(message).__name__}; use json.dumps for values")
+    check_encodable(message)
     call(bindings.core.send, message)
 
 
@@ -86,7 +93,9 @@ def log(message: object, level: LogLevel = "info") -> None:
     levels = bindings.core.LogLevel
     if level not in LogLevel.__args__:  # type: ignore[attr-defined]
         raise ValueError(f"log level {level!r}: use one of debug, info, warning, error")
-    call(bindings.core.log, levels[level.upper()], str(message))
+    text = str(message)
+    check_encodable(text)
+    call(bindings.core.log, levels[level.upper()], text)
 
 
 def now() -> float:

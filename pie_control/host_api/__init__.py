@@ -9,7 +9,7 @@ from . import allocate, core, forward, fused, guest_source, input_text, output_t
 
 PACKAGE = "pie:inferlet/"
 INTERFACES = (core, allocate, input_text, forward, tokenize, output_text, fused, guest_source)
-SUSPENDING = frozenset({("core", "wait")})
+SUSPENDING = frozenset({("core", "wait"), ("guest-source", "source")})
 
 
 def _interface_functions(module: ModuleType) -> dict[tuple[str, str], HostFunction]:

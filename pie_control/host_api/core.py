@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from ..inferlets.inferlet import Inferlet
+from ..inferlets.mailbox import Received
 from ..inferlets.wasm_fibers import SUSPEND
 from ..scheduling import Done
 from .support import Queue, account_of, issue, model_of, queue_of
@@ -31,8 +32,8 @@ def receive(inferlet: Inferlet) -> int:
 
 
 def take_message(inferlet: Inferlet, future: int) -> str:
-    message: str = inferlet.futures.take(future, str)
-    return message
+    message: Received = inferlet.futures.take(future, Received)
+    return message.text
 
 
 def set_result(inferlet: Inferlet, value: str) -> None:
@@ -131,5 +132,3 @@ def usage(inferlet: Inferlet) -> tuple[int, ...]:
         int(inferlet.cpu_seconds * 1e9),
         int(limits.cpu_seconds * 1e9),
     )
-
-

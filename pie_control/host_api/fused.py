@@ -28,8 +28,7 @@ class Sampler:
 
 
 def create_sampler(inferlet: Inferlet, config: tuple[float, int, float, float, float, float, float, int | None]) -> int:
-    *params, seed = config
-    return inferlet.add_handle(Sampler(SamplingParams(*params), seed))
+    return inferlet.add_handle(Sampler(SamplingParams(*config[:7]), config[7]))
 
 
 def destroy_sampler(inferlet: Inferlet, sampler: int) -> None:

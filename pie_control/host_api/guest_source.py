@@ -1,13 +1,23 @@
-"""The interface guest-source of world.wit: the text of a Python inferlet, for the component that runs it."""
+"""The interface guest-source of world.wit: the program of a Python inferlet, for the component that runs it."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..errors import Unsupported
 from ..inferlets.inferlet import Inferlet
+from ..inferlets.python_programs import MadeAhead
+from ..inferlets.wasm_fibers import SUSPEND
 
 
-def source(inferlet: Inferlet) -> tuple[str, str]:
-    program = inferlet.program
-    if program.source is None:
-        raise Unsupported("this program is a component, not Python text")
-    return program.name, program.source
+def made_ahead(owner: Inferlet | MadeAhead) -> bool:
+    return type(owner) is MadeAhead
+
+
+def source(owner: Inferlet | MadeAhead) -> Any:
+    """Suspends an instance that was made ahead; `ComponentHost.instance` resumes it with a program."""
+    if owner.source is not None:
+        return owner.source
+    if made_ahead(owner):
+        return SUSPEND
+    raise Unsupported("this program is a component, not Python text")

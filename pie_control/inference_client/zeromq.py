@@ -47,8 +47,8 @@ class ZeroMQClient:
     ) -> None:
         if bool(arguments) == (endpoint is not None):
             raise ValueError("give either arguments of a worker to launch or the endpoint of one that will connect")
-        self.on_wave_done = ignore_wave
-        self.on_lost = ignore_loss
+        self.on_wave_done: Callable[[WaveDone], None] = ignore_wave
+        self.on_lost: Callable[[str], None] = ignore_loss
         self._arguments = tuple(arguments)
         self._endpoint = endpoint
         self._start_seconds = start_seconds

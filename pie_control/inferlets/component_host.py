@@ -11,13 +11,16 @@ from wasmtime.component import Component, ComponentInstanceType, FuncType
 
 from ..errors import BadProgram, ConfigError
 from . import wasi
-from .programs import Program, ProgramStore, compile_component
+from .inferlet import Inferlet
+from .programs import Program, ProgramStore, compile_component, try_load_compiled
 from .python_guest import build_guest, guest_hash
-from .wasm_fibers import HostFunction, Instance, LinkedComponent, LinkError, Step, new_engine
+from .python_programs import Compilation, MadeAhead, compile_in_guest
+from .wasm_fibers import HostFunction, Instance, LinkedComponent, LinkError, Owner, Step, Ticker, new_engine
 from .wasm_selftest import self_test
 from .wasm_values import ContractError, signature
 
 WORLD_PACKAGE = "pie:inferlet/"
+WASI_PACKAGES = "wasi:"
 Functions = dict[tuple[str, str], HostFunction]
 
 
@@ -39,46 +42,70 @@ class ComponentHost:
 
     def __init__(self, cache_dir: Path, functions: Functions, memory_bytes: int, warm_instances: int) -> None:
         self.engine = new_engine()
+        self.ticker = Ticker(self.engine)
         self._cache_dir = cache_dir
         self._functions: Functions = {**wasi.FUNCTIONS, **functions}
         self._memory_bytes = memory_bytes
         self._warm_target = warm_instances
         self._warm: deque[Instance] = deque()
+        self._warming: Instance | None = None
         self._linked: dict[str, LinkedComponent] = {}
         self._contract: dict[tuple[str, str], str] = {}
+        self._codes: dict[str, str] = {}
+        self._compiling = asyncio.Lock()
         self._guest: LinkedComponent | None = None
 
     async def start(self, store: ProgramStore) -> None:
         """Builds and compiles the Python guest, or loads it; raises ConfigError."""
-        path = store.compiled_path(guest_hash())
-        if path.exists():
-            component = Component.deserialize_file(self.engine, str(path))
-        else:
-            data = await asyncio.to_thread(build_guest, self._cache_dir)
-            component = await asyncio.to_thread(compile_component, self.engine, data, path)
         try:
+            component = await asyncio.to_thread(self._compiled_guest, store)
             self_test(self.engine)
             self._guest = self._link(component)
-        except (LinkError, ContractError) as error:
+        except (LinkError, ContractError, wasmtime.WasmtimeError) as error:
             raise ConfigError(f"the Python guest does not fit this server: {error}") from error
         self._contract = imports_of(self.engine, component)
+
+    def _compiled_guest(self, store: ProgramStore) -> Component:
+        path = store.compiled_path(guest_hash())
+        loaded = try_load_compiled(self.engine, path)
+        return loaded or compile_component(self.engine, build_guest(self._cache_dir), path)
 
     def _link(self, component: Component) -> LinkedComponent:
         return LinkedComponent(self.engine, component, self._functions, wasi.RESOURCES, wasi.drop_resource)
 
-    async def prepare(self, program: Program, store: ProgramStore) -> None:
-        """Compiles and links a component, so that it can be launched; raises BadProgram. Nothing to do for Python."""
-        if program.kind == "python" or program.hash in self._linked:
+    async def prepare(self, program: Program, store: ProgramStore, data: bytes | None = None) -> None:
+        """Compiles a program (and links a component), so that it can be launched; raises BadProgram. `data` is the
+        content of a component that is not stored yet."""
+        if program.hash in self._codes or program.hash in self._linked:
             return
-        path = store.compiled_path(program.hash)
+        async with self._compiling:  # one at a time: compiling keeps all cores busy
+            if program.kind == "python":
+                await self._compile_python(program)
+            elif program.hash not in self._linked:
+                await self._compile_and_link(program, store.compiled_path(program.hash), data)
+
+    async def _compile_python(self, program: Program) -> None:
+        compilation = Compilation(program)
+        self.ticker.wake()
+        instance = self._new_guest(compilation)
+        self._codes[program.hash] = await compile_in_guest(instance, compilation)
+
+    async def _compile_and_link(self, program: Program, path: Path, data: bytes | None) -> None:
+        def compiled() -> Component:
+            loaded = try_load_compiled(self.engine, path)
+            return loaded or compile_component(self.engine, data or program.path.read_bytes(), path)
+
         try:
-            component = await asyncio.to_thread(compile_component, self.engine, program.path.read_bytes(), path)
+            component = await asyncio.to_thread(compiled)
             self._check_contract(component)
             self._linked[program.hash] = self._link(component)
         except (LinkError, ContractError, wasmtime.WasmtimeError) as error:
             raise BadProgram(f"not a component of the world of inferlets: {error}") from error
 
     def _check_contract(self, component: Component) -> None:
+        for interface in component.type.imports(self.engine):
+            if not interface.startswith((WORLD_PACKAGE, WASI_PACKAGES)):
+                raise LinkError(f"imports {interface}, which is no part of the world of inferlets")
         for (interface, name), given in imports_of(self.engine, component).items():
             wanted = self._contract.get((interface, name))
             if wanted is None:
@@ -86,25 +113,37 @@ class ComponentHost:
             if wanted != given:
                 raise LinkError(f"imports {interface}.{name} as {given}, this server has {wanted}")
 
-    def instance(self, program: Program) -> Instance:
-        """A fresh instance of a prepared program."""
-        if program.kind == "component":
-            return Instance(self._linked[program.hash], self._memory_bytes)
-        return self._warm.popleft() if self._warm else self._new_guest()
+    def instance(self, program: Program, owner: Inferlet) -> Instance:
+        """An instance of a prepared program, for its owner: a new one, or one that waits for a program."""
+        if program.source is None:
+            return self._owned(Instance(self._linked[program.hash], self._memory_bytes), owner)
+        owner.source = program.name, program.source, self._codes[program.hash]
+        if not self._warm:
+            return self._new_guest(owner)
+        instance = self._owned(self._warm.popleft(), owner)
+        instance.resume(owner.source)
+        return instance
 
-    def _new_guest(self) -> Instance:
+    def _new_guest(self, owner: Owner) -> Instance:
         if self._guest is None:
             raise ConfigError("the server is not started")
-        return Instance(self._guest, self._memory_bytes)
+        return self._owned(Instance(self._guest, self._memory_bytes), owner)
+
+    @staticmethod
+    def _owned(instance: Instance, owner: Owner) -> Instance:
+        instance.owner = owner
+        owner.instance = instance
+        return instance
 
     def warm_one(self) -> bool:
-        """Makes one more warm instance of the Python guest, 1-2 ms; False when there are enough."""
+        """Works for a slice of time on one more instance that waits for a program; False when there are enough."""
         if self._guest is None or len(self._warm) >= self._warm_target:
             return False
-        instance = self._new_guest()
-        while instance.instantiate() is not Step.DONE:
-            pass  # the guest is ours: it ends
-        self._warm.append(instance)
+        self.ticker.wake()
+        self._warming = self._warming or self._new_guest(MadeAhead())
+        if self._warming.step() is not Step.PREEMPTED:  # the guest is ours: it waits for its source now
+            self._warm.append(self._warming)
+            self._warming = None
         return True
 
     @property
@@ -113,6 +152,9 @@ class ComponentHost:
         return len(self._warm)
 
     def close(self) -> None:
-        """Frees warm instances. Idempotent."""
-        while self._warm:
-            self._warm.popleft().close()
+        """Frees warm instances, stops the ticker. Idempotent."""
+        for instance in (*self._warm, *([self._warming] if self._warming else [])):
+            instance.close()
+        self._warm.clear()
+        self._warming = None
+        self.ticker.close()

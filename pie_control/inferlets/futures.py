@@ -35,9 +35,15 @@ class FutureTable:
         if len(self._values) >= self._limit:
             raise QuotaExceeded(f"{self._limit} futures are open: take or cancel some before you issue more")
         number = self._next
-        self._next = number + 1 if number < LAST_NUMBER else 1
+        while number in self._values:  # after the numbers have wrapped around
+            number = self._after(number)
+        self._next = self._after(number)
         self._values[number] = PENDING
         return number
+
+    @staticmethod
+    def _after(number: int) -> int:
+        return number + 1 if number < LAST_NUMBER else 1
 
     def forget(self, number: int) -> None:
         """Drops a future whose command was refused."""

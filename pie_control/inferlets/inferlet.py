@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,8 +13,9 @@ from ..errors import Conflict, QuotaExceeded
 from .events import Ended, LogLine
 from .futures import FutureTable
 from .lifecycle import ENDINGS, Status, check_transition
-from .mailbox import Inbox, Listener, Outbox
+from .mailbox import Inbox, Listener, Outbox, Received, byte_size
 from .programs import Program
+from .python_programs import SourceText
 from .wasi import WasiState
 from .wasm_fibers import Instance
 
@@ -39,13 +40,20 @@ class InferletInfo:
     embeds: int
 
 
+class Timer(Protocol):
+    """A call that is to come."""
+
+    def cancel(self) -> None:
+        """It does not come."""
+
+
 class Wakes(Protocol):
     """The runner, as an inferlet needs it."""
 
     def ready(self, inferlet: Inferlet) -> None:
         """The inferlet can go on."""
 
-    def call_at(self, deadline_ns: int, callback: Callable[[], None]) -> None:
+    def call_at(self, deadline_ns: int, callback: Callable[[], None]) -> Timer:
         """Calls back at a time of the monotonic clock."""
 
 
@@ -79,9 +87,11 @@ class Inferlet:
         self.ended: float | None = None
         self.error: str | None = None
         self.result: str | None = None
+        self.kept_bytes = 0  # of an ended one: what its log, messages and result take
         self.cpu_seconds = 0.0
         self.last_activity = time.monotonic()
         self.instance: Instance
+        self.source: SourceText | None = None  # of a Python program
         self.wasi = WasiState()
         self.futures = FutureTable(limits.max_futures)
         self.models: Mapping[str, Any] = {}
@@ -93,11 +103,12 @@ class Inferlet:
         self._runner = runner
         self._inbox = Inbox()
         self._outbox = Outbox(limits)
-        self._receivers: deque[int] = deque()
+        self._receivers: OrderedDict[int, None] = OrderedDict()
+        self._timers: dict[int, Timer] = {}
+        self._sleep_timer: Timer | None = None
         self._awaited: list[int] | None = None
         self._awaited_set: Collection[int] = ()
         self._sleep_value: Any = None
-        self._sleeping = False
 
     # ---- for the client ----
 
@@ -152,32 +163,34 @@ class Inferlet:
         self._outbox.write(stream, data)
 
     def _check_size(self, text: str) -> None:
-        limit = self.limits.max_message_bytes
-        if len(text) > limit:
-            raise QuotaExceeded(f"{len(text)} characters are more than a message may have ({limit}): send it in pieces")
+        size, limit = byte_size(text), self.limits.max_message_bytes
+        if size > limit:
+            raise QuotaExceeded(f"{size} bytes are more than a message may have ({limit}): send it in pieces")
 
     def receive(self) -> int:
         """A future of the next message."""
         future = self.futures.new()
-        self._receivers.append(future)
+        self._receivers[future] = None
         self._deliver()
         return future
 
     def cancel(self, future: int) -> None:
-        """Forgets a future. A message that it had received is received by the next `receive`."""
+        """Forgets a future. A message that it had received goes to the next receiver."""
         value = self.futures.cancel(future)
-        if isinstance(value, str):
+        self._receivers.pop(future, None)
+        if timer := self._timers.pop(future, None):
+            timer.cancel()
+        if isinstance(value, Received):
             self._inbox.put_back(value)
+            self._deliver()
 
     def _deliver(self) -> None:
         while self._receivers:
-            if not self.futures.is_pending(self._receivers[0]):
-                self._receivers.popleft()
-                continue
-            text = self._inbox.try_get()
-            if text is None:
+            message = self._inbox.try_get()
+            if message is None:
                 return
-            self.resolve(self._receivers.popleft(), text)
+            future, _ = self._receivers.popitem(last=False)
+            self.resolve(future, message)
 
     def add_handle(self, value: Any) -> int:
         """Number of a new handle (sampler, detokenizer); raises QuotaExceeded."""
@@ -196,7 +209,13 @@ class Inferlet:
             self._runner.ready(self)
 
     def resolve_later(self, future: int, value: Any, deadline_ns: int) -> None:
-        self._runner.call_at(deadline_ns, lambda: self.resolve(future, value))
+        """Gives a future its value at a time of the monotonic clock."""
+
+        def resolve() -> None:
+            del self._timers[future]
+            self.resolve(future, value)
+
+        self._timers[future] = self._runner.call_at(deadline_ns, resolve)
 
     def await_futures(self, futures: list[int]) -> None:
         """The guest suspends until one of these, all pending, is done."""
@@ -205,12 +224,8 @@ class Inferlet:
 
     def sleep_until(self, deadline_ns: int, value: Any) -> None:
         """The guest suspends until a time of the monotonic clock; its call then returns `value`."""
-        self._sleeping, self._sleep_value = True, value
-        self._runner.call_at(deadline_ns, self._wake_from_sleep)
-
-    def _wake_from_sleep(self) -> None:
-        if self._sleeping:
-            self._runner.ready(self)
+        self._sleep_value = value
+        self._sleep_timer = self._runner.call_at(deadline_ns, lambda: self._runner.ready(self))
 
     def before_step(self) -> None:
         """Hands a waiting guest what it waited for."""
@@ -219,8 +234,8 @@ class Inferlet:
             if done:
                 self._awaited = None
                 self.instance.resume(done)
-        elif self._sleeping:
-            self._sleeping = False
+        elif self._sleep_timer is not None:
+            self._sleep_timer = None
             self.instance.resume(self._sleep_value)
 
     # ---- life ----
@@ -230,10 +245,23 @@ class Inferlet:
         self.status = status
 
     def finish(self, status: Status, error: str | None) -> None:
-        """Records the ending and tells the client. The caller has freed what the inferlet held."""
+        """Records the ending and tells the client. The caller has freed what the inferlet held outside."""
         self.change(status)
+        self._drop_what_only_the_guest_needed()
         self.ended = time.time()
         self.error = error
         if status is not Status.FINISHED:
             self.result = None
         self._outbox.end(Ended(status, self.result, error))
+        self.kept_bytes = self._outbox.kept_bytes + byte_size(self.result or "") + byte_size(error or "")
+
+    def _drop_what_only_the_guest_needed(self) -> None:
+        """The inferlet may be asked about for long: keeps what can be told of it."""
+        for timer in (*self._timers.values(), *([self._sleep_timer] if self._sleep_timer else [])):
+            timer.cancel()
+        self._timers.clear()
+        self._receivers.clear()
+        self._inbox = Inbox()
+        self.futures = FutureTable(0)
+        self.handles = {}
+        self.wasi = WasiState()

@@ -21,7 +21,7 @@ class Status(StrEnum):
 ENDINGS = frozenset(Status) - {Status.CREATED, Status.RUNNING}
 
 TRANSITIONS: dict[Status, frozenset[Status]] = {
-    Status.CREATED: frozenset({Status.RUNNING, Status.FAILED, Status.TERMINATED}),
+    Status.CREATED: frozenset({Status.RUNNING, Status.FAILED, Status.TERMINATED, Status.EXCEEDED}),
     Status.RUNNING: ENDINGS,
     **{ending: frozenset() for ending in ENDINGS},
 }

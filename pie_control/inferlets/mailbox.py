@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import heapq
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from ..config import InferletLimits
 from ..errors import Overloaded, QuotaExceeded
 from .events import Ended, Event, LogLine, Message
 
 Listener = Callable[[Event], None]
+
+logger = logging.getLogger(__name__)
 
 MAX_INBOX_BYTES = 8 << 20
 """Messages to an inferlet that it has not received."""
@@ -20,42 +25,60 @@ EVENT_BYTES = 64
 """What an event is counted for beside its text."""
 
 
-class Inbox:
-    """Messages that the inferlet has not received yet."""
+def byte_size(text: str) -> int:
+    """Bytes of a text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
-    __slots__ = ("_bytes", "_messages")
+
+def cut(text: str, most: int) -> str:
+    """The beginning of a text, at most so many bytes in UTF-8, never half a character."""
+    return text if byte_size(text) <= most else text.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
+
+
+class Received(NamedTuple):
+    """A message to the inferlet and its place among all."""
+
+    number: int
+    text: str
+
+
+class Inbox:
+    """Messages that the inferlet has not received yet, in the order in which they came."""
+
+    __slots__ = ("_bytes", "_count", "_messages")
 
     def __init__(self) -> None:
-        self._messages: deque[str] = deque()
-        self._bytes = 0
+        self._messages: list[Received] = []
+        self._bytes = self._count = 0
 
     def put(self, text: str) -> None:
         """Raises Overloaded when the inferlet does not keep up."""
-        if self._bytes + len(text) > MAX_INBOX_BYTES:
+        if self._bytes + byte_size(text) > MAX_INBOX_BYTES:
             raise Overloaded(f"{len(self._messages)} messages wait for the inferlet: let it receive some first")
-        self._messages.append(text)
-        self._bytes += len(text) + EVENT_BYTES
+        self._count += 1
+        self.put_back(Received(self._count, text))
 
-    def put_back(self, text: str) -> None:
-        """Returns a message whose receiver was cancelled; it is received next."""
-        self._messages.appendleft(text)
-        self._bytes += len(text) + EVENT_BYTES
+    def put_back(self, message: Received) -> None:
+        """Returns a message whose receiver was cancelled to its place."""
+        heapq.heappush(self._messages, message)
+        self._bytes += byte_size(message.text) + EVENT_BYTES
 
-    def try_get(self) -> str | None:
+    def try_get(self) -> Received | None:
         if not self._messages:
             return None
-        text = self._messages.popleft()
-        self._bytes -= len(text) + EVENT_BYTES
-        return text
+        message = heapq.heappop(self._messages)
+        self._bytes -= byte_size(message.text) + EVENT_BYTES
+        return message
 
 
 class Outbox:
-    """Events for the client. With no listener they are kept, within bounds: messages until the inferlet gets an error
-    at `send`, log lines until the oldest are dropped."""
+    """Events for the client. With no listener they are kept in order, within bounds: messages until the inferlet gets
+    an error at `send`, log lines until they are dropped. `logs` has the newest lines, heard or not."""
 
     __slots__ = (
         "_kept",
         "_kept_bytes",
+        "_kept_log_bytes",
         "_limits",
         "_listener",
         "_log_bytes",
@@ -68,7 +91,7 @@ class Outbox:
         self._limits = limits
         self._listener: Listener | None = None
         self._kept: deque[Event] = deque()
-        self._kept_bytes = 0
+        self._kept_bytes = self._kept_log_bytes = 0
         self._log_lines: deque[LogLine] = deque()
         self._log_bytes = 0
         self._partial = {"stdout": b"", "stderr": b""}
@@ -76,30 +99,42 @@ class Outbox:
 
     def attach(self, listener: Listener) -> None:
         """Sends events to a listener from now on, those that were kept first."""
+        self._listener = None  # until it has heard them: what is emitted meanwhile comes behind
+        while self._kept:
+            listener(self._kept.popleft())
+        self._kept_bytes = self._kept_log_bytes = 0
         self._listener = listener
-        kept, self._kept, self._kept_bytes = self._kept, deque(), 0
-        for event in kept:
-            listener(event)
 
     def detach(self) -> None:
         self._listener = None
 
+    @property
+    def kept_bytes(self) -> int:
+        """Memory held by log and events that nobody has heard."""
+        return self._kept_bytes + self._kept_log_bytes + self._log_bytes
+
     def send(self, text: str) -> None:
         """Raises QuotaExceeded if nobody reads."""
-        if self._listener is None and self._kept_bytes + len(text) > MAX_KEPT_BYTES:
-            raise QuotaExceeded(f"no client reads, and {self._kept_bytes} bytes of messages are kept: send less")
-        self._emit(Message(text), len(text))
+        if self._listener is None:
+            if self._kept_bytes + byte_size(text) > MAX_KEPT_BYTES:
+                raise QuotaExceeded(f"no client reads, and {self._kept_bytes} bytes of messages are kept: send less")
+            self._kept_bytes += byte_size(text) + EVENT_BYTES
+        self._emit(Message(text))
 
     def log(self, stream: str, text: str) -> None:
         """Adds a line to the log, cut to the size of a message."""
-        line = LogLine(time.time(), stream, text[: self._limits.max_message_bytes])
+        line = LogLine(time.time(), stream, cut(text, self._limits.max_message_bytes))
         self._log_lines.append(line)
-        self._log_bytes += len(line.text)
+        size = _size_of(line)
+        self._log_bytes += size
         while self._log_bytes > self._limits.max_log_bytes and len(self._log_lines) > 1:
-            self._log_bytes -= len(self._log_lines.popleft().text)
+            self._log_bytes -= _size_of(self._log_lines.popleft())
             self.dropped_lines += 1
-        if self._listener is not None or self._kept_bytes + len(text) <= MAX_KEPT_BYTES:
-            self._emit(line, len(text))
+        if self._listener is not None:
+            self._emit(line)
+        elif self._kept_log_bytes + size <= self._limits.max_log_bytes:
+            self._kept_log_bytes += size
+            self._emit(line)
 
     def write(self, stream: str, data: bytes) -> None:
         """Takes bytes of stdout or stderr; whole lines go to the log."""
@@ -116,14 +151,21 @@ class Outbox:
             if rest:
                 self.log(stream, rest.decode("utf-8", "replace"))
         self._partial = {"stdout": b"", "stderr": b""}
-        self._emit(ended, 0)
+        self._emit(ended)
 
     def logs(self) -> tuple[LogLine, ...]:
         return tuple(self._log_lines)
 
-    def _emit(self, event: Event, size: int) -> None:
-        if self._listener is not None:
-            self._listener(event)
+    def _emit(self, event: Event) -> None:
+        if self._listener is None:
+            self._kept.append(event)
             return
-        self._kept.append(event)
-        self._kept_bytes += size + EVENT_BYTES
+        try:
+            self._listener(event)
+        except Exception:  # the inferlet is not to blame, and its end must go on
+            logger.exception("a listener failed and hears no more")
+            self._listener = None
+
+
+def _size_of(line: LogLine) -> int:
+    return byte_size(line.text) + EVENT_BYTES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,14 +13,15 @@ from ..config import InferletLimits
 from ..errors import Overloaded, UnknownName
 from .component_host import ComponentHost
 from .inferlet import Inferlet, InferletInfo
-from .lifecycle import ENDINGS, Status
+from .lifecycle import ENDINGS, Status, check_transition
 from .mailbox import Listener
 from .programs import Program
 from .runner import Runner, RunnerStatistics
-from .wasm_fibers import Ticker
 
 KEPT_ENDED = 1000
 """Ended inferlets that can still be asked about."""
+KEPT_ENDED_BYTES = 64 << 20
+"""What their logs, results and unread messages may take together."""
 SWEEP_SECONDS = 1.0
 WARM_AFTER_SECONDS = 0.02
 
@@ -51,10 +53,10 @@ class InferletManager:
         self._max_inferlets = max_inferlets
         self._release = release
         self.on_quiet = on_quiet
-        self._ticker = Ticker(host.engine)
-        self.runner = Runner(self._ticker, self)
+        self.runner = Runner(host.ticker, self)
         self._running: dict[str, Inferlet] = {}
-        self._ended: dict[str, Inferlet] = {}
+        self._ended: OrderedDict[str, Inferlet] = OrderedDict()
+        self._ended_bytes = 0
         self._launched = 0
         self._endings = {str(status): 0 for status in sorted(ENDINGS)}
         self._sweeper: asyncio.TimerHandle | None = None
@@ -81,8 +83,7 @@ class InferletManager:
         self._launched += 1
         inferlet = Inferlet(self._launched, program, arguments, environment, self._limits, self.runner)
         inferlet.models = models
-        inferlet.instance = self._host.instance(program)
-        inferlet.instance.owner = inferlet
+        self._host.instance(program, inferlet)
         if listener is not None:
             inferlet.attach(listener)
         self._running[inferlet.id] = inferlet
@@ -113,17 +114,29 @@ class InferletManager:
             self.end(inferlet, Status.EXCEEDED, f"used more than {limit:g} s of processor time")
 
     def end(self, inferlet: Inferlet, status: Status, error: str | None) -> None:
-        """Ends an inferlet wherever it is, frees everything that it held, tells its client. Idempotent."""
-        if self._running.pop(inferlet.id, None) is None:
+        """Ends an inferlet wherever it is, frees everything that it held, tells its client. Idempotent.
+
+        One that has the processor (it is ended by something that it caused) ends after its turn."""
+        if inferlet is self.runner.current:
+            asyncio.get_running_loop().call_soon(self.end, inferlet, status, error)
             return
+        if inferlet.id not in self._running:
+            return
+        check_transition(inferlet.status, status)
+        del self._running[inferlet.id]
         self.runner.forget(inferlet)
         inferlet.instance.close()
         self._release(inferlet)
         inferlet.finish(status, error)
         self._endings[status] += 1
+        self._keep_ended(inferlet)
+
+    def _keep_ended(self, inferlet: Inferlet) -> None:
         self._ended[inferlet.id] = inferlet
-        while len(self._ended) > KEPT_ENDED:
-            del self._ended[next(iter(self._ended))]
+        self._ended_bytes += inferlet.kept_bytes
+        while len(self._ended) > KEPT_ENDED or (self._ended_bytes > KEPT_ENDED_BYTES and len(self._ended) > 1):
+            _, oldest = self._ended.popitem(last=False)
+            self._ended_bytes -= oldest.kept_bytes
 
     def _sweep(self) -> None:
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
@@ -153,11 +166,10 @@ class InferletManager:
         )
 
     def close(self) -> None:
-        """Ends all inferlets and stops the timers and the ticker. Idempotent."""
+        """Ends all inferlets and stops the timers. Idempotent."""
         for timer in (self._sweeper, self._warmer):
             if timer is not None:
                 timer.cancel()
         for inferlet in self.running():
             self.end(inferlet, Status.TERMINATED, "the server stops")
         self._host.close()
-        self._ticker.close()

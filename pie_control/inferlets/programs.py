@@ -1,14 +1,15 @@
 """Programs: Python sources and WebAssembly components, by content hash, kept on disk across restarts.
 
-    cache_dir/programs/<sha256>.py | .wasm     as uploaded
-    cache_dir/programs/names.json              name -> hash of its newest upload
-    cache_dir/compiled/<sha256>-<wasmtime version>.cwasm
+cache_dir/programs/<sha256>.py | .wasm     as uploaded
+cache_dir/programs/names.json              name -> hash of its newest upload
+cache_dir/compiled/<sha256>-<wasmtime version>.cwasm
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import tempfile
 from collections.abc import Iterator
@@ -16,11 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from wasmtime import Engine
+from wasmtime import Engine, WasmtimeError
 from wasmtime.component import Component
 
 from ..errors import BadProgram, BadRequest, UnknownName
 from .wasm_fibers import WASMTIME_VERSION
+
+logger = logging.getLogger(__name__)
 
 WASM_MAGIC = b"\0asm"
 COMPONENT_LAYER = b"\x0d\x00\x01\x00"
@@ -59,18 +62,20 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Writes a file so that a reader sees all of it or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle, temporary = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-    os.replace(temporary, path)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
 
 
 def kind_of(data: bytes) -> Kind:
     """Tells a component from Python text; raises BadProgram for anything else."""
     if data.startswith(WASM_MAGIC):
         if data[4:8] != COMPONENT_LAYER:
-            raise BadProgram(
-                "this is a core WebAssembly module, not a component: build it for wasm32-wasip2"
-            )
+            raise BadProgram("this is a core WebAssembly module, not a component: build it for wasm32-wasip2")
         return "component"
     try:
         text = data.decode("utf-8")
@@ -83,17 +88,36 @@ def kind_of(data: bytes) -> Kind:
     return "python"
 
 
-def compile_component(engine: Engine, data: bytes, path: Path) -> Component:
-    """A compiled component, from the file if it is there. Takes seconds for a large one: call it in a thread."""
-    if path.exists():
+def content_hash(data: bytes) -> str:
+    """The name of a program's content."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def try_load_compiled(engine: Engine, path: Path) -> Component | None:
+    """The compiled component in a file; None if there is none or it is damaged."""
+    if not path.exists():
+        return None
+    try:
         return Component.deserialize_file(engine, str(path))
+    except WasmtimeError as error:
+        logger.warning("%s is compiled anew: %s", path, error)
+        return None
+
+
+def compile_component(engine: Engine, data: bytes, path: Path) -> Component:
+    """Compiles a component and keeps the outcome in a file; raises WasmtimeError. Takes seconds for a large one: call
+    it in a thread."""
     compiled = Component(engine, data)
     write_atomically(path, bytes(compiled.serialize()))
     return compiled
 
 
 class ProgramStore:
-    """Uploaded programs. Holds one text per Python program in memory; components stay on disk."""
+    """Uploaded programs. Holds one text per Python program in memory; components stay on disk.
+
+    Several processes may share the folder: files are named by their content and written atomically; each process knows
+    the programs that were there at its start and its own.
+    """
 
     def __init__(self, cache_dir: Path) -> None:
         self._folder = cache_dir / "programs"
@@ -105,41 +129,65 @@ class ProgramStore:
 
     def _read_names(self) -> dict[str, str]:
         path = self._folder / "names.json"
-        return dict(json.loads(path.read_text())) if path.exists() else {}
+        try:
+            return {str(name): str(hash_) for name, hash_ in json.loads(path.read_bytes()).items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, AttributeError, RecursionError) as error:
+            logger.warning("%s is damaged, programs go by their hashes: %s", path, error)
+            return {}
+
+    def _write_name(self, name: str, program_hash: str) -> None:
+        self._names[name] = program_hash
+        names = {**self._read_names(), name: program_hash}  # another process may have added some
+        write_atomically(self._folder / "names.json", json.dumps(names, indent=1).encode())
 
     def _load(self) -> None:
         names = {hash_: name for name, hash_ in self._names.items()}
-        for path in self._folder.iterdir():
-            if path.suffix in (".py", ".wasm") and len(path.stem) == 64:
-                self._remember(path, names.get(path.stem, path.stem[:12]))
+        for path in sorted(self._folder.iterdir()):
+            name = names.get(path.stem, path.stem[:12])
+            if path.suffix == ".wasm":
+                program = Program(path.stem, name, "component", path.stat().st_size, path)
+                self._programs[program.hash] = program
+            elif path.suffix == ".py":
+                self._load_python(path, name)
 
-    def _remember(self, path: Path, name: str) -> Program:
-        kind: Kind = "python" if path.suffix == ".py" else "component"
-        source = path.read_text("utf-8") if kind == "python" else None
-        program = Program(path.stem, name, kind, path.stat().st_size, path, source)
-        self._programs[program.hash] = program
-        return program
+    def _load_python(self, path: Path, name: str) -> None:
+        data = path.read_bytes()
+        if content_hash(data) != path.stem:
+            logger.warning("%s is damaged and left out: upload the program again", path)
+            return
+        self._programs[path.stem] = Program(path.stem, name, "python", len(data), path, data.decode())
 
     def compiled_path(self, program_hash: str) -> Path:
         """Where the compiled form of a component is kept."""
         return self._compiled / f"{program_hash}-{WASMTIME_VERSION}.cwasm"
 
-    def put(self, data: bytes, name: str) -> Program:
-        """Stores a program under its content hash and a name; raises BadProgram."""
+    def describe(self, data: bytes, name: str) -> Program:
+        """What a program would be stored as, before it is; raises BadProgram."""
         if len(data) > MAX_PROGRAM_BYTES:
             raise BadProgram(f"the program has {len(data)} bytes, more than {MAX_PROGRAM_BYTES}")
-        kind = kind_of(data)
-        path = self._folder / f"{hashlib.sha256(data).hexdigest()}{'.py' if kind == 'python' else '.wasm'}"
-        if not path.exists():
-            write_atomically(path, data)
-        program = self._remember(path, name or path.stem[:12])
-        self._names[program.name] = program.hash
-        write_atomically(self._folder / "names.json", json.dumps(self._names, indent=1).encode())
+        kind, hash_ = kind_of(data), content_hash(data)
+        path = self._folder / f"{hash_}{'.py' if kind == 'python' else '.wasm'}"
+        source = data.decode() if kind == "python" else None
+        return Program(hash_, name or hash_[:12], kind, len(data), path, source)
+
+    def keep(self, program: Program, data: bytes) -> None:
+        """Stores what `describe` gave."""
+        if not program.path.exists() or program.path.stat().st_size != len(data):
+            write_atomically(program.path, data)
+        self._programs[program.hash] = program
+        self._write_name(program.name, program.hash)
+
+    def put(self, data: bytes, name: str) -> Program:
+        """Stores a program under its content hash and a name; raises BadProgram."""
+        program = self.describe(data, name)
+        self.keep(program, data)
         return program
 
     def get(self, reference: str) -> Program:
         """By full hash, name, or unique prefix of at least MIN_PREFIX characters; raises UnknownName, BadRequest."""
-        exact = self._programs.get(self._names.get(reference, reference))
+        exact = self._programs.get(reference) or self._programs.get(self._names.get(reference, ""))
         if exact is not None:
             return exact
         matches = list(self._matching(reference)) if len(reference) >= MIN_PREFIX else []

@@ -16,13 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from .inferlet import Inferlet
+from .inferlet import Inferlet, Timer
 from .lifecycle import ENDINGS, Status
 from .wasm_fibers import Step, Ticker
 
 PREEMPTIONS_UNTIL_BUSY = 3
 LONGEST_RUN_SECONDS = 0.02
-"""After this long `run` lets the event loop have a turn, even if inferlets are ready."""
+"""After this long `run` forms waves and lets the event loop have a turn, even if inferlets are ready."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class Runner:
         self._preempted: dict[int, int] = {}
         self._scheduled = False
         self._in_run = False
+        self.current: Inferlet | None = None
         self._turns = self._preemptions = 0
         self._guest_seconds = 0.0
 
@@ -69,10 +70,10 @@ class Runner:
             self._ready.append(inferlet)
             self.schedule()
 
-    def call_at(self, deadline_ns: int, callback: Callable[[], None]) -> None:
+    def call_at(self, deadline_ns: int, callback: Callable[[], None]) -> Timer:
         """Calls back at a time of the monotonic clock."""
         loop = asyncio.get_running_loop()
-        loop.call_later(max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9), callback)
+        return loop.call_later(max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9), callback)
 
     def schedule(self) -> None:
         """Calls `run` soon."""
@@ -93,18 +94,14 @@ class Runner:
             self._run_ready()
         finally:
             self._in_run = False
-        if self._ready or self._busy:
-            self.schedule()
+            if self._ready or self._busy:
+                self.schedule()
 
     def _run_ready(self) -> None:
         deadline = time.perf_counter() + LONGEST_RUN_SECONDS
-        if self._ready or self._busy:
-            self._ticker.wake()
-        while self._ready:
+        while self._ready and time.perf_counter() < deadline:
             self._turn(self._ready.popleft())
-            if time.perf_counter() > deadline:
-                return
-        self._watcher.on_quiet()
+        self._watcher.on_quiet()  # even if some are ready: those that never rest must not hold up the others
         if self._busy:
             self._turn(self._busy.popleft())
             self._watcher.on_quiet()  # it may have issued commands before it waited
@@ -116,8 +113,13 @@ class Runner:
         if inferlet.status is Status.CREATED:
             inferlet.change(Status.RUNNING)
         inferlet.before_step()
+        self._ticker.wake()
+        self.current = inferlet
         start = time.perf_counter()
-        step = inferlet.instance.step()
+        try:
+            step = inferlet.instance.step()
+        finally:
+            self.current = None
         elapsed = time.perf_counter() - start
         inferlet.cpu_seconds += elapsed
         inferlet.last_activity = time.monotonic()

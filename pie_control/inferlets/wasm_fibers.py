@@ -38,6 +38,11 @@ WASMTIME_VERSION = "50.0.1"
 TICK_SECONDS = 0.002
 """A guest that does not wait is interrupted after one to two of these."""
 
+MAX_TABLES = 20
+MAX_TABLE_ELEMENTS = 100_000
+MAX_CORE_INSTANCES = 100
+"""What a store allows beside its one memory; the Python guest needs 2 tables of less than 10,000 elements."""
+
 TRAP_FRAMES = 8
 """Frames of the guest that are told when it traps."""
 
@@ -65,16 +70,12 @@ _error_message = c_function("wasmtime_error_message", None, _P, _P)
 _error_delete = c_function("wasmtime_error_delete", None, _P)
 _bytes_delete = c_function("wasm_byte_vec_delete", None, _P)
 _set_epoch_deadline = c_function("wasmtime_context_set_epoch_deadline", None, _P, ctypes.c_uint64)
-_yield_on_epoch = c_function(
-    "wasmtime_context_epoch_deadline_async_yield_and_update", _P, _P, ctypes.c_uint64
-)
+_yield_on_epoch = c_function("wasmtime_context_epoch_deadline_async_yield_and_update", _P, _P, ctypes.c_uint64)
 _future_delete = c_function("wasmtime_call_future_delete", None, _P)
 _value_delete = c_function("wasmtime_component_val_delete", None, _P)
 # These run guest code, for up to a tick: other threads go on meanwhile.
 _GIL_FREE = ctypes.CDLL(ffi.dll._name)
-_instantiate = c_function(
-    "wasmtime_component_linker_instantiate_async", _P, _P, _P, _P, _P, _P, library=_GIL_FREE
-)
+_instantiate = c_function("wasmtime_component_linker_instantiate_async", _P, _P, _P, _P, _P, _P, library=_GIL_FREE)
 _call = c_function("wasmtime_component_func_call_async", _P, _P, _P, _P, _N, _P, _N, _P, library=_GIL_FREE)
 _poll = c_function("wasmtime_call_future_poll", ctypes.c_bool, _P, library=_GIL_FREE)
 
@@ -129,6 +130,8 @@ def new_engine() -> wasmtime.Engine:
     config = wasmtime.Config()
     config.wasm_component_model = True
     config.epoch_interruption = True
+    config.wasm_threads = False  # shared memories would not count against the limits of a store
+    config.wasm_gc = False
     return wasmtime.Engine(config)
 
 
@@ -140,25 +143,25 @@ class Ticker:
     def __init__(self, engine: wasmtime.Engine) -> None:
         self._engine = engine
         self._event = threading.Event()
-        self._needed = False
+        self._wakes = 0
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="epoch-ticker", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        idle = 0
+        idle = seen = 0
         while not self._closed:
             if idle >= self.REST_AFTER_TICKS:
                 self._event.wait()
             self._event.clear()
             time.sleep(TICK_SECONDS)
             self._engine.increment_epoch()
-            idle = 0 if self._needed else idle + 1
-            self._needed = False
+            wakes = self._wakes  # only `wake` writes it, so none is missed, whenever it comes
+            idle, seen = (0 if wakes != seen else idle + 1), wakes
 
     def wake(self) -> None:
-        """Guests run now."""
-        self._needed = True
+        """A guest runs now."""
+        self._wakes += 1
         if not self._event.is_set():
             self._event.set()
 
@@ -232,7 +235,13 @@ class Instance:
         self._write: Callable[[int, Any], None] | None = None
         self._result_address = 0
         self._store = wasmtime.Store(linked.engine)
-        self._store.set_limits(memory_size=memory_bytes, table_elements=200_000, instances=200, tables=100, memories=50)
+        self._store.set_limits(
+            memory_size=memory_bytes,
+            memories=1,
+            tables=MAX_TABLES,
+            table_elements=MAX_TABLE_ELEMENTS,
+            instances=MAX_CORE_INSTANCES,
+        )
         self._context = address_of(self._store._context())
         _set_epoch_deadline(self._context, 1)
         _yield_on_epoch(self._context, 1)
@@ -274,9 +283,12 @@ class Instance:
     def step(self) -> Step:
         """Gives the guest the processor until it ends, waits or is preempted."""
         if not self._started and self.instantiate() is Step.PREEMPTED:
-            return Step.PREEMPTED
+            return self._pending()
         if self._future is None or self._poll_once():
             return Step.DONE
+        return self._pending()
+
+    def _pending(self) -> Step:
         return Step.WAITING if self.waiting and not self._resumed else Step.PREEMPTED
 
     def _poll_once(self) -> bool:
@@ -290,9 +302,11 @@ class Instance:
         return done
 
     def _failed(self) -> bool:
-        if self._call_error.value and self.fault is None:
-            self.fault = _explain_trap(_take_message(self._call_error.value))
+        if self._call_error.value:
+            message = _explain_trap(_take_message(self._call_error.value))
             self._call_error.value = None
+            if self.fault is None:
+                self.fault = message
         return self.fault is not None
 
     def outcome(self) -> str | None:
@@ -310,12 +324,17 @@ class Instance:
         self._resumed = True
 
     def close(self) -> None:
-        """Ends the guest wherever it is and frees it. Idempotent."""
+        """Ends the guest wherever it is and frees it. Idempotent. Not from within a step of its own."""
+        before = _running[0]
+        assert before is not self, "an instance is closed from within its own step"
         if self._future is not None:
             _running[0] = self
             _future_delete(self._future)
-            _running[0] = None
+            _running[0] = before
             self._future = None
+        if self._call_error.value:
+            _take_message(self._call_error.value)
+            self._call_error.value = None
         self._started = True
         self._store.close()
 
@@ -413,9 +432,7 @@ def _sync_callback(implementation: HostFunction, function: component.FuncType) -
     read, write, write_error = _argument_readers(function), _result_writer(function), _error_writer(function)
     call = implementation.call
 
-    def callback(
-        _env: int, context: int, _type: int, args: int, _nargs: int, results: int, _nresults: int
-    ) -> int:
+    def callback(_env: int, context: int, _type: int, args: int, _nargs: int, results: int, _nresults: int) -> int:
         try:
             try:
                 instance = _running[0]

@@ -11,16 +11,20 @@ from typing import Any
 import wasmtime
 from wasmtime import component
 
-from .wasm_fibers import HostFunction, LinkError, add_function, run_guest_of
+from ..errors import NotFound
+from .wasm_fibers import ERROR_CODES, HostFunction, LinkError, add_function, run_guest_of
 
 NUMBERS = [0, 1, 7, 0xFFFF_FFFF, *range(300)]
 TEXT = "Grüße, 世界"
 
+_ERROR = f"""(type $c (enum "{ERROR_CODES[0]}" "{NotFound.code}")) (export "code" (type $code (eq $c)))
+            (type $e (record (field "code" $code) (field "message" string))) (export "error" (type $error (eq $e)))"""
 _TYPE = """(param "n" u32) (param "numbers" (list u32)) (param "text" string)
-           (result (result (tuple (list u32) string) (error string)))"""
+           (result (result (tuple (list u32) string) (error $error)))"""
 _ECHO = f"""
 (component
-  (import "host" (instance $host (export "echo" (func {_TYPE}))))
+  (import "host" (instance $host {_ERROR} (export "echo" (func {_TYPE}))))
+  (alias export $host "error" (type $error))
   (core module $memory
     (memory (export "memory") 1)
     (global $next (mut i32) (i32.const 1024))
@@ -48,9 +52,11 @@ def self_test(engine: wasmtime.Engine) -> None:
     heard: list[Any] = []
     echo = component.Component(engine, _ECHO)
 
-    def answer(_owner: Any, number: int, numbers: list[int], text: str) -> tuple[bool, Any]:
+    def answer(_owner: Any, number: int, numbers: list[int], text: str) -> tuple[list[int], str]:
         heard.append((number, numbers, text))
-        return (True, (numbers, text)) if number else (False, text)
+        if not number:
+            raise NotFound(text)
+        return numbers, text
 
     linker = component.Linker(engine)
     interface: Any = echo.type.imports(engine)["host"].ty
@@ -64,5 +70,7 @@ def self_test(engine: wasmtime.Engine) -> None:
 
 
 def _matches(returned: Any, number: int) -> bool:
-    payload = getattr(returned, "payload", returned)
-    return bool(payload == ((NUMBERS, TEXT) if number else TEXT))
+    value = getattr(returned, "payload", returned)
+    if number:
+        return bool(value == (NUMBERS, TEXT))
+    return (value.code, value.message) == (NotFound.code, TEXT)

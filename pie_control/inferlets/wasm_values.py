@@ -7,7 +7,8 @@ A value (`wasmtime_component_val_t`) is 32 bytes: a kind byte, and at OF a union
 is (size, pointer to bytes); a list or tuple (size, pointer to values); a record (size, pointer to entries of a name and
 a value); option, result and variant hold a pointer to a value or NULL. `reader(type)` returns a function from an
 address to a Python value; `writer(type)` one that writes a Python value to an address. What a reader reads stays owned
-by wasmtime. What a writer writes is allocated by wasmtime's own allocators and is wasmtime's from then on.
+by wasmtime. What a writer writes is allocated by wasmtime's own allocators and is wasmtime's from then on. wasmtime
+drops what stands there even when a writer raises, so the kind byte is set only when the union behind it is valid.
 
 Python forms: u8..u64, s32, f32, f64, bool, str; list<T> a list (list<u8> bytes; list<u32> and list<f32> may be written
 from numpy arrays); tuple and record a tuple, in the order of fields; enum its index; option None or the value; result a
@@ -230,17 +231,17 @@ def _write_name(address: Address, data: bytes) -> None:
 
 
 def _write_string(address: Address, value: str) -> None:
-    u8(address).value = KIND["STRING"]
     data = value.encode("utf-8", "replace")
     _bytes_new(address + OF, len(data), data)
+    u8(address).value = KIND["STRING"]
 
 
 def _scalar_writer(kind: int, form: Any) -> Writer:
     at = form.from_address
 
     def write_scalar(address: Address, value: Any) -> None:
-        u8(address).value = kind
         at(address + OF).value = value
+        u8(address).value = kind
 
     return write_scalar
 
@@ -250,9 +251,9 @@ def _packed_list_writer(kind: int, dtype: Any) -> Writer:
     items = np.dtype({"names": ["kind", "of"], "formats": ["u1", dtype], "offsets": [0, OF], "itemsize": SIZE})
 
     def write_packed(address: Address, value: Any) -> None:
-        u8(address).value = KIND["LIST"]
         size = len(value)
         _list_new(address + OF, size)
+        u8(address).value = KIND["LIST"]
         if size:
             data = (ctypes.c_uint8 * (size * SIZE)).from_address(u64(address + OF + 8).value)
             view: Any = np.frombuffer(memoryview(data), items)
@@ -269,8 +270,8 @@ def _list_writer(element: Any) -> Writer:
     write = writer(element)
 
     def write_list(address: Address, value: Sequence[Any]) -> None:
-        u8(address).value = KIND["LIST"]
         _list_new(address + OF, len(value))
+        u8(address).value = KIND["LIST"]
         data = u64(address + OF + 8).value
         for i, item in enumerate(value):
             write(data + i * SIZE, item)
@@ -282,8 +283,8 @@ def _tuple_writer(elements: Sequence[Any]) -> Writer:
     writes = [writer(element) for element in elements]
 
     def write_tuple(address: Address, value: Sequence[Any]) -> None:
-        u8(address).value = KIND["TUPLE"]
         _tuple_new(address + OF, len(writes))
+        u8(address).value = KIND["TUPLE"]
         data = u64(address + OF + 8).value
         for i, (write, item) in enumerate(zip(writes, value, strict=True)):
             write(data + i * SIZE, item)
@@ -295,8 +296,8 @@ def _record_writer(fields: Sequence[tuple[str, Any]]) -> Writer:
     writes = [(name.encode(), writer(kind)) for name, kind in fields]
 
     def write_record(address: Address, value: Sequence[Any]) -> None:
-        u8(address).value = KIND["RECORD"]
         _record_new(address + OF, len(writes))
+        u8(address).value = KIND["RECORD"]
         data = u64(address + OF + 8).value
         for i, ((name, write), item) in enumerate(zip(writes, value, strict=True)):
             _write_name(data + i * ENTRY_SIZE, name)
@@ -309,8 +310,8 @@ def _enum_writer(names: Sequence[str]) -> Writer:
     encoded = [name.encode() for name in names]
 
     def write_enum(address: Address, value: int) -> None:
-        u8(address).value = KIND["ENUM"]
         _write_name(address + OF, encoded[value])
+        u8(address).value = KIND["ENUM"]
 
     return write_enum
 
@@ -328,8 +329,8 @@ def _option_writer(payload: Any) -> Writer:
     write = writer(payload)
 
     def write_option(address: Address, value: Any) -> None:
-        u8(address).value = KIND["OPTION"]
         u64(address + OF).value = 0 if value is None else _boxed(write, value)
+        u8(address).value = KIND["OPTION"]
 
     return write_option
 
@@ -340,9 +341,9 @@ def _variant_writer(cases: Sequence[tuple[str, Any]]) -> Writer:
     def write_variant(address: Address, value: tuple[str, Any]) -> None:
         name, payload = value
         write = writes[name]
-        u8(address).value = KIND["VARIANT"]
-        _write_name(address + OF, name.encode())
         u64(address + OF + 16).value = _boxed(write, payload) if write else 0
+        _write_name(address + OF, name.encode())
+        u8(address).value = KIND["VARIANT"]
 
     return write_variant
 
@@ -355,9 +356,9 @@ def _result_writer(ok: Any, err: Any) -> Writer:
         is_ok, payload = value
         write = write_ok if is_ok else write_err
         boxed = _boxed(write, payload) if write else 0
-        u64(address).value = kind
         u64(address + OF).value = is_ok
         u64(address + OF + 8).value = boxed
+        u8(address).value = kind
 
     return write_result
 
@@ -404,8 +405,8 @@ def _write_resource(address: Address, value: OwnedResource) -> None:
     _resource_delete(host)
     if failed:
         raise ContractError("cannot hand out the resource")
-    u8(address).value = KIND["RESOURCE"]
     u64(address + OF).value = any_resource.value or 0
+    u8(address).value = KIND["RESOURCE"]
 
 
 # ---- signatures ------------------------------------------------------------------------------------------------------

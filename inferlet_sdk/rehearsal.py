@@ -1,0 +1,85 @@
+"""Runs a program with nobody listening, so that the interpreter is practised when a real one comes.
+
+CPython adapts to what it runs: it specializes bytecode, fills caches and tags types, all by writing to memory. After a
+rehearsal at build time the snapshot holds the adapted state, which instances share, instead of each copying the pages
+that it writes to. An instance that is made ahead of a launch rehearses again, so that the pages that any program writes
+to are its own already. No host listens: one that answers at once stands in for it.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from inferlet_sdk import bindings, context, program
+
+PROGRAM = """
+import asyncio
+from inferlet_sdk import Context, Sampler, inferlet
+
+@inferlet
+async def main(args, tokens: int = 48):
+    async with Context(args.model) as context:
+        context.fill("rehearsal")
+        async for piece in context.generate(max_tokens=tokens):
+            await args.send(piece)
+        branches = [context.fork(), context.fork()]
+        await asyncio.gather(*(branch.generate_until(max_tokens=4, sampler=Sampler()) for branch in branches))
+        for branch in branches:
+            branch.close()
+    await asyncio.sleep(0.001)
+    await args.send(await args.receive())
+    return context.model.name
+"""
+
+
+def _host() -> Any:
+    """Every function that the program calls; all that it waits for is there at once."""
+    numbers = iter(range(1, 1_000_000))
+
+    def number(*_: Any) -> int:
+        return next(numbers)
+
+    def nothing(*_: Any) -> None:
+        return None
+
+    def same(numbers: list[int]) -> list[int]:
+        return list(numbers)
+
+    info = SimpleNamespace(
+        name="rehearsal", page_size=16, vocab_size=1000, max_context=1000, stop_tokens=[0], has_chat_template=False
+    )
+    core = SimpleNamespace(
+        get_arg=list, get_env=list, send=nothing, receive=number, take_message=lambda _: "message", set_result=nothing,
+        sleep=number, wait=same, take=nothing, cancel=nothing, available_models=lambda: ["rehearsal"],
+        get_model_info=lambda _: info, create_queue=number, destroy_queue=nothing, synchronize=number,
+    )  # fmt: skip
+    allocate = SimpleNamespace(
+        alloc_kvpage=lambda _queue, count: next(numbers) * 1000, dealloc_kvpage=nothing, copy_kvpage=nothing,
+        alloc_emb=lambda _queue, count: next(numbers) * 1000, dealloc_emb=nothing, trim_kvpage=nothing,
+    )  # fmt: skip
+    tokenize = SimpleNamespace(
+        tokenize=lambda _queue, text: [ord(letter) for letter in text], create_detokenizer=number,
+        push_tokens=lambda _detokenizer, tokens: "x", destroy_detokenizer=nothing, detokenize=lambda *_: "text",
+    )  # fmt: skip
+    fused = SimpleNamespace(
+        SamplerConfig=lambda *values: values, create_sampler=number, destroy_sampler=nothing, sample=number,
+        sample_constrained=number, take_token=lambda _: 7,
+    )  # fmt: skip
+    return SimpleNamespace(
+        core=core, allocate=allocate, tokenize=tokenize, fused=fused, guest_source=None, output_text=None,
+        forward=SimpleNamespace(forward=nothing), input_text=SimpleNamespace(embed_txt=nothing),
+    )  # fmt: skip
+
+
+def rehearse(rounds: int) -> None:
+    """Runs the program so many times; leaves the bindings as they were."""
+    real = SimpleNamespace(**{name: getattr(bindings, name) for name in bindings.INTERFACES})
+    error = bindings.HostError
+    bindings.install(_host(), error)
+    try:
+        for _ in range(rounds):
+            program.run_program("rehearsal.py", PROGRAM)
+    finally:
+        bindings.install(real, error)
+        context._model_info.cache_clear()
