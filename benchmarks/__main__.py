@@ -7,19 +7,22 @@ import asyncio
 import dataclasses
 import importlib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from . import report
 
 BENCHMARKS = ("launch", "api_calls", "tpot", "idle", "scheduler")
+MOST_LOAD = 0.5
+"""Runnable processes of others; above it, times say more of them."""
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one benchmark, prints its rows as a table and writes them as JSON."""
-    options = _parser().parse_args()
+    options = _parser().parse_args(arguments)
     machine = report.machine()
-    if machine.load > 0.5:
+    if machine.load > MOST_LOAD:
         print(f"the machine is not idle (load {machine.load}): times will be too long", file=sys.stderr)
     rows = run(options.name, options.quick)
     made = report.make_report(options.name, "quick" if options.quick else "full", machine, rows)

@@ -1,0 +1,125 @@
+"""Each benchmark runs, in a form too short to mean anything, and writes what docs/benchmarks.md says."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import math
+import platform
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+PLANS: dict[str, dict[str, Any]] = {
+    "launch": {"warm": (1, 2), "cold": (1,), "launches": 2, "least_rounds": 1},
+    "api_calls": {"inferlets": (2,), "blocks": 1},
+    "tpot": {"models": ("demo",), "concurrent": (2,), "prompt": 64, "tokens": 6, "rounds": 1},
+    "idle": {"inferlets": (2, 4)},
+    "scheduler": {"inferlets": (1, 3), "steps": 3},
+}
+
+COLUMNS = {
+    "launch": {"guest", "through", "concurrent", "warm", "p50_ms", "p99_ms"},
+    "api_calls": {"call", "layer", "inferlets", "us"},
+    "tpot": {"model", "concurrent", "closed_loop_ms", "pie_ms", "overhead", "same_tokens"},
+    "idle": {"guest", "inferlets", "mb_each"},
+    "scheduler": {"inferlets", "us_each"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The benchmarks are not installed."""
+    monkeypatch.syspath_prepend(str(ROOT))
+
+
+def run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What `python -m benchmarks NAME --quick --json FILE` writes, with a plan of the tests' own."""
+    module = importlib.import_module(f"benchmarks.{name}")
+    monkeypatch.setattr(module, "QUICK", module.Plan(**PLANS[name]))
+    path = folder / "results" / f"{name}.json"
+    assert importlib.import_module("benchmarks.__main__").main([name, "--quick", "--json", str(path)]) == 0
+    written: dict[str, Any] = json.loads(path.read_text())
+    return written
+
+
+def check(name: str, written: dict[str, Any]) -> None:
+    assert (written["benchmark"], written["form"]) == (name, "quick")
+    assert written["commit"]
+    assert set(written["machine"]) >= {"cpu", "cores", "memory_gb", "python", "packages", "load"}
+    assert platform.node() not in json.dumps(written["machine"])
+    for row in written["rows"]:
+        assert set(row) >= COLUMNS[name]
+        assert all(math.isfinite(value) for value in row.values() if isinstance(value, int | float))
+
+
+def test_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = run("launch", tmp_path, monkeypatch)
+    check("launch", written)
+    measured = [(row["through"], row["concurrent"], row["warm"], row["launches"]) for row in written["rows"]]
+    each = [(1, True, 2), (2, True, 2), (1, False, 2)]
+    assert measured == [(through, *rest) for through in ("session", "runtime") for rest in each]
+    assert all(0 < row["p50_ms"] <= row["p99_ms"] for row in written["rows"])
+
+
+def test_api_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = run("api_calls", tmp_path, monkeypatch)
+    check("api_calls", written)
+    assert {row["layer"] for row in written["rows"]} == {"control", "inference"}
+    for row in written["rows"]:
+        waits = row["layer"] == "inference"
+        assert (row["worker_us"] > 0) is (row["waves_per_call"] >= 1) is waits
+        assert row["us"] <= row["latency_us"]
+
+
+def test_tpot_compares_runs_with_the_same_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = run("tpot", tmp_path, monkeypatch)
+    check("tpot", written)
+    (row,) = written["rows"]
+    assert row["same_tokens"]
+    assert 1 <= row["batch"] <= row["concurrent"]
+    assert row["closed_loop_ms"] > 0
+    assert row["pie_ms"] > 0
+
+
+def test_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("benchmarks.idle"), "SETTLE_SECONDS", 0.0)
+    written = run("idle", tmp_path, monkeypatch)
+    check("idle", written)
+    assert [row["inferlets"] for row in written["rows"]] == [2, 4]
+    assert all(row["mb_each"] > 0 for row in written["rows"])
+
+
+def test_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = run("scheduler", tmp_path, monkeypatch)
+    check("scheduler", written)
+    assert [row["inferlets"] for row in written["rows"]] == [1, 3]
+
+
+def test_every_benchmark_has_both_forms() -> None:
+    for name in importlib.import_module("benchmarks.__main__").BENCHMARKS:
+        module = importlib.import_module(f"benchmarks.{name}")
+        assert isinstance(module.QUICK, module.Plan)
+        assert isinstance(module.FULL, module.Plan)
+        assert f"`{name}`" in (ROOT / "docs" / "benchmarks.md").read_text()
+
+
+def test_rows_become_a_markdown_table() -> None:
+    report = importlib.import_module("benchmarks.report")
+    assert report.as_table([{"a": 1, "b": None}]) == "| a | b |\n| --- | --- |\n| 1 |  |"
+    assert report.as_table([]) == "(no rows)"
+
+
+def test_a_server_that_does_not_start_says_why() -> None:
+    server = importlib.import_module("benchmarks.server")
+
+    async def start() -> None:
+        async with server.serving(model="/nowhere"):
+            pass
+
+    with pytest.raises(RuntimeError, match="no model at /nowhere"):
+        asyncio.run(start())
