@@ -1,0 +1,185 @@
+"""Messages in, events out: order, bounds, listeners that come late or fail."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from pie_control.config import InferletLimits
+from pie_control.errors import Overloaded, QuotaExceeded
+from pie_control.inferlets import mailbox
+from pie_control.inferlets.events import Ended, Event, LogLine, Message
+from pie_control.inferlets.mailbox import EVENT_BYTES, Inbox, Outbox, byte_size, cut
+
+LIMITS = InferletLimits(max_message_bytes=100, max_log_bytes=1000)
+END = Ended("finished", None, None)
+
+
+def texts(events: list[Event]) -> list[str]:
+    return [event.status if isinstance(event, Ended) else event.text for event in events]
+
+
+@pytest.mark.parametrize(("text", "size"), [("", 0), ("abc", 3), ("ü", 2), ("世", 3), ("🎉", 4), ("\ud800", 3)])
+def test_sizes_are_bytes(text: str, size: int) -> None:
+    assert byte_size(text) == size
+
+
+def test_a_cut_text_fits_and_ends_with_a_whole_character() -> None:
+    assert cut("abc", 3) == "abc"
+    assert cut("世世世", 7) == "世世"
+    assert byte_size(cut("ü" * 100, 11)) == 10
+
+
+# ---- inbox ----
+
+
+def test_messages_come_in_order_and_once() -> None:
+    inbox = Inbox()
+    for text in ("a", "b", "c"):
+        inbox.put(text)
+    received = [inbox.try_get() for _ in range(4)]
+    assert [one and one.text for one in received] == ["a", "b", "c", None]
+
+
+def test_messages_put_back_keep_their_order() -> None:
+    inbox = Inbox()
+    for text in ("a", "b", "c"):
+        inbox.put(text)
+    first, second = inbox.try_get(), inbox.try_get()
+    assert first
+    assert second
+    inbox.put_back(first)
+    inbox.put_back(second)
+    inbox.put("d")
+    received = [inbox.try_get() for _ in range(4)]
+    assert [one and one.text for one in received] == ["a", "b", "c", "d"]
+
+
+def test_the_inbox_is_bounded_in_bytes_and_room_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailbox, "MAX_INBOX_BYTES", 2 * EVENT_BYTES + 40)
+    inbox = Inbox()
+    inbox.put("世" * 10)
+    with pytest.raises(Overloaded, match="1 messages wait"):
+        inbox.put("世" * 30)
+    inbox.try_get()
+    inbox.put("世" * 30)
+
+
+# ---- outbox ----
+
+
+def test_a_listener_hears_what_was_kept_then_what_comes() -> None:
+    outbox, heard = Outbox(LIMITS), list[Event]()
+    outbox.send("1")
+    outbox.log("log", "2")
+    outbox.send("3")
+    outbox.attach(heard.append)
+    outbox.send("4")
+    outbox.end(END)
+    assert texts(heard) == ["1", "2", "3", "4", "finished"]
+
+
+def test_what_comes_while_a_listener_catches_up_comes_behind() -> None:
+    outbox, heard = Outbox(LIMITS), list[Event]()
+
+    def listener(event: Event) -> None:
+        heard.append(event)
+        if texts([event]) == ["1"]:
+            outbox.send("3")
+
+    outbox.send("1")
+    outbox.send("2")
+    outbox.attach(listener)
+    assert texts(heard) == ["1", "2", "3"]
+
+
+def test_events_are_kept_again_after_a_listener_left() -> None:
+    outbox, first, second = Outbox(LIMITS), list[Event](), list[Event]()
+    outbox.attach(first.append)
+    outbox.send("1")
+    outbox.detach()
+    outbox.send("2")
+    outbox.attach(second.append)
+    assert (texts(first), texts(second)) == (["1"], ["2"])
+
+
+def test_a_listener_that_fails_hears_no_more_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    outbox, calls = Outbox(LIMITS), list[Event]()
+
+    def listener(event: Event) -> None:
+        calls.append(event)
+        raise RuntimeError("of the listener")
+
+    outbox.attach(listener)
+    with caplog.at_level(logging.ERROR):
+        outbox.send("1")
+        outbox.send("2")
+    assert texts(calls) == ["1"]
+    assert "a listener failed" in caplog.text
+
+
+def test_messages_that_nobody_reads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailbox, "MAX_KEPT_BYTES", 500)
+    outbox, heard = Outbox(LIMITS), list[Event]()
+    for _ in range(500 // EVENT_BYTES + 1):
+        outbox.send("")
+    with pytest.raises(QuotaExceeded, match="no client reads"):
+        outbox.send("")
+    assert outbox.kept_bytes <= 500 + EVENT_BYTES
+    outbox.attach(heard.append)
+    outbox.send("again")
+    assert texts(heard)[-1] == "again"
+
+
+def test_log_lines_leave_room_for_messages() -> None:
+    outbox, heard = Outbox(LIMITS), list[Event]()
+    for number in range(1000):
+        outbox.log("log", str(number))
+    outbox.send("message")
+    outbox.attach(heard.append)
+    assert texts(heard)[-1] == "message"
+    assert len(heard) < 20
+    assert outbox.logs()[-1].text == "999"
+
+
+def test_empty_lines_are_bounded_too() -> None:
+    outbox = Outbox(LIMITS)
+    outbox.write("stdout", b"\n" * 10_000)
+    assert len(outbox.logs()) <= LIMITS.max_log_bytes // EVENT_BYTES
+    assert outbox.dropped_lines >= 10_000 - LIMITS.max_log_bytes // EVENT_BYTES
+    assert outbox.kept_bytes <= 2 * LIMITS.max_log_bytes
+
+
+def test_output_becomes_whole_lines_of_its_stream() -> None:
+    outbox, heard = Outbox(LIMITS), list[Event]()
+    outbox.attach(heard.append)
+    outbox.write("stdout", b"one\ntw")
+    outbox.write("stderr", b"other\n")
+    outbox.write("stdout", b"o\xc3")
+    outbox.write("stdout", b"\xbc\nrest\xff")
+    outbox.end(END)
+    lines = [(event.stream, event.text) for event in heard if isinstance(event, LogLine)]
+    assert lines == [("stdout", "one"), ("stderr", "other"), ("stdout", "twoü"), ("stdout", "rest�")]
+    assert heard[-1] is END
+
+
+def test_a_line_without_end_is_cut() -> None:
+    outbox = Outbox(LIMITS)
+    for _ in range(100):
+        outbox.write("stdout", b"x" * 10)
+    assert {len(line.text) for line in outbox.logs()} == {100}
+
+
+def test_a_long_line_is_cut_to_the_size_of_a_message() -> None:
+    outbox = Outbox(LIMITS)
+    outbox.log("log", "ü" * 100)
+    assert outbox.logs()[0].text == "ü" * 50
+
+
+def test_an_ending_that_nobody_heard_is_kept() -> None:
+    outbox, heard = Outbox(LIMITS), list[Event]()
+    outbox.send("1")
+    outbox.end(END)
+    outbox.attach(heard.append)
+    assert heard == [Message("1"), END]
