@@ -147,10 +147,15 @@ class _SampledTokens:
             self._sequence.flush()
             number = self._current = self._sample()
         if run_ahead:
-            reference = REFERENCE_BIT | number
-            self._sequence.step(reference)
-            self._ahead = self._sample(reference)
+            self._ahead = self._step(REFERENCE_BIT | number)
         return number
+
+    def _step(self, reference: int) -> int:
+        """Runs a token that is still on its way, and samples the one behind it."""
+        if not self._sampler.looks_back:
+            return self._sequence.step_and_sample(reference, self._handle)
+        self._sequence.step(reference)
+        return self._sample(reference)
 
     def _sample(self, *references: int) -> int:
         queue, embed = self._sequence.queue, self._sequence.output_embed

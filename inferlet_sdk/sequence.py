@@ -91,6 +91,24 @@ class TokenSequence:
         bindings.forward.forward(self.queue, self.pages.context, self._input, self.pages.output, self._output)
         self.computed = self.output_of = position + 1
 
+    def step_and_sample(self, token: int, sampler: int) -> int:
+        """`step`, and a sample of what comes next in the same call; returns the future."""
+        position = self.computed
+        if position >= self.pages.capacity:
+            self.pages.reserve(position + 1)
+        number: int = bindings.fused.forward_with_sampling(
+            self.queue,
+            [token],
+            [position],
+            self._input,
+            self.pages.context,
+            self.pages.output,
+            self.output_embed,
+            sampler,
+        )
+        self.computed = self.output_of = position + 1
+        return number
+
     def rewind(self, length: int) -> None:
         """Drops keys and values behind the first `length` tokens."""
         if self.computed > length:

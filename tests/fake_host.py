@@ -436,6 +436,21 @@ class FakeHost:
         self.token_values[number] = self.futures[number]
         return number
 
+    def _forward_with_sampling(
+        self,
+        queue: int,
+        tokens: list[int],
+        positions: list[int],
+        inputs: list[int],
+        context: list[int],
+        output: list[int],
+        embed: int,
+        sampler: int,
+    ) -> int:
+        self._embed_txt(queue, tokens, positions, inputs)
+        self._forward(queue, context, inputs, output, [embed, 1])
+        return self._sample(queue, embed, sampler)
+
     def _sample_constrained(self, queue: int, embed: int, sampler: int, recent: list[int], allowed: str) -> int:
         """A repetition penalty is the distance to the last occurrence here: just something that depends on `recent`."""
         context = self._state(queue, embed)
@@ -446,8 +461,11 @@ class FakeHost:
 
     _take_token = _take_dist = _take_logprobs = _take
 
-    def _source(self) -> tuple[str, str]:
+    def _source(self) -> tuple[str, str, str]:
         raise AssertionError("tests call run_program")
+
+    def _made_ahead(self) -> bool:
+        return False
 
 
 _INTERFACES = {
@@ -458,6 +476,6 @@ _INTERFACES = {
     "forward": "forward",
     "tokenize": "tokenize detokenize create_detokenizer push_tokens destroy_detokenizer get_vocabs format_chat",
     "output_text": "get_next_dist take_dist get_logprobs take_logprobs",
-    "fused": "create_sampler destroy_sampler sample sample_constrained take_token",
-    "guest_source": "source",
+    "fused": "create_sampler destroy_sampler sample sample_constrained forward_with_sampling take_token",
+    "guest_source": "source made_ahead",
 }

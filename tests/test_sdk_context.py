@@ -106,8 +106,9 @@ def test_plain_iteration_inside_asyncio_is_refused(host: FakeHost) -> None:
 
 def test_run_ahead_issues_the_next_step_before_it_waits(host: FakeHost) -> None:
     run(Context().fill("abc").generate_until(max_tokens=4))
-    steps = [call for call in host.calls if call in ("forward", "sample", "wait")]
-    assert steps == ["forward", "sample"] * 2 + ["wait", "forward", "sample"] * 2 + ["wait"] * 2
+    steps = [call for call in host.calls if call in ("forward", "sample", "forward_with_sampling", "wait")]
+    both = "forward_with_sampling"
+    assert steps == ["forward", "sample", both, "wait", both, "wait", both, "wait", "wait"]
 
 
 @pytest.mark.parametrize("run_ahead", [True, False])

@@ -33,7 +33,13 @@ from inferlet_sdk.traits.core import (
     wait,
 )
 from inferlet_sdk.traits.forward import forward
-from inferlet_sdk.traits.fused import create_sampler, destroy_sampler, sample, sample_constrained
+from inferlet_sdk.traits.fused import (
+    create_sampler,
+    destroy_sampler,
+    forward_with_sampling,
+    sample,
+    sample_constrained,
+)
 from inferlet_sdk.traits.input_text import embed_txt
 from inferlet_sdk.traits.output_text import Dist, get_logprobs, get_next_dist
 from inferlet_sdk.traits.tokenize import (
@@ -66,6 +72,7 @@ __all__ = [
     "embed_txt",
     "format_chat",
     "forward",
+    "forward_with_sampling",
     "get_arg",
     "get_env",
     "get_logprobs",

@@ -6,6 +6,7 @@ import base64
 from collections.abc import Sequence
 
 from inferlet_sdk import bindings
+from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.errors import call
 from inferlet_sdk.futures import TokenFuture, token_ids
 
@@ -38,6 +39,31 @@ def destroy_sampler(sampler: int) -> None:
 def sample(queue: int, embed: int, sampler: int) -> TokenFuture:
     """Samples a token at an output embed. `embed_txt` accepts the future before its value is known."""
     return TokenFuture(call(bindings.fused.sample, queue, embed, sampler), bindings.fused.take_token)
+
+
+def forward_with_sampling(
+    queue: int,
+    tokens: Sequence[int | TokenFuture],
+    positions: Sequence[int],
+    inputs: Embeds,
+    context: Pages,
+    output: Pages,
+    output_embed: int,
+    sampler: int,
+) -> TokenFuture:
+    """`embed_txt`, `forward` and `sample` in one call, for what needs nothing in between."""
+    number = call(
+        bindings.fused.forward_with_sampling,
+        queue,
+        token_ids(tokens),
+        list(positions),
+        list(inputs.ranges),
+        list(context.ranges),
+        list(output.ranges),
+        output_embed,
+        sampler,
+    )
+    return TokenFuture(number, bindings.fused.take_token)
 
 
 def sample_constrained(

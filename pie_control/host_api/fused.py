@@ -10,7 +10,7 @@ from functools import partial
 from ..errors import InvalidArgument
 from ..inferlets.inferlet import Inferlet
 from ..scheduling import SamplingParams, TokenValue
-from .support import handle_of, issue, queue_of
+from .support import clock, handle_of, issue, queue_of
 
 
 class Sampler:
@@ -54,6 +54,24 @@ def _bits(allowed: str) -> bytes:
         return base64.b64decode(allowed, validate=True)
     except binascii.Error as error:
         raise InvalidArgument(f"`allowed` is not base64: {error}") from None
+
+
+def forward_with_sampling(
+    inferlet: Inferlet,
+    queue: int,
+    tokens: list[int],
+    positions: list[int],
+    input_embeds: list[int],
+    context: list[int],
+    output_pages: list[int],
+    output_embed: int,
+    sampler: int,
+) -> int:
+    found, chosen = queue_of(inferlet, queue), handle_of(inferlet, sampler, Sampler)
+    account, now = found.account, clock()
+    account.embed_text(found.number, tokens, positions, input_embeds, now)
+    account.forward(found.number, context, input_embeds, output_pages, (output_embed, 1), now)
+    return issue(inferlet, account.sample, found.number, output_embed, chosen.params, chosen.draw())
 
 
 def take_token(inferlet: Inferlet, future: int) -> int:

@@ -11,6 +11,7 @@ from ..inferlets.wasm_fibers import SUSPEND
 
 
 def made_ahead(owner: Inferlet | MadeAhead) -> bool:
+    """Whether the instance waits for a program, to rehearse meanwhile."""
     return type(owner) is MadeAhead
 
 

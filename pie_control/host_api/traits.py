@@ -44,7 +44,14 @@ TRAITS: dict[str, Trait] = {
         Trait(
             "Fused",
             "0.1.0",
-            ("create-sampler", "destroy-sampler", "sample", "sample-constrained", "take-token"),
+            (
+                "create-sampler",
+                "destroy-sampler",
+                "sample",
+                "sample-constrained",
+                "forward-with-sampling",
+                "take-token",
+            ),
             ("OutputText", "InputText"),
         ),
     )
