@@ -32,11 +32,16 @@ class Owner:
 
 
 def linked(
-    run: str, functions: tuple[str, ...] = (), calls: dict[str, Any] | None = None, **more: Any
+    run: str,
+    functions: tuple[str, ...] = (),
+    calls: dict[str, Any] | None = None,
+    *,
+    wake: Callable[[], None] = lambda: None,
+    **more: Any,
 ) -> LinkedComponent:
     found = {(CORE, name): HostFunction(call, suspends=name == "wait") for name, call in (calls or {}).items()}
     compiled = component.Component(ENGINE, wat.inferlet(run, functions, **more))
-    return LinkedComponent(ENGINE, compiled, found, {}, lambda *_: None)
+    return LinkedComponent(ENGINE, compiled, found, {}, lambda *_: None, wake)
 
 
 def started(*arguments: Any, **more: Any) -> Instance:
@@ -120,9 +125,10 @@ def test_a_guest_may_suspend_while_it_is_instantiated() -> None:
 
 @pytest.mark.parametrize("where", ["run", "start"])
 def test_a_loop_is_preempted_and_can_be_closed(where: str, ticker: Ticker) -> None:
-    instance = started(wat.FOREVER + wat.SUCCESS) if where == "run" else started(wat.SUCCESS, start=wat.FOREVER)
+    loop = {"run": (wat.FOREVER + wat.SUCCESS, ""), "start": (wat.SUCCESS, wat.FOREVER)}
+    run, start = loop[where]
+    instance = started(run, start=start, wake=ticker.wake)
     for _ in range(3):
-        ticker.wake()
         assert instance.step() is Step.PREEMPTED
     instance.close()
 
@@ -289,4 +295,4 @@ def test_another_wasmtime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_component_of_another_shape_is_refused(text: str, message: str) -> None:
     with pytest.raises(wasm_fibers.LinkError, match=message):
-        LinkedComponent(ENGINE, component.Component(ENGINE, text), {}, {}, lambda *_: None)
+        LinkedComponent(ENGINE, component.Component(ENGINE, text), {}, {}, lambda *_: None, lambda: None)

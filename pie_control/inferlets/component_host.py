@@ -42,7 +42,7 @@ class ComponentHost:
 
     def __init__(self, cache_dir: Path, functions: Functions, memory_bytes: int, warm_instances: int) -> None:
         self.engine = new_engine()
-        self.ticker = Ticker(self.engine)
+        self._ticker = Ticker(self.engine)
         self._cache_dir = cache_dir
         self._functions: Functions = {**wasi.FUNCTIONS, **functions}
         self._memory_bytes = memory_bytes
@@ -71,7 +71,9 @@ class ComponentHost:
         return loaded or compile_component(self.engine, build_guest(self._cache_dir), path)
 
     def _link(self, component: Component) -> LinkedComponent:
-        return LinkedComponent(self.engine, component, self._functions, wasi.RESOURCES, wasi.drop_resource)
+        return LinkedComponent(
+            self.engine, component, self._functions, wasi.RESOURCES, wasi.drop_resource, self._ticker.wake
+        )
 
     async def prepare(self, program: Program, store: ProgramStore, data: bytes | None = None) -> None:
         """Compiles a program (and links a component), so that it can be launched; raises BadProgram. `data` is the
@@ -79,14 +81,15 @@ class ComponentHost:
         if program.hash in self._codes or program.hash in self._linked:
             return
         async with self._compiling:  # one at a time: compiling keeps all cores busy
+            if program.hash in self._codes or program.hash in self._linked:
+                return  # another caller was first
             if program.kind == "python":
                 await self._compile_python(program)
-            elif program.hash not in self._linked:
+            else:
                 await self._compile_and_link(program, store.compiled_path(program.hash), data)
 
     async def _compile_python(self, program: Program) -> None:
         compilation = Compilation(program)
-        self.ticker.wake()
         instance = self._new_guest(compilation)
         self._codes[program.hash] = await compile_in_guest(instance, compilation)
 
@@ -139,7 +142,6 @@ class ComponentHost:
         """Works for a slice of time on one more instance that waits for a program; False when there are enough."""
         if self._guest is None or len(self._warm) >= self._warm_target:
             return False
-        self.ticker.wake()
         self._warming = self._warming or self._new_guest(MadeAhead())
         if self._warming.step() is not Step.PREEMPTED:  # the guest is ours: it waits for its source now
             self._warm.append(self._warming)
@@ -157,4 +159,4 @@ class ComponentHost:
             instance.close()
         self._warm.clear()
         self._warming = None
-        self.ticker.close()
+        self._ticker.close()

@@ -53,7 +53,7 @@ class InferletManager:
         self._max_inferlets = max_inferlets
         self._release = release
         self.on_quiet = on_quiet
-        self.runner = Runner(host.ticker, self)
+        self.runner = Runner(self)
         self._running: dict[str, Inferlet] = {}
         self._ended: OrderedDict[str, Inferlet] = OrderedDict()
         self._ended_bytes = 0

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from .inferlet import Inferlet, Timer
 from .lifecycle import ENDINGS, Status
-from .wasm_fibers import Step, Ticker
+from .wasm_fibers import Step
 
 PREEMPTIONS_UNTIL_BUSY = 3
 LONGEST_RUN_SECONDS = 0.02
@@ -50,8 +50,7 @@ class Watcher(Protocol):
 class Runner:
     """Runs inferlets; tells a watcher."""
 
-    def __init__(self, ticker: Ticker, watcher: Watcher) -> None:
-        self._ticker = ticker
+    def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
         self._ready: deque[Inferlet] = deque()
         self._queued: set[int] = set()
@@ -113,7 +112,6 @@ class Runner:
         if inferlet.status is Status.CREATED:
             inferlet.change(Status.RUNNING)
         inferlet.before_step()
-        self._ticker.wake()
         self.current = inferlet
         start = time.perf_counter()
         try:

@@ -292,6 +292,7 @@ class Instance:
         return Step.WAITING if self.waiting and not self._resumed else Step.PREEMPTED
 
     def _poll_once(self) -> bool:
+        self._linked.wake()
         _set_epoch_deadline(self._context, 1)
         _running[0] = self
         done: bool = _poll(self._future)
@@ -510,7 +511,8 @@ def run_guest_of(
 
 class LinkedComponent:
     """A component and a linker that defines all of its imports. `functions` by (interface without version, name);
-    `resources` by resource name: its host type number and what to do when a guest drops one."""
+    `resources` by resource name: its host type number; `drop` is told when a guest drops one. `wake` is called before
+    every step, so that the ticker never rests while a guest runs."""
 
     def __init__(
         self,
@@ -519,6 +521,7 @@ class LinkedComponent:
         functions: Mapping[tuple[str, str], HostFunction],
         resources: Mapping[str, int],
         drop: Callable[[Any, int, int], None],
+        wake: Callable[[], None],
     ) -> None:
         self.engine = engine
         self._component = compiled
@@ -527,6 +530,7 @@ class LinkedComponent:
         self._functions = functions
         self._resources = resources
         self._drop = drop
+        self.wake = wake
         self._define_imports()
         self._read_outcome: Callable[[int], Result] = self._outcome_reader()
         self.linker_address = address_of(self._linker)

@@ -1,4 +1,4 @@
-# status: failed
+# status: refused
 # error: SyntaxError
 def main(args:
     return 1
