@@ -1,7 +1,7 @@
 """Errors of the control layer, split by whose fault they are.
 
 PieError
-├── CallError              the inferlet's fault: its API call is refused; the call's `error` record carries code and message
+├── CallError              the inferlet's fault: its API call is refused; its `error` record has code and message
 │   ├── InvalidArgument    malformed or out of range
 │   ├── NotFound           a handle or name that the inferlet does not own or that does not exist
 │   ├── InvalidState       full page, embed never filled, future not done
@@ -16,7 +16,7 @@ PieError
 │   ├── BadProgram         422, a program that is neither Python nor a component of our world
 │   ├── Conflict           409, the inferlet has ended
 │   └── Overloaded         503, too many inferlets
-├── InferletEnded          an inferlet ended without a result: why it was ended (`InferletStatus`), its message or traceback
+├── InferletEnded          an inferlet ended without a result: why (`InferletStatus`), its message or traceback
 ├── WorkerUnavailable      503: the worker did not start or died; tells what it said
 └── ConfigError            the operator's fault: a wrong option or file; exit code 2
 """

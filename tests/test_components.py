@@ -17,6 +17,7 @@ from pie_control.inference_client.fake_model import FakeModel
 from pie_control.inference_client.in_process import InProcessClient
 from pie_control.inferlets import component_host
 from pie_control.inferlets.events import Ended
+from pie_control.inferlets.programs import write_atomically
 from pie_control.runtime import Runtime
 
 SECONDS = 30.0
@@ -193,7 +194,7 @@ def test_a_damaged_compiled_form_is_compiled_anew(guest_cache: Path) -> None:
     async def upload(runtime: Runtime) -> None:
         program = await runtime.upload(component, "damaged")
         (path,) = (guest_cache / "compiled").glob(f"{program.program}-*")
-        path.write_bytes(path.read_bytes()[:1000])
+        write_atomically(path, path.read_bytes()[:1000])  # never in place: it is mapped
 
     async def launch(runtime: Runtime) -> None:
         listener = Listener()

@@ -97,7 +97,7 @@ async def main(args):
     queue = core.create_queue(args.model)
     seen = [
         code(fused.sample_constrained, queue, 0, fused.create_sampler(fused.SamplerConfig(0, 0, 1, 0, 1, 0, 0, None)),
-             [], "no base64!"),
+             [], "no base64, ü!"),
         code(core.take, 12345),
         code(core.take, core.receive()),
         code(core.send, "x" * 2_000_000),

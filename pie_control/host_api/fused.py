@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import random
 from functools import partial
 
@@ -52,7 +51,7 @@ def sample_constrained(
 def _bits(allowed: str) -> bytes:
     try:
         return base64.b64decode(allowed, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # binascii.Error is one
         raise InvalidArgument(f"`allowed` is not base64: {error}") from None
 
 

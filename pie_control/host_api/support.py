@@ -42,7 +42,7 @@ class Session:
 
 def model_of(inferlet: Inferlet, name: str) -> Model:
     """The model with this name; raises NotFound."""
-    model: Model | None = inferlet.models.get(name)
+    model = inferlet.models.get(name)
     if model is None:
         known = ", ".join(inferlet.models) or "none"
         raise NotFound(f"there is no model {name!r}; available-models gives: {known}")
@@ -51,7 +51,7 @@ def model_of(inferlet: Inferlet, name: str) -> Model:
 
 def account_of(inferlet: Inferlet, model: Model) -> Account:
     """What the inferlet holds at a model, opened at the first use; raises WorkerError."""
-    session: Session | None = inferlet.sessions.get(model.name)
+    session = inferlet.sessions.get(model.name)
     if session is None:
         session = Session(model.open(inferlet.number, inferlet.created), model)
         inferlet.sessions[model.name] = session
@@ -60,7 +60,7 @@ def account_of(inferlet: Inferlet, model: Model) -> Account:
 
 def queue_of(inferlet: Inferlet, number: int) -> Queue:
     """The queue with this number; raises NotFound."""
-    queue: Queue | None = inferlet.queues.get(number)
+    queue = inferlet.queues.get(number)
     if queue is None:
         raise NotFound(f"there is no queue {number}: create one with create-queue")
     return queue

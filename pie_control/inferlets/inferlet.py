@@ -6,7 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..config import InferletLimits
 from ..errors import Conflict, QuotaExceeded
@@ -18,6 +18,10 @@ from .programs import Program
 from .python_programs import SourceText
 from .wasi import WasiState
 from .wasm_fibers import Instance
+
+if TYPE_CHECKING:  # what host_api keeps here for an inferlet; nothing of it is used here
+    from ..host_api.support import Queue, Session
+    from ..models import Model
 
 MAX_HANDLES = 1024
 """Samplers and detokenizers of one inferlet."""
@@ -57,13 +61,6 @@ class Wakes(Protocol):
         """Calls back at a time of the monotonic clock."""
 
 
-class Session(Protocol):
-    """What an inferlet holds at one model; `host_api` knows more of it."""
-
-    def holdings(self) -> tuple[int, int]:
-        """Pages and embeds held."""
-
-
 class Inferlet:
     """One running inferlet. Everything in it is its own; nothing here knows another inferlet."""
 
@@ -94,10 +91,10 @@ class Inferlet:
         self.source: SourceText | None = None  # of a Python program
         self.wasi = WasiState()
         self.futures = FutureTable(limits.max_futures)
-        self.models: Mapping[str, Any] = {}
-        self.sessions: dict[str, Any] = {}
-        self.handles: dict[int, Any] = {}
-        self.queues: dict[int, Any] = {}
+        self.models: Mapping[str, Model] = {}
+        self.sessions: dict[str, Session] = {}
+        self.handles: dict[int, object] = {}
+        self.queues: dict[int, Queue] = {}
         self.next_queue = 0
         self._next_handle = 1
         self._runner = runner
@@ -192,7 +189,7 @@ class Inferlet:
             future, _ = self._receivers.popitem(last=False)
             self.resolve(future, message)
 
-    def add_handle(self, value: Any) -> int:
+    def add_handle(self, value: object) -> int:
         """Number of a new handle (sampler, detokenizer); raises QuotaExceeded."""
         if len(self.handles) >= MAX_HANDLES:
             raise QuotaExceeded(f"{MAX_HANDLES} samplers and detokenizers exist: destroy some first")

@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..config import InferletLimits
 from ..errors import Overloaded, UnknownName
@@ -17,6 +17,9 @@ from .lifecycle import ENDINGS, Status, check_transition
 from .mailbox import Listener
 from .programs import Program
 from .runner import Runner, RunnerStatistics
+
+if TYPE_CHECKING:
+    from ..models import Model
 
 KEPT_ENDED = 1000
 """Ended inferlets that can still be asked about."""
@@ -74,7 +77,7 @@ class InferletManager:
         program: Program,
         arguments: Sequence[str],
         environment: Mapping[str, str],
-        models: Mapping[str, Any],
+        models: Mapping[str, Model],
         listener: Listener | None,
     ) -> Inferlet:
         """Starts an inferlet of a prepared program; raises Overloaded."""
