@@ -25,19 +25,22 @@ CONTROL_CALLS = {"now": 100, "send": 50, "tokenize": 20, "wait": 50}
 """Calls in a block: few enough for one turn of the guest, so that no other inferlet comes between."""
 ISSUED_CALLS = {"embed_txt": 20, "forward": 10, "sample": 20, "get_next_dist": 20, "get_logprobs": 20}
 """The same for calls that also have a row of layer "inference"."""
-INFERENCE_CALLS = 20
+INFERENCE_CALLS = 10
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Numbers of inferlets, and how many blocks of each call are measured."""
+    """Numbers of inferlets, and how many blocks of each call are measured: `blocks` over all inferlets together, but
+    never fewer than `least_blocks`.
+    """
 
     inferlets: tuple[int, ...]
     blocks: int
+    least_blocks: int
 
 
-FULL = Plan((1, 4, 16, 64, 256), blocks=9)
-QUICK = Plan((1, 16), blocks=3)
+FULL = Plan((1, 16, 64, 256), blocks=40, least_blocks=5)
+QUICK = Plan((1, 16), blocks=10, least_blocks=3)
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,8 @@ async def run(plan: Plan) -> list[Row]:
         program = await client.upload(source("call_costs"), "call_costs")
         for number in plan.inferlets:
             running = await launch_many(client, program, number)
-            rows += [await _measure(client, running, *order, plan.blocks) for order in _orders()]
+            blocks = max(plan.least_blocks, plan.blocks // number)
+            rows += [await _measure(client, running, *order, blocks) for order in _orders()]
             await end_all(running)
     return rows
 

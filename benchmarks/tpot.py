@@ -35,6 +35,7 @@ from .server import serving
 
 DEMO = "demo"
 PAGES = 2048
+WARM_UP_TOKENS = 8
 NAMES = ("Tom", "Anna", "Ben", "Lily", "Max", "Sue", "Sam", "Mia")
 ANIMALS = ("cat", "dog", "fox", "hen")
 STORY = (
@@ -55,7 +56,7 @@ class Plan:
     rounds: int
 
 
-FULL = Plan((DEMO, RANDOM), (1, 8, 32), prompt=64, tokens=64, rounds=5)
+FULL = Plan((DEMO, RANDOM), (1, 8, 32), prompt=64, tokens=64, rounds=3)
 QUICK = Plan((DEMO, RANDOM), (1, 8), prompt=64, tokens=16, rounds=2)
 
 
@@ -106,12 +107,9 @@ async def _measure_model(name: str, plan: Plan) -> list[Row]:
 
 async def _compare(loop: ClosedLoop, client: Client, program: str, threads: int, concurrent: int, plan: Plan) -> Row:
     prompts = _prompts(concurrent, plan.prompt, loop.description)
-    closed, pie = [], []
-    for _ in range(plan.rounds + 1):
-        closed.append(await asyncio.to_thread(_run_closed_loop, loop, prompts, plan.tokens))
-        pie.append(await _run_pie(client, program, prompts, plan.tokens))
-    closed, pie = closed[1:], pie[1:]  # the first turn warms up
-    pairs = list(zip(closed, pie, strict=True))
+    await _turns(loop, client, program, prompts, WARM_UP_TOKENS)
+    pairs = [await _turns(loop, client, program, prompts, plan.tokens) for _ in range(plan.rounds)]
+    closed, pie = zip(*pairs, strict=True)
     return Row(
         model=loop.description.name,
         dtype=loop.description.dtype,
@@ -125,6 +123,14 @@ async def _compare(loop: ClosedLoop, client: Client, program: str, threads: int,
         worker_ms=round(median([one.worker for one in pie]), 3),
         guest_ms=round(median([one.guest for one in pie]), 3),
     )
+
+
+async def _turns(
+    loop: ClosedLoop, client: Client, program: str, prompts: Sequence[Sequence[int]], tokens: int
+) -> tuple[_Run, _Run]:
+    """A turn of the closed loop, then one of Pie."""
+    closed = await asyncio.to_thread(_run_closed_loop, loop, prompts, tokens)
+    return closed, await _run_pie(client, program, prompts, tokens)
 
 
 def _prompts(count: int, length: int, model: ModelDescription) -> list[list[int]]:

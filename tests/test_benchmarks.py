@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 
 PLANS: dict[str, dict[str, Any]] = {
     "launch": {"warm": (1, 2), "cold": (1,), "launches": 2, "least_rounds": 1},
-    "api_calls": {"inferlets": (2,), "blocks": 1},
+    "api_calls": {"inferlets": (2,), "blocks": 1, "least_blocks": 1},
     "tpot": {"models": ("demo",), "concurrent": (2,), "prompt": 64, "tokens": 6, "rounds": 1},
     "idle": {"inferlets": (2, 4)},
     "scheduler": {"inferlets": (1, 3), "steps": 3},
