@@ -92,10 +92,10 @@ class FakeInferlet:
         self._arrived.set()
 
     async def receive(self) -> str:
-        while (text := self._inbox.try_get()) is None:
+        while (message := self._inbox.try_get()) is None:
             self._arrived.clear()
             await self._arrived.wait()
-        return text
+        return message.text
 
     def logs(self) -> tuple[LogLine, ...]:
         return self.outbox.logs()
