@@ -1,8 +1,8 @@
-"""The training mixture: documents of all skills, their token ids, and rows of packed documents.
+"""The training mixture: documents of all skills, their token ids, and batches.
 
 Everything is drawn from a generator seeded with the seed and the shard's number, so a shard is the same on every
-machine. A shard's documents are packed whole into rows; only what the model itself has to say is learned (assistant
-messages, plain texts), the rest of a row has the target -100.
+machine. Only what the model itself has to say is learned (assistant messages, plain texts); the other positions of a
+row have the target -100.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from tokenizers import Tokenizer
 from scripts.demo_model import arithmetic, chat, lists, stories, structured, tools
 from scripts.demo_model.grammar import fill, made_up_word
 from scripts.demo_model.talk import PLAIN, STYLES, Document, Message, Skill, Style, Talk
-from scripts.demo_model.tokenizer import BEGIN, END, role_token
+from scripts.demo_model.tokenizer import BEGIN, END, MAX_LENGTH, role_token
 
 IGNORED = -100
+SHARD_DOCUMENTS = 12_000
 Batch = tuple[np.ndarray, np.ndarray]
 
 CHAT_SKILLS: dict[Skill, float] = {
@@ -30,13 +31,13 @@ CHAT_SKILLS: dict[Skill, float] = {
     chat.fact: 12,
     chat.yes_or_no: 5,
     chat.sum_check: 2,
-    chat.sum_question: 14,
+    chat.sum_question: 26,
     chat.refusal: 4,
     chat.tell_memory: 4,
     chat.ask_memory: 10,
     chat.who_has: 5,
     chat.repeat: 3,
-    chat.tell_story: 4,
+    chat.tell_story: 3,
     chat.story_questions: 5,
     structured.draw: 13,
     lists.facts: 4,
@@ -53,7 +54,7 @@ BESIDE_TOOLS: dict[Skill, float] = {
     chat.who_are_you: 2,
     chat.fact: 8,
     chat.yes_or_no: 2,
-    chat.sum_question: 4,
+    chat.sum_question: 6,
     chat.refusal: 3,
     chat.ask_memory: 4,
     structured.draw: 2,
@@ -65,18 +66,10 @@ BESIDE_TOOLS: dict[Skill, float] = {
 class Mixture:
     """Shares of the documents (not of the tokens)."""
 
-    story: float = 0.16
-    plain_sum: float = 0.07
+    story: float = 0.13
+    plain_sum: float = 0.16
     tools: float = 0.25
-    chat: float = 0.52
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The shape of a batch."""
-
-    rows: int
-    length: int
+    chat: float = 0.46
 
 
 @dataclass(frozen=True)
@@ -208,76 +201,50 @@ def _pieces(document: Document) -> list[_Piece]:
     return [*first, _Piece((), document.text[document.cut :], (END,), True)]
 
 
-def pack(rows: Sequence[Row], length: int, pad: int, open_bins: int = 1024) -> list[Row]:
-    """Whole documents into rows of `length`; a document goes where it leaves the least room. Longer ones are cut."""
-    bins: list[list[Row]] = []
-    room: list[int] = []
-    full: list[Row] = []
-    for row in rows:
-        size = min(len(row.ids), length)
-        fitting = [(room[index] - size, index) for index in range(len(bins)) if room[index] >= size]
-        if fitting:
-            index = min(fitting)[1]
-            bins[index].append(row)
-            room[index] -= size
-        else:
-            bins.append([row])
-            room.append(length - size)
-        if len(bins) > open_bins:
-            index = min(range(len(bins)), key=room.__getitem__)
-            full.append(_join(bins.pop(index), length, pad))
-            room.pop(index)
-    return full + [_join(parts, length, pad) for parts in bins]
-
-
-def _join(parts: list[Row], length: int, pad: int) -> Row:
-    ids = np.full(length, pad, dtype=np.int64)
-    targets = np.full(length, IGNORED, dtype=np.int64)
-    start = 0
-    for part in parts:
-        size = min(len(part.ids), length - start)
-        ids[start : start + size] = part.ids[:size]
-        targets[start : start + size] = part.targets[:size]
-        start += size
-    return Row(ids, targets)
-
-
-def stack(rows: Sequence[Row]) -> Batch:
-    return np.stack([row.ids for row in rows]), np.stack([row.targets for row in rows])
-
-
 def batches(
-    tokenizer: Tokenizer, pad: int, *, seed: int, shapes: tuple[Shape, ...], long: bool = False
+    tokenizer: Tokenizer, pad: int, *, seed: int, unit_tokens: int, units: int, long_share: float = 0.01
 ) -> Iterator[list[Batch]]:
-    """Endless steps; each has one batch (ids, targets) of every shape, the shapes sorted by length.
+    """Endless steps of `units` batches (ids, targets: [rows, length]), each of about `unit_tokens` tokens.
 
-    A document that needs long rows goes there, and short documents fill the rest of these rows. What is left of a shard
-    when one shape runs out is dropped. `long` draws talks of many turns.
+    A row holds one document, as at inference, so that no stranger's text precedes a token. The documents of a batch are
+    of about the same length; what does not fill a batch is dropped. `long_share` of the documents are talks of many
+    turns.
     """
-    name, turns, count = ("long", long_turns, 600) if long else ("short", short_turns, 12_000)
     for shard in itertools.count():
-        rng = random.Random(f"{seed}/{name}/{shard}")
-        encoded = encode(tokenizer, [draw_document(rng, turns=turns) for _ in range(count)])
-        parts = []
-        for shape in reversed(shapes):
-            shorter = max((other.length for other in shapes if other.length < shape.length), default=0)
-            chosen, encoded = _choose_for(encoded, shorter, shape.length)
-            packed = pack(chosen, shape.length, pad)
-            rng.shuffle(packed)
-            parts.append(
-                [packed[start : start + shape.rows] for start in range(0, len(packed) - shape.rows + 1, shape.rows)]
-            )
-        for rows_of_step in zip(*parts, strict=False):
-            yield [stack(rows) for rows in rows_of_step]
+        rng = random.Random(f"{seed}/{shard}")
+        documents = [
+            draw_document(rng, turns=long_turns if rng.random() < long_share else short_turns)
+            for _ in range(SHARD_DOCUMENTS)
+        ]
+        groups = _in_groups(encode(tokenizer, documents), unit_tokens)
+        rng.shuffle(groups)
+        for start in range(0, len(groups) - units + 1, units):
+            yield [_stack(group, pad) for group in groups[start : start + units]]
 
 
-def _choose_for(rows: list[Row], shorter: int, length: int) -> tuple[list[Row], list[Row]]:
-    """The rows longer than `shorter`, then as many others as fit beside them, and the remaining ones."""
-    long = [row for row in rows if len(row.ids) > shorter]
-    rest = [row for row in rows if len(row.ids) <= shorter]
-    room = sum(max(0, length - len(row.ids)) for row in long)
-    fillers = 0
-    while fillers < len(rest) and room > 0:
-        room -= len(rest[fillers].ids)
-        fillers += 1
-    return long + rest[:fillers], rest[fillers:]
+def row_length(size: int) -> int:
+    """The padded length of a document: there should be few, since each new shape costs time on a CPU."""
+    step = 32 if size <= 512 else 256
+    return min(MAX_LENGTH, -(-size // step) * step)
+
+
+def _in_groups(rows: Sequence[Row], tokens: int) -> list[list[Row]]:
+    """Full groups of rows of equal padded length, about `tokens` tokens each."""
+    by_length: dict[int, list[Row]] = {}
+    for row in rows:
+        by_length.setdefault(row_length(len(row.ids)), []).append(row)
+    groups = []
+    for length, members in sorted(by_length.items()):
+        count = max(1, tokens // length)
+        groups += [members[start : start + count] for start in range(0, len(members) - count + 1, count)]
+    return groups
+
+
+def _stack(rows: Sequence[Row], pad: int) -> Batch:
+    length = row_length(len(rows[0].ids))
+    ids = np.full((len(rows), length), pad, dtype=np.int64)
+    targets = np.full((len(rows), length), IGNORED, dtype=np.int64)
+    for index, row in enumerate(rows):
+        size = min(len(row.ids), length)
+        ids[index, :size], targets[index, :size] = row.ids[:size], row.targets[:size]
+    return ids, targets

@@ -10,24 +10,20 @@ both update float32 copies of the bfloat16 weights that compute.
 from __future__ import annotations
 
 import argparse
-import itertools
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from scripts.demo_model import tokenizer as tokenizers_module
-from scripts.demo_model.data import IGNORED, Batch, Shape, batches
+from scripts.demo_model.data import IGNORED, Batch, batches
 from scripts.demo_model.export import export
 from scripts.demo_model.model import DemoLlama, ModelConfig
-
-SHAPES = (Shape(rows=16, length=256), Shape(rows=4, length=512))
-LONG_SHAPE = Shape(rows=4, length=2048)
 
 
 @dataclass(frozen=True)
@@ -37,16 +33,14 @@ class TrainConfig:
     steps: int
     minutes: float
     seed: int = 1
-    shapes: tuple[Shape, ...] = SHAPES
-    long_shape: Shape = LONG_SHAPE
+    units: int = 4
+    unit_tokens: int = 1024
     workers: int = 2
-    unit_tokens: int = 2048
-    long_every: int = 16
     matrix_rate: float = 0.02
     other_rate: float = 3e-3
     warmup: float = 0.01
     decay: float = 0.6
-    export_minutes: float = 4.0
+    export_minutes: float = 3.0
 
 
 class MixedPrecision:
@@ -91,30 +85,27 @@ def rate_scale(progress: float, config: TrainConfig) -> float:
     return min(1.0, max(0.0, (1.0 - progress) / config.decay))
 
 
-def training_steps(tokenizer: Tokenizer, config: TrainConfig) -> Iterator[list[Batch]]:
-    """The batches of each step; one step in `long_every` has long rows."""
-    pad = tokenizer.token_to_id(tokenizers_module.PAD)
-    short = batches(tokenizer, pad, seed=config.seed, shapes=config.shapes)
-    long = batches(tokenizer, pad, seed=config.seed, shapes=(config.long_shape,), long=True)
-    for index in itertools.count(1):
-        yield next(long if index % config.long_every == 0 else short)
-
-
-def train(config: TrainConfig, sizes: ModelConfig, tokenizer: Tokenizer, out: Path, device: torch.device) -> DemoLlama:
+def train(
+    config: TrainConfig, sizes: ModelConfig, tokenizer: Tokenizer, out: Path, device: torch.device, start: Path | None
+) -> DemoLlama:
     torch.manual_seed(config.seed)
+    pad = tokenizer.token_to_id(tokenizers_module.PAD)
     model = DemoLlama(sizes).to(device)
+    if start is not None:
+        model.load_state_dict(load_file(start / "model.safetensors", device=str(device)))
     weights = MixedPrecision(model, config)
     torch.set_num_threads(1)
     pool = ThreadPoolExecutor(config.workers)
     started = last_export = time.monotonic()
     losses: list[float] = []
     tokens = 0
-    for step, parts in enumerate(training_steps(tokenizer, config)):
+    steps = batches(tokenizer, pad, seed=config.seed, unit_tokens=config.unit_tokens, units=config.units)
+    for step, parts in enumerate(steps):
         elapsed = time.monotonic() - started
         progress = step / config.steps if config.steps else elapsed / (60 * config.minutes)
         if progress >= 1:
             break
-        loss, gradients = gradients_of(model, weights.working, parts, pool, config)
+        loss, gradients = gradients_of(model, weights.working, parts, pool)
         weights.step(gradients, rate_scale(progress, config), pool)
         losses.append(loss)
         tokens += sum(ids.size for ids, _ in parts)
@@ -131,12 +122,12 @@ def train(config: TrainConfig, sizes: ModelConfig, tokenizer: Tokenizer, out: Pa
 
 
 def gradients_of(
-    model: DemoLlama, weights: list[nn.Parameter], parts: list[Batch], pool: ThreadPoolExecutor, config: TrainConfig
+    model: DemoLlama, weights: list[nn.Parameter], parts: list[Batch], pool: ThreadPoolExecutor
 ) -> tuple[float, list[Tensor]]:
     """The mean loss over all learned positions of the parts, and its gradients in float32.
 
-    The rows are cut into small units, and each worker computes one unit at a time with one thread: on a shared machine
-    that is far faster than many threads that wait for each other in each operation. The sum is in the units' order.
+    Each worker computes one part at a time with one thread: on a shared machine that is far faster than many threads
+    that wait for each other in each operation. The sum is in the order of the parts.
     """
     device = weights[0].device
     learned = sum(int((targets != IGNORED).sum()) for _, targets in parts)
@@ -147,19 +138,10 @@ def gradients_of(
         return float(loss.detach()), torch.autograd.grad(loss, weights)
 
     total, sums = 0.0, [torch.zeros_like(weight, dtype=torch.float32) for weight in weights]
-    for loss, gradients in pool.map(compute, units_of(parts, config.unit_tokens)):
+    for loss, gradients in pool.map(compute, parts):
         total += loss
         torch._foreach_add_(sums, [gradient.float() for gradient in gradients])
     return total, sums
-
-
-def units_of(parts: list[Batch], tokens: int) -> list[Batch]:
-    """The parts cut into batches of at most `tokens` tokens (or one row)."""
-    units = []
-    for ids, targets in parts:
-        rows = max(1, tokens // ids.shape[1])
-        units += [(ids[start : start + rows], targets[start : start + rows]) for start in range(0, len(ids), rows)]
-    return units
 
 
 def main() -> None:
@@ -168,23 +150,28 @@ def main() -> None:
     length.add_argument("--steps", type=int, default=0)
     length.add_argument("--minutes", type=float, default=0)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--start", type=Path, help="a folder of a former run whose weights are trained on")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--matrix-rate", type=float, default=TrainConfig.matrix_rate)
+    parser.add_argument("--decay", type=float, default=TrainConfig.decay, help="the last part of the run, 0 to 1")
     parser.add_argument("--other-rate", type=float, default=TrainConfig.other_rate)
     parser.add_argument("--layers", type=int, default=ModelConfig.layers)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
-    tokenizer = tokenizers_module.train(tokenizers_module.training_texts(arguments.seed, documents=40_000))
+    if arguments.start:
+        tokenizer = Tokenizer.from_file(str(arguments.start / "tokenizer.json"))
+    else:
+        tokenizer = tokenizers_module.train(tokenizers_module.training_texts(arguments.seed, documents=40_000))
     tokenizers_module.save(tokenizer, arguments.out)
     device = torch.device(arguments.device)
     config = TrainConfig(
         steps=arguments.steps, minutes=arguments.minutes, seed=arguments.seed,
-        matrix_rate=arguments.matrix_rate, other_rate=arguments.other_rate,
+        matrix_rate=arguments.matrix_rate, other_rate=arguments.other_rate, decay=arguments.decay,
     )  # fmt: skip
     sizes = ModelConfig(layers=arguments.layers)
     if device.type != "cpu":
-        config = replace(config, workers=1, unit_tokens=1 << 20)
-    export(train(config, sizes, tokenizer, arguments.out, device), arguments.out)
+        config = replace(config, workers=1, units=1, unit_tokens=config.units * config.unit_tokens)
+    export(train(config, sizes, tokenizer, arguments.out, device, arguments.start), arguments.out)
 
 
 if __name__ == "__main__":
