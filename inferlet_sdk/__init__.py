@@ -1,13 +1,13 @@
 """The SDK that runs inside the sandbox: an inferlet is a Python file that imports from here.
 
-    from inferlet_sdk import Context, inferlet
+from inferlet_sdk import Context, inferlet
 
-    @inferlet
-    async def main(args):
-        ctx = Context(args.model)
-        ctx.fill("Hello, ")
-        async for piece in ctx.generate(max_tokens=10):
-            await args.send(piece)
+@inferlet
+async def main(args):
+    ctx = Context(args.model)
+    ctx.fill("Hello, ")
+    async for piece in ctx.generate(max_tokens=10):
+        await args.send(piece)
 """
 
 from asyncio import gather

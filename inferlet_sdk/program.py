@@ -63,7 +63,7 @@ def _run(name: str, text: str, code: str) -> None:
 
 def _load(name: str, text: str, code: str) -> Callable[..., Any]:
     """Executes the text as module `__main__`; returns its entry."""
-    linecache.cache[name] = (lambda: text,)  # type: ignore[assignment]  # lazily: for tracebacks only
+    linecache.cache[name] = (lambda: text,)  # lazily: for tracebacks only
     module = types.ModuleType("__main__")
     module.__file__ = name
     sys.modules["__main__"] = module

@@ -82,8 +82,7 @@ class TokenSequence:
         self.computed = stop
 
     def step(self, token: int) -> None:
-        """Runs one token, which may be a token reference, and keeps its output. Raw host calls: this is the hot path.
-        """
+        """Runs one token or token reference and keeps its output. Raw host calls: this is the hot path."""
         position = self.computed
         if position >= self.pages.capacity:
             self.pages.reserve(position + 1)

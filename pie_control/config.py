@@ -57,7 +57,7 @@ class ServerConfig:
     device: str = _setting("auto", "where the model runs: auto, cpu or cuda", choices=("auto", "cpu", "cuda"))
     pages: int = _setting(0, "KV pages in the pool; 0: what fits the memory", least=0)
     page_size: int = _setting(16, "tokens in a KV page, 8 to 32", least=8)
-    threads: int = _setting(0, "threads of the worker; 0: one per core", least=0)
+    threads: int = _setting(0, "threads of the worker; 0: all cores but one", least=0)
     cache_dir: str = _setting("", "folder for compiled programs; default: $XDG_CACHE_HOME/pie or ~/.cache/pie")
     max_inferlets: int = _setting(1000, "inferlets that may run at a time", least=1)
     warm_pool: int = _setting(8, "Python guests kept ready for the next launch", least=0)
@@ -69,14 +69,13 @@ class ServerConfig:
     limits: InferletLimits = field(default_factory=InferletLimits)
 
     def resolved(self) -> ServerConfig:
-        """A new config in which model path, model name, cache folder and threads are worked out; raises ConfigError."""
+        """A new config in which model path, model name and cache folder are worked out; raises ConfigError."""
         path = _model_path(self.model)
         return replace(
             self,
             model=str(path),
             model_name=self.model_name or ("demo" if self.model == "demo" else path.name),
             cache_dir=str(Path(self.cache_dir or _default_cache_dir()).expanduser()),
-            threads=self.threads or _usable_cores(),
         )
 
 
@@ -157,7 +156,3 @@ def _demo_model() -> Path:
 def _default_cache_dir() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base) / "pie"
-
-
-def _usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

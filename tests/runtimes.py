@@ -44,9 +44,7 @@ class Listener:
 
 
 @asynccontextmanager
-async def started(
-    cache_dir: Path, client: InferenceClient | None = None, **options: object
-) -> AsyncIterator[Runtime]:
+async def started(cache_dir: Path, client: InferenceClient | None = None, **options: object) -> AsyncIterator[Runtime]:
     """A started runtime; its own worker on the demo model unless a client is given."""
     config = build_config({"cache_dir": str(cache_dir), "warm_pool": 2, **options}).resolved()
     runtime = Runtime(config, client)
@@ -57,9 +55,7 @@ async def started(
         await runtime.close()
 
 
-async def launch(
-    runtime: Runtime, source: str, kwargs: Mapping[str, Any] | None = None
-) -> tuple[Inferlet, Listener]:
+async def launch(runtime: Runtime, source: str, kwargs: Mapping[str, Any] | None = None) -> tuple[Inferlet, Listener]:
     """Uploads and launches a Python program."""
     listener = Listener()
     program = (await runtime.upload(source.encode(), "test")).program

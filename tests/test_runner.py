@@ -154,7 +154,7 @@ def test_waves_are_formed_even_if_some_are_always_ready(monkeypatch: pytest.Monk
         restless = scene.add(forever=Step.WAITING)
         scene.on_step = lambda _: asyncio.get_running_loop().call_soon(scene.runner.ready, restless)  # type: ignore[method-assign]
 
-    assert play(body).count("quiet") >= 5
+    assert play(body, 100).count("quiet") >= 5
 
 
 def test_a_failing_watcher_does_not_stop_the_others() -> None:

@@ -1,4 +1,4 @@
-"""Greedy tokens of the demo model in float32 are those of transformers, whatever the policy, the batch and the run-ahead."""
+"""Greedy float32 tokens of the demo model are those of transformers, whatever the policy, batch and run-ahead."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from runtimes import run, started
 
 from pie_control.config import build_config
 from pie_control.inference_client.in_process import InProcessClient
 from pie_inference.config import WorkerConfig
 from pie_inference.worker import Worker
-
-from runtimes import run, started
 
 PROMPTS = (
     "Once upon a time",

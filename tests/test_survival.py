@@ -15,11 +15,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from runtimes import launch, run, started
 
 from pie_control.client import Client
 from pie_control.errors import InferletEnded, WorkerUnavailable
-
-from runtimes import launch, run, started
 
 GENERATE = """
 from inferlet_sdk import Context, IgnoreStopTokens
@@ -44,7 +43,9 @@ SECONDS = 60.0
 
 
 def worker_pid(parent: int) -> int:
-    (child,) = [one for one in psutil.Process(parent).children(recursive=True) if "pie_inference.worker" in one.cmdline()]
+    (child,) = [
+        one for one in psutil.Process(parent).children(recursive=True) if "pie_inference.worker" in one.cmdline()
+    ]
     return child.pid
 
 

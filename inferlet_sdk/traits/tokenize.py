@@ -52,5 +52,6 @@ def format_chat(
     template.
     """
     tools_json = json.dumps(list(tools)) if tools else ""
-    return str(call(bindings.tokenize.format_chat, queue, json.dumps(list(messages)), tools_json,
-    add_generation_prompt))
+    return str(
+        call(bindings.tokenize.format_chat, queue, json.dumps(list(messages)), tools_json, add_generation_prompt)
+    )

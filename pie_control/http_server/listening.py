@@ -10,7 +10,8 @@ from pie_control.errors import ConfigError
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket; raises ConfigError if the address cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol given, asyncio switches Nagle's algorithm off on what is accepted: tokens must not wait.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))

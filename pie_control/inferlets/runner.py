@@ -22,7 +22,9 @@ from .wasm_fibers import Step
 
 PREEMPTIONS_UNTIL_BUSY = 3
 LONGEST_RUN_SECONDS = 0.02
-"""After this long `run` forms waves and lets the event loop have a turn, even if inferlets are ready."""
+"""After this long `run` lets the event loop have a turn, even if inferlets are ready."""
+TURNS_IN_ROUND = 8
+"""Turns for each inferlet that is ready, on the average, after which waves are formed though some still are."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Runner:
         self._scheduled = False
         self._in_run = False
         self.current: Inferlet | None = None
+        self._turns_left = 0  # of this round
         self._turns = self._preemptions = 0
         self._guest_seconds = 0.0
 
@@ -98,8 +101,14 @@ class Runner:
 
     def _run_ready(self) -> None:
         deadline = time.perf_counter() + LONGEST_RUN_SECONDS
-        while self._ready and time.perf_counter() < deadline:
+        if self._turns_left == 0:
+            self._turns_left = TURNS_IN_ROUND * len(self._ready)
+        while self._ready and self._turns_left:
+            self._turns_left -= 1
             self._turn(self._ready.popleft())
+            if time.perf_counter() > deadline:
+                return  # the event loop gets a turn, then the round goes on
+        self._turns_left = 0
         self._watcher.on_quiet()  # even if some are ready: those that never rest must not hold up the others
         if self._busy:
             self._turn(self._busy.popleft())
