@@ -106,7 +106,7 @@ class Runner:
         while self._ready and self._turns_left:
             self._turns_left -= 1
             self._turn(self._ready.popleft())
-            if time.perf_counter() > deadline:
+            if self._ready and self._turns_left and time.perf_counter() > deadline:
                 return  # the event loop gets a turn, then the round goes on
         self._turns_left = 0
         self._watcher.on_quiet()  # even if some are ready: those that never rest must not hold up the others
