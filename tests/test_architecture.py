@@ -51,7 +51,7 @@ HOMES = {
 """The only modules or packages that import a heavy or optional dependency."""
 
 MOST_LINES = 400
-LARGE = {"pie_control.inferlets.wasm_fibers", "pie_control.inferlets.wasm_values"}
+LARGE = {"pie_control.inferlets.wasm_values"}
 """Files beyond it: all raw calls into wasmtime are to be found in one place."""
 
 

@@ -18,7 +18,7 @@ from pie_control.host_api.traits import TRAITS
 from pie_control.inference_client import fake_model
 from pie_control.inference_client.fake_model import FakeModel
 from pie_control.inference_client.in_process import InProcessClient
-from pie_control.inferlets.wasm_fibers import ERROR_CODES
+from pie_control.inferlets.wasm_functions import ERROR_CODES
 from pie_control.runtime import Runtime
 
 SECONDS = 30.0

@@ -13,7 +13,7 @@ import wat
 from pie_control.errors import BadProgram, BadRequest, UnknownName
 from pie_control.inferlets import programs
 from pie_control.inferlets.programs import ProgramStore, compile_component, kind_of, try_load_compiled
-from pie_control.inferlets.wasm_fibers import new_engine
+from pie_control.inferlets.wasm_engine import new_engine
 
 SOURCE = "async def main(args):\n    return 'ü'\n".encode()
 COMPONENT = b"\0asm\x0d\x00\x01\x00" + bytes(100)

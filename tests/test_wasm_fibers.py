@@ -12,10 +12,13 @@ import wat
 from wasmtime import component
 
 from pie_control.errors import NotFound
-from pie_control.inferlets import wasm_fibers
-from pie_control.inferlets.wasm_fibers import SUSPEND, HostFunction, Instance, LinkedComponent, Step, Ticker, trap
+from pie_control.inferlets import wasm_engine
+from pie_control.inferlets.wasm_engine import Ticker
+from pie_control.inferlets.wasm_fibers import SUSPEND, Instance, Step
+from pie_control.inferlets.wasm_functions import HostFunction, trap
+from pie_control.inferlets.wasm_linker import LinkedComponent
 
-ENGINE = wasm_fibers.new_engine()
+ENGINE = wasm_engine.new_engine()
 MEMORY = 64 << 20
 MOST_STEPS = 2000
 CORE = "pie:inferlet/core"
@@ -246,7 +249,7 @@ def test_a_list_beyond_all_bounds_does_not_reach_the_host() -> None:
 
 
 def test_the_ticker_rests_and_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wasm_fibers, "TICK_SECONDS", 0.0001)
+    monkeypatch.setattr(wasm_engine, "TICK_SECONDS", 0.0001)
     ticks: list[int] = []
 
     class Engine:
@@ -275,9 +278,9 @@ def _settled(ticks: list[int]) -> int:
 
 
 def test_another_wasmtime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wasm_fibers.metadata, "version", lambda _: "1.2.3")
-    with pytest.raises(wasm_fibers.LinkError, match=r"wasmtime 1\.2\.3 is installed"):
-        wasm_fibers.new_engine()
+    monkeypatch.setattr(wasm_engine.metadata, "version", lambda _: "1.2.3")
+    with pytest.raises(wasm_engine.LinkError, match=r"wasmtime 1\.2\.3 is installed"):
+        wasm_engine.new_engine()
 
 
 @pytest.mark.parametrize(
@@ -294,5 +297,5 @@ def test_another_wasmtime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_component_of_another_shape_is_refused(text: str, message: str) -> None:
-    with pytest.raises(wasm_fibers.LinkError, match=message):
+    with pytest.raises(wasm_engine.LinkError, match=message):
         LinkedComponent(ENGINE, component.Component(ENGINE, text), {}, {}, lambda *_: None, lambda: None)

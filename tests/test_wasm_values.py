@@ -14,7 +14,8 @@ from wasmtime.component import _types as wt
 from wat import echo
 
 from pie_control.inferlets import wasm_selftest
-from pie_control.inferlets.wasm_fibers import HostFunction, add_function, new_engine, run_guest_of
+from pie_control.inferlets.wasm_engine import new_engine
+from pie_control.inferlets.wasm_functions import HostFunction, add_function, run_guest_of
 from pie_control.inferlets.wasm_values import SIZE, ContractError, Result, describe, reader, writer
 
 ENGINE = new_engine()
@@ -174,8 +175,8 @@ def test_the_self_test_passes_here() -> None:
 
 
 BROKEN = """
-from pie_control.inferlets import wasm_fibers, wasm_selftest, wasm_values
-engine = wasm_fibers.new_engine()
+from pie_control.inferlets import wasm_engine, wasm_selftest, wasm_values
+engine = wasm_engine.new_engine()
 wasm_values.{constant} = {value}
 wasm_selftest.self_test(engine)
 """
@@ -183,6 +184,14 @@ wasm_selftest.self_test(engine)
 
 @pytest.mark.parametrize(("constant", "value"), [("OF", 16), ("SIZE", 40), ("ENTRY_VALUE", 8), ("WORDS", 4)])
 def test_the_self_test_notices_another_layout(constant: str, value: int) -> None:
-    """In a process of its own, which a wrong layout may also crash."""
+    assert _self_test_with(constant, str(value)) != 0
+
+
+def test_the_self_test_passes_with_the_right_layout() -> None:
+    assert _self_test_with("OF", "wasm_values.OF") == 0
+
+
+def _self_test_with(constant: str, value: str) -> int:
+    """Exit code of a process of its own, which a wrong layout may also crash."""
     script = BROKEN.format(constant=constant, value=value)
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode != 0
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode

@@ -15,7 +15,10 @@ from .inferlet import Inferlet
 from .programs import Program, ProgramStore, compile_component, try_load_compiled
 from .python_guest import build_guest, guest_hash
 from .python_programs import Compilation, MadeAhead, compile_in_guest
-from .wasm_fibers import HostFunction, Instance, LinkedComponent, LinkError, Owner, Step, Ticker, new_engine
+from .wasm_engine import LinkError, Ticker, new_engine
+from .wasm_fibers import Instance, Owner, Step
+from .wasm_functions import HostFunction
+from .wasm_linker import LinkedComponent
 from .wasm_selftest import self_test
 from .wasm_values import ContractError, signature
 

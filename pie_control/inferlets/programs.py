@@ -21,7 +21,7 @@ from wasmtime import Engine, WasmtimeError
 from wasmtime.component import Component
 
 from ..errors import BadProgram, BadRequest, UnknownName
-from .wasm_fibers import WASMTIME_VERSION
+from .wasm_engine import WASMTIME_VERSION
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from .wasm_fibers import SUSPEND, HostFunction, Owner, trap
+from .wasm_fibers import SUSPEND, Owner
+from .wasm_functions import HostFunction, trap
 from .wasm_values import OwnedResource, Result
 
 RESOURCES = {

@@ -12,7 +12,8 @@ import wasmtime
 from wasmtime import component
 
 from ..errors import NotFound
-from .wasm_fibers import ERROR_CODES, HostFunction, LinkError, add_function, run_guest_of
+from .wasm_engine import LinkError
+from .wasm_functions import ERROR_CODES, HostFunction, add_function, run_guest_of
 
 NUMBERS = [0, 1, 7, 0xFFFF_FFFF, *range(300)]
 TEXT = "Grüße, 世界"
