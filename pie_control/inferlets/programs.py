@@ -138,6 +138,8 @@ class ProgramStore:
             return {}
 
     def _write_name(self, name: str, program_hash: str) -> None:
+        if self._names.get(name) == program_hash:
+            return
         self._names[name] = program_hash
         names = {**self._read_names(), name: program_hash}  # another process may have added some
         write_atomically(self._folder / "names.json", json.dumps(names, indent=1).encode())
