@@ -60,7 +60,7 @@ class ServerConfig:
     threads: int = _setting(0, "threads of the worker; 0: all cores but one", least=0)
     cache_dir: str = _setting("", "folder for compiled programs; default: $XDG_CACHE_HOME/pie or ~/.cache/pie")
     max_inferlets: int = _setting(1000, "inferlets that may run at a time", least=1)
-    warm_pool: int = _setting(8, "Python guests kept ready for the next launch", least=0)
+    warm_pool: int = _setting(24, "Python guests kept ready for the next launch", least=0)
     policy: str = _setting(
         "adaptive", "when waves are sent (paper, section 6.1)", choices=("adaptive", "eager", "k-only", "t-only")
     )

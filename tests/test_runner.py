@@ -106,7 +106,7 @@ def test_a_short_preemption_does_not_make_it_quiet() -> None:
         scene.add(Step.PREEMPTED, Step.WAITING)
         scene.add(Step.WAITING)
 
-    assert play(body) == ["1", "2", "1", "quiet"]
+    assert play(body) == ["1", "1", "2", "quiet"]
 
 
 def test_nobody_waits_for_one_that_is_busy() -> None:

@@ -30,8 +30,8 @@ It uses the server of --server or $PIE_SERVER, else one that answers at the defa
 needed and stops that at the end. At the end of stdin, `-i` sends one empty message."""
 
 PROBE_SECONDS = 0.5
-OWN_SERVER_SETTINGS = ("host", "port")
-"""Settings that mean nothing to a server that lives inside this command."""
+OWN_SERVER_SETTINGS = ("host", "port", "warm_pool")
+"""Settings that mean nothing to a server that lives inside this command and launches one inferlet."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -79,7 +80,7 @@ async def own_runtime(config: ServerConfig) -> AsyncIterator[Target]:
     """A runtime with its worker, ended at the end; raises WorkerUnavailable."""
     from pie_control.runtime import Runtime
 
-    runtime = Runtime(config)
+    runtime = Runtime(replace(config, warm_pool=0))  # there is one launch: nothing to make ahead
     try:
         with explaining_slow_start():
             await runtime.start()

@@ -150,7 +150,10 @@ class Runner:
         count = self._preempted.get(inferlet.number, 0) + 1
         self._preempted[inferlet.number] = count
         self._queued.add(inferlet.number)
-        (self._ready if count < PREEMPTIONS_UNTIL_BUSY else self._busy).append(inferlet)
+        if count < PREEMPTIONS_UNTIL_BUSY:
+            self._ready.appendleft(inferlet)  # taking turns here would only make everyone late
+        else:
+            self._busy.append(inferlet)
 
     def forget(self, inferlet: Inferlet) -> None:
         """An inferlet has ended."""
