@@ -18,11 +18,15 @@ COMPILE_SECONDS = 5.0
 """Processor time for compiling one program."""
 
 COMPILER = """
+import traceback
 from inferlet_sdk.bindings import core
 from inferlet_sdk.program import compile_source
 
 def main(args):
-    core.set_result(compile_source(*args.argv))
+    try:
+        core.set_result(compile_source(*args.argv))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise SystemExit("".join(traceback.format_exception_only(error)).rstrip()) from None
 """
 
 SourceText = tuple[str, str, str]
@@ -72,7 +76,7 @@ async def compile_in_guest(instance: Instance, compilation: Compilation) -> str:
             await asyncio.sleep(0)
         error = instance.outcome()
         if error is not None:
-            raise BadProgram(f"the program does not compile: {error}")
+            raise BadProgram(f"the program does not compile:\n{error}")
         return compilation.code
     finally:
         instance.close()
