@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import wasmtime
+
 from pie_control.client import Client
 from pie_control.client.running import Running
 
@@ -14,6 +16,16 @@ FOLDER = Path(__file__).parent / "inferlets"
 def source(name: str) -> bytes:
     """The text of a program in benchmarks/inferlets."""
     return (FOLDER / f"{name}.py").read_bytes()
+
+
+GUESTS = ("python", "component")
+
+
+def program_of(guest: str, name: str) -> bytes:
+    """The program of that name for a kind of guest."""
+    if guest == "python":
+        return source(name)
+    return bytes(wasmtime.wat2wasm((FOLDER / f"{name}.wat").read_text()))
 
 
 async def launch_many(client: Client, program: str, count: int, *arguments: str) -> list[Running]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from pie_control.client import Client
 from pie_control.config import ServerConfig
 
-from .guests import launch_many, source
+from .guests import GUESTS, launch_many, program_of
 from .server import Server, serving
 
 AT_ONCE = 64
@@ -42,9 +42,13 @@ class Row:
 
 
 async def run(plan: Plan) -> list[Row]:
-    """One row for each number of inferlets."""
+    """One row for each kind of guest and number of inferlets."""
+    return [row for guest in GUESTS for row in await _run_guest(guest, plan)]
+
+
+async def _run_guest(guest: str, plan: Plan) -> list[Row]:
     async with serving(max_inferlets=plan.inferlets[-1] + 1) as server, Client(server.url) as client:
-        program = await client.upload(source("idle"), "idle")
+        program = await client.upload(program_of(guest, "idle"), "idle")
         await _warm_up(client, program)
         empty = await _settled_mb(client, server)
         rows: list[Row] = []
@@ -54,7 +58,7 @@ async def run(plan: Plan) -> list[Row]:
                 break
             await _launch(client, program, number - present)
             used = await _settled_mb(client, server)
-            rows.append(Row("python", number, round((used - empty) / number, 2), round(used, 1)))
+            rows.append(Row(guest, number, round((used - empty) / number, 3), round(used, 1)))
         return rows
 
 

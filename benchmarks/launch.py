@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from typing import Protocol
 
@@ -23,7 +24,7 @@ from pie_control.inference_client.fake_model import FakeModel
 from pie_control.inference_client.in_process import InProcessClient
 from pie_control.runtime import Runtime
 
-from .guests import source
+from .guests import GUESTS, program_of, source
 from .samples import percentile
 from .server import cache_folder, serving
 
@@ -134,16 +135,21 @@ async def run(plan: Plan) -> list[Row]:
 
 
 async def _measure_target(through: str, target: Target, plan: Plan) -> list[Row]:
-    program = await target.upload(source("first_message"))
-    await _round(target, 1, lambda: target.launch(program))
     rows = []
-    for warm, numbers in ((True, plan.warm), (False, plan.cold)):
-        for concurrent in numbers:
-            start = (lambda: target.launch(program)) if warm else (lambda: _launch_fresh(target))
-            times = await _measure(target, concurrent, start, plan)
-            p50, p99 = (round(1e3 * percentile(times, percent), 2) for percent in (50, 99))
-            rows.append(Row("python", through, concurrent, warm, p50, p99, len(times)))
-    return rows
+    for guest in GUESTS:
+        program = await target.upload(program_of(guest, "first_message"))
+        start = partial(target.launch, program)
+        await _round(target, 1, start)
+        rows += [await _row(guest, through, target, number, start, plan) for number in plan.warm]
+    fresh = partial(_launch_fresh, target)
+    return rows + [await _row("python", through, target, number, fresh, plan) for number in plan.cold]
+
+
+async def _row(guest: str, through: str, target: Target, concurrent: int, start: Start, plan: Plan) -> Row:
+    times = await _measure(target, concurrent, start, plan)
+    p50, p99 = (round(1e3 * percentile(times, percent), 2) for percent in (50, 99))
+    warm = getattr(start, "func", None) is not _launch_fresh
+    return Row(guest, through, concurrent, warm, p50, p99, len(times))
 
 
 Start = Callable[[], Awaitable[Running]]

@@ -21,8 +21,8 @@ class InProcessClient:
     """
 
     def __init__(self, model: ModelRunner, *, inline: bool = False) -> None:
-        self.on_wave_done = ignore_wave
-        self.on_lost = ignore_loss
+        self.on_wave_done: Callable[[WaveDone], None] = ignore_wave
+        self.on_lost: Callable[[str], None] = ignore_loss
         self._model = model
         self._inline = inline
         self._loop: asyncio.AbstractEventLoop | None = None

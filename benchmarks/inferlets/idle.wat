@@ -1,0 +1,37 @@
+;; As idle.py, as a component.
+(component
+  (import "pie:inferlet/types@0.1.0" (instance $types
+    (type $c (enum "invalid-argument" "not-found" "invalid-state" "quota-exceeded" "exhausted" "unsupported" "cancelled" "worker-failed"))
+    (export "error-code" (type $code (eq $c)))
+    (type $e (record (field "code" $code) (field "message" string)))
+    (export "error" (type $error (eq $e)))))
+  (alias export $types "error" (type $error))
+ (import "pie:inferlet/core@0.1.0" (instance $core (alias outer 1 $error (type $e)) (export "error" (type $error (eq $e))) (export "send" (func (param "message" string) (result (result (error $error))))) (export "receive" (func (result (result u32 (error $error))))) (export "wait" (func (param "futures" (list u32)) (result (list u32))))))
+  (core module $Memory
+    (memory (export "memory") 4)
+    (global $next (mut i32) (i32.const 4096))
+    (func (export "realloc") (param i32 i32 i32 i32) (result i32)
+      (local $at i32)
+      (local.set $at (i32.and (i32.add (global.get $next) (i32.const 7)) (i32.const -8)))
+      (global.set $next (i32.add (local.get $at) (local.get 3)))
+      (local.get $at)))
+  (core instance $memory (instantiate $Memory))
+ (core func $send (canon lower (func $core "send") (memory (core memory $memory "memory")) (realloc (core func $memory "realloc"))))
+(core func $receive (canon lower (func $core "receive") (memory (core memory $memory "memory")) (realloc (core func $memory "realloc"))))
+(core func $wait (canon lower (func $core "wait") (memory (core memory $memory "memory")) (realloc (core func $memory "realloc"))))
+  (core module $Main
+    (import "memory" "memory" (memory 4))
+    (import "core" "send" (func $send (param i32 i32 i32)))
+(import "core" "receive" (func $receive (param i32)))
+(import "core" "wait" (func $wait (param i32 i32 i32)))
+    (data (i32.const 256) "here")
+    (func $start )
+    (start $start)
+    (func (export "run") (result i32) (call $send (i32.const 256) (i32.const 4) (i32.const 128))
+       (call $receive (i32.const 16))
+       (i32.store (i32.const 64) (i32.load (i32.const 20)))
+       (call $wait (i32.const 64) (i32.const 1) (i32.const 32))
+       (i32.const 0)))
+  (core instance $main (instantiate $Main
+    (with "memory" (instance $memory)) (with "core" (instance (export "send" (func $send)) (export "receive" (func $receive)) (export "wait" (func $wait))))))
+  (func (export "run") (result (result (error string))) (canon lift (core func $main "run") (memory (core memory $memory "memory")) (realloc (core func $memory "realloc")))))
