@@ -60,8 +60,10 @@ def check(name: str, written: dict[str, Any]) -> None:
 def test_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = run("launch", tmp_path, monkeypatch)
     check("launch", written)
-    measured = [(row["through"], row["concurrent"], row["warm"], row["launches"]) for row in written["rows"]]
-    each = [(1, True, 2), (2, True, 2), (1, False, 2)]
+    names = ("through", "guest", "concurrent", "warm", "launches")
+    measured = [tuple(row[name] for name in names) for row in written["rows"]]
+    warm = [(guest, number, True, 2) for guest in ("python", "component") for number in (1, 2)]
+    each = [*warm, ("python", 1, False, 2)]
     assert measured == [(through, *rest) for through in ("session", "runtime") for rest in each]
     assert all(0 < row["p50_ms"] <= row["p99_ms"] for row in written["rows"])
 
@@ -90,8 +92,9 @@ def test_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.import_module("benchmarks.idle"), "SETTLE_SECONDS", 0.0)
     written = run("idle", tmp_path, monkeypatch)
     check("idle", written)
-    assert [row["inferlets"] for row in written["rows"]] == [2, 4]
-    assert all(row["mb_each"] > 0 for row in written["rows"])
+    measured = [(row["guest"], row["inferlets"]) for row in written["rows"]]
+    assert measured == [(guest, number) for guest in ("python", "component") for number in (2, 4)]
+    assert all(row["mb_each"] > 0 for row in written["rows"] if row["guest"] == "python")
 
 
 def test_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
