@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from pie_inference.config import WorkerConfig
@@ -32,6 +33,7 @@ class ClosedLoop:
     def __init__(self, config: WorkerConfig) -> None:
         self._worker = Worker(config)
         self.description = self._worker.describe()[0]
+        self.threads = torch.get_num_threads()
         self._wave = 0
 
     def generate(self, prompts: Sequence[Sequence[int]], count: int) -> Generated:

@@ -24,7 +24,6 @@ from pie_control.config import ServerConfig
 from pie_control.tokenizer import Tokenizer
 from pie_inference.config import WorkerConfig
 from pie_inference.protocol import ModelDescription
-from pie_inference.threads import default_threads
 
 from .checkpoint import NAME as RANDOM
 from .checkpoint import random_160m
@@ -97,15 +96,14 @@ async def run(plan: Plan) -> list[Row]:
 
 async def _measure_model(name: str, plan: Plan) -> list[Row]:
     folder = random_160m() if name == RANDOM else Path(ServerConfig().resolved().model)
-    threads = default_threads()
-    loop = ClosedLoop(WorkerConfig(folder, name, pages=PAGES, threads=threads))
-    settings = {"model": folder, "model_name": name, "pages": PAGES, "threads": threads}
+    loop = ClosedLoop(WorkerConfig(folder, name, pages=PAGES))
+    settings = {"model": folder, "model_name": name, "pages": PAGES, "threads": loop.threads}
     async with serving(**settings) as server, Client(server.url) as client:
         program = await client.upload(source("generate"), "generate")
-        return [await _compare(loop, client, program, threads, concurrent, plan) for concurrent in plan.concurrent]
+        return [await _compare(loop, client, program, concurrent, plan) for concurrent in plan.concurrent]
 
 
-async def _compare(loop: ClosedLoop, client: Client, program: str, threads: int, concurrent: int, plan: Plan) -> Row:
+async def _compare(loop: ClosedLoop, client: Client, program: str, concurrent: int, plan: Plan) -> Row:
     prompts = _prompts(concurrent, plan.prompt, loop.description)
     await _turns(loop, client, program, prompts, WARM_UP_TOKENS)
     pairs = [await _turns(loop, client, program, prompts, plan.tokens) for _ in range(plan.rounds)]
@@ -113,7 +111,7 @@ async def _compare(loop: ClosedLoop, client: Client, program: str, threads: int,
     return Row(
         model=loop.description.name,
         dtype=loop.description.dtype,
-        threads=threads,
+        threads=loop.threads,
         concurrent=concurrent,
         closed_loop_ms=round(median([one.per_token for one in closed]), 3),
         pie_ms=round(median([one.per_token for one in pie]), 3),

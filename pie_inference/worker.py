@@ -38,11 +38,11 @@ class Worker:
         from .handlers.table import HANDLERS
         from .served_model import load
 
-        torch.set_num_threads(config.threads or default_threads())
         self._torch = torch
         self._handlers = HANDLERS
         with torch.inference_mode():
             self._served = load(config)
+        torch.set_num_threads(config.threads or default_threads(self._served.description.weight_bytes))
 
     def describe(self) -> tuple[ModelDescription, ...]:
         """The models that `run` accepts."""
