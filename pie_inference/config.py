@@ -71,9 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--embeds", type=int, help="embed slots (default: from memory)")
     parser.add_argument("--token-slots", type=int, default=WorkerConfig.token_slots)
     parser.add_argument("--page-size", type=int, default=WorkerConfig.page_size, help="tokens in a page, 8 to 32")
-    parser.add_argument(
-        "--threads", type=int, help="threads that compute (default: 1 for a small model, else all cores but one)"
-    )
+    parser.add_argument("--threads", type=int, help="threads that compute (default: by the model)")
     parser.add_argument("--max-batch-tokens", type=int, default=WorkerConfig.max_batch_tokens)
     parser.add_argument("--max-batch-rows", type=int, default=WorkerConfig.max_batch_rows)
     return parser

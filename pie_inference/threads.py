@@ -9,7 +9,7 @@ SMALL_MODEL_BYTES = 64 << 20
 
 
 def default_threads(weight_bytes: int) -> int:
-    """One for a small model; else all cores but one, which the control process and its inferlets need, and at least two.
+    """One for a small model; else all cores but one, which the control process and inferlets need, and at least two.
 
     Measured on 2 cores beside the control process, whole system, 2 threads against 1, both sleeping while they wait:
     random Llama of 160M parameters 1.25 times as fast at 8 sequences and 1.45 times at 32, the demo model (18 MB in
