@@ -38,6 +38,7 @@ class ClosedLoop:
 
     def generate(self, prompts: Sequence[Sequence[int]], count: int) -> Generated:
         """Greedy tokens behind prompts of one length, which run one after the other before the time is taken."""
+        torch.set_num_threads(self.threads)  # it holds for the calling thread, which need not be the one that loaded
         batch = _DecodeBatch(len(prompts), len(prompts[0]) + count, self.description.page_size)
         for row, prompt in enumerate(prompts):
             self._run(EmbedText(batch.prompt_embeds(len(prompt)), _int32(prompt)), batch.prefill(row, len(prompt)))
