@@ -6,10 +6,13 @@ import argparse
 import asyncio
 import dataclasses
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from pie_control.inference_client.process import worker_environment
 
 from . import report
 
@@ -21,6 +24,7 @@ MOST_LOAD = 0.5
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one benchmark, prints its rows as a table and writes them as JSON."""
     options = _parser().parse_args(arguments)
+    os.environ.update(worker_environment(os.environ))  # the closed loop computes as a worker does
     machine = report.machine()
     if machine.load > MOST_LOAD:
         print(f"the machine is not idle (load {machine.load}): times will be too long", file=sys.stderr)
