@@ -146,11 +146,6 @@ class Instance:
         """The store, as host resources need it."""
         return self._context
 
-    @property
-    def started(self) -> bool:
-        """Instantiated: the next step calls `run`."""
-        return self._started
-
     def instantiate(self) -> Step:
         """Instantiates without calling `run`: DONE when the instance is ready to start. Its code may run already."""
         if self._started or not self._poll_once():
