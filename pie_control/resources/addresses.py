@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
+
+from .ranges import Range
 
 INITIAL_CAPACITY = 64
 
@@ -48,3 +51,13 @@ class AddressAllocator:
     def _grow(self, added: int) -> None:
         self._taken.extend(bytes(added))
         self._grow_owner(added)
+
+
+def release_bound(physical: array[int], addresses: AddressAllocator, ranges: Sequence[Range]) -> list[int]:
+    """Gives addresses back; returns what was bound to them in `physical`, which is then -1 there."""
+    slots: list[int] = []
+    for first, last in ranges:
+        slots.extend(slot for slot in physical[first:last] if slot >= 0)
+        physical[first:last] = array("i", [-1]) * (last - first)
+        addresses.release(first, last - first)
+    return slots

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pie_control.errors import InvalidState, NotFound
 
-from .addresses import AddressAllocator
+from .addresses import AddressAllocator, release_bound
 from .ranges import Range
 
 NOT_OWNED = -2
@@ -51,14 +51,9 @@ class EmbedTable:
 
     def unbind(self, ranges: Sequence[Range]) -> list[int]:
         """Physical slots of the addresses, which can be handed out again."""
-        slots: list[int] = []
-        for first, last in ranges:
-            slots.extend(self.physical[first:last])
-            self.physical[first:last] = array("i", [-1]) * (last - first)
-            self._addresses.release(first, last - first)
-        bound = [slot for slot in slots if slot >= 0]
-        self.bound -= len(bound)
-        return bound
+        slots = release_bound(self.physical, self._addresses, ranges)
+        self.bound -= len(slots)
+        return slots
 
     def unbind_all(self) -> list[int]:
         """Physical slots of everything, for an inferlet that ends."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from pie_control.errors import InvalidState, NotFound
 
-from .addresses import AddressAllocator
+from .addresses import AddressAllocator, release_bound
 from .ranges import Range
 
 NOT_OWNED = -1
@@ -90,14 +90,9 @@ class PageTable:
 
     def unbind(self, ranges: Sequence[Range]) -> list[int]:
         """Physical pages of the addresses, which can be handed out again."""
-        pages: list[int] = []
-        for first, last in ranges:
-            pages.extend(self.physical[first:last])
-            self.physical[first:last] = array("i", [-1]) * (last - first)
-            self._addresses.release(first, last - first)
-        bound = [page for page in pages if page >= 0]
-        self.bound -= len(bound)
-        return bound
+        pages = release_bound(self.physical, self._addresses, ranges)
+        self.bound -= len(pages)
+        return pages
 
     def unbind_all(self) -> list[int]:
         """Physical pages of everything, for an inferlet that ends."""
