@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from .attention.interface import AttentionBackend
-from .attention.torch_cpu import TorchAttention
+from .attention.torch_pages import TorchAttention
 from .config import WorkerConfig
-from .errors import CheckpointError, ConfigError
-from .kv_cache.pool import KvCache, KvShape, lazy_zeros
+from .errors import CheckpointError
+from .kv_cache.pool import KvCache
+from .machine import choose_device, choose_dtype
 from .models.config import ModelConfig
 from .models.interface import Model
 from .models.registry import build_model, read_architecture
+from .ops.choose import choose_ops
+from .pools import make_cache, make_embeds
 from .protocol import ModelDescription
+from .ranks import SingleRank, share
 from .tokenizer_files import TokenizerFiles, read_tokenizer_files
 from .weights import Checkpoint, WeightLoader, read_json
 
 TRAITS = ("Core", "Allocate", "InputText", "Forward", "Tokenize", "OutputText", "Fused")
 MAX_DIST = 4096
-SMALL_MODEL = 200_000_000  # parameters up to which a CPU serves float32: exact, and fast enough
-MAX_PAGES = 65536
-MAX_EMBEDS = 65536
-MAX_EMBED_BYTES = 1 << 30
-MAX_CPU_CACHE_BYTES = 4 << 30
-MEMORY_SHARE = {"cpu": 0.25, "cuda": 0.8}  # of the memory that is free once the model is loaded
 
 
 @dataclass(frozen=True)
@@ -53,16 +50,20 @@ def load(config: WorkerConfig) -> ServedModel:
     raw_config = read_json(config.model / "config.json")
     model_config = read_architecture(raw_config)
     tokenizer = read_tokenizer_files(config.model, raw_config)
-    device = _choose_device(config.device)
+    device = choose_device(config.device)
     checkpoint = Checkpoint(config.model)
-    weights = WeightLoader(checkpoint, _choose_dtype(config.dtype, device, checkpoint), device)
+    dtype = choose_dtype(config.dtype, device, checkpoint)
+    ranks = SingleRank()
+    weights = WeightLoader(checkpoint, choose_ops(device, dtype), dtype, device, ranks)
     model = build_model(model_config, weights)
-    cache = _make_cache(config, model_config, weights.dtype, device)
-    embeds = _make_embeds(config, model_config, weights.dtype, device)
+    cache = make_cache(config, model_config, dtype, device, ranks)
+    embeds = make_embeds(config, model_config, dtype, device)
     return ServedModel(
         model=model,
         cache=cache,
-        attention=TorchAttention(cache, model_config.num_heads),
+        attention=TorchAttention(
+            cache, share(ranks, model_config.num_heads, "attention heads"), model_config.attention
+        ),
         embeds=embeds,
         tokens=torch.zeros(config.token_slots, dtype=torch.int64, device=device),
         description=_describe(config, model_config, tokenizer, weights, cache, len(embeds)),
@@ -99,37 +100,3 @@ def _describe(
         page_bytes=cache.shape.page_bytes,
         weight_bytes=weights.bytes_loaded,
     )
-
-
-def _choose_device(name: str) -> torch.device:
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device cuda: this machine or this torch has no CUDA device")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
-
-
-def _choose_dtype(name: str, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:
-    if name != "auto":
-        return torch.float32 if name == "float32" else torch.bfloat16
-    if device.type == "cuda":
-        return torch.bfloat16
-    fast_bfloat16 = torch.cpu._is_avx512_bf16_supported()
-    return torch.bfloat16 if fast_bfloat16 and checkpoint.num_parameters() > SMALL_MODEL else torch.float32
-
-
-def _make_cache(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device) -> KvCache:
-    shape = KvShape(model.num_layers, model.num_kv_heads, model.head_dim, config.page_size, dtype)
-    fitting = int(_free_bytes(device) * MEMORY_SHARE[device.type]) // shape.page_bytes
-    if device.type == "cpu":
-        fitting = min(fitting, MAX_CPU_CACHE_BYTES // shape.page_bytes)
-    return KvCache(shape, config.pages or max(1, min(fitting, MAX_PAGES)), device)
-
-
-def _make_embeds(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device) -> Tensor:
-    fitting = max(1, MAX_EMBED_BYTES // (model.hidden_size * dtype.itemsize))
-    return lazy_zeros((config.embeds or min(MAX_EMBEDS, fitting), model.hidden_size), dtype, device)
-
-
-def _free_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")

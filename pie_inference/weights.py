@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from .errors import CheckpointError
+from .ops.interface import Linear, Ops
+from .ranks import Ranks, share
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -76,22 +79,67 @@ class Checkpoint:
         return self._files[path]
 
 
-class WeightLoader:
-    """Hands a checkpoint's tensors to layers in the dtype and on the device in which they serve."""
+Split = Literal["outputs", "inputs"]
 
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> None:
+
+@dataclass(frozen=True)
+class Block:
+    """Rows of a linear layer of the checkpoint, `NAME.weight` and perhaps `NAME.bias`.
+
+    A layer that stores several side by side is named once for each: rows `first` to `first + rows` of `total`.
+    """
+
+    name: str
+    rows: int
+    first: int = 0
+    total: int | None = None
+
+
+class WeightLoader:
+    """Hands a checkpoint's tensors to layers, on the device and in the dtype in which they serve, with the operations
+    to use them. Of what is split over ranks, only this rank's share."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, ops: Ops, dtype: torch.dtype, device: torch.device, ranks: Ranks
+    ) -> None:
+        self.ops = ops
         self.dtype = dtype
         self.device = device
+        self.ranks = ranks
         self.bytes_loaded = 0
         self._checkpoint = checkpoint
 
     def tensor(self, name: str, *shape: int) -> Tensor:
-        """One tensor; raises CheckpointError."""
+        """One tensor, whole. Raises CheckpointError."""
         tensor = self._checkpoint.read(name, shape).to(self.device, self.dtype)
         self.bytes_loaded += tensor.nbytes
         return tensor
 
-    def stack(self, names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Tensor:
-        """Several tensors, one behind the other along their first dimension."""
-        tensors = [self.tensor(name, *shape) for name, shape in zip(names, shapes, strict=True)]
-        return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+    def linear(self, blocks: Sequence[Block], ins: int, *, bias: bool = False, split: Split | None = None) -> Linear:
+        """The layer of `blocks` with `ins` input features, their outputs side by side: one large product beats several.
+
+        split "outputs": each rank has its share of every block's rows. "inputs": its share of the columns, and the
+        ranks' results are added. Raises CheckpointError.
+        """
+        parts = [self._weight(block, ins, split) for block in blocks]
+        own_bias = bias and not (split == "inputs" and self.ranks.rank)
+        multiply = self.ops.linear(parts, torch.cat([self._bias(b, split) for b in blocks]) if own_bias else None)
+        self.bytes_loaded += sum(part.numel() for part in parts) * self.dtype.itemsize
+        if split != "inputs" or self.ranks.size == 1:
+            return multiply
+        return lambda rows: self.ranks.sum_(multiply(rows))
+
+    def _weight(self, block: Block, ins: int, split: Split | None) -> Tensor:
+        """As it is stored, memory-mapped."""
+        whole = self._checkpoint.read(f"{block.name}.weight", (block.total or block.rows, ins))
+        rows = whole.narrow(0, block.first, block.rows)
+        return rows if split is None else self._share(rows, 0 if split == "outputs" else 1, block.name)
+
+    def _bias(self, block: Block, split: Split | None) -> Tensor:
+        whole = self._checkpoint.read(f"{block.name}.bias", (block.total or block.rows,))
+        rows = whole.narrow(0, block.first, block.rows).to(self.device, self.dtype)
+        return self._share(rows, 0, block.name) if split == "outputs" else rows
+
+    def _share(self, tensor: Tensor, dim: int, name: str) -> Tensor:
+        count = share(self.ranks, tensor.shape[dim], f"features of {name}")
+        return tensor.narrow(dim, self.ranks.rank * count, count)

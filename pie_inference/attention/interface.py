@@ -6,11 +6,21 @@ costs once per batch, not once per layer. It owns how keys are found; `kv_cache`
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
 from ..protocol import Forward
+
+
+@dataclass(frozen=True)
+class AttentionSpec:
+    """How one layer attends, beside what the batch says."""
+
+    scale: float  # on the product of query and key
+    window: int | None = None  # a query at position p sees keys at positions above p - window
+    soft_cap: float | None = None  # scores become soft_cap * tanh(score / soft_cap)
 
 
 class AttentionPlan(Protocol):
@@ -25,7 +35,7 @@ class AttentionPlan(Protocol):
 
 
 class AttentionBackend(Protocol):
-    """Attention over a `KvCache`."""
+    """Attention over a `KvCache`, made with one `AttentionSpec` for each layer."""
 
     def plan(self, batch: Forward) -> AttentionPlan:
         """Prepares a batch. Raises BatchError where it breaks the protocol."""

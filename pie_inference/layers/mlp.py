@@ -1,22 +1,32 @@
-"""The gated feed-forward layer of the Llama family."""
+"""The gated feed-forward layer."""
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
 
-from ..weights import WeightLoader
-from .linear import load_linear
+from ..ops.interface import Activation
+from ..weights import Block, WeightLoader
 
 
 class GatedMlp:
-    """down(silu(gate(x)) * up(x)), gate and up computed in one product."""
+    """down(activation(gate(x)) * up(x)), gate and up computed in one product."""
 
-    def __init__(self, weights: WeightLoader, prefix: str, hidden_size: int, inner_size: int, bias: bool) -> None:
-        inner = (inner_size, inner_size)
-        self._gate_up = load_linear(weights, [f"{prefix}.gate_proj", f"{prefix}.up_proj"], inner, hidden_size, bias)
-        self._down = load_linear(weights, [f"{prefix}.down_proj"], [hidden_size], inner_size, bias)
+    def __init__(
+        self,
+        weights: WeightLoader,
+        prefix: str,
+        hidden_size: int,
+        inner_size: int,
+        *,
+        bias: bool = False,
+        activation: Activation = "silu",
+    ) -> None:
+        blocks = [Block(f"{prefix}.{name}_proj", inner_size) for name in ("gate", "up")]
+        self._gate_up = weights.linear(blocks, hidden_size, bias=bias, split="outputs")
+        down = [Block(f"{prefix}.down_proj", hidden_size)]
+        self._down = weights.linear(down, inner_size, bias=bias, split="inputs")
+        self._ops = weights.ops
+        self._activation: Activation = activation
 
     def __call__(self, rows: Tensor) -> Tensor:
-        gate, up = self._gate_up(rows).chunk(2, -1)
-        return self._down(F.silu(gate).mul_(up))
+        return self._down(self._ops.gated(self._gate_up(rows), self._activation))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
+from ..ops.interface import Rotation
 
 Parameters = Mapping[str, Any]
 
@@ -83,19 +84,6 @@ ROPE_TYPES: Mapping[str, Callable[[float, int, Parameters], Frequencies]] = {
     "llama3": _llama3,
     "yarn": _yarn,
 }
-
-
-@dataclass(frozen=True)
-class Rotation:
-    """Rotates vectors by the positions of one batch, in all layers."""
-
-    cos: Tensor  # [T, 1, head_dim]
-    sin: Tensor  # [T, 1, head_dim], negative in the first half
-
-    def apply_(self, vectors: Tensor) -> None:
-        """Rotates queries or keys [T, heads, head_dim] in place."""
-        swapped = vectors.roll(vectors.shape[-1] // 2, -1)
-        vectors.mul_(self.cos).addcmul_(swapped, self.sin)
 
 
 class Rotary:

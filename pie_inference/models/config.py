@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..attention.interface import AttentionSpec
 from ..errors import CheckpointError
 from ..layers.rotary import ROPE_TYPES
 
@@ -37,6 +38,7 @@ class ModelConfig:
     attention_bias: bool
     mlp_bias: bool
     rope: RopeConfig
+    attention: tuple[AttentionSpec, ...]  # of each layer
 
 
 def parse_model_config(config: Mapping[str, Any], architecture: str) -> ModelConfig:
@@ -50,22 +52,24 @@ def parse_model_config(config: Mapping[str, Any], architecture: str) -> ModelCon
 
 
 def _parse(config: Mapping[str, Any], architecture: str) -> ModelConfig:
-    num_heads = config["num_attention_heads"]
+    num_heads, num_layers = config["num_attention_heads"], config["num_hidden_layers"]
+    head_dim = config.get("head_dim") or config["hidden_size"] // num_heads
     return ModelConfig(
         architecture=architecture,
         vocab_size=config["vocab_size"],
         hidden_size=config["hidden_size"],
         intermediate_size=config["intermediate_size"],
-        num_layers=config["num_hidden_layers"],
+        num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=config.get("num_key_value_heads") or num_heads,
-        head_dim=config.get("head_dim") or config["hidden_size"] // num_heads,
+        head_dim=head_dim,
         norm_eps=config.get("rms_norm_eps", 1e-6),
         max_context=config.get("max_position_embeddings", 2048),
         tie_embeddings=config.get("tie_word_embeddings", False),
         attention_bias=config.get("attention_bias", False),
         mlp_bias=config.get("mlp_bias", False),
         rope=_parse_rope(config),
+        attention=(AttentionSpec(scale=head_dim**-0.5),) * num_layers,
     )
 
 

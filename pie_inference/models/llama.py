@@ -5,11 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..attention.interface import AttentionPlan
-from ..layers.linear import load_linear, make_linear
 from ..layers.mlp import GatedMlp
 from ..layers.norm import RmsNorm
-from ..layers.rotary import Rotary, Rotation
-from ..weights import WeightLoader
+from ..layers.rotary import Rotary
+from ..ops.interface import Rotation
+from ..ranks import share
+from ..weights import Block, WeightLoader
 from .config import ModelConfig
 
 
@@ -18,15 +19,20 @@ class LlamaAttention:
 
     def __init__(self, config: ModelConfig, weights: WeightLoader, layer: int, prefix: str) -> None:
         heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
-        names = [f"{prefix}.{part}_proj" for part in "qkv"]
-        outs = [heads * dim, kv_heads * dim, kv_heads * dim]
-        self._qkv = load_linear(weights, names, outs, config.hidden_size, config.attention_bias)
-        self._out = load_linear(weights, [f"{prefix}.o_proj"], [config.hidden_size], outs[0], config.attention_bias)
-        self._layer, self._heads, self._kv_heads, self._dim = layer, heads, kv_heads, dim
+        outs = {"q": heads * dim, "k": kv_heads * dim, "v": kv_heads * dim}
+        blocks = [Block(f"{prefix}.{part}_proj", rows) for part, rows in outs.items()]
+        bias = config.attention_bias
+        self._qkv = weights.linear(blocks, config.hidden_size, bias=bias, split="outputs")
+        self._out = weights.linear(
+            [Block(f"{prefix}.o_proj", config.hidden_size)], outs["q"], bias=bias, split="inputs"
+        )
+        self._heads = share(weights.ranks, heads, "attention heads")
+        self._kv_heads = share(weights.ranks, kv_heads, "key-value heads")
+        self._layer, self._dim, self._ops = layer, dim, weights.ops
 
-    def __call__(self, hidden: Tensor, rotation: Rotation, attention: AttentionPlan) -> Tensor:
-        qkv = self._qkv(hidden).view(len(hidden), -1, self._dim)
-        rotation.apply_(qkv[:, : self._heads + self._kv_heads])
+    def __call__(self, rows: Tensor, rotation: Rotation, attention: AttentionPlan) -> Tensor:
+        qkv = self._qkv(rows).view(len(rows), -1, self._dim)
+        self._ops.rotate_(qkv[:, : self._heads + self._kv_heads], rotation)
         mixed = attention.attend(self._layer, qkv[:, : self._heads], qkv[:, self._heads :])
         return self._out(mixed)
 
@@ -36,16 +42,17 @@ class LlamaLayer:
 
     def __init__(self, config: ModelConfig, weights: WeightLoader, layer: int) -> None:
         prefix = f"model.layers.{layer}"
-        size, inner = config.hidden_size, config.intermediate_size
-        self._attention_norm = RmsNorm(weights.tensor(f"{prefix}.input_layernorm.weight", size), config.norm_eps)
+        size, inner, eps = config.hidden_size, config.intermediate_size, config.norm_eps
+        self._attention_norm = RmsNorm(weights, f"{prefix}.input_layernorm", size, eps)
         self._attention = LlamaAttention(config, weights, layer, f"{prefix}.self_attn")
-        self._mlp_norm = RmsNorm(weights.tensor(f"{prefix}.post_attention_layernorm.weight", size), config.norm_eps)
-        self._mlp = GatedMlp(weights, f"{prefix}.mlp", size, inner, config.mlp_bias)
+        self._mlp_norm = RmsNorm(weights, f"{prefix}.post_attention_layernorm", size, eps)
+        self._mlp = GatedMlp(weights, f"{prefix}.mlp", size, inner, bias=config.mlp_bias)
 
-    def add_to_(self, hidden: Tensor, rotation: Rotation, attention: AttentionPlan) -> None:
-        """Adds what the layer computes to the residual stream."""
-        hidden.add_(self._attention(self._attention_norm(hidden), rotation, attention))
-        hidden.add_(self._mlp(self._mlp_norm(hidden)))
+    def __call__(self, hidden: Tensor, change: Tensor | None, rotation: Rotation, attention: AttentionPlan) -> Tensor:
+        """Adds `change`, what the layer before computed, and this layer's attention to the residual stream `hidden`;
+        returns what is still to be added."""
+        mixed = self._attention(self._attention_norm.after_adding(hidden, change), rotation, attention)
+        return self._mlp(self._mlp_norm.after_adding(hidden, mixed))
 
 
 class Llama:
@@ -53,24 +60,25 @@ class Llama:
 
     def __init__(self, config: ModelConfig, weights: WeightLoader) -> None:
         self.config = config
-        embedding_shape = (config.vocab_size, config.hidden_size)
-        self._rotary = Rotary(
-            config.rope.type, config.rope.theta, config.head_dim, config.rope.parameters, weights.device
-        )
-        self._embedding = weights.tensor("model.embed_tokens.weight", *embedding_shape)
+        size, vocab, rope = config.hidden_size, config.vocab_size, config.rope
+        self._rotary = Rotary(rope.type, rope.theta, config.head_dim, rope.parameters, weights.device)
+        self._embedding = weights.tensor("model.embed_tokens.weight", vocab, size)
         self._layers = [LlamaLayer(config, weights, layer) for layer in range(config.num_layers)]
-        self._norm = RmsNorm(weights.tensor("model.norm.weight", config.hidden_size), config.norm_eps)
-        tied = config.tie_embeddings
-        self._head = make_linear(self._embedding if tied else weights.tensor("lm_head.weight", *embedding_shape))
+        self._norm = RmsNorm(weights, "model.norm", size, config.norm_eps)
+        head = Block("model.embed_tokens" if config.tie_embeddings else "lm_head", vocab)
+        self._head = weights.linear([head], size, split="outputs")
+        self._ranks = weights.ranks
 
     def embed(self, tokens: Tensor) -> Tensor:
         return self._embedding.index_select(0, tokens)
 
     def forward(self, hidden: Tensor, positions: Tensor, attention: AttentionPlan, keep: Tensor) -> Tensor:
         rotation = self._rotary.at(positions, hidden.dtype)
+        change = None
         for layer in self._layers:
-            layer.add_to_(hidden, rotation, attention)
-        return self._norm(hidden.index_select(0, keep))
+            change = layer(hidden, change, rotation, attention)
+        kept = hidden.index_select(0, keep)
+        return self._norm.after_adding(kept, None if change is None else change.index_select(0, keep))
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self._head(hidden).float()
+        return self._ranks.gather(self._head(hidden)).float()

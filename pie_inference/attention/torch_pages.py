@@ -6,6 +6,7 @@ times as fast as `scaled_dot_product_attention` over the same pages, and its `en
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor
 from ..kv_cache.pool import KvCache, Slots
 from ..protocol import Forward
 from . import layout
+from .interface import AttentionSpec
 
 
 @dataclass(frozen=True)
@@ -37,14 +39,16 @@ class _Segment:
 class TorchAttention:
     """Implements `AttentionBackend` on any torch device."""
 
-    def __init__(self, cache: KvCache, num_heads: int) -> None:
+    def __init__(self, cache: KvCache, num_heads: int, specs: Sequence[AttentionSpec]) -> None:
         self._cache = cache
         self._num_heads = num_heads
+        self._specs = specs
 
     def plan(self, batch: Forward) -> TorchAttentionPlan:
         cut = layout.cut(batch, self._cache.shape.page_size)
         segments = tuple(self._load(segment) for segment in cut)
-        return TorchAttentionPlan(self._cache, self._num_heads, self._cache.locate(batch.q_slots), segments)
+        slots = self._cache.locate(batch.q_slots)
+        return TorchAttentionPlan(self._cache, self._num_heads, self._specs, slots, segments)
 
     def _load(self, segment: layout.Segment) -> _Segment:
         pieces = self._cache.piece_index(segment.pages)
@@ -76,16 +80,23 @@ class TorchAttention:
 class TorchAttentionPlan:
     """Implements `AttentionPlan`."""
 
-    def __init__(self, cache: KvCache, num_heads: int, slots: Slots, segments: tuple[_Segment, ...]) -> None:
+    def __init__(
+        self,
+        cache: KvCache,
+        num_heads: int,
+        specs: Sequence[AttentionSpec],
+        slots: Slots,
+        segments: tuple[_Segment, ...],
+    ) -> None:
         self._cache = cache
         self._num_heads = num_heads
+        self._specs = specs
         self._slots = slots
         self._segments = segments
-        self._scale = cache.shape.head_dim**-0.5
 
     def attend(self, layer: int, query: Tensor, key_value: Tensor) -> Tensor:
         self._cache.write(layer, self._slots, key_value)
-        query.mul_(self._scale)
+        query.mul_(self._specs[layer].scale)
         output = torch.empty_like(query, memory_format=torch.contiguous_format)
         for segment in self._segments:
             shape = (2, segment.num_sequences * self._cache.shape.num_kv_heads, segment.num_keys, -1)

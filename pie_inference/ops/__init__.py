@@ -1,0 +1,1 @@
+"""Operations of Transformer layers, one module per implementation."""

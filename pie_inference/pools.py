@@ -1,0 +1,36 @@
+"""The pools that a worker owns, sized from what memory is free once the model is loaded."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .config import WorkerConfig
+from .kv_cache.pool import KvCache, KvShape, lazy_zeros
+from .machine import free_bytes
+from .models.config import ModelConfig
+from .ranks import Ranks, share
+
+MAX_PAGES = 65536
+MAX_EMBEDS = 65536
+MAX_EMBED_BYTES = 1 << 30
+MAX_CPU_CACHE_BYTES = 4 << 30
+MEMORY_SHARE = {"cpu": 0.25, "cuda": 0.8}  # of the memory that is free once the model is loaded
+
+
+def make_cache(
+    config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device, ranks: Ranks
+) -> KvCache:
+    """Pages for this rank's share of the key-value heads."""
+    kv_heads = share(ranks, model.num_kv_heads, "key-value heads")
+    shape = KvShape(model.num_layers, kv_heads, model.head_dim, config.page_size, dtype)
+    fitting = int(free_bytes(device) * MEMORY_SHARE[device.type]) // shape.page_bytes
+    if device.type == "cpu":
+        fitting = min(fitting, MAX_CPU_CACHE_BYTES // shape.page_bytes)
+    return KvCache(shape, config.pages or max(1, min(fitting, MAX_PAGES)), device)
+
+
+def make_embeds(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """[num_embeds, hidden_size]"""
+    fitting = max(1, MAX_EMBED_BYTES // (model.hidden_size * dtype.itemsize))
+    return lazy_zeros((config.embeds or min(MAX_EMBEDS, fitting), model.hidden_size), dtype, device)
