@@ -55,6 +55,7 @@ class ServerConfig:
     model_name: str = _setting("", "name of the model in the API; default: the name of its folder")
     dtype: str = _setting("auto", "number format of the weights", choices=("auto", "float32", "bfloat16"))
     device: str = _setting("auto", "where the model runs: auto, cpu or cuda", choices=("auto", "cpu", "cuda"))
+    attention: str = _setting("auto", "kernels of attention; auto: the fastest that can", choices=("auto", "torch"))
     pages: int = _setting(0, "KV pages in the pool; 0: what fits the memory", least=0)
     page_size: int = _setting(16, "tokens in a KV page, 8 to 32", least=8)
     threads: int = _setting(0, "threads of the worker; 0: 1 for a small model, else all cores but one", least=0)

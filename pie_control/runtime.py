@@ -75,6 +75,7 @@ def make_client(config: ServerConfig) -> InferenceClient:
         "--name": config.model_name,
         "--dtype": config.dtype,
         "--device": config.device,
+        "--attention": config.attention,
         "--pages": config.pages or None,
         "--page-size": config.page_size,
         "--threads": config.threads or None,

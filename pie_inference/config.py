@@ -11,6 +11,7 @@ from .errors import ConfigError
 
 DTYPES = ("auto", "float32", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
+ATTENTIONS = ("auto", "torch")
 PAGE_SIZES = range(8, 33)
 
 
@@ -22,6 +23,7 @@ class WorkerConfig:
     name: str
     dtype: str = "auto"
     device: str = "auto"
+    attention: str = "auto"
     pages: int | None = None
     embeds: int | None = None
     token_slots: int = 65536
@@ -33,6 +35,7 @@ class WorkerConfig:
     def __post_init__(self) -> None:
         _check_choice("--dtype", self.dtype, DTYPES)
         _check_choice("--device", self.device, DEVICES)
+        _check_choice("--attention", self.attention, ATTENTIONS)
         _check_choice("--page-size", self.page_size, PAGE_SIZES)
         for name in ("pages", "embeds", "token_slots", "threads", "max_batch_tokens", "max_batch_rows"):
             value = getattr(self, name)
@@ -67,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", required=True, help="name under which the model is served")
     parser.add_argument("--dtype", default="auto", choices=DTYPES)
     parser.add_argument("--device", default="auto", choices=DEVICES)
+    parser.add_argument("--attention", default="auto", choices=ATTENTIONS, help="kernels of attention")
     parser.add_argument("--pages", type=int, help="pages of the KV cache (default: from memory)")
     parser.add_argument("--embeds", type=int, help="embed slots (default: from memory)")
     parser.add_argument("--token-slots", type=int, default=WorkerConfig.token_slots)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .attention.choose import Wanted, choose_attention
 from .attention.interface import AttentionBackend
-from .attention.torch_pages import TorchAttention
 from .config import WorkerConfig
 from .errors import CheckpointError
 from .kv_cache.pool import KvCache
@@ -58,12 +58,11 @@ def load(config: WorkerConfig) -> ServedModel:
     model = build_model(model_config, weights)
     cache = make_cache(config, model_config, dtype, device, ranks)
     embeds = make_embeds(config, model_config, dtype, device)
+    wanted = Wanted(cache, share(ranks, model_config.num_heads, "attention heads"), model_config.attention)
     return ServedModel(
         model=model,
         cache=cache,
-        attention=TorchAttention(
-            cache, share(ranks, model_config.num_heads, "attention heads"), model_config.attention
-        ),
+        attention=choose_attention(config.attention, wanted),
         embeds=embeds,
         tokens=torch.zeros(config.token_slots, dtype=torch.int64, device=device),
         description=_describe(config, model_config, tokenizer, weights, cache, len(embeds)),

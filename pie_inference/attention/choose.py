@@ -1,0 +1,65 @@
+"""Which `AttentionBackend` serves: the one that was asked for, else the fastest that can.
+
+A backend is one `Candidate`. Heavy and optional dependencies are imported in its functions, so asking costs nothing
+where a better one is found first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..errors import ConfigError
+from ..kv_cache.pool import KvCache
+from .interface import AttentionBackend, AttentionSpec
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a backend is to serve."""
+
+    cache: KvCache
+    num_heads: int  # of this rank
+    specs: Sequence[AttentionSpec]  # of each layer
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A backend that may serve."""
+
+    devices: tuple[str, ...]  # types of torch devices that it runs on
+    obstacle: Callable[[Wanted], str | None]  # why it cannot serve, as the end of a sentence; None: it can
+    make: Callable[[Wanted], AttentionBackend]
+
+
+def _none(_: Wanted) -> None:
+    """Nothing stands in the way."""
+
+
+def _torch(wanted: Wanted) -> AttentionBackend:
+    from .torch_pages import TorchAttention
+
+    return TorchAttention(wanted.cache, wanted.num_heads, wanted.specs)
+
+
+CANDIDATES: Mapping[str, Candidate] = {
+    "torch": Candidate(("cpu", "cuda"), _none, _torch),
+}
+"""By their names in `config.ATTENTIONS`, the fastest first."""
+
+
+def choose_attention(name: str, wanted: Wanted) -> AttentionBackend:
+    """`name` is of `config.ATTENTIONS`. Raises ConfigError where what was asked for by name cannot serve."""
+    if name == "auto":
+        return next(each for each in CANDIDATES.values() if _obstacle(each, wanted) is None).make(wanted)
+    obstacle = _obstacle(CANDIDATES[name], wanted)
+    if obstacle is not None:
+        raise ConfigError(f"--attention {name}: {obstacle}")
+    return CANDIDATES[name].make(wanted)
+
+
+def _obstacle(candidate: Candidate, wanted: Wanted) -> str | None:
+    device = wanted.cache.device.type
+    if device not in candidate.devices:
+        return f"it runs on {' and '.join(candidate.devices)}, not on {device}"
+    return candidate.obstacle(wanted)
