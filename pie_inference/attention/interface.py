@@ -38,4 +38,8 @@ class AttentionBackend(Protocol):
     """Attention over a `KvCache`, made with one `AttentionSpec` for each layer."""
 
     def plan(self, batch: Forward) -> AttentionPlan:
-        """Prepares a batch. Raises BatchError where it breaks the protocol."""
+        """Prepares a batch, and notes the positions of its rows in the cache (`KvCache.place`).
+
+        Batches are planned in the order in which they run; the same holds for `KvCache.copy`. Raises BatchError where
+        one breaks the protocol, and has noted nothing then.
+        """

@@ -47,7 +47,7 @@ class TorchAttention:
     def plan(self, batch: Forward) -> TorchAttentionPlan:
         cut = layout.cut(batch, self._cache.shape.page_size)
         segments = tuple(self._load(segment) for segment in cut)
-        slots = self._cache.locate(batch.q_slots)
+        slots = self._cache.place(batch.q_slots, batch.q_positions)
         return TorchAttentionPlan(self._cache, self._num_heads, self._specs, slots, segments)
 
     def _load(self, segment: layout.Segment) -> _Segment:

@@ -38,8 +38,9 @@ class KvShape:
 
 @dataclass(frozen=True)
 class Slots:
-    """Slot numbers as page numbers and offsets, both int64 [M]."""
+    """Slot numbers, on the host, and as page numbers and offsets, both int64 [M] on the cache's device."""
 
+    numbers: Array  # int32 [M]
     pages: Tensor
     offsets: Tensor
 
@@ -50,12 +51,16 @@ class KvCache:
     A layer is a tensor [num_pages, 2 * num_kv_heads, page_size, head_dim], keys before values, so one head's part of a
     page is contiguous: gathering it reads long pieces and gives just what a batched matrix product wants. It starts as
     zeros, for attention multiplies slots that it must not see by zero, and what was never written may be NaN.
+
+    `positions`, int32 [num_pages * page_size] on the host, has the position with which each slot was last written; what
+    a window shows depends on it. It follows the order of calls, not that of the device: batches are planned in order.
     """
 
     def __init__(self, shape: KvShape, num_pages: int, device: torch.device) -> None:
         self.shape = shape
         self.num_pages = num_pages
         self.device = device
+        self.positions: Array = np.zeros(num_pages * shape.page_size, np.int32)
         layer = (num_pages, 2 * shape.num_kv_heads, shape.page_size, shape.head_dim)
         self._pages = [lazy_zeros(layer, shape.dtype, device) for _ in range(shape.num_layers)]
         self._slots = [pages.transpose(1, 2) for pages in self._pages]
@@ -65,11 +70,21 @@ class KvCache:
         """Checks slot numbers; raises BatchError."""
         numbers = index_tensor(slots, self.num_pages * self.shape.page_size, "KV slot")
         pages = numbers.div(self.shape.page_size, rounding_mode="floor")
-        return Slots(pages.to(self.device), (numbers - pages * self.shape.page_size).to(self.device))
+        return Slots(slots, pages.to(self.device), (numbers - pages * self.shape.page_size).to(self.device))
+
+    def place(self, slots: Array, positions: Array) -> Slots:
+        """As `locate`, and notes the positions, int32 [M], of what will be written there."""
+        located = self.locate(slots)
+        self.positions[slots] = positions
+        return located
 
     def write(self, layer: int, slots: Slots, key_value: Tensor) -> None:
         """Writes [M, 2 * num_kv_heads, head_dim]."""
         self._slots[layer][slots.pages, slots.offsets] = key_value
+
+    def read(self, layer: int, slots: Slots) -> Tensor:
+        """[M, 2 * num_kv_heads, head_dim], new memory."""
+        return self._slots[layer][slots.pages, slots.offsets]
 
     def piece_index(self, pages: Array) -> Tensor:
         """For page numbers [S, P]: what `gather` needs to collect their keys, then their values, head by head."""
@@ -87,3 +102,4 @@ class KvCache:
         """Copies slots in all layers; all sources are read before targets are written."""
         for layer in self._slots:
             layer[target.pages, target.offsets] = layer[source.pages, source.offsets]
+        self.positions[target.numbers] = self.positions[source.numbers]
