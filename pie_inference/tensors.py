@@ -1,4 +1,4 @@
-"""Arrays of the protocol to tensors."""
+"""Arrays of the protocol to tensors, and tensors between host and device."""
 
 from __future__ import annotations
 
@@ -21,3 +21,18 @@ def index_tensor(numbers: Array, size: int, what: str) -> Tensor:
 def tensor(numbers: Array, dtype: np.dtype[np.generic] | type[np.generic]) -> Tensor:
     """A copy of an array as a tensor on the CPU (arrays of a message are read-only, tensors cannot be)."""
     return torch.from_numpy(numbers.astype(dtype))
+
+
+def upload(host: Tensor, device: torch.device) -> Tensor:
+    """A CPU tensor on `device`, without waiting for what runs there: a copy from pageable memory would wait."""
+    if device.type != "cuda":
+        return host.to(device)
+    return host.pin_memory().to(device, non_blocking=True)
+
+
+def download(values: Tensor) -> Tensor:
+    """A tensor on the CPU, without waiting: on a GPU its numbers are there once the stream has come to this point."""
+    if values.device.type != "cuda":
+        return values.cpu()
+    host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    return host.copy_(values, non_blocking=True)

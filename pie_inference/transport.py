@@ -32,6 +32,13 @@ class Transport:
         """Waits for the next message. Raises ProtocolError."""
         return decode_to_worker(self._socket.recv_multipart())
 
+    def receive_nowait(self) -> ToWorker | None:
+        """The next message if there is one. Raises ProtocolError."""
+        try:
+            return decode_to_worker(self._socket.recv_multipart(zmq.NOBLOCK))
+        except zmq.Again:
+            return None
+
     def send(self, message: FromWorker) -> None:
         self._socket.send_multipart(encode(message))
 

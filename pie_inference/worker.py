@@ -1,11 +1,16 @@
-"""The inference worker: receives waves, runs their batches in order, replies (paper, sections 5.3 and 6.2)."""
+"""The inference worker: receives waves, runs their batches in order, replies (paper, sections 5.3 and 6.2).
+
+While a wave runs on a GPU, the next one is received and launched behind it; replies go out in the order of the waves.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from . import lifetime
 from .config import Options, WorkerConfig, parse_options
@@ -18,7 +23,6 @@ from .protocol import (
     ModelDescription,
     ProtocolError,
     Ready,
-    Result,
     RunWave,
     Shutdown,
     ToWorker,
@@ -28,18 +32,27 @@ from .protocol import (
 from .threads import default_threads
 from .transport import Transport
 
+if TYPE_CHECKING:
+    from .waves import LaunchedWave, Outcome
+
+WAVES_IN_FLIGHT = 2
+"""One that runs and one behind it: more would only delay what arrives next."""
+
 
 class Worker:
-    """One model on one device. Not thread-safe: one wave at a time. Raises InferenceError if it cannot be loaded."""
+    """One model on one device. Not thread-safe. Raises InferenceError if it cannot be loaded."""
 
     def __init__(self, config: WorkerConfig) -> None:
         import torch  # here, so that wrong options and --help answer at once
 
         from .handlers.table import HANDLERS
         from .served_model import load
+        from .waves import LaunchedWave, mark_stream
 
         self._torch = torch
         self._handlers = HANDLERS
+        self._launched, self._mark_stream = LaunchedWave, mark_stream
+        self._last_finish = 0.0
         with torch.inference_mode():
             self._served = load(config)
         torch.set_num_threads(config.threads or default_threads(self._served.description.weight_bytes))
@@ -49,16 +62,29 @@ class Worker:
         return (self._served.description,)
 
     def run(self, wave: RunWave) -> WaveDone:
-        """Runs the batches in order. After a failure the rest of the wave answers the same and has no effect."""
+        """Launches a wave and waits for its results."""
+        return self.finish(self.launch(wave))
+
+    def launch(self, wave: RunWave) -> LaunchedWave:
+        """Runs the batches in order, on a GPU without waiting for it. After a failure the rest of the wave answers the
+        same and has no effect."""
         started = time.perf_counter()
-        results: list[Result] = []
+        outcomes: list[Outcome] = []
         with self._torch.inference_mode():
             for batch in wave.batches:
-                failed = bool(results) and isinstance(results[-1], Failure)
-                results.append(results[-1] if failed else self._run_batch(wave.model, batch))
-        return WaveDone(wave.wave, tuple(results), time.perf_counter() - started)
+                failed = bool(outcomes) and isinstance(outcomes[-1], Failure)
+                outcomes.append(outcomes[-1] if failed else self._run_batch(wave.model, batch))
+            return self._launched(wave.wave, started, tuple(outcomes), self._mark_stream(self._served.device))
 
-    def _run_batch(self, model: str, batch: Batch) -> Result:
+    def finish(self, launched: LaunchedWave) -> WaveDone:
+        """Waits for a wave's results; waves finish in the order of their launches. Raises RuntimeError where the
+        device failed: it is then lost with all it held. `seconds` counts from when the wave before was finished."""
+        results = launched.results()
+        begun = max(launched.started, self._last_finish)
+        self._last_finish = time.perf_counter()
+        return WaveDone(launched.wave, results, self._last_finish - begun)
+
+    def _run_batch(self, model: str, batch: Batch) -> Outcome:
         if model != self._served.description.name:
             return Failure(f"this worker serves {self._served.description.name!r}, not {model!r}")
         try:
@@ -68,14 +94,29 @@ class Worker:
 
 
 def serve(transport: Transport, worker: Worker) -> None:
-    """Answers messages until `Shutdown`."""
-    while not isinstance(message := transport.receive(), Shutdown):
-        transport.send(_answer(worker, message))
+    """Answers messages until `Shutdown`, and then what has been launched."""
+    running: deque[LaunchedWave] = deque()
+    while not isinstance(message := _next_message(transport, worker, running), Shutdown):
+        if isinstance(message, RunWave):
+            running.append(worker.launch(message))
+        else:
+            transport.send(_greet(worker, message))
+    for launched in running:
+        transport.send(worker.finish(launched))
 
 
-def _answer(worker: Worker, message: ToWorker) -> Ready | WaveDone:
-    if isinstance(message, RunWave):
-        return worker.run(message)
+def _next_message(transport: Transport, worker: Worker, running: deque[LaunchedWave]) -> ToWorker:
+    """Waits for a message, and meanwhile answers waves that are done. It polls, as waiting for a GPU does anyway: a
+    sleep would be long beside a wave."""
+    while running:
+        if len(running) == WAVES_IN_FLIGHT or running[0].is_done:
+            transport.send(worker.finish(running.popleft()))
+        elif (message := transport.receive_nowait()) is not None:
+            return message
+    return transport.receive()
+
+
+def _greet(worker: Worker, message: ToWorker) -> Ready:
     if isinstance(message, Hello) and message.protocol == PROTOCOL_VERSION:
         return Ready(PROTOCOL_VERSION, os.getpid(), worker.describe())
     raise ProtocolError(f"the worker speaks protocol {PROTOCOL_VERSION}, the control process sent {message}")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ..protocol import EmbedText
 from ..served_model import ServedModel
-from ..tensors import index_tensor
+from ..tensors import index_tensor, upload
 from .token_references import resolve
 
 
 def embed_text(served: ServedModel, batch: EmbedText) -> None:
-    embeds = index_tensor(batch.embeds, len(served.embeds), "embed").to(served.device)
+    embeds = upload(index_tensor(batch.embeds, len(served.embeds), "embed"), served.device)
     served.embeds.index_copy_(0, embeds, served.model.embed(resolve(served, batch.tokens)))

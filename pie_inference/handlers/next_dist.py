@@ -6,22 +6,28 @@ import numpy as np
 
 from .. import sampling
 from ..errors import BatchError
-from ..protocol import Distributions, NextDist
+from ..protocol import Array, Distributions, NextDist
 from ..served_model import ServedModel
-from ..tensors import tensor
+from ..tensors import download, tensor, upload
+from ..waves import PendingResult
 from .logits import next_logits
 
 
-def next_dist(served: ServedModel, batch: NextDist) -> Distributions:
+def next_dist(served: ServedModel, batch: NextDist) -> PendingResult:
     widest = int(batch.k.max(initial=1))
     if widest > served.description.max_dist or batch.k.min(initial=1) < 1:
         raise BatchError(f"k must be 1 to {served.description.max_dist}")
     logits = next_logits(served, batch.embeds)
-    temperature = tensor(batch.temperature, np.float64).to(logits.device)
-    tokens, probabilities = (found.cpu().numpy() for found in sampling.distributions(logits, temperature, widest))
-    wanted = np.arange(widest) < batch.k[:, None]
+    temperature = upload(tensor(batch.temperature, np.float64), logits.device)
+    tokens, probabilities = map(download, sampling.distributions(logits, temperature, widest))
+    return PendingResult(lambda: _ragged(batch.k, tokens.numpy(), probabilities.numpy()))
+
+
+def _ragged(k: Array, tokens: Array, probabilities: Array) -> Distributions:
+    """The first k tokens of each row of [N, widest]."""
+    wanted = np.arange(tokens.shape[1]) < k[:, None]
     return Distributions(
-        indptr=np.concatenate(([0], np.cumsum(batch.k))).astype(np.int32),
+        indptr=np.concatenate(([0], np.cumsum(k))).astype(np.int32),
         tokens=tokens[wanted].astype(np.int32),
         probabilities=probabilities[wanted].astype(np.float32),
         rest=np.maximum(0, 1 - np.where(wanted, probabilities, 0).sum(-1)).astype(np.float32),

@@ -9,13 +9,14 @@ from torch import Tensor
 from .. import sampling
 from ..protocol import NextTokens, Sample
 from ..served_model import ServedModel
-from ..tensors import index_tensor, tensor
+from ..tensors import download, index_tensor, tensor, upload
+from ..waves import PendingResult
 from .logits import next_logits
 from .token_references import resolve
 
 
-def sample(served: ServedModel, batch: Sample) -> NextTokens:
-    slots = index_tensor(batch.token_slots, len(served.tokens), "token slot").to(served.device)
+def sample(served: ServedModel, batch: Sample) -> PendingResult:
+    slots = upload(index_tensor(batch.token_slots, len(served.tokens), "token slot"), served.device)
     logits = next_logits(served, batch.embeds)
     if len(batch.recent):
         _penalize(served, batch, logits)
@@ -25,27 +26,30 @@ def sample(served: ServedModel, batch: Sample) -> NextTokens:
         logits.argmax(-1) if not batch.temperature.any() else sampling.choose(logits, _choice(batch, logits.device))
     )
     served.tokens[slots] = tokens
-    return NextTokens(tokens.to("cpu", torch.int32).numpy())
+    host = download(tokens.to(torch.int32))
+    return PendingResult(lambda: NextTokens(host.numpy()))
 
 
 def _penalize(served: ServedModel, batch: Sample, logits: Tensor) -> None:
     rows = np.repeat(np.arange(len(batch.embeds)), np.diff(batch.recent_indptr))
     recent = resolve(served, batch.recent).cpu().numpy()
-    strengths = (tensor(v, np.float32).to(logits.device) for v in (batch.repetition, batch.frequency, batch.presence))
+    strengths = (
+        upload(tensor(v, np.float32), logits.device) for v in (batch.repetition, batch.frequency, batch.presence)
+    )
     sampling.penalize_(logits, rows, recent, *strengths)
 
 
 def _forbid(batch: Sample, logits: Tensor) -> None:
     rows = np.flatnonzero(batch.allowed_rows >= 0)
     allowed = batch.allowed[batch.allowed_rows[rows]].astype(np.uint8)
-    sampling.forbid_(logits, torch.from_numpy(rows).to(logits.device), allowed)
+    sampling.forbid_(logits, upload(torch.from_numpy(rows), logits.device), allowed)
 
 
 def _choice(batch: Sample, device: torch.device) -> sampling.Choice:
     return sampling.Choice(
-        temperature=tensor(batch.temperature, np.float64).to(device),
-        top_k=tensor(batch.top_k, np.int64).to(device),
-        top_p=tensor(batch.top_p, np.float64).to(device),
-        min_p=tensor(batch.min_p, np.float64).to(device),
-        uniform=tensor(batch.uniform, np.float64).to(device),
+        temperature=upload(tensor(batch.temperature, np.float64), device),
+        top_k=upload(tensor(batch.top_k, np.int64), device),
+        top_p=upload(tensor(batch.top_p, np.float64), device),
+        min_p=upload(tensor(batch.min_p, np.float64), device),
+        uniform=upload(tensor(batch.uniform, np.float64), device),
     )

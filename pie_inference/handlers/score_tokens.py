@@ -7,12 +7,15 @@ import torch
 
 from ..protocol import NextLogprobs, ScoreTokens
 from ..served_model import ServedModel
-from ..tensors import index_tensor
+from ..tensors import download, index_tensor, upload
+from ..waves import PendingResult
 from .logits import next_logits
 
 
-def score_tokens(served: ServedModel, batch: ScoreTokens) -> NextLogprobs:
-    tokens = index_tensor(batch.tokens, served.description.vocab_size, "token").to(served.device)
-    rows = torch.from_numpy(np.repeat(np.arange(len(batch.embeds)), np.diff(batch.indptr))).to(served.device)
+def score_tokens(served: ServedModel, batch: ScoreTokens) -> PendingResult:
+    tokens = upload(index_tensor(batch.tokens, served.description.vocab_size, "token"), served.device)
+    rows = torch.from_numpy(np.repeat(np.arange(len(batch.embeds)), np.diff(batch.indptr)))
+    rows = upload(rows, served.device)
     logits = next_logits(served, batch.embeds)
-    return NextLogprobs((logits[rows, tokens] - logits.logsumexp(-1)[rows]).cpu().numpy())
+    host = download(logits[rows, tokens] - logits.logsumexp(-1)[rows])
+    return PendingResult(lambda: NextLogprobs(host.numpy()))

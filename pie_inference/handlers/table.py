@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..protocol import CopySlots, EmbedText, Forward, NextDist, Result, Sample, ScoreTokens
+from ..protocol import CopySlots, EmbedText, Forward, NextDist, Sample, ScoreTokens
 from ..served_model import ServedModel
+from ..waves import Outcome
 from .copy_slots import copy_slots
 from .embed_text import embed_text
 from .forward import forward
@@ -14,7 +15,7 @@ from .next_dist import next_dist
 from .sample import sample
 from .score_tokens import score_tokens
 
-Handler = Callable[[ServedModel, Any], Result]
+Handler = Callable[[ServedModel, Any], Outcome]
 
 HANDLERS: Mapping[type, Handler] = {
     CopySlots: copy_slots,

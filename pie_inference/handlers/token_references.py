@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..protocol import Array
 from ..served_model import ServedModel
-from ..tensors import index_tensor
+from ..tensors import index_tensor, upload
 
 
 def resolve(served: ServedModel, tokens: Array) -> Tensor:
@@ -15,8 +16,8 @@ def resolve(served: ServedModel, tokens: Array) -> Tensor:
     references = np.flatnonzero(tokens < 0)
     literal = tokens.copy()
     literal[references] = 0
-    resolved = index_tensor(literal, served.description.vocab_size, "token").to(served.device)
+    resolved = upload(index_tensor(literal, served.description.vocab_size, "token"), served.device)
     if len(references):
-        slots = index_tensor(-1 - tokens[references], len(served.tokens), "token slot").to(served.device)
-        resolved[references] = served.tokens[slots]
+        slots = upload(index_tensor(-1 - tokens[references], len(served.tokens), "token slot"), served.device)
+        resolved[upload(torch.from_numpy(references), served.device)] = served.tokens[slots]
     return resolved

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..protocol import Array
-from ..tensors import index_tensor
+from ..tensors import index_tensor, upload
 
 
 def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -70,7 +70,8 @@ class KvCache:
         """Checks slot numbers; raises BatchError."""
         numbers = index_tensor(slots, self.num_pages * self.shape.page_size, "KV slot")
         pages = numbers.div(self.shape.page_size, rounding_mode="floor")
-        return Slots(slots, pages.to(self.device), (numbers - pages * self.shape.page_size).to(self.device))
+        offsets = numbers - pages * self.shape.page_size
+        return Slots(slots, upload(pages, self.device), upload(offsets, self.device))
 
     def place(self, slots: Array, positions: Array) -> Slots:
         """As `locate`, and notes the positions, int32 [M], of what will be written there."""
@@ -92,7 +93,7 @@ class KvCache:
         index_tensor(pages.reshape(-1), self.num_pages, "page")
         parts = np.arange(2 * heads).reshape(2, 1, heads, 1)
         pieces = pages.astype(np.int64)[None, :, None, :] * (2 * heads) + parts
-        return torch.from_numpy(pieces.reshape(-1)).to(self.device)
+        return upload(torch.from_numpy(pieces.reshape(-1)), self.device)
 
     def gather(self, layer: int, piece_index: Tensor) -> Tensor:
         """Keys and values of pages [S, P] as one tensor; viewed as [2, S * num_kv_heads, P * page_size, head_dim]."""
