@@ -6,8 +6,8 @@ import os
 
 import torch
 
+from .checkpoint import Checkpoint
 from .errors import ConfigError
-from .weights import Checkpoint
 
 SMALL_MODEL = 200_000_000  # parameters up to which a CPU serves float32: exact, and fast enough
 

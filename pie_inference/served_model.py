@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .attention.choose import Wanted, choose_attention
 from .attention.interface import AttentionBackend
+from .checkpoint import Checkpoint, read_json
 from .config import WorkerConfig
 from .errors import CheckpointError
 from .kv_cache.pool import KvCache
@@ -21,7 +22,7 @@ from .pools import make_cache, make_embeds
 from .protocol import ModelDescription
 from .ranks import SingleRank, share
 from .tokenizer_files import TokenizerFiles, read_tokenizer_files
-from .weights import Checkpoint, WeightLoader, read_json
+from .weights import WeightLoader
 
 TRAITS = ("Core", "Allocate", "InputText", "Forward", "Tokenize", "OutputText", "Fused")
 MAX_DIST = 4096

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .checkpoint import read_json
 from .errors import CheckpointError
-from .weights import read_json
 
 
 @dataclass(frozen=True)
