@@ -15,13 +15,8 @@ BACKENDS: Mapping[str, MakeBackend] = {"torch": TorchAttention}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-HONOURED = {
-    name: case for name, case in CASES.items() if all(not spec.window and not spec.soft_cap for spec in case.specs)
-}
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("case", HONOURED)
+@pytest.mark.parametrize("case", CASES)
 def test_backends_equal_dense_attention(case: str, backend: str, dtype: str) -> None:
     assert_solves(Problem(CASES[case], DTYPES[dtype]), BACKENDS[backend], CPU)

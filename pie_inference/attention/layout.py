@@ -1,10 +1,10 @@
-"""How a `Forward` batch is cut into dense pieces: numpy only, once per batch.
+"""How a `Forward` batch is cut into dense pieces: numpy only, once per batch and distinct window.
 
 A *segment* is a set of sequences of similar length whose pages are gathered together; a *tile* is a block of at most
 `TILE` queries of each of them. A decode batch is one segment with one tile of one query each; a long prefill is a
 segment of its own with many tiles. Shorter sequences of a segment repeat their last page and their last query; what a
-query may see is a boolean block, from the causal rule or the explicit mask. Holes in the keys are invisible slots of
-pages. A key's *rank* is its place among its sequence's keys.
+query may see is a boolean block, from the causal rule or the explicit mask, and the window. Holes in the keys are
+invisible slots of pages. Runs that lie outside the window of all queries of their sequence are left out.
 """
 
 from __future__ import annotations
@@ -13,27 +13,31 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..errors import BatchError
 from ..protocol import Array, Forward
+from .ragged import Booleans, Integers, Ragged, mask_of
 
 TILE = 64
 """Queries in one product. Chunks of 64 measured 2 to 10 times as fast as one product over a long prefill."""
 NEVER = np.iinfo(np.int64).max
 
-Integers = NDArray[np.int64]
-Booleans = NDArray[np.bool_]
+
+@dataclass(frozen=True)
+class Window:
+    """A window with what it is measured against."""
+
+    size: int
+    positions: Array  # int32 [num_pages, page_size], of all slots, those of the batch included
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Q queries of each of S sequences."""
+    """Q queries of each of S sequences; they look at pages `first_page` to `first_page + P` of the segment."""
 
     rows: Integers  # [S * Q], rows of the batch
-    num_pages: int  # P: only so many pages of the segment are looked at
+    first_page: int
     visible: Booleans  # [S, Q, P * page_size]
-    masked: bool  # whether a query may see nothing at all
+    may_be_blind: bool  # whether a query may see nothing at all
 
 
 @dataclass(frozen=True)
@@ -44,38 +48,43 @@ class Segment:
     tiles: tuple[Tile, ...]
 
 
-def cut(batch: Forward, page_size: int) -> list[Segment]:
-    """Segments that together hold every row once. Raises BatchError where the batch contradicts itself."""
-    ragged = _Ragged(batch, page_size)
-    return [ragged.segment(members) for members in ragged.groups()]
+def cut(batch: Forward, ragged: Ragged, page_size: int, window: Window | None) -> list[Segment]:
+    """Segments that together hold every row once. `ragged` is that of the batch."""
+    cutter = _Cutter(batch, ragged, page_size, window)
+    return [cutter.segment(members) for members in cutter.groups()]
 
 
-class _Ragged:
-    """The ragged arrays of a batch, with what follows from them."""
+class _Cutter:
+    """A batch with the runs that its queries may see."""
 
-    def __init__(self, batch: Forward, page_size: int) -> None:
+    def __init__(self, batch: Forward, ragged: Ragged, page_size: int, window: Window | None) -> None:
         self._batch = batch
+        self._ragged = ragged
         self._page_size = page_size
-        self._first_row, self._num_rows = _starts_and_lengths(batch.q_indptr)
-        self._first_run, self._num_runs = _starts_and_lengths(batch.kv_indptr)
-        run_lengths = batch.kv_ends.astype(np.int64) - batch.kv_begins
-        before = np.concatenate(([0], np.cumsum(run_lengths)))
-        self._num_keys = before[batch.kv_indptr[1:]] - before[batch.kv_indptr[:-1]]
-        self._first_rank = before[:-1] - np.repeat(before[batch.kv_indptr[:-1]], self._num_runs)
-        self._check(run_lengths)
+        self._window = window
+        self._first_row = batch.q_indptr[:-1].astype(np.int64)
+        self._runs, self._num_runs = self._useful_runs()
+        self._first_run = np.cumsum(self._num_runs) - self._num_runs
 
-    def _check(self, run_lengths: Integers) -> None:
-        if (self._num_rows > self._num_keys).any():
-            raise BatchError("a sequence has more queries than keys")
-        begins, ends = self._batch.kv_begins, self._batch.kv_ends
-        if len(begins) and (run_lengths.min() < 0 or begins.min() < 0 or ends.max() > self._page_size):
-            raise BatchError(f"a run of keys leaves its page of {self._page_size} slots")
+    def _useful_runs(self) -> tuple[Integers, Integers]:
+        """Runs, and how many of them each sequence has: at least its last."""
+        ragged, batch = self._ragged, self._batch
+        if self._window is None:
+            return np.arange(len(batch.kv_pages)), ragged.num_runs
+        lowest = np.full(len(ragged.num_rows), NEVER)
+        np.minimum.at(lowest, np.repeat(np.arange(len(lowest)), ragged.num_rows), batch.q_positions.astype(np.int64))
+        owners = np.repeat(np.arange(len(lowest)), ragged.num_runs)
+        newest = self._window.positions[batch.kv_pages].max(1)  # of the page: at least that of the run
+        useful = newest > lowest[owners] - self._window.size
+        useful[batch.kv_indptr[1:][ragged.num_runs > 0] - 1] = True
+        return np.flatnonzero(useful), np.bincount(owners[useful], minlength=len(lowest))
 
     def groups(self) -> Iterator[Integers]:
         """Sequences that share a segment: alike in queries and, within a factor of about two, in pages."""
-        classes = np.ceil(np.log2(np.maximum(self._num_rows, 1))).astype(np.int64)
-        for size in np.unique(classes[self._num_rows > 0]):
-            members = np.flatnonzero((classes == size) & (self._num_rows > 0))
+        num_rows = self._ragged.num_rows
+        classes = np.ceil(np.log2(np.maximum(num_rows, 1))).astype(np.int64)
+        for size in np.unique(classes[num_rows > 0]):
+            members = np.flatnonzero((classes == size) & (num_rows > 0))
             yield from members[:, None] if 2**size > TILE else self._split(members)
 
     def _split(self, members: Integers) -> Iterator[Integers]:
@@ -94,57 +103,93 @@ class _Ragged:
     def segment(self, members: Integers) -> Segment:
         count = np.arange(self._num_runs[members].max())
         last = self._num_runs[members, None] - 1
-        runs = self._first_run[members, None] + np.minimum(count, last)
-        ranks = self._ranks(runs, count <= last)
-        longest = int(self._num_rows[members].max())
-        tiles = (self._tile(members, ranks, first, min(TILE, longest - first)) for first in range(0, longest, TILE))
-        return Segment(self._batch.kv_pages[runs].astype(np.int64), tuple(tiles))
+        runs = self._runs[self._first_run[members, None] + np.minimum(count, last)]
+        pages = self._batch.kv_pages[runs].astype(np.int64)
+        tiles = _Tiles(self, members, pages, self._ranks(runs, count <= last))
+        longest = int(self._ragged.num_rows[members].max())
+        return Segment(pages, tuple(tiles.tile(first, min(TILE, longest - first)) for first in range(0, longest, TILE)))
 
     def _ranks(self, runs: Integers, valid: Booleans) -> Integers:
         """Rank of each slot [S, P * page_size] of the pages of `runs` [S, P]; NEVER where it is no key."""
         offsets = np.arange(self._page_size)
         begins, ends = self._batch.kv_begins[runs][..., None], self._batch.kv_ends[runs][..., None]
         inside = (offsets >= begins) & (offsets < ends) & valid[..., None]
-        ranks = np.where(inside, self._first_rank[runs][..., None] + offsets - begins, NEVER)
+        ranks = np.where(inside, self._ragged.first_rank[runs][..., None] + offsets - begins, NEVER)
         return ranks.reshape(len(runs), -1)
 
-    def _tile(self, members: Integers, ranks: Integers, first: int, num_queries: int) -> Tile:
-        queries = np.minimum(first + np.arange(num_queries), self._num_rows[members, None] - 1)
-        last_visible = (self._num_keys - self._num_rows)[members, None] + queries
-        masks = [self._explicit_mask(int(member)) for member in members] if self._batch.mask_bits is not None else []
-        masked = any(mask is not None for mask in masks)
-        if not masked:
-            ranks = self._drop_future_pages(ranks, int(last_visible.max()))
+    def rows(self, members: Integers, first: int, num_queries: int) -> tuple[Integers, Integers]:
+        """Numbers of queries within their sequences [S, Q], the last one repeated; and their rows."""
+        queries = np.minimum(first + np.arange(num_queries), self._ragged.num_rows[members, None] - 1)
+        return queries, self._first_row[members, None] + queries
+
+    def last_visible(self, members: Integers, queries: Integers) -> Integers:
+        """Rank of the last key that the causal rule shows to each of `queries` [S, Q]."""
+        return (self._ragged.num_keys - self._ragged.num_rows)[members, None] + queries
+
+    def masks(self, members: Integers) -> list[Booleans | None]:
+        """Explicit masks of sequences; an empty list where the batch has none."""
+        if self._batch.mask_bits is None:
+            return []
+        return [mask_of(self._batch, self._ragged, int(member)) for member in members]
+
+    def key_positions(self, pages: Integers) -> Integers | None:
+        """Position of each slot [S, P * page_size], if there is a window."""
+        if self._window is None:
+            return None
+        return self._window.positions[pages].reshape(len(pages), -1).astype(np.int64)
+
+    def oldest_visible(self, rows: Integers) -> Integers:
+        """The lowest position that the window shows to each of `rows`."""
+        assert self._window is not None
+        return self._batch.q_positions[rows].astype(np.int64) - self._window.size + 1
+
+
+class _Tiles:
+    """Makes the tiles of one segment."""
+
+    def __init__(self, cutter: _Cutter, members: Integers, pages: Integers, ranks: Integers) -> None:
+        self._cutter = cutter
+        self._members = members
+        self._num_pages = pages.shape[1]
+        self._ranks = ranks
+        self._positions = cutter.key_positions(pages)
+        self._masks = cutter.masks(members)
+
+    def tile(self, first: int, num_queries: int) -> Tile:
+        queries, rows = self._cutter.rows(self._members, first, num_queries)
+        last_visible = self._cutter.last_visible(self._members, queries)
+        masked = any(mask is not None for mask in self._masks)
+        useful = self._ranks != NEVER if masked else self._ranks <= last_visible.max(1, keepdims=True)
+        oldest = None
+        if self._positions is not None:
+            oldest = self._cutter.oldest_visible(rows)
+            useful &= self._positions >= oldest.min(1, keepdims=True)
+        pages = self._useful_pages(useful)
+        visible = self._allowed(queries, last_visible, pages)
+        if oldest is not None and self._positions is not None:
+            visible &= self._positions[:, None, pages] >= oldest[:, :, None]
+        page_size = useful.shape[1] // self._num_pages
+        return Tile(rows.reshape(-1), pages.start // page_size, visible, masked or oldest is not None)
+
+    def _useful_pages(self, useful: Booleans) -> slice:
+        """Slots from the first to the last page that a query of the tile may see; at least one page."""
+        page_size = useful.shape[1] // self._num_pages
+        found = np.flatnonzero(useful.any(0))
+        if not len(found):
+            return slice(0, page_size)
+        return slice(int(found[0]) // page_size * page_size, (int(found[-1]) // page_size + 1) * page_size)
+
+    def _allowed(self, queries: Integers, last_visible: Integers, slots: slice) -> Booleans:
+        """What the causal rule or the mask shows [S, Q, slots]."""
+        ranks = self._ranks[:, slots]
         visible = ranks[:, None, :] <= last_visible[:, :, None]
-        for place, mask in enumerate(masks):
+        for place, mask in enumerate(self._masks):
             if mask is not None:
                 visible[place] = _look_up(mask[queries[place]], ranks[place])
-        rows = (self._first_row[members, None] + queries).reshape(-1)
-        return Tile(rows, visible.shape[-1] // self._page_size, visible, masked)
-
-    def _drop_future_pages(self, ranks: Integers, last_visible: int) -> Integers:
-        """Without the pages at the end that no query of the tile sees."""
-        useful = np.flatnonzero((ranks <= last_visible).any(0))
-        return ranks[:, : -(-(int(useful[-1]) + 1) // self._page_size) * self._page_size]
-
-    def _explicit_mask(self, member: int) -> Booleans | None:
-        """The mask [queries, keys] of a sequence, if it has one."""
-        indptr, bits = self._batch.mask_indptr, self._batch.mask_bits
-        if indptr is None or bits is None or indptr[member] == indptr[member + 1]:
-            return None
-        shape = (int(self._num_rows[member]), int(self._num_keys[member]))
-        own = bits[indptr[member] : indptr[member + 1]].astype(np.uint8)
-        if len(own) != -(-shape[0] * shape[1] // 8):
-            raise BatchError(f"the mask of sequence {member} has {len(own)} bytes, not one bit for each of {shape}")
-        return np.unpackbits(own, count=shape[0] * shape[1], bitorder="little").reshape(shape).astype(np.bool_)
+        return visible
 
 
 def _look_up(mask: Booleans, ranks: Integers) -> Booleans:
     """Columns of `mask` at `ranks`, False where there is no key."""
     seen: Booleans = mask[:, np.minimum(ranks, mask.shape[1] - 1)] & (ranks != NEVER)
     return seen
-
-
-def _starts_and_lengths(indptr: Array) -> tuple[Integers, Integers]:
-    wide = indptr.astype(np.int64)
-    return wide[:-1], np.diff(wide)
