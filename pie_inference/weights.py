@@ -43,9 +43,9 @@ class WeightLoader:
         self.bytes_loaded = 0
         self._checkpoint = checkpoint
 
-    def tensor(self, name: str, *shape: int) -> Tensor:
-        """One tensor, whole. Raises CheckpointError."""
-        tensor = self._checkpoint.read(name, shape).to(self.device, self.dtype)
+    def tensor(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """One tensor, whole, in the model's dtype unless another is named. Raises CheckpointError."""
+        tensor = self._checkpoint.read(name, shape).to(self.device, dtype or self.dtype)
         self.bytes_loaded += tensor.nbytes
         return tensor
 

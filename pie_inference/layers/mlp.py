@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from torch import Tensor
 
 from ..ops.interface import Activation
 from ..weights import Block, WeightLoader
+
+
+def separate_gate_up(prefix: str, inner_size: int) -> list[Block]:
+    """PREFIX.gate_proj and .up_proj."""
+    return [Block(f"{prefix}.{name}_proj", inner_size) for name in ("gate", "up")]
 
 
 class GatedMlp:
@@ -18,11 +25,11 @@ class GatedMlp:
         hidden_size: int,
         inner_size: int,
         *,
+        projections: Callable[[str, int], Sequence[Block]] = separate_gate_up,
         bias: bool = False,
         activation: Activation = "silu",
     ) -> None:
-        blocks = [Block(f"{prefix}.{name}_proj", inner_size) for name in ("gate", "up")]
-        self._gate_up = weights.linear(blocks, hidden_size, bias=bias, split="outputs")
+        self._gate_up = weights.linear(projections(prefix, inner_size), hidden_size, bias=bias, split="outputs")
         down = [Block(f"{prefix}.down_proj", hidden_size)]
         self._down = weights.linear(down, inner_size, bias=bias, split="inputs")
         self._ops = weights.ops

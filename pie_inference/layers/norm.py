@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ..weights import WeightLoader
 
 
 class RmsNorm:
-    """Divides rows by their root mean square and multiplies them by a weight [size]."""
+    """Divides rows by their root mean square and multiplies them by a weight [size].
 
-    def __init__(self, weights: WeightLoader, name: str, size: int, eps: float) -> None:
-        self._weight = weights.tensor(f"{name}.weight", size)
+    add_one: the checkpoint stores the weight less one, as Gemma's do.
+    """
+
+    def __init__(self, weights: WeightLoader, name: str, size: int, eps: float, *, add_one: bool = False) -> None:
+        self._weight = load_norm_weight(weights, name, size, add_one=add_one)
         self._eps = eps
         self._ops = weights.ops
 
@@ -21,3 +25,10 @@ class RmsNorm:
     def after_adding(self, residual: Tensor, rows: Tensor | None) -> Tensor:
         """Adds `rows` to `residual` in place, then normalizes the sum."""
         return self(residual) if rows is None else self._ops.add_rms_norm(residual, rows, self._weight, self._eps)
+
+
+def load_norm_weight(weights: WeightLoader, name: str, size: int, *, add_one: bool = False) -> Tensor:
+    """The tensor NAME.weight [size], the one added before the sum is rounded to the model's dtype."""
+    if not add_one:
+        return weights.tensor(f"{name}.weight", size)
+    return weights.tensor(f"{name}.weight", size, dtype=torch.float32).add_(1).to(weights.dtype)

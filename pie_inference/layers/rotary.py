@@ -20,34 +20,76 @@ Parameters = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
+class RopeConfig:
+    """Which rotation a layer uses. `parameters` are those of Hugging Face's `rope_parameters` or `rope_scaling`."""
+
+    type: str
+    theta: float
+    dim: int  # leading dimensions of a head that are rotated
+    context: int  # positions that are served
+    parameters: Parameters
+
+
+@dataclass(frozen=True)
 class Frequencies:
-    """Angle per position of each pair of dimensions, float32 [head_dim / 2], and a factor on cosine and sine."""
+    """Angle per position of each pair of dimensions, float32 [dim / 2], and a factor on cosine and sine."""
 
     inverse: Tensor
     scale: float = 1.0
 
 
-def _default(theta: float, dim: int, _: Parameters) -> Frequencies:
-    return Frequencies(1.0 / theta ** (torch.arange(0, dim, 2, dtype=torch.int64).float() / dim))
+def _inverse(theta: float, dim: int) -> Tensor:
+    return 1.0 / theta ** (torch.arange(0, dim, 2, dtype=torch.int64).float() / dim)
 
 
-def _linear(theta: float, dim: int, parameters: Parameters) -> Frequencies:
-    return Frequencies(_default(theta, dim, parameters).inverse / parameters["factor"])
+def _default(rope: RopeConfig) -> Frequencies:
+    return Frequencies(_inverse(rope.theta, rope.dim))
 
 
-def _llama3(theta: float, dim: int, parameters: Parameters) -> Frequencies:
+def _linear(rope: RopeConfig) -> Frequencies:
+    return Frequencies(_inverse(rope.theta, rope.dim) / rope.parameters["factor"])
+
+
+def _dynamic(rope: RopeConfig) -> Frequencies:
+    """A larger base for a longer context (NTK-aware scaling). It is that of the context which is served, not of the
+    longest sequence in a batch, so that a sequence's result does not depend on what else runs."""
+    factor, trained = rope.parameters["factor"], rope.parameters["original_max_position_embeddings"]
+    stretch = factor * max(rope.context, trained) / trained - (factor - 1)
+    return Frequencies(_inverse(rope.theta * stretch ** (rope.dim / (rope.dim - 2)), rope.dim))
+
+
+def _longrope(rope: RopeConfig) -> Frequencies:
+    """LongRoPE (Ding et al. 2024): found factors for each dimension, one set for texts within the trained context and
+    one beyond. All positions use the set that the served context asks for."""
+    trained = rope.parameters["original_max_position_embeddings"]
+    factors = torch.tensor(rope.parameters["long_factor" if rope.context > trained else "short_factor"])
+    inverse = _inverse(rope.theta, rope.dim)
+    if factors.shape != inverse.shape:
+        raise CheckpointError(f"config.json: long_factor and short_factor must have {len(inverse)} numbers each")
+    return Frequencies(inverse / factors, _longrope_scale(rope.parameters, trained))
+
+
+def _longrope_scale(parameters: Parameters, trained: int) -> float:
+    if parameters.get("attention_factor") is not None:
+        return float(parameters["attention_factor"])
+    factor = parameters["factor"]
+    return math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 else 1.0
+
+
+def _llama3(rope: RopeConfig) -> Frequencies:
     """Llama 3.1: long waves are stretched, short ones kept, a smooth passage between."""
-    inverse = _default(theta, dim, parameters).inverse
+    inverse, parameters = _inverse(rope.theta, rope.dim), rope.parameters
     low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
     turns = parameters["original_max_position_embeddings"] * inverse / (2 * math.pi)
     smooth = ((turns - low) / (high - low)).clamp(0, 1)
     return Frequencies((1 - smooth) * inverse / parameters["factor"] + smooth * inverse)
 
 
-def _yarn(theta: float, dim: int, parameters: Parameters) -> Frequencies:
+def _yarn(rope: RopeConfig) -> Frequencies:
     """YaRN (Peng et al. 2023): interpolates slow dimensions, keeps fast ones, and scales attention."""
-    inverse = _default(theta, dim, parameters).inverse
-    low, high = (_yarn_dimension(theta, dim, parameters, turns) for turns in _yarn_turns(parameters))
+    dim, parameters = rope.dim, rope.parameters
+    inverse = _inverse(rope.theta, dim)
+    low, high = (_yarn_dimension(rope, turns) for turns in _yarn_turns(parameters))
     if parameters.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
@@ -59,10 +101,10 @@ def _yarn_turns(parameters: Parameters) -> tuple[float, float]:
     return parameters.get("beta_fast") or 32.0, parameters.get("beta_slow") or 1.0
 
 
-def _yarn_dimension(theta: float, dim: int, parameters: Parameters, turns: float) -> float:
+def _yarn_dimension(rope: RopeConfig, turns: float) -> float:
     """The dimension whose wave turns so often within the original context."""
-    original = parameters["original_max_position_embeddings"]
-    return dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
+    original = rope.parameters["original_max_position_embeddings"]
+    return rope.dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
 
 
 def _yarn_scale(parameters: Parameters) -> float:
@@ -78,9 +120,11 @@ def _yarn_mscale(factor: float, mscale: float) -> float:
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-ROPE_TYPES: Mapping[str, Callable[[float, int, Parameters], Frequencies]] = {
+ROPE_TYPES: Mapping[str, Callable[[RopeConfig], Frequencies]] = {
     "default": _default,
     "linear": _linear,
+    "dynamic": _dynamic,
+    "longrope": _longrope,
     "llama3": _llama3,
     "yarn": _yarn,
 }
@@ -89,11 +133,13 @@ ROPE_TYPES: Mapping[str, Callable[[float, int, Parameters], Frequencies]] = {
 class Rotary:
     """Makes rotations. Angles are computed once per batch: a table of all positions would cost more than it saves."""
 
-    def __init__(self, kind: str, theta: float, head_dim: int, parameters: Parameters, device: torch.device) -> None:
+    def __init__(self, rope: RopeConfig, device: torch.device) -> None:
         try:
-            frequencies = ROPE_TYPES[kind](theta, head_dim, parameters)
+            frequencies = ROPE_TYPES[rope.type](rope)
         except KeyError as error:
-            raise CheckpointError(f"config.json: rope type {kind!r} needs {error}") from None
+            raise CheckpointError(f"config.json: rope type {rope.type!r} needs {error}") from None
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(f"config.json: rope type {rope.type!r} cannot use its parameters: {error}") from None
         self._inverse = frequencies.inverse.to(device)
         self._scale = frequencies.scale
 

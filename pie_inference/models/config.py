@@ -1,28 +1,30 @@
-"""Hugging Face's config.json as a frozen object. Everything unsupported is refused here, before weights are read."""
+"""What the models of several families have in common, read from a config.json of any dialect.
+
+transformers 5 writes `rope_parameters` and `layer_types` where older versions wrote `rope_theta`, `rope_scaling` and
+window keys of each family. Everything unsupported is refused here, before weights are read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from ..attention.interface import AttentionSpec
 from ..errors import CheckpointError
-from ..layers.rotary import ROPE_TYPES
+from ..layers.rotary import RopeConfig
+from ..layers.shape import AttentionShape
+from ..ops.interface import Activation
+from .config_json import ConfigJson
+from .rope_json import Context, read_context, read_rope
 
-
-@dataclass(frozen=True)
-class RopeConfig:
-    """Rotary position embedding. `parameters` are those of Hugging Face's `rope_scaling` or `rope_parameters`."""
-
-    type: str
-    theta: float
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+ACTIVATIONS: Mapping[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+"""By their names in transformers."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Shape of a decoder-only Transformer."""
+    """Shape of a decoder-only Transformer. What only one family has is in a subclass, in that family's module."""
 
     architecture: str
     vocab_size: int
@@ -33,62 +35,74 @@ class ModelConfig:
     num_kv_heads: int
     head_dim: int
     norm_eps: float
-    max_context: int
     tie_embeddings: bool
     attention_bias: bool
-    mlp_bias: bool
-    rope: RopeConfig
+    activation: Activation
+    context: Context
+    rope: tuple[RopeConfig, ...]  # of each layer
     attention: tuple[AttentionSpec, ...]  # of each layer
 
+    @property
+    def max_context(self) -> int:
+        """Tokens that a sequence may have."""
+        return self.context.served
 
-def parse_model_config(config: Mapping[str, Any], architecture: str) -> ModelConfig:
-    """Reads a config.json of the Llama family. Raises CheckpointError naming the key."""
-    try:
-        parsed = _parse(config, architecture)
-    except KeyError as error:
-        raise CheckpointError(f"config.json: {error} is missing") from None
-    _check(config, parsed)
-    return parsed
+    @property
+    def heads(self) -> AttentionShape:
+        """The sizes of an attention layer."""
+        return AttentionShape(self.hidden_size, self.num_heads, self.num_kv_heads, self.head_dim)
+
+    @classmethod
+    def read(cls, config: ConfigJson, *, windows: Sequence[int | None] | None = None, **specific: Any) -> Self:
+        """Reads what families share, with the `windows` of layers where they have any; `specific` are a subclass's
+        fields and what differs from here."""
+        num_layers, num_heads = config.whole("num_hidden_layers"), config.whole("num_attention_heads")
+        head_dim = config.whole("head_dim", config.whole("hidden_size") // num_heads)
+        shared: dict[str, Any] = {
+            "architecture": config.get("architecture"),
+            "vocab_size": config.whole("vocab_size"),
+            "hidden_size": config.whole("hidden_size"),
+            "intermediate_size": config.whole("intermediate_size"),
+            "num_layers": num_layers,
+            "num_heads": num_heads,
+            "num_kv_heads": read_kv_heads(config),
+            "head_dim": head_dim,
+            "norm_eps": config.number("rms_norm_eps", 1e-6),
+            "tie_embeddings": config.flag("tie_word_embeddings"),
+            "attention_bias": config.flag("attention_bias"),
+            "activation": read_activation(config, "hidden_act"),
+            "context": read_context(config),
+            "rope": (read_rope(config, head_dim),) * num_layers,
+            "attention": tuple(AttentionSpec(head_dim**-0.5, window) for window in windows or [None] * num_layers),
+        }
+        return cls(**{**shared, **specific})
+
+    def serving(self, max_context: int | None) -> Self:
+        """For sequences of up to `max_context` tokens, or as many as this model knows; None: as it says itself."""
+        context = self.context.limited_to(max_context)
+        return replace(self, context=context, rope=tuple(replace(rope, context=context.served) for rope in self.rope))
 
 
-def _parse(config: Mapping[str, Any], architecture: str) -> ModelConfig:
-    num_heads, num_layers = config["num_attention_heads"], config["num_hidden_layers"]
-    head_dim = config.get("head_dim") or config["hidden_size"] // num_heads
-    return ModelConfig(
-        architecture=architecture,
-        vocab_size=config["vocab_size"],
-        hidden_size=config["hidden_size"],
-        intermediate_size=config["intermediate_size"],
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=config.get("num_key_value_heads") or num_heads,
-        head_dim=head_dim,
-        norm_eps=config.get("rms_norm_eps", 1e-6),
-        max_context=config.get("max_position_embeddings", 2048),
-        tie_embeddings=config.get("tie_word_embeddings", False),
-        attention_bias=config.get("attention_bias", False),
-        mlp_bias=config.get("mlp_bias", False),
-        rope=_parse_rope(config),
-        attention=(AttentionSpec(scale=head_dim**-0.5),) * num_layers,
-    )
-
-
-def _parse_rope(config: Mapping[str, Any]) -> RopeConfig:
-    """`rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before)."""
-    parameters = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    parameters.setdefault("original_max_position_embeddings", config.get("max_position_embeddings", 2048))
-    kind = str(parameters.get("rope_type", parameters.get("type", "default")))
-    theta = float(parameters.get("rope_theta", config.get("rope_theta", 10000.0)))
-    return RopeConfig(kind, theta, parameters)
-
-
-def _check(config: Mapping[str, Any], parsed: ModelConfig) -> None:
-    if config.get("hidden_act", "silu") != "silu":
-        raise CheckpointError(f"config.json: hidden_act {config['hidden_act']!r} is not supported, only 'silu'")
-    if parsed.num_heads % parsed.num_kv_heads:
+def read_kv_heads(config: ConfigJson) -> int:
+    """As many as attention heads where nothing is said. Raises CheckpointError where they cannot be shared."""
+    num_heads = config.whole("num_attention_heads")
+    num_kv_heads = config.whole("num_key_value_heads", num_heads)
+    if num_heads % num_kv_heads:
         raise CheckpointError("config.json: num_attention_heads is not a multiple of num_key_value_heads")
-    if parsed.rope.type not in ROPE_TYPES:
-        known = ", ".join(ROPE_TYPES)
-        raise CheckpointError(f"config.json: rope type {parsed.rope.type!r} is not supported, only {known}")
-    if (parsed.rope.parameters.get("partial_rotary_factor") or 1.0) != 1.0:
-        raise CheckpointError("config.json: partial_rotary_factor other than 1 is not supported")
+    return num_kv_heads
+
+
+def read_activation(config: ConfigJson, key: str) -> Activation:
+    """Raises CheckpointError for an unknown one."""
+    name = config.get(key, "silu")
+    if name not in ACTIVATIONS:
+        raise CheckpointError(f"config.json: {key} {name!r} is not supported, only {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+def windows_by_type(layer_types: Sequence[str], window: int | None) -> list[int | None]:
+    """The window of each layer, from `layer_types` of config.json. Raises CheckpointError for unknown types."""
+    windows = {"full_attention": None, "sliding_attention": window}
+    for unknown in set(layer_types) - set(windows):
+        raise CheckpointError(f"config.json: layer type {unknown!r} is not supported, only {', '.join(windows)}")
+    return [windows[kind] for kind in layer_types]

@@ -22,8 +22,13 @@ Activation = Literal["silu", "gelu_tanh"]
 class Rotation:
     """Rotary angles of one batch, for all layers that share frequencies."""
 
-    cos: Tensor  # [T, 1, head_dim]
-    sin: Tensor  # [T, 1, head_dim], negative in the first half
+    cos: Tensor  # [T, 1, dim]
+    sin: Tensor  # [T, 1, dim], negative in the first half
+
+    @property
+    def dim(self) -> int:
+        """Leading dimensions of a head that are rotated; the rest, if any, stay as they are."""
+        return self.cos.shape[-1]
 
 
 class Ops(Protocol):
@@ -34,13 +39,15 @@ class Ops(Protocol):
         of a memory-mapped file, even in another dtype; they are read once and not kept where a packed copy serves."""
 
     def rms_norm(self, rows: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """Rows [..., D] over their root mean square, times `weight` [D]; new memory."""
+        """Rows [..., D] over their root mean square, times `weight` [D]; new memory. `rows` may be a view with strides
+        in all dimensions but the last."""
 
     def add_rms_norm(self, residual: Tensor, rows: Tensor, weight: Tensor, eps: float) -> Tensor:
         """Adds `rows` to `residual` in place, both [T, D]; returns the sum's `rms_norm`."""
 
     def rotate_(self, vectors: Tensor, rotation: Rotation) -> None:
-        """Rotates queries or keys [T, heads, head_dim] in place; `vectors` may be a view with strides."""
+        """Rotates queries or keys [T, heads, rotation.dim] in place. `vectors` may be a view with strides in all
+        dimensions but the last: of wider heads, where only the leading dimensions are rotated."""
 
     def gated(self, gate_up: Tensor, activation: Activation) -> Tensor:
         """activation(gate) * up, of [T, 2 * D] with gates first; [T, D]. May overwrite `gate_up`."""

@@ -1,0 +1,30 @@
+"""Where tokens become vectors, and vectors become logits."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..weights import Block, WeightLoader
+
+
+class TokenEmbedding:
+    """A vector for each token, whole on every rank."""
+
+    def __init__(self, weights: WeightLoader, name: str, vocab_size: int, size: int) -> None:
+        self._table = weights.tensor(f"{name}.weight", vocab_size, size)
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Tokens int64 [T] to [T, size]."""
+        return self._table.index_select(0, tokens)
+
+
+class LanguageHead:
+    """The last product; ranks share the vocabulary."""
+
+    def __init__(self, weights: WeightLoader, name: str, vocab_size: int, size: int) -> None:
+        self._multiply = weights.linear([Block(name, vocab_size)], size, split="outputs")
+        self._ranks = weights.ranks
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """[N, size] to float32 [N, vocab_size]."""
+        return self._ranks.gather(self._multiply(hidden)).float()

@@ -1,0 +1,35 @@
+"""The Transformer layer that normalizes before attention and feed-forward, as Llama made it common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from ..attention.interface import AttentionPlan
+from ..ops.interface import Rotation
+from ..weights import WeightLoader
+from .attention import Attention
+from .norm import RmsNorm
+
+
+class PreNormLayer:
+    """x + attention(norm(x)), then x + feed_forward(norm(x))."""
+
+    def __init__(
+        self,
+        weights: WeightLoader,
+        prefix: str,
+        size: int,
+        eps: float,
+        attention: Attention,
+        feed_forward: Callable[[Tensor], Tensor],
+    ) -> None:
+        self._attention_norm = RmsNorm(weights, f"{prefix}.input_layernorm", size, eps)
+        self._attention = attention
+        self._feed_forward_norm = RmsNorm(weights, f"{prefix}.post_attention_layernorm", size, eps)
+        self._feed_forward = feed_forward
+
+    def __call__(self, hidden: Tensor, change: Tensor | None, rotation: Rotation, attention: AttentionPlan) -> Tensor:
+        mixed = self._attention(self._attention_norm.after_adding(hidden, change), rotation, attention)
+        return self._feed_forward(self._feed_forward_norm.after_adding(hidden, mixed))

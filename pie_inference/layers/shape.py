@@ -1,0 +1,21 @@
+"""Sizes that layers share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """Sizes of an attention layer, all ranks together."""
+
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+
+    @property
+    def widths(self) -> tuple[int, int, int]:
+        """Of queries, keys and values."""
+        kv = self.num_kv_heads * self.head_dim
+        return self.num_heads * self.head_dim, kv, kv

@@ -1,0 +1,62 @@
+"""config.json of a checkpoint, read key by key: whatever is wrong is reported by the key's name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import CheckpointError
+
+
+class ConfigJson:
+    """The values of a config.json, with a family's defaults for keys that it leaves out."""
+
+    def __init__(self, values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
+        self._values = {**(defaults or {}), **values}
+
+    def with_defaults(self, **defaults: Any) -> ConfigJson:
+        """The same, with values for keys that are missing; a key that is null stays null."""
+        return ConfigJson(self._values, defaults)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value as it stands; `default` where it is missing or null."""
+        value = self._values.get(key)
+        return default if value is None else value
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        """A number of things, at least 1; `default` where it is missing or null. Raises CheckpointError."""
+        value = self._required(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise CheckpointError(f"config.json: {key} must be a whole number above 0, not {value!r}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A number above 0; `default` where it is missing or null. Raises CheckpointError."""
+        value = self._required(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise CheckpointError(f"config.json: {key} must be a number above 0, not {value!r}")
+        return float(value)
+
+    def optional_number(self, key: str) -> float | None:
+        """A number above 0, or None where it is missing or null. Raises CheckpointError."""
+        return None if self._values.get(key) is None else self.number(key)
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """A truth value; `default` where it is missing or null. Raises CheckpointError."""
+        value = self._required(key, default)
+        if not isinstance(value, bool):
+            raise CheckpointError(f"config.json: {key} must be true or false, not {value!r}")
+        return value
+
+    def section(self, key: str) -> Mapping[str, Any]:
+        """An object, empty where it is missing or null. Raises CheckpointError."""
+        value = self.get(key, {})
+        if not isinstance(value, dict):
+            raise CheckpointError(f"config.json: {key} must be an object, not {value!r}")
+        return value
+
+    def _required(self, key: str, default: Any) -> Any:
+        value = self.get(key, default)
+        if value is None:
+            raise CheckpointError(f"config.json: {key!r} is missing")
+        return value

@@ -1,0 +1,83 @@
+"""The frame of every model here: embedding, layers over one residual stream, last norm, head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..attention.interface import AttentionPlan
+from ..layers.embedding import LanguageHead, TokenEmbedding
+from ..layers.norm import RmsNorm
+from ..layers.rotary import RopeConfig, Rotary
+from ..ops.interface import Rotation
+from ..weights import WeightLoader
+from .config import ModelConfig
+
+ROOT = "model"
+"""What the names of most tensors begin with."""
+
+
+class Layer(Protocol):
+    """One Transformer layer."""
+
+    def __call__(self, hidden: Tensor, change: Tensor | None, rotation: Rotation, attention: AttentionPlan) -> Tensor:
+        """Adds `change`, what the layer before computed, and all but its own last result to the residual stream
+        `hidden` [T, hidden_size] in place; returns that last result, which is still to be added. (So an addition can
+        share a kernel with the norm that follows it.)"""
+
+
+class Decoder:
+    """Implements `Model`."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        embedding: Callable[[Tensor], Tensor],
+        layers: Sequence[Layer],
+        norm: RmsNorm,
+        head: Callable[[Tensor], Tensor],
+        device: torch.device,
+    ) -> None:
+        self.config = config
+        self._embedding = embedding
+        self._layers = layers
+        self._norm = norm
+        self._head = head
+        distinct = _distinct(config.rope)
+        self._rotaries = [Rotary(rope, device) for rope in distinct]
+        self._rotary_of_layer = [distinct.index(rope) for rope in config.rope]
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        return self._embedding(tokens)
+
+    def forward(self, hidden: Tensor, positions: Tensor, attention: AttentionPlan, keep: Tensor) -> Tensor:
+        rotations = [rotary.at(positions, hidden.dtype) for rotary in self._rotaries]
+        change = None
+        for layer, rotary in zip(self._layers, self._rotary_of_layer, strict=True):
+            change = layer(hidden, change, rotations[rotary], attention)
+        kept = hidden.index_select(0, keep)
+        return self._norm.after_adding(kept, None if change is None else change.index_select(0, keep))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self._head(hidden)
+
+
+def plain_decoder(config: ModelConfig, weights: WeightLoader, make_layer: Callable[[int, str], Layer]) -> Decoder:
+    """A decoder with nothing unusual around its layers; `make_layer(index, prefix of its tensors)` makes these."""
+    vocab, size = config.vocab_size, config.hidden_size
+    embedding = TokenEmbedding(weights, f"{ROOT}.embed_tokens", vocab, size)
+    layers = [make_layer(index, f"{ROOT}.layers.{index}") for index in range(config.num_layers)]
+    norm = RmsNorm(weights, f"{ROOT}.norm", size, config.norm_eps)
+    head = LanguageHead(weights, f"{ROOT}.embed_tokens" if config.tie_embeddings else "lm_head", vocab, size)
+    return Decoder(config, embedding, layers, norm, head, weights.device)
+
+
+def _distinct(ropes: Sequence[RopeConfig]) -> list[RopeConfig]:
+    found: list[RopeConfig] = []
+    for rope in ropes:
+        if rope not in found:
+            found.append(rope)
+    return found
