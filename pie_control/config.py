@@ -55,11 +55,12 @@ class ServerConfig:
     model_name: str = _setting("", "name of the model in the API; default: the name of its folder")
     dtype: str = _setting("auto", "number format of the weights", choices=("auto", "float32", "bfloat16"))
     device: str = _setting("auto", "where the model runs: auto, cpu or cuda", choices=("auto", "cpu", "cuda"))
+    kernels: str = _setting("auto", "kernels of all operations but attention", choices=("auto", "torch"))
     attention: str = _setting("auto", "kernels of attention; auto: the fastest that can", choices=("auto", "torch"))
     pages: int = _setting(0, "KV pages in the pool; 0: what fits the memory", least=0)
     page_size: int = _setting(16, "tokens in a KV page, 8 to 32", least=8)
     threads: int = _setting(0, "threads of the worker; 0: 1 for a small model, else all cores but one", least=0)
-    cache_dir: str = _setting("", "folder for compiled programs; default: $XDG_CACHE_HOME/pie or ~/.cache/pie")
+    cache_dir: str = _setting("", "folder for what is compiled; default: $XDG_CACHE_HOME/pie or ~/.cache/pie")
     max_inferlets: int = _setting(1000, "inferlets that may run at a time", least=1)
     warm_pool: int = _setting(24, "Python guests kept ready for the next launch", least=0)
     policy: str = _setting(

@@ -75,10 +75,12 @@ def make_client(config: ServerConfig) -> InferenceClient:
         "--name": config.model_name,
         "--dtype": config.dtype,
         "--device": config.device,
+        "--kernels": config.kernels,
         "--attention": config.attention,
         "--pages": config.pages or None,
         "--page-size": config.page_size,
         "--threads": config.threads or None,
+        "--cache-dir": config.cache_dir,
     }
     given = [(name, str(value)) for name, value in options.items() if value is not None]
     return ZeroMQClient([word for option in given for word in option])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -11,6 +12,7 @@ from .errors import ConfigError
 
 DTYPES = ("auto", "float32", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
+KERNELS = ("auto", "torch")
 ATTENTIONS = ("auto", "torch")
 PAGE_SIZES = range(8, 33)
 
@@ -23,6 +25,7 @@ class WorkerConfig:
     name: str
     dtype: str = "auto"
     device: str = "auto"
+    kernels: str = "auto"
     attention: str = "auto"
     pages: int | None = None
     embeds: int | None = None
@@ -31,10 +34,12 @@ class WorkerConfig:
     threads: int | None = None
     max_batch_tokens: int = 1024
     max_batch_rows: int = 256
+    cache_dir: Path | None = None  # None: the user's, see `default_cache_dir`
 
     def __post_init__(self) -> None:
         _check_choice("--dtype", self.dtype, DTYPES)
         _check_choice("--device", self.device, DEVICES)
+        _check_choice("--kernels", self.kernels, KERNELS)
         _check_choice("--attention", self.attention, ATTENTIONS)
         _check_choice("--page-size", self.page_size, PAGE_SIZES)
         for name in ("pages", "embeds", "token_slots", "threads", "max_batch_tokens", "max_batch_rows"):
@@ -70,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", required=True, help="name under which the model is served")
     parser.add_argument("--dtype", default="auto", choices=DTYPES)
     parser.add_argument("--device", default="auto", choices=DEVICES)
+    parser.add_argument("--kernels", default="auto", choices=KERNELS, help="kernels of all other operations")
     parser.add_argument("--attention", default="auto", choices=ATTENTIONS, help="kernels of attention")
     parser.add_argument("--pages", type=int, help="pages of the KV cache (default: from memory)")
     parser.add_argument("--embeds", type=int, help="embed slots (default: from memory)")
@@ -78,7 +84,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, help="threads that compute (default: by the model)")
     parser.add_argument("--max-batch-tokens", type=int, default=WorkerConfig.max_batch_tokens)
     parser.add_argument("--max-batch-rows", type=int, default=WorkerConfig.max_batch_rows)
+    parser.add_argument("--cache-dir", type=Path, help="folder for compiled kernels (default: $XDG_CACHE_HOME/pie)")
     return parser
+
+
+def default_cache_dir() -> Path:
+    """Where compiled kernels are kept unless an option says otherwise."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pie"
 
 
 def _check_choice(option: str, value: object, choices: Sequence[object]) -> None:

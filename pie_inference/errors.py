@@ -3,6 +3,7 @@
 InferenceError
 ├── ConfigError        the operator's fault: a wrong option of the worker
 ├── CheckpointError    the operator's fault: a model folder that is unreadable, incomplete or not supported
+├── KernelsUnavailable nobody's fault: this machine cannot compile or run the CPU kernels; torch serves instead
 └── BatchError         the control layer's fault: a batch that breaks the protocol; answered with `Failure`
 
 `protocol.ProtocolError` (bytes that are no message) stands beside them.
@@ -25,3 +26,7 @@ class CheckpointError(InferenceError):
 
 class BatchError(InferenceError):
     """A batch that breaks the protocol. It has no effect; the worker goes on."""
+
+
+class KernelsUnavailable(InferenceError):
+    """This machine cannot compile or run the kernels of `cpu_kernels`. The message says why."""

@@ -10,7 +10,8 @@ from torch import Tensor
 from .attention.choose import Wanted, choose_attention
 from .attention.interface import AttentionBackend
 from .checkpoint import Checkpoint, read_json
-from .config import WorkerConfig
+from .config import WorkerConfig, default_cache_dir
+from .cpu_kernels.library import find_library
 from .errors import CheckpointError
 from .kv_cache.pool import KvCache
 from .machine import choose_device, choose_dtype
@@ -55,7 +56,8 @@ def load(config: WorkerConfig) -> ServedModel:
     checkpoint = Checkpoint(config.model)
     dtype = choose_dtype(config.dtype, device, checkpoint)
     ranks = SingleRank()
-    weights = WeightLoader(checkpoint, choose_ops(device, dtype), dtype, device, ranks)
+    library = find_library(config.kernels, config.cache_dir or default_cache_dir(), device)
+    weights = WeightLoader(checkpoint, choose_ops(device, dtype, library), dtype, device, ranks)
     model = build_model(model_config, weights)
     cache = make_cache(config, model_config, dtype, device, ranks)
     embeds = make_embeds(config, model_config, dtype, device)

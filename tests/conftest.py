@@ -13,6 +13,13 @@ from pie_control.inferlets.programs import ProgramStore
 
 
 @pytest.fixture(scope="session")
+def kernel_cache(pytestconfig: pytest.Config) -> Path:
+    """A cache folder for compiled kernels, kept from run to run."""
+    assert pytestconfig.cache is not None
+    return Path(pytestconfig.cache.mkdir("kernels"))
+
+
+@pytest.fixture(scope="session")
 def guest_cache(pytestconfig: pytest.Config) -> Path:
     """A cache folder with the Python guest built and compiled, kept from run to run."""
     assert pytestconfig.cache is not None

@@ -1,0 +1,87 @@
+"""Compiles the kernels with the system's C++ compiler and keeps the result in a cache folder.
+
+The name of the library is a hash of all that it depends on, so it is never stale. It is compiled beside its place and
+moved there, so several processes may do so at once. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from ..errors import KernelsUnavailable
+
+SOURCES = Path(__file__).parent
+COMPILERS = ("g++", "clang++", "c++")
+FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared")
+NEEDED_FLAGS = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16"})
+TIMEOUT = 300.0  # seconds; a few are usual
+
+
+def build(cache_dir: Path, compilers: tuple[str, ...] = COMPILERS) -> Path:
+    """The compiled library. Raises KernelsUnavailable where it cannot be had here."""
+    if missing := NEEDED_FLAGS - cpu_flags():
+        raise KernelsUnavailable(f"this CPU has no {', '.join(sorted(missing))}")
+    compiler = _find(compilers)
+    folder = cache_dir / "kernels"
+    path = folder / f"{_fingerprint(compiler)}.so"
+    if not path.exists():
+        _compile(compiler, path)
+    return path
+
+
+@functools.cache
+def cpu_flags() -> frozenset[str]:
+    """Names of the CPU's instruction sets, as Linux gives them; none elsewhere."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return frozenset()
+    lines = (line.partition(":") for line in text.splitlines())
+    return next((frozenset(value.split()) for key, _, value in lines if key.strip() == "flags"), frozenset())
+
+
+def _find(compilers: tuple[str, ...]) -> str:
+    found = next((path for name in compilers if (path := shutil.which(name))), None)
+    if found is None:
+        raise KernelsUnavailable(f"there is no C++ compiler here: install one of {', '.join(compilers)}")
+    return found
+
+
+def _fingerprint(compiler: str) -> str:
+    version = subprocess.run([compiler, "--version"], capture_output=True, check=False, timeout=TIMEOUT).stdout
+    parts = [compiler.encode(), version, *map(str.encode, FLAGS), platform.machine().encode()]
+    parts += [name.encode() for name in sorted(cpu_flags())]
+    parts += [path.read_bytes() for path in sorted(SOURCES.glob("*.cpp")) + sorted(SOURCES.glob("*.h"))]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
+
+
+def _compile(compiler: str, path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+            unfinished = Path(scratch) / path.name
+            _run([compiler, *FLAGS, "-o", str(unfinished), *map(str, sorted(SOURCES.glob("*.cpp")))])
+            os.replace(unfinished, path)
+    except OSError as error:
+        raise KernelsUnavailable(f"{path.parent} cannot be written: {error.strerror}") from error
+
+
+def _run(command: list[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, text=True, timeout=TIMEOUT)
+    except subprocess.TimeoutExpired:
+        raise KernelsUnavailable(f"{command[0]} did not end within {TIMEOUT:.0f} seconds") from None
+    if done.returncode:
+        raise KernelsUnavailable(f"{command[0]} failed: {_first_error(done.stderr)}")
+
+
+def _first_error(stderr: str) -> str:
+    lines = stderr.strip().splitlines()
+    return next((line for line in lines if "error" in line), lines[-1] if lines else "it said nothing")

@@ -1,0 +1,107 @@
+"""Operations of Transformer layers by the kernels of `cpu_kernels`; linear layers by `torch_ops`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..cpu_kernels.library import ADDRESS, FLOAT, INTEGER, SUFFIX, Library
+from .interface import Activation, Linear, Rotation
+from .torch_ops import TorchOps
+
+ACTIVATIONS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1}
+"""As in rows.cpp."""
+
+
+class CpuOps:
+    """Implements `Ops` in float32 and bfloat16."""
+
+    def __init__(self, library: Library, dtype: torch.dtype) -> None:
+        suffix = SUFFIX[dtype]
+        a, n = ADDRESS, INTEGER
+        self._fallback = TorchOps(torch.device("cpu"), dtype)
+        self._rms_norm = library.kernel(f"rms_norm_{suffix}", a, n, n, a, a, n, n, n, FLOAT, n)
+        self._add_rms_norm = library.kernel(f"add_rms_norm_{suffix}", a, a, a, a, n, n, FLOAT, n)
+        self._rotate = library.kernel(f"rotate_{suffix}", a, n, n, a, a, n, n, n, n)
+        self._gated = library.kernel(f"gated_{suffix}", a, n, a, n, n, n, n)
+
+    def linear(self, parts: Sequence[Tensor], bias: Tensor | None) -> Linear:
+        return self._fallback.linear(parts, bias)
+
+    def rms_norm(self, rows: Tensor, weight: Tensor, eps: float) -> Tensor:
+        output = torch.empty_like(rows, memory_format=torch.contiguous_format)
+        if rows.dim() > 3 or rows.stride(-1) != 1:
+            rows = rows.contiguous().view(-1, rows.shape[-1])
+        outer, outer_stride, inner, inner_stride = _two_dimensions(rows)
+        self._rms_norm(
+            rows.data_ptr(),
+            outer_stride,
+            inner_stride,
+            weight.data_ptr(),
+            output.data_ptr(),
+            outer,
+            inner,
+            rows.shape[-1],
+            eps,
+            torch.get_num_threads(),
+        )
+        return output
+
+    def add_rms_norm(self, residual: Tensor, rows: Tensor, weight: Tensor, eps: float) -> Tensor:
+        rows = rows.contiguous()
+        output = torch.empty_like(rows)
+        self._add_rms_norm(
+            _contiguous_address(residual),
+            rows.data_ptr(),
+            weight.data_ptr(),
+            output.data_ptr(),
+            *rows.shape,
+            eps,
+            torch.get_num_threads(),
+        )
+        return output
+
+    def rotate_(self, vectors: Tensor, rotation: Rotation) -> None:
+        assert vectors.stride(-1) == 1
+        count, heads, dim = vectors.shape
+        self._rotate(
+            vectors.data_ptr(),
+            vectors.stride(0),
+            vectors.stride(1),
+            _contiguous_address(rotation.cos),
+            _contiguous_address(rotation.sin),
+            count,
+            heads,
+            dim // 2,
+            torch.get_num_threads(),
+        )
+
+    def gated(self, gate_up: Tensor, activation: Activation) -> Tensor:
+        assert gate_up.stride(-1) == 1
+        count, size = gate_up.shape[0], gate_up.shape[1] // 2
+        output = gate_up.new_empty(count, size)
+        self._gated(
+            gate_up.data_ptr(),
+            gate_up.stride(0),
+            output.data_ptr(),
+            count,
+            size,
+            ACTIVATIONS[activation],
+            torch.get_num_threads(),
+        )
+        return output
+
+
+def _two_dimensions(rows: Tensor) -> tuple[int, int, int, int]:
+    """Sizes and strides of all dimensions but the last: of one, or of two with the second inside the first."""
+    if rows.dim() == 3:
+        return rows.shape[0], rows.stride(0), rows.shape[1], rows.stride(1)
+    return rows.shape[0], rows.stride(0), 1, 0
+
+
+def _contiguous_address(tensor: Tensor) -> int:
+    """Of what a kernel reads or writes in one piece; only our own callers can break this."""
+    assert tensor.is_contiguous()
+    return tensor.data_ptr()
