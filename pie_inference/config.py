@@ -28,6 +28,7 @@ class WorkerConfig:
     kernels: str = "auto"
     attention: str = "auto"
     pages: int | None = None
+    host_pages: int | None = None
     embeds: int | None = None
     token_slots: int = 65536
     page_size: int = 16
@@ -46,6 +47,8 @@ class WorkerConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+        if self.host_pages is not None and self.host_pages < 0:
+            raise ConfigError(f"--host-pages must be at least 0, not {self.host_pages}")
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kernels", default="auto", choices=KERNELS, help="kernels of all other operations")
     parser.add_argument("--attention", default="auto", choices=ATTENTIONS, help="kernels of attention")
     parser.add_argument("--pages", type=int, help="pages of the KV cache (default: from memory)")
+    parser.add_argument("--host-pages", type=int, help="pages in the host's memory to swap to (default: from memory)")
     parser.add_argument("--embeds", type=int, help="embed slots (default: from memory)")
     parser.add_argument("--token-slots", type=int, default=WorkerConfig.token_slots)
     parser.add_argument("--page-size", type=int, default=WorkerConfig.page_size, help="tokens in a page, 8 to 32")
