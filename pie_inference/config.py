@@ -9,10 +9,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from .errors import ConfigError
+from .quantization.names import FORMATS
 
 DTYPES = ("auto", "float32", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
 KERNELS = ("auto", "torch")
+QUANTIZATIONS = ("none", *FORMATS)
 ATTENTIONS = ("auto", "torch")
 PAGE_SIZES = range(8, 33)
 
@@ -27,6 +29,7 @@ class WorkerConfig:
     device: str = "auto"
     kernels: str = "auto"
     attention: str = "auto"
+    quantization: str = "none"
     pages: int | None = None
     host_pages: int | None = None
     embeds: int | None = None
@@ -42,6 +45,7 @@ class WorkerConfig:
         _check_choice("--device", self.device, DEVICES)
         _check_choice("--kernels", self.kernels, KERNELS)
         _check_choice("--attention", self.attention, ATTENTIONS)
+        _check_choice("--quantization", self.quantization, QUANTIZATIONS)
         _check_choice("--page-size", self.page_size, PAGE_SIZES)
         for name in ("pages", "embeds", "token_slots", "threads", "max_batch_tokens", "max_batch_rows"):
             value = getattr(self, name)
@@ -80,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="auto", choices=DEVICES)
     parser.add_argument("--kernels", default="auto", choices=KERNELS, help="kernels of all other operations")
     parser.add_argument("--attention", default="auto", choices=ATTENTIONS, help="kernels of attention")
+    parser.add_argument("--quantization", default="none", choices=QUANTIZATIONS, help="form of linear weights")
     parser.add_argument("--pages", type=int, help="pages of the KV cache (default: from memory)")
     parser.add_argument("--host-pages", type=int, help="pages in the host's memory to swap to (default: from memory)")
     parser.add_argument("--embeds", type=int, help="embed slots (default: from memory)")

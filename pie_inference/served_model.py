@@ -15,13 +15,16 @@ from .cpu_kernels.library import find_library
 from .errors import CheckpointError
 from .kv_cache.host_pool import HostPages
 from .kv_cache.pool import KvCache
-from .machine import choose_device, choose_dtype
+from .machine import choose_device, choose_dtype, free_bytes
+from .memory import check_fit
 from .models.config import ModelConfig
 from .models.interface import Model
 from .models.registry import build_model, read_architecture
 from .ops.choose import choose_ops
 from .pools import make_cache, make_embeds, make_host_pages
+from .progress import LoadProgress
 from .protocol import ModelDescription
+from .quantization.choose import choose_quantizer
 from .ranks import SingleRank, share
 from .tokenizer_files import TokenizerFiles, read_tokenizer_files
 from .weights import WeightLoader
@@ -59,8 +62,13 @@ def load(config: WorkerConfig) -> ServedModel:
     dtype = choose_dtype(config.dtype, device, checkpoint)
     ranks = SingleRank()
     library = find_library(config.kernels, config.cache_dir or default_cache_dir(), device)
-    weights = WeightLoader(checkpoint, choose_ops(device, dtype, library), dtype, device, ranks)
+    check_fit(checkpoint, dtype, config.quantization, free_bytes(device), ranks.size)
+    progress = LoadProgress(checkpoint.num_bytes())
+    quantizer = choose_quantizer(config.quantization, device, dtype)
+    ops = choose_ops(device, dtype, library)
+    weights = WeightLoader(checkpoint, ops, dtype, device, ranks, quantizer, progress)
     model = build_model(model_config, weights)
+    progress.finish()
     cache = make_cache(config, model_config, dtype, device, ranks)
     host_pages = make_host_pages(config, cache, ranks)
     embeds = make_embeds(config, model_config, dtype, device)
