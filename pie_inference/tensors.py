@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -28,6 +30,15 @@ def upload(host: Tensor, device: torch.device) -> Tensor:
     if device.type != "cuda":
         return host.to(device)
     return host.pin_memory().to(device, non_blocking=True)
+
+
+def upload_together(parts: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """As `upload` for several int64 tensors, in one copy."""
+    if device.type == "cpu":
+        return list(parts)
+    uploaded = upload(torch.cat([part.reshape(-1) for part in parts]), device)
+    pieces = torch.split(uploaded, [part.numel() for part in parts])
+    return [piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)]
 
 
 def download(values: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ costs once per batch, not once per layer. It owns how keys are found; `kv_cache`
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -43,3 +43,29 @@ class AttentionBackend(Protocol):
         Batches are planned in the order in which they run; the same holds for `KvCache.copy`. Raises BatchError where
         one breaks the protocol, and has noted nothing then.
         """
+
+
+class GraphPlan(Protocol):
+    """Attention for decode batches of at most `size` sequences in memory that stays where it is, so that a CUDA graph
+    recorded with one batch serves others."""
+
+    size: int
+
+    def update(self, batch: Forward) -> None:
+        """Loads a batch that `GraphBackend.can_replay` accepts, before each recording and each replay, outside of them;
+        notes positions as `AttentionBackend.plan` does. Rows beyond the batch's go to and see `KvCache.scratch_slot`.
+        Raises BatchError."""
+
+    def attend(self, layer: int, query: Tensor, key_value: Tensor) -> Tensor:
+        """As `AttentionPlan.attend`, with `size` rows."""
+
+
+@runtime_checkable
+class GraphBackend(Protocol):
+    """What a backend that CUDA graphs can record offers beside `AttentionBackend`."""
+
+    def can_replay(self, batch: Forward) -> bool:
+        """Whether graphs may serve the batch: one query for each sequence, and what its plans can hold."""
+
+    def graph_plan(self, size: int) -> GraphPlan:
+        """New memory for batches of at most `size` sequences."""

@@ -48,6 +48,11 @@ class ModelConfig:
         return self.context.served
 
     @property
+    def capturable(self) -> bool:
+        """Whether a CUDA graph can record the model: nothing that it launches depends on numbers on the device."""
+        return True
+
+    @property
     def heads(self) -> AttentionShape:
         """The sizes of an attention layer."""
         return AttentionShape(self.hidden_size, self.num_heads, self.num_kv_heads, self.head_dim)
