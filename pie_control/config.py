@@ -57,6 +57,9 @@ class ServerConfig:
     device: str = _setting("auto", "where the model runs: auto, cpu or cuda", choices=("auto", "cpu", "cuda"))
     kernels: str = _setting("auto", "kernels of all operations but attention", choices=("auto", "torch"))
     attention: str = _setting("auto", "kernels of attention; auto: the fastest that can", choices=("auto", "torch"))
+    quantization: str = _setting(
+        "none", "form of the weights of linear layers", choices=("none", "int8", "int4", "int4-64", "int4-32", "fp8")
+    )
     cuda_graphs: str = _setting("auto", "CUDA graphs for decode batches on a GPU", choices=("auto", "off"))
     pages: int = _setting(0, "KV pages in the pool; 0: what fits the memory", least=0)
     page_size: int = _setting(16, "tokens in a KV page, 8 to 32", least=8)

@@ -77,6 +77,7 @@ def make_client(config: ServerConfig) -> InferenceClient:
         "--device": config.device,
         "--kernels": config.kernels,
         "--attention": config.attention,
+        "--quantization": config.quantization,
         "--cuda-graphs": config.cuda_graphs,
         "--pages": config.pages or None,
         "--page-size": config.page_size,

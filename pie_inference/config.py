@@ -9,10 +9,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from .errors import ConfigError
+from .quantization.names import FORMATS
 
 DTYPES = ("auto", "float32", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
 KERNELS = ("auto", "torch")
+QUANTIZATIONS = ("none", *FORMATS)
 CUDA_GRAPHS = ("auto", "off")
 ATTENTIONS = ("auto", "torch")
 PAGE_SIZES = range(8, 33)
@@ -28,8 +30,10 @@ class WorkerConfig:
     device: str = "auto"
     kernels: str = "auto"
     attention: str = "auto"
+    quantization: str = "none"
     cuda_graphs: str = "auto"
     pages: int | None = None
+    host_pages: int | None = None
     embeds: int | None = None
     token_slots: int = 65536
     page_size: int = 16
@@ -43,12 +47,15 @@ class WorkerConfig:
         _check_choice("--device", self.device, DEVICES)
         _check_choice("--kernels", self.kernels, KERNELS)
         _check_choice("--attention", self.attention, ATTENTIONS)
+        _check_choice("--quantization", self.quantization, QUANTIZATIONS)
         _check_choice("--cuda-graphs", self.cuda_graphs, CUDA_GRAPHS)
         _check_choice("--page-size", self.page_size, PAGE_SIZES)
         for name in ("pages", "embeds", "token_slots", "threads", "max_batch_tokens", "max_batch_rows"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+        if self.host_pages is not None and self.host_pages < 0:
+            raise ConfigError(f"--host-pages must be at least 0, not {self.host_pages}")
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kernels", default="auto", choices=KERNELS, help="kernels of all other operations")
     parser.add_argument("--cuda-graphs", default="auto", choices=CUDA_GRAPHS, help="for decode batches on a GPU")
     parser.add_argument("--attention", default="auto", choices=ATTENTIONS, help="kernels of attention")
+    parser.add_argument("--quantization", default="none", choices=QUANTIZATIONS, help="form of linear weights")
     parser.add_argument("--pages", type=int, help="pages of the KV cache (default: from memory)")
+    parser.add_argument("--host-pages", type=int, help="pages in the host's memory to swap to (default: from memory)")
     parser.add_argument("--embeds", type=int, help="embed slots (default: from memory)")
     parser.add_argument("--token-slots", type=int, default=WorkerConfig.token_slots)
     parser.add_argument("--page-size", type=int, default=WorkerConfig.page_size, help="tokens in a page, 8 to 32")

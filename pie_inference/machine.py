@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 import torch
 
@@ -33,4 +35,27 @@ def free_bytes(device: torch.device) -> int:
     """Memory of the device that nobody uses."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    return min(_available_bytes(), _allowed_bytes())
+
+
+def _available_bytes() -> int:
+    """What the system could give, cached files that it would drop for it included."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+
+
+def _allowed_bytes(group: Path = Path("/sys/fs/cgroup")) -> int:
+    """What the container's limit leaves; cached files do not count against it."""
+    try:
+        limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
+        cached = next(
+            int(line.split()[1])
+            for line in (group / "memory.stat").read_text().splitlines()
+            if line.startswith("inactive_file ")
+        )
+    except (OSError, ValueError, StopIteration):  # "max" is no number: there is no limit
+        return sys.maxsize
+    return max(0, limit - used + cached)

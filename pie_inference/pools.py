@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from .config import WorkerConfig
+from .kv_cache.copy_lane import make_lane
+from .kv_cache.host_pool import HostPages
 from .kv_cache.pool import KvCache, KvShape, lazy_zeros
 from .machine import free_bytes
 from .models.config import ModelConfig
@@ -15,6 +17,10 @@ MAX_PAGES = 65536
 MAX_EMBEDS = 65536
 MAX_EMBED_BYTES = 1 << 30
 MAX_CPU_CACHE_BYTES = 4 << 30
+MAX_HOST_BYTES = 4 << 30
+MAX_SWAP_PAGES = 256
+MAX_SWAP_BYTES = 64 << 20  # some 3 ms of a PCIe bus
+HOST_MEMORY_SHARE = 0.1
 MEMORY_SHARE = {"cpu": 0.25, "cuda": 0.8}  # of the memory that is free once the model is loaded
 
 
@@ -34,3 +40,15 @@ def make_embeds(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, de
     """[num_embeds, hidden_size]"""
     fitting = max(1, MAX_EMBED_BYTES // (model.hidden_size * dtype.itemsize))
     return lazy_zeros((config.embeds or min(MAX_EMBEDS, fitting), model.hidden_size), dtype, device)
+
+
+def make_host_pages(config: WorkerConfig, cache: KvCache, ranks: Ranks) -> HostPages:
+    """Pages on the host for this rank; ranks share the host's memory."""
+    num_pages = config.host_pages if config.host_pages is not None else _fitting_host_pages(cache, ranks)
+    fitting = max(1, MAX_SWAP_BYTES // cache.shape.page_bytes)
+    return HostPages(cache, num_pages, min(num_pages, fitting, MAX_SWAP_PAGES), make_lane(cache.device))
+
+
+def _fitting_host_pages(cache: KvCache, ranks: Ranks) -> int:
+    fitting = min(free_bytes(torch.device("cpu")) * HOST_MEMORY_SHARE, MAX_HOST_BYTES)
+    return min(MAX_PAGES, int(fitting // (ranks.size * cache.shape.page_bytes)))

@@ -14,14 +14,18 @@ from .cpu_kernels.library import find_library
 from .cuda_graphs import make_executor
 from .errors import CheckpointError
 from .executor import Executor
+from .kv_cache.host_pool import HostPages
 from .kv_cache.pool import KvCache
-from .machine import choose_device, choose_dtype
+from .machine import choose_device, choose_dtype, free_bytes
+from .memory import check_fit
 from .models.config import ModelConfig
 from .models.interface import Model
 from .models.registry import build_model, read_architecture
 from .ops.choose import choose_ops
-from .pools import make_cache, make_embeds
+from .pools import make_cache, make_embeds, make_host_pages
+from .progress import LoadProgress
 from .protocol import ModelDescription
+from .quantization.choose import choose_quantizer
 from .ranks import SingleRank, share
 from .tokenizer_files import TokenizerFiles, read_tokenizer_files
 from .weights import WeightLoader
@@ -36,6 +40,7 @@ class ServedModel:
 
     model: Model
     cache: KvCache
+    host_pages: HostPages
     executor: Executor
     embeds: Tensor  # [num_embeds, hidden_size]: an input embedding, or an output after the last norm
     tokens: Tensor  # int64 [num_token_slots]
@@ -58,18 +63,25 @@ def load(config: WorkerConfig) -> ServedModel:
     dtype = choose_dtype(config.dtype, device, checkpoint)
     ranks = SingleRank()
     library = find_library(config.kernels, config.cache_dir or default_cache_dir(), device)
-    weights = WeightLoader(checkpoint, choose_ops(device, dtype, library), dtype, device, ranks)
+    check_fit(checkpoint, dtype, config.quantization, free_bytes(device), ranks.size)
+    progress = LoadProgress(checkpoint.num_bytes())
+    quantizer = choose_quantizer(config.quantization, device, dtype)
+    ops = choose_ops(device, dtype, library)
+    weights = WeightLoader(checkpoint, ops, dtype, device, ranks, quantizer, progress)
     model = build_model(model_config, weights)
+    progress.finish()
     cache = make_cache(config, model_config, dtype, device, ranks)
+    host_pages = make_host_pages(config, cache, ranks)
     embeds = make_embeds(config, model_config, dtype, device)
     wanted = Wanted(cache, share(ranks, model_config.num_heads, "attention heads"), model_config.attention)
     return ServedModel(
         model=model,
         cache=cache,
+        host_pages=host_pages,
         executor=make_executor(config.cuda_graphs, model, choose_attention(config.attention, wanted), embeds),
         embeds=embeds,
         tokens=torch.zeros(config.token_slots, dtype=torch.int64, device=device),
-        description=_describe(config, model_config, tokenizer, weights, cache, len(embeds)),
+        description=_describe(config, model_config, tokenizer, weights, host_pages, len(embeds)),
     )
 
 
@@ -78,9 +90,10 @@ def _describe(
     model: ModelConfig,
     tokenizer: TokenizerFiles,
     weights: WeightLoader,
-    cache: KvCache,
+    host_pages: HostPages,
     num_embeds: int,
 ) -> ModelDescription:
+    cache = host_pages.cache
     return ModelDescription(
         name=config.name,
         architecture=model.architecture,
@@ -92,11 +105,13 @@ def _describe(
         max_context=model.max_context,
         page_size=config.page_size,
         num_pages=cache.num_pages,
+        num_host_pages=host_pages.num_pages,
         num_embeds=num_embeds,
         num_token_slots=config.token_slots,
         max_batch_tokens=config.max_batch_tokens,
         max_batch_rows=config.max_batch_rows,
         max_dist=min(model.vocab_size, MAX_DIST),
+        max_swap_pages=host_pages.max_swap_pages,
         stop_tokens=tokenizer.stop_tokens,
         tokenizer=tokenizer.tokenizer,
         tokenizer_config=tokenizer.config,

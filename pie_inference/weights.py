@@ -10,7 +10,11 @@ import torch
 from torch import Tensor
 
 from .checkpoint import Checkpoint
+from .errors import CheckpointError
 from .ops.interface import Linear, Ops
+from .progress import LoadProgress
+from .quantization.choose import Quantizer
+from .quantization.names import FORMATS, Format
 from .ranks import Ranks, share
 
 Split = Literal["outputs", "inputs"]
@@ -34,7 +38,14 @@ class WeightLoader:
     to use them. Of what is split over ranks, only this rank's share."""
 
     def __init__(
-        self, checkpoint: Checkpoint, ops: Ops, dtype: torch.dtype, device: torch.device, ranks: Ranks
+        self,
+        checkpoint: Checkpoint,
+        ops: Ops,
+        dtype: torch.dtype,
+        device: torch.device,
+        ranks: Ranks,
+        quantizer: Quantizer | None = None,
+        progress: LoadProgress | None = None,
     ) -> None:
         self.ops = ops
         self.dtype = dtype
@@ -42,31 +53,64 @@ class WeightLoader:
         self.ranks = ranks
         self.bytes_loaded = 0
         self._checkpoint = checkpoint
+        self._quantizer = quantizer
+        self._progress = progress
+        self._resident: dict[str, Tensor] = {}
 
     def tensor(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """One tensor, whole, in the model's dtype unless another is named. Raises CheckpointError."""
-        tensor = self._checkpoint.read(name, shape).to(self.device, dtype or self.dtype)
-        self.bytes_loaded += tensor.nbytes
+        stored = self._checkpoint.read(name, shape)
+        tensor = stored.to(self.device, dtype or self.dtype)
+        if tensor.dtype == self.dtype:
+            self._resident[name] = tensor
+        self._count(stored, tensor.nbytes)
         return tensor
 
-    def linear(self, blocks: Sequence[Block], ins: int, *, bias: bool = False, split: Split | None = None) -> Linear:
+    def linear(
+        self,
+        blocks: Sequence[Block],
+        ins: int,
+        *,
+        bias: bool = False,
+        split: Split | None = None,
+        exact: bool = False,
+    ) -> Linear:
         """The layer of `blocks` with `ins` input features, their outputs side by side: one large product beats several.
 
         split "outputs": each rank has its share of every block's rows. "inputs": its share of the columns, and the
-        ranks' results are added. Raises CheckpointError.
+        ranks' results are added. exact: never quantized, as output heads and routers should be. Raises CheckpointError.
         """
         parts = [self._weight(block, ins, split) for block in blocks]
         own_bias = bias and not (split == "inputs" and self.ranks.rank)
-        multiply = self.ops.linear(parts, torch.cat([self._bias(b, split) for b in blocks]) if own_bias else None)
-        self.bytes_loaded += sum(part.numel() for part in parts) * self.dtype.itemsize
+        whole_bias = torch.cat([self._bias(block, split) for block in blocks]) if own_bias else None
+        multiply = self._make(blocks[0].name, parts, whole_bias, exact)
         if split != "inputs" or self.ranks.size == 1:
             return multiply
         return lambda rows: self.ranks.sum_(multiply(rows))
 
+    def _make(self, name: str, parts: Sequence[Tensor], bias: Tensor | None, exact: bool) -> Linear:
+        rows, columns = sum(len(part) for part in parts), parts[0].shape[1]
+        if self._quantizer is None or exact:
+            made, nbytes = self.ops.linear(parts, bias), rows * columns * self.dtype.itemsize
+        else:
+            format = self._quantizer.format
+            _check_groups(format, name, columns)
+            made, nbytes = self._quantizer.linear(parts, bias), format.nbytes(rows, columns, self.dtype.itemsize)
+        for part in parts:
+            self._count(part, 0)
+        self.bytes_loaded += nbytes
+        return made
+
+    def _count(self, stored: Tensor, nbytes: int) -> None:
+        self.bytes_loaded += nbytes
+        if self._progress is not None:
+            self._progress.advance(stored.nbytes)
+
     def _weight(self, block: Block, ins: int, split: Split | None) -> Tensor:
-        """As it is stored, memory-mapped."""
-        whole = self._checkpoint.read(f"{block.name}.weight", (block.total or block.rows, ins))
-        rows = whole.narrow(0, block.first, block.rows)
+        """As it is stored, memory-mapped; or as it is in use already, where the output head is the embedding table."""
+        name, shape = f"{block.name}.weight", (block.total or block.rows, ins)
+        whole = self._resident.get(name)
+        rows = (self._checkpoint.read(name, shape) if whole is None else whole).narrow(0, block.first, block.rows)
         return rows if split is None else self._share(rows, 0 if split == "outputs" else 1, block.name)
 
     def _bias(self, block: Block, split: Split | None) -> Tensor:
@@ -77,3 +121,12 @@ class WeightLoader:
     def _share(self, tensor: Tensor, dim: int, name: str) -> Tensor:
         count = share(self.ranks, tensor.shape[dim], f"features of {name}")
         return tensor.narrow(dim, self.ranks.rank * count, count)
+
+
+def _check_groups(format: Format, name: str, columns: int) -> None:
+    if not format.divides(columns):
+        fitting = [each.name for each in FORMATS.values() if each.divides(columns)]
+        raise CheckpointError(
+            f"--quantization {format.name}: {name} has {columns} input features on each rank, which is no multiple of "
+            f"{format.group}; choose {' or '.join(fitting)}"
+        )

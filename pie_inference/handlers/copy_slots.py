@@ -7,4 +7,4 @@ from ..served_model import ServedModel
 
 
 def copy_slots(served: ServedModel, batch: CopySlots) -> None:
-    served.cache.copy(served.cache.locate(batch.source), served.cache.locate(batch.target))
+    served.cache.copy(batch.source, batch.target)

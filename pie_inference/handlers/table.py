@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..protocol import CopySlots, EmbedText, Forward, NextDist, Sample, ScoreTokens
+from ..protocol import CopySlots, EmbedText, Forward, NextDist, Sample, ScoreTokens, SwapIn, SwapOut
 from ..served_model import ServedModel
 from ..waves import Outcome
 from .copy_slots import copy_slots
@@ -14,10 +14,13 @@ from .forward import forward
 from .next_dist import next_dist
 from .sample import sample
 from .score_tokens import score_tokens
+from .swap import swap_in, swap_out
 
 Handler = Callable[[ServedModel, Any], Outcome]
 
 HANDLERS: Mapping[type, Handler] = {
+    SwapOut: swap_out,
+    SwapIn: swap_in,
     CopySlots: copy_slots,
     EmbedText: embed_text,
     Forward: forward,

@@ -9,13 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..errors import BatchError
 from ..protocol import Array
 from ..tensors import index_tensor, upload
+from .page_copies import split_copies
 
 
 def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Zeros; on a CPU, memory is taken only when it is first written (torch.zeros writes it at once)."""
-    if device.type != "cpu":
+    if device.type != "cpu" or 0 in shape:
         return torch.zeros(shape, dtype=dtype, device=device)
     return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
 
@@ -110,8 +112,35 @@ class KvCache:
         """Keys and values of pages [S, P] as one tensor; viewed as [2, S * num_kv_heads, P * page_size, head_dim]."""
         return self._pieces[layer].index_select(0, piece_index)
 
-    def copy(self, source: Slots, target: Slots) -> None:
-        """Copies slots in all layers; all sources are read before targets are written."""
-        for layer in self._slots:
-            layer[target.pages, target.offsets] = layer[source.pages, source.offsets]
-        self.positions[target.numbers] = self.positions[source.numbers]
+    def copy(self, source: Array, target: Array) -> None:
+        """Copies slots in all layers; all sources are read before targets are written. Raises BatchError."""
+        self._check_copy(source, target)
+        whole, rest = split_copies(source, target, self.shape.page_size)
+        source_pages, target_pages = (
+            upload(torch.from_numpy(pages), self.device) for pages in (whole.source, whole.target)
+        )
+        source_slots, target_slots = self.locate(rest.source), self.locate(rest.target)
+        for layer in range(self.shape.num_layers):
+            pages, slots = self.read_pages(layer, source_pages), self.read(layer, source_slots)
+            self.write_pages(layer, target_pages, pages)
+            self.write(layer, target_slots, slots)
+        self.positions[target] = self.positions[source]
+
+    def _check_copy(self, source: Array, target: Array) -> None:
+        if len(source) != len(target):
+            raise BatchError(f"{len(source)} slots cannot be copied to {len(target)}")
+        for slots in (source, target):
+            index_tensor(slots, self.num_pages * self.shape.page_size, "KV slot")
+
+    @property
+    def page_positions(self) -> Array:
+        """`positions` as [num_pages, page_size]; writing to it writes there."""
+        return self.positions.reshape(self.num_pages, self.shape.page_size)
+
+    def read_pages(self, layer: int, pages: Tensor) -> Tensor:
+        """[P, 2 * num_kv_heads, page_size, head_dim] of pages int64 [P], new memory."""
+        return self._pages[layer].index_select(0, pages)
+
+    def write_pages(self, layer: int, pages: Tensor, key_value: Tensor) -> None:
+        """Writes what `read_pages` gives."""
+        self._pages[layer].index_copy_(0, pages, key_value)

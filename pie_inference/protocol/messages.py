@@ -1,9 +1,12 @@
 """Messages between the control layer and a worker (paper, sections 5.2, 5.3 and 6.2).
 
 A *wave* is one message: batches of commands, at most one of each kind, in the order in which the worker runs them.
-Waves run in the order in which they are sent. The worker knows slot numbers only: the KV pool is a flat array of
-`num_pages * page_size` slots, the embed pool an array of `num_embeds` vectors, the token slots an array of integers
-that `Sample` writes and `EmbedText` may read before the control layer has seen the value. Who owns what is decided
+Waves run in the order in which they are sent. Within a wave the control layer puts SwapOut first, for it frees pages
+that the rest may fill, then SwapIn, CopySlots, EmbedText, Forward, and last what reads outputs.
+
+The worker knows slot numbers only: the KV pool is a flat array of `num_pages * page_size` slots, the host pool an array
+of `num_host_pages` pages, the embed pool an array of `num_embeds` vectors, the token slots an array of integers that
+`Sample` writes and `EmbedText` may read before the control layer has seen the value. Who owns what is decided
 elsewhere.
 
 Arrays are numpy arrays; N is the number of commands of a batch, T the number of its input tokens.
@@ -16,7 +19,7 @@ from typing import Any
 import msgspec
 from numpy.typing import NDArray
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Raised by every change of this file that an older peer would misread; checked when a worker connects."""
 
 Array = NDArray[Any]
@@ -28,6 +31,20 @@ class Message(msgspec.Struct, frozen=True, tag=True, eq=False):
 
 
 # ---- batches: what a wave consists of ------------------------------------------------------------------------------
+
+
+class SwapOut(Message, frozen=True):
+    """Copies whole pages to the host's memory; M is at most `max_swap_pages`. Later batches may overwrite the pages."""
+
+    pages: Array  # int32 [M]
+    host_pages: Array  # int32 [M], no host page twice
+
+
+class SwapIn(Message, frozen=True):
+    """Copies whole pages back; M is at most `max_swap_pages`. Later batches may overwrite the host pages."""
+
+    host_pages: Array  # int32 [M]
+    pages: Array  # int32 [M], no page twice
 
 
 class CopySlots(Message, frozen=True):
@@ -104,7 +121,7 @@ class ScoreTokens(Message, frozen=True):
     tokens: Array  # int32 [indptr[N]]
 
 
-Batch = CopySlots | EmbedText | Forward | Sample | NextDist | ScoreTokens
+Batch = SwapOut | SwapIn | CopySlots | EmbedText | Forward | Sample | NextDist | ScoreTokens
 
 
 # ---- control layer to worker ----------------------------------------------------------------------------------------
@@ -147,11 +164,13 @@ class ModelDescription(Message, frozen=True):
     max_context: int
     page_size: int
     num_pages: int
+    num_host_pages: int
     num_embeds: int
     num_token_slots: int
     max_batch_tokens: int  # input tokens in one Forward
     max_batch_rows: int  # commands in one Sample, NextDist or ScoreTokens
     max_dist: int  # largest k of NextDist
+    max_swap_pages: int  # pages in one SwapOut or SwapIn
     stop_tokens: tuple[int, ...]
     tokenizer: bytes  # tokenizer.json
     tokenizer_config: dict[str, object]  # chat_template, bos_token, eos_token, ... as in tokenizer_config.json

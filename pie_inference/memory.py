@@ -1,0 +1,83 @@
+"""How much memory a checkpoint will take here, told from its headers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from .checkpoint import Checkpoint, StoredTensor
+from .errors import ConfigError
+from .quantization.names import FORMATS, Format
+
+KEPT_EXACT = (
+    "embed_tokens.weight",
+    "lm_head.weight",
+    "mlp.gate.weight",
+    "block_sparse_moe.gate.weight",
+    "router.weight",
+)
+"""Ends of the names of matrices that are never quantized: embeddings, output heads, routers."""
+
+HEADROOM = 1 << 29
+"""Memory that a worker needs beside weights: its code, intermediate results, a small KV cache."""
+
+GB = 1e9
+
+
+@dataclass(frozen=True)
+class WeightSize:
+    """Memory of all weights in one form."""
+
+    dtype: str  # float32 or bfloat16
+    quantization: str  # none, or one of FORMATS
+    nbytes: int
+
+
+def weight_bytes(tensors: Iterable[StoredTensor], dtype: torch.dtype, quantization: str) -> int:
+    """Memory that these weights take when they serve; quantization "none" or one of FORMATS."""
+    format = FORMATS.get(quantization)
+    return sum(_tensor_bytes(tensor, dtype.itemsize, format) for tensor in tensors)
+
+
+def _tensor_bytes(tensor: StoredTensor, itemsize: int, format: Format | None) -> int:
+    if format is None or not _is_quantized(tensor) or not format.divides(tensor.shape[-1]):
+        return tensor.numel * itemsize
+    return format.nbytes(tensor.numel // tensor.shape[-1], tensor.shape[-1], itemsize)
+
+
+def _is_quantized(tensor: StoredTensor) -> bool:
+    return len(tensor.shape) > 1 and not tensor.name.endswith(KEPT_EXACT)
+
+
+def sizes(checkpoint: Checkpoint) -> tuple[WeightSize, ...]:
+    """The forms in which the weights could be served, the largest first."""
+    tensors = tuple(checkpoint.tensors())
+    plain = [(torch.float32, "none"), (torch.bfloat16, "none")]
+    forms = [*plain, *((torch.bfloat16, name) for name in FORMATS)]
+    found = [WeightSize(str(dtype)[6:], name, weight_bytes(tensors, dtype, name)) for dtype, name in forms]
+    return tuple(sorted(found, key=lambda size: -size.nbytes))
+
+
+def check_fit(checkpoint: Checkpoint, dtype: torch.dtype, quantization: str, free: int, ranks: int = 1) -> None:
+    """Raises ConfigError where the weights of one of so many ranks exceed `free` bytes, telling what would fit."""
+    needed = weight_bytes(checkpoint.tensors(), dtype, quantization) // ranks + HEADROOM
+    if needed <= free:
+        return
+    form = str(dtype)[6:] if quantization == "none" else quantization
+    raise ConfigError(
+        f"{checkpoint.folder}: the weights need {needed / GB:.1f} GB of memory in {form}, "
+        f"and {free / GB:.1f} GB are free; {_advice(checkpoint, free * ranks)}"
+    )
+
+
+def _advice(checkpoint: Checkpoint, free: int) -> str:
+    fitting = [size for size in sizes(checkpoint) if size.nbytes + HEADROOM <= free]
+    if not fitting:
+        return "no form of them would fit"
+    return "these would fit: " + ", ".join(f"{_option(size)} ({size.nbytes / GB:.1f} GB)" for size in fitting)
+
+
+def _option(size: WeightSize) -> str:
+    return f"--dtype {size.dtype}" if size.quantization == "none" else f"--quantization {size.quantization}"

@@ -1,0 +1,51 @@
+"""Tells on stderr how far loading has come: silent when it is quick, one line that is rewritten when it is not.
+
+The line ends in a carriage return, so a terminal overwrites it; a control process that reads it decides how to show it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TextIO
+
+PATIENCE_SECONDS = 1.0
+INTERVAL_SECONDS = 0.25
+GB = 1e9
+
+
+class LoadProgress:
+    """Bytes of weights loaded so far, of `total`."""
+
+    def __init__(self, total: int, stream: TextIO | None = None) -> None:
+        self._total = total
+        self._stream = stream or sys.stderr
+        self._done = 0
+        self._started = time.monotonic()
+        self._next = self._started + PATIENCE_SECONDS
+        self._shown = False
+
+    def advance(self, nbytes: int) -> None:
+        """So many bytes more are where they are needed."""
+        self._done += nbytes
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + INTERVAL_SECONDS
+            self._shown = True
+            share = min(1.0, self._done / max(self._total, 1))
+            left = f"loading weights: {share:4.0%}, {self._done / GB:.1f} of {self._total / GB:.1f} GB"
+            self._write(f"{left}, {self._rate(now):.1f} GB/s\r")
+
+    def finish(self) -> None:
+        """Ends the line, if there is one."""
+        if self._shown:
+            now = time.monotonic()
+            seconds = now - self._started
+            self._write(f"loaded weights: {self._done / GB:.1f} GB in {seconds:.1f} s, {self._rate(now):.1f} GB/s\n")
+
+    def _rate(self, now: float) -> float:
+        return self._done / GB / max(now - self._started, 1e-9)
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()

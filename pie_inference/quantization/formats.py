@@ -1,0 +1,105 @@
+"""From weights to their quantized form and back, on any device.
+
+int8: symmetric, one scale for each output feature. fp8: e4m3 with one scale for each output feature. int4: for each
+group of input features a scale and a zero point, weight = (value - 8) * scale + zero with values 0 to 15, which is the
+form of torch's own int4 products. Scales are rounded to the model's dtype before values are chosen, so that every
+implementation multiplies by the same weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .names import Format
+
+CHUNK_BYTES = 64 << 20
+"""Weights are quantized in pieces of about this size in float32, so that little more than the result is in memory."""
+
+INT8_MAX = 127
+INT4_MAX = 15
+INT4_MIDDLE = 8
+FP8_MAX = 448.0
+SMALLEST_SCALE = 1e-8
+
+
+@dataclass(frozen=True)
+class QuantizedWeight:
+    """A weight [N, K] with G scales for each of its rows."""
+
+    format: Format
+    values: Tensor  # int8 or float8_e4m3fn [N, K]; of int4, uint8 [N, K / 2], even input features in the low half
+    scales: Tensor  # [N, G] in the model's dtype
+    zeros: Tensor | None  # [N, G]; None: 0
+
+    @property
+    def rows(self) -> int:
+        return len(self.values)
+
+    @property
+    def columns(self) -> int:
+        return self.values.shape[1] * (2 if self.format.kind == "int4" else 1)
+
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes + self.scales.nbytes + (0 if self.zeros is None else self.zeros.nbytes)
+
+    def dequantize(self, dtype: torch.dtype) -> Tensor:
+        """The weight [N, K] that it stands for, rounded to `dtype`."""
+        if self.zeros is None:
+            return self.values.to(dtype) * self.scales.to(dtype)
+        grouped = (unpack_int4(self.values).to(dtype) - INT4_MIDDLE).view(self.rows, -1, self.columns // self._groups)
+        return (grouped * self.scales.to(dtype)[..., None] + self.zeros.to(dtype)[..., None]).view(self.rows, -1)
+
+    @property
+    def _groups(self) -> int:
+        return self.scales.shape[1]
+
+
+def quantize(parts: Sequence[Tensor], format: Format, dtype: torch.dtype, device: torch.device) -> QuantizedWeight:
+    """Weights [N_i, K] of any floating-point dtype, stacked; scales in `dtype`. K must be a multiple of the group."""
+    pieces = [
+        _quantize(chunk.to(device, torch.float32), format, dtype)
+        for part in parts
+        for chunk in torch.split(part, _rows(part))
+    ]
+    values, scales, zeros = zip(*pieces, strict=True)
+    return QuantizedWeight(format, torch.cat(values), torch.cat(scales), None if zeros[0] is None else torch.cat(zeros))
+
+
+def _rows(part: Tensor) -> int:
+    return max(1, CHUNK_BYTES // (4 * part.shape[1]))
+
+
+def _quantize(weight: Tensor, format: Format, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None]:
+    if format.kind == "int4":
+        assert format.group is not None
+        return _quantize_int4(weight, format.group, dtype)
+    largest = FP8_MAX if format.kind == "fp8" else INT8_MAX
+    scales = (weight.abs().amax(1, keepdim=True) / largest).clamp_(min=SMALLEST_SCALE).to(dtype)
+    scaled = weight / scales.float()
+    if format.kind == "fp8":
+        return scaled.clamp_(-FP8_MAX, FP8_MAX).to(torch.float8_e4m3fn), scales, None
+    return scaled.round_().clamp_(-INT8_MAX, INT8_MAX).to(torch.int8), scales, None
+
+
+def _quantize_int4(weight: Tensor, group: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    grouped = weight.view(len(weight), -1, group)
+    lowest, highest = grouped.amin(-1), grouped.amax(-1)
+    scales = ((highest - lowest) / INT4_MAX).clamp_(min=SMALLEST_SCALE).to(dtype)
+    zeros = (lowest + scales.float() * INT4_MIDDLE).to(dtype)
+    values = ((grouped - zeros.float()[..., None]) / scales.float()[..., None]).round_().add_(INT4_MIDDLE)
+    return pack_int4(values.clamp_(0, INT4_MAX).to(torch.uint8).view(len(weight), -1)), scales, zeros
+
+
+def pack_int4(values: Tensor) -> Tensor:
+    """uint8 [N, K] of 0 to 15 to [N, K / 2]."""
+    return values[:, 0::2] | (values[:, 1::2] << 4)
+
+
+def unpack_int4(packed: Tensor) -> Tensor:
+    """uint8 [N, K / 2] to [N, K] of 0 to 15."""
+    return torch.stack((packed & 15, packed >> 4), -1).view(len(packed), -1)

@@ -1,0 +1,45 @@
+"""The formats' names and sizes. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["int8", "int4", "fp8"]
+
+SCALE_BYTES = 2
+"""Of a scale in bfloat16; float32 models have twice that."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """How the weights of a linear layer are stored."""
+
+    name: str
+    kind: Kind
+    group: int | None = None  # input features that share a scale; None: all of a row
+
+    def nbytes(self, rows: int, columns: int, scale_bytes: int = SCALE_BYTES) -> int:
+        """Memory of a weight [rows, columns]."""
+        if self.kind == "int4":
+            assert self.group is not None
+            return rows * columns // 2 + 2 * scale_bytes * rows * (columns // self.group)
+        return rows * columns + scale_bytes * rows
+
+    def divides(self, columns: int) -> bool:
+        """Whether a row of so many input features can be cut into groups."""
+        return self.group is None or columns % self.group == 0
+
+
+FORMATS: Mapping[str, Format] = {
+    each.name: each
+    for each in (
+        Format("int8", "int8"),
+        Format("int4", "int4", 128),
+        Format("int4-64", "int4", 64),
+        Format("int4-32", "int4", 32),
+        Format("fp8", "fp8"),
+    )
+}
+"""What `--quantization` may name beside "none"."""
