@@ -1,10 +1,11 @@
-"""The model random-160m: a Llama with random weights, made once and kept in the user's cache."""
+"""Llamas with random weights, made once and kept in the user's cache."""
 
 from __future__ import annotations
 
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,41 +16,73 @@ from pie_control.inference_client import byte_tokenizer
 from tests.checkpoints import make_checkpoint
 
 NAME = "random-160m"
-VOCAB_SIZE = 32000
+LLAMA_1B = "random-1b"
+TINY = "random-tiny"
+SHAPES: Mapping[str, Mapping[str, Any]] = {
+    NAME: {
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_layers": 12,
+        "num_heads": 12,
+        "num_kv_heads": 4,
+        "vocab_size": 32000,
+        "max_context": 2048,
+    },
+    LLAMA_1B: {
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_layers": 16,
+        "num_heads": 32,
+        "num_kv_heads": 8,
+        "vocab_size": 128256,
+        "max_context": 4096,
+        "tie_embeddings": True,
+    },
+    TINY: {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_layers": 2,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "vocab_size": 512,
+        "max_context": 512,
+        "tie_embeddings": True,
+    },
+}
+"""random-1b has the shape of Llama-3.2-1B (1.24 billion parameters), random-160m 153 million parameters."""
 VERSION = 1
-"""Raised with every change of this file, so that an older checkpoint is made anew."""
+"""Raised with every change of a checkpoint's content, so that an older one is made anew."""
+
+
+def random_model(name: str) -> Path:
+    """The folder of a checkpoint in bfloat16 with a shape of `SHAPES`."""
+    folder = cache_folder() / f"{name}-v{VERSION}"
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished:
+            os.replace(_make(Path(unfinished) / name, SHAPES[name]), folder)
+    return folder
+
+
+def cache_folder() -> Path:
+    """Where benchmarks keep what takes long to make."""
+    return Path(ServerConfig().resolved().cache_dir) / "benchmarks"
 
 
 def random_160m() -> Path:
-    """Its folder: 153 million parameters in bfloat16, 12 layers, 12 heads of which 4 have keys and values."""
-    cache = Path(ServerConfig().resolved().cache_dir) / "benchmarks"
-    folder = cache / f"{NAME}-v{VERSION}"
-    if not folder.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as unfinished:
-            os.replace(_make(Path(unfinished) / NAME), folder)
+    """The model of `tpot`."""
+    return random_model(NAME)
+
+
+def _make(folder: Path, shape: Mapping[str, Any]) -> Path:
+    make_checkpoint(folder, dtype=torch.bfloat16, **shape)
+    (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(shape["vocab_size"])))
     return folder
 
 
-def _make(folder: Path) -> Path:
-    make_checkpoint(
-        folder,
-        hidden_size=768,
-        intermediate_size=3072,
-        num_layers=12,
-        num_heads=12,
-        num_kv_heads=4,
-        vocab_size=VOCAB_SIZE,
-        max_context=2048,
-        dtype=torch.bfloat16,
-    )
-    (folder / "tokenizer.json").write_text(json.dumps(_tokenizer()))
-    return folder
-
-
-def _tokenizer() -> dict[str, Any]:
+def _tokenizer(vocab_size: int) -> dict[str, Any]:
     """Bytes, special tokens, and a word for every other id, so that a token gives text as in a trained model."""
     tokenizer: dict[str, Any] = json.loads(byte_tokenizer.tokenizer_json())
-    words = {f"Ġword{number}": number for number in range(byte_tokenizer.VOCAB_SIZE, VOCAB_SIZE)}
+    words = {f"Ġword{number}": number for number in range(byte_tokenizer.VOCAB_SIZE, vocab_size)}
     tokenizer["model"]["vocab"] |= words
     return tokenizer

@@ -40,15 +40,18 @@ def cache_folder() -> Iterator[Path]:
 
 
 @contextlib.asynccontextmanager
-async def serving(**settings: object) -> AsyncIterator[Server]:
-    """`pie serve` on a free port with these settings (`max_inferlets=2000`); RuntimeError with its last words."""
+async def serving(*, root: Path = ROOT, **settings: object) -> AsyncIterator[Server]:
+    """`pie serve` on a free port with these settings (`max_inferlets=2000`); RuntimeError with its last words.
+
+    `root`: a folder with the packages to serve with, if not this one (a checkout of another commit).
+    """
     with cache_folder() as cache, tempfile.TemporaryFile() as errors:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "pie_control.cli", "serve"),
             *_options({"port": 0, "cache_dir": cache, **settings}),
             stdout=asyncio.subprocess.PIPE,
             stderr=errors.fileno(),
-            cwd=ROOT,
+            cwd=root,  # `python -m` looks there first
             env={name: value for name, value in os.environ.items() if not name.startswith("PIE_")},
         )
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import importlib.util
 import json
 import math
 import platform
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkpoints import make_checkpoint
+from safetensors import safe_open
 
 ROOT = Path(__file__).parent.parent
 
@@ -20,6 +23,20 @@ PLANS: dict[str, dict[str, Any]] = {
     "tpot": {"models": ("demo",), "concurrent": (2,), "prompt": 64, "tokens": 6, "rounds": 1},
     "idle": {"inferlets": (2, 4)},
     "scheduler": {"inferlets": (1, 3), "steps": 3},
+    "cpu_model": {
+        "model": "random-tiny",
+        "concurrent": (1, 2),
+        "prompt": 32,
+        "tokens": 6,
+        "single_tokens": 6,
+        "long_prompt": 100,
+        "demo_concurrent": 2,
+        "demo_prompt": 16,
+        "rounds": 1,
+        "read_bytes": 1 << 22,
+        "pages": 128,
+        "baseline": ROOT,
+    },
 }
 
 COLUMNS = {
@@ -28,6 +45,7 @@ COLUMNS = {
     "tpot": {"model", "concurrent", "closed_loop_ms", "pie_ms", "overhead", "same_tokens"},
     "idle": {"guest", "inferlets", "mb_each"},
     "scheduler": {"inferlets", "us_each"},
+    "cpu_model": {"part", "measure", "unit", "concurrent", "ours", "against", "theirs", "ratio"},
 }
 
 
@@ -101,6 +119,54 @@ def test_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = run("scheduler", tmp_path, monkeypatch)
     check("scheduler", written)
     assert [row["inferlets"] for row in written["rows"]] == [1, 3]
+
+
+def test_cpu_model_measures_the_machine_pie_and_its_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = run("cpu_model", tmp_path, monkeypatch)
+    check("cpu_model", written)
+    rows = written["rows"]
+    parts = ["machine", "decode", "prefill", "transformers", "llama.cpp", "demo"]
+    assert list(dict.fromkeys(row["part"] for row in rows)) == parts
+    for row in rows:
+        assert row["ratio"] is None or row["ratio"] == pytest.approx(speed_ratio(row), rel=0.01)
+    assert all(row["ours"] > 0 for row in rows if row["part"] != "llama.cpp" or llama_cpp_is_here())
+    assert "first token the same in 2 of 2" in next(row["note"] for row in rows if row["part"] == "transformers")
+
+
+def speed_ratio(row: dict[str, Any]) -> float:
+    """How many times as fast ours is."""
+    less_is_more = row["unit"] == "ms"
+    return float(row["theirs"] / row["ours"] if less_is_more else row["ours"] / row["theirs"])
+
+
+def llama_cpp_is_here() -> bool:
+    return bool(importlib.util.find_spec("llama_cpp") and importlib.util.find_spec("gguf"))
+
+
+def test_cpu_model_says_which_peer_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("benchmarks.cpu_model")
+    monkeypatch.setitem(module.PEERS, "llama.cpp", "not_installed")
+    plan = module.Plan(**PLANS["cpu_model"], parts=("llama.cpp",))
+    row = asyncio.run(module.run(plan))[-1]
+    assert (row.part, row.ours, row.ratio) == ("llama.cpp", None, None)
+    assert "not installed" in row.note
+
+
+def test_cpu_model_refuses_parts_that_are_none() -> None:
+    main = importlib.import_module("benchmarks.__main__").main
+    with pytest.raises(SystemExit, match="there is no part decoding; there are decode, prefill"):
+        main(["cpu_model", "--quick", "--parts", "decoding"])
+    with pytest.raises(SystemExit):
+        main(["idle", "--parts", "decode"])
+
+
+def test_costs_count_every_weight_once(tmp_path: Path) -> None:
+    costs = importlib.import_module("benchmarks.costs").llama_costs(make_checkpoint(tmp_path, tie_embeddings=True))
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
+        shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118
+    assert costs.layer_weights + costs.head_weights == sum(math.prod(shape) for shape in shapes if len(shape) == 2)
+    one, two = (costs.step_bytes(sequences, 10) for sequences in (1, 2))
+    assert two - one == 10 * 2 * 2 * 2 * 16 * 2  # tokens, layers, keys and values, heads, their size, bytes
 
 
 def test_every_benchmark_has_both_forms() -> None:
