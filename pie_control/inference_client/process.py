@@ -7,8 +7,11 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+
+from .status_line import StatusLine
 
 TAIL_LINES = 30
 POLL_SECONDS = 0.2
@@ -33,6 +36,8 @@ class WorkerProcess:
         self._on_exit = on_exit
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._partial = b""
+        self._status = StatusLine(log)
+        self._heard = time.monotonic()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "pie_inference.worker", "--parent", str(os.getpid()), *arguments],
             stdin=subprocess.DEVNULL,
@@ -48,6 +53,11 @@ class WorkerProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def silent_seconds(self) -> float:
+        """Time since it started or last wrote something, as it does while it loads a large model."""
+        return time.monotonic() - self._heard
 
     def describe_end(self) -> str:
         """How the process ended and what it said last."""
@@ -89,17 +99,24 @@ class WorkerProcess:
             return
         try:
             while data := os.read(self._stderr, 65536):
+                self._heard = time.monotonic()
                 self._take_lines(data)
         except BlockingIOError:
             return
         self._loop.remove_reader(self._stderr)  # end of file
 
     def _take_lines(self, data: bytes) -> None:
-        *lines, self._partial = (self._partial + data).split(b"\n")
+        """Lines end in a newline; what ends in a carriage return is progress, which the next one replaces."""
+        *lines, rest = (self._partial + data).split(b"\n")
+        *progress, self._partial = rest.split(b"\r")
+        if lines:
+            self._status.clear()
         for line in lines:
-            text = line.decode(errors="replace")
+            text = line.rpartition(b"\r")[2].decode(errors="replace")
             self._tail.append(text)
             log.warning("worker %d: %s", self.pid, text)
+        if progress:
+            self._status.show(progress[-1].decode(errors="replace"))
 
 
 class _ExitWatch:

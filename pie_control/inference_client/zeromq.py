@@ -29,7 +29,7 @@ from .connection import Connection
 from .interface import ignore_loss, ignore_wave
 from .process import WorkerProcess
 
-START_SECONDS = 300.0  # a large checkpoint from a slow disk
+START_SECONDS = 300.0  # without a sign of life; a worker that loads a large model tells its progress
 LAST_WORDS_SECONDS = 0.3  # in which the message of a worker that has ended may still arrive
 SHUTDOWN_SECONDS = 1.0
 
@@ -68,7 +68,7 @@ class ZeroMQClient:
             if self._arguments:
                 self._process = WorkerProcess(["--endpoint", endpoint, *self._arguments], self._process_ended)
             self._connection.send(encode(Hello(PROTOCOL_VERSION)))
-            ready = await asyncio.wait_for(self._starting, self._start_seconds)
+            ready = await self._wait_until_ready(self._starting)
         except BaseException as error:
             await self._tear_down(0.0)
             if isinstance(error, TimeoutError):
@@ -79,6 +79,17 @@ class ZeroMQClient:
         self._starting = None
         self._serving = True
         return ready
+
+    async def _wait_until_ready(self, starting: asyncio.Future[Ready]) -> Ready:
+        """Raises TimeoutError once the worker has been silent for the time to start."""
+        patience = self._start_seconds
+        while True:
+            try:
+                return await asyncio.wait_for(asyncio.shield(starting), patience)
+            except TimeoutError:
+                patience = self._start_seconds - (self._process.silent_seconds if self._process else patience)
+                if patience <= 0:
+                    raise
 
     def send(self, wave: RunWave) -> None:
         if self._connection is None or not self._serving:

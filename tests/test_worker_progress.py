@@ -1,0 +1,69 @@
+"""What a worker tells of its loading reaches the user, and keeps the control process waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pie_control.errors import WorkerUnavailable
+from pie_control.inference_client import status_line
+from pie_control.inference_client.process import WorkerProcess
+from pie_control.inference_client.zeromq import ZeroMQClient
+
+SAYS = r"printf '10%%\r' >&2; sleep 0.2; printf '20%%\r' >&2; sleep 0.2; printf '99%%\rloaded\nlast words' >&2"
+
+
+def pretend_worker(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder / "worker"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(path))
+
+
+async def run_worker() -> None:
+    ended = asyncio.Event()
+    worker = WorkerProcess([], ended.set)
+    await asyncio.wait_for(ended.wait(), 30)
+    await worker.end(1.0)
+
+
+def test_a_terminal_shows_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stderr = io.StringIO()
+    monkeypatch.setattr(stderr, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", stderr)
+    pretend_worker(SAYS, tmp_path, monkeypatch)
+    asyncio.run(run_worker())
+    clear = status_line.CLEAR
+    assert stderr.getvalue() == f"{clear}10%{clear}20%{clear}"
+    assert [record.message.partition(": ")[2] for record in caplog.records] == ["loaded"]
+
+
+def test_a_log_has_a_line_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    pretend_worker(SAYS, tmp_path, monkeypatch)
+    caplog.set_level(logging.INFO)
+    asyncio.run(run_worker())
+    assert [record.message.rpartition(": ")[2] for record in caplog.records] == ["10%", "loaded"]
+
+
+def test_a_worker_that_tells_its_progress_has_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger("pie.worker"), "disabled", True)
+    pretend_worker("for i in 1 2 3 4 5; do sleep 0.2; printf 'x\r' >&2; done; sleep 30", tmp_path, monkeypatch)
+
+    async def start() -> None:
+        with pytest.raises(WorkerUnavailable, match=r"no worker was ready within 0\.5 s"):
+            await ZeroMQClient(["--model", "m"], start_seconds=0.5).start()
+
+    started = time.monotonic()
+    asyncio.run(start())
+    assert time.monotonic() - started > 1.3
