@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
@@ -24,6 +25,9 @@ DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8011
 
 MIB = 1 << 20
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+"""What reads like a model on the Hugging Face hub: "organization/name"."""
 
 
 def _setting(default: Any, text: str, *, choices: tuple[str, ...] = (), least: float = 0) -> Any:
@@ -51,7 +55,7 @@ class ServerConfig:
 
     host: str = _setting(DEFAULT_HOST, "address to listen on")
     port: int = _setting(DEFAULT_PORT, "port to listen on; 0: any free one", least=0)
-    model: str = _setting("demo", "folder of a checkpoint in Hugging Face format, or `demo`")
+    model: str = _setting("demo", "folder of a Hugging Face checkpoint, its id on the hub, or `demo`")
     model_name: str = _setting("", "name of the model in the API; default: the name of its folder")
     dtype: str = _setting("auto", "number format of the weights", choices=("auto", "float32", "bfloat16"))
     device: str = _setting("auto", "where the model runs: auto, cpu or cuda", choices=("auto", "cpu", "cuda"))
@@ -146,6 +150,8 @@ def _suggestion(name: str, known: Mapping[str, object]) -> str:
 
 def _model_path(model: str) -> Path:
     path = _demo_model() if model == "demo" else Path(model).expanduser().resolve()
+    if not path.exists() and HUB_ID.fullmatch(model):
+        return Path(model)  # the worker fetches it
     if not (path / "config.json").is_file():
         raise ConfigError(f"no model at {path}: a folder with config.json, tokenizer.json and *.safetensors is needed")
     return path

@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--endpoint", required=True, help="ZeroMQ address that the control process has bound")
     parser.add_argument("--parent", type=int, help="process id that the worker must not outlive")
-    parser.add_argument("--model", type=Path, required=True, help="folder of a Hugging Face checkpoint")
+    parser.add_argument("--model", type=Path, required=True, help="folder of a Hugging Face checkpoint or its id")
     parser.add_argument("--name", required=True, help="name under which the model is served")
     parser.add_argument("--dtype", default="auto", choices=DTYPES)
     parser.add_argument("--device", default="auto", choices=DEVICES)

@@ -12,8 +12,8 @@ from .checkpoint import Checkpoint, read_json
 from .config import WorkerConfig, default_cache_dir
 from .cpu_kernels.library import find_library
 from .cuda_graphs import make_executor
-from .errors import CheckpointError
 from .executor import Executor
+from .hub import find_folder
 from .kv_cache.host_pool import HostPages
 from .kv_cache.pool import KvCache
 from .machine import choose_device, choose_dtype, free_bytes
@@ -53,13 +53,12 @@ class ServedModel:
 
 def load(config: WorkerConfig) -> ServedModel:
     """Loads a model folder and takes memory for its pools. Raises CheckpointError or ConfigError."""
-    if not config.model.is_dir():
-        raise CheckpointError(f"{config.model}: there is no such folder")
-    raw_config = read_json(config.model / "config.json")
+    folder = find_folder(config.model)
+    raw_config = read_json(folder / "config.json")
     model_config = read_architecture(raw_config)
-    tokenizer = read_tokenizer_files(config.model, raw_config)
+    tokenizer = read_tokenizer_files(folder, raw_config)
     device = choose_device(config.device)
-    checkpoint = Checkpoint(config.model)
+    checkpoint = Checkpoint(folder)
     dtype = choose_dtype(config.dtype, device, checkpoint)
     ranks = SingleRank()
     library = find_library(config.kernels, config.cache_dir or default_cache_dir(), device)

@@ -39,6 +39,7 @@ FORBIDDEN = {
 
 HOMES = {
     "torch": ("pie_inference",),
+    "huggingface_hub": ("pie_inference.hub",),
     "wasmtime": ("pie_control.inferlets",),
     "zmq": ("pie_control.inference_client", "pie_inference.transport"),
     "fastapi": ("pie_control.http_server",),
