@@ -77,7 +77,7 @@ class GraphExecutor:
         self._recorder = recorder
         self._seen: set[int] = set()
         self._recordings: dict[int, _Recording] = {}
-        self._broken = not model.config.capturable
+        self._broken = not model.capturable
 
     def forward(self, batch: Forward) -> None:
         recording = self._recording(batch)

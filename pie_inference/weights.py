@@ -57,6 +57,14 @@ class WeightLoader:
         self._progress = progress
         self._resident: dict[str, Tensor] = {}
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._checkpoint
+
+    @property
+    def quantized(self) -> bool:
+        """Whether linear layers are, as far as they may."""
+        return self._quantizer is not None
+
     def tensor(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """One tensor, whole, in the model's dtype unless another is named. Raises CheckpointError."""
         stored = self._checkpoint.read(name, shape)
@@ -74,19 +82,33 @@ class WeightLoader:
         bias: bool = False,
         split: Split | None = None,
         exact: bool = False,
+        add_up: bool = True,
     ) -> Linear:
         """The layer of `blocks` with `ins` input features, their outputs side by side: one large product beats several.
 
         split "outputs": each rank has its share of every block's rows. "inputs": its share of the columns, and the
-        ranks' results are added. exact: never quantized, as output heads and routers should be. Raises CheckpointError.
+        ranks' results are added, unless `add_up` is False because the caller does it. exact: never quantized, as output
+        heads and routers should be. Raises CheckpointError.
         """
         parts = [self._weight(block, ins, split) for block in blocks]
         own_bias = bias and not (split == "inputs" and self.ranks.rank)
         whole_bias = torch.cat([self._bias(block, split) for block in blocks]) if own_bias else None
         multiply = self._make(blocks[0].name, parts, whole_bias, exact)
-        if split != "inputs" or self.ranks.size == 1:
+        if split != "inputs" or self.ranks.size == 1 or not add_up:
             return multiply
         return lambda rows: self.ranks.sum_(multiply(rows))
+
+    def stacked(self, layers: Sequence[Sequence[Block]], ins: int, split: Split) -> Tensor:
+        """The weights of several layers, each as in `linear` without bias, as one [layers, out_features, in_features]
+        for products over all of them; they are never quantized. With split "inputs", the caller adds the ranks'
+        results. Raises CheckpointError."""
+        return torch.stack([self._stored(blocks, ins, split) for blocks in layers])
+
+    def _stored(self, blocks: Sequence[Block], ins: int, split: Split) -> Tensor:
+        parts = [self._weight(block, ins, split).to(self.device, self.dtype) for block in blocks]
+        for part in parts:
+            self._count(part, part.nbytes)
+        return torch.cat(parts)
 
     def _make(self, name: str, parts: Sequence[Tensor], bias: Tensor | None, exact: bool) -> Linear:
         rows, columns = sum(len(part) for part in parts), parts[0].shape[1]

@@ -136,8 +136,7 @@ def make_served(folder: Path) -> Callable[..., Served]:
 class Incapable:
     """A model that says that it cannot be recorded."""
 
-    class config:
-        capturable = False
+    capturable = False
 
     def __init__(self, model: Any) -> None:
         self.embed, self.forward, self.logits = model.embed, model.forward, model.logits

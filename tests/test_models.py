@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import make_checkpoint
+from oracle import VOCAB, Oracle, assert_close, random_tokens
 from worker_batches import Driver, Extend, Keys, indptr, ints
 
 from pie_inference.config import WorkerConfig
 from pie_inference.protocol import CopySlots, EmbedText, Forward, ScoreTokens
 from pie_inference.worker import Worker
 
-VOCAB = 272
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -43,53 +42,14 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-class Oracle:
-    """A checkpoint with the worker and transformers' model that serve it."""
-
-    def __init__(self, folder: Path, **shape: Any) -> None:
-        from transformers import LlamaForCausalLM
-
-        make_checkpoint(folder, **shape)
-        self.worker = Worker(WorkerConfig(folder, "model", dtype="float32", pages=256, embeds=2048))
-        model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-        self.reference = model.eval()
-
-    def driver(self) -> Driver:
-        return Driver(self.worker.run, "model")
-
-    def expected(
-        self, tokens: Sequence[int], visible: np.ndarray | None = None, positions: Sequence[int] | None = None
-    ) -> np.ndarray:
-        """Log-probabilities [len(tokens), vocab] of the reference; `visible` replaces the causal rule."""
-        mask = None
-        if visible is not None:
-            hidden = torch.from_numpy(~visible)
-            mask = torch.zeros(1, 1, *visible.shape).masked_fill_(hidden, torch.finfo(torch.float32).min)
-        with torch.inference_mode():
-            output = self.reference(
-                torch.tensor([list(tokens)]),
-                attention_mask=mask,
-                position_ids=torch.tensor([list(positions)]) if positions is not None else None,
-            )
-        return output.logits[0].log_softmax(-1).numpy()
-
-
-def random_tokens(count: int, seed: int = 0) -> list[int]:
-    return np.random.default_rng(seed).integers(0, VOCAB, count).tolist()
-
-
-def assert_close(actual: np.ndarray, expected: np.ndarray) -> None:
-    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
-
-
 @pytest.fixture(scope="module")
 def oracle(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
-    return Oracle(tmp_path_factory.mktemp("model"))
+    return Oracle.of(make_checkpoint(tmp_path_factory.mktemp("model")))
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_prefill_and_decode_equal_the_reference(name: str, tmp_path: Path) -> None:
-    oracle = Oracle(tmp_path, **SHAPES[name])
+    oracle = Oracle.of(make_checkpoint(tmp_path, **SHAPES[name]))
     tokens, keys, driver = random_tokens(150), Keys(), oracle.driver()
     expected = oracle.expected(tokens)
     [prefill] = driver.logprobs(Extend(keys, tokens[:147]), vocab_size=VOCAB)
@@ -225,7 +185,7 @@ def fields_of(message: Forward) -> dict[str, Any]:
 
 
 def test_bfloat16_is_near_float32(tmp_path: Path) -> None:
-    oracle = Oracle(tmp_path)
+    oracle = Oracle.of(make_checkpoint(tmp_path))
     worker = Worker(WorkerConfig(tmp_path, "model", dtype="bfloat16", pages=64, embeds=2048))
     tokens = random_tokens(100, 8)
     [actual] = Driver(worker.run, "model").logprobs(Extend(Keys(), tokens), vocab_size=VOCAB)

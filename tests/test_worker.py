@@ -84,7 +84,10 @@ Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
         (remove("tokenizer.json"), r"tokenizer.json: unreadable"),
         (write("config.json", "{"), r"config.json: unreadable"),
         (write("config.json", "[]"), r"config.json: not a JSON object"),
-        (change_config(architectures=["GizmoForCausalLM"]), r"GizmoForCausalLM is not supported; known: Llama"),
+        (
+            change_config(architectures=["GizmoForCausalLM"]),
+            r"GizmoForCausalLM is not supported; known: .*LlamaForCausalLM",
+        ),
         (change_config(rope_parameters={"rope_type": "spiral", "factor": 2.0}), r"'spiral' is not supported, only"),
         (change_config(rope_parameters={"rope_type": "linear"}), r"rope type 'linear' needs a 'factor' of"),
         (change_config(hidden_act="gelu"), r"hidden_act 'gelu'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from torch import Tensor
 
@@ -15,8 +16,20 @@ def separate_gate_up(prefix: str, inner_size: int) -> list[Block]:
     return [Block(f"{prefix}.{name}_proj", inner_size) for name in ("gate", "up")]
 
 
+class FeedForward(Protocol):
+    """Works on each row by itself."""
+
+    capturable: bool
+    """Whether a CUDA graph can record it."""
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """[T, hidden_size] to as many rows of the same width."""
+
+
 class GatedMlp:
-    """down(activation(gate(x)) * up(x)), gate and up computed in one product."""
+    """down(activation(gate(x)) * up(x)), gate and up computed in one product. Implements `FeedForward`."""
+
+    capturable = True
 
     def __init__(
         self,

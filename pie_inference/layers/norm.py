@@ -31,4 +31,4 @@ def load_norm_weight(weights: WeightLoader, name: str, size: int, *, add_one: bo
     """The tensor NAME.weight [size], the one added before the sum is rounded to the model's dtype."""
     if not add_one:
         return weights.tensor(f"{name}.weight", size)
-    return weights.tensor(f"{name}.weight", size, dtype=torch.float32).add_(1).to(weights.dtype)
+    return (weights.tensor(f"{name}.weight", size, dtype=torch.float32) + 1).to(weights.dtype)

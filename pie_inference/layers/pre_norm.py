@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from torch import Tensor
 
 from ..attention.interface import AttentionPlan
 from ..ops.interface import Rotation
 from ..weights import WeightLoader
 from .attention import Attention
+from .mlp import FeedForward
 from .norm import RmsNorm
 
 
@@ -23,12 +22,13 @@ class PreNormLayer:
         size: int,
         eps: float,
         attention: Attention,
-        feed_forward: Callable[[Tensor], Tensor],
+        feed_forward: FeedForward,
     ) -> None:
         self._attention_norm = RmsNorm(weights, f"{prefix}.input_layernorm", size, eps)
         self._attention = attention
         self._feed_forward_norm = RmsNorm(weights, f"{prefix}.post_attention_layernorm", size, eps)
         self._feed_forward = feed_forward
+        self.capturable = feed_forward.capturable
 
     def __call__(self, hidden: Tensor, change: Tensor | None, rotation: Rotation, attention: AttentionPlan) -> Tensor:
         mixed = self._attention(self._attention_norm.after_adding(hidden, change), rotation, attention)

@@ -130,18 +130,23 @@ ROPE_TYPES: Mapping[str, Callable[[RopeConfig], Frequencies]] = {
 }
 
 
+def frequencies(rope: RopeConfig) -> Frequencies:
+    """Those of a rotation. Raises CheckpointError where its type lacks parameters or cannot use them."""
+    try:
+        return ROPE_TYPES[rope.type](rope)
+    except KeyError as error:
+        raise CheckpointError(f"config.json: rope type {rope.type!r} needs {error}") from None
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise CheckpointError(f"config.json: rope type {rope.type!r} cannot use its parameters: {error}") from None
+
+
 class Rotary:
     """Makes rotations. Angles are computed once per batch: a table of all positions would cost more than it saves."""
 
     def __init__(self, rope: RopeConfig, device: torch.device) -> None:
-        try:
-            frequencies = ROPE_TYPES[rope.type](rope)
-        except KeyError as error:
-            raise CheckpointError(f"config.json: rope type {rope.type!r} needs {error}") from None
-        except (TypeError, ValueError) as error:
-            raise CheckpointError(f"config.json: rope type {rope.type!r} cannot use its parameters: {error}") from None
-        self._inverse = frequencies.inverse.to(device)
-        self._scale = frequencies.scale
+        found = frequencies(rope)
+        self._inverse = found.inverse.to(device)
+        self._scale = found.scale
 
     def at(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
         """The rotation for positions int64 [T]."""

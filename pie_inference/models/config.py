@@ -48,9 +48,13 @@ class ModelConfig:
         return self.context.served
 
     @property
-    def capturable(self) -> bool:
-        """Whether a CUDA graph can record the model: nothing that it launches depends on numbers on the device."""
-        return True
+    def distinct_ropes(self) -> list[RopeConfig]:
+        """Each rotation once, in the order of the layers that use it first."""
+        found: list[RopeConfig] = []
+        for rope in self.rope:
+            if rope not in found:
+                found.append(rope)
+        return found
 
     @property
     def heads(self) -> AttentionShape:
@@ -75,7 +79,7 @@ class ModelConfig:
             "norm_eps": config.number("rms_norm_eps", 1e-6),
             "tie_embeddings": config.flag("tie_word_embeddings"),
             "attention_bias": config.flag("attention_bias"),
-            "activation": read_activation(config, "hidden_act"),
+            "activation": specific.get("activation") or read_activation(config, "hidden_act"),
             "context": read_context(config),
             "rope": (read_rope(config, head_dim),) * num_layers,
             "attention": tuple(AttentionSpec(head_dim**-0.5, window) for window in windows or [None] * num_layers),
@@ -97,16 +101,19 @@ def read_kv_heads(config: ConfigJson) -> int:
     return num_kv_heads
 
 
-def read_activation(config: ConfigJson, key: str) -> Activation:
+def read_activation(config: ConfigJson, key: str, default: str = "silu") -> Activation:
     """Raises CheckpointError for an unknown one."""
-    name = config.get(key, "silu")
+    name = config.get(key, default)
     if name not in ACTIVATIONS:
         raise CheckpointError(f"config.json: {key} {name!r} is not supported, only {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
 
 
-def windows_by_type(layer_types: Sequence[str], window: int | None) -> list[int | None]:
+def windows_by_type(config: ConfigJson, layer_types: Sequence[str], window: int | None) -> list[int | None]:
     """The window of each layer, from `layer_types` of config.json. Raises CheckpointError for unknown types."""
+    if len(layer_types) != config.whole("num_hidden_layers"):
+        count = config.whole("num_hidden_layers")
+        raise CheckpointError(f"config.json: layer_types has {len(layer_types)} entries for {count} layers")
     windows = {"full_attention": None, "sliding_attention": window}
     for unknown in set(layer_types) - set(windows):
         raise CheckpointError(f"config.json: layer type {unknown!r} is not supported, only {', '.join(windows)}")

@@ -14,6 +14,17 @@ class ConfigJson:
     def __init__(self, values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
         self._values = {**(defaults or {}), **values}
 
+    def within(self, key: str) -> ConfigJson:
+        """An object of it, with the architecture; itself where there is none."""
+        inner = self.section(key)
+        return ConfigJson({**inner, "architecture": self.get("architecture")}) if inner else self
+
+    def refuse(self, *keys: str) -> None:
+        """Raises CheckpointError where one of `keys` is set to anything but null, false or an empty list."""
+        for key in keys:
+            if self.get(key):
+                raise CheckpointError(f"config.json: {key} {self.get(key)!r} is not supported")
+
     def with_defaults(self, **defaults: Any) -> ConfigJson:
         """The same, with values for keys that are missing; a key that is null stays null."""
         return ConfigJson(self._values, defaults)
@@ -29,6 +40,10 @@ class ConfigJson:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise CheckpointError(f"config.json: {key} must be a whole number above 0, not {value!r}")
         return value
+
+    def optional_whole(self, key: str) -> int | None:
+        """A number of things, at least 1, or None where it is missing or null. Raises CheckpointError."""
+        return None if self._values.get(key) is None else self.whole(key)
 
     def number(self, key: str, default: float | None = None) -> float:
         """A number above 0; `default` where it is missing or null. Raises CheckpointError."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..attention.interface import AttentionPlan
 from ..layers.embedding import LanguageHead, TokenEmbedding
 from ..layers.norm import RmsNorm
-from ..layers.rotary import RopeConfig, Rotary
+from ..layers.rotary import Rotary
 from ..ops.interface import Rotation
 from ..weights import WeightLoader
 from .config import ModelConfig
@@ -22,6 +22,9 @@ ROOT = "model"
 
 class Layer(Protocol):
     """One Transformer layer."""
+
+    capturable: bool
+    """Whether a CUDA graph can record it: nothing that it launches depends on numbers on the device."""
 
     def __call__(self, hidden: Tensor, change: Tensor | None, rotation: Rotation, attention: AttentionPlan) -> Tensor:
         """Adds `change`, what the layer before computed, and all but its own last result to the residual stream
@@ -46,7 +49,8 @@ class Decoder:
         self._layers = layers
         self._norm = norm
         self._head = head
-        distinct = _distinct(config.rope)
+        self.capturable = all(layer.capturable for layer in layers)
+        distinct = config.distinct_ropes
         self._rotaries = [Rotary(rope, device) for rope in distinct]
         self._rotary_of_layer = [distinct.index(rope) for rope in config.rope]
 
@@ -73,11 +77,3 @@ def plain_decoder(config: ModelConfig, weights: WeightLoader, make_layer: Callab
     norm = RmsNorm(weights, f"{ROOT}.norm", size, config.norm_eps)
     head = LanguageHead(weights, f"{ROOT}.embed_tokens" if config.tie_embeddings else "lm_head", vocab, size)
     return Decoder(config, embedding, layers, norm, head, weights.device)
-
-
-def _distinct(ropes: Sequence[RopeConfig]) -> list[RopeConfig]:
-    found: list[RopeConfig] = []
-    for rope in ropes:
-        if rope not in found:
-            found.append(rope)
-    return found

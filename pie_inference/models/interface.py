@@ -14,6 +14,8 @@ class Model(Protocol):
     """A decoder-only Transformer. Hidden vectors are in the model's dtype, positions and tokens int64."""
 
     config: ModelConfig
+    capturable: bool
+    """Whether a CUDA graph can record `forward`: nothing that it launches depends on numbers on the device."""
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Tokens [T] to vectors [T, hidden_size]."""

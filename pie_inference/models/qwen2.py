@@ -23,7 +23,7 @@ def windows(config: ConfigJson) -> list[int | None]:
         return [None] * num_layers
     first, kinds = config.whole("max_window_layers", 28), ("full_attention", "sliding_attention")
     types = config.get("layer_types") or [kinds[layer >= first] for layer in range(num_layers)]
-    return windows_by_type(types, config.whole("sliding_window", 4096))
+    return windows_by_type(config, types, config.whole("sliding_window", 4096))
 
 
 def build(config: ModelConfig, weights: WeightLoader) -> Decoder:

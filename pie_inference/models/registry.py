@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from ..errors import CheckpointError
+from ..layers.rotary import frequencies
 from ..weights import WeightLoader
-from . import llama, qwen2, qwen3
+from . import gemma2, gemma3, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, qwen3_moe
 from .config import ModelConfig
 from .config_json import ConfigJson
 from .interface import Model
@@ -28,9 +29,17 @@ class Family(Generic[Config]):
 
 
 FAMILIES: Mapping[str, Family[Any]] = {
+    "Gemma2ForCausalLM": Family(gemma2.read, gemma2.build),
+    "Gemma3ForCausalLM": Family(gemma3.read, gemma3.build),
+    "Gemma3ForConditionalGeneration": Family(gemma3.read, gemma3.build),
     "LlamaForCausalLM": Family(llama.read, llama.build),
+    "MistralForCausalLM": Family(mistral.read, mistral.build),
+    "MixtralForCausalLM": Family(mixtral.read, mixtral.build),
+    "Olmo2ForCausalLM": Family(olmo2.read, olmo2.build),
+    "Phi3ForCausalLM": Family(phi3.read, phi3.build),
     "Qwen2ForCausalLM": Family(qwen2.read, qwen2.build),
     "Qwen3ForCausalLM": Family(qwen3.read, qwen3.build),
+    "Qwen3MoeForCausalLM": Family(qwen3_moe.read, qwen3_moe.build),
 }
 
 
@@ -39,13 +48,34 @@ def read_architecture(config: Mapping[str, Any], max_context: int | None = None)
 
     Raises CheckpointError for unknown ones, naming those that are known, and for what is not supported.
     """
+    name = _known_architecture(config)
+    _refuse_quantized(config)
+    family = FAMILIES[name]
+    model: ModelConfig = family.read(ConfigJson({**config, "architecture": name})).serving(max_context)
+    for rope in model.distinct_ropes:
+        frequencies(rope)  # raises where its parameters make no sense
+    return model
+
+
+def _known_architecture(config: Mapping[str, Any]) -> str:
     names = config.get("architectures") or []
+    if not isinstance(names, list):
+        raise CheckpointError(f"config.json: architectures must be a list, not {names!r}")
     known = [name for name in names if name in FAMILIES]
     if not known:
-        named = ", ".join(names) or "none"
+        named = ", ".join(map(str, names)) or "none"
         raise CheckpointError(f"config.json: architecture {named} is not supported; known: {', '.join(FAMILIES)}")
-    model: ModelConfig = FAMILIES[known[0]].read(ConfigJson({**config, "architecture": known[0]}))
-    return model.serving(max_context)
+    return str(known[0])
+
+
+def _refuse_quantized(config: Mapping[str, Any]) -> None:
+    quantization = config.get("quantization_config")
+    if quantization:
+        method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
+        raise CheckpointError(
+            f"config.json: quantization_config: a checkpoint quantized with {method!r} is not supported; "
+            "take the one that it was made from, and --quantization to quantize it while it is loaded"
+        )
 
 
 def build_model(config: ModelConfig, weights: WeightLoader) -> Model:

@@ -10,7 +10,6 @@ from ..errors import CheckpointError
 from ..layers.rotary import ROPE_TYPES, RopeConfig
 from .config_json import ConfigJson
 
-OLD_NAMES = {"su": "longrope"}
 STRETCHABLE = ("linear", "dynamic")
 
 
@@ -26,18 +25,25 @@ class Context:
         return self if wanted is None else replace(self, served=min(wanted, self.longest))
 
 
-def rope_parameters(config: ConfigJson, layer_type: str = "full_attention") -> dict[str, Any]:
-    """`rope_parameters` (transformers 5, perhaps one for each layer type) or `rope_theta`, `rope_scaling` (before)."""
+def rope_parameters(config: ConfigJson) -> Mapping[str, Any]:
+    """Of layers with full attention: `rope_parameters` (transformers 5, perhaps by layer type) or `rope_scaling`."""
     section = config.section("rope_parameters") or config.section("rope_scaling")
-    parameters = {**(section.get(layer_type) or section)}
-    kind = parameters.get("rope_type") or parameters.get("type") or "default"
-    parameters["rope_type"] = OLD_NAMES.get(kind, kind)
-    parameters.setdefault("rope_theta", config.number("rope_theta", 10000.0))
-    parameters.setdefault("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
-    original = config.get("original_max_position_embeddings")  # beside, in Phi-3: then it comes first
-    known = parameters.get("original_max_position_embeddings")
-    parameters["original_max_position_embeddings"] = original or known or max_positions(config)
-    return parameters
+    return section.get("full_attention") or section
+
+
+def _complete(config: ConfigJson, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """With what other dialects write beside them."""
+    defaults = {
+        "rope_type": parameters.get("type") or "default",
+        "rope_theta": config.number("rope_theta", 10000.0),
+        "partial_rotary_factor": config.number("partial_rotary_factor", 1.0),
+        "original_max_position_embeddings": max_positions(config),
+    }
+    completed = {**defaults, **{key: value for key, value in parameters.items() if value is not None}}
+    if "short_factor" in completed:  # early Phi-3 says "su" or even "yarn"
+        completed["rope_type"] = "longrope"
+    original = config.optional_whole("original_max_position_embeddings")  # where Phi-3 has both, this one counts
+    return completed if original is None else {**completed, "original_max_position_embeddings": original}
 
 
 def max_positions(config: ConfigJson) -> int:
@@ -47,7 +53,7 @@ def max_positions(config: ConfigJson) -> int:
 
 def read_context(config: ConfigJson) -> Context:
     """Long factors of LongRoPE harm short texts, so they are used only if the operator asks for a long context."""
-    parameters, positions = rope_parameters(config), max_positions(config)
+    parameters, positions = _complete(config, rope_parameters(config)), max_positions(config)
     kind, original = parameters["rope_type"], parameters["original_max_position_embeddings"]
     if kind == "longrope":
         return Context(min(original, positions), positions)
@@ -57,21 +63,17 @@ def read_context(config: ConfigJson) -> Context:
     return Context(positions, round(positions * stretch))
 
 
-def read_rope(config: ConfigJson, head_dim: int, layer_type: str = "full_attention") -> RopeConfig:
-    """The rotation of layers of a type. Raises CheckpointError naming a type that is unknown."""
-    parameters = rope_parameters(config, layer_type)
-    if parameters["rope_type"] not in ROPE_TYPES:
-        known = ", ".join(ROPE_TYPES)
-        raise CheckpointError(f"config.json: rope type {parameters['rope_type']!r} is not supported, only {known}")
-    if parameters["rope_type"] == "longrope":
-        parameters.setdefault("factor", max_positions(config) / parameters["original_max_position_embeddings"])
-    return RopeConfig(
-        type=parameters["rope_type"],
-        theta=float(parameters["rope_theta"]),
-        dim=int(head_dim * (parameters["partial_rotary_factor"] or 1.0)),
-        context=read_context(config).served,
-        parameters=parameters,
-    )
+def read_rope(config: ConfigJson, head_dim: int, parameters: Mapping[str, Any] | None = None) -> RopeConfig:
+    """The rotation of layers with full attention, or that of other `parameters`. Raises CheckpointError naming a type
+    that is unknown."""
+    completed = _complete(config, rope_parameters(config) if parameters is None else parameters)
+    kind = completed["rope_type"]
+    if kind not in ROPE_TYPES:
+        raise CheckpointError(f"config.json: rope type {kind!r} is not supported, only {', '.join(ROPE_TYPES)}")
+    if kind == "longrope":
+        completed.setdefault("factor", max_positions(config) / completed["original_max_position_embeddings"])
+    theta, dim = float(completed["rope_theta"]), int(head_dim * completed["partial_rotary_factor"])
+    return RopeConfig(kind, theta, dim, read_context(config).served, completed)
 
 
 def _factor(parameters: Mapping[str, Any]) -> float:
