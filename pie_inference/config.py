@@ -16,7 +16,7 @@ DEVICES = ("auto", "cpu", "cuda")
 KERNELS = ("auto", "torch")
 QUANTIZATIONS = ("none", *FORMATS)
 CUDA_GRAPHS = ("auto", "off")
-ATTENTIONS = ("auto", "torch")
+ATTENTIONS = ("auto", "flashinfer", "torch")
 PAGE_SIZES = range(8, 33)
 
 

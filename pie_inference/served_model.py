@@ -65,7 +65,7 @@ def load(config: WorkerConfig) -> ServedModel:
     check_fit(checkpoint, dtype, config.quantization, free_bytes(device), ranks.size)
     progress = LoadProgress(checkpoint.num_bytes())
     quantizer = choose_quantizer(config.quantization, device, dtype)
-    ops = choose_ops(device, dtype, library)
+    ops = choose_ops(config.kernels, device, dtype, library)
     weights = WeightLoader(checkpoint, ops, dtype, device, ranks, quantizer, progress)
     model = build_model(model_config, weights)
     progress.finish()

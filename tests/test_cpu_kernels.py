@@ -94,7 +94,7 @@ def test_torch_serves_where_there_are_no_kernels(
     monkeypatch.setattr(building, "cpu_flags", lambda: frozenset[str]())
     with caplog.at_level(logging.WARNING):
         library = find_library("auto", tmp_path, CPU)
-    assert isinstance(choose_ops(CPU, torch.float32, library), TorchOps)
+    assert isinstance(choose_ops("auto", CPU, torch.float32, library), TorchOps)
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
         "slower operations of torch serve instead of the CPU kernels"
     ]
@@ -110,7 +110,7 @@ def test_kernels_are_for_cpus_and_can_be_declined(tmp_path: Path, caplog: pytest
 @needs_kernels
 def test_kernels_serve_where_they_can(kernel_cache: Path) -> None:
     library = find_library("auto", kernel_cache, CPU)
-    assert isinstance(choose_ops(CPU, torch.bfloat16, library), CpuOps)
+    assert isinstance(choose_ops("auto", CPU, torch.bfloat16, library), CpuOps)
 
 
 @needs_kernels

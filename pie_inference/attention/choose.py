@@ -42,7 +42,29 @@ def _torch(wanted: Wanted) -> AttentionBackend:
     return TorchAttention(wanted.cache, wanted.num_heads, wanted.specs)
 
 
+def _flashinfer_obstacle(wanted: Wanted) -> str | None:
+    from .. import flashinfer_library as library
+
+    shape = wanted.cache.shape
+    return library.attention_obstacle(shape.dtype, shape.head_dim) or library.obstacle(wanted.cache.device)
+
+
+def _flashinfer(wanted: Wanted) -> AttentionBackend:
+    from .. import flashinfer_library as library
+    from .flashinfer_pages import FlashInferAttention
+
+    backend = FlashInferAttention(wanted.cache, wanted.num_heads, wanted.specs, library.load())
+    try:
+        backend.compile()
+    except RuntimeError as error:
+        raise ConfigError(
+            f"FlashInfer's attention kernels cannot be compiled: {error}; choose another --attention"
+        ) from error
+    return backend
+
+
 CANDIDATES: Mapping[str, Candidate] = {
+    "flashinfer": Candidate(("cuda",), _flashinfer_obstacle, _flashinfer),
     "torch": Candidate(("cpu", "cuda"), _none, _torch),
 }
 """By their names in `config.ATTENTIONS`, the fastest first."""

@@ -10,8 +10,20 @@ from .interface import Ops
 from .torch_ops import TorchOps
 
 
-def choose_ops(device: torch.device, dtype: torch.dtype, library: Library | None) -> Ops:
-    """The fastest that is available here. `library`: the compiled kernels for CPUs, if there are any."""
+def choose_ops(name: str, device: torch.device, dtype: torch.dtype, library: Library | None) -> Ops:
+    """The fastest that is available here; `name` is of `config.KERNELS`. `library`: the compiled kernels for CPUs, if
+    there are any."""
     if library is not None:
         return CpuOps(library, dtype)
-    return TorchOps(device, dtype)
+    plain = TorchOps(device, dtype)
+    return plain if name == "torch" or device.type != "cuda" else _cuda_ops(device, dtype, plain)
+
+
+def _cuda_ops(device: torch.device, dtype: torch.dtype, others: Ops) -> Ops:
+    """FlashInfer's where it can be used, the rest from `others`."""
+    from .. import flashinfer_library
+    from .flashinfer_ops import FlashInferOps
+
+    if dtype not in flashinfer_library.DTYPES or flashinfer_library.obstacle(device) is not None:
+        return others
+    return FlashInferOps(flashinfer_library.load(), others)

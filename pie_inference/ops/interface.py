@@ -43,7 +43,7 @@ class Ops(Protocol):
         in all dimensions but the last."""
 
     def add_rms_norm(self, residual: Tensor, rows: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """Adds `rows` to `residual` in place, both [T, D]; returns the sum's `rms_norm`."""
+        """Adds `rows` to `residual` in place, both [T, D]; returns the sum's `rms_norm`. May overwrite `rows`."""
 
     def rotate_(self, vectors: Tensor, rotation: Rotation) -> None:
         """Rotates queries or keys [T, heads, rotation.dim] in place. `vectors` may be a view with strides in all

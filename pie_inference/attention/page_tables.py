@@ -1,0 +1,190 @@
+"""Sequences of a `Forward` batch as the page tables that paged attention kernels take: numpy only.
+
+Where a sequence fills its pages in order, the table lists pages. Where it has holes, the table lists slots, and the
+kernel is told that pages have one slot: in the cache, slot `offset` of page `page` begins, in units of head_dim, at
+`page * (2 * kv_heads * page_size) + offset` (its *place*), and heads are page_size units apart (`slot_views`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..kv_cache.pool import KvShape
+from ..protocol import Array, Forward
+from .ragged import Booleans, Integers, Ragged, mask_of
+
+Int32 = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class PageTable:
+    """S sequences with their queries, which are the last of their keys."""
+
+    sequences: Integers  # [S], in the batch
+    rows: Integers  # rows of the batch, sequence by sequence
+    q_indptr: Int32  # [S + 1], into `rows`
+    indptr: Int32  # [S + 1], into `indices`
+    indices: Int32  # pages, or places where page_size is 1
+    last_page_len: Int32  # [S], 1 to page_size
+    num_keys: Int32  # [S]
+    page_size: int
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Explicit masks of S sequences: row-major bits [queries, keys], lowest first, each sequence begins at a byte."""
+
+    indptr: Int32  # [S + 1], bytes
+    bits: NDArray[np.uint8]
+    blind: Integers  # rows of the batch that see nothing
+
+
+def page_table(batch: Forward, ragged: Ragged, sequences: Integers, page_size: int) -> PageTable:
+    """Of sequences that are dense."""
+    runs, indptr = take(batch.kv_indptr, sequences)
+    rows, q_indptr = take(batch.q_indptr, sequences)
+    last_page_len = batch.kv_ends[batch.kv_indptr[1:][sequences] - 1]
+    num_keys = ragged.num_keys[sequences].astype(np.int32)
+    return PageTable(
+        sequences, rows, q_indptr, indptr, batch.kv_pages[runs], last_page_len.astype(np.int32), num_keys, page_size
+    )
+
+
+def slot_table(batch: Forward, ragged: Ragged, sequences: Integers, shape: KvShape) -> PageTable:
+    """Of any sequences."""
+    runs, _ = take(batch.kv_indptr, sequences)
+    rows, q_indptr = take(batch.q_indptr, sequences)
+    first = places(batch.kv_pages[runs], batch.kv_begins[runs], shape)
+    slots = ranges(first, batch.kv_ends[runs].astype(np.int64) - batch.kv_begins[runs])
+    num_keys = ragged.num_keys[sequences].astype(np.int32)
+    ones = np.ones(len(sequences), np.int32)
+    return PageTable(sequences, rows, q_indptr, indptr_of(num_keys), slots.astype(np.int32), ones, num_keys, 1)
+
+
+def places(pages: Array, offsets: Array, shape: KvShape) -> Integers:
+    """Places of slots."""
+    return pages.astype(np.int64) * (2 * shape.num_kv_heads * shape.page_size) + offsets
+
+
+def slot_places(slots: Array, shape: KvShape) -> Int32:
+    """Places of slot numbers."""
+    pages = slots // shape.page_size
+    return places(pages, slots - pages * shape.page_size, shape).astype(np.int32)
+
+
+def page_views(layer: Tensor, shape: KvShape) -> tuple[Tensor, Tensor]:
+    """Keys and values of a cache's layer, [num_pages, kv_heads, page_size, head_dim] each."""
+    return layer[:, : shape.num_kv_heads], layer[:, shape.num_kv_heads :]
+
+
+def slot_views(layer: Tensor, shape: KvShape) -> tuple[Tensor, Tensor]:
+    """Keys and values of a cache's layer by place, [places, kv_heads, 1, head_dim] each. Most places overlap others'
+    heads; only those that `places` gives begin at a slot."""
+    heads, page, dim = shape.num_kv_heads, shape.page_size, shape.head_dim
+    count = (len(layer) - 1) * 2 * heads * page + page
+    size, stride = (count, heads, 1, dim), (dim, page * dim, dim, 1)
+    begin = layer.storage_offset()
+    return layer.as_strided(size, stride, begin), layer.as_strided(size, stride, begin + heads * page * dim)
+
+
+def explicit_masks(batch: Forward, table: PageTable, ragged: Ragged) -> Masks:
+    """The masks of sequences that have one, as they came."""
+    assert batch.mask_indptr is not None
+    assert batch.mask_bits is not None
+    taken, indptr = take(batch.mask_indptr, table.sequences)
+    blind = [_blind_rows(batch, mask_of(batch, ragged, int(one)), int(one)) for one in table.sequences]
+    return Masks(indptr, batch.mask_bits[taken], np.concatenate(blind))
+
+
+def windowed_masks(
+    batch: Forward, table: PageTable, ragged: Ragged, positions: Array, window: int, page_size: int
+) -> Masks:
+    """The causal rule or the explicit mask of sequences, and the window by `positions` of all slots, as bits."""
+    masks = [_windowed(batch, ragged, int(one), positions, window, page_size) for one in table.sequences]
+    packed = [np.packbits(mask, bitorder="little") for mask in masks]
+    blind = [_blind_rows(batch, mask, int(one)) for mask, one in zip(masks, table.sequences, strict=True)]
+    return Masks(indptr_of([len(bits) for bits in packed]), np.concatenate(packed), np.concatenate(blind))
+
+
+def _windowed(batch: Forward, ragged: Ragged, sequence: int, positions: Array, window: int, page_size: int) -> Booleans:
+    queries, keys = int(ragged.num_rows[sequence]), int(ragged.num_keys[sequence])
+    mask = mask_of(batch, ragged, sequence)
+    visible = np.tri(queries, keys, keys - queries, dtype=np.bool_) if mask is None else mask
+    runs = slice(batch.kv_indptr[sequence], batch.kv_indptr[sequence + 1])
+    begins, ends = batch.kv_begins[runs].astype(np.int64), batch.kv_ends[runs].astype(np.int64)
+    slots = ranges(batch.kv_pages[runs].astype(np.int64) * page_size + begins, ends - begins)
+    own = batch.q_positions[batch.q_indptr[sequence] : batch.q_indptr[sequence + 1]].astype(np.int64)
+    inside: Booleans = positions[slots] > own[:, None] - window
+    return visible & inside
+
+
+def _blind_rows(batch: Forward, mask: Booleans | None, sequence: int) -> Integers:
+    assert mask is not None
+    blind: Integers = batch.q_indptr[sequence] + np.flatnonzero(~mask.any(1))
+    return blind
+
+
+def positions_follow_ranks(batch: Forward, ragged: Ragged, positions: Array, page_size: int) -> Booleans:
+    """Sequences [N] whose keys lie at consecutive positions: there a window by rank is one by position."""
+    offsets = np.arange(page_size, dtype=np.int32)
+    of_pages = positions.reshape(-1, page_size)[batch.kv_pages]  # [R, page_size]
+    first_rank = (ragged.first_rank - batch.kv_begins).astype(np.int32)
+    shifts = of_pages - first_rank[:, None] - offsets  # of position against rank: the same for all keys of a sequence
+    inside = (offsets >= batch.kv_begins[:, None]) & (offsets < batch.kv_ends[:, None])
+    owners = np.repeat(np.arange(len(ragged.num_runs)), ragged.num_runs)
+    shift = _shift_of_last_key(batch, ragged)
+    odd = (inside & (shifts != shift[owners, None])).any(1)
+    follow: Booleans = np.bincount(owners[odd], minlength=len(ragged.num_runs)) == 0
+    return follow
+
+
+def _shift_of_last_key(batch: Forward, ragged: Ragged) -> Int32:
+    """Of the last query of each sequence, whose position is at hand; without queries it does not matter."""
+    last_row = np.maximum(batch.q_indptr[1:] - 1, 0)
+    position = batch.q_positions[last_row] if len(batch.q_positions) else np.zeros(len(last_row), np.int32)
+    shift: Int32 = (position - (ragged.num_keys - 1)).astype(np.int32)
+    return shift
+
+
+def take(indptr: Array, parts: Integers) -> tuple[Integers, Int32]:
+    """Numbers of the elements of `parts` of what `indptr` divides, and the indptr that divides these."""
+    lengths = indptr[1:][parts] - indptr[:-1][parts]
+    return ranges(indptr[:-1][parts], lengths), indptr_of(lengths)
+
+
+def ranges(starts: Array, lengths: Array) -> Integers:
+    """starts[0], starts[0] + 1, ..., `lengths[0]` numbers, then those from starts[1] on, and so on."""
+    ends = np.cumsum(lengths, dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.repeat(starts.astype(np.int64) - (ends - lengths), lengths) + np.arange(total)
+
+
+def indptr_of(lengths: Array | list[int]) -> Int32:
+    """Offsets of parts of these lengths, and behind the last."""
+    indptr = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=indptr[1:])
+    return indptr
+
+
+def shared_prefixes(table: PageTable) -> Iterator[tuple[Integers, int]]:
+    """Groups of sequences, by their numbers in the table, whose lists begin with the same pages, and how many: at least
+    one of at least two sequences, and each keeps its last page for itself."""
+    first_pages = table.indices[table.indptr[:-1]]
+    _, inverse, counts = np.unique(first_pages, return_inverse=True, return_counts=True)
+    lengths = np.diff(table.indptr)
+    for number in np.flatnonzero(counts > 1):
+        members = np.flatnonzero(inverse == number)
+        most = int(lengths[members].min()) - 1
+        lists = table.indices[table.indptr[members, None] + np.arange(most)]
+        differs = (lists != lists[0]).any(0)
+        common = int(differs.argmax()) if differs.any() else most
+        if common:
+            yield members, common

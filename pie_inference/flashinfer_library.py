@@ -1,0 +1,134 @@
+"""FlashInfer, where it is installed: its only importer, and the one place that knows what its versions do differently.
+
+Written against 0.6.18 and 0.7.2, whose calls that we make are alike; `tests/flashinfer_signatures.json` records them.
+Modules that are not compiled yet are compiled at first use, which needs nvcc and ninja (docs/gpu.md).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+HEAD_DIMS = (64, 128, 256)
+"""For which it has attention kernels of every kind."""
+
+DTYPES = (torch.float16, torch.bfloat16)
+
+DECODE_GROUPS = (1, 2, 3, 4, 6, 8)
+"""Query heads for each key-value head for which it has a decode kernel without tensor cores, in all versions."""
+
+TENSOR_CORE_GROUP = 4
+"""From this group size on, decode uses tensor cores too: there are enough rows to fill them. As its documentation
+advises; to be measured."""
+
+
+@dataclass(frozen=True)
+class FlashInfer:
+    """What we use of it. Tests put a torch implementation in its place."""
+
+    version: str
+    decode_wrapper: Callable[..., Any]  # BatchDecodeWithPagedKVCacheWrapper
+    prefill_wrapper: Callable[..., Any]  # BatchPrefillWithPagedKVCacheWrapper
+    append: Callable[..., None]  # append_paged_kv_cache
+    merge_in_place: Callable[..., None]  # merge_state_in_place
+    rms_norm: Callable[..., torch.Tensor]  # rmsnorm
+    add_rms_norm: Callable[..., None]  # fused_add_rmsnorm
+    silu_and_mul: Callable[..., torch.Tensor]
+    gelu_tanh_and_mul: Callable[..., torch.Tensor]
+    causal_backend: Callable[[ModuleKey], str]  # for prefill without masks: "fa2" or "fa3"
+
+
+@dataclass(frozen=True)
+class ModuleKey:
+    """What a compiled attention module is made for."""
+
+    dtype: torch.dtype
+    head_dim: int
+    has_window: bool
+    has_soft_cap: bool
+
+
+@functools.cache
+def load() -> FlashInfer:
+    """Imports it. Raises ImportError where it or what it needs is missing or unusable."""
+    os.environ.setdefault("FLASHINFER_USE_CUDA_NORM", "1")  # the other norm kernels need a package of 92 MB
+    library = importlib.import_module("flashinfer")
+    return FlashInfer(
+        version=library.__version__,
+        decode_wrapper=library.BatchDecodeWithPagedKVCacheWrapper,
+        prefill_wrapper=library.BatchPrefillWithPagedKVCacheWrapper,
+        append=library.append_paged_kv_cache,
+        merge_in_place=library.merge_state_in_place,
+        rms_norm=library.rmsnorm,
+        add_rms_norm=library.fused_add_rmsnorm,
+        silu_and_mul=library.silu_and_mul,
+        gelu_tanh_and_mul=library.gelu_tanh_and_mul,
+        causal_backend=_causal_backend,
+    )
+
+
+def obstacle(device: torch.device) -> str | None:
+    """Why it cannot be used at all, as the end of a sentence; None: it can."""
+    major, minor = torch.cuda.get_device_capability(device)
+    if major < 8:
+        return f"FlashInfer needs a GPU of compute capability 8.0, this one has {major}.{minor}"
+    try:
+        load()
+    except (ImportError, RuntimeError, OSError, AttributeError) as error:
+        return f"FlashInfer cannot be imported ({error}); docs/gpu.md says what it needs"
+    if not _can_compile() and not any(_folders()):
+        return "FlashInfer's kernels are not compiled yet, and nvcc and ninja, which compile them, are missing"
+    return None
+
+
+def _can_compile() -> bool:
+    homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
+    folders = [Path(home) for home in (*homes, "/usr/local/cuda") if home]
+    return shutil.which("ninja") is not None and (
+        shutil.which("nvcc") is not None or any((folder / "bin" / "nvcc").exists() for folder in folders)
+    )
+
+
+def _folders() -> Iterator[Path]:
+    """Where compiled modules lie, each in a folder of its own: what came along, and what was compiled here."""
+    environment = importlib.import_module("flashinfer.jit.env")
+    for parent in (environment.FLASHINFER_AOT_DIR, environment.FLASHINFER_JIT_DIR):
+        if Path(parent).is_dir():
+            yield from Path(parent).iterdir()
+
+
+def attention_obstacle(dtype: torch.dtype, head_dim: int) -> str | None:
+    """Why it cannot attend, as the end of a sentence; None: it can."""
+    if dtype not in DTYPES:
+        return f"FlashInfer attends in float16 and bfloat16, not in {str(dtype).removeprefix('torch.')}"
+    if head_dim not in HEAD_DIMS:
+        return f"FlashInfer has no kernels for heads of {head_dim} dimensions, only of {', '.join(map(str, HEAD_DIMS))}"
+    return None
+
+
+def decodes_with_tensor_cores(group: int) -> bool:
+    """For so many query heads to each key-value head."""
+    return group not in DECODE_GROUPS or group >= TENSOR_CORE_GROUP
+
+
+def _causal_backend(key: ModuleKey) -> str:
+    """ "fa3" on Hopper where its module is compiled already: that takes minutes, those of "fa2" seconds."""
+    if torch.cuda.get_device_capability()[0] != 9:
+        return "fa2"
+    return "fa3" if _is_compiled("fa3", key) else "fa2"
+
+
+def _is_compiled(backend: str, key: ModuleKey) -> bool:
+    modules = importlib.import_module("flashinfer.jit.attention.modules")
+    dtype, dim = key.dtype, key.head_dim
+    flags = (0, key.has_window, key.has_soft_cap, False)  # position encoding, ..., half precision of scores
+    name = modules.get_batch_prefill_uri(backend, dtype, dtype, dtype, torch.int32, dim, dim, *flags)
+    return any(folder.name == name and (folder / f"{name}.so").exists() for folder in _folders())

@@ -1,0 +1,49 @@
+"""Operations with FlashInfer's kernels, for NVIDIA GPUs: what it does not have is another implementation's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..flashinfer_library import FlashInfer
+from .interface import Activation, Linear, Ops, Rotation
+
+ALIGNMENT = 16
+"""Bytes that the vectors of an activation are a multiple of."""
+
+
+class FlashInferOps:
+    """Implements `Ops`. `others` multiplies and rotates: FlashInfer rotates by a table of all positions only."""
+
+    def __init__(self, library: FlashInfer, others: Ops) -> None:
+        self._library = library
+        self._others = others
+
+    def linear(self, parts: Sequence[Tensor], bias: Tensor | None) -> Linear:
+        return self._others.linear(parts, bias)
+
+    def rms_norm(self, rows: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Kernels take two dimensions or three with strides, and cannot do nothing."""
+        if not rows.numel():
+            return torch.empty_like(rows)
+        if rows.dim() > 3:
+            return self._library.rms_norm(rows.flatten(0, -2), weight, eps).view(rows.shape)
+        return self._library.rms_norm(rows, weight, eps)
+
+    def add_rms_norm(self, residual: Tensor, rows: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """The kernel leaves the result in `rows`."""
+        if not rows.numel():
+            return rows
+        self._library.add_rms_norm(rows, residual, weight, eps)
+        return rows
+
+    def rotate_(self, vectors: Tensor, rotation: Rotation) -> None:
+        self._others.rotate_(vectors, rotation)
+
+    def gated(self, gate_up: Tensor, activation: Activation) -> Tensor:
+        if gate_up.shape[-1] // 2 * gate_up.itemsize % ALIGNMENT:
+            return self._others.gated(gate_up, activation)
+        kernel = self._library.silu_and_mul if activation == "silu" else self._library.gelu_tanh_and_mul
+        return kernel(gate_up)
