@@ -67,6 +67,7 @@ class ServerConfig:
         "none", "form of the weights of linear layers", choices=("none", "int8", "int4", "int4-64", "int4-32", "fp8")
     )
     cuda_graphs: str = _setting("auto", "CUDA graphs for decode batches on a GPU", choices=("auto", "off"))
+    max_context: int = _setting(0, "most tokens in a sequence; 0: as the model says", least=0)
     pages: int = _setting(0, "KV pages in the pool; 0: what fits the memory", least=0)
     page_size: int = _setting(16, "tokens in a KV page, 8 to 32", least=8)
     threads: int = _setting(0, "threads of the worker; 0: 1 for a small model, else all cores but one", least=0)

@@ -79,6 +79,7 @@ def make_client(config: ServerConfig) -> InferenceClient:
         "--attention": config.attention,
         "--quantization": config.quantization,
         "--cuda-graphs": config.cuda_graphs,
+        "--max-context": config.max_context or None,
         "--pages": config.pages or None,
         "--page-size": config.page_size,
         "--threads": config.threads or None,

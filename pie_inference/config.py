@@ -32,6 +32,7 @@ class WorkerConfig:
     attention: str = "auto"
     quantization: str = "none"
     cuda_graphs: str = "auto"
+    max_context: int | None = None
     pages: int | None = None
     host_pages: int | None = None
     embeds: int | None = None
@@ -50,7 +51,7 @@ class WorkerConfig:
         _check_choice("--quantization", self.quantization, QUANTIZATIONS)
         _check_choice("--cuda-graphs", self.cuda_graphs, CUDA_GRAPHS)
         _check_choice("--page-size", self.page_size, PAGE_SIZES)
-        for name in ("pages", "embeds", "token_slots", "threads", "max_batch_tokens", "max_batch_rows"):
+        for name in ("max_context", "pages", "embeds", "token_slots", "threads", "max_batch_tokens", "max_batch_rows"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
@@ -89,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cuda-graphs", default="auto", choices=CUDA_GRAPHS, help="for decode batches on a GPU")
     parser.add_argument("--attention", default="auto", choices=ATTENTIONS, help="kernels of attention")
     parser.add_argument("--quantization", default="none", choices=QUANTIZATIONS, help="form of linear weights")
+    parser.add_argument("--max-context", type=int, help="most tokens in a sequence (default: by the model)")
     parser.add_argument("--pages", type=int, help="pages of the KV cache (default: from memory)")
     parser.add_argument("--host-pages", type=int, help="pages in the host's memory to swap to (default: from memory)")
     parser.add_argument("--embeds", type=int, help="embed slots (default: from memory)")

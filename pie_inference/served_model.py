@@ -55,7 +55,7 @@ def load(config: WorkerConfig) -> ServedModel:
     """Loads a model folder and takes memory for its pools. Raises CheckpointError or ConfigError."""
     folder = find_folder(config.model)
     raw_config = read_json(folder / "config.json")
-    model_config = read_architecture(raw_config)
+    model_config = read_architecture(raw_config, config.max_context)
     tokenizer = read_tokenizer_files(folder, raw_config)
     device = choose_device(config.device)
     checkpoint = Checkpoint(folder)

@@ -2,58 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from checkpoints import save_reference
+from families import FAMILIES
 from oracle import VOCAB, Oracle, assert_close, load_reference, log_probabilities, random_tokens
+from safetensors.torch import load_file, save_file
 from worker_batches import Driver, Extend, Keys, ints
 
 from pie_inference.config import WorkerConfig
 from pie_inference.protocol import CopySlots
 from pie_inference.worker import Worker
-
-WINDOW = 24
-HEADS = {"head_dim": 16}
-FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("LlamaForCausalLM", {}),
-    "mistral": ("MistralForCausalLM", {"sliding_window": WINDOW, "head_dim": 24}),
-    "mistral without window": ("MistralForCausalLM", {"sliding_window": None}),
-    "qwen2": ("Qwen2ForCausalLM", {"tie_word_embeddings": True}),
-    "qwen2 with windows": (
-        "Qwen2ForCausalLM",
-        {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
-    ),
-    "qwen3": ("Qwen3ForCausalLM", HEADS),
-    "gemma2": (
-        "Gemma2ForCausalLM",
-        {"sliding_window": WINDOW, "query_pre_attn_scalar": 20, "attn_logit_softcapping": 4.0, "head_dim": 16}
-        | {"final_logit_softcapping": 5.0},
-    ),
-    "gemma3": (
-        "Gemma3ForCausalLM",
-        {"sliding_window": WINDOW, "query_pre_attn_scalar": 20, "head_dim": 16, "num_hidden_layers": 4}
-        | {"sliding_window_pattern": 3, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
-    ),
-    "phi3": ("Phi3ForCausalLM", {"sliding_window": WINDOW, "num_key_value_heads": 4}),
-    "phi3 partly rotated": (
-        "Phi3ForCausalLM",
-        {"tie_word_embeddings": True, "original_max_position_embeddings": 256, "partial_rotary_factor": 0.75}
-        | {"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 3 + [1.5] * 3, "long_factor": [2.0] * 6}},
-    ),
-    "olmo2": ("Olmo2ForCausalLM", {}),
-    "mixtral": ("MixtralForCausalLM", {"num_local_experts": 4, "sliding_window": WINDOW}),
-    "qwen3 moe": (
-        "Qwen3MoeForCausalLM",
-        {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "norm_topk_prob": True, **HEADS},
-    ),
-    "qwen3 moe, some layers": (
-        "Qwen3MoeForCausalLM",
-        {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "mlp_only_layers": [1], **HEADS},
-    ),
-}
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -111,3 +74,28 @@ def test_bfloat16_is_as_near_to_float32_as_the_reference_is(oracle: Oracle) -> N
 def deviation(actual: np.ndarray, expected: np.ndarray) -> float:
     """Root of the mean square."""
     return float(np.sqrt(np.square(actual - expected).mean()))
+
+
+@pytest.mark.parametrize("root", ["language_model.model", "model.language_model"])
+def test_the_text_model_of_a_checkpoint_with_images(root: str, tmp_path: Path) -> None:
+    architecture, settings = FAMILIES["gemma3"]
+    reference = save_reference(tmp_path, architecture, **settings)
+    tensors = load_file(tmp_path / "model.safetensors")
+    renamed = {name.replace("model.", f"{root}.", 1): tensor for name, tensor in tensors.items()}
+    save_file(renamed | {"vision_tower.weight": torch.ones(1)}, tmp_path / "model.safetensors")
+    config = {"architectures": ["Gemma3ForConditionalGeneration"], "vision_config": {}}
+    config["text_config"] = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    oracle, tokens = Oracle(tmp_path, reference), random_tokens(50, 9)
+    [result] = oracle.driver().logprobs(Extend(Keys(), tokens), vocab_size=VOCAB)
+    assert_close(result, oracle.expected(tokens))
+
+
+def test_long_factors_beyond_the_first_context(tmp_path: Path) -> None:
+    """transformers uses them for a text that is longer, as this one is."""
+    architecture, settings = FAMILIES["phi3 partly rotated"]
+    settings = {**settings, "original_max_position_embeddings": 64}
+    oracle = Oracle(tmp_path, save_reference(tmp_path, architecture, **settings), max_context=128)
+    tokens, keys = random_tokens(100, 10), Keys()
+    [result] = oracle.driver().logprobs(Extend(keys, tokens), vocab_size=VOCAB)
+    assert_close(result, oracle.expected(tokens))
