@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
 from attention_oracle import CASES, MakeBackend, Problem, assert_solves
 
+from pie_inference.attention.cpu_pages import CpuAttention
+from pie_inference.attention.interface import AttentionSpec
 from pie_inference.attention.torch_pages import TorchAttention
+from pie_inference.cpu_kernels.library import find_library
+from pie_inference.kv_cache.pool import KvCache
 
 CPU = torch.device("cpu")
-BACKENDS: Mapping[str, MakeBackend] = {"torch": TorchAttention}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
+@pytest.fixture(scope="module", params=["torch", "cpu"])
+def make_backend(request: pytest.FixtureRequest, kernel_cache: Path) -> MakeBackend:
+    if request.param == "torch":
+        return TorchAttention
+    library = find_library("auto", kernel_cache, CPU)
+    if library is None:
+        pytest.skip("the kernels cannot be built here")
+
+    def make(cache: KvCache, num_heads: int, specs: Sequence[AttentionSpec]) -> CpuAttention:
+        return CpuAttention(cache, num_heads, specs, library)
+
+    return make
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", CASES)
-def test_backends_equal_dense_attention(case: str, backend: str, dtype: str) -> None:
-    assert_solves(Problem(CASES[case], DTYPES[dtype]), BACKENDS[backend], CPU)
+def test_backends_equal_dense_attention(case: str, make_backend: MakeBackend, dtype: str) -> None:
+    assert_solves(Problem(CASES[case], DTYPES[dtype]), make_backend, CPU)

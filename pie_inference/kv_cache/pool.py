@@ -100,6 +100,10 @@ class KvCache:
         """[M, 2 * num_kv_heads, head_dim], new memory."""
         return self._slots[layer][slots.pages, slots.offsets]
 
+    def layer(self, number: int) -> Tensor:
+        """The pages of a layer themselves, for kernels: [num_pages, 2 * num_kv_heads, page_size, head_dim]."""
+        return self._pages[number]
+
     def piece_index(self, pages: Array) -> Tensor:
         """For page numbers [S, P]: what `gather` needs to collect their keys, then their values, head by head."""
         heads = self.shape.num_kv_heads
