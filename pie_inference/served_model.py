@@ -72,7 +72,7 @@ def load(config: WorkerConfig) -> ServedModel:
     cache = make_cache(config, model_config, dtype, device, ranks)
     host_pages = make_host_pages(config, cache, ranks)
     embeds = make_embeds(config, model_config, dtype, device)
-    wanted = Wanted(cache, share(ranks, model_config.num_heads, "attention heads"), model_config.attention)
+    wanted = Wanted(cache, share(ranks, model_config.num_heads, "attention heads"), model_config.attention, library)
     return ServedModel(
         model=model,
         cache=cache,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from pie_inference import config
 from pie_inference.attention import choose
 from pie_inference.attention.choose import CANDIDATES, Candidate, Wanted, choose_attention
 from pie_inference.attention.interface import AttentionSpec
+from pie_inference.cpu_kernels.library import find_library
 from pie_inference.errors import ConfigError
 from pie_inference.kv_cache.pool import KvCache, KvShape
 
@@ -30,6 +32,28 @@ def test_auto_takes_the_first_that_can(wanted: Wanted, monkeypatch: pytest.Monke
     elsewhere = replace(torch_candidate, devices=("cuda",))
     blocked = replace(torch_candidate, obstacle=lambda _: "it is broken")
     monkeypatch.setattr(choose, "CANDIDATES", {"a": elsewhere, "b": blocked, "torch": torch_candidate})
+    assert type(choose_attention("auto", wanted)).__name__ == "TorchAttention"
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "dtype", "with_library", "reason"),
+    [
+        (16, torch.float32, False, "there are no compiled kernels here"),
+        (24, torch.float32, True, "its kernel takes head dimensions that are multiples of 16, not 24"),
+        (16, torch.float16, True, "its kernel has no torch.float16"),
+    ],
+)
+def test_the_cpu_kernel_says_why_it_cannot_serve(
+    kernel_cache: Path, head_dim: int, dtype: torch.dtype, with_library: bool, reason: str
+) -> None:
+    cpu = torch.device("cpu")
+    library = find_library("auto", kernel_cache, cpu)
+    if library is None:
+        pytest.skip("the kernels cannot be built here")
+    cache = KvCache(KvShape(1, 2, head_dim, 8, dtype), 4, cpu)
+    wanted = Wanted(cache, 4, (AttentionSpec(scale=0.25),), library if with_library else None)
+    with pytest.raises(ConfigError, match=f"--attention cpu: {reason}"):
+        choose_attention("cpu", wanted)
     assert type(choose_attention("auto", wanted)).__name__ == "TorchAttention"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..cpu_kernels.library import Library
 from ..errors import ConfigError
 from ..kv_cache.pool import KvCache
 from .interface import AttentionBackend, AttentionSpec
@@ -21,6 +22,7 @@ class Wanted:
     cache: KvCache
     num_heads: int  # of this rank
     specs: Sequence[AttentionSpec]  # of each layer
+    library: Library | None = None  # the compiled kernels for CPUs, if there are any
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,19 @@ class Candidate:
 
 def _none(_: Wanted) -> None:
     """Nothing stands in the way."""
+
+
+def _cpu_obstacle(wanted: Wanted) -> str | None:
+    from .cpu_pages import obstacle
+
+    return "there are no compiled kernels here" if wanted.library is None else obstacle(wanted.cache)
+
+
+def _cpu(wanted: Wanted) -> AttentionBackend:
+    from .cpu_pages import CpuAttention
+
+    assert wanted.library is not None
+    return CpuAttention(wanted.cache, wanted.num_heads, wanted.specs, wanted.library)
 
 
 def _torch(wanted: Wanted) -> AttentionBackend:
@@ -65,6 +80,7 @@ def _flashinfer(wanted: Wanted) -> AttentionBackend:
 
 CANDIDATES: Mapping[str, Candidate] = {
     "flashinfer": Candidate(("cuda",), _flashinfer_obstacle, _flashinfer),
+    "cpu": Candidate(("cpu",), _cpu_obstacle, _cpu),
     "torch": Candidate(("cpu", "cuda"), _none, _torch),
 }
 """By their names in `config.ATTENTIONS`, the fastest first."""

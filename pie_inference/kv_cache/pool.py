@@ -10,16 +10,17 @@ import torch
 from torch import Tensor
 
 from ..errors import BatchError
+from ..host_memory import lazy_zero_bytes
 from ..protocol import Array
 from ..tensors import index_tensor, upload
 from .page_copies import split_copies
 
 
 def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros; on a CPU, memory is taken only when it is first written (torch.zeros writes it at once)."""
+    """Zeros; on a CPU, memory is taken only when it is first written (torch.zeros writes it at once), in huge pages."""
     if device.type != "cpu" or 0 in shape:
         return torch.zeros(shape, dtype=dtype, device=device)
-    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
+    return torch.from_numpy(lazy_zero_bytes(math.prod(shape) * dtype.itemsize)).view(dtype).view(shape)
 
 
 @dataclass(frozen=True)
@@ -99,10 +100,6 @@ class KvCache:
     def read(self, layer: int, slots: Slots) -> Tensor:
         """[M, 2 * num_kv_heads, head_dim], new memory."""
         return self._slots[layer][slots.pages, slots.offsets]
-
-    def layer(self, number: int) -> Tensor:
-        """The pages of a layer themselves, for kernels: [num_pages, 2 * num_kv_heads, page_size, head_dim]."""
-        return self._pages[number]
 
     def piece_index(self, pages: Array) -> Tensor:
         """For page numbers [S, P]: what `gather` needs to collect their keys, then their values, head by head."""
