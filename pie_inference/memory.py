@@ -9,11 +9,12 @@ import torch
 
 from .checkpoint import Checkpoint, StoredTensor
 from .errors import ConfigError
-from .quantization.names import FORMATS, Format
+from .quantization.names import FORMATS
 
+TABLE, HEAD = "embed_tokens.weight", "lm_head.weight"
 KEPT_EXACT = (
-    "embed_tokens.weight",
-    "lm_head.weight",
+    TABLE,
+    HEAD,
     "mlp.gate.weight",
     "block_sparse_moe.gate.weight",
     "router.weight",
@@ -36,13 +37,17 @@ class WeightSize:
 
 
 def weight_bytes(tensors: Iterable[StoredTensor], dtype: torch.dtype, quantization: str) -> int:
-    """Memory that these weights take when they serve; quantization "none" or one of FORMATS."""
+    """Memory that these weights take when they serve; quantization "none" or one of FORMATS. A model without an output
+    head uses its embedding table for it, in a second, packed form."""
+    by_name = {tensor.name: tensor_bytes(tensor, dtype.itemsize, quantization) for tensor in tensors}
+    tied = not any(name.endswith(HEAD) for name in by_name)
+    return sum(by_name.values()) + tied * sum(size for name, size in by_name.items() if name.endswith(TABLE))
+
+
+def tensor_bytes(tensor: StoredTensor, itemsize: int, quantization: str) -> int:
+    """Memory of one tensor, in numbers of `itemsize` bytes where it is not quantized."""
     format = FORMATS.get(quantization)
-    return sum(_tensor_bytes(tensor, dtype.itemsize, format) for tensor in tensors)
-
-
-def _tensor_bytes(tensor: StoredTensor, itemsize: int, format: Format | None) -> int:
-    if format is None or not _is_quantized(tensor) or not format.divides(tensor.shape[-1]):
+    if format is None or not _is_quantized(tensor):
         return tensor.numel * itemsize
     return format.nbytes(tensor.numel // tensor.shape[-1], tensor.shape[-1], itemsize)
 
@@ -54,10 +59,29 @@ def _is_quantized(tensor: StoredTensor) -> bool:
 def sizes(checkpoint: Checkpoint) -> tuple[WeightSize, ...]:
     """The forms in which the weights could be served, the largest first."""
     tensors = tuple(checkpoint.tensors())
+    columns = {tensor.shape[-1] for tensor in tensors if _is_quantized(tensor)}
     plain = [(torch.float32, "none"), (torch.bfloat16, "none")]
-    forms = [*plain, *((torch.bfloat16, name) for name in FORMATS)]
+    quantized = [name for name, format in FORMATS.items() if all(map(format.divides, columns))]
+    forms = [*plain, *((torch.bfloat16, name) for name in quantized)]
     found = [WeightSize(str(dtype)[6:], name, weight_bytes(tensors, dtype, name)) for dtype, name in forms]
     return tuple(sorted(found, key=lambda size: -size.nbytes))
+
+
+def check_groups(checkpoint: Checkpoint, quantization: str) -> None:
+    """Raises ConfigError where a layer's inputs cannot be cut into the groups of the format, naming what fits."""
+    for tensor in checkpoint.tensors():
+        if quantization != "none" and _is_quantized(tensor):
+            refuse_groups(quantization, tensor.name, tensor.shape[-1])
+
+
+def refuse_groups(quantization: str, name: str, columns: int) -> None:
+    """Raises ConfigError where so many input features of a layer cannot be cut into the groups of the format."""
+    if not FORMATS[quantization].divides(columns):
+        fitting = [each.name for each in FORMATS.values() if each.divides(columns)]
+        raise ConfigError(
+            f"--quantization {quantization}: {name} has {columns} input features on each rank, which is no multiple of "
+            f"{FORMATS[quantization].group}; choose {' or '.join(fitting)}"
+        )
 
 
 def check_fit(checkpoint: Checkpoint, dtype: torch.dtype, quantization: str, free: int, ranks: int = 1) -> None:

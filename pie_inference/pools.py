@@ -30,10 +30,15 @@ def make_cache(
     """Pages for this rank's share of the key-value heads."""
     kv_heads = share(ranks, model.num_kv_heads, "key-value heads")
     shape = KvShape(model.num_layers, kv_heads, model.head_dim, config.page_size, dtype)
-    fitting = int(free_bytes(device) * MEMORY_SHARE[device.type]) // shape.page_bytes
+    return KvCache(shape, config.pages or fitting_pages(shape, device, free_bytes(device)), device)
+
+
+def fitting_pages(shape: KvShape, device: torch.device, free: int) -> int:
+    """How many pages a cache gets where `free` bytes are left once the model is loaded."""
+    fitting = int(free * MEMORY_SHARE[device.type]) // shape.page_bytes
     if device.type == "cpu":
         fitting = min(fitting, MAX_CPU_CACHE_BYTES // shape.page_bytes)
-    return KvCache(shape, config.pages or max(1, min(fitting, MAX_PAGES)), device)
+    return max(1, min(fitting, MAX_PAGES))
 
 
 def make_embeds(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -17,7 +17,7 @@ from .hub import find_folder
 from .kv_cache.host_pool import HostPages
 from .kv_cache.pool import KvCache
 from .machine import choose_device, choose_dtype, free_bytes
-from .memory import check_fit
+from .memory import check_fit, check_groups
 from .models.config import ModelConfig
 from .models.interface import Model
 from .models.registry import build_model, read_architecture
@@ -62,6 +62,7 @@ def load(config: WorkerConfig) -> ServedModel:
     dtype = choose_dtype(config.dtype, device, checkpoint)
     ranks = SingleRank()
     library = find_library(config.kernels, config.cache_dir or default_cache_dir(), device)
+    check_groups(checkpoint, config.quantization)
     check_fit(checkpoint, dtype, config.quantization, free_bytes(device), ranks.size)
     progress = LoadProgress(checkpoint.num_bytes())
     quantizer = choose_quantizer(config.quantization, device, dtype)

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from .checkpoint import Checkpoint
-from .errors import CheckpointError
+from .memory import refuse_groups
 from .ops.interface import Linear, Ops
 from .progress import LoadProgress
 from .quantization.choose import Quantizer
-from .quantization.names import FORMATS, Format
 from .ranks import Ranks, share
 
 Split = Literal["outputs", "inputs"]
@@ -116,7 +115,7 @@ class WeightLoader:
             made, nbytes = self.ops.linear(parts, bias), rows * columns * self.dtype.itemsize
         else:
             format = self._quantizer.format
-            _check_groups(format, name, columns)
+            refuse_groups(format.name, name, columns)
             made, nbytes = self._quantizer.linear(parts, bias), format.nbytes(rows, columns, self.dtype.itemsize)
         for part in parts:
             self._count(part, 0)
@@ -143,12 +142,3 @@ class WeightLoader:
     def _share(self, tensor: Tensor, dim: int, name: str) -> Tensor:
         count = share(self.ranks, tensor.shape[dim], f"features of {name}")
         return tensor.narrow(dim, self.ranks.rank * count, count)
-
-
-def _check_groups(format: Format, name: str, columns: int) -> None:
-    if not format.divides(columns):
-        fitting = [each.name for each in FORMATS.values() if each.divides(columns)]
-        raise CheckpointError(
-            f"--quantization {format.name}: {name} has {columns} input features on each rank, which is no multiple of "
-            f"{format.group}; choose {' or '.join(fitting)}"
-        )

@@ -68,7 +68,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert heavy & set(out.splitlines()[-1].split()) == set()
 
 
-@pytest.mark.parametrize("command", ["run", "serve", "launch", "list", "logs", "stop", "models"])
+@pytest.mark.parametrize("command", ["run", "serve", "launch", "list", "logs", "stop", "models", "bench-model"])
 def test_every_command_has_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([command, "--help"])

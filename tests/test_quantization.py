@@ -11,7 +11,7 @@ from checkpoints import make_checkpoint
 from worker_batches import Driver, Extend, Keys
 
 from pie_inference.config import WorkerConfig
-from pie_inference.errors import CheckpointError
+from pie_inference.errors import ConfigError
 from pie_inference.ops.interface import Linear
 from pie_inference.quantization import torch_linear
 from pie_inference.quantization.choose import Quantizer
@@ -114,5 +114,5 @@ def test_a_quantized_model_is_near_the_exact_one(name: str, tmp_path: Path) -> N
 
 def test_a_group_that_does_not_divide_is_refused(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, hidden_size=64, intermediate_size=96)
-    with pytest.raises(CheckpointError, match=r"layers.0.self_attn.q_proj has 64 input .* choose int8 or int4-64 or"):
+    with pytest.raises(ConfigError, match=r"layers.0.mlp.down_proj.weight has 96 input .* choose int8 or int4-32 or"):
         Worker(WorkerConfig(tmp_path, "model", quantization="int4", pages=4))

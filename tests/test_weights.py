@@ -91,10 +91,10 @@ def test_a_tied_head_takes_the_table_that_is_there(tmp_path: Path) -> None:
     torch.testing.assert_close(head(rows), rows @ table.T)
 
 
-@pytest.mark.parametrize("quantization", ["none", *FORMATS])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_memory_is_foreseen(quantization: str, dtype: str, tmp_path: Path) -> None:
-    make_checkpoint(tmp_path, hidden_size=128, intermediate_size=256)
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(("dtype", "quantization"), [("float32", "none"), *(("bfloat16", each) for each in FORMATS)])
+def test_memory_is_foreseen(dtype: str, quantization: str, tied: bool, tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, hidden_size=128, intermediate_size=256, tie_embeddings=tied)
     config = WorkerConfig(
         tmp_path, "model", dtype=dtype, quantization=quantization, device="cpu", kernels="torch", pages=4
     )

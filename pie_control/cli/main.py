@@ -10,7 +10,7 @@ from typing import Protocol
 
 from pie_control.errors import InferletEnded, PieError
 
-from . import launch, list, logs, models, run, serve, stop
+from . import bench_model, launch, list, logs, models, run, serve, stop
 
 FAILED = 1
 MISUSED = 2
@@ -39,6 +39,7 @@ COMMANDS: dict[str, Command] = {
     "logs": logs,
     "stop": stop,
     "models": models,
+    "bench-model": bench_model,
 }
 
 EPILOG = """exit codes: 0 success, 1 the inferlet failed, 2 wrong use or no server, 130 interrupted

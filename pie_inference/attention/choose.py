@@ -88,12 +88,17 @@ CANDIDATES: Mapping[str, Candidate] = {
 
 def choose_attention(name: str, wanted: Wanted) -> AttentionBackend:
     """`name` is of `config.ATTENTIONS`. Raises ConfigError where what was asked for by name cannot serve."""
+    return CANDIDATES[name_of_choice(name, wanted)].make(wanted)
+
+
+def name_of_choice(name: str, wanted: Wanted) -> str:
+    """The backend that `choose_attention` makes. Raises ConfigError as it does."""
     if name == "auto":
-        return next(each for each in CANDIDATES.values() if _obstacle(each, wanted) is None).make(wanted)
+        return next(known for known, each in CANDIDATES.items() if _obstacle(each, wanted) is None)
     obstacle = _obstacle(CANDIDATES[name], wanted)
     if obstacle is not None:
         raise ConfigError(f"--attention {name}: {obstacle}")
-    return CANDIDATES[name].make(wanted)
+    return name
 
 
 def _obstacle(candidate: Candidate, wanted: Wanted) -> str | None:

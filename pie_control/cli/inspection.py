@@ -1,0 +1,58 @@
+"""What `pie models` and `pie bench-model` ask of the inference package, in a process of its own: it loads torch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from pie_control.config import settings
+from pie_control.errors import PieError
+
+SETTINGS = ("dtype", "device", "quantization", "kernels", "attention", "threads", "page_size")
+"""Of a server, that matter here."""
+
+UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def add_model_settings(parser: argparse.ArgumentParser) -> None:
+    """The options that say how a model is served."""
+    for setting in settings():
+        if setting.name in SETTINGS:
+            choices = setting.metadata["choices"]
+            parser.add_argument(
+                f"--{setting.name.replace('_', '-')}",
+                choices=choices or None,
+                type=type(setting.default),
+                help=setting.metadata["help"],
+            )
+
+
+def inspect(what: str, options: argparse.Namespace, models: Sequence[str], more: Sequence[str] = ()) -> Any:
+    """What `python -m pie_inference.inspection` prints of `models`, as JSON objects. Raises PieError."""
+    from pie_control.config import ServerConfig, build_config
+    from pie_control.inference_client.process import worker_environment
+
+    given = {name: getattr(options, name) for name in SETTINGS if getattr(options, name)}
+    config = build_config(given, os.environ)
+    words = [f"--{name.replace('_', '-')}={value}" for name in SETTINGS if (value := getattr(config, name))]
+    folders = [ServerConfig(model=model).resolved().model for model in models]
+    command = [sys.executable, "-m", "pie_inference.inspection", what, *words, *more, "--", *folders]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=worker_environment(os.environ), check=False
+    )
+    if done.returncode:
+        raise PieError(f"the model could not be inspected (status {done.returncode})")
+    return json.loads(done.stdout)
+
+
+def amount(number: float, unit: str = "") -> str:
+    """With three digits and a prefix: 1.24 GB."""
+    for size, prefix in UNITS:
+        if abs(number) >= size:
+            return f"{number / size:.3g} {prefix}{unit}"
+    return f"{number:.3g} {unit}".rstrip()

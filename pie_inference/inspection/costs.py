@@ -1,0 +1,76 @@
+"""What a model must read and compute at the least, from the shapes of its tensors. Attention's scores are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..checkpoint import Checkpoint, StoredTensor
+from ..memory import tensor_bytes
+
+EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
+"""Names of the number of experts in a layer, by family."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Numbers are those of matrices: a token costs two operations for each that it meets."""
+
+    layer_bytes: int  # but for experts
+    layer_numbers: int
+    expert_bytes: int  # of all experts of all layers
+    expert_numbers: int
+    head_bytes: int
+    head_numbers: int
+    expert_share: float  # of the experts that one token meets
+
+    def read_bytes(self, tokens: int) -> float:
+        """Weights that so many tokens need together, if each chooses its experts at random."""
+        touched = 1 - (1 - self.expert_share) ** tokens
+        return self.layer_bytes + self.head_bytes + touched * self.expert_bytes
+
+    def operations(self, tokens: int, logits: int) -> float:
+        """Of so many tokens, of which some are to have logits."""
+        each = self.layer_numbers + self.expert_share * self.expert_numbers
+        return 2 * (tokens * each + logits * self.head_numbers)
+
+
+def model_costs(checkpoint: Checkpoint, config: Mapping[str, Any], dtype: torch.dtype, quantization: str) -> Costs:
+    """`config` is config.json."""
+    parts: dict[str, list[StoredTensor]] = {"layer": [], "expert": [], "head": [], "table": []}
+    for tensor in checkpoint.tensors():
+        if len(tensor.shape) > 1:
+            parts[_part(tensor.name)].append(tensor)
+    head = parts["head"] or parts["table"]  # a tied head is the table
+
+    def nbytes(tensors: list[StoredTensor]) -> int:
+        return sum(tensor_bytes(tensor, dtype.itemsize, quantization) for tensor in tensors)
+
+    def numbers(tensors: list[StoredTensor]) -> int:
+        return sum(tensor.numel for tensor in tensors)
+
+    return Costs(
+        layer_bytes=nbytes(parts["layer"]),
+        layer_numbers=numbers(parts["layer"]),
+        expert_bytes=nbytes(parts["expert"]),
+        expert_numbers=numbers(parts["expert"]),
+        head_bytes=nbytes(head),
+        head_numbers=numbers(head),
+        expert_share=_expert_share(config),
+    )
+
+
+def _part(name: str) -> str:
+    if ".experts." in name:
+        return "expert"
+    if name.endswith("embed_tokens.weight"):
+        return "table"
+    return "head" if name.endswith("lm_head.weight") else "layer"
+
+
+def _expert_share(config: Mapping[str, Any]) -> float:
+    count = next((config[name] for name in EXPERT_COUNTS if config.get(name)), None)
+    return config.get("num_experts_per_tok", count) / count if count else 1.0

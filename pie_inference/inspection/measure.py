@@ -1,0 +1,176 @@
+"""How fast a checkpoint is here: the worker itself, run for about a minute, against the machine's bounds."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from ..checkpoint import Checkpoint, read_json
+from ..config import WorkerConfig, default_cache_dir
+from ..cpu_kernels.library import find_library
+from ..errors import InferenceError
+from ..hub import find_folder
+from ..protocol import EmbedText, Failure, Forward, ModelDescription, RunWave, Sample
+from ..worker import Worker
+from .batches import DecodeBatch
+from .costs import Costs, model_costs
+from .rates import Rates, measure_rates
+
+SEQUENCES = (1, 8, 32)
+CONTEXT = 128  # tokens before the first that is decoded
+PREFILL = 1024
+DECODE_SECONDS = 4.0
+PREFILL_SECONDS = 6.0
+LEAST_WAVES = 3
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Of one kind of work."""
+
+    work: str  # decode or prefill
+    sequences: int
+    tokens_per_second: float
+    milliseconds: float  # of one wave, the median
+    bound_tokens_per_second: float  # what reading the weights, or multiplying by them, allows
+    share: float  # of the bound that is reached
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """All that was measured."""
+
+    model: str
+    architecture: str
+    device: str
+    dtype: str
+    quantization: str
+    threads: int
+    load_seconds: float
+    weight_bytes: int
+    read_bytes_per_second: float
+    gemm_operations_per_second: float
+    peak_bytes: int  # memory of the process; of the GPU where that serves
+    speeds: tuple[Speed, ...]
+
+
+def measure(config: WorkerConfig, sequences: tuple[int, ...] = SEQUENCES, budget: float = 1.0) -> Measurement:
+    """`budget` scales the times that are spent. Raises InferenceError where the model cannot be served."""
+    _tell("loading")
+    started = time.perf_counter()
+    worker = Worker(config)
+    load_seconds = time.perf_counter() - started
+    description = worker.describe()[0]
+    device, dtype = torch.device(description.device), getattr(torch, description.dtype)
+    probe = _Probe(worker, description, _costs(config, dtype), budget)
+    speeds = [probe.prefill(), *map(probe.decode, sequences)]
+    peak = _peak_bytes(device)
+    _tell("measuring memory and matrix products")
+    rates = measure_rates(device, dtype, find_library(config.kernels, config.cache_dir or default_cache_dir(), device))
+    return Measurement(
+        model=str(config.model),
+        architecture=description.architecture,
+        device=description.device,
+        dtype=description.dtype,
+        quantization=config.quantization,
+        threads=torch.get_num_threads(),
+        load_seconds=load_seconds,
+        weight_bytes=description.weight_bytes,
+        read_bytes_per_second=rates.read_bytes,
+        gemm_operations_per_second=rates.gemm_operations,
+        peak_bytes=peak,
+        speeds=tuple(speed.against(rates) for speed in speeds),
+    )
+
+
+def _costs(config: WorkerConfig, dtype: torch.dtype) -> Costs:
+    folder = find_folder(config.model)
+    return model_costs(Checkpoint(folder), read_json(folder / "config.json"), dtype, config.quantization)
+
+
+@dataclass(frozen=True)
+class _Timed:
+    work: str
+    sequences: int
+    tokens: int  # of one wave
+    seconds: float  # of one wave
+    read_bytes: float
+    operations: float
+
+    def against(self, rates: Rates) -> Speed:
+        bound = max(self.read_bytes / rates.read_bytes, self.operations / rates.gemm_operations)
+        return Speed(
+            work=self.work,
+            sequences=self.sequences,
+            tokens_per_second=self.tokens / self.seconds,
+            milliseconds=self.seconds * 1e3,
+            bound_tokens_per_second=self.tokens / bound,
+            share=bound / self.seconds,
+        )
+
+
+class _Probe:
+    """Runs waves on a worker. Keys and values are the zeros of fresh pages: attention does the same work on them."""
+
+    def __init__(self, worker: Worker, model: ModelDescription, costs: Costs, budget: float) -> None:
+        self._worker = worker
+        self._model = model
+        self._costs = costs
+        self._budget = budget
+
+    def decode(self, sequences: int) -> _Timed:
+        """One token of each sequence in a wave."""
+        _tell(f"decoding {sequences} at a time")
+        context = min(CONTEXT, self._model.max_context // 2)
+        sequences = min(sequences, self._model.num_pages // -(-(context + 1) // self._model.page_size))
+        batch = DecodeBatch(sequences, context + 1, self._model.page_size)
+        seconds = self._median(lambda: self._run(batch.embed(), batch.forward(context), batch.sample()), DECODE_SECONDS)
+        keys = sequences * context * self._model.page_bytes // self._model.page_size
+        operations = self._costs.operations(sequences, sequences)
+        return _Timed("decode", sequences, sequences, seconds, self._costs.read_bytes(sequences) + keys, operations)
+
+    def prefill(self) -> _Timed:
+        """One prompt in a wave."""
+        capacity = self._model.num_pages * self._model.page_size
+        tokens = min(PREFILL, self._model.max_batch_tokens, self._model.max_context, capacity)
+        _tell(f"reading a prompt of {tokens} tokens")
+        batch = DecodeBatch(1, tokens, self._model.page_size)
+        embed = EmbedText(batch.prompt_embeds(tokens), batch.prompt_embeds(tokens) % self._model.vocab_size)
+        seconds = self._median(lambda: self._run(embed, batch.prefill(0, tokens)), PREFILL_SECONDS)
+        operations = self._costs.operations(tokens, 0)
+        return _Timed("prefill", 1, tokens, seconds, self._costs.read_bytes(tokens), operations)
+
+    def _median(self, action: Callable[[], None], seconds: float) -> float:
+        """Seconds of an action, once it has run twice."""
+        for _ in range(2):
+            action()
+        times: list[float] = []
+        deadline = time.perf_counter() + seconds * self._budget
+        while time.perf_counter() < deadline or len(times) < LEAST_WAVES:
+            started = time.perf_counter()
+            action()
+            times.append(time.perf_counter() - started)
+        return statistics.median(times)
+
+    def _run(self, *batches: EmbedText | Forward | Sample) -> None:
+        done = self._worker.run(RunWave(1, self._model.name, batches))
+        failed = next((result for result in done.results if isinstance(result, Failure)), None)
+        if failed is not None:
+            raise InferenceError(failed.message)
+
+
+def _peak_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return kilobytes if sys.platform == "darwin" else 1024 * kilobytes
+
+
+def _tell(what: str) -> None:
+    print(f"{what} ...", file=sys.stderr, flush=True)

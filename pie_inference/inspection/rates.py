@@ -1,0 +1,74 @@
+"""What the machine can do: how fast it reads memory, and how fast it multiplies matrices."""
+
+from __future__ import annotations
+
+import mmap
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from ..cpu_kernels.library import ADDRESS, INTEGER, Library
+
+READ_BYTES = 1 << 30
+GEMM_SIZE = 2048
+SECONDS = 1.5  # that each rate is measured
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Of the threads that torch has, or of the GPU."""
+
+    read_bytes: float  # per second
+    gemm_operations: float  # per second, a multiplication and an addition being two
+
+
+def measure_rates(device: torch.device, dtype: torch.dtype, library: Library | None) -> Rates:
+    """`library`: the compiled kernels for CPUs; without, torch reads memory, which is slower than it could be."""
+    return Rates(_read_rate(device, library), _gemm_rate(device, dtype))
+
+
+def _read_rate(device: torch.device, library: Library | None) -> float:
+    if device.type == "cuda":
+        numbers = torch.zeros(READ_BYTES, dtype=torch.uint8, device=device)
+        copy = torch.empty_like(numbers)
+        return 2 * READ_BYTES / best_seconds(lambda: copy.copy_(numbers), device)
+    memory = torch.frombuffer(_huge_pages(READ_BYTES), dtype=torch.int64).fill_(1)
+    if library is None:
+        return READ_BYTES / best_seconds(memory.sum, device)
+    threads = torch.get_num_threads()
+    sums = torch.zeros(threads, dtype=torch.int64)
+    read = library.kernel("read_memory", ADDRESS, INTEGER, ADDRESS, INTEGER)
+    seconds = best_seconds(lambda: read(memory.data_ptr(), READ_BYTES, sums.data_ptr(), threads), device)
+    return READ_BYTES / seconds
+
+
+def _huge_pages(size: int) -> mmap.mmap:
+    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
+def _gemm_rate(device: torch.device, dtype: torch.dtype) -> float:
+    left, right = (torch.randn(GEMM_SIZE, GEMM_SIZE, device=device).to(dtype) for _ in range(2))
+    return 2 * GEMM_SIZE**3 / best_seconds(lambda: torch.mm(left, right), device)
+
+
+def best_seconds(action: Callable[[], object], device: torch.device, budget: float = SECONDS) -> float:
+    """Of the fastest run among those that fit the budget, behind one that does not count."""
+    _timed(action, device)
+    best, deadline = float("inf"), time.perf_counter() + budget
+    while time.perf_counter() < deadline or best == float("inf"):
+        best = min(best, _timed(action, device))
+    return best
+
+
+def _timed(action: Callable[[], object], device: torch.device) -> float:
+    started = time.perf_counter()
+    action()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - started
