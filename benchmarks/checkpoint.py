@@ -76,11 +76,11 @@ def random_160m() -> Path:
 
 def _make(folder: Path, shape: Mapping[str, Any]) -> Path:
     make_checkpoint(folder, dtype=torch.bfloat16, **shape)
-    (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(shape["vocab_size"])))
+    (folder / "tokenizer.json").write_text(json.dumps(word_tokenizer(shape["vocab_size"])))
     return folder
 
 
-def _tokenizer(vocab_size: int) -> dict[str, Any]:
+def word_tokenizer(vocab_size: int) -> dict[str, Any]:
     """Bytes, special tokens, and a word for every other id, so that a token gives text as in a trained model."""
     tokenizer: dict[str, Any] = json.loads(byte_tokenizer.tokenizer_json())
     words = {f"Ġword{number}": number for number in range(byte_tokenizer.VOCAB_SIZE, vocab_size)}

@@ -7,6 +7,7 @@ token slot, pages are assigned in advance.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from pie_inference.config import WorkerConfig
 from pie_inference.inspection.batches import DecodeBatch
 from pie_inference.protocol import Array, EmbedText, Forward, NextTokens, RunWave, Sample
+from pie_inference.waves import LaunchedWave
 from pie_inference.worker import Worker
 
 
@@ -37,24 +39,34 @@ class ClosedLoop:
         self.threads = torch.get_num_threads()
         self._wave = 0
 
-    def generate(self, prompts: Sequence[Sequence[int]], count: int) -> Generated:
-        """Greedy tokens behind prompts of one length, which run one after the other before the time is taken."""
+    def generate(self, prompts: Sequence[Sequence[int]], count: int, ahead: int = 0) -> Generated:
+        """Greedy tokens behind prompts of one length, which run one after the other before the time is taken. So many
+        waves `ahead` are launched before the results of one are awaited."""
         torch.set_num_threads(self.threads)  # it holds for the calling thread, which need not be the one that loaded
         batch = DecodeBatch(len(prompts), len(prompts[0]) + count, self.description.page_size)
         for row, prompt in enumerate(prompts):
             self._run(EmbedText(batch.prompt_embeds(len(prompt)), _int32(prompt)), batch.prefill(row, len(prompt)))
         tokens = [self._run(batch.sample())]
+        running: deque[LaunchedWave] = deque()
         start = time.perf_counter()
         for position in range(len(prompts[0]), len(prompts[0]) + count - 1):
-            tokens.append(self._run(batch.embed(), batch.forward(position), batch.sample()))
+            running.append(self._launch(batch.embed(), batch.forward(position), batch.sample()))
+            if len(running) > ahead:
+                tokens.append(self._finish(running.popleft()))
+        tokens += [self._finish(wave) for wave in running]
         elapsed = time.perf_counter() - start
         return Generated(np.array(tokens).T, elapsed / (count - 1))
 
     def _run(self, *batches: EmbedText | Forward | Sample) -> Array:
-        """The sampled tokens, if the last batch samples."""
+        return self._finish(self._launch(*batches))
+
+    def _launch(self, *batches: EmbedText | Forward | Sample) -> LaunchedWave:
         self._wave += 1
-        done = self._worker.run(RunWave(self._wave, self.description.name, batches))
-        result = done.results[-1]
+        return self._worker.launch(RunWave(self._wave, self.description.name, batches))
+
+    def _finish(self, wave: LaunchedWave) -> Array:
+        """The sampled tokens, if the last batch samples."""
+        result = self._worker.finish(wave).results[-1]
         if isinstance(result, NextTokens):
             return result.tokens
         assert result is None, result

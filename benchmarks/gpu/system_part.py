@@ -1,0 +1,38 @@
+"""The whole system: concurrent inferlets that stream tokens to a client, as in `tpot`."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from pie_control.client import Client
+
+from ..generation import Generated, run_inferlets
+from ..guests import source
+from ..server import serving
+from .plan import Plan, prompts
+from .results import Row, log, tell
+from .shapes import SHAPES
+
+
+def run(model: str, folder: Path, device: str, plan: Plan) -> None:
+    """Tells a row for each number of inferlets."""
+    asyncio.run(_run(model, folder, device, plan))
+
+
+async def _run(model: str, folder: Path, device: str, plan: Plan) -> None:
+    settings: dict[str, Any] = {"model": folder, "model_name": model, "device": device, "dtype": "bfloat16"}
+    async with serving(**settings, pages=plan.pages) as server, Client(server.url) as client:
+        log(f"{model}: served")
+        program = await client.upload(source("generate"), "generate")
+        for concurrent in plan.concurrent:
+            texts = prompts(concurrent, plan.prompt, SHAPES[model].vocab_size)
+            await run_inferlets(client, program, texts, plan.warm_up, together=True)
+            runs = [await run_inferlets(client, program, texts, plan.tokens, together=True) for _ in range(plan.rounds)]
+            tell([_row(model, concurrent, min(runs, key=lambda one: one.per_token))])
+
+
+def _row(model: str, concurrent: int, best: Generated) -> Row:
+    note = f"batch {best.waves.batch:.1f}, worker {best.waves.worker:.3f} ms"
+    return Row(model, "pie", concurrent, round(best.per_token, 4), round(best.tokens_per_second, 1), note)
