@@ -1,4 +1,4 @@
-"""Operations of Transformer layers by the kernels of `cpu_kernels`; linear layers by `torch_ops`."""
+"""Operations of Transformer layers by the kernels of `cpu_kernels`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..cpu_kernels.library import ADDRESS, FLOAT, INTEGER, SUFFIX, Library
+from .cpu_linear import LinearPacker
 from .interface import Activation, Linear, Rotation
-from .torch_ops import TorchOps
 
 ACTIVATIONS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1}
 """As in rows.cpp."""
@@ -21,14 +21,14 @@ class CpuOps:
     def __init__(self, library: Library, dtype: torch.dtype) -> None:
         suffix = SUFFIX[dtype]
         a, n = ADDRESS, INTEGER
-        self._fallback = TorchOps(torch.device("cpu"), dtype)
+        self._packer = LinearPacker(library, dtype)
         self._rms_norm = library.kernel(f"rms_norm_{suffix}", a, n, n, a, a, n, n, n, FLOAT, n)
         self._add_rms_norm = library.kernel(f"add_rms_norm_{suffix}", a, a, a, a, n, n, FLOAT, n)
         self._rotate = library.kernel(f"rotate_{suffix}", a, n, n, a, a, n, n, n, n)
         self._gated = library.kernel(f"gated_{suffix}", a, n, a, n, n, n, n)
 
     def linear(self, parts: Sequence[Tensor], bias: Tensor | None) -> Linear:
-        return self._fallback.linear(parts, bias)
+        return self._packer.make(parts, bias)
 
     def rms_norm(self, rows: Tensor, weight: Tensor, eps: float) -> Tensor:
         output = torch.empty_like(rows, memory_format=torch.contiguous_format)
