@@ -61,7 +61,9 @@ class ServerConfig:
     device: str = _setting("auto", "where the model runs: auto, cpu or cuda", choices=("auto", "cpu", "cuda"))
     kernels: str = _setting("auto", "kernels of all operations but attention", choices=("auto", "torch"))
     attention: str = _setting(
-        "auto", "kernels of attention; auto: the fastest that can", choices=("auto", "flashinfer", "torch")
+        "auto",
+        "kernels of attention; auto: the fastest that can",
+        choices=("auto", "flashinfer", "triton", "cpu", "torch"),
     )
     quantization: str = _setting(
         "none", "form of the weights of linear layers", choices=("none", "int8", "int4", "int4-64", "int4-32", "fp8")

@@ -16,7 +16,7 @@ DEVICES = ("auto", "cpu", "cuda")
 KERNELS = ("auto", "torch")
 QUANTIZATIONS = ("none", *FORMATS)
 CUDA_GRAPHS = ("auto", "off")
-ATTENTIONS = ("auto", "flashinfer", "cpu", "torch")
+ATTENTIONS = ("auto", "flashinfer", "triton", "cpu", "torch")
 PAGE_SIZES = range(8, 33)
 
 

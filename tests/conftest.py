@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from triton_interpreter import Interpreter, running_interpreter
 
 from pie_control import host_api
 from pie_control.inferlets.component_host import ComponentHost
@@ -28,3 +30,11 @@ def guest_cache(pytestconfig: pytest.Config) -> Path:
     asyncio.run(host.start(ProgramStore(folder)))
     host.close()
     return folder
+
+
+@pytest.fixture(scope="session")
+def interpreter() -> Iterator[Interpreter]:
+    """A process in which Triton kernels run on the CPU."""
+    pytest.importorskip("triton")
+    with running_interpreter() as running:
+        yield running

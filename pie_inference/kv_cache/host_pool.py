@@ -65,7 +65,7 @@ class HostPages:
     def swap_in(self, host_pages: Array, pages: Array) -> None:
         """Copies pages back to the device. Raises BatchError."""
         places, order = self._check("SwapIn", pages, host_pages, pages)
-        self.cache.page_positions[pages] = self._positions[host_pages]
+        self.cache.note_page_positions(pages, self._positions[host_pages])
         runs = tuple(_runs(host_pages[order]))
         self._lane.wait(self._lane.run(lambda: self._to_device(runs), self._incoming_free))
         for layer in range(self.cache.shape.num_layers):

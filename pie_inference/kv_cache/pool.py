@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import BatchError
 from ..host_memory import lazy_zero_bytes
 from ..protocol import Array
-from ..tensors import index_tensor, upload
+from ..tensors import index_tensor, tensor, upload
 from .page_copies import split_copies
 
 
@@ -66,6 +66,7 @@ class KvCache:
         self.num_pages = num_pages
         self.device = device
         self.positions: Array = np.zeros(num_pages * shape.page_size, np.int32)
+        self._device_positions: Tensor | None = None
         layer = (num_pages + 1, 2 * shape.num_kv_heads, shape.page_size, shape.head_dim)
         self._pages = [lazy_zeros(layer, shape.dtype, device) for _ in range(shape.num_layers)]
         self._slots = [pages.transpose(1, 2) for pages in self._pages]
@@ -90,8 +91,21 @@ class KvCache:
     def place(self, slots: Array, positions: Array) -> Slots:
         """As `locate`, and notes the positions, int32 [M], of what will be written there."""
         located = self.locate(slots)
-        self.positions[slots] = positions
+        self.note_positions(slots, positions)
         return located
+
+    def note_positions(self, slots: Array, positions: Array) -> None:
+        """What is, or will be, in `slots` has these positions, int32 [M]. Nothing else changes `positions`."""
+        self.positions[slots] = positions
+        if self._device_positions is not None:
+            where, values = (upload(tensor(numbers, np.int64), self.device) for numbers in (slots, positions))
+            self._device_positions[where] = values.int()
+
+    def device_positions(self) -> Tensor:
+        """`positions` on the device, kept equal to them from the first call on, in the order of the device's work."""
+        if self._device_positions is None:
+            self._device_positions = torch.from_numpy(self.positions).to(self.device, copy=True)
+        return self._device_positions
 
     def write(self, layer: int, slots: Slots, key_value: Tensor) -> None:
         """Writes [M, 2 * num_kv_heads, head_dim]."""
@@ -125,7 +139,7 @@ class KvCache:
             pages, slots = self.read_pages(layer, source_pages), self.read(layer, source_slots)
             self.write_pages(layer, target_pages, pages)
             self.write(layer, target_slots, slots)
-        self.positions[target] = self.positions[source]
+        self.note_positions(target, self.positions[source])
 
     def _check_copy(self, source: Array, target: Array) -> None:
         if len(source) != len(target):
@@ -135,8 +149,13 @@ class KvCache:
 
     @property
     def page_positions(self) -> Array:
-        """`positions` as [num_pages, page_size]; writing to it writes there."""
+        """`positions` as [num_pages, page_size], to read."""
         return self.positions.reshape(self.num_pages, self.shape.page_size)
+
+    def note_page_positions(self, pages: Array, positions: Array) -> None:
+        """As `note_positions`, for all slots of pages [P]; positions [P, page_size]."""
+        slots = pages[:, None] * self.shape.page_size + np.arange(self.shape.page_size)
+        self.note_positions(slots.reshape(-1), positions.reshape(-1))
 
     def read_pages(self, layer: int, pages: Tensor) -> Tensor:
         """[P, 2 * num_kv_heads, page_size, head_dim] of pages int64 [P], new memory."""
