@@ -192,6 +192,11 @@ class FakeDecodeWrapper(_Wrapper):
             assert all(each.dtype == torch.int32 for each in self._buffers)
             assert len(self._buffers[0]) == len(self._buffers[2]) + 1
 
+    @recorded("decode_wrapper.reset_workspace_buffer")
+    def reset_workspace_buffer(self, float_workspace_buffer: Tensor, int_workspace_buffer: Tensor) -> None:
+        assert float_workspace_buffer.device == int_workspace_buffer.device
+        assert int_workspace_buffer.dtype == torch.uint8
+
     @recorded("decode_wrapper.plan")
     def plan(
         self,

@@ -43,6 +43,7 @@ def signatures(library: FlashInfer) -> dict[str, list[tuple[str, str, bool]]]:
     decode, prefill = library.decode_wrapper, library.prefill_wrapper
     return {
         "decode_wrapper.__init__": parameters(decode.__init__),  # type: ignore[misc]
+        "decode_wrapper.reset_workspace_buffer": parameters(decode.reset_workspace_buffer),  # type: ignore[attr-defined]
         "decode_wrapper.plan": parameters(decode._plan_impl),  # type: ignore[attr-defined]
         "decode_wrapper.run": parameters(decode.run),  # type: ignore[attr-defined]
         "prefill_wrapper.__init__": parameters(prefill.__init__),  # type: ignore[misc]

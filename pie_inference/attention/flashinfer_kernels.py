@@ -31,6 +31,10 @@ from .page_tables import Int32, Masks, PageTable
 WORKSPACE_BYTES = 256 << 20
 """Partial results of long sequences that are split over the GPU. All wrappers share it: they run one after another."""
 
+SCHEDULE_BYTES = 2 << 20
+"""Of a recorded kernel's own schedule. Wrappers take 8 MiB, on the device and on the host, but there are many of these,
+and a decode batch needs a few numbers for each block of the GPU."""
+
 LAYOUT = "HND"
 
 Views = tuple[Tensor, Tensor]
@@ -166,6 +170,8 @@ class Kernels:
             paged_kv_last_page_len_buffer=buffers.last_page_len,
             backend="fa2",
         )
+        schedule = torch.empty(SCHEDULE_BYTES, dtype=torch.uint8, device=self.shape.device)
+        wrapper.reset_workspace_buffer(self._workspace, schedule)
         return Kernel(wrapper, self.shape, spec)
 
     def _kernel(self, kind: str, page_size: int, spec: AttentionSpec) -> Kernel:
