@@ -83,6 +83,7 @@ def make_client(config: ServerConfig) -> InferenceClient:
         "--pages": config.pages or None,
         "--page-size": config.page_size,
         "--threads": config.threads or None,
+        "--tensor-parallel": config.tensor_parallel,
         "--cache-dir": config.cache_dir,
     }
     given = [(name, str(value)) for name, value in options.items() if value is not None]

@@ -18,6 +18,10 @@ QUANTIZATIONS = ("none", *FORMATS)
 CUDA_GRAPHS = ("auto", "off")
 ATTENTIONS = ("auto", "flashinfer", "triton", "cpu", "torch")
 PAGE_SIZES = range(8, 33)
+COUNTS = (
+    *("max_context", "pages", "embeds", "token_slots", "threads"),
+    *("tensor_parallel", "max_batch_tokens", "max_batch_rows"),
+)
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class WorkerConfig:
     token_slots: int = 65536
     page_size: int = 16
     threads: int | None = None
+    tensor_parallel: int = 1
     max_batch_tokens: int = 1024
     max_batch_rows: int = 256
     cache_dir: Path | None = None  # None: the user's, see `default_cache_dir`
@@ -51,7 +56,7 @@ class WorkerConfig:
         _check_choice("--quantization", self.quantization, QUANTIZATIONS)
         _check_choice("--cuda-graphs", self.cuda_graphs, CUDA_GRAPHS)
         _check_choice("--page-size", self.page_size, PAGE_SIZES)
-        for name in ("max_context", "pages", "embeds", "token_slots", "threads", "max_batch_tokens", "max_batch_rows"):
+        for name in COUNTS:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
@@ -97,6 +102,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--token-slots", type=int, default=WorkerConfig.token_slots)
     parser.add_argument("--page-size", type=int, default=WorkerConfig.page_size, help="tokens in a page, 8 to 32")
     parser.add_argument("--threads", type=int, help="threads that compute (default: by the model)")
+    parser.add_argument(
+        "--tensor-parallel", type=int, default=1, help="processes that share the model, each with a device of its own"
+    )
     parser.add_argument("--max-batch-tokens", type=int, default=WorkerConfig.max_batch_tokens)
     parser.add_argument("--max-batch-rows", type=int, default=WorkerConfig.max_batch_rows)
     parser.add_argument("--cache-dir", type=Path, help="folder for compiled kernels (default: $XDG_CACHE_HOME/pie)")

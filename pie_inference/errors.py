@@ -4,7 +4,8 @@ InferenceError
 ├── ConfigError        the operator's fault: a wrong option of the worker
 ├── CheckpointError    the operator's fault: a model folder that is unreadable, incomplete or not supported
 ├── KernelsUnavailable nobody's fault: this machine cannot compile or run the CPU kernels; torch serves instead
-└── BatchError         the control layer's fault: a batch that breaks the protocol; answered with `Failure`
+├── BatchError         the control layer's fault: a batch that breaks the protocol; answered with `Failure`
+└── RankLost           a process of a group ended, or failed where the others did not: the group ends
 
 `protocol.ProtocolError` (bytes that are no message) stands beside them.
 """
@@ -30,3 +31,7 @@ class BatchError(InferenceError):
 
 class KernelsUnavailable(InferenceError):
     """This machine cannot compile or run the kernels of `cpu_kernels`. The message says why."""
+
+
+class RankLost(InferenceError):
+    """A process of a group of ranks ended, or failed where the others did not. The group is of no use any more."""

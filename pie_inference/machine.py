@@ -10,15 +10,21 @@ import torch
 
 from .checkpoint import Checkpoint
 from .errors import ConfigError
+from .ranks import Ranks
 
 SMALL_MODEL = 200_000_000  # parameters up to which a CPU serves float32: exact, and fast enough
 
 
-def choose_device(name: str) -> torch.device:
-    """`name` is of `config.DEVICES`. Raises ConfigError."""
+def choose_device(name: str, rank: int = 0, ranks: int = 1) -> torch.device:
+    """`name` is of `config.DEVICES`; rank r has the r-th GPU. Raises ConfigError."""
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda: this machine or this torch has no CUDA device")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+    if name == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    found = torch.cuda.device_count()
+    if ranks > found:
+        raise ConfigError(f"--tensor-parallel {ranks} needs as many CUDA devices; this machine has {found}")
+    return torch.device("cuda") if ranks == 1 else torch.device("cuda", rank)
 
 
 def choose_dtype(name: str, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:
@@ -59,3 +65,9 @@ def _allowed_bytes(group: Path = Path("/sys/fs/cgroup")) -> int:
     except (OSError, ValueError, StopIteration):  # "max" is no number: there is no limit
         return sys.maxsize
     return max(0, limit - used + cached)
+
+
+def free_bytes_of_rank(device: torch.device, ranks: Ranks) -> int:
+    """What of it a rank may take, the same for all; ranks on CPUs share their memory. All ranks ask together."""
+    free = ranks.least(free_bytes(device))
+    return free // ranks.size if device.type == "cpu" else free

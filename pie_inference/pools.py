@@ -9,7 +9,7 @@ from .config import WorkerConfig
 from .kv_cache.copy_lane import make_lane
 from .kv_cache.host_pool import HostPages
 from .kv_cache.pool import KvCache, KvShape, lazy_zeros
-from .machine import free_bytes
+from .machine import free_bytes_of_rank
 from .models.config import ModelConfig
 from .ranks import Ranks, share
 
@@ -30,15 +30,16 @@ def make_cache(
     """Pages for this rank's share of the key-value heads."""
     kv_heads = share(ranks, model.num_kv_heads, "key-value heads")
     shape = KvShape(model.num_layers, kv_heads, model.head_dim, config.page_size, dtype)
-    return KvCache(shape, config.pages or fitting_pages(shape, device, free_bytes(device)), device)
+    free = free_bytes_of_rank(device, ranks)
+    return KvCache(shape, config.pages or fitting_pages(shape, device, free, ranks.size), device)
 
 
-def fitting_pages(shape: KvShape, device: torch.device, free: int) -> int:
-    """How many pages a cache gets where `free` bytes are left once the model is loaded."""
-    fitting = int(free * MEMORY_SHARE[device.type]) // shape.page_bytes
+def fitting_pages(shape: KvShape, device: torch.device, free: int, ranks: int = 1) -> int:
+    """How many pages a cache gets where `free` bytes are left for one of so many ranks once the model is loaded."""
+    available = free * MEMORY_SHARE[device.type]
     if device.type == "cpu":
-        fitting = min(fitting, MAX_CPU_CACHE_BYTES // shape.page_bytes)
-    return max(1, min(fitting, MAX_PAGES))
+        available = min(available, MAX_CPU_CACHE_BYTES / ranks)
+    return max(1, min(int(available // shape.page_bytes), MAX_PAGES))
 
 
 def make_embeds(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -48,12 +49,13 @@ def make_embeds(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, de
 
 
 def make_host_pages(config: WorkerConfig, cache: KvCache, ranks: Ranks) -> HostPages:
-    """Pages on the host for this rank; ranks share the host's memory."""
+    """Pages on the host for this rank."""
     num_pages = config.host_pages if config.host_pages is not None else _fitting_host_pages(cache, ranks)
     fitting = max(1, MAX_SWAP_BYTES // cache.shape.page_bytes)
     return HostPages(cache, num_pages, min(num_pages, fitting, MAX_SWAP_PAGES), make_lane(cache.device))
 
 
 def _fitting_host_pages(cache: KvCache, ranks: Ranks) -> int:
-    fitting = min(free_bytes(torch.device("cpu")) * HOST_MEMORY_SHARE, MAX_HOST_BYTES)
-    return min(MAX_PAGES, int(fitting // (ranks.size * cache.shape.page_bytes)))
+    free = free_bytes_of_rank(torch.device("cpu"), ranks)
+    fitting = min(free * HOST_MEMORY_SHARE, MAX_HOST_BYTES / ranks.size)
+    return min(MAX_PAGES, int(fitting // cache.shape.page_bytes))

@@ -25,6 +25,12 @@ class Ranks(Protocol):
     def gather(self, share: Tensor) -> Tensor:
         """Joins the ranks' tensors along the last dimension."""
 
+    def lead_(self, values: Tensor) -> Tensor:
+        """Replaces all ranks' tensors by the leader's, in place; returns it."""
+
+    def least(self, number: int) -> int:
+        """The smallest of the ranks' numbers."""
+
 
 class SingleRank:
     """Implements `Ranks` for a worker of one process."""
@@ -37,6 +43,12 @@ class SingleRank:
 
     def gather(self, share: Tensor) -> Tensor:
         return share
+
+    def lead_(self, values: Tensor) -> Tensor:
+        return values
+
+    def least(self, number: int) -> int:
+        return number
 
 
 def share(ranks: Ranks, count: int, what: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +17,7 @@ from .executor import Executor
 from .hub import find_folder
 from .kv_cache.host_pool import HostPages
 from .kv_cache.pool import KvCache
-from .machine import choose_device, choose_dtype, free_bytes
+from .machine import choose_device, choose_dtype, free_bytes_of_rank
 from .memory import check_fit, check_groups
 from .models.config import ModelConfig
 from .models.interface import Model
@@ -26,7 +27,7 @@ from .pools import make_cache, make_embeds, make_host_pages
 from .progress import LoadProgress
 from .protocol import ModelDescription
 from .quantization.choose import choose_quantizer
-from .ranks import SingleRank, share
+from .ranks import Ranks, SingleRank, share
 from .tokenizer_files import TokenizerFiles, read_tokenizer_files
 from .weights import WeightLoader
 
@@ -42,6 +43,7 @@ class ServedModel:
     cache: KvCache
     host_pages: HostPages
     executor: Executor
+    ranks: Ranks
     embeds: Tensor  # [num_embeds, hidden_size]: an input embedding, or an output after the last norm
     tokens: Tensor  # int64 [num_token_slots]
     description: ModelDescription
@@ -51,20 +53,22 @@ class ServedModel:
         return self.embeds.device
 
 
-def load(config: WorkerConfig) -> ServedModel:
-    """Loads a model folder and takes memory for its pools. Raises CheckpointError or ConfigError."""
+def load(config: WorkerConfig, ranks: Ranks | None = None) -> ServedModel:
+    """Loads a model folder, of a group this rank's share, and takes memory for its pools. Raises CheckpointError or
+    ConfigError."""
+    ranks = ranks or SingleRank()
     folder = find_folder(config.model)
     raw_config = read_json(folder / "config.json")
     model_config = read_architecture(raw_config, config.max_context)
     tokenizer = read_tokenizer_files(folder, raw_config)
-    device = choose_device(config.device)
+    num_heads = _check_shares(model_config, ranks)
+    device = choose_device(config.device, ranks.rank, ranks.size)
     checkpoint = Checkpoint(folder)
     dtype = choose_dtype(config.dtype, device, checkpoint)
-    ranks = SingleRank()
     library = find_library(config.kernels, config.cache_dir or default_cache_dir(), device)
     check_groups(checkpoint, config.quantization)
-    check_fit(checkpoint, dtype, config.quantization, free_bytes(device), ranks.size)
-    progress = LoadProgress(checkpoint.num_bytes())
+    check_fit(checkpoint, dtype, config.quantization, free_bytes_of_rank(device, ranks), ranks.size)
+    progress = _show_progress(checkpoint, ranks)
     quantizer = choose_quantizer(config.quantization, device, dtype)
     ops = choose_ops(config.kernels, device, dtype, library)
     weights = WeightLoader(checkpoint, ops, dtype, device, ranks, quantizer, progress)
@@ -73,16 +77,28 @@ def load(config: WorkerConfig) -> ServedModel:
     cache = make_cache(config, model_config, dtype, device, ranks)
     host_pages = make_host_pages(config, cache, ranks)
     embeds = make_embeds(config, model_config, dtype, device)
-    wanted = Wanted(cache, share(ranks, model_config.num_heads, "attention heads"), model_config.attention, library)
+    wanted = Wanted(cache, num_heads, model_config.attention, library)
     return ServedModel(
         model=model,
         cache=cache,
         host_pages=host_pages,
         executor=make_executor(config.cuda_graphs, model, choose_attention(config.attention, wanted), embeds),
+        ranks=ranks,
         embeds=embeds,
         tokens=torch.zeros(config.token_slots, dtype=torch.int64, device=device),
         description=_describe(config, model_config, tokenizer, weights, host_pages, len(embeds)),
     )
+
+
+def _check_shares(model: ModelConfig, ranks: Ranks) -> int:
+    """This rank's attention heads. Raises CheckpointError before weights are read where ranks cannot share them."""
+    share(ranks, model.num_kv_heads, "key-value heads")
+    return share(ranks, model.num_heads, "attention heads")
+
+
+def _show_progress(checkpoint: Checkpoint, ranks: Ranks) -> LoadProgress:
+    """The leader tells of its own share; the others take about as long."""
+    return LoadProgress(checkpoint.num_bytes() // ranks.size, None if ranks.rank == 0 else io.StringIO())
 
 
 def _describe(
@@ -93,13 +109,13 @@ def _describe(
     host_pages: HostPages,
     num_embeds: int,
 ) -> ModelDescription:
-    cache = host_pages.cache
+    cache, size = host_pages.cache, weights.ranks.size
     return ModelDescription(
         name=config.name,
         architecture=model.architecture,
         traits=TRAITS,
         dtype=str(weights.dtype).removeprefix("torch."),
-        device=str(weights.device),
+        device=str(weights.device) if size == 1 else f"{size} x {weights.device.type}",
         vocab_size=model.vocab_size,
         hidden_size=model.hidden_size,
         max_context=model.max_context,
@@ -115,6 +131,6 @@ def _describe(
         stop_tokens=tokenizer.stop_tokens,
         tokenizer=tokenizer.tokenizer,
         tokenizer_config=tokenizer.config,
-        page_bytes=cache.shape.page_bytes,
-        weight_bytes=weights.bytes_loaded,
+        page_bytes=size * cache.shape.page_bytes,
+        weight_bytes=size * weights.bytes_loaded,
     )

@@ -19,3 +19,8 @@ def default_threads(weight_bytes: int) -> int:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(min(cores, 2), cores - 1)
+
+
+def threads_of_rank(total: int, ranks: int) -> int:
+    """A rank's share; processes that compute in lockstep would wait for each other if they shared cores."""
+    return max(1, total // ranks)

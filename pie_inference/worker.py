@@ -9,7 +9,8 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from . import lifetime
@@ -29,10 +30,12 @@ from .protocol import (
     WaveDone,
     WorkerFailed,
 )
-from .threads import default_threads
+from .threads import default_threads, threads_of_rank
 from .transport import Transport
 
 if TYPE_CHECKING:
+    from .ranks import Ranks
+    from .tensor_parallel.group import WorkerGroup
     from .waves import LaunchedWave, Outcome
 
 WAVES_IN_FLIGHT = 2
@@ -40,9 +43,10 @@ WAVES_IN_FLIGHT = 2
 
 
 class Worker:
-    """One model on one device. Not thread-safe. Raises InferenceError if it cannot be loaded."""
+    """One model on one device, or one rank's share of it. Not thread-safe. Raises InferenceError if it cannot be
+    loaded."""
 
-    def __init__(self, config: WorkerConfig) -> None:
+    def __init__(self, config: WorkerConfig, ranks: Ranks | None = None) -> None:
         import torch  # here, so that wrong options and --help answer at once
 
         from .handlers.table import HANDLERS
@@ -54,8 +58,9 @@ class Worker:
         self._launched, self._mark_stream = LaunchedWave, mark_stream
         self._last_finish = 0.0
         with torch.inference_mode():
-            self._served = load(config)
-        torch.set_num_threads(config.threads or default_threads(self._served.description.weight_bytes))
+            self._served = load(config, ranks)
+        threads = config.threads or default_threads(self._served.description.weight_bytes)
+        torch.set_num_threads(threads_of_rank(threads, config.tensor_parallel))
 
     def describe(self) -> tuple[ModelDescription, ...]:
         """The models that `run` accepts."""
@@ -93,7 +98,20 @@ class Worker:
             return Failure(f"{type(batch).__name__}: {error}")
 
 
-def serve(transport: Transport, worker: Worker) -> None:
+@contextmanager
+def open_worker(config: WorkerConfig) -> Iterator[Worker | WorkerGroup]:
+    """What serves a configuration: a worker of this process, or a group of ranks that it leads. Raises
+    InferenceError."""
+    if config.tensor_parallel == 1:
+        yield Worker(config)
+        return
+    from .tensor_parallel.group import WorkerGroup
+
+    with WorkerGroup(config, Worker) as group:
+        yield group
+
+
+def serve(transport: Transport, worker: Worker | WorkerGroup) -> None:
     """Answers messages until `Shutdown`, and then what has been launched."""
     running: deque[LaunchedWave] = deque()
     while not isinstance(message := _next_message(transport, worker, running), Shutdown):
@@ -105,7 +123,7 @@ def serve(transport: Transport, worker: Worker) -> None:
         transport.send(worker.finish(launched))
 
 
-def _next_message(transport: Transport, worker: Worker, running: deque[LaunchedWave]) -> ToWorker:
+def _next_message(transport: Transport, worker: Worker | WorkerGroup, running: deque[LaunchedWave]) -> ToWorker:
     """Waits for a message, and meanwhile answers waves that are done. It polls, as waiting for a GPU does anyway: a
     sleep would be long beside a wave."""
     while running:
@@ -116,7 +134,7 @@ def _next_message(transport: Transport, worker: Worker, running: deque[LaunchedW
     return transport.receive()
 
 
-def _greet(worker: Worker, message: ToWorker) -> Ready:
+def _greet(worker: Worker | WorkerGroup, message: ToWorker) -> Ready:
     if isinstance(message, Hello) and message.protocol == PROTOCOL_VERSION:
         return Ready(PROTOCOL_VERSION, os.getpid(), worker.describe())
     raise ProtocolError(f"the worker speaks protocol {PROTOCOL_VERSION}, the control process sent {message}")
@@ -126,7 +144,8 @@ def run(options: Options) -> int:
     """Serves until `Shutdown`; 0, or 1 with a `WorkerFailed` sent and the reason on stderr."""
     with Transport(options.endpoint) as transport:
         try:
-            serve(transport, Worker(options.config))
+            with open_worker(options.config) as worker:
+                serve(transport, worker)
         except (InferenceError, ProtocolError, MemoryError, RuntimeError) as error:
             transport.send(WorkerFailed(str(error)))
             print(error, file=sys.stderr)

@@ -25,6 +25,7 @@ def sample(served: ServedModel, batch: Sample) -> PendingResult:
     tokens = (
         logits.argmax(-1) if not batch.temperature.any() else sampling.choose(logits, _choice(batch, logits.device))
     )
+    tokens = served.ranks.lead_(tokens)  # devices may differ in the last bit of a sum
     served.tokens[slots] = tokens
     host = download(tokens.to(torch.int32))
     return PendingResult(lambda: NextTokens(host.numpy()))

@@ -174,8 +174,8 @@ class ModelDescription(Message, frozen=True):
     stop_tokens: tuple[int, ...]
     tokenizer: bytes  # tokenizer.json
     tokenizer_config: dict[str, object]  # chat_template, bos_token, eos_token, ... as in tokenizer_config.json
-    page_bytes: int  # memory of one page, all layers
-    weight_bytes: int
+    page_bytes: int  # memory of one page, all layers, all ranks
+    weight_bytes: int  # all ranks; what each of them holds whole is counted for each
 
 
 class Ready(Message, frozen=True):

@@ -1,0 +1,191 @@
+"""The leader's side of a group: starts followers, hands them waves, ends with them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from ..config import WorkerConfig
+from ..errors import RankLost
+from ..hub import find_folder
+from ..machine import choose_device
+from ..protocol import (
+    ModelDescription,
+    ProtocolError,
+    Ready,
+    RunWave,
+    Shutdown,
+    WaveDone,
+    WorkerFailed,
+    decode_from_worker,
+    encode,
+)
+from ..ranks import Ranks
+from .agreement import compare, failures_of
+from .channel import RankChannel
+from .collectives import lead, listen
+from .membership import Membership, encode_membership
+
+if TYPE_CHECKING:
+    from ..waves import LaunchedWave
+    from ..worker import Worker
+
+FAREWELL_SECONDS = 0.3
+"""In which a leader that meets the loss itself may tell of it; one that waits in an operation would wait for ever."""
+SHUTDOWN_SECONDS = 0.5
+
+
+class Follower:
+    """A process that the leader has started. It does not outlive the thread that started it."""
+
+    def __init__(self, membership: Membership) -> None:
+        self.rank = membership.rank
+        self.channel, other = RankChannel.pair()
+        with other:
+            command = [sys.executable, "-m", "pie_inference.tensor_parallel.follower"]
+            arguments = [str(other.fileno()), str(os.getpid())]
+            self.process = subprocess.Popen([*command, *arguments], stdin=subprocess.DEVNULL, pass_fds=[other.fileno()])
+        self.channel.send(encode_membership(membership))
+
+    def wait_until_ready(self) -> None:
+        """Raises RankLost with what the follower says."""
+        answer = _decode(self.channel.receive())
+        if isinstance(answer, WorkerFailed):
+            raise RankLost(f"rank {self.rank}: {answer.message}")
+        if not isinstance(answer, Ready):
+            raise RankLost(f"rank {self.rank} did not become ready")
+
+    def describe_end(self) -> str:
+        """Waits for the end of the process."""
+        status = self.process.wait()
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        return f"rank {self.rank} (process {self.process.pid}) {how}; its group ends too"
+
+    def end(self, patience: float) -> None:
+        """Waits so long for the process to end by itself, then kills it."""
+        try:
+            self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.channel.close()
+
+
+class WorkerGroup:
+    """The ranks of one model as one worker: what `Worker` is for one process, and made by `make_worker` on each.
+
+    `on_loss` is called, on a thread of its own, with how a follower ended that should not have; by default this process
+    ends. Raises InferenceError where a rank cannot load its share.
+    """
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        make_worker: Callable[[WorkerConfig, Ranks], Worker],
+        on_loss: Callable[[str], None] | None = None,
+    ) -> None:
+        size = config.tensor_parallel
+        config = replace(config, model=find_folder(config.model))  # fetched once
+        device = choose_device(config.device, 0, size)
+        listener = listen()
+        port = listener.getsockname()[1]
+        self._on_loss = on_loss or end_process
+        self._ending = False
+        self._followers = [Follower(Membership(rank, size, port, config)) for rank in range(1, size)]
+        try:
+            self._watch()
+            self._ranks = lead(listener, size, device)
+            self._worker = make_worker(config, self._ranks)
+            for follower in self._followers:
+                follower.wait_until_ready()
+        except BaseException:
+            self._end(0.0)
+            raise
+
+    @property
+    def pids(self) -> Sequence[int]:
+        """Of the followers."""
+        return [follower.process.pid for follower in self._followers]
+
+    def describe(self) -> tuple[ModelDescription, ...]:
+        """The models that `run` accepts."""
+        return self._worker.describe()
+
+    def run(self, wave: RunWave) -> WaveDone:
+        """Launches a wave and waits for its results."""
+        return self.finish(self.launch(wave))
+
+    def launch(self, wave: RunWave) -> LaunchedWave:
+        """As `Worker.launch`, on all ranks. Raises RankLost where one ended or failed alone; the group is then of no
+        use any more."""
+        frames = encode(wave)
+        for follower in self._followers:
+            follower.channel.send(frames)
+        launched = self._worker.launch(wave)
+        failures = failures_of(launched)
+        if failures is not None:
+            for follower in self._followers:
+                compare(failures, follower.channel)
+        return launched
+
+    def finish(self, launched: LaunchedWave) -> WaveDone:
+        """As `Worker.finish`."""
+        return self._worker.finish(launched)
+
+    def close(self) -> None:
+        """Ends the followers. Idempotent."""
+        if not self._ending:
+            self._end(SHUTDOWN_SECONDS)
+            self._ranks.close()
+
+    def _end(self, patience: float) -> None:
+        self._ending = True
+        for follower in self._followers:
+            _say_goodbye(follower)
+        for follower in self._followers:
+            follower.end(patience)
+
+    def _watch(self) -> None:
+        for follower in self._followers:
+            threading.Thread(target=self._await_end, args=(follower,), name="rank-watch", daemon=True).start()
+
+    def _await_end(self, follower: Follower) -> None:
+        message = follower.describe_end()
+        time.sleep(FAREWELL_SECONDS)
+        if not self._ending:
+            self._on_loss(message)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def end_process(message: str) -> None:
+    """Whatever the main thread waits for will not come."""
+    print(message, file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def _say_goodbye(follower: Follower) -> None:
+    try:
+        follower.channel.send(encode(Shutdown()))
+    except RankLost:
+        return  # it has gone already
+
+
+def _decode(frames: list[bytes]) -> object:
+    try:
+        return decode_from_worker(frames)
+    except ProtocolError:
+        return None

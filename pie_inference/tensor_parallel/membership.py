@@ -1,0 +1,33 @@
+"""What the leader tells a follower first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..config import WorkerConfig
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """A place in a group."""
+
+    rank: int
+    size: int
+    port: int  # at which the leader listens
+    config: WorkerConfig
+
+
+def encode_membership(membership: Membership) -> list[bytes]:
+    """Frames for a `RankChannel`."""
+    return [msgspec.msgpack.encode(membership, enc_hook=str), b""]
+
+
+def decode_membership(frames: list[bytes]) -> Membership:
+    """The inverse."""
+    return msgspec.msgpack.decode(frames[0], type=Membership, dec_hook=_as_path)
+
+
+def _as_path(kind: type, value: Any) -> Path:
+    return Path(value)
