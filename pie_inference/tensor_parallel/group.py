@@ -30,7 +30,7 @@ from ..protocol import (
 from ..ranks import Ranks
 from .agreement import compare, failures_of
 from .channel import RankChannel
-from .collectives import lead, listen
+from .collectives import DistributedRanks, lead, listen
 from .membership import Membership, encode_membership
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ class WorkerGroup:
         port = listener.getsockname()[1]
         self._on_loss = on_loss or end_process
         self._ending = False
+        self._ranks: DistributedRanks | None = None
         self._followers = [Follower(Membership(rank, size, port, config)) for rank in range(1, size)]
         try:
             self._watch()
@@ -143,7 +144,6 @@ class WorkerGroup:
         """Ends the followers. Idempotent."""
         if not self._ending:
             self._end(SHUTDOWN_SECONDS)
-            self._ranks.close()
 
     def _end(self, patience: float) -> None:
         self._ending = True
@@ -151,6 +151,8 @@ class WorkerGroup:
             _say_goodbye(follower)
         for follower in self._followers:
             follower.end(patience)
+        if self._ranks is not None:
+            self._ranks.close()
 
     def _watch(self) -> None:
         for follower in self._followers:
