@@ -26,6 +26,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         {"sliding_window": WINDOW, "query_pre_attn_scalar": 20, "head_dim": 16, "num_hidden_layers": 4}
         | {"sliding_window_pattern": 3, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
     ),
+    "granite": (
+        "GraniteForCausalLM",
+        {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.3, "logits_scaling": 2.0},
+    ),
     "phi3": ("Phi3ForCausalLM", {"sliding_window": WINDOW, "num_key_value_heads": 4}),
     "phi3 partly rotated": (
         "Phi3ForCausalLM",

@@ -63,6 +63,10 @@ OLD: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "Phi-3": ("Phi3ForCausalLM", {"sliding_window": 2047, "original_max_position_embeddings": 4096}),
     "Phi-3 long": ("Phi3ForCausalLM", LONGROPE | {"rope_scaling": {"type": "longrope", **FACTORS}}),
+    "Granite": (
+        "GraniteForCausalLM",
+        {"embedding_multiplier": 12, "attention_multiplier": 0.02, "logits_scaling": 8, "residual_multiplier": 0.2},
+    ),
     "OLMo 2": ("Olmo2ForCausalLM", {"rope_theta": 500000}),
     "Mixtral": ("MixtralForCausalLM", {"num_local_experts": 8, "num_experts_per_tok": 2}),
     "Qwen3-MoE": (

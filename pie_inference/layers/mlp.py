@@ -22,7 +22,7 @@ class FeedForward(Protocol):
     capturable: bool
     """Whether a CUDA graph can record it."""
 
-    def __call__(self, rows: Tensor) -> Tensor:
+    def __call__(self, rows: Tensor, /) -> Tensor:
         """[T, hidden_size] to as many rows of the same width."""
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from ..attention.interface import AttentionPlan
 from ..ops.interface import Rotation
 from ..weights import WeightLoader
-from .attention import Attention
 from .mlp import FeedForward
 from .norm import RmsNorm
 
@@ -21,7 +22,7 @@ class PreNormLayer:
         prefix: str,
         size: int,
         eps: float,
-        attention: Attention,
+        attention: Callable[[Tensor, Rotation, AttentionPlan], Tensor],
         feed_forward: FeedForward,
     ) -> None:
         self._attention_norm = RmsNorm(weights, f"{prefix}.input_layernorm", size, eps)

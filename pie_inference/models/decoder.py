@@ -71,9 +71,18 @@ class Decoder:
 
 def plain_decoder(config: ModelConfig, weights: WeightLoader, make_layer: Callable[[int, str], Layer]) -> Decoder:
     """A decoder with nothing unusual around its layers; `make_layer(index, prefix of its tensors)` makes these."""
-    vocab, size = config.vocab_size, config.hidden_size
-    embedding = TokenEmbedding(weights, f"{ROOT}.embed_tokens", vocab, size)
+    embedding = load_embedding(config, weights)
     layers = [make_layer(index, f"{ROOT}.layers.{index}") for index in range(config.num_layers)]
-    norm = RmsNorm(weights, f"{ROOT}.norm", size, config.norm_eps)
-    head = LanguageHead(weights, f"{ROOT}.embed_tokens" if config.tie_embeddings else "lm_head", vocab, size)
-    return Decoder(config, embedding, layers, norm, head, weights.device)
+    norm = RmsNorm(weights, f"{ROOT}.norm", config.hidden_size, config.norm_eps)
+    return Decoder(config, embedding, layers, norm, load_head(config, weights), weights.device)
+
+
+def load_embedding(config: ModelConfig, weights: WeightLoader, root: str = ROOT) -> TokenEmbedding:
+    """ROOT.embed_tokens."""
+    return TokenEmbedding(weights, f"{root}.embed_tokens", config.vocab_size, config.hidden_size)
+
+
+def load_head(config: ModelConfig, weights: WeightLoader, root: str = ROOT) -> LanguageHead:
+    """lm_head, or the embedding once more where they are tied."""
+    name = f"{root}.embed_tokens" if config.tie_embeddings else "lm_head"
+    return LanguageHead(weights, name, config.vocab_size, config.hidden_size)

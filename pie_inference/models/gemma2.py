@@ -11,14 +11,15 @@ from torch import Tensor
 
 from ..attention.interface import AttentionPlan, AttentionSpec
 from ..layers.attention import Attention
-from ..layers.embedding import LanguageHead, TokenEmbedding
+from ..layers.embedding import LanguageHead
 from ..layers.mlp import GatedMlp
 from ..layers.norm import RmsNorm
+from ..layers.scaled import Scaled
 from ..ops.interface import Rotation
 from ..weights import WeightLoader
 from .config import ModelConfig, read_activation, windows_by_type
 from .config_json import ConfigJson
-from .decoder import ROOT, Decoder
+from .decoder import ROOT, Decoder, load_embedding, load_head
 
 
 @dataclass(frozen=True)
@@ -46,17 +47,6 @@ def gemma_fields(config: ConfigJson, layer_types: list[str]) -> dict[str, Any]:
         "attention": tuple(AttentionSpec(scale, window, cap) for window in windows),
         "logit_cap": config.optional_number("final_logit_softcapping"),
     }
-
-
-class ScaledEmbedding:
-    """Token vectors times the root of their size, which is rounded to the model's dtype as in training."""
-
-    def __init__(self, weights: WeightLoader, name: str, vocab_size: int, size: int) -> None:
-        self._embedding = TokenEmbedding(weights, name, vocab_size, size)
-        self._scale = float(torch.tensor(size**0.5, dtype=weights.dtype))
-
-    def __call__(self, tokens: Tensor) -> Tensor:
-        return self._embedding(tokens).mul_(self._scale)
 
 
 class CappedHead:
@@ -102,9 +92,10 @@ def build(config: Gemma2Config, weights: WeightLoader) -> Decoder:
 
 def gemma_decoder(config: Gemma2Config, weights: WeightLoader, root: str, layers: list[SandwichLayer]) -> Decoder:
     """The frame around the layers; `root` is what the names of tensors begin with."""
-    vocab, size = config.vocab_size, config.hidden_size
-    embedding = ScaledEmbedding(weights, f"{root}.embed_tokens", vocab, size)
-    norm = RmsNorm(weights, f"{root}.norm", size, config.norm_eps, add_one=True)
-    head = LanguageHead(weights, f"{root}.embed_tokens" if config.tie_embeddings else "lm_head", vocab, size)
+    # The factor is rounded to the model's dtype, as it was in training.
+    factor = float(torch.tensor(config.hidden_size**0.5, dtype=weights.dtype))
+    embedding = Scaled(load_embedding(config, weights, root), factor)
+    norm = RmsNorm(weights, f"{root}.norm", config.hidden_size, config.norm_eps, add_one=True)
+    head = load_head(config, weights, root)
     capped = head if config.logit_cap is None else CappedHead(head, config.logit_cap)
     return Decoder(config, embedding, layers, norm, capped, weights.device)

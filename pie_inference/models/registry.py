@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from ..errors import CheckpointError
 from ..layers.rotary import frequencies
 from ..weights import WeightLoader
-from . import gemma2, gemma3, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, qwen3_moe
+from . import gemma2, gemma3, granite, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, qwen3_moe
 from .config import ModelConfig
 from .config_json import ConfigJson
 from .interface import Model
@@ -32,6 +32,7 @@ FAMILIES: Mapping[str, Family[Any]] = {
     "Gemma2ForCausalLM": Family(gemma2.read, gemma2.build),
     "Gemma3ForCausalLM": Family(gemma3.read, gemma3.build),
     "Gemma3ForConditionalGeneration": Family(gemma3.read, gemma3.build),
+    "GraniteForCausalLM": Family(granite.read, granite.build),
     "LlamaForCausalLM": Family(llama.read, llama.build),
     "MistralForCausalLM": Family(mistral.read, mistral.build),
     "MixtralForCausalLM": Family(mixtral.read, mixtral.build),
