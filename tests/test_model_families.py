@@ -63,17 +63,22 @@ def test_forks_share_pages(oracle: Oracle) -> None:
 
 
 def test_bfloat16_is_as_near_to_float32_as_the_reference_is(oracle: Oracle) -> None:
-    tokens = random_tokens(100, 8)
-    truth = oracle.expected(tokens)
-    theirs = log_probabilities(load_reference(oracle.folder, torch.bfloat16), tokens)
+    """Within a fifth; with experts within half, for which of two is a little better is decided by rounding there."""
+    reference = load_reference(oracle.folder, torch.bfloat16)
     worker = Worker(WorkerConfig(oracle.folder, "model", dtype="bfloat16", pages=64, embeds=2048))
-    [ours] = Driver(worker.run, "model").logprobs(Extend(Keys(), tokens), vocab_size=VOCAB)
-    assert deviation(ours, truth) < 1.2 * deviation(theirs, truth)
+    ours, theirs = [], []
+    for tokens in (random_tokens(100, seed) for seed in (8, 9, 10)):
+        truth = oracle.expected(tokens)
+        [result] = Driver(worker.run, "model").logprobs(Extend(Keys(), tokens), vocab_size=VOCAB)
+        ours.append(deviations(result, truth))
+        theirs.append(deviations(log_probabilities(reference, tokens), truth))
+    slack = 1.2 if oracle.worker._served.model.capturable else 1.5
+    assert np.median(ours) < slack * np.median(theirs)
 
 
-def deviation(actual: np.ndarray, expected: np.ndarray) -> float:
-    """Root of the mean square."""
-    return float(np.sqrt(np.square(actual - expected).mean()))
+def deviations(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Root of the mean square of each row. Of many, the median counts: a row that went to another expert is far off."""
+    return np.sqrt(np.square(actual - expected).mean(-1))
 
 
 @pytest.mark.parametrize("root", ["language_model.model", "model.language_model"])
