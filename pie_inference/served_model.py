@@ -69,7 +69,7 @@ def load(config: WorkerConfig, ranks: Ranks | None = None) -> ServedModel:
     check_groups(checkpoint, config.quantization)
     check_fit(checkpoint, dtype, config.quantization, free_bytes_of_rank(device, ranks), ranks.size)
     progress = _show_progress(checkpoint, ranks)
-    quantizer = choose_quantizer(config.quantization, device, dtype)
+    quantizer = choose_quantizer(config.quantization, device, dtype, library)
     ops = choose_ops(config.kernels, device, dtype, library)
     weights = WeightLoader(checkpoint, ops, dtype, device, ranks, quantizer, progress)
     model = build_model(model_config, weights)

@@ -10,10 +10,10 @@ import torch
 from checkpoints import make_checkpoint
 from worker_batches import Driver, Extend, Keys
 
-from pie_inference.config import WorkerConfig
+from pie_inference.config import WorkerConfig, default_cache_dir
+from pie_inference.cpu_kernels.library import Library, find_library
 from pie_inference.errors import ConfigError
-from pie_inference.ops.interface import Linear
-from pie_inference.quantization import torch_linear
+from pie_inference.quantization import cpu_linear, torch_linear
 from pie_inference.quantization.choose import Quantizer
 from pie_inference.quantization.formats import QuantizedWeight, quantize
 from pie_inference.quantization.names import FORMATS
@@ -66,8 +66,13 @@ def test_quantizing_leaves_the_source_alone() -> None:
     assert torch.equal(weight, before)
 
 
-def torch_layer(weight: QuantizedWeight, bias: torch.Tensor | None) -> Linear:
-    return torch_linear.make_linear(weight, bias)
+@pytest.fixture(scope="module")
+def library() -> Library:
+    found = find_library("auto", default_cache_dir(), CPU)
+    if not cpu_linear.can_serve(found, torch.bfloat16):
+        pytest.skip("this machine cannot compile or run the kernels")
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("has_bias", [False, True])
@@ -79,7 +84,7 @@ def test_layers_multiply_with_the_dequantized_weights(
 ) -> None:
     weight = quantize([random_weight(outs, 256)], FORMATS[name], dtype, CPU)
     bias = torch.randn(outs).to(dtype) if has_bias else None
-    layer = torch_layer(weight, bias)
+    layer = torch_linear.make_linear(weight, bias)
     for count in (1, 3, 20):
         rows = random_weight(count, 256, seed=count).mul_(16).to(dtype)
         product = layer(rows)
@@ -87,10 +92,65 @@ def test_layers_multiply_with_the_dequantized_weights(
         assert relative_error(product, exact_product(rows, weight, bias)) < tolerance
 
 
+def assert_rounded(product: torch.Tensor, exact: torch.Tensor) -> None:
+    """It errs hardly more than the exact product does when it is rounded to bfloat16."""
+    assert relative_error(product, exact) < 1.05 * relative_error(exact.bfloat16(), exact) + 1e-4
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("outs", "ins"), [(64, 128), (50, 256), (130, 384), (3, 128)])
+@pytest.mark.parametrize("name", FORMATS)
+def test_kernels_multiply_with_the_dequantized_weights(
+    name: str, outs: int, ins: int, threads: int, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    weight = quantize([random_weight(outs, ins)], FORMATS[name], torch.bfloat16, CPU)
+    bias = torch.randn(outs).bfloat16() if outs % 64 else None
+    layer = cpu_linear.make_linear(library, weight, bias)
+    for count in (1, 2, 3, 4, 11, 27):
+        rows = random_weight(count, ins, seed=count).mul_(16).bfloat16()
+        exact = exact_product(rows, weight, bias)
+        assert_rounded(layer(rows), exact)
+        assert torch.equal(layer(rows)[count // 2], layer(rows[count // 2 :][:1])[0])  # whatever else is in the batch
+
+
+@pytest.mark.parametrize("ins", [97, 130])
+@pytest.mark.parametrize("name", ["int8", "fp8"])
+def test_kernels_take_any_number_of_inputs(name: str, ins: int, library: Library) -> None:
+    weight = quantize([random_weight(20, ins)], FORMATS[name], torch.bfloat16, CPU)
+    rows = random_weight(5, ins, seed=1).bfloat16()
+    assert_rounded(cpu_linear.make_linear(library, weight, None)(rows), exact_product(rows, weight, None))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_kernels_take_rows_of_any_magnitude(name: str, library: Library) -> None:
+    """One feature may be a thousand times the others, as trained models have it; rows may be zero."""
+    weight = quantize([random_weight(64, 256)], FORMATS[name], torch.bfloat16, CPU)
+    rows = random_weight(4, 256, seed=1)
+    rows[0, 7], rows[1, 200] = 1000.0, -1000.0
+    rows[2] = 0
+    rows[3] *= 1e-20
+    rows = rows.bfloat16()
+    exact = exact_product(rows, weight, None).bfloat16()
+    product = cpu_linear.make_linear(library, weight, None)(rows)
+    for row in (0, 1, 3):
+        assert relative_error(product[row], exact[row]) < 2e-3
+    assert not product[2].any()
+
+
+def test_every_fp8_number_is_exact(library: Library) -> None:
+    codes = torch.arange(256, dtype=torch.uint8)
+    codes[(codes & 127) == 127] = 0  # not a number
+    values = codes.view(torch.float8_e4m3fn).view(64, 4)
+    weight = QuantizedWeight(FORMATS["fp8"], values, torch.ones(64, 1).bfloat16(), None)
+    product = cpu_linear.make_linear(library, weight, None)(torch.eye(4).bfloat16())
+    assert torch.equal(product.T.float(), values.float())
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_quantizer_makes_layers(name: str) -> None:
     weight = random_weight(48, 256)
-    layer = Quantizer(FORMATS[name], CPU, torch.bfloat16).linear([weight[:16], weight[16:]], None)
+    layer = Quantizer(FORMATS[name], CPU, torch.bfloat16, None).linear([weight[:16], weight[16:]], None)
     rows = random_weight(4, 256, seed=1)
     assert relative_error(layer(rows.bfloat16()), rows @ weight.T) < WORST[name] + 0.01
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..cpu_kernels.library import Library
 from ..ops.interface import Linear
-from . import torch_linear
+from . import cpu_linear, torch_linear
 from .formats import quantize
 from .names import FORMATS, Format
 
@@ -21,12 +22,20 @@ class Quantizer:
     format: Format
     device: torch.device
     dtype: torch.dtype
+    library: Library | None  # the compiled kernels for CPUs, if they serve
 
     def linear(self, parts: Sequence[Tensor], bias: Tensor | None) -> Linear:
         """As `Ops.linear`, with the weights quantized. Input features must be a multiple of the format's group."""
-        return torch_linear.make_linear(quantize(parts, self.format, self.dtype, self.device), bias)
+        weight = quantize(parts, self.format, self.dtype, self.device)
+        if self.library is not None:
+            return cpu_linear.make_linear(self.library, weight, bias)
+        return torch_linear.make_linear(weight, bias)
 
 
-def choose_quantizer(name: str, device: torch.device, dtype: torch.dtype) -> Quantizer | None:
+def choose_quantizer(
+    name: str, device: torch.device, dtype: torch.dtype, library: Library | None = None
+) -> Quantizer | None:
     """`name` is of `config.QUANTIZATIONS`; None: weights are served as they are."""
-    return None if name == "none" else Quantizer(FORMATS[name], device, dtype)
+    if name == "none":
+        return None
+    return Quantizer(FORMATS[name], device, dtype, library if cpu_linear.can_serve(library, dtype) else None)
