@@ -15,12 +15,13 @@ from triton.compiler import ASTSource  # noqa: E402
 
 from pie_inference.attention import triton_kernels as attention_kernels  # noqa: E402
 from pie_inference.attention.triton_plan import FIRST_BLOCK, FIRST_BLOCKS, pad, tune  # noqa: E402
+from pie_inference.ops import triton_kernels as ops_kernels  # noqa: E402
 
 SHARED_MEMORY = 227 << 10  # of a processor, bytes
 SCALARS = {"scale": "fp32", "soft_cap": "fp32", "eps": "fp32"}
 TABLES = {"mask_start": "*i64", "mask_bits": "*u8", "log_sums": "*fp32", "parts": "*fp32"}
 VECTORS = ("cache", "key_value", "query", "output", "rows", "residual", "weight", "result", "vectors", "gate_up")
-INTEGERS = ("window", "splits", "num_rows")
+INTEGERS = ("window", "splits", "num_rows", "inner", "heads")
 ITEM_SIZES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
@@ -87,7 +88,7 @@ EVERY_FLAG = {"HOLES": True, "MASKED": True, "WINDOWED": True, "CAPPED": True}
         (128, 64, "bf16", {}),
         (96, 64, "fp16", EVERY_FLAG),
         (256, 64, "bf16", EVERY_FLAG),
-        (256, 64, "fp32", {"WINDOWED": True}),
+        (64, 16, "fp32", {"WINDOWED": True}),
     ],
 )
 def test_attention(dim: int, rows: int, dtype: str, flags: dict[str, bool]) -> None:
@@ -105,3 +106,14 @@ def test_writing_and_merging_and_windows() -> None:
     compile_for_h100(attention_kernels.merge_splits, merge, "bf16")
     window = {"PAGE_SIZE": 16, "QUERIES": 4, "PADDED_QUERIES": 4, "BLOCK_SLOTS": FIRST_BLOCK, "BLOCKS": FIRST_BLOCKS}
     compile_for_h100(attention_kernels.find_first_visible, {**window, "HOLES": True}, "bf16")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_ops(dtype: str) -> None:
+    row = {"SIZE": 5120, "PADDED": 8192}
+    compile_for_h100(ops_kernels.rms_norm, row, dtype, num_warps=16)
+    compile_for_h100(ops_kernels.add_rms_norm, row, dtype, num_warps=16)
+    angles = {"cos": f"*{dtype}", "sin": f"*{dtype}"}
+    compile_for_h100(ops_kernels.rotate, {"HALF": 40, "PADDED": 64, "BLOCK": 16}, dtype, angles)
+    for gelu in (False, True):
+        compile_for_h100(ops_kernels.gated, {"SIZE": 14336, "BLOCK": 1024, "GELU": gelu}, dtype)

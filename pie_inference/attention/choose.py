@@ -6,13 +6,10 @@ where a better one is found first.
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-
+from .. import triton_support
 from ..cpu_kernels.library import Library
 from ..errors import ConfigError
 from ..kv_cache.pool import KvCache
@@ -83,14 +80,8 @@ def _flashinfer(wanted: Wanted) -> AttentionBackend:
 
 
 def _triton_obstacle(wanted: Wanted) -> str | None:
-    device, head_dim = wanted.cache.device, wanted.cache.shape.head_dim
-    if importlib.util.find_spec("triton") is None:
-        return "the package triton is not installed"
-    if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-        return "on a CPU it runs in Triton's interpreter only, with TRITON_INTERPRET=1"
-    if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
-        return "it needs a GPU of compute capability 8.0 or more"
-    return f"head_dim {head_dim} is more than 256" if head_dim > 256 else None
+    head_dim = wanted.cache.shape.head_dim
+    return f"head_dim {head_dim} is more than 256" if head_dim > 256 else triton_support.obstacle(wanted.cache.device)
 
 
 def _triton(wanted: Wanted) -> AttentionBackend:

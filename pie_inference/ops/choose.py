@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from .. import triton_support
 from ..cpu_kernels.library import Library
 from .cpu_ops import CpuOps
 from .interface import Ops
@@ -19,11 +20,18 @@ def choose_ops(name: str, device: torch.device, dtype: torch.dtype, library: Lib
     return plain if name == "torch" or device.type != "cuda" else _cuda_ops(device, dtype, plain)
 
 
-def _cuda_ops(device: torch.device, dtype: torch.dtype, others: Ops) -> Ops:
-    """FlashInfer's where it can be used, the rest from `others`."""
+def _cuda_ops(device: torch.device, dtype: torch.dtype, plain: Ops) -> Ops:
+    """FlashInfer's where it can be used, the rest by Triton, and matrix products `plain`."""
     from .. import flashinfer_library
     from .flashinfer_ops import FlashInferOps
 
+    others = plain if triton_support.obstacle(device) is not None else _triton_ops(plain)
     if dtype not in flashinfer_library.DTYPES or flashinfer_library.obstacle(device) is not None:
         return others
     return FlashInferOps(flashinfer_library.load(), others)
+
+
+def _triton_ops(plain: Ops) -> Ops:
+    from .triton_ops import TritonOps
+
+    return TritonOps(plain)

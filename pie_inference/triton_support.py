@@ -1,0 +1,23 @@
+"""Where Triton's kernels can run. Imports no triton."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import torch
+
+LEAST_CAPABILITY = (8, 0)
+"""Of a GPU: bfloat16 matrix products."""
+
+
+def obstacle(device: torch.device) -> str | None:
+    """Why they cannot run on a device, as the end of a sentence; None: they can."""
+    if importlib.util.find_spec("triton") is None:
+        return "the package triton is not installed"
+    if device.type == "cpu":
+        interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+        return None if interpreted else "on a CPU it runs in Triton's interpreter only, with TRITON_INTERPRET=1"
+    if torch.cuda.get_device_capability(device) < LEAST_CAPABILITY:
+        return "it needs a GPU of compute capability 8.0 or more"
+    return None
