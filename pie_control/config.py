@@ -74,6 +74,7 @@ class ServerConfig:
     page_size: int = _setting(16, "tokens in a KV page, 8 to 32", least=8)
     threads: int = _setting(0, "threads of the worker; 0: 1 for a small model, else all cores but one", least=0)
     tensor_parallel: int = _setting(1, "processes that share the model, each on a GPU of its own", least=1)
+    wave_timeout: float = _setting(300.0, "seconds after which a worker that does not answer is restarted; 0: never")
     cache_dir: str = _setting("", "folder for what is compiled; default: $XDG_CACHE_HOME/pie or ~/.cache/pie")
     max_inferlets: int = _setting(1000, "inferlets that may run at a time", least=1)
     warm_pool: int = _setting(24, "Python guests kept ready for the next launch", least=0)

@@ -87,7 +87,7 @@ def make_client(config: ServerConfig) -> InferenceClient:
         "--cache-dir": config.cache_dir,
     }
     given = [(name, str(value)) for name, value in options.items() if value is not None]
-    return ZeroMQClient([word for option in given for word in option])
+    return ZeroMQClient([word for option in given for word in option], wave_seconds=config.wave_timeout)
 
 
 class Runtime:

@@ -21,6 +21,7 @@ from pie_control.errors import WorkerUnavailable
 from pie_control.inference_client.fake_model import FakeModel
 from pie_control.inference_client.in_process import InProcessClient
 from pie_control.inference_client.interface import InferenceClient
+from pie_control.inference_client.wave_watch import WaveWatch
 from pie_control.inference_client.zeromq import ZeroMQClient
 from pie_inference.protocol import (
     PROTOCOL_VERSION,
@@ -45,9 +46,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint(tmp_path_factory.mktemp("model"))
 
 
-def launching(checkpoint: Path, *more: str) -> ZeroMQClient:
+def launching(checkpoint: Path, *more: str, **settings: float) -> ZeroMQClient:
     options = ["--model", str(checkpoint), "--name", "model", "--pages", "64", "--embeds", "2048", "--threads", "1"]
-    return ZeroMQClient([*options, *more], start_seconds=DEADLINE)
+    return ZeroMQClient([*options, *more], start_seconds=DEADLINE, **settings)
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -166,6 +167,48 @@ def test_a_killed_worker_is_noticed_and_restarted(checkpoint: Path) -> None:
         assert second.pid != first.pid
         assert (await ask(client, RunWave(2, "model", ())))[0].wave == 2
         await client.close()
+
+    run(test)
+
+
+def test_a_worker_that_hangs_is_noticed_and_replaced(checkpoint: Path) -> None:
+    async def test() -> None:
+        client = launching(checkpoint, wave_seconds=1.0)
+        first = await client.start()
+        await ask(client, RunWave(1, "model", ()))
+        await asyncio.sleep(1.2)  # a worker with nothing to do does not hang
+        lost = loss_of(client)
+        os.kill(first.pid, signal.SIGSTOP)
+        client.send(RunWave(2, "model", ()))
+        assert "did not answer for 1 s" in await asyncio.wait_for(lost, DEADLINE)
+        second = await client.restart()
+        assert not alive(first.pid)
+        assert (await ask(client, RunWave(3, "model", ())))[0].wave == 3
+        assert second.pid != first.pid
+        await client.close()
+
+    run(test)
+
+
+def test_waves_that_are_answered_in_time_are_no_silence() -> None:
+    async def test() -> None:
+        silences: list[str] = []
+        watch = WaveWatch(0.5, lambda: silences.append("silence"))
+        watch.sent()
+        for _ in range(8):
+            await asyncio.sleep(0.1)
+            watch.sent()
+            watch.answered()
+        assert not silences
+        while not silences:
+            await asyncio.sleep(0.01)
+        never = WaveWatch(0.0, lambda: silences.append("never"))
+        never.sent()
+        stopped = WaveWatch(0.01, lambda: silences.append("stopped"))
+        stopped.sent()
+        stopped.stop()
+        await asyncio.sleep(0.05)
+        assert silences == ["silence"]
 
     run(test)
 

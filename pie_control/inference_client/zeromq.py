@@ -28,10 +28,12 @@ from pie_inference.protocol import (
 from .connection import Connection
 from .interface import ignore_loss, ignore_wave
 from .process import WorkerProcess
+from .wave_watch import WaveWatch
 
 START_SECONDS = 300.0  # without a sign of life; a worker that loads a large model tells its progress
 LAST_WORDS_SECONDS = 0.3  # in which the message of a worker that has ended may still arrive
 SHUTDOWN_SECONDS = 1.0
+WAVE_SECONDS = 300.0  # far beyond any wave, and beyond a kernel that is compiled at its first use
 
 
 class ZeroMQClient:
@@ -40,10 +42,16 @@ class ZeroMQClient:
 
     With `arguments`, the options of `python -m pie_inference.worker` beside --endpoint, it launches the worker and
     owns it. With `endpoint`, it binds that address (such as "tcp://0.0.0.0:8012") for a worker on another machine.
+    A worker that leaves waves unanswered for `wave_seconds` counts as lost; 0: it never does.
     """
 
     def __init__(
-        self, arguments: Sequence[str] = (), *, endpoint: str | None = None, start_seconds: float = START_SECONDS
+        self,
+        arguments: Sequence[str] = (),
+        *,
+        endpoint: str | None = None,
+        start_seconds: float = START_SECONDS,
+        wave_seconds: float = WAVE_SECONDS,
     ) -> None:
         if bool(arguments) == (endpoint is not None):
             raise ValueError("give either arguments of a worker to launch or the endpoint of one that will connect")
@@ -52,6 +60,8 @@ class ZeroMQClient:
         self._arguments = tuple(arguments)
         self._endpoint = endpoint
         self._start_seconds = start_seconds
+        self._wave_seconds = wave_seconds
+        self._watch: WaveWatch | None = None
         self._folder: Path | None = None
         self._connection: Connection | None = None
         self._process: WorkerProcess | None = None
@@ -78,6 +88,7 @@ class ZeroMQClient:
             raise
         self._starting = None
         self._serving = True
+        self._watch = WaveWatch(self._wave_seconds, self._silent)
         return ready
 
     async def _wait_until_ready(self, starting: asyncio.Future[Ready]) -> Ready:
@@ -92,8 +103,9 @@ class ZeroMQClient:
                     raise
 
     def send(self, wave: RunWave) -> None:
-        if self._connection is None or not self._serving:
+        if self._connection is None or self._watch is None or not self._serving:
             raise WorkerUnavailable("the worker is not running")
+        self._watch.sent()
         self._connection.send(encode(wave))
 
     async def restart(self) -> Ready:
@@ -107,6 +119,9 @@ class ZeroMQClient:
         await self._tear_down(SHUTDOWN_SECONDS)
 
     async def _tear_down(self, patience: float) -> None:
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
         process, self._process = self._process, None
         if process is not None:
             await process.end(patience)
@@ -134,7 +149,8 @@ class ZeroMQClient:
 
     def _take(self, message: FromWorker) -> None:
         match message:
-            case WaveDone():
+            case WaveDone() if self._watch is not None:
+                self._watch.answered()
                 self.on_wave_done(message)
             case Ready() if self._starting is not None and not self._starting.done():
                 self._starting.set_result(message)
@@ -159,6 +175,9 @@ class ZeroMQClient:
     def _tell_disconnection(self, connection: Connection | None) -> None:
         if connection is not None and connection is self._connection:
             self._lose("the connection to the worker was lost")
+
+    def _silent(self) -> None:
+        self._lose(f"the worker did not answer for {self._wave_seconds:g} s and is ended (--wave-timeout)")
 
     def _lose(self, reason: str) -> None:
         if self._starting is not None and not self._starting.done():
