@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from attention_oracle import CASES, Case, Problem, Request, assert_near, assert_solves, filled_cache
+from checkpoints import make_checkpoint
 from fake_flashinfer import fake_flashinfer
+from test_cuda_graphs import PROMPTS, generate
+from worker_batches import Driver
 
 from pie_inference import flashinfer_library
-from pie_inference.attention import flashinfer_pages
+from pie_inference.attention import flashinfer_kernels, flashinfer_pages
 from pie_inference.attention.flashinfer_cascade import find_cascade
 from pie_inference.attention.flashinfer_pages import FlashInferAttention
 from pie_inference.attention.interface import AttentionSpec, GraphBackend
 from pie_inference.attention.page_tables import page_table
 from pie_inference.attention.ragged import check
+from pie_inference.attention.torch_pages import TorchAttention
+from pie_inference.config import WorkerConfig
+from pie_inference.cuda_graphs import GraphExecutor, Work
 from pie_inference.errors import BatchError
+from pie_inference.executor import DirectExecutor, Executor
 from pie_inference.flashinfer_library import ModuleKey
 from pie_inference.kv_cache.pool import KvCache
+from pie_inference.worker import Worker
 
 CPU = torch.device("cpu")
 
@@ -199,3 +208,59 @@ def test_what_flashinfer_cannot_serve_is_told(dtype: torch.dtype, head_dim: int,
 
 def test_groups_without_a_kernel_of_their_own_use_tensor_cores() -> None:
     assert [group for group in range(1, 9) if flashinfer_library.decodes_with_tensor_cores(group)] == [4, 5, 6, 7, 8]
+
+
+class Copied:
+    """Stands for the place behind a plan's copy in the stream."""
+
+    def __init__(self, log: list[str], number: int) -> None:
+        self._log, self._number = log, number
+
+    def query(self) -> bool:
+        return False
+
+    def synchronize(self) -> None:
+        self._log.append(f"waited for plan {self._number}")
+
+
+def test_a_kernel_plans_again_only_when_its_last_plan_was_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FlashInfer writes each schedule to the same pinned memory, from which it is copied behind the host's back."""
+    log: list[str] = []
+
+    def mark(_: torch.device) -> Copied:
+        log.append("planned")
+        return Copied(log, log.count("planned"))
+
+    monkeypatch.setattr(flashinfer_kernels, "mark_stream", mark)
+    problem = Problem(CASES["decode many"], torch.float32)
+    full = backend(filled_cache(problem, CPU), 4, problem.case.specs)
+    for _ in range(3):
+        full.plan(problem.batch)
+    assert log == ["planned", "waited for plan 1", "planned", "waited for plan 2", "planned"]
+
+
+class AgainRecorder:
+    """Does the work again for each replay."""
+
+    def record(self, work: Work) -> Work:
+        return work
+
+
+@pytest.mark.parametrize("window", [None, 24])
+def test_a_worker_gives_the_same_tokens_with_it(tmp_path: Path, window: int | None) -> None:
+    """From prompts of several lengths, with a fork, by recorded graphs and without: as torch attention does."""
+    make_checkpoint(tmp_path)
+    texts = []
+    for kind in ("torch", "flashinfer", "recorded"):
+        worker = Worker(WorkerConfig(tmp_path, "model", dtype="float32", attention="torch", pages=96, embeds=1024))
+        served = worker._served
+        specs = [replace(spec, window=window) for spec in served.model.config.attention]
+        made = TorchAttention(served.cache, 4, specs) if kind == "torch" else backend(served.cache, 4, specs)
+        executor: Executor = DirectExecutor(served.model, made, served.embeds)
+        if kind == "recorded":
+            assert isinstance(made, FlashInferAttention)
+            executor = GraphExecutor(executor, served.model, made, served.embeds, AgainRecorder())
+        worker._served = replace(served, executor=executor)
+        texts.append(generate(Driver(worker.run, "model"), PROMPTS, 20))
+        assert kind != "recorded" or set(executor._recordings) == {4, 8}  # type: ignore[attr-defined]
+    assert texts[0] == texts[1] == texts[2]
