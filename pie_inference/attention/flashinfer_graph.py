@@ -18,7 +18,6 @@ from .flashinfer_kernels import GraphBuffers, Kernels, host_array
 from .flashinfer_memory import PagedMemory
 from .interface import AttentionSpec
 from .page_tables import PageTable
-from .ragged import check
 
 
 class FlashInferGraphPlan:
@@ -58,7 +57,7 @@ class FlashInferGraphPlan:
     def _table(self, batch: Forward) -> PageTable:
         """Sequences that are missing have one key, in the scratch page."""
         cache = self._memory.cache
-        ragged = check(batch, cache.shape.page_size, cache.num_pages)
+        ragged = self._memory.check(batch)
         missing = self.size - len(batch.q_slots)
         sequences = np.arange(self.size)
         lengths = _filled(ragged.num_runs.astype(np.int32), self.size, 1)

@@ -7,10 +7,11 @@ from torch import Tensor
 
 from ..flashinfer_library import FlashInfer
 from ..kv_cache.pool import KvCache
-from ..protocol import Array
+from ..protocol import Array, Forward
 from ..tensors import upload
-from . import page_tables
+from . import page_tables, ragged
 from .flashinfer_kernels import LAYOUT, Views
+from .ragged import Ragged
 
 FEW_ROWS = 256
 
@@ -26,6 +27,13 @@ class PagedMemory:
         self._pages = [page_tables.page_views(layer, cache.shape) for layer in layers]
         self._slots = [page_tables.slot_views(layer, cache.shape) for layer in layers]
         self._make_constants(FEW_ROWS)
+        self._checked: tuple[Forward, Ragged] | None = None
+
+    def check(self, batch: Forward) -> Ragged:
+        """As `ragged.check`; once for a batch that is first asked about and then run. Raises BatchError."""
+        if self._checked is None or self._checked[0] is not batch:
+            self._checked = batch, ragged.check(batch, self.cache.shape.page_size, self.cache.num_pages)
+        return self._checked[1]
 
     def _make_constants(self, rows: int) -> None:
         self._numbers = torch.arange(rows + 1, dtype=torch.int32, device=self.cache.device)

@@ -30,7 +30,7 @@ from .flashinfer_kernels import WORKSPACE_BYTES, Kernels, Shape, Views
 from .flashinfer_memory import PagedMemory
 from .interface import AttentionSpec
 from .page_tables import Masks, PageTable
-from .ragged import Booleans, Integers, check
+from .ragged import Booleans, Integers
 
 GRAPH_BYTES = 4 * WORTHWHILE_BYTES
 """What a cascade must save in one layer to run in place of a graph, kernel by kernel. As rough a rule as that one."""
@@ -91,7 +91,7 @@ class FlashInferAttention:
 
     def plan(self, batch: Forward) -> FlashInferPlan:
         cache = self._cache
-        planner = _Planner(self._kernels, cache, batch)
+        planner = _Planner(self._kernels, self._memory, batch)
         cache.positions[batch.q_slots] = batch.q_positions
         highest = int(batch.q_positions.max(initial=0))
         effective = [_without_idle_window(spec, highest) for spec in self._specs]
@@ -107,7 +107,7 @@ class FlashInferAttention:
 
     def can_replay(self, batch: Forward) -> bool:
         """Decode by page lists, with windows by rank, and not where a cascade would save more than a graph does."""
-        planner = _Planner(self._kernels, self._cache, batch)
+        planner = _Planner(self._kernels, self._memory, batch)
         if not planner.decodes_by_pages or len(batch.kv_pages) > self._graph_capacity:
             return False
         if all(spec.window is None for spec in self._specs):
@@ -166,11 +166,11 @@ def _without_idle_window(spec: AttentionSpec, highest: int) -> AttentionSpec:
 class _Planner:
     """Sorts the sequences of one batch, and plans their kernels for one spec after another. Raises BatchError."""
 
-    def __init__(self, kernels: Kernels, cache: KvCache, batch: Forward) -> None:
+    def __init__(self, kernels: Kernels, memory: PagedMemory, batch: Forward) -> None:
         self._kernels = kernels
-        self._cache = cache
+        self._cache = memory.cache
         self._batch = batch
-        self._ragged = check(batch, cache.shape.page_size, cache.num_pages)
+        self._ragged = memory.check(batch)
         self._listed = _fill_pages(batch)
         self._masked = _have_masks(batch)
         self._follow: Booleans | None = None
@@ -185,9 +185,12 @@ class _Planner:
         return bool(self._positions_follow().all())
 
     def saves_by_cascade(self, worthwhile: int) -> bool:
-        """Whether a decode batch would save so many bytes."""
+        """Whether a decode batch would save so many bytes in one layer, of all that it reads."""
+        shape = self._cache.shape
+        if len(self._batch.kv_pages) * shape.page_bytes // shape.num_layers < worthwhile:
+            return False
         table = self._table(np.arange(len(self._listed)), by_slots=False)
-        return find_cascade(table, self._cache.shape, worthwhile) is not None
+        return find_cascade(table, shape, worthwhile) is not None
 
     def steps(self, spec: AttentionSpec) -> Steps:
         """Plans all rows."""
