@@ -26,7 +26,6 @@ MOST_LOAD = 0.5
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one benchmark, prints its rows as a table and writes them as JSON."""
     options = parse(arguments)
-    os.environ.update(worker_environment(os.environ))  # the closed loop computes as a worker does
     machine = report.machine()
     if machine.load > MOST_LOAD:
         print(f"the machine is not idle (load {machine.load}): times will be too long", file=sys.stderr)
@@ -77,5 +76,13 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(",")))
 
 
+def _compute_as_a_worker_does() -> None:
+    """Starts anew in a worker's environment, for the closed loop: malloc reads it when a process starts."""
+    environment = worker_environment(os.environ)
+    if environment != os.environ:
+        os.execve(sys.executable, [sys.executable, "-m", "benchmarks", *sys.argv[1:]], environment)
+
+
 if __name__ == "__main__":
+    _compute_as_a_worker_does()
     sys.exit(main())

