@@ -22,7 +22,7 @@ from .interface import AttentionSpec
 from .ragged import check
 
 TILE_ROWS = 256
-"""Rows of scores (queries times the heads that share keys) of a tile; 128 to 512 measured alike."""
+"""Rows of scores (queries times the heads that share keys) of a tile."""
 TASKS_PER_THREAD = 2  # as in attention_plan.cpp
 TILE_WORDS = 8
 DIM_UNIT = 16
@@ -98,7 +98,9 @@ class CpuAttention:
         positions = np.empty(num_keys, np.int32) if with_positions else None
         q = (batch.q_indptr, batch.q_slots, batch.q_positions)
         kv = (batch.kv_indptr, batch.kv_pages, batch.kv_begins, batch.kv_ends)
-        arrays = (*q, *kv, batch.mask_indptr, batch.mask_bits, self._cache.positions, indptr, rows, positions)
+        given = [_in_memory(array, np.int32) for array in (*q, *kv)]
+        mask = (_in_memory(batch.mask_indptr, np.int64), _in_memory(batch.mask_bits, np.uint8))
+        arrays = (*given, *mask, self._cache.positions, indptr, rows, positions)
         structure = _Batch(len(batch.q_indptr) - 1, len(batch.q_slots), *map(_address, arrays))
         self._list_keys(ctypes.byref(structure), ctypes.byref(self._shape))
         return _Keys(structure, arrays)
@@ -179,6 +181,11 @@ def _with_dense_heads(vectors: Tensor) -> Tensor:
     """[T, heads, head_dim] with each row's heads in one piece; as they come unless a model does something unusual."""
     _, head_stride, stride = vectors.stride()
     return vectors if head_stride == vectors.shape[2] and stride == 1 else vectors.contiguous()
+
+
+def _in_memory(array: Array | None, dtype: type[np.generic]) -> Array | None:
+    """The array as a kernel can read it: itself, if it has the protocol's type."""
+    return None if array is None else np.ascontiguousarray(array, dtype)
 
 
 def _address(array: Array | None) -> int | None:
