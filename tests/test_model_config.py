@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -237,6 +238,30 @@ def test_dynamic_frequencies_are_those_of_the_served_context() -> None:
 def test_what_is_not_supported_is_named(name: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         read_architecture({**old_config(name), **changes})
+
+
+def variations(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """With each value, at any depth, replaced by others that do not belong there."""
+    for key, value in config.items():
+        for other in ("text", -1, [], {}, None, True, float("nan"), [{}]):
+            yield {**config, key: other}
+        if isinstance(value, dict):
+            yield from ({**config, key: inner} for inner in variations(value))
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_whatever_a_config_says_it_is_read_or_refused(name: str) -> None:
+    refused = [message for config in variations(old_config(name)) if (message := refusal(config))]
+    assert len(refused) > 20
+    assert all(message.startswith("config.json: ") for message in refused)
+
+
+def refusal(config: dict[str, Any]) -> str | None:
+    try:
+        read_architecture(config)
+    except CheckpointError as error:
+        return str(error)
+    return None
 
 
 def test_wrong_rotary_parameters_are_named() -> None:

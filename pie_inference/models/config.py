@@ -103,7 +103,7 @@ def read_kv_heads(config: ConfigJson) -> int:
 
 def read_activation(config: ConfigJson, key: str, default: str = "silu") -> Activation:
     """Raises CheckpointError for an unknown one."""
-    name = config.get(key, default)
+    name = config.text(key, default)
     if name not in ACTIVATIONS:
         raise CheckpointError(f"config.json: {key} {name!r} is not supported, only {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
@@ -115,6 +115,6 @@ def windows_by_type(config: ConfigJson, layer_types: Sequence[str], window: int 
         count = config.whole("num_hidden_layers")
         raise CheckpointError(f"config.json: layer_types has {len(layer_types)} entries for {count} layers")
     windows = {"full_attention": None, "sliding_attention": window}
-    for unknown in set(layer_types) - set(windows):
+    for unknown in (kind for kind in layer_types if kind not in tuple(windows)):
         raise CheckpointError(f"config.json: layer type {unknown!r} is not supported, only {', '.join(windows)}")
     return [windows[kind] for kind in layer_types]

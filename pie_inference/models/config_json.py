@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from ..errors import CheckpointError
+
+
+def is_number(value: object, *, above: float) -> bool:
+    """Whether it is a finite number above `above`."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) and value > above
 
 
 class ConfigJson:
@@ -48,13 +56,27 @@ class ConfigJson:
     def number(self, key: str, default: float | None = None) -> float:
         """A number above 0; `default` where it is missing or null. Raises CheckpointError."""
         value = self._required(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        if not is_number(value, above=0):
             raise CheckpointError(f"config.json: {key} must be a number above 0, not {value!r}")
         return float(value)
 
     def optional_number(self, key: str) -> float | None:
         """A number above 0, or None where it is missing or null. Raises CheckpointError."""
         return None if self._values.get(key) is None else self.number(key)
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A string; `default` where it is missing or null. Raises CheckpointError."""
+        value = self._required(key, default)
+        if not isinstance(value, str):
+            raise CheckpointError(f"config.json: {key} must be a string, not {value!r}")
+        return value
+
+    def items(self, key: str) -> list[Any]:
+        """A list, empty where it is missing or null. Raises CheckpointError."""
+        value = self.get(key, [])
+        if not isinstance(value, list):
+            raise CheckpointError(f"config.json: {key} must be a list, not {value!r}")
+        return value
 
     def flag(self, key: str, default: bool = False) -> bool:
         """A truth value; `default` where it is missing or null. Raises CheckpointError."""

@@ -38,7 +38,7 @@ def read(config: ConfigJson) -> gemma2.Gemma2Config:
     config = config.within("text_config").with_defaults(**DEFAULTS)
     config.refuse("use_bidirectional_attention", "attn_logit_softcapping")
     types = layer_types(config)
-    local = config.section("rope_parameters").get("sliding_attention")
+    local = ConfigJson(config.section("rope_parameters")).section("sliding_attention")
     parameters = {
         "full_attention": None,
         "sliding_attention": local or {"rope_theta": config.number("rope_local_base_freq", 10000.0)},
@@ -52,8 +52,9 @@ def layer_types(config: ConfigJson) -> list[str]:
     """Every sixth layer without a window, unless the config.json says otherwise."""
     pattern = config.whole("sliding_window_pattern", 6)
     kinds = ("sliding_attention", "full_attention")
-    written: list[str] | None = config.get("layer_types")
-    return written or [kinds[layer % pattern == pattern - 1] for layer in range(config.whole("num_hidden_layers"))]
+    return config.items("layer_types") or [
+        kinds[layer % pattern == pattern - 1] for layer in range(config.whole("num_hidden_layers"))
+    ]
 
 
 def build(config: gemma2.Gemma2Config, weights: WeightLoader) -> Decoder:

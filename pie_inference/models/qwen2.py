@@ -22,7 +22,7 @@ def windows(config: ConfigJson) -> list[int | None]:
     if not config.flag("use_sliding_window"):
         return [None] * num_layers
     first, kinds = config.whole("max_window_layers", 28), ("full_attention", "sliding_attention")
-    types = config.get("layer_types") or [kinds[layer >= first] for layer in range(num_layers)]
+    types = config.items("layer_types") or [kinds[layer >= first] for layer in range(num_layers)]
     return windows_by_type(config, types, config.whole("sliding_window", 4096))
 
 

@@ -62,7 +62,7 @@ def _known_architecture(config: Mapping[str, Any]) -> str:
     names = config.get("architectures") or []
     if not isinstance(names, list):
         raise CheckpointError(f"config.json: architectures must be a list, not {names!r}")
-    known = [name for name in names if name in FAMILIES]
+    known = [name for name in names if isinstance(name, str) and name in FAMILIES]
     if not known:
         named = ", ".join(map(str, names)) or "none"
         raise CheckpointError(f"config.json: architecture {named} is not supported; known: {', '.join(FAMILIES)}")

@@ -8,9 +8,23 @@ from typing import Any
 
 from ..errors import CheckpointError
 from ..layers.rotary import ROPE_TYPES, RopeConfig
-from .config_json import ConfigJson
+from .config_json import ConfigJson, is_number
 
 STRETCHABLE = ("linear", "dynamic")
+FACTOR_LISTS = {"short_factor", "long_factor"}
+NUMBERS = {
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "factor",
+    "high_freq_factor",
+    "low_freq_factor",
+    "mscale",
+    "mscale_all_dim",
+    "original_max_position_embeddings",
+    "partial_rotary_factor",
+    "rope_theta",
+}
 
 
 @dataclass(frozen=True)
@@ -28,22 +42,34 @@ class Context:
 def rope_parameters(config: ConfigJson) -> Mapping[str, Any]:
     """Of layers with full attention: `rope_parameters` (transformers 5, perhaps by layer type) or `rope_scaling`."""
     section = config.section("rope_parameters") or config.section("rope_scaling")
-    return section.get("full_attention") or section
+    return ConfigJson(section).section("full_attention") or section
 
 
 def _complete(config: ConfigJson, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """With what other dialects write beside them."""
     defaults = {
-        "rope_type": parameters.get("type") or "default",
+        "rope_type": ConfigJson(parameters).text("type", "default"),
         "rope_theta": config.number("rope_theta", 10000.0),
         "partial_rotary_factor": config.number("partial_rotary_factor", 1.0),
         "original_max_position_embeddings": max_positions(config),
     }
     completed = {**defaults, **{key: value for key, value in parameters.items() if value is not None}}
+    _check(completed)
     if "short_factor" in completed:  # early Phi-3 says "su" or even "yarn"
         completed["rope_type"] = "longrope"
     original = config.optional_whole("original_max_position_embeddings")  # where Phi-3 has both, this one counts
     return completed if original is None else {**completed, "original_max_position_embeddings": original}
+
+
+def _check(parameters: Mapping[str, Any]) -> None:
+    """Raises CheckpointError for what is no number or string where one belongs."""
+    ConfigJson(parameters).text("rope_type")
+    for key in NUMBERS & set(parameters):
+        if not is_number(parameters[key], above=-1e-9 if key.startswith("mscale") else 0):
+            raise CheckpointError(f"config.json: {key} of rotary positions must be a number, not {parameters[key]!r}")
+    for key in FACTOR_LISTS & set(parameters):
+        if not all(is_number(each, above=0) for each in ConfigJson(parameters).items(key)):
+            raise CheckpointError(f"config.json: {key} of rotary positions must be numbers, not {parameters[key]!r}")
 
 
 def max_positions(config: ConfigJson) -> int:
@@ -78,7 +104,7 @@ def read_rope(config: ConfigJson, head_dim: int, parameters: Mapping[str, Any] |
 
 def _factor(parameters: Mapping[str, Any]) -> float:
     factor = parameters.get("factor")
-    if isinstance(factor, bool) or not isinstance(factor, int | float) or factor < 1:
+    if factor is None or factor < 1:
         kind = parameters["rope_type"]
         raise CheckpointError(f"config.json: rope type {kind!r} needs a 'factor' of at least 1, not {factor!r}")
     return float(factor)
