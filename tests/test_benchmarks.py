@@ -18,6 +18,7 @@ from safetensors import safe_open
 ROOT = Path(__file__).parent.parent
 
 PLANS: dict[str, dict[str, Any]] = {
+    "loading": {"layers": 1, "vocab_size": 272, "rounds": 1, "quantizations": ("int8",), "hidden_size": 128},
     "launch": {"warm": (1, 2), "cold": (1,), "launches": 2, "least_rounds": 1},
     "api_calls": {"inferlets": (2,), "blocks": 1, "least_blocks": 1},
     "tpot": {"models": ("demo",), "concurrent": (2,), "prompt": 64, "tokens": 6, "rounds": 1},
@@ -45,6 +46,7 @@ COLUMNS = {
     "tpot": {"model", "concurrent", "closed_loop_ms", "pie_ms", "overhead", "same_tokens"},
     "idle": {"guest", "inferlets", "mb_each"},
     "scheduler": {"inferlets", "us_each"},
+    "loading": {"quantization", "gigabytes", "discard_s", "read_s", "load_s"},
     "cpu_model": {"part", "measure", "unit", "concurrent", "ours", "against", "theirs", "ratio"},
 }
 
@@ -119,6 +121,13 @@ def test_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = run("scheduler", tmp_path, monkeypatch)
     check("scheduler", written)
     assert [row["inferlets"] for row in written["rows"]] == [1, 3]
+
+
+def test_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = run("loading", tmp_path, monkeypatch)
+    check("loading", written)
+    (row,) = written["rows"]
+    assert min(row["discard_s"], row["read_s"], row["load_s"]) > 0
 
 
 def test_cpu_model_measures_the_machine_pie_and_its_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
