@@ -15,7 +15,7 @@
 static const int LANES = 16, VECTORS = 3, WIDTH = VECTORS * LANES, ROWS = 8;
 static const int64_t BLOCK_STEPS = (256 << 10) / (WIDTH * 4);  // of a panel; two blocks fit the second-level cache
 static const int64_t ROW_BLOCK = 256;                          // rows whose partial sums are kept
-static const int64_t STREAM_AHEAD = 4096;                      // bytes; 512 to 16384 measured alike
+static const int64_t STREAM_AHEAD = 4096;                      // bytes; as far as 1024 and 16384 measured slower
 static const int64_t LINE = 64;
 static const int64_t WEIGHTS_PER_THREAD = 1 << 15;
 
@@ -79,7 +79,7 @@ static void multiply(const Tile<Number>& tile) {
     for (int64_t step = 0; step < tile.steps; step++, rows++, weights += V * LANES) {
         if (lines < 0)
 #pragma GCC unroll 3
-            for (int v = 0; v < V; v++) _mm_prefetch((const char*)(weights + v * LANES) + STREAM_AHEAD, _MM_HINT_T0);
+            for (int v = 0; v < V; v++) _mm_prefetch((const char*)(weights + v * LANES) + STREAM_AHEAD, _MM_HINT_T1);
         if (lines > 0) _mm_prefetch(ahead, _MM_HINT_T1);
         if (lines > 1) _mm_prefetch(ahead + LINE, _MM_HINT_T1);
         ahead += lines * LINE;
