@@ -38,6 +38,14 @@ PLANS: dict[str, dict[str, Any]] = {
         "pages": 128,
         "baseline": ROOT,
     },
+    "cpu_kernels": {
+        "rows": (1, 9),
+        "shapes": ((64, 96),),
+        "copies": 2,
+        "repeats": 2,
+        "threads": 1,
+        "read_bytes": 1 << 22,
+    },
 }
 
 COLUMNS = {
@@ -48,6 +56,7 @@ COLUMNS = {
     "scheduler": {"inferlets", "us_each"},
     "loading": {"quantization", "gigabytes", "discard_s", "read_s", "load_s"},
     "cpu_model": {"part", "measure", "unit", "concurrent", "ours", "against", "theirs", "ratio"},
+    "cpu_kernels": {"kernels", "rows", "threads", "ms", "bound_ms", "of_bound"},
 }
 
 
@@ -128,6 +137,13 @@ def test_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check("loading", written)
     (row,) = written["rows"]
     assert min(row["discard_s"], row["read_s"], row["load_s"]) > 0
+
+
+def test_cpu_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = run("cpu_kernels", tmp_path, monkeypatch)
+    check("cpu_kernels", written)
+    assert [row["rows"] for row in written["rows"][:: len(written["rows"]) // 2]] == [1, 9]
+    assert all(row["of_bound"] > 0 for row in written["rows"])
 
 
 def test_cpu_model_measures_the_machine_pie_and_its_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
