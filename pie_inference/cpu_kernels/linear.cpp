@@ -5,7 +5,8 @@
 // spreads one step of each row over a vector, so 24 vectors of sums stay in registers, with no sums across lanes.
 //
 // Few rows are bound by memory: a thread reads its panels as one stream, fetched ahead. With more rows than one tile has, a
-// block of a panel stays in the second-level cache for all tiles, and the first tiles fetch the next block meanwhile.
+// block of a panel stays in the second-level cache for all tiles. To fetch the next block meanwhile, or rows packed tile by
+// tile, measured slower.
 
 #include <algorithm>
 
@@ -13,10 +14,9 @@
 #include "vectors.h"
 
 static const int LANES = 16, VECTORS = 3, WIDTH = VECTORS * LANES, ROWS = 8;
-static const int64_t BLOCK_STEPS = (256 << 10) / (WIDTH * 4);  // of a panel; two blocks fit the second-level cache
+static const int64_t BLOCK_STEPS = (256 << 10) / (WIDTH * 4);  // of a panel; they stay in the second-level cache
 static const int64_t ROW_BLOCK = 256;                          // rows whose partial sums are kept
 static const int64_t STREAM_AHEAD = 4096;                      // bytes; as far as 1024 and 16384 measured slower
-static const int64_t LINE = 64;
 static const int64_t WEIGHTS_PER_THREAD = 1 << 15;
 
 static inline __m512 multiply_add(__m512 sum, __m512 weights, __m512 row, float) {
@@ -43,8 +43,7 @@ struct Tile {
     int64_t steps;
     bool first, last;   // of the blocks of the panel
     float* partial;     // [rows, WIDTH], sums between blocks
-    const char* ahead;  // what to fetch into the second-level cache for later
-    int lines_ahead;    // per step
+    bool stream;        // whether the weights come from memory, and are used once
     const Number* bias;
     Number* output;
     int64_t output_stride, outs;  // outs: valid outputs of the panel
@@ -73,16 +72,12 @@ static void multiply(const Tile<Number>& tile) {
             sums[r][v] = tile.first ? _mm512_setzero_ps() : _mm512_loadu_ps(tile.partial + r * WIDTH + v * LANES);
     const int32_t* rows = tile.rows;
     const float* weights = tile.weights;
-    const char* ahead = tile.ahead;
     const int64_t stride = tile.row_stride;
-    const int lines = tile.lines_ahead;
+    const bool stream = tile.stream;
     for (int64_t step = 0; step < tile.steps; step++, rows++, weights += V * LANES) {
-        if (lines < 0)
+        if (stream)
 #pragma GCC unroll 3
             for (int v = 0; v < V; v++) _mm_prefetch((const char*)(weights + v * LANES) + STREAM_AHEAD, _MM_HINT_T1);
-        if (lines > 0) _mm_prefetch(ahead, _MM_HINT_T1);
-        if (lines > 1) _mm_prefetch(ahead + LINE, _MM_HINT_T1);
-        ahead += lines * LINE;
         __m512 w[V];
 #pragma GCC unroll 3
         for (int v = 0; v < V; v++) w[v] = _mm512_loadu_ps(weights + v * LANES);
@@ -111,13 +106,6 @@ static void multiply_any(const Tile<Number>& tile, int64_t rows, int64_t vectors
     multiply_rows<Number, 1>(tile, rows);
 }
 
-// Lines of the next block that tile `index` of `tiles` fetches in each step; -1: its own stream, some bytes ahead.
-static int lines_ahead(int64_t index, int64_t tiles) {
-    if (tiles == 1) return -1;
-    if (tiles < 4) return index < 2 ? 2 : 0;
-    return index < VECTORS ? 1 : 0;
-}
-
 // All tiles of a block of rows times one panel.
 template <class Number>
 static void multiply_panel(const Layer<Number>& layer, int64_t panel, const Number* rows, int64_t row_stride,
@@ -129,25 +117,21 @@ static void multiply_panel(const Layer<Number>& layer, int64_t panel, const Numb
     for (int64_t block = 0; block < blocks; block++) {
         Range steps = share(layer.steps, block, blocks);
         const float* weights = layer.weights + first_out * layer.steps + steps.begin * vectors * LANES;
-        int64_t size = steps.end - steps.begin;
-        for (int64_t i = 0, ahead = 0; i < tiles; i++) {
+        for (int64_t i = 0; i < tiles; i++) {
             Range mine = share(count, i, tiles);
-            int lines = lines_ahead(i, tiles);
             Tile<Number> tile{(const int32_t*)(rows + mine.begin * row_stride) + steps.begin,
                               row_stride * (int64_t)sizeof(Number) / 4,
                               weights,
-                              size,
+                              steps.end - steps.begin,
                               block == 0,
                               block == blocks - 1,
                               partial + mine.begin * WIDTH,
-                              (const char*)(weights + size * vectors * LANES) + ahead,
-                              lines,
+                              tiles == 1,
                               layer.bias ? layer.bias + first_out : nullptr,
                               output + mine.begin * layer.outs + first_out,
                               layer.outs,
                               outs};
             multiply_any(tile, mine.end - mine.begin, vectors);
-            ahead += size * lines * LINE;
         }
     }
 }
