@@ -40,7 +40,11 @@ FORBIDDEN = {
 HOMES = {
     "torch": ("pie_inference",),
     "huggingface_hub": ("pie_inference.hub",),
-    "triton": ("pie_inference.attention.triton_kernels", "pie_inference.ops.triton_kernels"),
+    "triton": (
+        "pie_inference.attention.triton_kernels",
+        "pie_inference.ops.triton_kernels",
+        "pie_inference.quantization.triton_kernels",
+    ),
     "wasmtime": ("pie_control.inferlets",),
     "zmq": ("pie_control.inference_client", "pie_inference.transport"),
     "fastapi": ("pie_control.http_server",),

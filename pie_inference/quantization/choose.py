@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..cpu_kernels.library import Library
 from ..ops.interface import Linear
-from . import cpu_linear, torch_linear
+from . import cpu_linear, torch_linear, triton_linear
 from .formats import quantize
 from .names import FORMATS, Format
 
@@ -29,6 +29,8 @@ class Quantizer:
         weight = quantize(parts, self.format, self.dtype, self.device)
         if self.library is not None:
             return cpu_linear.make_linear(self.library, weight, bias)
+        if triton_linear.can_serve(self.device, self.format.kind):
+            return triton_linear.make_linear(weight, bias)
         return torch_linear.make_linear(weight, bias)
 
 

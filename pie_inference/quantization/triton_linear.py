@@ -1,0 +1,51 @@
+"""Quantized linear layers by Triton kernels, for GPUs: they read weights in their 4 or 8 bits."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .. import triton_support
+from ..ops.interface import Linear
+from .formats import QuantizedWeight
+from .names import Kind
+
+OUTS, INS = 64, 64
+LEAST_ROWS, MOST_ROWS = 16, 64  # of a block; a matrix unit takes 16 at least
+FP8_CAPABILITY = (8, 9)
+"""Of GPUs whose Triton knows e4m3; others turn such weights into the model's format before each product."""
+
+
+def can_serve(device: torch.device, kind: Kind) -> bool:
+    """Whether the kernels can be compiled for this device."""
+    if device.type != "cuda" or triton_support.obstacle(device) is not None:
+        return False
+    return kind != "fp8" or torch.cuda.get_device_capability(device) >= FP8_CAPABILITY
+
+
+def make_linear(weight: QuantizedWeight, bias: Tensor | None) -> Linear:
+    """A layer with this weight, on the weight's device."""
+
+    def linear(rows: Tensor) -> Tensor:
+        matrix = rows.reshape(-1, weight.columns).contiguous()
+        output = matrix.new_empty(len(matrix), weight.rows)
+        if len(matrix):
+            _launch(weight, bias, matrix, output)
+        return output.view(*rows.shape[:-1], weight.rows)
+
+    return linear
+
+
+def _launch(weight: QuantizedWeight, bias: Tensor | None, matrix: Tensor, output: Tensor) -> None:
+    from .triton_kernels import multiply_bytes, multiply_nibbles
+
+    count, sizes = len(matrix), (len(matrix), weight.rows, weight.columns)
+    block = min(MOST_ROWS, max(LEAST_ROWS, 1 << (count - 1).bit_length()))
+    grid = (-(-weight.rows // OUTS), -(-count // block))
+    given = output if bias is None else bias
+    shared = {"HAS_BIAS": bias is not None, "ROWS": block, "OUTS": OUTS}
+    if weight.zeros is None:
+        multiply_bytes[grid](matrix, weight.values, weight.scales, given, output, *sizes, **shared, INS=INS)
+    else:
+        tensors = (matrix, weight.values, weight.scales, weight.zeros, given, output)
+        multiply_nibbles[grid](*tensors, *sizes, **shared, GROUP=weight.format.group)
