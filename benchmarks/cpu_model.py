@@ -41,6 +41,8 @@ PARTS = (DECODE, PREFILL, *PEERS, DEMO)
 WARM_UP_TOKENS = 4
 WARM_UP_PROMPT = 16
 TRIAL_SEQUENCES = 4
+DEMO_TURNS = 4
+"""For each round: a turn of the demo model is short, so the machine's whims weigh more."""
 SEED = 7
 
 
@@ -273,7 +275,7 @@ async def _demo(plan: Plan) -> list[Row]:
         sides = [await stack.enter_async_context(_client(**settings))]
         if plan.baseline is not None:
             sides.append(await stack.enter_async_context(_client(root=plan.baseline.resolve(), **settings)))
-        turns = [await _demo_turn(sides, plan) for _ in range(plan.rounds + 1)][1:]
+        turns = [await _demo_turn(sides, plan) for _ in range(DEMO_TURNS * plan.rounds + 1)][1:]
     return [
         _demo_row("wave, in the worker", plan, [[run.waves.worker for run in turn] for turn in turns]),
         _demo_row("token, end to end", plan, [[run.per_token for run in turn] for turn in turns]),
