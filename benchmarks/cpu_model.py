@@ -38,6 +38,7 @@ from .server import serving
 MACHINE, DECODE, PREFILL, DEMO = "machine", "decode", "prefill", "demo"
 PEERS = {"transformers": "transformers", "llama.cpp": "llama_cpp"}
 PARTS = (DECODE, PREFILL, *PEERS, DEMO)
+RATE_REPEATS = 20  # for each round: the best of them counts, and others may disturb for a while
 WARM_UP_TOKENS = 4
 WARM_UP_PROMPT = 16
 TRIAL_SEQUENCES = 4
@@ -138,7 +139,7 @@ async def run(plan: Plan) -> list[Row]:
     checkpoint = random_model(plan.model)
     costs = llama_costs(checkpoint)
     threads = default_threads(BYTES * (costs.layer_weights + costs.head_weights))
-    rates: Rates = await in_own_process(rooflines.measure, threads, plan.read_bytes, 4 * plan.rounds)
+    rates: Rates = await in_own_process(rooflines.measure, threads, plan.read_bytes, RATE_REPEATS * plan.rounds)
     rows = _machine_rows(rates)
     if set(plan.parts) - {DEMO}:
         rows += await _large_model(plan, checkpoint, costs, rates)
