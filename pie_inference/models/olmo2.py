@@ -29,8 +29,9 @@ class PostNormLayer:
 
     def __init__(self, config: ModelConfig, weights: WeightLoader, index: int, prefix: str) -> None:
         size, inner, eps, bias = config.hidden_size, config.intermediate_size, config.norm_eps, config.attention_bias
-        norm, prefix_attention = WidthNorm(weights, f"{prefix}.self_attn", config.heads, eps), f"{prefix}.self_attn"
-        self._attention = Attention(weights, index, prefix_attention, config.heads, bias=bias, out_bias=bias, norm=norm)
+        attention = f"{prefix}.self_attn"
+        norm = WidthNorm(weights, attention, config.heads, eps)
+        self._attention = Attention(weights, index, attention, config.heads, bias=bias, out_bias=bias, norm=norm)
         self._attention_norm = RmsNorm(weights, f"{prefix}.post_attention_layernorm", size, eps)
         self._mlp = GatedMlp(weights, f"{prefix}.mlp", size, inner, activation=config.activation)
         self._mlp_norm = RmsNorm(weights, f"{prefix}.post_feedforward_layernorm", size, eps)
