@@ -13,13 +13,15 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from ..errors import KernelsUnavailable
 
 SOURCES = Path(__file__).parent
 COMPILERS = ("g++", "clang++", "c++")
-FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared")
+FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC")
 NEEDED_FLAGS = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16"})
 TIMEOUT = 300.0  # seconds; a few are usual
 
@@ -66,11 +68,20 @@ def _compile(compiler: str, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                objects = list(pool.map(partial(_compile_one, compiler, Path(scratch)), sorted(SOURCES.glob("*.cpp"))))
             unfinished = Path(scratch) / path.name
-            _run([compiler, *FLAGS, "-o", str(unfinished), *map(str, sorted(SOURCES.glob("*.cpp")))])
+            _run([compiler, "-shared", "-o", str(unfinished), *objects])
             os.replace(unfinished, path)
     except OSError as error:
         raise KernelsUnavailable(f"{path.parent} cannot be written: {error.strerror}") from error
+
+
+def _compile_one(compiler: str, folder: Path, source: Path) -> str:
+    """The object file."""
+    made = str(folder / f"{source.stem}.o")
+    _run([compiler, *FLAGS, "-c", "-o", made, str(source)])
+    return made
 
 
 def _run(command: list[str]) -> None:

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "parallel.h"
+#include "tiles.h"
 #include "vectors.h"
 
 static const int LANES = 16, WIDTH = 48;  // as in linear.cpp
@@ -33,38 +34,9 @@ static inline __m512i read_steps(const bfloat16* from, int64_t count, bfloat16) 
     return _mm512_maskz_loadu_epi16(count >= 32 ? __mmask32(-1) : __mmask32((1u << count) - 1), from);
 }
 
-// Transposes 16 vectors of 16 lanes in place.
-static inline void transpose(__m512i (&r)[16]) {
-    __m512i t[16];
-#pragma GCC unroll 8
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 16; i += 4) {
-        r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-        r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-        r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-        r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        __m512i even_low = _mm512_shuffle_i32x4(r[i], r[4 + i], 0x88);
-        __m512i even_high = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0x88);
-        __m512i odd_low = _mm512_shuffle_i32x4(r[i], r[4 + i], 0xdd);
-        __m512i odd_high = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0xdd);
-        t[i] = _mm512_shuffle_i32x4(even_low, even_high, 0x88);
-        t[4 + i] = _mm512_shuffle_i32x4(odd_low, odd_high, 0x88);
-        t[8 + i] = _mm512_shuffle_i32x4(even_low, even_high, 0xdd);
-        t[12 + i] = _mm512_shuffle_i32x4(odd_low, odd_high, 0xdd);
-    }
-    std::copy(t, t + 16, r);
-}
-
 // 16 rows of K numbers to [steps][16] inside a panel `width` wide. The result is not read soon: it goes past the caches.
 template <class Source, class Number>
-static void pack_rows(const Source* const* rows, int64_t count, int64_t ins, float* panel, int64_t width) {
+static void pack_vector(const Source* const* rows, int64_t count, int64_t ins, float* panel, int64_t width) {
     const int64_t per_step = 4 / sizeof(Number);
     for (int64_t k = 0; k < ins; k += LANES * per_step) {
         __m512i block[16];
@@ -85,7 +57,7 @@ static void pack(const Source* const* rows, int64_t outs, int64_t ins, float* pa
         Range mine = share((outs + LANES - 1) / LANES, thread, threads);
         for (int64_t out = mine.begin * LANES; out < mine.end * LANES; out += LANES) {
             int64_t first = out / WIDTH * WIDTH, width = std::min<int64_t>((outs - first + LANES - 1) / LANES * LANES, WIDTH);
-            pack_rows<Source, Number>(rows + out, outs - out, ins, packed + first * steps + (out - first), width);
+            pack_vector<Source, Number>(rows + out, outs - out, ins, packed + first * steps + (out - first), width);
         }
         _mm_sfence();
     });
