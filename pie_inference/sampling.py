@@ -20,26 +20,45 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .errors import BatchError
+from .tensors import upload
 
 NUCLEUS = 128
 GROWTH = 16
 SMALLEST_WIDTH = 64
 
 Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How N rows choose among tokens, float64 or int64 [N] each."""
+    """How N rows choose among tokens, float64 or int64 [N] each, on the host: it says what must be computed, so that
+    nothing need be asked of a device that computes behind the host's back."""
 
-    temperature: Tensor  # 0 is greedy
-    top_k: Tensor  # 0: all
-    top_p: Tensor  # 1: all
-    min_p: Tensor  # 0: all
-    uniform: Tensor  # in [0, 1)
+    temperature: Floats  # 0 is greedy
+    top_k: Integers  # 0: all
+    top_p: Floats  # 1: all
+    min_p: Floats  # 0: all
+    uniform: Floats  # in [0, 1)
 
-    def __getitem__(self, rows: Tensor) -> Choice:
+    def __getitem__(self, rows: Integers) -> Choice:
         return Choice(self.temperature[rows], self.top_k[rows], self.top_p[rows], self.min_p[rows], self.uniform[rows])
+
+
+@dataclass(frozen=True)
+class _Parameters:
+    """A `Choice` on the device of the logits."""
+
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    uniform: Tensor
+
+    def __getitem__(self, rows: Tensor) -> _Parameters:
+        return _Parameters(
+            self.temperature[rows], self.top_k[rows], self.top_p[rows], self.min_p[rows], self.uniform[rows]
+        )
 
 
 @dataclass(frozen=True)
@@ -65,11 +84,11 @@ def penalize_(
     each occurrence, presence once; float32 [N] each.
     """
     places, counts = np.unique(rows * logits.shape[1] + tokens, return_counts=True)
-    where = torch.from_numpy(places).to(logits.device)
+    where = upload(torch.from_numpy(places), logits.device)
     row, flat = where // logits.shape[1], logits.view(-1)
     seen = flat[where]
     seen = torch.where(seen > 0, seen / repetition[row], seen * repetition[row])
-    flat[where] = seen - torch.from_numpy(counts).to(logits.device) * frequency[row] - presence[row]
+    flat[where] = seen - upload(torch.from_numpy(counts), logits.device) * frequency[row] - presence[row]
 
 
 def forbid_(logits: Tensor, rows: Tensor, allowed: NDArray[np.uint8]) -> None:
@@ -81,7 +100,7 @@ def forbid_(logits: Tensor, rows: Tensor, allowed: NDArray[np.uint8]) -> None:
     barren = np.flatnonzero(~bits.any(1))
     if len(barren):
         raise BatchError(f"row {int(rows[barren[0]])}: the mask allows no token of the vocabulary")
-    forbidden = torch.from_numpy(bits == 0).to(logits.device)
+    forbidden = upload(torch.from_numpy(bits == 0), logits.device)
     logits[rows] = logits[rows].masked_fill_(forbidden, -torch.inf)
 
 
@@ -92,52 +111,63 @@ def most_probable(logits: Tensor) -> Tensor:
 
 
 def choose(logits: Tensor, choice: Choice) -> Tensor:
-    """One token for each row, int64 [N]."""
-    greedy = choice.temperature == 0
-    if greedy.all():
-        return most_probable(logits)
+    """One token for each row, int64 [N]. On a GPU nothing waits for the device."""
     tokens = most_probable(logits)
-    for rows, width in _by_width(choice, logits.shape[1]):
-        tokens[rows] = _draw(logits[rows], choice[rows], width)
+    for rows, width in _by_width(choice, logits.shape[1], can_look=logits.device.type == "cpu"):
+        index = upload(torch.from_numpy(rows), logits.device)
+        tokens[index] = _draw(logits[index], _to_device(choice[rows], logits.device), width)
     return tokens
 
 
-def _by_width(choice: Choice, vocab_size: int) -> Iterator[tuple[Tensor, int]]:
-    """Rows that sample, by how many candidates must be ranked for them; 0: none, every token is a candidate."""
+def _by_width(choice: Choice, vocab_size: int, can_look: bool) -> Iterator[tuple[Integers, int]]:
+    """Rows that sample, by how many candidates must be ranked for them; 0: none, every token is a candidate.
+
+    Where only top-p or min-p are bounds, the logits say how many. If the host cannot look at them without waiting for
+    a device, all are ranked: sorting is what GPUs are good at.
+    """
     top_k = choice.top_k
-    power = torch.exp2(torch.ceil(torch.log2(top_k.clamp(min=SMALLEST_WIDTH).double()))).long()
+    power = np.exp2(np.ceil(np.log2(np.maximum(top_k, SMALLEST_WIDTH)))).astype(np.int64)
     bounded = (choice.top_p < 1) | (choice.min_p > 0)
-    width = torch.where((top_k > 0) & (top_k < vocab_size), power, torch.where(bounded, NUCLEUS, 0))
-    width = width.clamp(max=vocab_size)
-    for value in sorted(set(width[choice.temperature > 0].tolist())):
-        yield ((width == value) & (choice.temperature > 0)).nonzero().squeeze(1), value
+    unknown = NUCLEUS if can_look else vocab_size
+    width = np.where((top_k > 0) & (top_k < vocab_size), power, np.where(bounded, unknown, 0))
+    width = np.where(choice.temperature > 0, np.minimum(width, vocab_size), -1)
+    for value in np.unique(width[width >= 0]):
+        yield np.flatnonzero(width == value), int(value)
 
 
-def _draw(logits: Tensor, choice: Choice, width: int) -> Tensor:
+def _to_device(choice: Choice, device: torch.device) -> _Parameters:
+    floats = np.stack([choice.temperature, choice.top_p, choice.min_p, choice.uniform])
+    temperature, top_p, min_p, uniform = upload(torch.from_numpy(floats), device)
+    return _Parameters(temperature, upload(torch.from_numpy(choice.top_k), device), top_p, min_p, uniform)
+
+
+def _draw(logits: Tensor, choice: _Parameters, width: int) -> Tensor:
     if width == 0:
         return _invert(_weights(logits, logits.amax(-1, keepdim=True), choice).cumsum(-1), choice.uniform)
     ranking = _rank(logits, choice, width)
     kept = _count_kept(ranking, choice)
     tokens = _pick(ranking, kept, choice.uniform)
+    if width == logits.shape[1] or logits.device.type != "cpu":  # `_by_width` has seen to it that these are enough
+        return tokens
     unbounded = (kept == width) & (choice.top_k == 0)
-    if width < logits.shape[1] and unbounded.any():
+    if unbounded.any():
         rows = unbounded.nonzero().squeeze(1)
         tokens[rows] = _draw(logits[rows], choice[rows], min(width * GROWTH, logits.shape[1]))
     return tokens
 
 
-def _rank(logits: Tensor, choice: Choice, width: int) -> Ranking:
+def _rank(logits: Tensor, choice: _Parameters, width: int) -> Ranking:
     values, tokens = top(logits, width)
     weights = _weights(values, values[:, :1], choice)
     rest = _weights(logits, values[:, :1], choice) if width < logits.shape[1] else weights
     return Ranking(tokens, weights.cumsum(-1), rest.sum(-1, keepdim=True))
 
 
-def _weights(logits: Tensor, highest: Tensor, choice: Choice) -> Tensor:
+def _weights(logits: Tensor, highest: Tensor, choice: _Parameters) -> Tensor:
     return ((logits - highest).double() / choice.temperature[:, None]).exp_()
 
 
-def _count_kept(ranking: Ranking, choice: Choice) -> Tensor:
+def _count_kept(ranking: Ranking, choice: _Parameters) -> Tensor:
     """How many of the ranked tokens are candidates, int64 [N], at least 1."""
     cumulative, weights = ranking.cumulative, ranking.weights
     width = cumulative.shape[1]

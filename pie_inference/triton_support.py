@@ -11,9 +11,13 @@ LEAST_CAPABILITY = (8, 0)
 """Of a GPU: bfloat16 matrix products."""
 
 
+def is_installed() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
 def obstacle(device: torch.device) -> str | None:
     """Why they cannot run on a device, as the end of a sentence; None: they can."""
-    if importlib.util.find_spec("triton") is None:
+    if not is_installed():
         return "the package triton is not installed"
     if device.type == "cpu":
         interpreted = os.environ.get("TRITON_INTERPRET") == "1"

@@ -18,8 +18,8 @@ VOCAB = 3000
 def choice(n: int, **changes: object) -> Choice:
     defaults: dict[str, object] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "uniform": 0.5}
     values = {name: np.broadcast_to(np.asarray(value), n) for name, value in {**defaults, **changes}.items()}
-    kinds = {name: torch.int64 if name == "top_k" else torch.float64 for name in values}
-    return Choice(**{name: torch.tensor(np.array(value), dtype=kinds[name]) for name, value in values.items()})
+    kinds = {name: np.int64 if name == "top_k" else np.float64 for name in values}
+    return Choice(**{name: np.array(value, kinds[name]) for name, value in values.items()})
 
 
 def reference_distribution(
@@ -87,7 +87,7 @@ def test_a_row_does_not_depend_on_its_batch() -> None:
     )
     together = sampling.choose(logits, all_rows)
     for row in range(64):
-        only = torch.tensor([row])
+        only = np.array([row])
         assert sampling.choose(logits[only], all_rows[only])[0] == together[row]
 
 
@@ -149,5 +149,23 @@ def test_distributions() -> None:
 
 
 def test_a_choice_of_rows_keeps_their_parameters() -> None:
-    both = replace(choice(2), uniform=torch.tensor([0.25, 0.75], dtype=torch.float64))
-    assert both[torch.tensor([1])].uniform.tolist() == [0.75]
+    both = replace(choice(2), uniform=np.array([0.25, 0.75]))
+    assert both[np.array([1])].uniform.tolist() == [0.75]
+
+
+def test_ranking_everything_gives_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU does, where the host cannot look how many candidates the logits have."""
+    rng, rows = np.random.default_rng(2), 300
+    logits = random_logits(rows)
+    mixed = choice(
+        rows,
+        temperature=rng.choice([0, 0.5, 1.0, 5.0], rows),
+        top_k=rng.choice([0, 5, 128, 300], rows),
+        top_p=rng.choice([1.0, 0.5, 0.99], rows),
+        min_p=rng.choice([0.0, 0.1, 1e-6], rows),
+        uniform=rng.random(rows),
+    )
+    expected = sampling.choose(logits, mixed)
+    by_width = sampling._by_width
+    monkeypatch.setattr(sampling, "_by_width", lambda each, size, can_look: by_width(each, size, can_look=False))
+    assert torch.equal(sampling.choose(logits, mixed), expected)

@@ -35,9 +35,14 @@ def running_interpreter() -> Iterator[Interpreter]:
         yield Interpreter(pool)
 
 
-def _start() -> None:
+def prepare() -> None:
+    """Makes this process the interpreter; before anything imports triton."""
     os.environ["TRITON_INTERPRET"] = "1"
     _multiply_bfloat16()
+
+
+def _start() -> None:
+    prepare()
     warnings.simplefilter("error")
 
 

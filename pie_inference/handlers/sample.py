@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .. import sampling
@@ -22,8 +23,8 @@ def sample(served: ServedModel, batch: Sample) -> PendingResult:
         _penalize(served, batch, logits)
     if (batch.allowed_rows >= 0).any():
         _forbid(batch, logits)
-    greedy = not batch.temperature.any()
-    tokens = sampling.most_probable(logits) if greedy else sampling.choose(logits, _choice(batch, logits.device))
+    tokens = sampling.choose(logits, _choice(batch))
+    tokens = served.ranks.lead_(tokens)  # devices may differ in the last bit of a sum
     served.tokens[slots] = tokens
     host = download(tokens.to(torch.int32))
     return PendingResult(lambda: NextTokens(host.numpy()))
@@ -31,11 +32,18 @@ def sample(served: ServedModel, batch: Sample) -> PendingResult:
 
 def _penalize(served: ServedModel, batch: Sample, logits: Tensor) -> None:
     rows = np.repeat(np.arange(len(batch.embeds)), np.diff(batch.recent_indptr))
-    recent = resolve(served, batch.recent).cpu().numpy()
+    recent = _recent_tokens(served, batch)
     strengths = (
         upload(tensor(v, np.float32), logits.device) for v in (batch.repetition, batch.frequency, batch.presence)
     )
     sampling.penalize_(logits, rows, recent, *strengths)
+
+
+def _recent_tokens(served: ServedModel, batch: Sample) -> NDArray[np.int64]:
+    """Penalties count occurrences on the host, so tokens that are only in token slots yet must be waited for."""
+    if (batch.recent < 0).any():
+        return resolve(served, batch.recent).cpu().numpy()
+    return index_tensor(batch.recent, served.description.vocab_size, "token").numpy()
 
 
 def _forbid(batch: Sample, logits: Tensor) -> None:
@@ -44,11 +52,11 @@ def _forbid(batch: Sample, logits: Tensor) -> None:
     sampling.forbid_(logits, upload(torch.from_numpy(rows), logits.device), allowed)
 
 
-def _choice(batch: Sample, device: torch.device) -> sampling.Choice:
+def _choice(batch: Sample) -> sampling.Choice:
     return sampling.Choice(
-        temperature=upload(tensor(batch.temperature, np.float64), device),
-        top_k=upload(tensor(batch.top_k, np.int64), device),
-        top_p=upload(tensor(batch.top_p, np.float64), device),
-        min_p=upload(tensor(batch.min_p, np.float64), device),
-        uniform=upload(tensor(batch.uniform, np.float64), device),
+        temperature=batch.temperature.astype(np.float64),
+        top_k=batch.top_k.astype(np.int64),
+        top_p=batch.top_p.astype(np.float64),
+        min_p=batch.min_p.astype(np.float64),
+        uniform=batch.uniform.astype(np.float64),
     )

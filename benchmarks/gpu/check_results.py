@@ -1,0 +1,67 @@
+"""What a check is given, what it found, and how that travels from the process that made it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+
+class Unavailable(Exception):
+    """A path that cannot run here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where the checks run."""
+
+    device: torch.device
+    quick: bool
+    folder: Path  # for checkpoints
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Largest difference, and the relative error; the check fails if that is more than `allowed`. A check that decides
+    by itself raises AssertionError."""
+
+    max_abs: float | None = None
+    relative: float | None = None
+    allowed: float | None = None
+    note: str = ""
+
+
+Checks = Iterator[tuple[str, Callable[[], Errors]]]
+
+
+@dataclass(frozen=True)
+class Found:
+    """One check. Errors are against float64 unless the note says otherwise."""
+
+    path: str  # what was checked, such as "triton attention"
+    name: str
+    passed: bool | None  # None: it cannot run here, and `note` says why
+    seconds: float = 0.0
+    max_abs_error: float | None = None
+    relative_error: float | None = None  # root mean square, or largest of largest, as the check says
+    note: str = ""
+
+
+def append(file: Path, found: Found) -> None:
+    """One line of JSON, so that what a process found outlives it."""
+    with file.open("a") as lines:
+        lines.write(json.dumps(dataclasses.asdict(found)) + "\n")
+
+
+def read(file: Path) -> list[Found]:
+    """All that was appended; a line cut short by a crash is left out."""
+    lines = file.read_text().split("\n")[:-1] if file.exists() else []
+    return [Found(**json.loads(line)) for line in lines]
