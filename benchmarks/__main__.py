@@ -16,7 +16,7 @@ from pie_control.inference_client.process import worker_environment
 
 from . import report
 
-BENCHMARKS = ("launch", "api_calls", "tpot", "idle", "scheduler", "cpu_model", "cpu_kernels", "loading")
+BENCHMARKS = ("launch", "api_calls", "tpot", "idle", "scheduler", "cpu_model", "cpu_kernels", "attention", "loading")
 OPTIONS = ("parts", "concurrent", "rounds", "baseline")
 """Of `cpu_model` only: they replace what its plan says."""
 MOST_LOAD = 0.5

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from attention_oracle import CASES, MakeBackend, Problem, assert_solves
+from attention_oracle import CASES, Case, MakeBackend, Problem, Request, assert_solves
 
 from pie_inference.attention.cpu_pages import CpuAttention
 from pie_inference.attention.interface import AttentionSpec
@@ -37,3 +37,26 @@ def make_backend(request: pytest.FixtureRequest, kernel_cache: Path) -> MakeBack
 @pytest.mark.parametrize("case", CASES)
 def test_backends_equal_dense_attention(case: str, make_backend: MakeBackend, dtype: str) -> None:
     assert_solves(Problem(CASES[case], DTYPES[dtype]), make_backend, CPU)
+
+
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+_WINDOW = AttentionSpec(0.1, 9_000)
+THREADED = {
+    "keys are split": Case((Request(1, 20_000),), 4, 1, specs=(AttentionSpec(0.1), _WINDOW)),
+    "some keys are split": Case((Request(1, 12_000, "holes"), Request(1, 30), Request(3, 8_000, mask="blind")), 4, 1),
+    "tiles": Case((Request(500, 600), Request(1, 900)), specs=(AttentionSpec(0.2), AttentionSpec(0.2, 64))),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", THREADED)
+@pytest.mark.usefixtures("three_threads")
+def test_threads_share_the_work(case: str, make_backend: MakeBackend, dtype: str) -> None:
+    assert_solves(Problem(THREADED[case], DTYPES[dtype]), make_backend, CPU)

@@ -12,8 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from checkpoints import make_checkpoint
 from safetensors import safe_open
+
+from pie_inference.config import default_cache_dir
+from pie_inference.cpu_kernels.library import find_library
 
 ROOT = Path(__file__).parent.parent
 
@@ -55,6 +59,7 @@ COLUMNS = {
     "idle": {"guest", "inferlets", "mb_each"},
     "scheduler": {"inferlets", "us_each"},
     "loading": {"quantization", "gigabytes", "discard_s", "read_s", "load_s"},
+    "attention": {"sequences", "queries", "keys", "heads", "dtype", "plan_us", "ms", "torch_ms", "sdpa_ms", "error"},
     "cpu_model": {"part", "measure", "unit", "concurrent", "ours", "against", "theirs", "ratio"},
     "cpu_kernels": {"kernels", "rows", "threads", "ms", "bound_ms", "of_bound"},
 }
@@ -144,6 +149,17 @@ def test_cpu_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check("cpu_kernels", written)
     assert [row["rows"] for row in written["rows"][:: len(written["rows"]) // 2]] == [1, 9]
     assert all(row["of_bound"] > 0 for row in written["rows"])
+
+
+def test_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("benchmarks.attention")
+    if find_library("auto", default_cache_dir(), torch.device("cpu")) is None:
+        pytest.skip("the kernels cannot be built here")
+    points = (module.Point(2, 1, 50), module.Point(1, 20, 40, 4, 2, 16, "float32"), module.Point(1, 9, 70, window=32))
+    monkeypatch.setitem(PLANS, "attention", {"points": points, "rounds": 1, "layer_bytes": 1 << 20})
+    written = run("attention", tmp_path, monkeypatch)
+    check("attention", written)
+    assert [row["error"] < (1e-5 if row["dtype"] == "float32" else 1e-2) for row in written["rows"]] == [True] * 3
 
 
 def test_cpu_model_measures_the_machine_pie_and_its_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
