@@ -75,6 +75,18 @@ def test_a_plan_of_a_graph_serves_one_batch_after_another(interpreter: Interpret
     interpreter.call(replay, 64)
 
 
+def make_plan() -> None:
+    problem = Problem(DECODES[1], torch.float32)
+    cache = filled_cache(problem, CPU)
+    before = [cache.layer(layer)[: problem.num_pages].clone() for layer in range(2)]
+    make_backend(cache, 4, WINDOWS).graph_plan(8)  # type: ignore[attr-defined]
+    assert all(torch.equal(cache.layer(layer)[: problem.num_pages], before[layer]) for layer in range(2))
+
+
+def test_compiling_for_a_graph_leaves_the_cache_alone(interpreter: Interpreter) -> None:
+    interpreter.call(make_plan)
+
+
 def refuse() -> None:
     prefill, masked = Problem(CASES["prefill"], torch.float32), Problem(CASES["masks"], torch.float32)
     holes = Problem(Case((Request(1, 40, "holes"),)), torch.float32)

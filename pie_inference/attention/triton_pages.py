@@ -67,7 +67,9 @@ class TritonAttention:
         tiles = Tiles(size, rows, rows // group, splits, longest, *own)
         windows = [spec.window for spec in self._specs]
         plan = TritonAttentionPlan(cache, self._geometry, self._specs, windows, room.tensors, [tiles])
-        return TritonGraphPlan(size, cache, room, plan)
+        graph = TritonGraphPlan(size, cache, room, plan)
+        graph.warm_up(len(self._specs), self._geometry.num_heads)
+        return graph
 
     def _tables(self, batch: Forward, ragged: Ragged) -> tuple[dict[str, Array], list[TileGroup]]:
         pieces = cut_pieces(batch, ragged)
@@ -107,16 +109,29 @@ class TritonGraphPlan:
     def update(self, batch: Forward) -> None:
         ragged = check(batch, self._cache.shape.page_size, self._cache.num_pages)
         self._cache.note_positions(batch.q_slots, batch.q_positions)
+        num_keys = ragged.num_keys.astype(np.int32)
+        self._load(batch.q_slots, batch.q_positions, num_keys, batch.kv_indptr, batch.kv_pages)
+
+    def warm_up(self, num_layers: int, num_heads: int) -> None:
+        """Compiles what will be recorded, which cannot be done while it is; writes to the scratch slot only."""
+        none, shape = np.zeros(0, np.int32), self._cache.shape
+        self._load(none, none, none, none, none)
+        rows = torch.zeros(self.size, num_heads + 2 * shape.num_kv_heads, shape.head_dim, dtype=shape.dtype)
+        rows = rows.to(self._cache.device)
+        for layer in range(num_layers):
+            self.attend(layer, rows[:, :num_heads], rows[:, num_heads:])
+
+    def _load(self, slots: Array, positions: Array, num_keys: Array, piece_start: Array, pages: Array) -> None:
         self._room.fill(
             {
-                "slots": self._filled_up(batch.q_slots, self._cache.scratch_slot),
-                "query_positions": self._filled_up(batch.q_positions, 0),
+                "slots": self._filled_up(slots, self._cache.scratch_slot),
+                "query_positions": self._filled_up(positions, 0),
                 "row_start": np.arange(self.size + 1, dtype=np.int32),
-                "num_keys": self._filled_up(ragged.num_keys.astype(np.int32), 0),
+                "num_keys": self._filled_up(num_keys, 0),
                 "sequence": np.arange(self.size, dtype=np.int32),
                 "first": np.zeros(self.size, np.int32),
-                "piece_start": self._filled_up(batch.kv_indptr, 0, self.size + 1),
-                "piece_page": batch.kv_pages,
+                "piece_start": self._filled_up(piece_start, 0, self.size + 1),
+                "piece_page": pages,
             }
         )
         self._plan.find_begins()
