@@ -13,7 +13,8 @@ from typing import Any
 
 import psutil
 import pytest
-from checkpoints import make_checkpoint
+from checkpoints import make_checkpoint, save_reference
+from families import FAMILIES
 from runtimes import launch, run, started
 from worker_batches import Driver, Extend, Keys
 
@@ -35,14 +36,23 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint(tmp_path_factory.mktemp("model"))
 
 
-def config(folder: Path) -> WorkerConfig:
-    return WorkerConfig(folder, "model", dtype="float32", pages=64, embeds=2048, tensor_parallel=2)
+def config(folder: Path, ranks: int = 2) -> WorkerConfig:
+    return WorkerConfig(folder, "model", dtype="float32", pages=64, embeds=2048, tensor_parallel=ranks)
 
 
 def test_what_ranks_cannot_share_is_refused(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, vocab_size=273)
     with pytest.raises(CheckpointError, match=r"273 features of .*lm_head.* cannot be split over 2 ranks"):
         WorkerGroup(config(tmp_path), Worker)
+
+
+@pytest.mark.parametrize("family", ["olmo2", "qwen3 moe"])
+def test_other_families_run_on_ranks(family: str, tmp_path: Path) -> None:
+    """Every family runs on ranks that are threads (test_model_ranks): these are those that sum up most."""
+    save_reference(tmp_path, FAMILIES[family][0], **FAMILIES[family][1])
+    expected = Driver(Worker(config(tmp_path, 1)).run, "model").generate(Keys(), PROMPT, 10)
+    with WorkerGroup(config(tmp_path), Worker) as group:
+        assert Driver(group.run, "model").generate(Keys(), PROMPT, 10) == expected
 
 
 def test_a_group_that_loses_a_rank_tells_how(tmp_path: Path) -> None:

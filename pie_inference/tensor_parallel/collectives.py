@@ -27,7 +27,13 @@ class DistributedRanks:
             os.environ.setdefault(variable, _loopback_interface())
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        dist.init_process_group(BACKENDS[device.type], store=store, rank=rank, world_size=size)
+        dist.init_process_group(
+            BACKENDS[device.type],
+            store=store,
+            rank=rank,
+            world_size=size,
+            device_id=device if device.type == "cuda" else None,  # connects now, not within a recorded graph
+        )
 
     def sum_(self, partial: Tensor) -> Tensor:
         whole = partial.contiguous()
