@@ -38,7 +38,7 @@ from .server import serving
 MACHINE, DECODE, PREFILL, DEMO = "machine", "decode", "prefill", "demo"
 PEERS = {"transformers": "transformers", "llama.cpp": "llama_cpp"}
 PARTS = (DECODE, PREFILL, *PEERS, DEMO)
-RATE_REPEATS = 20  # for each round: the best of them counts, and others may disturb for a while
+RATE_REPEATS = 10  # the best of them counts
 WARM_UP_TOKENS = 4
 WARM_UP_PROMPT = 16
 TRIAL_SEQUENCES = 4
@@ -128,6 +128,11 @@ class _Setup:
         """The same number of sequences, without what takes long."""
         await self.generate([prompt[:WARM_UP_PROMPT] for prompt in prompts], WARM_UP_TOKENS)
 
+    async def rates_now(self) -> Rates:
+        """The machine's rates at this moment; Pie is idle meanwhile."""
+        rates: Rates = await in_own_process(rooflines.measure, self.rates.threads, self.plan.read_bytes, RATE_REPEATS)
+        return rates
+
     async def generate(self, prompts: Prompts, tokens: int) -> Generated:
         return await run_inferlets(self.client, self.program, prompts, tokens, together=True)
 
@@ -139,7 +144,7 @@ async def run(plan: Plan) -> list[Row]:
     checkpoint = random_model(plan.model)
     costs = llama_costs(checkpoint)
     threads = default_threads(BYTES * (costs.layer_weights + costs.head_weights))
-    rates: Rates = await in_own_process(rooflines.measure, threads, plan.read_bytes, RATE_REPEATS * plan.rounds)
+    rates: Rates = await in_own_process(rooflines.measure, threads, plan.read_bytes, RATE_REPEATS)
     rows = _machine_rows(rates)
     if set(plan.parts) - {DEMO}:
         rows += await _large_model(plan, checkpoint, costs, rates)
@@ -179,22 +184,30 @@ async def _client(**settings: Any) -> AsyncIterator[tuple[Client, str]]:
 
 
 async def _decode(setup: _Setup, count: int) -> list[Row]:
-    """Against the bound; and the worker's part of it."""
+    """Against the bound, from the rates beside each run: those of a virtual machine change; and the worker's part."""
     tokens = setup.plan.tokens if count > 1 else setup.plan.single_tokens
     prompts = setup.prompts(count, setup.plan.prompt)
     await setup.warm_up(prompts)
     rounds = setup.plan.rounds if count == 1 else 1  # prompts take most of the time; peers are measured in rounds
-    runs = [await setup.generate(prompts, tokens) for _ in range(rounds)]
+    runs = [(await setup.generate(prompts, tokens), await setup.rates_now()) for _ in range(rounds)]
     context = setup.plan.prompt + tokens / 2
-    bound = 1e3 * setup.rates.seconds(
-        setup.costs.step_bytes(count, context), setup.costs.step_operations(count, context)
-    )
-    batch = f"{median([run.waves.batch for run in runs]):.1f} in a wave"
+    costs = (setup.costs.step_bytes(count, context), setup.costs.step_operations(count, context))
+    bounds = [1e3 * rates.seconds(*costs) for _, rates in runs]
+    batch = f"{median([run.waves.batch for run, _ in runs]):.1f} in a wave"
 
     def row(measure: str, time: Callable[[Generated], float]) -> Row:
-        ours = median([time(run) for run in runs])
+        ours = [time(run) for run, _ in runs]
+        share = median([bound / one for bound, one in zip(bounds, ours, strict=True)])
         return Row(
-            DECODE, measure, "ms", count, _rounded(ours), "bound", _rounded(bound), _rounded(bound / ours), batch
+            DECODE,
+            measure,
+            "ms",
+            count,
+            _rounded(median(ours)),
+            "bound",
+            _rounded(median(bounds)),
+            _rounded(share),
+            batch,
         )
 
     return [

@@ -169,7 +169,8 @@ def test_cpu_model_measures_the_machine_pie_and_its_peers(tmp_path: Path, monkey
     parts = ["machine", "decode", "prefill", "transformers", "llama.cpp", "demo"]
     assert list(dict.fromkeys(row["part"] for row in rows)) == parts
     for row in rows:
-        assert row["ratio"] is None or row["ratio"] == pytest.approx(speed_ratio(row), rel=0.01)
+        several_turns = row["part"] == "demo"  # a median of ratios is not the ratio of medians
+        assert several_turns or row["ratio"] is None or row["ratio"] == pytest.approx(speed_ratio(row), rel=0.01)
     assert all(row["ours"] > 0 for row in rows if row["part"] != "llama.cpp" or llama_cpp_is_here())
     assert "first token the same in 2 of 2" in next(row["note"] for row in rows if row["part"] == "transformers")
 
