@@ -23,6 +23,8 @@ KEPT_EXACT = (
 
 HEADROOM = 1 << 29
 """Memory that a worker needs beside weights: its code, intermediate results, a small KV cache."""
+SMALL_HEADROOM = 1 << 26
+"""As much beside a model of no size; a small one needs as much again as its weights."""
 
 GB = 1e9
 
@@ -86,7 +88,8 @@ def refuse_groups(quantization: str, name: str, columns: int) -> None:
 
 def check_fit(checkpoint: Checkpoint, dtype: torch.dtype, quantization: str, free: int, ranks: int = 1) -> None:
     """Raises ConfigError where the weights of one of so many ranks exceed `free` bytes, telling what would fit."""
-    needed = weight_bytes(checkpoint.tensors(), dtype, quantization) // ranks + HEADROOM
+    needed = weight_bytes(checkpoint.tensors(), dtype, quantization) // ranks
+    needed += _headroom(needed)
     if needed <= free:
         return
     form = str(dtype)[6:] if quantization == "none" else quantization
@@ -96,8 +99,12 @@ def check_fit(checkpoint: Checkpoint, dtype: torch.dtype, quantization: str, fre
     )
 
 
+def _headroom(nbytes: int) -> int:
+    return min(HEADROOM, SMALL_HEADROOM + nbytes)
+
+
 def _advice(checkpoint: Checkpoint, free: int) -> str:
-    fitting = [size for size in sizes(checkpoint) if size.nbytes + HEADROOM <= free]
+    fitting = [size for size in sizes(checkpoint) if size.nbytes + _headroom(size.nbytes) <= free]
     if not fitting:
         return "no form of them would fit"
     return "these would fit: " + ", ".join(f"{_option(size)} ({size.nbytes / GB:.1f} GB)" for size in fitting)

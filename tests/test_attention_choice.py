@@ -11,7 +11,7 @@ import torch
 from pie_inference import config
 from pie_inference.attention import choose
 from pie_inference.attention.choose import CANDIDATES, Candidate, Wanted, choose_attention
-from pie_inference.attention.interface import AttentionSpec
+from pie_inference.attention.interface import AttentionBackend, AttentionSpec
 from pie_inference.cpu_kernels.library import find_library
 from pie_inference.errors import ConfigError
 from pie_inference.kv_cache.pool import KvCache, KvShape
@@ -33,6 +33,20 @@ def test_auto_takes_the_first_that_can(wanted: Wanted, monkeypatch: pytest.Monke
     blocked = replace(torch_candidate, obstacle=lambda _: "it is broken")
     monkeypatch.setattr(choose, "CANDIDATES", {"a": elsewhere, "b": blocked, "torch": torch_candidate})
     assert type(choose_attention("auto", wanted)).__name__ == "TorchAttention"
+
+
+def test_auto_goes_on_where_kernels_do_not_compile(
+    wanted: Wanted, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: Wanted) -> AttentionBackend:
+        raise ConfigError("there is no nvcc")
+
+    broken = replace(CANDIDATES["torch"], make=fail)
+    monkeypatch.setattr(choose, "CANDIDATES", {"fast": broken, "torch": CANDIDATES["torch"]})
+    assert type(choose_attention("auto", wanted)).__name__ == "TorchAttention"
+    assert "attention fast cannot serve: there is no nvcc" in caplog.text
+    with pytest.raises(ConfigError, match="no nvcc"):
+        choose_attention("fast", wanted)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pie_inference.checkpoint import INDEX_FILE, Checkpoint
 from pie_inference.config import WorkerConfig
 from pie_inference.errors import CheckpointError, ConfigError
 from pie_inference.machine import _allowed_bytes, free_bytes
-from pie_inference.memory import HEADROOM, check_fit, sizes, weight_bytes
+from pie_inference.memory import SMALL_HEADROOM, check_fit, sizes, weight_bytes
 from pie_inference.ops.torch_ops import TorchOps
 from pie_inference.progress import LoadProgress
 from pie_inference.quantization.names import FORMATS
@@ -106,9 +106,9 @@ def test_weights_that_do_not_fit_are_refused_with_what_would(tmp_path: Path) -> 
     make_checkpoint(tmp_path, hidden_size=1024, intermediate_size=4096, dtype=torch.bfloat16)
     checkpoint = Checkpoint(tmp_path)
     by_form = {(size.dtype, size.quantization): size.nbytes for size in sizes(checkpoint)}
-    free = HEADROOM + (by_form["bfloat16", "none"] + by_form["bfloat16", "int8"]) // 2
+    free = SMALL_HEADROOM + by_form["bfloat16", "none"] + by_form["bfloat16", "int8"]
     check_fit(checkpoint, torch.bfloat16, "int8", free)
-    message = r"in bfloat16, and 0.6 GB are free; these would fit: .*--quantization int8 \(0.0 GB\), .*int4"
+    message = r"in bfloat16, and 0.2 GB are free; these would fit: .*--quantization int8 \(0.0 GB\), .*int4"
     with pytest.raises(ConfigError, match=message):
         check_fit(checkpoint, torch.bfloat16, "none", free)
     check_fit(checkpoint, torch.bfloat16, "none", free, ranks=2)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from .inspection import add_model_settings, amount, inspect
+from .inspection import add_model_settings, amount, count, inspect
 from .tables import format_table
 
 HELP = "measure a checkpoint here in about a minute: tokens per second, and the bound"
@@ -37,9 +37,9 @@ def _text(found: Mapping[str, Any]) -> str:
     form = found["dtype"] if found["quantization"] == "none" else found["quantization"]
     seconds = found["load_seconds"]
     rate = amount(found["weight_bytes"] / seconds, "B/s")
-    gemm = amount(found["gemm_operations_per_second"], "operations/s")
+    gemm = amount(found["gemm_operations_per_second"], "FLOP/s")
     lines = (
-        f"{found['model']}: {found['architecture']}, {form} on {found['device']}, {found['threads']} threads",
+        f"{found['model']}: {found['architecture']}, {form} on {found['device']}, {count(found['threads'], 'thread')}",
         f"weights {amount(found['weight_bytes'], 'B')}, ready in {seconds:.1f} s ({rate}); "
         f"peak memory {amount(found['peak_bytes'], 'B')}",
         f"memory reads {amount(found['read_bytes_per_second'], 'B/s')}, matrix products {gemm}",

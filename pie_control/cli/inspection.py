@@ -56,3 +56,8 @@ def amount(number: float, unit: str = "") -> str:
         if abs(number) >= size:
             return f"{number / size:.3g} {prefix}{unit}"
     return f"{number:.3g} {unit}".rstrip()
+
+
+def count(number: int, noun: str) -> str:
+    """1 thread, 2 threads."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .inspection import add_model_settings, amount, inspect
+from .inspection import add_model_settings, amount, count, inspect
 from .server_options import DEFAULT_SERVER, add_server, server_of
 from .tables import format_table
 
@@ -83,7 +83,7 @@ def _form(size: Mapping[str, Any]) -> str:
 
 
 def _choice(choice: Mapping[str, Any]) -> Iterator[str]:
-    threads = f", {choice['threads']} threads" if choice["device"] == "cpu" else ""
+    threads = f", {count(choice['threads'], 'thread')}" if choice["device"] == "cpu" else ""
     form = _form(choice)
     yield f"  served as   {form} on {choice['device']}{threads}, {choice['attention']} attention"
     yield f"  memory      {amount(choice['weight_bytes'], 'B')} for weights of {amount(choice['free_bytes'], 'B')} free"

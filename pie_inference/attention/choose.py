@@ -6,7 +6,8 @@ where a better one is found first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .. import triton_support
@@ -14,6 +15,8 @@ from ..cpu_kernels.library import Library
 from ..errors import ConfigError
 from ..kv_cache.pool import KvCache
 from .interface import AttentionBackend, AttentionSpec
+
+log = logging.getLogger("pie.attention")
 
 
 @dataclass(frozen=True)
@@ -100,18 +103,31 @@ CANDIDATES: Mapping[str, Candidate] = {
 
 
 def choose_attention(name: str, wanted: Wanted) -> AttentionBackend:
-    """`name` is of `config.ATTENTIONS`. Raises ConfigError where what was asked for by name cannot serve."""
-    return CANDIDATES[name_of_choice(name, wanted)].make(wanted)
+    """`name` is of `config.ATTENTIONS`. Raises ConfigError where what was asked for by name cannot serve; what `auto`
+    finds but cannot make (its kernels do not compile) gives way to the next, with the reason in the log."""
+    if name != "auto":
+        return CANDIDATES[name_of_choice(name, wanted)].make(wanted)
+    *others, last = _able(wanted)
+    for known in others:
+        try:
+            return CANDIDATES[known].make(wanted)
+        except ConfigError as error:
+            log.warning("attention %s cannot serve: %s", known, error)
+    return CANDIDATES[last].make(wanted)
 
 
 def name_of_choice(name: str, wanted: Wanted) -> str:
     """The backend that `choose_attention` makes. Raises ConfigError as it does."""
     if name == "auto":
-        return next(known for known, each in CANDIDATES.items() if _obstacle(each, wanted) is None)
+        return next(_able(wanted))
     obstacle = _obstacle(CANDIDATES[name], wanted)
     if obstacle is not None:
         raise ConfigError(f"--attention {name}: {obstacle}")
     return name
+
+
+def _able(wanted: Wanted) -> Iterator[str]:
+    return (name for name, each in CANDIDATES.items() if _obstacle(each, wanted) is None)
 
 
 def _obstacle(candidate: Candidate, wanted: Wanted) -> str | None:

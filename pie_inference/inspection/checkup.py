@@ -10,7 +10,8 @@ import torch
 
 from ..attention.choose import Wanted, name_of_choice
 from ..checkpoint import Checkpoint, read_json
-from ..config import WorkerConfig
+from ..config import WorkerConfig, default_cache_dir
+from ..cpu_kernels.library import find_library
 from ..errors import InferenceError
 from ..hub import find_folder
 from ..kv_cache.pool import KvCache, KvShape
@@ -125,4 +126,6 @@ def _choose(config: WorkerConfig, model: ModelConfig, checkpoint: Checkpoint) ->
 
 
 def _attention(config: WorkerConfig, model: ModelConfig, shape: KvShape, device: torch.device) -> str:
-    return name_of_choice(config.attention, Wanted(KvCache(shape, 1, device), model.num_heads, model.attention))
+    library = find_library(config.kernels, config.cache_dir or default_cache_dir(), device)
+    wanted = Wanted(KvCache(shape, 1, device), model.num_heads, model.attention, library)
+    return name_of_choice(config.attention, wanted)
