@@ -1,4 +1,4 @@
-"""Attention on CPUs by the kernel in `cpu_kernels/attention.cpp`, straight from the pages.
+"""Attention on CPUs by the kernels in `cpu_kernels/attention*`, straight from the pages.
 
 Planning is two short calls, so it costs little even for a batch of many short sequences: one lists where the batch's
 keys lie, one for each distinct window cuts the work into tiles. Then each layer is one call.
@@ -44,13 +44,16 @@ class _Batch(ctypes.Structure):
 class _Cache(ctypes.Structure):
     """`Cache` of attention.h."""
 
-    _fields_ = [(name, INTEGER) for name in ("num_heads", "num_kv_heads", "head_dim", "page_size")]
+    _fields_ = [(name, INTEGER) for name in ("num_heads", "num_kv_heads", "head_dim", "page_size", "number_bytes")]
+
+
+_TILE_COUNTS = ("count", "num_decodes", "threads", "partials", "window")
 
 
 class _Tiles(ctypes.Structure):
     """`Tiles` of attention.h."""
 
-    _fields_ = [("tiles", ADDRESS), *[(name, INTEGER) for name in ("count", "threads", "partials", "window")]]
+    _fields_ = [("tiles", ADDRESS), *[(name, INTEGER) for name in _TILE_COUNTS]]
 
 
 def obstacle(cache: KvCache) -> str | None:
@@ -71,7 +74,7 @@ class CpuAttention:
     def __init__(self, cache: KvCache, num_heads: int, specs: Sequence[AttentionSpec], library: Library) -> None:
         shape, a = cache.shape, ADDRESS
         self._cache = cache
-        self._shape = _Cache(num_heads, shape.num_kv_heads, shape.head_dim, shape.page_size)
+        self._shape = _Cache(num_heads, shape.num_kv_heads, shape.head_dim, shape.page_size, shape.dtype.itemsize)
         self._layers = [_Layer(cache.layer(n).data_ptr(), spec) for n, spec in enumerate(specs)]
         self._windows = sorted({spec.window for spec in specs if spec.window is not None})
         self._most_queries = max(1, TILE_ROWS * shape.num_kv_heads // num_heads)
@@ -110,7 +113,7 @@ class CpuAttention:
         num_sequences, num_rows = keys.structure.num_sequences, keys.structure.num_rows
         capacity = num_sequences + num_rows // self._most_queries + TASKS_PER_THREAD * threads + 1
         tiles = np.empty((capacity, TILE_WORDS), np.int64)
-        structure = _Tiles(tiles.ctypes.data, 0, 0, 0, window)
+        structure = _Tiles(tiles.ctypes.data, window=window)
         self._list_tiles(
             ctypes.byref(keys.structure),
             ctypes.byref(self._shape),

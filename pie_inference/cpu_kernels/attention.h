@@ -19,7 +19,7 @@ struct Batch {
 // A layer is [pages, 2 * num_kv_heads, page_size, head_dim], keys before values. A slot's row is the number of its vector
 // for the first head; those of head h are h * page_size vectors on, values num_kv_heads * page_size behind keys.
 struct Cache {
-    int64_t num_heads, num_kv_heads, head_dim, page_size;
+    int64_t num_heads, num_kv_heads, head_dim, page_size, number_bytes;
 
     int64_t group() const { return num_heads / num_kv_heads; }
     uint32_t row(int64_t page, int64_t offset) const { return uint32_t(page * 2 * num_kv_heads * page_size + offset); }
@@ -33,9 +33,10 @@ struct Tile {
     int64_t partial;  // where its result waits for the others', in numbers
 };
 
+// A *decode* is a tile of one query that is without a mask of its own.
 struct Tiles {
     Tile* tiles;
-    int64_t count;
+    int64_t count, num_decodes;  // the first ones are decodes
     int64_t threads;   // that the work is worth
     int64_t partials;  // numbers in all partial results
     int64_t window;    // a query at position p sees keys at positions above p - window; 0: all
@@ -43,4 +44,22 @@ struct Tiles {
 
 static inline bool has_mask(const Batch& batch, int64_t sequence) {
     return batch.mask_indptr && batch.mask_indptr[sequence] < batch.mask_indptr[sequence + 1];
+}
+
+// What one layer's call brings.
+template <class Number>
+struct Layer {
+    Number* cache;
+    const Number* query;  // [T, num_heads, head_dim], a row has query_stride
+    int64_t query_stride;
+    const Number* key_value;  // [T, 2 * num_kv_heads, head_dim], a row has key_value_stride
+    int64_t key_value_stride;
+    Number* output;  // [T, num_heads, head_dim]
+    float scale;
+    float soft_cap;  // 0: none
+};
+
+template <class Number>
+static inline Number* output_of(const Cache& cache, const Layer<Number>& layer, int64_t row, int64_t head) {
+    return layer.output + (row * cache.num_heads + head) * cache.head_dim;
 }

@@ -6,7 +6,7 @@
 
 // Multiplications that one more thread must have to itself, about 20 microseconds of them.
 static const int64_t WORK_PER_THREAD = 1 << 21;
-// A key costs as much as so many rows: it comes from memory and is packed.
+// A bfloat16 key costs as much as so many rows: it comes from memory and may be packed.
 static const int64_t ROWS_PER_KEY = 8;
 static const int64_t FEWEST_KEYS = 256;  // in a split
 static const int64_t TASKS_PER_THREAD = 2;
@@ -49,18 +49,24 @@ static Tile make_tile(const Batch& batch, int64_t window, int64_t sequence, int6
     return tile;
 }
 
+// For one head.
 static int64_t work(const Cache& cache, const Tile& tile) {
-    return (tile.end_key - tile.first_key) * (tile.num_queries * cache.group() + ROWS_PER_KEY) * cache.head_dim;
+    int64_t rows = tile.num_queries * cache.group() + ROWS_PER_KEY * cache.number_bytes / 2;
+    return (tile.end_key - tile.first_key) * rows * cache.head_dim;
+}
+
+static bool is_decode(const Batch& batch, const Tile& tile) {
+    return tile.num_queries == 1 && !has_mask(batch, tile.sequence);
 }
 
 static int64_t round_up(int64_t number, int64_t unit) {
     return (number + unit - 1) / unit * unit;
 }
 
-// Cuts a tile into several by its keys if its work for one head is beyond `limit`. Writes before `end`, backwards.
-static Tile* split(const Cache& cache, const Tile& tile, int64_t limit, Tiles* tiles, Tile* end) {
+// Cuts a tile into several by its keys if its work for `heads` heads is beyond `limit`. Writes before `end`, backwards.
+static Tile* split(const Cache& cache, const Tile& tile, int64_t heads, int64_t limit, Tiles* tiles, Tile* end) {
     int64_t keys = tile.end_key - tile.first_key;
-    int64_t wanted = std::min((work(cache, tile) + limit - 1) / limit, keys / FEWEST_KEYS);
+    int64_t wanted = std::min((work(cache, tile) * heads + limit - 1) / limit, keys / FEWEST_KEYS);
     int64_t size = wanted > 1 ? round_up((keys + wanted - 1) / wanted, 16) : std::max<int64_t>(keys, 1);
     int64_t count = std::max<int64_t>((keys + size - 1) / size, 1);
     int64_t partial = cache.num_heads * tile.num_queries * (cache.head_dim + 2);
@@ -95,8 +101,10 @@ extern "C" void list_tiles(const Batch* batch, const Cache* cache, int64_t most_
     Tile *end = tiles->tiles + capacity, *begin = end;
     for (int64_t n = whole - 1; n >= 0; n--) {
         Tile tile = tiles->tiles[n];
-        begin = split(*cache, tile, limit, tiles, begin);
+        begin = split(*cache, tile, is_decode(*batch, tile) ? cache->num_kv_heads : 1, limit, tiles, begin);
     }
     tiles->count = end - begin;
     std::copy(begin, end, tiles->tiles);
+    auto decode = [&](const Tile& tile) { return is_decode(*batch, tile); };
+    tiles->num_decodes = std::stable_partition(tiles->tiles, tiles->tiles + tiles->count, decode) - tiles->tiles;
 }

@@ -124,18 +124,29 @@ static inline void pack_rows(const float* const* vectors, int64_t count, int64_t
             _mm512_storeu_si512(packed + i * size + d, _mm512_loadu_si512(vectors[i] + d));
 }
 
-// The same of bfloat16, pairs of vectors in one row: packed [ceil(count / 2)][size].
-static inline void pack_rows(const bfloat16* const* vectors, int64_t count, int64_t size, Word* packed) {
+// Pairs of bfloat16 numbers of a and b: of the first 16 of each.
+static inline __m512i zip_lower(__m512i a, __m512i b) {
     const __m512i zip = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5,
                                          36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-    const __m512i zip_upper = _mm512_add_epi16(zip, _mm512_set1_epi16(16));
+    return _mm512_permutex2var_epi16(a, zip, b);
+}
+
+// Of the last 16.
+static inline __m512i zip_upper(__m512i a, __m512i b) {
+    const __m512i zip = _mm512_set_epi16(63, 31, 62, 30, 61, 29, 60, 28, 59, 27, 58, 26, 57, 25, 56, 24, 55, 23, 54, 22, 53, 21,
+                                         52, 20, 51, 19, 50, 18, 49, 17, 48, 16);
+    return _mm512_permutex2var_epi16(a, zip, b);
+}
+
+// The same of bfloat16, pairs of vectors in one row: packed [ceil(count / 2)][size].
+static inline void pack_rows(const bfloat16* const* vectors, int64_t count, int64_t size, Word* packed) {
     for (int64_t i = 0; i < count; i += 2)
         for (int64_t d = 0; d < size; d += 32) {
             __mmask32 mask = size - d >= 32 ? 0xffffffff : 0xffff;
             __m512i a = _mm512_maskz_loadu_epi16(mask, vectors[i] + d);
             __m512i b = i + 1 < count ? _mm512_maskz_loadu_epi16(mask, vectors[i + 1] + d) : _mm512_setzero_si512();
             Word* to = packed + i / 2 * size + d;
-            _mm512_storeu_si512(to, _mm512_permutex2var_epi16(a, zip, b));
-            if (size - d >= 32) _mm512_storeu_si512(to + 16, _mm512_permutex2var_epi16(a, zip_upper, b));
+            _mm512_storeu_si512(to, zip_lower(a, b));
+            if (size - d >= 32) _mm512_storeu_si512(to + 16, zip_upper(a, b));
         }
 }

@@ -1,0 +1,31 @@
+// Memory that a thread works in.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+
+// Memory of one thread, which grows and stays. What does not fit its type is not constructed.
+class Memory {
+  public:
+    ~Memory() { std::free(bytes_); }
+
+    // Forgets what was taken, and has room for `size` bytes.
+    void reset(int64_t size) {
+        used_ = 0;
+        if (size <= size_) return;
+        std::free(bytes_);
+        size_ = (size + 4095) / 4096 * 4096;
+        bytes_ = (char*)std::aligned_alloc(4096, size_);
+    }
+
+    template <class T>
+    T* take(int64_t count) {
+        T* taken = (T*)(bytes_ + used_);
+        used_ += (count * (int64_t)sizeof(T) + 63) / 64 * 64;
+        return taken;
+    }
+
+  private:
+    char* bytes_ = nullptr;
+    int64_t size_ = 0, used_ = 0;
+};
