@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,11 +9,11 @@ from dataclasses import dataclass
 import torch
 
 from ..cpu_kernels.library import ADDRESS, INTEGER, Library
+from ..host_memory import lazy_zero_bytes
 
 READ_BYTES = 1 << 30
 GEMM_SIZE = 2048
 SECONDS = 1.5  # that each rate is measured
-ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ def _read_rate(device: torch.device, library: Library | None) -> float:
         numbers = torch.zeros(READ_BYTES, dtype=torch.uint8, device=device)
         copy = torch.empty_like(numbers)
         return 2 * READ_BYTES / best_seconds(lambda: copy.copy_(numbers), device)
-    memory = torch.frombuffer(_huge_pages(READ_BYTES), dtype=torch.int64).fill_(1)
+    memory = torch.from_numpy(lazy_zero_bytes(READ_BYTES)).view(torch.int64).fill_(1)
     if library is None:
         return READ_BYTES / best_seconds(memory.sum, device)
     threads = torch.get_num_threads()
@@ -43,13 +42,6 @@ def _read_rate(device: torch.device, library: Library | None) -> float:
     read = library.kernel("read_memory", ADDRESS, INTEGER, ADDRESS, INTEGER)
     seconds = best_seconds(lambda: read(memory.data_ptr(), READ_BYTES, sums.data_ptr(), threads), device)
     return READ_BYTES / seconds
-
-
-def _huge_pages(size: int) -> mmap.mmap:
-    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
 
 
 def _gemm_rate(device: torch.device, dtype: torch.dtype) -> float:

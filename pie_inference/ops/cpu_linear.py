@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..cpu_kernels.huge_pages import WeightMemory
 from ..cpu_kernels.library import ADDRESS, INTEGER, SUFFIX, Kernel, Library
+from ..cpu_kernels.weight_memory import WeightMemory
 
 LANES = 16
 """Outputs in one vector; packed weights are padded to whole ones."""
