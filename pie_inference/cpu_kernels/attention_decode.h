@@ -12,7 +12,7 @@
 #include <type_traits>
 
 static const int64_t DECODE_BLOCK_BYTES = 1 << 17;  // of keys and values, of which the second-level cache holds a few
-static const int64_t MOST_DECODE_KEYS = 64;         // in a block
+static const int64_t MOST_DECODE_KEYS = 32;         // in a block
 
 // Calls body(first, constant) for `count` rows in parts of at most MOST, as equal as can be; the constant is its rows.
 template <int MOST, class Body>
@@ -166,6 +166,7 @@ class DecodeTask {
             for (int64_t row = 0; row < group_; row++)
                 softmax_.weigh(head * group_ + row, scores_ + row * MOST_DECODE_KEYS, weights_ + row * MOST_DECODE_KEYS,
                                masks_, block.vectors());
+            for (int64_t n = 0; n < block.num_fetched; n += 16) fetch(block, n, head_offset(head) + values_offset_);
             mix_block(block, head);
         }
     }
@@ -193,7 +194,7 @@ class DecodeTask {
         int64_t words = dim_ / NUMBERS_PER_WORD<Number>, offset = head_offset(head) / NUMBERS_PER_WORD<Number>;
         const Number* queries = layer_.query + row_ * layer_.query_stride + head * group_ * dim_;
         for (int64_t n = 0; n < block.count; n += 16) {
-            fetch(block, n, head);
+            fetch(block, n, head_offset(head));
             by_rows<3>(group_, [&](int64_t row, auto rows) {
                 score<Number, rows.value>((const Word*)(queries + row * dim_), (const Word* const*)keys_ + n, offset, words,
                                           scores_ + row * MOST_DECODE_KEYS + n, MOST_DECODE_KEYS);
@@ -221,15 +222,12 @@ class DecodeTask {
         });
     }
 
-    // 16 keys and values of the next block. Inline, for GCC takes a function that only prefetches for one without effect,
+    // 16 keys, or values, of the next block: keys apart from values, so that they are read in long pieces. Inline, for GCC takes a function that only prefetches for one without effect,
     // and drops its calls.
-    __attribute__((always_inline)) inline void fetch(const Block& block, int64_t first, int64_t head) const {
+    __attribute__((always_inline)) inline void fetch(const Block& block, int64_t first, int64_t offset) const {
         for (int64_t n = first; n < std::min(first + 16, block.num_fetched); n++) {
-            const Number* key = layer_.cache + block.fetched[n] * dim_ + head_offset(head);
-            for (int64_t d = 0; d < dim_; d += 64 / sizeof(Number)) {
-                _mm_prefetch((const char*)(key + d), _MM_HINT_T1);
-                _mm_prefetch((const char*)(key + values_offset_ + d), _MM_HINT_T1);
-            }
+            const Number* vector = layer_.cache + block.fetched[n] * dim_ + offset;
+            for (int64_t d = 0; d < dim_; d += 64 / sizeof(Number)) _mm_prefetch((const char*)(vector + d), _MM_HINT_T1);
         }
     }
 
