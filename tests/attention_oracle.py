@@ -345,6 +345,7 @@ CASES: Mapping[str, Case] = {
     "decode long": Case(_decode(3000), specs=_WINDOWS[2:4]),
     "prefill": Case((Request(5, 5), Request(64, 64), Request(65, 65), Request(200, 200))),
     "continued prefill": Case((Request(70, 200), Request(3, 90), Request(64, 128), Request(130, 131))),
+    "prefill with a last query apart": Case((Request(129, 129), Request(257, 300), Request(1, 40))),
     "mixed": Case(_MIXED),
     "holes": Case((Request(1, 90, "holes"), Request(40, 90, "holes"), Request(70, 70, "holes"), Request(1, 20))),
     "scattered": Case((Request(1, 90, "scattered"), Request(40, 90, "scattered"), Request(1, 3, "scattered"))),

@@ -51,6 +51,10 @@ _WINDOW = AttentionSpec(0.1, 9_000)
 THREADED = {
     "keys are split": Case((Request(1, 20_000),), 4, 1, specs=(AttentionSpec(0.1), _WINDOW)),
     "some keys are split": Case((Request(1, 12_000, "holes"), Request(1, 30), Request(3, 8_000, mask="blind")), 4, 1),
+    "all heads are split": Case(
+        (Request(1, 9_000), Request(1, 7_000, "holes"), Request(40, 60)),
+        specs=(AttentionSpec(0.1, None, 30.0), _WINDOW),
+    ),
     "tiles": Case((Request(500, 600), Request(1, 900)), specs=(AttentionSpec(0.2), AttentionSpec(0.2, 64))),
 }
 
