@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 
 SMALL_MODEL_BYTES = 64 << 20
-"""Below this an operation is over before a second thread has woken up."""
+"""Below this the second core serves the control process better than a wave."""
 
 
 def default_threads(weight_bytes: int) -> int:
     """One for a small model; else all cores but one, which the control process and inferlets need, and at least two.
 
     Measured on 2 cores, whole system, 2 threads against 1, both sleeping while they wait: random Llama of 160M
-    parameters 1.25 times as fast at 8 sequences and 1.45 times at 32; the demo model (18 MB in float32) half as fast at 1
-    to 32, though 1.4 times as fast in a worker that has both cores to itself.
+    parameters 1.25 times as fast at 8 sequences and 1.45 times at 32; the demo model (18 MB in float32) half as fast at
+    1 to 32, though 1.4 times as fast in a worker that has both cores to itself.
     """
     if weight_bytes < SMALL_MODEL_BYTES:
         return 1
