@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from worker_batches import Driver
+from worker_batches import Driver, Extend, Keys
 
 from pie_inference.config import WorkerConfig
 from pie_inference.worker import Worker
@@ -70,3 +70,15 @@ def random_tokens(count: int, seed: int = 0) -> list[int]:
 
 def assert_close(actual: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+def assert_ragged_batch_equals(oracle: Oracle, before: Sequence[int], new: Sequence[int]) -> None:
+    """Sequences that have `before` tokens in the cache and get `new` ones, all in one Forward."""
+    driver = oracle.driver()
+    texts = [random_tokens(a + b, 10 + n) for n, (a, b) in enumerate(zip(before, new, strict=True))]
+    sequences = [Keys() for _ in before]
+    started = [Extend(keys, text[:a]) for keys, text, a in zip(sequences, texts, before, strict=True) if a]
+    driver.logprobs(*started, vocab_size=VOCAB)
+    parts = [Extend(keys, text[a:]) for keys, text, a in zip(sequences, texts, before, strict=True)]
+    for result, text, start in zip(driver.logprobs(*parts, vocab_size=VOCAB), texts, before, strict=True):
+        assert_close(result, oracle.expected(text)[start:])

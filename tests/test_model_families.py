@@ -10,7 +10,15 @@ import pytest
 import torch
 from checkpoints import save_reference
 from families import FAMILIES
-from oracle import VOCAB, Oracle, assert_close, load_reference, log_probabilities, random_tokens
+from oracle import (
+    VOCAB,
+    Oracle,
+    assert_close,
+    assert_ragged_batch_equals,
+    load_reference,
+    log_probabilities,
+    random_tokens,
+)
 from safetensors.torch import load_file, save_file
 from worker_batches import Driver, Extend, Keys, ints
 
@@ -37,15 +45,7 @@ def test_prefill_and_decode(oracle: Oracle) -> None:
 
 
 def test_ragged_batches(oracle: Oracle) -> None:
-    driver = oracle.driver()
-    before, new = [0, 0, 3, 80, 20, 25, 33], [70, 5, 1, 1, 6, 1, 2]
-    texts = [random_tokens(a + b, 10 + n) for n, (a, b) in enumerate(zip(before, new, strict=True))]
-    sequences = [Keys() for _ in before]
-    started = [Extend(keys, text[:a]) for keys, text, a in zip(sequences, texts, before, strict=True) if a]
-    driver.logprobs(*started, vocab_size=VOCAB)
-    parts = [Extend(keys, text[a:]) for keys, text, a in zip(sequences, texts, before, strict=True)]
-    for result, text, start in zip(driver.logprobs(*parts, vocab_size=VOCAB), texts, before, strict=True):
-        assert_close(result, oracle.expected(text)[start:])
+    assert_ragged_batch_equals(oracle, before=[0, 0, 3, 80, 20, 25, 33], new=[70, 5, 1, 1, 6, 1, 2])
 
 
 def test_forks_share_pages(oracle: Oracle) -> None:
