@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 
 from pie_inference.config import WorkerConfig
+from pie_inference.execution.launched import LaunchedWave
 from pie_inference.inspection.batches import DecodeBatch
 from pie_inference.protocol import Array, EmbedText, Forward, NextTokens, RunWave, Sample
-from pie_inference.waves import LaunchedWave
-from pie_inference.worker import Worker
+from pie_inference.serving.worker import Worker
 
 
 @dataclass(frozen=True)

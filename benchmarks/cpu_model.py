@@ -22,7 +22,7 @@ import numpy as np
 
 from pie_control.client import Client
 from pie_control.config import ServerConfig
-from pie_inference.threads import default_threads
+from pie_inference.device.threads import default_threads
 
 from . import rooflines
 from .checkpoint import LLAMA_1B, TINY, random_model

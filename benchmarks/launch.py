@@ -20,9 +20,9 @@ from pie_control.cli.targets import RuntimeTarget
 from pie_control.client import Client
 from pie_control.client.running import Running
 from pie_control.config import ServerConfig
-from pie_control.inference_client.fake_model import FakeModel
-from pie_control.inference_client.in_process import InProcessClient
 from pie_control.runtime import Runtime
+from pie_control.testing.fake_model import FakeModel
+from pie_control.testing.in_process import InProcessClient
 
 from .guests import GUESTS, program_of, source
 from .samples import percentile

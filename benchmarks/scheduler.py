@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pie_control.inference_client.fake_model import FakeModel
 from pie_control.scheduling import Account, Adaptive, SamplingParams, Scheduler
+from pie_control.testing.fake_model import FakeModel
 from pie_inference.protocol import NextTokens, RunWave, Sample, WaveDone
 
 from .samples import median

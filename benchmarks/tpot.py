@@ -17,7 +17,7 @@ from typing import Any
 
 from pie_control.client import Client
 from pie_control.config import ServerConfig
-from pie_control.tokenizer import Tokenizer
+from pie_control.services.tokenizer import Tokenizer
 from pie_inference.config import WorkerConfig
 from pie_inference.protocol import ModelDescription
 

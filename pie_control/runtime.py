@@ -18,17 +18,17 @@ from pie_inference.protocol import ModelDescription
 
 from . import host_api
 from .config import ServerConfig
+from .engine.model import Model, Watcher
 from .errors import BadRequest, Cancelled
 from .inference_client.interface import InferenceClient
 from .inference_client.zeromq import ZeroMQClient
-from .inferlets.component_host import ComponentHost
 from .inferlets.events import Event
 from .inferlets.inferlet import Inferlet, InferletInfo
 from .inferlets.lifecycle import Status
 from .inferlets.mailbox import byte_size
 from .inferlets.manager import InferletManager, InferletStatistics
-from .inferlets.programs import ProgramInfo, ProgramStore
-from .models import Model, Watcher
+from .programs.launcher import ComponentHost
+from .programs.store import ProgramInfo, ProgramStore
 from .resources.contention import FirstComeFirstServed
 from .resources.quotas import Quota
 from .scheduling import (

@@ -74,7 +74,7 @@ class Options:
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
-    """Options of `python -m pie_inference.worker`. Raises ConfigError; exits where argparse does."""
+    """Options of `python -m pie_inference.serving`. Raises ConfigError; exits where argparse does."""
     values = vars(_parser().parse_args(arguments))
     known = {field.name for field in fields(WorkerConfig)}
     config = WorkerConfig(**{name: value for name, value in values.items() if name in known})
@@ -83,7 +83,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        "pie_inference.worker", description="Serves one model to a Pie control process.", allow_abbrev=False
+        "pie_inference.serving", description="Serves one model to a Pie control process.", allow_abbrev=False
     )
     parser.add_argument("--endpoint", required=True, help="ZeroMQ address that the control process has bound")
     parser.add_argument("--parent", type=int, help="process id that the worker must not outlive")

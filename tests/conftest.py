@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from triton_interpreter import Interpreter, running_interpreter
 
 from pie_control import host_api
-from pie_control.inferlets.component_host import ComponentHost
-from pie_control.inferlets.programs import ProgramStore
+from pie_control.programs.launcher import ComponentHost
+from pie_control.programs.store import ProgramStore
+from tests.helpers.triton_interpreter import Interpreter, running_interpreter
 
 
 @pytest.fixture(scope="session")

@@ -27,14 +27,14 @@ def _first(setting: Setting, names: Sequence[str]) -> Sequence[str]:
 
 
 def torch_attention(setting: Setting) -> Checks:
-    from pie_inference.attention.torch_pages import TorchAttention
+    from pie_inference.attention.torch.pages import TorchAttention
 
     yield from _attention(setting, TorchAttention, BOTH_FORMATS)
 
 
 def triton_attention(setting: Setting) -> Checks:
     _prepare_triton(setting)
-    from pie_inference.attention.triton_pages import TritonAttention
+    from pie_inference.attention.triton.pages import TritonAttention
 
     yield from _attention(setting, TritonAttention, (*BOTH_FORMATS, torch.float16))
     split = functools.partial(TritonAttention, processors=10_000)
@@ -42,12 +42,12 @@ def triton_attention(setting: Setting) -> Checks:
 
 
 def flashinfer_attention(setting: Setting) -> Checks:
-    from pie_inference import flashinfer_library as library
+    from pie_inference.device import flashinfer_library as library
 
     obstacle = library.obstacle(setting.device) if setting.is_gpu else "FlashInfer runs on GPUs"
     if obstacle is not None:
         raise Unavailable(obstacle)
-    from pie_inference.attention.flashinfer_pages import FlashInferAttention
+    from pie_inference.attention.flashinfer.pages import FlashInferAttention
 
     def make(cache: Any, num_heads: int, specs: Any) -> Any:
         return FlashInferAttention(cache, num_heads, specs, library.load())
@@ -58,7 +58,7 @@ def flashinfer_attention(setting: Setting) -> Checks:
 def _attention(
     setting: Setting, make: Any, dtypes: Sequence[torch.dtype], also: str = "", head_dims: Sequence[int] = ()
 ) -> Checks:
-    from attention_oracle import CASES
+    from tests.helpers.attention_oracle import CASES
 
     for name in _first(setting, list(CASES)):
         case = CASES[name]
@@ -69,7 +69,7 @@ def _attention(
 
 
 def _attend(case: Any, dtype: torch.dtype, make: Any, device: torch.device) -> Errors:
-    from attention_oracle import Problem, assert_near, root_mean_square, run
+    from tests.helpers.attention_oracle import Problem, assert_near, root_mean_square, run
 
     problem = Problem(case, dtype)
     solution = run(problem, make, device)
@@ -83,10 +83,10 @@ def _attend(case: Any, dtype: torch.dtype, make: Any, device: torch.device) -> E
 
 
 def _prepare_triton(setting: Setting) -> None:
-    from pie_inference import triton_support
+    from pie_inference.device import triton_support
 
     if not setting.is_gpu and triton_support.is_installed():
-        import triton_interpreter
+        import tests.helpers.triton_interpreter as triton_interpreter
 
         triton_interpreter.prepare()
     obstacle = triton_support.obstacle(setting.device)
@@ -109,7 +109,7 @@ def triton_ops(setting: Setting) -> Checks:
 
 
 def flashinfer_ops(setting: Setting) -> Checks:
-    from pie_inference import flashinfer_library as library
+    from pie_inference.device import flashinfer_library as library
 
     obstacle = library.obstacle(setting.device) if setting.is_gpu else "FlashInfer runs on GPUs"
     if obstacle is not None:
@@ -129,7 +129,7 @@ def _plain_ops(device: torch.device, dtype: torch.dtype) -> Any:
 
 
 def _ops(setting: Setting, make: Any, dtypes: Sequence[torch.dtype] = BOTH_FORMATS) -> Checks:
-    from ops_oracle import CHECKS, TOLERANCE
+    from tests.helpers.ops_oracle import CHECKS, TOLERANCE
 
     def run(name: str, dtype: torch.dtype) -> Errors:
         error = CHECKS[name](make(setting.device, dtype), dtype, setting.device)

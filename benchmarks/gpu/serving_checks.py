@@ -37,7 +37,7 @@ def sampling(setting: Setting) -> Checks:
 
 
 def _sample(bounds: dict[str, Any], device: torch.device) -> Errors:
-    from pie_inference import sampling
+    from pie_inference.execution import sampling
 
     rng, rows = np.random.default_rng(0), 64
     logits = torch.from_numpy(rng.normal(0, 3, (rows, 32_000)).astype(np.float32))
@@ -62,8 +62,8 @@ def host_pages(setting: Setting) -> Checks:
 def _swap(device: torch.device) -> Errors:
     """Pages are overwritten as soon as they are swapped out, then come back elsewhere, again and again."""
     from pie_inference.kv_cache.copy_lane import make_lane
-    from pie_inference.kv_cache.host_pool import HostPages
-    from pie_inference.kv_cache.pool import KvCache, KvShape
+    from pie_inference.kv_cache.host_pages import HostPages
+    from pie_inference.kv_cache.pages import KvCache, KvShape
 
     cache = KvCache(KvShape(4, 4, 64, 16, torch.bfloat16), 64, device)
     pool = HostPages(cache, 64, 32, make_lane(device))
@@ -123,7 +123,7 @@ def _model(setting: Setting, attention: str, dtype: str) -> Errors:
 
 def _need(setting: Setting, attention: str) -> None:
     """Raises Unavailable where an optional attention is not there at all; what is there must serve."""
-    from pie_inference import flashinfer_library, triton_support
+    from pie_inference.device import flashinfer_library, triton_support
 
     known = {"flashinfer": flashinfer_library.obstacle, "triton": triton_support.obstacle}
     obstacle = known[attention](setting.device) if attention in known else None
@@ -132,10 +132,9 @@ def _need(setting: Setting, attention: str) -> None:
 
 
 def _served(setting: Setting, dtype: str, **options: Any) -> Any:
-    from checkpoints import make_checkpoint
-
     from pie_inference.config import WorkerConfig
-    from pie_inference.worker import Worker
+    from pie_inference.serving.worker import Worker
+    from tests.helpers.checkpoints import make_checkpoint
 
     folder: Path = setting.folder / "model"
     if not folder.exists():
@@ -157,7 +156,7 @@ def _compare_decoding(found: Any, expected: Any, dtype: str) -> Errors:
 
 def _logprobs(worker: Any) -> np.ndarray:
     """[rows, vocab]"""
-    from worker_batches import Driver, Extend, Keys
+    from tests.helpers.worker_batches import Driver, Extend, Keys
 
     driver, rng = Driver(worker.run, "model"), np.random.default_rng(0)
     sequences = [Keys() for _ in range(3)]
@@ -171,7 +170,7 @@ def _logprobs(worker: Any) -> np.ndarray:
 
 
 def _greedy(worker: Any) -> list[int]:
-    from worker_batches import Driver, Keys
+    from tests.helpers.worker_batches import Driver, Keys
 
     tokens: list[int] = Driver(worker.run, "model").generate(Keys(), list(range(30, 50)), TOKENS)
     return tokens

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from pie_control.inference_client import byte_tokenizer
-from tests.checkpoints import tensor_shapes
+from pie_control.testing import byte_tokenizer
+from tests.helpers.checkpoints import tensor_shapes
 
 from ..checkpoint import word_tokenizer
 

@@ -10,7 +10,8 @@ from typing import Protocol
 
 from pie_control.errors import InferletEnded, PieError
 
-from . import bench_model, launch, list, logs, models, run, serve, stop
+from . import bench_model, launch, logs, models, run, serve, stop
+from . import listing as list
 
 FAILED = 1
 MISUSED = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import FunctionType, ModuleType
 
-from ..inferlets.wasm_functions import HostFunction
+from ..sandbox.functions import HostFunction
 from . import allocate, core, forward, fused, guest_source, input_text, output_text, tokenize
 
 PACKAGE = "pie:inferlet/"

@@ -7,9 +7,9 @@ from typing import Any
 
 from ..inferlets.inferlet import Inferlet
 from ..inferlets.mailbox import Received
-from ..inferlets.wasm_fibers import SUSPEND
+from ..sandbox.fibers import SUSPEND
 from ..scheduling import Done
-from .support import Queue, account_of, issue, model_of, queue_of
+from .handles import Queue, account_of, issue, model_of, queue_of
 from .traits import TRAITS
 
 LOG_LEVELS = ("debug", "info", "warning", "error")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..inferlets.inferlet import Inferlet
-from .support import clock, queue_of
+from .handles import clock, queue_of
 
 
 def forward(

@@ -9,7 +9,7 @@ from functools import partial
 from ..errors import InvalidArgument
 from ..inferlets.inferlet import Inferlet
 from ..scheduling import SamplingParams, TokenValue
-from .support import clock, handle_of, issue, queue_of
+from .handles import clock, handle_of, issue, queue_of
 
 
 class Sampler:

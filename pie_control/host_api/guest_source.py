@@ -6,8 +6,8 @@ from typing import Any
 
 from ..errors import Unsupported
 from ..inferlets.inferlet import Inferlet
-from ..inferlets.python_programs import MadeAhead
-from ..inferlets.wasm_fibers import SUSPEND
+from ..programs.languages.python_source import MadeAhead
+from ..sandbox.fibers import SUSPEND
 
 
 def made_ahead(owner: Inferlet | MadeAhead) -> bool:

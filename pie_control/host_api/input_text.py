@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..inferlets.inferlet import Inferlet
-from .support import clock, queue_of
+from .handles import clock, queue_of
 
 
 def embed_txt(inferlet: Inferlet, queue: int, tokens: list[int], positions: list[int], embeds: list[int]) -> None:

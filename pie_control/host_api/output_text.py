@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..inferlets.inferlet import Inferlet
 from ..scheduling import Dist, Logprobs
-from .support import issue, queue_of
+from .handles import issue, queue_of
 
 DEFAULT_K = 256
 """The paper's default truncation of distributions."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..inferlets.inferlet import Inferlet
-from ..tokenizer import Detokenizer
-from .support import handle_of, queue_of
+from ..services.tokenizer import Detokenizer
+from .handles import handle_of, queue_of
 
 
 def tokenize(inferlet: Inferlet, queue: int, text: str) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from pie_control.inferlets.events import Event, LogLine
 from pie_control.inferlets.inferlet import InferletInfo
-from pie_control.inferlets.programs import ProgramInfo
+from pie_control.programs.store import ProgramInfo
 from pie_inference.protocol import ModelDescription
 
 Listener = Callable[[Event], None]

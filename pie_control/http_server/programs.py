@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 
 from pie_control.errors import UnknownName
-from pie_control.inferlets.programs import ProgramInfo
+from pie_control.programs.store import ProgramInfo
 
 from .host import InferletHost
 from .views import find_program

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pie_control.inferlets.programs import ProgramInfo
+from pie_control.programs.store import ProgramInfo
 from pie_inference.protocol import ModelDescription
 
 from . import messages as wire

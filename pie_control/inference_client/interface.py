@@ -35,7 +35,7 @@ class InferenceClient(Protocol):
 
 
 class ModelRunner(Protocol):
-    """What a worker is inside: `pie_inference.worker.Worker` and `fake_model.FakeModel` are such objects."""
+    """What a worker is inside: `pie_inference.serving.worker.Worker` and `fake_model.FakeModel` are such objects."""
 
     def describe(self) -> tuple[ModelDescription, ...]:
         """The models that `run` accepts."""

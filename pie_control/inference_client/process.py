@@ -47,7 +47,7 @@ class WorkerProcess:
         self._status = StatusLine(log)
         self._heard = time.monotonic()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "pie_inference.worker", "--parent", str(os.getpid()), *arguments],
+            [sys.executable, "-m", "pie_inference.serving", "--parent", str(os.getpid()), *arguments],
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             env=worker_environment(os.environ),

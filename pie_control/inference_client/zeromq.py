@@ -40,7 +40,7 @@ class ZeroMQClient:
     """Starts a worker process and speaks to it, or waits for one that somebody else starts. Implements
     `InferenceClient`.
 
-    With `arguments`, the options of `python -m pie_inference.worker` beside --endpoint, it launches the worker and
+    With `arguments`, the options of `python -m pie_inference.serving` beside --endpoint, it launches the worker and
     owns it. With `endpoint`, it binds that address (such as "tcp://0.0.0.0:8012") for a worker on another machine.
     A worker that leaves waves unanswered for `wave_seconds` counts as lost; 0: it never does.
     """

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..config import InferletLimits
 from ..errors import Conflict, QuotaExceeded
+from ..programs.languages.python_source import SourceText
+from ..programs.store import Program
+from ..sandbox.fibers import Instance
+from ..sandbox.wasi import WasiState
 from .events import Ended, LogLine
 from .futures import FutureTable
 from .lifecycle import ENDINGS, Status, check_transition
 from .mailbox import Inbox, Listener, Outbox, Received, byte_size
-from .programs import Program
-from .python_programs import SourceText
-from .wasi import WasiState
-from .wasm_fibers import Instance
 
 if TYPE_CHECKING:  # what host_api keeps here for an inferlet; nothing of it is used here
-    from ..host_api.support import Queue, Session
-    from ..models import Model
+    from ..engine.model import Model
+    from ..host_api.handles import Queue, Session
 
 MAX_HANDLES = 1024
 """Samplers and detokenizers of one inferlet."""

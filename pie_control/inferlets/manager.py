@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from ..config import InferletLimits
 from ..errors import Overloaded, UnknownName
-from .component_host import ComponentHost
+from ..programs.launcher import ComponentHost
+from ..programs.store import Program
 from .inferlet import Inferlet, InferletInfo
 from .lifecycle import ENDINGS, Status, check_transition
 from .mailbox import Listener
-from .programs import Program
 from .runner import Runner, RunnerStatistics
 
 if TYPE_CHECKING:
-    from ..models import Model
+    from ..engine.model import Model
 
 KEPT_ENDED = 1000
 """Ended inferlets that can still be asked about."""

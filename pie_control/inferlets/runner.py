@@ -16,9 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..sandbox.fibers import Step
 from .inferlet import Inferlet, Timer
 from .lifecycle import ENDINGS, Status
-from .wasm_fibers import Step
 
 PREEMPTIONS_UNTIL_BUSY = 3
 LONGEST_RUN_SECONDS = 0.02

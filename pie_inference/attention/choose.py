@@ -10,10 +10,10 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from .. import triton_support
 from ..cpu_kernels.library import Library
+from ..device import triton_support
 from ..errors import ConfigError
-from ..kv_cache.pool import KvCache
+from ..kv_cache.pages import KvCache
 from .interface import AttentionBackend, AttentionSpec
 
 log = logging.getLogger("pie.attention")
@@ -43,34 +43,34 @@ def _none(_: Wanted) -> None:
 
 
 def _cpu_obstacle(wanted: Wanted) -> str | None:
-    from .cpu_pages import obstacle
+    from .cpu.pages import obstacle
 
     return "there are no compiled kernels here" if wanted.library is None else obstacle(wanted.cache)
 
 
 def _cpu(wanted: Wanted) -> AttentionBackend:
-    from .cpu_pages import CpuAttention
+    from .cpu.pages import CpuAttention
 
     assert wanted.library is not None
     return CpuAttention(wanted.cache, wanted.num_heads, wanted.specs, wanted.library)
 
 
 def _torch(wanted: Wanted) -> AttentionBackend:
-    from .torch_pages import TorchAttention
+    from .torch.pages import TorchAttention
 
     return TorchAttention(wanted.cache, wanted.num_heads, wanted.specs)
 
 
 def _flashinfer_obstacle(wanted: Wanted) -> str | None:
-    from .. import flashinfer_library as library
+    from ..device import flashinfer_library as library
 
     shape = wanted.cache.shape
     return library.attention_obstacle(shape.dtype, shape.head_dim) or library.obstacle(wanted.cache.device)
 
 
 def _flashinfer(wanted: Wanted) -> AttentionBackend:
-    from .. import flashinfer_library as library
-    from .flashinfer_pages import FlashInferAttention
+    from ..device import flashinfer_library as library
+    from .flashinfer.pages import FlashInferAttention
 
     backend = FlashInferAttention(wanted.cache, wanted.num_heads, wanted.specs, library.load())
     try:
@@ -88,7 +88,7 @@ def _triton_obstacle(wanted: Wanted) -> str | None:
 
 
 def _triton(wanted: Wanted) -> AttentionBackend:
-    from .triton_pages import TritonAttention
+    from .triton.pages import TritonAttention
 
     return TritonAttention(wanted.cache, wanted.num_heads, wanted.specs)
 

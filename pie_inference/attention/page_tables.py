@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..kv_cache.pool import KvShape
+from ..kv_cache.pages import KvShape
 from ..protocol import Array, Forward
 from .ragged import Booleans, Integers, Ragged, mask_of
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..host_memory import lazy_zero_bytes
+from ..device.host_memory import lazy_zero_bytes
 
 CHUNK = 64 << 20
 ALIGNMENT = 64

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..execution.served_model import ServedModel
 from ..protocol import CopySlots
-from ..served_model import ServedModel
 
 
 def copy_slots(served: ServedModel, batch: CopySlots) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..device.tensors import index_tensor, upload
+from ..execution.served_model import ServedModel
 from ..protocol import EmbedText
-from ..served_model import ServedModel
-from ..tensors import index_tensor, upload
 from .token_references import resolve
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..execution.served_model import ServedModel
 from ..protocol import Forward
-from ..served_model import ServedModel
 
 
 def forward(served: ServedModel, batch: Forward) -> None:

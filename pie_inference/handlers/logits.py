@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from ..device.tensors import index_tensor, upload
+from ..execution.served_model import ServedModel
 from ..protocol import Array
-from ..served_model import ServedModel
-from ..tensors import index_tensor, upload
 
 
 def next_logits(served: ServedModel, embeds: Array) -> Tensor:

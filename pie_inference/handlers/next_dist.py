@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import sampling
+from ..device.tensors import download, tensor, upload
 from ..errors import BatchError
+from ..execution import sampling
+from ..execution.launched import PendingResult
+from ..execution.served_model import ServedModel
 from ..protocol import Array, Distributions, NextDist
-from ..served_model import ServedModel
-from ..tensors import download, tensor, upload
-from ..waves import PendingResult
 from .logits import next_logits
 
 

@@ -7,11 +7,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .. import sampling
+from ..device.tensors import download, index_tensor, tensor, upload
+from ..execution import sampling
+from ..execution.launched import PendingResult
+from ..execution.served_model import ServedModel
 from ..protocol import NextTokens, Sample
-from ..served_model import ServedModel
-from ..tensors import download, index_tensor, tensor, upload
-from ..waves import PendingResult
 from .logits import next_logits
 from .token_references import resolve
 

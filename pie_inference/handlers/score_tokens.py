@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from ..device.tensors import download, index_tensor, upload
+from ..execution.launched import PendingResult
+from ..execution.served_model import ServedModel
 from ..protocol import NextLogprobs, ScoreTokens
-from ..served_model import ServedModel
-from ..tensors import download, index_tensor, upload
-from ..waves import PendingResult
 from .logits import next_logits
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..execution.served_model import ServedModel
 from ..protocol import SwapIn, SwapOut
-from ..served_model import ServedModel
 
 
 def swap_out(served: ServedModel, batch: SwapOut) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..execution.launched import Outcome
+from ..execution.served_model import ServedModel
 from ..protocol import CopySlots, EmbedText, Forward, NextDist, Sample, ScoreTokens, SwapIn, SwapOut
-from ..served_model import ServedModel
-from ..waves import Outcome
 from .copy_slots import copy_slots
 from .embed_text import embed_text
 from .forward import forward

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..device.tensors import index_tensor, upload
+from ..execution.served_model import ServedModel
 from ..protocol import Array
-from ..served_model import ServedModel
-from ..tensors import index_tensor, upload
 
 
 def resolve(served: ServedModel, tokens: Array) -> Tensor:

@@ -9,19 +9,19 @@ from typing import Any
 import torch
 
 from ..attention.choose import Wanted, name_of_choice
-from ..checkpoint import Checkpoint, read_json
 from ..config import WorkerConfig, default_cache_dir
 from ..cpu_kernels.library import find_library
+from ..device.machine import choose_device, choose_dtype, free_bytes
+from ..device.threads import default_threads
 from ..errors import InferenceError
-from ..hub import find_folder
-from ..kv_cache.pool import KvCache, KvShape
-from ..machine import choose_device, choose_dtype, free_bytes
-from ..memory import WeightSize, check_fit, check_groups, sizes, weight_bytes
+from ..kv_cache.pages import KvCache, KvShape
+from ..kv_cache.sizing import fitting_pages
+from ..loading.checkpoint import Checkpoint, read_json
+from ..loading.hub import find_folder
+from ..loading.tokenizer_files import read_tokenizer_files
+from ..loading.weight_sizes import WeightSize, check_fit, check_groups, sizes, weight_bytes
 from ..models.config import ModelConfig
 from ..models.registry import read_architecture
-from ..pools import fitting_pages
-from ..threads import default_threads
-from ..tokenizer_files import read_tokenizer_files
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ..checkpoint import Checkpoint, StoredTensor
-from ..memory import tensor_bytes
+from ..loading.checkpoint import Checkpoint, StoredTensor
+from ..loading.weight_sizes import tensor_bytes
 
 EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
 """Names of the number of experts in a layer, by family."""

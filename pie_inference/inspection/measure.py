@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import torch
 
-from ..checkpoint import Checkpoint, read_json
 from ..config import WorkerConfig, default_cache_dir
 from ..cpu_kernels.library import find_library
 from ..errors import InferenceError
-from ..hub import find_folder
+from ..loading.checkpoint import Checkpoint, read_json
+from ..loading.hub import find_folder
 from ..protocol import EmbedText, Failure, Forward, ModelDescription, RunWave, Sample
-from ..worker import Worker
+from ..serving.worker import Worker
 from .batches import DecodeBatch
 from .costs import Costs, model_costs
 from .rates import Rates, measure_rates

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from ..cpu_kernels.library import ADDRESS, INTEGER, Library
-from ..host_memory import lazy_zero_bytes
+from ..device.host_memory import lazy_zero_bytes
 
 READ_BYTES = 1 << 30
 GEMM_SIZE = 2048

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from ..attention.interface import AttentionPlan
+from ..device.ranks import share
+from ..loading.weights import Block, WeightLoader
 from ..ops.interface import Rotation
-from ..ranks import share
-from ..weights import Block, WeightLoader
 from .qk_norm import QkNorm
 from .shape import AttentionShape
 

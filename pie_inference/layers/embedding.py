@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..weights import Block, WeightLoader
+from ..loading.weights import Block, WeightLoader
 
 
 class TokenEmbedding:

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from ..loading.weights import Block, WeightLoader
 from ..ops.interface import Activation
-from ..weights import Block, WeightLoader
 
 
 def separate_gate_up(prefix: str, inner_size: int) -> list[Block]:

@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..device.ranks import share
 from ..errors import CheckpointError
+from ..loading.weights import Block, WeightLoader
 from ..ops.interface import Activation
-from ..ranks import share
-from ..weights import Block, WeightLoader
 
 GROUPED_ALIGNMENT = 8
 """Features must be a multiple of it for `grouped_mm`, which loads 16 bytes at once."""

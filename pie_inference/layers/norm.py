@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..weights import WeightLoader
+from ..loading.weights import WeightLoader
 
 
 class RmsNorm:

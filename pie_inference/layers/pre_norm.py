@@ -7,8 +7,8 @@ from collections.abc import Callable
 from torch import Tensor
 
 from ..attention.interface import AttentionPlan
+from ..loading.weights import WeightLoader
 from ..ops.interface import Rotation
-from ..weights import WeightLoader
 from .mlp import FeedForward
 from .norm import RmsNorm
 

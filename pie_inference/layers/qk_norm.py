@@ -8,8 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..ranks import share
-from ..weights import WeightLoader
+from ..device.ranks import share
+from ..loading.weights import WeightLoader
 from .norm import load_norm_weight
 from .shape import AttentionShape
 

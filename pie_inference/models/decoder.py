@@ -12,8 +12,8 @@ from ..attention.interface import AttentionPlan
 from ..layers.embedding import LanguageHead, TokenEmbedding
 from ..layers.norm import RmsNorm
 from ..layers.rotary import Rotary
+from ..loading.weights import WeightLoader
 from ..ops.interface import Rotation
-from ..weights import WeightLoader
 from .config import ModelConfig
 
 ROOT = "model"

@@ -15,8 +15,8 @@ from ..layers.embedding import LanguageHead
 from ..layers.mlp import GatedMlp
 from ..layers.norm import RmsNorm
 from ..layers.scaled import Scaled
+from ..loading.weights import WeightLoader
 from ..ops.interface import Rotation
-from ..weights import WeightLoader
 from .config import ModelConfig, read_activation, windows_by_type
 from .config_json import ConfigJson
 from .decoder import ROOT, Decoder, load_embedding, load_head

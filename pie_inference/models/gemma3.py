@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..layers.attention import Attention
 from ..layers.qk_norm import HeadNorm
-from ..weights import WeightLoader
+from ..loading.weights import WeightLoader
 from . import gemma2
 from .config_json import ConfigJson
 from .decoder import ROOT, Decoder

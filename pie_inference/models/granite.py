@@ -10,7 +10,7 @@ from ..layers.mlp import GatedMlp
 from ..layers.norm import RmsNorm
 from ..layers.pre_norm import PreNormLayer
 from ..layers.scaled import Scaled
-from ..weights import WeightLoader
+from ..loading.weights import WeightLoader
 from .config import ModelConfig
 from .config_json import ConfigJson
 from .decoder import ROOT, Decoder, load_embedding, load_head

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..layers.attention import Attention
 from ..layers.mlp import GatedMlp
 from ..layers.pre_norm import PreNormLayer
-from ..weights import WeightLoader
+from ..loading.weights import WeightLoader
 from .config import ModelConfig
 from .config_json import ConfigJson
 from .decoder import Decoder, plain_decoder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..weights import WeightLoader
+from ..loading.weights import WeightLoader
 from . import llama
 from .config_json import ConfigJson
 from .decoder import Decoder

@@ -10,8 +10,8 @@ from ..layers.attention import Attention
 from ..layers.mlp import GatedMlp
 from ..layers.norm import RmsNorm
 from ..layers.qk_norm import WidthNorm
+from ..loading.weights import WeightLoader
 from ..ops.interface import Rotation
-from ..weights import WeightLoader
 from .config import ModelConfig
 from .config_json import ConfigJson
 from .decoder import Decoder, plain_decoder

@@ -10,7 +10,7 @@ from ..layers.attention import Attention
 from ..layers.mlp import GatedMlp
 from ..layers.pre_norm import PreNormLayer
 from ..layers.shape import AttentionShape
-from ..weights import Block, WeightLoader
+from ..loading.weights import Block, WeightLoader
 from .config import ModelConfig
 from .config_json import ConfigJson
 from .decoder import Decoder, plain_decoder

@@ -6,7 +6,7 @@ from ..layers.attention import Attention
 from ..layers.mlp import GatedMlp
 from ..layers.pre_norm import PreNormLayer
 from ..layers.qk_norm import HeadNorm
-from ..weights import WeightLoader
+from ..loading.weights import WeightLoader
 from . import qwen2
 from .config import ModelConfig
 from .config_json import ConfigJson

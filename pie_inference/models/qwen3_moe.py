@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..layers.mlp import GatedMlp
 from ..layers.moe import MixtureOfExperts, MoeShape
 from ..layers.pre_norm import PreNormLayer
-from ..weights import WeightLoader
+from ..loading.weights import WeightLoader
 from . import qwen3
 from .config import ModelConfig
 from .config_json import ConfigJson

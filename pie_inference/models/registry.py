@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from ..errors import CheckpointError
 from ..layers.rotary import frequencies
-from ..weights import WeightLoader
+from ..loading.weights import WeightLoader
 from . import gemma2, gemma3, granite, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, qwen3_moe
 from .config import ModelConfig
 from .config_json import ConfigJson

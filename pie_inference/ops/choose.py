@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from .. import triton_support
 from ..cpu_kernels.library import Library
+from ..device import triton_support
 from .cpu_ops import CpuOps
 from .interface import Ops
 from .torch_ops import TorchOps
@@ -22,7 +22,7 @@ def choose_ops(name: str, device: torch.device, dtype: torch.dtype, library: Lib
 
 def _cuda_ops(device: torch.device, dtype: torch.dtype, plain: Ops) -> Ops:
     """FlashInfer's where it can be used, the rest by Triton, and matrix products `plain`."""
-    from .. import flashinfer_library
+    from ..device import flashinfer_library
     from .flashinfer_ops import FlashInferOps
 
     others = plain if triton_support.obstacle(device) is not None else _triton_ops(plain)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..flashinfer_library import FlashInfer
+from ..device.flashinfer_library import FlashInfer
 from .interface import Activation, Linear, Ops, Rotation
 
 ALIGNMENT = 16

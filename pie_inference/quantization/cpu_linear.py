@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..cpu_kernels.build import cpu_flags
 from ..cpu_kernels.library import ADDRESS, INTEGER, Library
-from ..host_memory import lazy_zero_bytes
+from ..device.host_memory import lazy_zero_bytes
 from ..ops.interface import Linear
 from .formats import QuantizedWeight, unpack_int4
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .. import triton_support
+from ..device import triton_support
 from ..ops.interface import Linear
 from .formats import QuantizedWeight
 from .names import Kind

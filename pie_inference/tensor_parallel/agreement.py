@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..errors import RankLost
+from ..execution.launched import LaunchedWave
 from ..protocol import Failure, ProtocolError, WaveDone, WorkerFailed, decode_from_worker, encode
-from ..waves import LaunchedWave
 from .channel import RankChannel
 
 AGREE_SECONDS = 20.0

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 
-from .. import lifetime
+from ..device.machine import choose_device
 from ..errors import InferenceError
-from ..machine import choose_device
 from ..protocol import PROTOCOL_VERSION, ProtocolError, Ready, RunWave, WorkerFailed, decode_to_worker, encode
-from ..worker import Worker
+from ..serving import lifetime
+from ..serving.worker import Worker
 from .agreement import compare, failures_of
 from .channel import RankChannel
 from .collectives import follow

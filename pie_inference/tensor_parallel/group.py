@@ -13,9 +13,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ..config import WorkerConfig
+from ..device.machine import choose_device
+from ..device.ranks import Ranks
 from ..errors import RankLost
-from ..hub import find_folder
-from ..machine import choose_device
+from ..loading.hub import find_folder
 from ..protocol import (
     ModelDescription,
     ProtocolError,
@@ -27,15 +28,14 @@ from ..protocol import (
     decode_from_worker,
     encode,
 )
-from ..ranks import Ranks
 from .agreement import compare, failures_of
 from .channel import RankChannel
 from .collectives import DistributedRanks, lead, listen
 from .membership import Membership, encode_membership
 
 if TYPE_CHECKING:
-    from ..waves import LaunchedWave
-    from ..worker import Worker
+    from ..execution.launched import LaunchedWave
+    from ..serving.worker import Worker
 
 FAREWELL_SECONDS = 0.3
 """In which a leader that meets the loss itself may tell of it; one that waits in an operation would wait for ever."""

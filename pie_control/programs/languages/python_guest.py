@@ -1,0 +1,67 @@
+"""The component that hosts Python inferlets: CPython and the SDK, built on first use and kept on disk.
+
+Its name holds a hash of everything that it is made of, so a changed SDK or tool builds anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import subprocess
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+
+from ...errors import ConfigError
+from ...sandbox.components import write_atomically
+
+APPLICATION = "inferlet_sdk.guest"
+WORLD = "python-guest"
+
+
+def sdk_folder() -> Path:
+    """Folder of the package inferlet_sdk, which is not imported."""
+    spec = importlib.util.find_spec("inferlet_sdk")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError("the package inferlet_sdk is not installed beside pie_control: reinstall pie")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _fingerprint(folder: Path) -> str:
+    digest = hashlib.sha256(metadata.version("componentize-py").encode())
+    for path in sorted([*folder.rglob("*.py"), *folder.rglob("*.wit")]):
+        digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def guest_hash() -> str:
+    """Hash of what the guest is made of: the name under which it and its compiled form are kept."""
+    return _fingerprint(sdk_folder())
+
+
+def _run_componentize(folder: Path, output: Path) -> None:
+    tool = Path(sys.executable).with_name("componentize-py")
+    command = [
+        str(tool) if tool.exists() else "componentize-py",
+        "-d", str(folder / "wit"), "-w", WORLD,
+        "componentize", APPLICATION, "-p", str(folder.parent), "-o", str(output),
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise ConfigError("componentize-py is not installed: pip install componentize-py") from None
+    if done.returncode != 0:
+        raise ConfigError(f"building the Python guest failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
+def build_guest(cache_dir: Path) -> bytes:
+    """The guest component, from the cache or built (5 s). Raises ConfigError with the tool's output."""
+    folder = sdk_folder()
+    path = cache_dir / "guest" / f"{_fingerprint(folder)}.wasm"
+    if not path.exists():
+        with tempfile.TemporaryDirectory() as scratch:
+            output = Path(scratch) / "guest.wasm"
+            _run_componentize(folder, output)
+            write_atomically(path, output.read_bytes())
+    return path.read_bytes()

@@ -1,0 +1,82 @@
+"""What the Python guest needs beside inferlets: instances made ahead of a launch, and programs compiled once.
+
+A program is compiled to bytecode inside the guest, by its own CPython, so a hostile text meets no parser of ours, and
+what comes out is handed to no one but guests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from ...errors import BadProgram
+from ...sandbox.fibers import Instance, Step
+from ...sandbox.wasi import WasiState
+from ..store import Program
+
+COMPILE_SECONDS = 5.0
+"""Processor time for compiling one program."""
+
+COMPILER = """
+import traceback
+from inferlet_sdk.bindings import core
+from inferlet_sdk.program import compile_source
+
+def main(args):
+    try:
+        core.set_result(compile_source(*args.argv))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise SystemExit("".join(traceback.format_exception_only(error)).rstrip()) from None
+"""
+
+SourceText = tuple[str, str, str]
+"""Name, text and code of a program, as `guest-source.source` gives them."""
+
+
+class MadeAhead:
+    """Owns an instance that waits for a program."""
+
+    source: SourceText | None = None
+
+    def __init__(self) -> None:
+        self.wasi = WasiState()
+        self.instance: Instance
+
+    def write_output(self, stream: str, data: bytes) -> None:
+        """A rehearsal says nothing to anyone."""
+
+
+class Compilation(MadeAhead):
+    """Owns an instance that compiles a program: what the host functions that the compiler calls need."""
+
+    source: SourceText | None = ("compiler", COMPILER, "")
+
+    def __init__(self, program: Program) -> None:
+        super().__init__()
+        self.arguments = [program.name, program.source or ""]
+        self.environment: dict[str, str] = {}
+        self.code = ""
+
+    def put_result(self, text: str) -> None:
+        self.code = text
+
+
+async def compile_in_guest(instance: Instance, compilation: Compilation) -> str:
+    """Runs the compiler to its end, slice by slice; raises BadProgram with the SyntaxError."""
+    used = 0.0
+    try:
+        while True:
+            start = time.perf_counter()
+            step = instance.step()
+            used += time.perf_counter() - start
+            if step is Step.DONE:
+                break
+            if used > COMPILE_SECONDS or step is Step.WAITING:
+                raise BadProgram(f"compiling the program took more than {COMPILE_SECONDS:g} s of processor time")
+            await asyncio.sleep(0)
+        error = instance.outcome()
+        if error is not None:
+            raise BadProgram(f"the program does not compile:\n{error}")
+        return compilation.code
+    finally:
+        instance.close()

@@ -1,0 +1,144 @@
+"""Compiled programs ready to be launched: the Python guest with its pool of warm instances, and uploaded components."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from pathlib import Path
+
+from ..errors import BadProgram, ConfigError
+from ..inferlets.inferlet import Inferlet
+from ..sandbox import wasi
+from ..sandbox.components import (
+    Component,
+    Contract,
+    check_contract,
+    compile_component,
+    contract_of,
+    try_load_compiled,
+)
+from ..sandbox.engine import LinkError, Ticker, new_engine
+from ..sandbox.fibers import Instance, Owner, Step
+from ..sandbox.functions import HostFunction
+from ..sandbox.linker import LinkedComponent
+from ..sandbox.selftest import self_test
+from ..sandbox.values import ContractError
+from .languages.python_guest import build_guest, guest_hash
+from .languages.python_source import Compilation, MadeAhead, compile_in_guest
+from .store import Program, ProgramStore
+
+Functions = dict[tuple[str, str], HostFunction]
+
+
+class ComponentHost:
+    """Makes instances of programs."""
+
+    def __init__(self, cache_dir: Path, functions: Functions, memory_bytes: int, warm_instances: int) -> None:
+        self.engine = new_engine()
+        self._ticker = Ticker(self.engine)
+        self._cache_dir = cache_dir
+        self._functions: Functions = {**wasi.FUNCTIONS, **functions}
+        self._memory_bytes = memory_bytes
+        self._warm_target = warm_instances
+        self._warm: deque[Instance] = deque()
+        self._warming: Instance | None = None
+        self._linked: dict[str, LinkedComponent] = {}
+        self._contract: Contract = {}
+        self._codes: dict[str, str] = {}
+        self._compiling = asyncio.Lock()
+        self._guest: LinkedComponent | None = None
+
+    async def start(self, store: ProgramStore) -> None:
+        """Builds and compiles the Python guest, or loads it; raises ConfigError."""
+        try:
+            component = await asyncio.to_thread(self._compiled_guest, store)
+            self_test(self.engine)
+            self._guest = self._link(component)
+        except (LinkError, ContractError) as error:
+            raise ConfigError(f"the Python guest does not fit this server: {error}") from error
+        self._contract = contract_of(self.engine, component)
+
+    def _compiled_guest(self, store: ProgramStore) -> Component:
+        path = store.compiled_path(guest_hash())
+        loaded = try_load_compiled(self.engine, path)
+        return loaded or compile_component(self.engine, build_guest(self._cache_dir), path)
+
+    def _link(self, component: Component) -> LinkedComponent:
+        return LinkedComponent(
+            self.engine, component, self._functions, wasi.RESOURCES, wasi.drop_resource, self._ticker.wake
+        )
+
+    async def prepare(self, program: Program, store: ProgramStore, data: bytes | None = None) -> None:
+        """Compiles a program (and links a component), so that it can be launched; raises BadProgram. `data` is the
+        content of a component that is not stored yet."""
+        if program.hash in self._codes or program.hash in self._linked:
+            return
+        async with self._compiling:  # one at a time: compiling keeps all cores busy
+            if program.hash in self._codes or program.hash in self._linked:
+                return  # another caller was first
+            if program.kind == "python":
+                await self._compile_python(program)
+            else:
+                await self._compile_and_link(program, store.compiled_path(program.hash), data)
+
+    async def _compile_python(self, program: Program) -> None:
+        compilation = Compilation(program)
+        instance = self._new_guest(compilation)
+        self._codes[program.hash] = await compile_in_guest(instance, compilation)
+
+    async def _compile_and_link(self, program: Program, path: Path, data: bytes | None) -> None:
+        def compiled() -> Component:
+            loaded = try_load_compiled(self.engine, path)
+            return loaded or compile_component(self.engine, data or program.path.read_bytes(), path)
+
+        try:
+            component = await asyncio.to_thread(compiled)
+            check_contract(self.engine, component, self._contract)
+            self._linked[program.hash] = self._link(component)
+        except (LinkError, ContractError) as error:
+            raise BadProgram(f"not a component of the world of inferlets: {error}") from error
+
+    def instance(self, program: Program, owner: Inferlet) -> Instance:
+        """An instance of a prepared program, for its owner: a new one, or one that waits for a program."""
+        if program.source is None:
+            return self._owned(Instance(self._linked[program.hash], self._memory_bytes), owner)
+        owner.source = program.name, program.source, self._codes[program.hash]
+        if not self._warm:
+            return self._new_guest(owner)
+        instance = self._owned(self._warm.popleft(), owner)
+        instance.resume(owner.source)
+        return instance
+
+    def _new_guest(self, owner: Owner) -> Instance:
+        if self._guest is None:
+            raise ConfigError("the server is not started")
+        return self._owned(Instance(self._guest, self._memory_bytes), owner)
+
+    @staticmethod
+    def _owned(instance: Instance, owner: Owner) -> Instance:
+        instance.owner = owner
+        owner.instance = instance
+        return instance
+
+    def warm_one(self) -> bool:
+        """Works for a slice of time on one more instance that waits for a program; False when there are enough."""
+        if self._guest is None or len(self._warm) >= self._warm_target:
+            return False
+        self._warming = self._warming or self._new_guest(MadeAhead())
+        if self._warming.step() is not Step.PREEMPTED:  # the guest is ours: it waits for its source now
+            self._warm.append(self._warming)
+            self._warming = None
+        return True
+
+    @property
+    def warm(self) -> int:
+        """Warm instances at hand."""
+        return len(self._warm)
+
+    def close(self) -> None:
+        """Frees warm instances, stops the ticker. Idempotent."""
+        for instance in (*self._warm, *([self._warming] if self._warming else [])):
+            instance.close()
+        self._warm.clear()
+        self._warming = None
+        self._ticker.close()

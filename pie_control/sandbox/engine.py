@@ -1,0 +1,101 @@
+"""The wasmtime engine that everything shares: its version, its epochs, its errors."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from importlib import metadata
+from typing import Any
+
+import wasmtime
+from wasmtime import _ffi as ffi
+
+from .values import c_function
+
+WASMTIME_VERSION = "50.0.1"
+TICK_SECONDS = 0.002
+"""A guest that does not wait is interrupted after one to two of these."""
+
+_P = ctypes.c_void_p
+_error_message = c_function("wasmtime_error_message", None, _P, _P)
+_error_delete = c_function("wasmtime_error_delete", None, _P)
+_bytes_delete = c_function("wasm_byte_vec_delete", None, _P)
+
+
+class LinkError(Exception):
+    """A component cannot be linked against what inferlets may import."""
+
+
+def check_version() -> None:
+    """Raises LinkError unless wasmtime is the one that this module was written for."""
+    installed = metadata.version("wasmtime")
+    if installed != WASMTIME_VERSION:
+        raise LinkError(
+            f"wasmtime {installed} is installed, this version of pie needs exactly {WASMTIME_VERSION}: "
+            f"pip install wasmtime=={WASMTIME_VERSION}"
+        )
+
+
+def new_engine() -> wasmtime.Engine:
+    """An engine for components, with preemption by epochs."""
+    check_version()
+    config = wasmtime.Config()
+    config.wasm_component_model = True
+    config.epoch_interruption = True
+    config.wasm_threads = False  # shared memories would not count against the limits of a store
+    config.wasm_gc = False
+    return wasmtime.Engine(config)
+
+
+class Ticker:
+    """Increments the epoch of an engine every TICK_SECONDS, from a thread; rests when it has not been needed lately."""
+
+    REST_AFTER_TICKS = 50
+
+    def __init__(self, engine: wasmtime.Engine) -> None:
+        self._engine = engine
+        self._event = threading.Event()
+        self._wakes = 0
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="epoch-ticker", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        idle = seen = 0
+        while not self._closed:
+            if idle >= self.REST_AFTER_TICKS:
+                self._event.wait()
+            self._event.clear()
+            time.sleep(TICK_SECONDS)
+            self._engine.increment_epoch()
+            wakes = self._wakes  # only `wake` writes it, so none is missed, whenever it comes
+            idle, seen = (0 if wakes != seen else idle + 1), wakes
+
+    def wake(self) -> None:
+        """A guest runs now."""
+        self._wakes += 1
+        if not self._event.is_set():
+            self._event.set()
+
+    def close(self) -> None:
+        """Stops the thread. Idempotent."""
+        self._closed = True
+        self._event.set()
+        self._thread.join()
+
+
+def address_of(managed: Any) -> int:
+    """Address of a wasmtime-py object or ctypes pointer."""
+    pointer = managed.ptr() if hasattr(managed, "ptr") else managed
+    return ctypes.cast(pointer, _P).value or 0
+
+
+def take_message(error: int) -> str:
+    """Text of an error of the C API, which is freed."""
+    text = ffi.wasm_byte_vec_t()
+    _error_message(error, ctypes.addressof(text))
+    message = ctypes.string_at(text.data, text.size).decode("utf-8", "replace")
+    _bytes_delete(ctypes.addressof(text))
+    _error_delete(error)
+    return message

@@ -1,0 +1,250 @@
+"""Component instances on wasmtime fibers: calling, suspending, preempting.
+
+Theory of operation. An instance runs on a fiber of its own, inside `Instance.step`, which polls it: the guest runs
+until it ends, suspends in a host function (`core.wait`, a WASI sleep) or an epoch tick takes the processor from it.
+Nothing of Python is on the fiber's stack across a suspension: a suspending host function leaves its arguments on the
+instance and returns; wasmtime then asks a continuation at every poll whether the result is there. Only one instance
+runs at a time, so host functions find theirs in `running`.
+
+Rules that keep a guest from ending the host, each learned the hard way:
+- a callback catches everything; an error ends the guest with a trap and stands in `Instance.fault`. wasmtime-py keeps
+  exceptions in a module global, where they reach the wrong guest, so its `add_func` is not used;
+- parameters and results of a call outlive its future, the future is deleted before the store;
+- a guest that does not end is dropped with its future, which unwinds its fiber.
+
+The layout of everything here belongs to exactly one version of wasmtime; `sandbox.engine` says so at start.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+import wasmtime
+from wasmtime import _ffi as ffi
+
+from .engine import address_of, take_message
+from .values import SIZE, Result, c_function
+
+if TYPE_CHECKING:
+    from .linker import LinkedComponent
+
+MAX_TABLES = 20
+MAX_TABLE_ELEMENTS = 100_000
+MAX_CORE_INSTANCES = 100
+"""What a store allows beside its one memory; the Python guest needs 2 tables of less than 10,000 elements."""
+
+TRAP_FRAMES = 8
+"""Frames of the guest that are told when it traps."""
+
+_P, _N = ctypes.c_void_p, ctypes.c_size_t
+_Continuation = ctypes.CFUNCTYPE(ctypes.c_bool, _P)
+
+_set_epoch_deadline = c_function("wasmtime_context_set_epoch_deadline", None, _P, ctypes.c_uint64)
+_yield_on_epoch = c_function("wasmtime_context_epoch_deadline_async_yield_and_update", _P, _P, ctypes.c_uint64)
+_future_delete = c_function("wasmtime_call_future_delete", None, _P)
+_value_delete = c_function("wasmtime_component_val_delete", None, _P)
+# These run guest code, for up to a tick: other threads go on meanwhile.
+_GIL_FREE = ctypes.CDLL(ffi.dll._name)
+_instantiate = c_function("wasmtime_component_linker_instantiate_async", _P, _P, _P, _P, _P, _P, library=_GIL_FREE)
+_call = c_function("wasmtime_component_func_call_async", _P, _P, _P, _P, _N, _P, _N, _P, library=_GIL_FREE)
+_poll = c_function("wasmtime_call_future_poll", ctypes.c_bool, _P, library=_GIL_FREE)
+
+
+class Suspend:
+    """What a suspending host function returns when its result is not there yet; `Instance.resume` gives it."""
+
+
+SUSPEND = Suspend()
+
+
+class Owner(Protocol):
+    """Whose calls an instance makes: the first argument of every host function."""
+
+    instance: Instance
+
+
+class Step(Enum):
+    """What an instance did when it had the processor."""
+
+    DONE = "done"
+    WAITING = "waiting"
+    PREEMPTED = "preempted"
+
+
+def _explain_trap(message: str) -> str:
+    """The cause first, then the innermost frames of the guest."""
+    backtrace, _, cause = message.partition("Caused by:")
+    if not cause:
+        return message
+    frames = [line.strip() for line in backtrace.splitlines()[1 : 1 + TRAP_FRAMES]]
+    return "\n  ".join([f"the program trapped: {cause.strip().removeprefix('wasm trap: ')}", *frames])
+
+
+running: list[Any] = [None]
+"""The instance that has the processor, or None."""
+
+
+class Instance:
+    """One instance of a component, on its fiber. `step` until DONE, then `outcome`; `close` at any time."""
+
+    __slots__ = (
+        "_args",
+        "_call_error",
+        "_context",
+        "_future",
+        "_instance",
+        "_linked",
+        "_result",
+        "_result_address",
+        "_resumed",
+        "_started",
+        "_store",
+        "_value",
+        "_write",
+        "fault",
+        "owner",
+        "waiting",
+    )
+
+    def __init__(self, linked: LinkedComponent, memory_bytes: int) -> None:
+        self.owner: Owner | None = None
+        self.fault: str | None = None
+        self.waiting = False
+        self._linked = linked
+        self._started = False
+        self._resumed = False
+        self._value: Any = None
+        self._write: Callable[[int, Any], None] | None = None
+        self._result_address = 0
+        self._store = wasmtime.Store(linked.engine)
+        self._store.set_limits(
+            memory_size=memory_bytes,
+            memories=1,
+            tables=MAX_TABLES,
+            table_elements=MAX_TABLE_ELEMENTS,
+            instances=MAX_CORE_INSTANCES,
+        )
+        self._context = address_of(self._store._context())
+        _set_epoch_deadline(self._context, 1)
+        _yield_on_epoch(self._context, 1)
+        self._instance = ffi.wasmtime_component_instance_t()
+        self._result = (ctypes.c_uint64 * (SIZE // 8))()
+        self._call_error = _P()
+        self._future: int | None = _instantiate(
+            linked.linker_address,
+            self._context,
+            linked.component_address,
+            ctypes.addressof(self._instance),
+            ctypes.addressof(self._call_error),
+        )
+
+    @property
+    def context(self) -> int:
+        """The store, as host resources need it."""
+        return self._context
+
+    def instantiate(self) -> Step:
+        """Instantiates without calling `run`: DONE when the instance is ready to start. Its code may run already."""
+        if self._started or not self._poll_once():
+            return Step.DONE if self._started else Step.PREEMPTED
+        self._started = True
+        if not self._failed():
+            run = self._linked.run_function(self._store, self._instance)
+            self._args = run
+            self._future = _call(
+                ctypes.addressof(run._func), self._context, 0, 0, ctypes.addressof(self._result), 1,
+                ctypes.addressof(self._call_error),
+            )  # fmt: skip
+        return Step.DONE
+
+    def step(self) -> Step:
+        """Gives the guest the processor until it ends, waits or is preempted."""
+        if not self._started and self.instantiate() is Step.PREEMPTED:
+            return self._pending()
+        if self._future is None or self._poll_once():
+            return Step.DONE
+        return self._pending()
+
+    def _pending(self) -> Step:
+        return Step.WAITING if self.waiting and not self._resumed else Step.PREEMPTED
+
+    def _poll_once(self) -> bool:
+        self._linked.wake()
+        _set_epoch_deadline(self._context, 1)
+        running[0] = self
+        done: bool = _poll(self._future)
+        running[0] = None
+        if done:
+            _future_delete(self._future)
+            self._future = None
+        return done
+
+    def _failed(self) -> bool:
+        if self._call_error.value:
+            message = _explain_trap(take_message(self._call_error.value))
+            self._call_error.value = None
+            if self.fault is None:
+                self.fault = message
+        return self.fault is not None
+
+    def outcome(self) -> str | None:
+        """Of an instance that is DONE: None if `run` succeeded, else what it or the trap said."""
+        if self._failed():
+            return self.fault
+        result: Result = self._linked.read_outcome(ctypes.addressof(self._result))
+        _value_delete(ctypes.addressof(self._result))
+        return None if result.is_ok else (result.value or "the inferlet returned an error without a message")
+
+    def resume(self, value: Any) -> None:
+        """Gives the host function that suspended the guest its value; the next step goes on behind it."""
+        assert self.waiting, "resume of an instance that does not wait"
+        self._value = value
+        self._resumed = True
+
+    def close(self) -> None:
+        """Ends the guest wherever it is and frees it. Idempotent. Not from within a step of its own."""
+        before = running[0]
+        assert before is not self, "an instance is closed from within its own step"
+        if self._future is not None:
+            running[0] = self
+            _future_delete(self._future)
+            running[0] = before
+            self._future = None
+        if self._call_error.value:
+            take_message(self._call_error.value)
+            self._call_error.value = None
+        self._started = True
+        self._store.close()
+
+    # ---- for host functions, while the guest is in one ----
+
+    def expect(self, write: Callable[[int, Any], None] | None, address: int) -> None:
+        """The guest suspends: `resume` gives a value, which `write` puts at the address."""
+        self._write, self._result_address = write, address
+        self.waiting, self._resumed = True, False
+
+    def forget_result(self) -> None:
+        """The host function failed: there is nothing to wait for."""
+        self._write, self._resumed = None, True
+
+
+def _continue(_env: int | None) -> bool:
+    instance: Instance = running[0]
+    if not instance._resumed:
+        return False
+    instance._resumed = instance.waiting = False
+    try:
+        if instance._write is not None:
+            instance._write(instance._result_address, instance._value)
+    except BaseException as error:
+        instance.fault = f"internal error in a host function: {error!r}"
+    instance._value = None
+    return True
+
+
+_CALLBACK = _Continuation(_continue)
+CONTINUATION = ctypes.cast(_CALLBACK, _P).value or 0
+"""Address of the function that wasmtime asks whether a suspended guest can go on."""

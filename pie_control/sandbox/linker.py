@@ -1,0 +1,95 @@
+"""A component with all of its imports defined, ready to be instantiated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import wasmtime
+from wasmtime import component
+from wasmtime.component import _types as wt
+
+from .engine import LinkError, address_of
+from .fibers import running
+from .functions import HostFunction, add_function, add_trap
+from .values import Result, reader
+
+
+class LinkedComponent:
+    """A component and a linker that defines all of its imports. `functions` by (interface without version, name);
+    `resources` by resource name: its host type number; `drop` is told when a guest drops one. `wake` is called before
+    every step, so that the ticker never rests while a guest runs."""
+
+    def __init__(
+        self,
+        engine: wasmtime.Engine,
+        compiled: component.Component,
+        functions: Mapping[tuple[str, str], HostFunction],
+        resources: Mapping[str, int],
+        drop: Callable[[Any, int, int], None],
+        wake: Callable[[], None],
+    ) -> None:
+        self.engine = engine
+        self._component = compiled
+        self._linker = component.Linker(engine)
+        self._keep: list[Any] = []
+        self._functions = functions
+        self._resources = resources
+        self._drop = drop
+        self.wake = wake
+        try:
+            self._define_imports()
+        except wasmtime.WasmtimeError as error:
+            raise LinkError(str(error)) from error
+        self._read_outcome: Callable[[int], Result] = self._outcome_reader()
+        self.linker_address = address_of(self._linker)
+        self.component_address = address_of(compiled)
+
+    def _define_imports(self) -> None:
+        with self._linker.root() as root:
+            for interface, extern in self._component.type.imports(self.engine).items():
+                kind = extern.ty
+                if not isinstance(kind, component.ComponentInstanceType):
+                    raise LinkError(f"imports {interface!r}, which is no interface of the world of inferlets")
+                with root.add_instance(interface) as instance:
+                    self._define_interface(instance, interface, kind)
+
+    def _define_interface(self, instance: Any, interface: str, kind: component.ComponentInstanceType) -> None:
+        plain = interface.split("@")[0]
+        for name, extern in kind.exports(self.engine).items():
+            item = extern.ty
+            if isinstance(item, component.ResourceType):
+                self._define_resource(instance, name)
+            elif isinstance(item, component.FuncType):
+                implementation = self._functions.get((plain, name))
+                self._keep.append(
+                    add_trap(instance, name, f"`{name}` of {plain} is not available to inferlets")
+                    if implementation is None
+                    else add_function(instance, name, implementation, item)
+                )
+
+    def _define_resource(self, instance: Any, name: str) -> None:
+        number = self._resources.get(name, len(self._resources) + 1)
+
+        def drop(_store: Any, representation: int) -> None:
+            if running[0] is not None and running[0].owner is not None:
+                self._drop(running[0].owner, number, representation)
+
+        instance.add_resource(name, component.ResourceType.host(number), drop)
+
+    def _outcome_reader(self) -> Callable[[int], Result]:
+        exports = self._component.type.exports(self.engine)
+        run = exports["run"].ty if "run" in exports else None
+        if not isinstance(run, component.FuncType):
+            raise LinkError("does not export the function `run: func() -> result<_, string>`")
+        if run.params or not isinstance(run.result, wt.ResultType):
+            raise LinkError("exports `run` with another type than `func() -> result<_, string>`")
+        return reader(run.result)
+
+    def read_outcome(self, address: int) -> Result:
+        return self._read_outcome(address)
+
+    def run_function(self, store: wasmtime.Store, instance: Any) -> component.Func:
+        function = component.Instance._from_raw(instance).get_func(store, "run")
+        assert function is not None, "run was found when the component was linked"
+        return function

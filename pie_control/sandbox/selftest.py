@@ -1,0 +1,77 @@
+"""Checks at start that our raw conversion of values agrees with wasmtime-py's own, on the machine at hand.
+
+A tiny component passes what it is given to the host and hands back what the host answers. It is called through
+wasmtime-py's public conversion and answered through ours, so a layout that differs shows in either direction.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import wasmtime
+from wasmtime import component
+
+from ..errors import NotFound
+from .engine import LinkError
+from .functions import ERROR_CODES, HostFunction, add_function, run_guest_of
+
+NUMBERS = [0, 1, 7, 0xFFFF_FFFF, *range(300)]
+TEXT = "Grüße, 世界"
+
+_ERROR = f"""(type $c (enum "{ERROR_CODES[0]}" "{NotFound.code}")) (export "code" (type $code (eq $c)))
+            (type $e (record (field "code" $code) (field "message" string))) (export "error" (type $error (eq $e)))"""
+_TYPE = """(param "n" u32) (param "numbers" (list u32)) (param "text" string)
+           (result (result (tuple (list u32) string) (error $error)))"""
+_ECHO = f"""
+(component
+  (import "host" (instance $host {_ERROR} (export "echo" (func {_TYPE}))))
+  (alias export $host "error" (type $error))
+  (core module $memory
+    (memory (export "memory") 1)
+    (global $next (mut i32) (i32.const 1024))
+    (func (export "realloc") (param i32 i32 i32 i32) (result i32)
+      (local $at i32)
+      (local.set $at (i32.and (i32.add (global.get $next) (i32.const 7)) (i32.const -8)))
+      (global.set $next (i32.add (local.get $at) (local.get 3)))
+      (local.get $at)))
+  (core instance $memory (instantiate $memory))
+  (core func $echo (canon lower (func $host "echo")
+    (memory (core memory $memory "memory")) (realloc (core func $memory "realloc"))))
+  (core module $main
+    (import "host" "echo" (func $echo (param i32 i32 i32 i32 i32 i32)))
+    (func (export "go") (param i32 i32 i32 i32 i32) (result i32)
+      (call $echo (local.get 0) (local.get 1) (local.get 2) (local.get 3) (local.get 4) (i32.const 512))
+      (i32.const 512)))
+  (core instance $main (instantiate $main (with "host" (instance (export "echo" (func $echo))))))
+  (func (export "go") {_TYPE} (canon lift (core func $main "go")
+    (memory (core memory $memory "memory")) (realloc (core func $memory "realloc")))))
+"""
+
+
+def self_test(engine: wasmtime.Engine) -> None:
+    """Raises LinkError if raw and public conversion of values disagree."""
+    heard: list[Any] = []
+    echo = component.Component(engine, _ECHO)
+
+    def answer(_owner: Any, number: int, numbers: list[int], text: str) -> tuple[list[int], str]:
+        heard.append((number, numbers, text))
+        if not number:
+            raise NotFound(text)
+        return numbers, text
+
+    linker = component.Linker(engine)
+    interface: Any = echo.type.imports(engine)["host"].ty
+    with linker.root() as root, root.add_instance("host") as host:
+        kept = add_function(host, "echo", HostFunction(answer), interface.exports(engine)["echo"].ty)
+    for number in (7, 0):
+        returned = run_guest_of(engine, linker, echo, "go", number, NUMBERS, TEXT)
+        if heard.pop() != (number, NUMBERS, TEXT) or not _matches(returned, number):
+            raise LinkError("raw and public conversion of WebAssembly values disagree: please report this")
+    del kept
+
+
+def _matches(returned: Any, number: int) -> bool:
+    value = getattr(returned, "payload", returned)
+    if number:
+        return bool(value == (NUMBERS, TEXT))
+    return (value.code, value.message) == (NotFound.code, TEXT)

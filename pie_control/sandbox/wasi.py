@@ -1,0 +1,189 @@
+"""The part of WASI that a sandboxed program needs, and nothing else: clocks, random numbers, output to its own log, an
+empty environment and file system, exit. Sleeping suspends the fiber. Every other WASI function traps, naming itself.
+
+wasmtime's own WASI is not used: its async form needs a Tokio reactor that the C API lacks and ends the process when a
+guest sleeps; its sync form blocks the control loop for as long as the guest likes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from .fibers import SUSPEND, Owner
+from .functions import HostFunction, trap
+from .values import OwnedResource, Result
+
+RESOURCES = {
+    "pollable": 1,
+    "input-stream": 2,
+    "output-stream": 3,
+    "error": 4,
+    "network": 5,
+    "descriptor": 6,
+    "terminal-input": 7,
+    "terminal-output": 8,
+}
+"""Host type number of each resource."""
+
+STDIN, STDOUT, STDERR = 0, 1, 2
+READY = 0
+"""The pollable that is always ready; others are numbers of `WasiState.deadlines`."""
+MAX_TIMERS = 4096
+MAX_RANDOM_BYTES = 65536
+WRITE_BUDGET = 4096
+"""Bytes that a guest writes in one call; CPython splits longer output by it."""
+ACCESS_DENIED = 1
+"""Index of `access-denied` in the error codes of wasi:sockets."""
+
+
+class WasiState:
+    """Of one inferlet: its timers."""
+
+    __slots__ = ("deadlines", "next_timer")
+
+    def __init__(self) -> None:
+        self.deadlines: dict[int, int] = {}
+        self.next_timer = 1
+
+
+class WasiOwner(Owner, Protocol):
+    """What an inferlet offers to its WASI functions."""
+
+    wasi: WasiState
+
+    def write_output(self, stream: str, data: bytes) -> None:
+        """Takes what the guest wrote to stdout or stderr."""
+
+    def sleep_until(self, deadline_ns: int, value: object) -> None:
+        """Asks to be resumed with a value at a time of the monotonic clock."""
+
+
+def _pollable(owner: WasiOwner, deadline: int) -> OwnedResource:
+    state = owner.wasi
+    if len(state.deadlines) >= MAX_TIMERS:
+        trap(f"more than {MAX_TIMERS} timers at once")
+    number = state.next_timer
+    state.next_timer += 1
+    state.deadlines[number] = deadline
+    return OwnedResource(owner.instance.context, number, RESOURCES["pollable"])
+
+
+def _subscribe_instant(owner: WasiOwner, instant: int) -> OwnedResource:
+    return _pollable(owner, instant)
+
+
+def _subscribe_duration(owner: WasiOwner, duration: int) -> OwnedResource:
+    return _pollable(owner, time.monotonic_ns() + duration)
+
+
+def _subscribe_stream(owner: WasiOwner, _stream: int) -> OwnedResource:
+    return OwnedResource(owner.instance.context, READY, RESOURCES["pollable"])
+
+
+def _block(owner: WasiOwner, pollable: int) -> Any:
+    deadline = owner.wasi.deadlines.get(pollable, 0)
+    if deadline <= time.monotonic_ns():
+        return None
+    owner.sleep_until(deadline, None)
+    return SUSPEND
+
+
+def _poll(owner: WasiOwner, pollables: Sequence[int]) -> Any:
+    """Indices of the pollables that are ready. With none ready it sleeps until the first is, and answers with it."""
+    if not pollables:
+        trap("poll of no pollables")
+    deadlines = [owner.wasi.deadlines.get(number, 0) for number in pollables]
+    now = time.monotonic_ns()
+    ready = [i for i, deadline in enumerate(deadlines) if deadline <= now]
+    if ready:
+        return ready
+    first = min(deadlines)
+    owner.sleep_until(first, [deadlines.index(first)])
+    return SUSPEND
+
+
+def drop_resource(owner: WasiOwner, resource_type: int, number: int) -> None:
+    """A guest dropped a resource."""
+    if resource_type == RESOURCES["pollable"]:
+        owner.wasi.deadlines.pop(number, None)
+
+
+def _wall_clock(_owner: WasiOwner) -> tuple[int, int]:
+    return divmod(time.time_ns(), 1_000_000_000)
+
+
+def _random_bytes(_owner: WasiOwner, count: int) -> bytes:
+    if count > MAX_RANDOM_BYTES:
+        trap(f"more than {MAX_RANDOM_BYTES} random bytes in one call")
+    return os.urandom(count)
+
+
+def _stream(number: int, kind: str) -> Any:
+    return lambda owner: OwnedResource(owner.instance.context, number, RESOURCES[kind])
+
+
+def _write(owner: WasiOwner, stream: int, data: bytes) -> Result:
+    owner.write_output("stderr" if stream == STDERR else "stdout", data)
+    return Result(True, None)
+
+
+def _exit(_owner: WasiOwner, status: Result) -> None:
+    trap("exited with code 0" if status.is_ok else "exited with code 1")
+
+
+def _denied(_owner: WasiOwner, *_arguments: Any) -> Result:
+    return Result(False, ACCESS_DENIED)
+
+
+_CLOSED = Result(False, ("closed", None))
+_DONE = Result(True, None)
+
+_PLAIN: dict[tuple[str, str], Any] = {
+    ("wasi:clocks/monotonic-clock", "now"): lambda _: time.monotonic_ns(),
+    ("wasi:clocks/monotonic-clock", "resolution"): lambda _: 1,
+    ("wasi:clocks/monotonic-clock", "subscribe-instant"): _subscribe_instant,
+    ("wasi:clocks/monotonic-clock", "subscribe-duration"): _subscribe_duration,
+    ("wasi:clocks/wall-clock", "now"): _wall_clock,
+    ("wasi:clocks/wall-clock", "resolution"): lambda _: (0, 1),
+    ("wasi:random/random", "get-random-bytes"): _random_bytes,
+    ("wasi:random/random", "get-random-u64"): lambda _: int.from_bytes(os.urandom(8), "little"),
+    ("wasi:random/insecure", "get-insecure-random-bytes"): _random_bytes,
+    ("wasi:random/insecure", "get-insecure-random-u64"): lambda _: int.from_bytes(os.urandom(8), "little"),
+    ("wasi:random/insecure-seed", "insecure-seed"): lambda _: (
+        int.from_bytes(os.urandom(8), "little"),
+        int.from_bytes(os.urandom(8), "little"),
+    ),
+    ("wasi:cli/environment", "get-environment"): lambda _: [],
+    ("wasi:cli/environment", "get-arguments"): lambda _: [],
+    ("wasi:cli/environment", "initial-cwd"): lambda _: None,
+    ("wasi:cli/exit", "exit"): _exit,
+    ("wasi:cli/stdin", "get-stdin"): _stream(STDIN, "input-stream"),
+    ("wasi:cli/stdout", "get-stdout"): _stream(STDOUT, "output-stream"),
+    ("wasi:cli/stderr", "get-stderr"): _stream(STDERR, "output-stream"),
+    ("wasi:cli/terminal-stdin", "get-terminal-stdin"): lambda _: None,
+    ("wasi:cli/terminal-stdout", "get-terminal-stdout"): lambda _: None,
+    ("wasi:cli/terminal-stderr", "get-terminal-stderr"): lambda _: None,
+    ("wasi:io/streams", "[method]input-stream.read"): lambda *_: _CLOSED,
+    ("wasi:io/streams", "[method]input-stream.blocking-read"): lambda *_: _CLOSED,
+    ("wasi:io/streams", "[method]input-stream.subscribe"): _subscribe_stream,
+    ("wasi:io/streams", "[method]output-stream.check-write"): lambda *_: Result(True, WRITE_BUDGET),
+    ("wasi:io/streams", "[method]output-stream.write"): _write,
+    ("wasi:io/streams", "[method]output-stream.blocking-write-and-flush"): _write,
+    ("wasi:io/streams", "[method]output-stream.flush"): lambda *_: _DONE,
+    ("wasi:io/streams", "[method]output-stream.blocking-flush"): lambda *_: _DONE,
+    ("wasi:io/streams", "[method]output-stream.subscribe"): _subscribe_stream,
+    ("wasi:filesystem/preopens", "get-directories"): lambda _: [],
+    ("wasi:sockets/instance-network", "instance-network"): _stream(0, "network"),
+    ("wasi:sockets/ip-name-lookup", "resolve-addresses"): _denied,
+    ("wasi:sockets/tcp-create-socket", "create-tcp-socket"): _denied,
+    ("wasi:sockets/udp-create-socket", "create-udp-socket"): _denied,
+}
+
+FUNCTIONS: dict[tuple[str, str], HostFunction] = {
+    **{name: HostFunction(call) for name, call in _PLAIN.items()},
+    ("wasi:io/poll", "[method]pollable.block"): HostFunction(_block, suspends=True),
+    ("wasi:io/poll", "poll"): HostFunction(_poll, suspends=True),
+}

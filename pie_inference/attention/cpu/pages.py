@@ -1,0 +1,195 @@
+"""Attention on CPUs by the kernels in `cpu_kernels/attention*`, straight from the pages.
+
+Planning is two short calls, so it costs little even for a batch of many short sequences: one lists where the batch's
+keys lie, one for each distinct window cuts the work into tiles. Then each layer is one call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...cpu_kernels.library import ADDRESS, FLOAT, INTEGER, SUFFIX, Kernel, Library
+from ...kv_cache.pages import KvCache
+from ...protocol import Array, Forward
+from ..interface import AttentionSpec
+from ..ragged import check
+
+TILE_ROWS = 256
+"""Rows of scores (queries times the heads that share keys) of a tile."""
+TASKS_PER_THREAD = 2  # as in attention_plan.cpp
+TILE_WORDS = 8
+DIM_UNIT = 16
+MOST_ROWS = 1 << 32  # of a layer: the kernel counts them in 32 bits
+
+
+class _Batch(ctypes.Structure):
+    """`Batch` of attention.h."""
+
+    _fields_ = [
+        *[(name, INTEGER) for name in ("num_sequences", "num_rows")],
+        *[(name, ADDRESS) for name in ("q_indptr", "q_slots", "q_positions")],
+        *[(name, ADDRESS) for name in ("kv_indptr", "kv_pages", "kv_begins", "kv_ends")],
+        *[(name, ADDRESS) for name in ("mask_indptr", "mask_bits")],
+        *[(name, ADDRESS) for name in ("slot_positions", "key_indptr", "key_rows", "key_positions")],
+    ]
+
+
+class _Cache(ctypes.Structure):
+    """`Cache` of attention.h."""
+
+    _fields_ = [(name, INTEGER) for name in ("num_heads", "num_kv_heads", "head_dim", "page_size", "number_bytes")]
+
+
+_TILE_COUNTS = ("count", "num_decodes", "threads", "partials", "window")
+
+
+class _Tiles(ctypes.Structure):
+    """`Tiles` of attention.h."""
+
+    _fields_ = [("tiles", ADDRESS), *[(name, INTEGER) for name in _TILE_COUNTS]]
+
+
+def obstacle(cache: KvCache) -> str | None:
+    """Why the kernel cannot serve a cache, as the end of a sentence; None: it can."""
+    shape = cache.shape
+    if shape.dtype not in SUFFIX:
+        return f"its kernel has no {shape.dtype}"
+    if shape.head_dim % DIM_UNIT:
+        return f"its kernel takes head dimensions that are multiples of {DIM_UNIT}, not {shape.head_dim}"
+    if cache.num_pages * 2 * shape.num_kv_heads * shape.page_size >= MOST_ROWS:
+        return f"its kernel cannot count the slots of {cache.num_pages} pages"
+    return None
+
+
+class CpuAttention:
+    """Implements `AttentionBackend` for caches to which there is no `obstacle`."""
+
+    def __init__(self, cache: KvCache, num_heads: int, specs: Sequence[AttentionSpec], library: Library) -> None:
+        shape, a = cache.shape, ADDRESS
+        self._cache = cache
+        self._shape = _Cache(num_heads, shape.num_kv_heads, shape.head_dim, shape.page_size, shape.dtype.itemsize)
+        self._layers = [_Layer(cache.layer(n).data_ptr(), spec) for n, spec in enumerate(specs)]
+        self._windows = sorted({spec.window for spec in specs if spec.window is not None})
+        self._most_queries = max(1, TILE_ROWS * shape.num_kv_heads // num_heads)
+        self._list_keys = library.kernel("list_keys", a, a)
+        self._list_tiles = library.kernel("list_tiles", a, a, INTEGER, INTEGER, a, INTEGER)
+        self._attend = library.kernel(
+            f"attend_{SUFFIX[shape.dtype]}", a, a, a, a, a, INTEGER, a, INTEGER, a, FLOAT, FLOAT
+        )
+
+    def plan(self, batch: Forward) -> CpuAttentionPlan:
+        ragged = check(batch, self._cache.shape.page_size, self._cache.num_pages)
+        highest = int(batch.q_positions.max(initial=0))
+        windows = [window for window in self._windows if window <= highest]
+        keys = self._keys(batch, int(ragged.num_keys.sum()), bool(windows))
+        whole = self._tiles(keys, 0)
+        tiles = {window: self._tiles(keys, window) for window in windows}
+        layers = [(layer, tiles.get(layer.spec.window or 0, whole)) for layer in self._layers]
+        return CpuAttentionPlan(self._shape, keys, layers, self._attend)
+
+    def _keys(self, batch: Forward, num_keys: int, with_positions: bool) -> _Keys:
+        """Lists the keys, and notes positions in the cache."""
+        indptr = np.empty(len(batch.q_indptr), np.int64)
+        rows = np.empty(num_keys, np.uint32)
+        positions = np.empty(num_keys, np.int32) if with_positions else None
+        q = (batch.q_indptr, batch.q_slots, batch.q_positions)
+        kv = (batch.kv_indptr, batch.kv_pages, batch.kv_begins, batch.kv_ends)
+        given = [_in_memory(array, np.int32) for array in (*q, *kv)]
+        mask = (_in_memory(batch.mask_indptr, np.int64), _in_memory(batch.mask_bits, np.uint8))
+        arrays = (*given, *mask, self._cache.positions, indptr, rows, positions)
+        structure = _Batch(len(batch.q_indptr) - 1, len(batch.q_slots), *map(_address, arrays))
+        self._list_keys(ctypes.byref(structure), ctypes.byref(self._shape))
+        return _Keys(structure, arrays)
+
+    def _tiles(self, keys: _Keys, window: int) -> _TileList:
+        threads = torch.get_num_threads()
+        num_sequences, num_rows = keys.structure.num_sequences, keys.structure.num_rows
+        capacity = num_sequences + num_rows // self._most_queries + TASKS_PER_THREAD * threads + 1
+        tiles = np.empty((capacity, TILE_WORDS), np.int64)
+        structure = _Tiles(tiles.ctypes.data, window=window)
+        self._list_tiles(
+            ctypes.byref(keys.structure),
+            ctypes.byref(self._shape),
+            self._most_queries,
+            threads,
+            ctypes.byref(structure),
+            capacity,
+        )
+        return _TileList(structure, tiles)
+
+
+@dataclass(frozen=True)
+class _Layer:
+    address: int
+    spec: AttentionSpec
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """The batch as the kernel reads it, with the arrays that it points to."""
+
+    structure: _Batch
+    arrays: Sequence[Array | None]
+
+
+@dataclass(frozen=True)
+class _TileList:
+    structure: _Tiles
+    tiles: NDArray[np.int64]
+
+
+class CpuAttentionPlan:
+    """Implements `AttentionPlan`."""
+
+    def __init__(
+        self,
+        shape: _Cache,
+        keys: _Keys,
+        layers: Sequence[tuple[_Layer, _TileList]],
+        attend: Kernel,
+    ) -> None:
+        self._shape = shape
+        self._keys = keys
+        self._layers = layers
+        self._attend = attend
+
+    def attend(self, layer: int, query: Tensor, key_value: Tensor) -> Tensor:
+        own, tiles = self._layers[layer]
+        query, key_value = _with_dense_heads(query), _with_dense_heads(key_value)
+        output = query.new_empty(query.shape[0], query.shape[1] * query.shape[2])
+        self._attend(
+            ctypes.byref(self._keys.structure),
+            ctypes.byref(self._shape),
+            ctypes.byref(tiles.structure),
+            own.address,
+            query.data_ptr(),
+            query.stride(0),
+            key_value.data_ptr(),
+            key_value.stride(0),
+            output.data_ptr(),
+            own.spec.scale,
+            own.spec.soft_cap or 0.0,
+        )
+        return output
+
+
+def _with_dense_heads(vectors: Tensor) -> Tensor:
+    """[T, heads, head_dim] with each row's heads in one piece; as they come unless a model does something unusual."""
+    _, head_stride, stride = vectors.stride()
+    return vectors if head_stride == vectors.shape[2] and stride == 1 else vectors.contiguous()
+
+
+def _in_memory(array: Array | None, dtype: type[np.generic]) -> Array | None:
+    """The array as a kernel can read it: itself, if it has the protocol's type."""
+    return None if array is None else np.ascontiguousarray(array, dtype)
+
+
+def _address(array: Array | None) -> int | None:
+    return None if array is None else array.ctypes.data

@@ -1,0 +1,194 @@
+"""FlashInfer's wrappers, one for each kind of work, and what planning them takes.
+
+A wrapper plans once per batch and then runs for each layer. `plan` reads host arrays, writes a schedule into a pinned
+buffer of the wrapper, and enqueues its copy to the device. Two things follow:
+
+- Arrays for it are int32 in pinned memory: from the device they would have to be read back, from pageable memory their
+  copies would wait.
+- Before it plans again, that copy must have run, or the schedule would change under it. A wave's plans are the first
+  work of its forward, and no more than two waves are in flight (`worker.WAVES_IN_FLIGHT`), so a `Kernel`, which waits
+  for its last copy before it plans, waits for next to nothing.
+
+The backend is always named: "auto" would be resolved once per wrapper, by whatever came first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...device.flashinfer_library import FlashInfer, ModuleKey, decodes_with_tensor_cores
+from ...execution.launched import Marker, mark_stream
+from ...kv_cache.pages import KvShape
+from ...protocol import Array
+from ..interface import AttentionSpec
+from ..page_tables import Int32, Masks, PageTable
+
+WORKSPACE_BYTES = 256 << 20
+"""Partial results of long sequences that are split over the GPU. All wrappers share it: they run one after another."""
+
+SCHEDULE_BYTES = 2 << 20
+"""Of a recorded kernel's own schedule. Wrappers take 8 MiB, on the device and on the host, but there are many of these,
+and a decode batch needs a few numbers for each block of the GPU."""
+
+LAYOUT = "HND"
+
+Views = tuple[Tensor, Tensor]
+"""Keys and values of one layer."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What all kernels of a backend have in common."""
+
+    cache: KvShape
+    num_heads: int
+    device: torch.device
+
+    @property
+    def group(self) -> int:
+        """Query heads for each key-value head."""
+        return self.num_heads // self.cache.num_kv_heads
+
+
+def host_array(array: Array, device: torch.device) -> Tensor:
+    """For `plan`, and for copies that do not wait."""
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    return tensor.pin_memory() if device.type == "cuda" else tensor
+
+
+class Kernel:
+    """One wrapper with one `AttentionSpec`. `plan_*` before `run`; what was planned last is what runs."""
+
+    def __init__(self, wrapper: Any, shape: Shape, spec: AttentionSpec) -> None:
+        self.wrapper = wrapper
+        self._shape = shape
+        self._options: dict[str, Any] = {
+            "sm_scale": spec.scale,
+            "window_left": -1 if spec.window is None else spec.window - 1,  # inclusive, and the query's own key counts
+            "logits_soft_cap": spec.soft_cap,
+            "q_data_type": shape.cache.dtype,
+            "kv_data_type": shape.cache.dtype,
+            "non_blocking": True,
+        }
+        self._copied: Marker | None = None
+
+    def plan_decode(self, table: PageTable, indices: Tensor | None = None) -> None:
+        """One query for each sequence. `indices` may already be on the device."""
+        arrays = self._arrays(table.indptr, table.indices if indices is None else None, table.last_page_len)
+        indptr, host_indices, last_page_len = arrays
+        seq_lens = host_array(table.num_keys, self._shape.device)
+        where = host_indices if indices is None else indices
+        self._plan(indptr, where, last_page_len, *self._sizes(table.page_size), seq_lens=seq_lens)
+
+    def plan_prefill(self, table: PageTable, *, causal: bool, masks: Masks | None = None) -> None:
+        """Any number of queries for each sequence."""
+        arrays = self._arrays(table.q_indptr, table.indptr, table.indices, table.last_page_len)
+        more: dict[str, Any] = {
+            "causal": causal,
+            "seq_lens": host_array(table.num_keys, self._shape.device),
+            "max_token_per_sequence": int(np.diff(table.q_indptr).max()),
+        }
+        if masks is not None:
+            more["packed_custom_mask"] = host_array(masks.bits, self._shape.device)
+        self._plan(*arrays, *self._sizes(table.page_size), **more)
+        if masks is not None:
+            # `plan` counts bits where the kernel counts bytes: right for the first sequence only, in both versions.
+            begins = host_array(masks.indptr, self._shape.device)
+            self.wrapper._mask_indptr_buf = begins.to(self._shape.device, non_blocking=True)
+
+    def run(self, query: Tensor, views: Views, out: Tensor) -> None:
+        """query: [rows, num_heads, head_dim], any strides but in the last dimension; `out` likewise, contiguous."""
+        self.wrapper.run(query, views, out=out)
+
+    def run_with_lse(self, query: Tensor, views: Views, out: Tensor) -> Tensor:
+        """As `run`; returns the logarithms to base 2 of the sums of weights, float32 [rows, num_heads]."""
+        _, lse = self.wrapper.run(query, views, out=out, return_lse=True)
+        return torch.as_tensor(lse)
+
+    def _arrays(self, *arrays: Int32 | None) -> list[Tensor | None]:
+        return [None if array is None else host_array(array, self._shape.device) for array in arrays]
+
+    def _sizes(self, page_size: int) -> tuple[int, int, int, int]:
+        cache = self._shape.cache
+        return self._shape.num_heads, cache.num_kv_heads, cache.head_dim, page_size
+
+    def _plan(self, *args: Any, **more: Any) -> None:
+        if self._copied is not None:
+            self._copied.synchronize()
+        self.wrapper.plan(*args, **more, **self._options)
+        self._copied = mark_stream(self._shape.device)
+
+
+@dataclass(frozen=True)
+class GraphBuffers:
+    """What a recorded decode kernel reads, int32 on the device."""
+
+    indptr: Tensor  # [size + 1]
+    indices: Tensor  # [most that a batch may have]
+    last_page_len: Tensor  # [size]
+
+
+class Kernels:
+    """Makes wrappers when they are first needed, and keeps them."""
+
+    def __init__(self, library: FlashInfer, shape: Shape, workspace_bytes: int = WORKSPACE_BYTES) -> None:
+        self.library = library
+        self.shape = shape
+        self._workspace = torch.zeros(workspace_bytes, dtype=torch.uint8, device=shape.device)  # as decode demands
+        self._kernels: dict[tuple[str, int, AttentionSpec], Kernel] = {}
+
+    def decode(self, page_size: int, spec: AttentionSpec) -> Kernel:
+        """For one query of each sequence."""
+        return self._kernel("decode", page_size, spec)
+
+    def causal(self, page_size: int, spec: AttentionSpec) -> Kernel:
+        """For several queries of each sequence."""
+        return self._kernel("causal", page_size, spec)
+
+    def masked(self, page_size: int, spec: AttentionSpec) -> Kernel:
+        """For explicit masks, of which the window is part."""
+        return self._kernel("masked", page_size, spec)
+
+    def prefix(self, page_size: int, spec: AttentionSpec) -> Kernel:
+        """For queries of many sequences that all see the whole of one."""
+        return self._kernel("prefix", page_size, spec)
+
+    def recordable_decode(self, spec: AttentionSpec, buffers: GraphBuffers) -> Kernel:
+        """A decode kernel for CUDA graphs, new each time."""
+        wrapper = self.library.decode_wrapper(
+            self._workspace,
+            LAYOUT,
+            use_cuda_graph=True,
+            use_tensor_cores=decodes_with_tensor_cores(self.shape.group),
+            paged_kv_indptr_buffer=buffers.indptr,
+            paged_kv_indices_buffer=buffers.indices,
+            paged_kv_last_page_len_buffer=buffers.last_page_len,
+            backend="fa2",
+        )
+        schedule = torch.empty(SCHEDULE_BYTES, dtype=torch.uint8, device=self.shape.device)
+        wrapper.reset_workspace_buffer(self._workspace, schedule)
+        return Kernel(wrapper, self.shape, spec)
+
+    def _kernel(self, kind: str, page_size: int, spec: AttentionSpec) -> Kernel:
+        key = (kind, page_size, spec)
+        if key not in self._kernels:
+            own = replace(spec, window=None) if kind == "masked" else spec
+            self._kernels[key] = Kernel(self._make(kind, own), self.shape, own)
+        return self._kernels[key]
+
+    def _make(self, kind: str, spec: AttentionSpec) -> Any:
+        if kind == "decode":
+            tensor_cores = decodes_with_tensor_cores(self.shape.group)
+            return self.library.decode_wrapper(self._workspace, LAYOUT, use_tensor_cores=tensor_cores, backend="fa2")
+        backend = "fa2" if kind == "masked" else self._causal_backend(spec)
+        return self.library.prefill_wrapper(self._workspace, LAYOUT, backend=backend)
+
+    def _causal_backend(self, spec: AttentionSpec) -> str:
+        cache = self.shape.cache
+        key = ModuleKey(cache.dtype, cache.head_dim, spec.window is not None, spec.soft_cap is not None)
+        return self.library.causal_backend(key)

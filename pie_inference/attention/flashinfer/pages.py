@@ -1,0 +1,285 @@
+"""Attention with FlashInfer, for NVIDIA GPUs.
+
+A batch's sequences are sorted by what they need, for each has its own kernels: one query or several, the causal rule or
+a mask, page lists or slot lists (`page_tables`). Decode sequences that begin with the same pages attend to these
+together where that pays (cascade). Layers with the same `AttentionSpec` share all of it.
+
+A window is by position, FlashInfer's by rank. Where keys lie at consecutive positions these are the same; elsewhere the
+window becomes part of a mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...device.flashinfer_library import FlashInfer
+from ...device.tensors import upload
+from ...kv_cache.pages import KvCache
+from ...protocol import Forward
+from .. import page_tables
+from ..interface import AttentionSpec
+from ..page_tables import Masks, PageTable
+from ..ragged import Booleans, Integers
+from .cascade import WORTHWHILE_BYTES, Cascade, find_cascade
+from .graph import FlashInferGraphPlan
+from .kernels import WORKSPACE_BYTES, Kernels, Shape, Views
+from .memory import PagedMemory
+
+GRAPH_BYTES = 4 * WORTHWHILE_BYTES
+"""What a cascade must save in one layer to run in place of a graph, kernel by kernel. As rough a rule as that one."""
+
+GRAPH_PAGES = 2
+"""How many pages a recorded batch may list for each page of the cache: sequences may share them."""
+
+
+class Job(Protocol):
+    """Some rows of a batch, planned; a `Kernel` or a `Cascade`."""
+
+    def run(self, query: Tensor, views: Views, out: Tensor) -> None:
+        """As `Kernel.run`."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One job of a layer."""
+
+    job: Job
+    rows: slice | Tensor  # of the batch
+    by_slots: bool  # whether it sees the cache slot by slot
+
+    def run(self, query: Tensor, views: Views, out: Tensor) -> None:
+        """query, out: of all rows."""
+        if isinstance(self.rows, slice):
+            self.job.run(query[self.rows], views, out[self.rows])
+            return
+        own = torch.empty(len(self.rows), *out.shape[1:], dtype=out.dtype, device=out.device)
+        self.job.run(query.index_select(0, self.rows), views, own)
+        out.index_copy_(0, self.rows, own)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """All rows of a batch, for layers of one spec."""
+
+    steps: tuple[Step, ...]
+    blind: Tensor | None  # rows that see nothing: kernels leave the mean of all values there, or worse
+
+
+class FlashInferAttention:
+    """Implements `AttentionBackend` and `GraphBackend`."""
+
+    def __init__(
+        self,
+        cache: KvCache,
+        num_heads: int,
+        specs: Sequence[AttentionSpec],
+        library: FlashInfer,
+        workspace_bytes: int = WORKSPACE_BYTES,
+    ) -> None:
+        self._cache = cache
+        self._specs = tuple(specs)
+        self._kernels = Kernels(library, Shape(cache.shape, num_heads, cache.device), workspace_bytes)
+        self._memory = PagedMemory(cache, library)
+        self._graph_capacity = GRAPH_PAGES * cache.num_pages
+
+    def plan(self, batch: Forward) -> FlashInferPlan:
+        cache = self._cache
+        planner = _Planner(self._kernels, self._memory, batch)
+        cache.positions[batch.q_slots] = batch.q_positions
+        highest = int(batch.q_positions.max(initial=0))
+        effective = [_without_idle_window(spec, highest) for spec in self._specs]
+        planned = {spec: planner.steps(spec) for spec in dict.fromkeys(effective)}
+        return FlashInferPlan(self._memory, self._memory.places(batch.q_slots), [planned[spec] for spec in effective])
+
+    def compile(self) -> None:
+        """Compiles what it may need and has not been compiled yet, which takes up to a minute for each kind of kernel.
+        Raises RuntimeError. The cache must not be in use."""
+        highest = max([spec.window or 0 for spec in self._specs], default=0)
+        self.plan(_sample_of_everything(highest))
+        self._cache.positions[:] = 0
+
+    def can_replay(self, batch: Forward) -> bool:
+        """Decode by page lists, with windows by rank, and not where a cascade would save more than a graph does."""
+        planner = _Planner(self._kernels, self._memory, batch)
+        if not planner.decodes_by_pages or len(batch.kv_pages) > self._graph_capacity:
+            return False
+        if all(spec.window is None for spec in self._specs):
+            return not planner.saves_by_cascade(GRAPH_BYTES)
+        with _noted(self._cache, batch):
+            return planner.windows_are_by_rank()
+
+    def graph_plan(self, size: int) -> FlashInferGraphPlan:
+        return FlashInferGraphPlan(size, self._graph_capacity, self._kernels, self._memory, self._specs)
+
+
+class FlashInferPlan:
+    """Implements `AttentionPlan`."""
+
+    def __init__(self, memory: PagedMemory, places: Tensor, layers: Sequence[Steps]) -> None:
+        self._memory = memory
+        self._places = places
+        self._layers = layers
+
+    def attend(self, layer: int, query: Tensor, key_value: Tensor) -> Tensor:
+        planned = self._layers[layer]
+        self._memory.write(layer, key_value, self._places)
+        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        for step in planned.steps:
+            step.run(query, self._memory.views(layer, by_slots=step.by_slots), out)
+        if planned.blind is not None:
+            out.index_fill_(0, planned.blind, 0)
+        return out.view(len(out), -1)
+
+
+def _sample_of_everything(position: int) -> Forward:
+    """Decode, prefill and a mask, all in the first slots of the first page."""
+    numbers = np.arange(5, dtype=np.int32)
+    return Forward(
+        q_indptr=np.array([0, 1, 3, 4], np.int32),
+        q_embeds=numbers[:4],
+        q_positions=np.array([0, 0, 1, 0], np.int32) + np.int32(position),
+        q_slots=np.array([0, 0, 1, 0], np.int32),
+        kv_indptr=numbers[:4],
+        kv_pages=np.zeros(3, np.int32),
+        kv_begins=np.zeros(3, np.int32),
+        kv_ends=np.array([1, 2, 1], np.int32),
+        dense=np.ones(3, np.bool_),
+        out_rows=numbers[:0],
+        out_embeds=numbers[:0],
+        mask_indptr=np.array([0, 0, 0, 1], np.int64),
+        mask_bits=np.ones(1, np.uint8),
+    )
+
+
+def _without_idle_window(spec: AttentionSpec, highest: int) -> AttentionSpec:
+    """A window that hides nothing at positions up to `highest` is none, and needs no kernels of its own."""
+    return replace(spec, window=None) if spec.window is not None and spec.window > highest else spec
+
+
+class _Planner:
+    """Sorts the sequences of one batch, and plans their kernels for one spec after another. Raises BatchError."""
+
+    def __init__(self, kernels: Kernels, memory: PagedMemory, batch: Forward) -> None:
+        self._kernels = kernels
+        self._cache = memory.cache
+        self._batch = batch
+        self._ragged = memory.check(batch)
+        self._listed = _fill_pages(batch)
+        self._masked = _have_masks(batch)
+        self._follow: Booleans | None = None
+
+    @property
+    def decodes_by_pages(self) -> bool:
+        """Whether each sequence has one query, and a page list."""
+        return bool((self._ragged.num_rows == 1).all() and self._listed.all()) and not self._masked.any()
+
+    def windows_are_by_rank(self) -> bool:
+        """Whether that holds for all sequences."""
+        return bool(self._positions_follow().all())
+
+    def saves_by_cascade(self, worthwhile: int) -> bool:
+        """Whether a decode batch would save so many bytes in one layer, of all that it reads."""
+        shape = self._cache.shape
+        if len(self._batch.kv_pages) * shape.page_bytes // shape.num_layers < worthwhile:
+            return False
+        table = self._table(np.arange(len(self._listed)), by_slots=False)
+        return find_cascade(table, shape, worthwhile) is not None
+
+    def steps(self, spec: AttentionSpec) -> Steps:
+        """Plans all rows."""
+        steps, blind = list[Step](), list[Integers]()
+        for sequences, by_slots, kind in self._sorted(spec):
+            table = self._table(sequences, by_slots=by_slots)
+            if kind == "masked":
+                masks = self._masks(table, spec)
+                blind.append(masks.blind)
+                job, rows = self._plan_masked(table, masks, spec), table.rows
+            else:
+                job, rows = self._plan_decode(table, spec) if kind == "decode" else self._plan_causal(table, spec)
+            steps.append(Step(job, self._rows(rows), by_slots))
+        return Steps(tuple(steps), self._to_device(np.concatenate(blind)) if any(map(len, blind)) else None)
+
+    def _sorted(self, spec: AttentionSpec) -> Iterator[tuple[Integers, bool, str]]:
+        """Sequences that share a kernel, whether they need slot lists, and which kernel."""
+        num_rows = self._ragged.num_rows
+        masked = self._masked if spec.window is None else self._masked | ~self._positions_follow()
+        kinds = {"decode": ~masked & (num_rows == 1), "causal": ~masked & (num_rows > 1), "masked": masked}
+        for kind, chosen in kinds.items():
+            for by_slots, listed in ((False, self._listed), (True, ~self._listed)):
+                sequences = np.flatnonzero(chosen & listed & (num_rows > 0))
+                if len(sequences):
+                    yield sequences, by_slots, kind
+
+    def _positions_follow(self) -> Booleans:
+        if self._follow is None:
+            positions, page_size = self._cache.positions, self._cache.shape.page_size
+            self._follow = page_tables.positions_follow_ranks(self._batch, self._ragged, positions, page_size)
+        return self._follow
+
+    def _table(self, sequences: Integers, *, by_slots: bool) -> PageTable:
+        if by_slots:
+            return page_tables.slot_table(self._batch, self._ragged, sequences, self._cache.shape)
+        return page_tables.page_table(self._batch, self._ragged, sequences, self._cache.shape.page_size)
+
+    def _plan_causal(self, table: PageTable, spec: AttentionSpec) -> tuple[Job, Integers]:
+        kernel = self._kernels.causal(table.page_size, spec)
+        kernel.plan_prefill(table, causal=True)
+        return kernel, table.rows
+
+    def _plan_decode(self, table: PageTable, spec: AttentionSpec) -> tuple[Job, Integers]:
+        tables = find_cascade(table, self._cache.shape, WORTHWHILE_BYTES) if spec.window is None else None
+        if tables is not None:
+            return Cascade(self._kernels, spec, tables), tables.rest.rows
+        kernel = self._kernels.decode(table.page_size, spec)
+        kernel.plan_decode(table)
+        return kernel, table.rows
+
+    def _plan_masked(self, table: PageTable, masks: Masks, spec: AttentionSpec) -> Job:
+        kernel = self._kernels.masked(table.page_size, spec)
+        kernel.plan_prefill(table, causal=False, masks=masks)
+        return kernel
+
+    def _masks(self, table: PageTable, spec: AttentionSpec) -> Masks:
+        if spec.window is None:
+            return page_tables.explicit_masks(self._batch, table, self._ragged)
+        positions, page_size = self._cache.positions, self._cache.shape.page_size
+        return page_tables.windowed_masks(self._batch, table, self._ragged, positions, spec.window, page_size)
+
+    def _rows(self, rows: Integers) -> slice | Tensor:
+        if (np.diff(rows) == 1).all():
+            return slice(int(rows[0]), int(rows[-1]) + 1)
+        return self._to_device(rows)
+
+    def _to_device(self, numbers: Integers) -> Tensor:
+        return upload(torch.from_numpy(numbers), self._cache.device)
+
+
+def _fill_pages(batch: Forward) -> Booleans:
+    """Sequences that page lists describe: dense, and with a last page that is not empty."""
+    last = np.maximum(batch.kv_indptr[1:], 1) - 1
+    ends = batch.kv_ends[last] if len(batch.kv_ends) else np.zeros(len(last), np.int32)
+    filled: Booleans = batch.dense & (ends > 0)
+    return filled
+
+
+def _have_masks(batch: Forward) -> Booleans:
+    if batch.mask_indptr is None:
+        return np.zeros(len(batch.dense), np.bool_)
+    have: Booleans = np.diff(batch.mask_indptr) > 0
+    return have
+
+
+@contextmanager
+def _noted(cache: KvCache, batch: Forward) -> Iterator[None]:
+    """With the positions of the batch in the cache, for the time being."""
+    before = cache.positions[batch.q_slots]
+    cache.positions[batch.q_slots] = batch.q_positions
+    yield
+    cache.positions[batch.q_slots] = before

@@ -1,0 +1,138 @@
+"""Attention with plain torch operations: the reference for other backends, and what runs where none of them can.
+
+Scores are two batched products over pages gathered head by head (`kv_cache.pool`). On CPUs this measured 1.3 to 2.5
+times as fast as `scaled_dot_product_attention` over the same pages, and its `enable_gqa` is ten times slower yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...kv_cache.pages import KvCache, Slots
+from ...protocol import Forward
+from .. import layout
+from ..interface import AttentionSpec
+from ..ragged import Booleans, Integers, Ragged, check
+
+
+@dataclass(frozen=True)
+class _Tile:
+    rows: slice | Tensor
+    num_queries: int
+    keys: slice  # of the segment's
+    bias: Tensor | None  # [S, 1, Q, L], 0 or minus infinity; None: all is visible
+    blind: Tensor | None  # bool [S * Q, 1, 1], queries that see nothing
+
+
+@dataclass(frozen=True)
+class _Segment:
+    pieces: Tensor
+    num_sequences: int
+    num_keys: int
+    tiles: tuple[_Tile, ...]
+
+
+Segments = tuple[_Segment, ...]
+
+
+class TorchAttention:
+    """Implements `AttentionBackend` on any torch device."""
+
+    def __init__(self, cache: KvCache, num_heads: int, specs: Sequence[AttentionSpec]) -> None:
+        self._cache = cache
+        self._num_heads = num_heads
+        self._specs = tuple(specs)
+
+    def plan(self, batch: Forward) -> TorchAttentionPlan:
+        cache = self._cache
+        ragged = check(batch, cache.shape.page_size, cache.num_pages)
+        slots = cache.place(batch.q_slots, batch.q_positions)
+        highest = int(batch.q_positions.max(initial=0))
+        windows = [spec.window if spec.window and spec.window <= highest else None for spec in self._specs]
+        cuts = {window: self._cut(batch, ragged, window) for window in dict.fromkeys(windows)}
+        layers = [_Layer(spec, cuts[window]) for spec, window in zip(self._specs, windows, strict=True)]
+        return TorchAttentionPlan(cache, self._num_heads, slots, layers)
+
+    def _cut(self, batch: Forward, ragged: Ragged, size: int | None) -> Segments:
+        page_size = self._cache.shape.page_size
+        window = None if size is None else layout.Window(size, self._cache.positions.reshape(-1, page_size))
+        return tuple(self._load(segment) for segment in layout.cut(batch, ragged, page_size, window))
+
+    def _load(self, segment: layout.Segment) -> _Segment:
+        pieces = self._cache.piece_index(segment.pages)
+        sequences, pages = segment.pages.shape
+        tiles = tuple(self._load_tile(tile) for tile in segment.tiles)
+        return _Segment(pieces, sequences, pages * self._cache.shape.page_size, tiles)
+
+    def _load_tile(self, tile: layout.Tile) -> _Tile:
+        _, queries, keys = tile.visible.shape
+        seeing = tile.visible.any(-1, keepdims=True) if tile.may_be_blind else None
+        hidden = ~tile.visible if seeing is None else ~tile.visible & seeing
+        first = tile.first_page * self._cache.shape.page_size
+        blind = None if seeing is None or seeing.all() else self._to_device(~seeing.reshape(-1, 1, 1))
+        return _Tile(self._rows(tile.rows), queries, slice(first, first + keys), self._bias(hidden), blind)
+
+    def _rows(self, rows: Integers) -> slice | Tensor:
+        if (np.diff(rows) == 1).all():
+            return slice(int(rows[0]), int(rows[-1]) + 1)
+        return self._to_device(rows)
+
+    def _bias(self, hidden: Booleans) -> Tensor | None:
+        if not hidden.any():
+            return None
+        mask = self._to_device(hidden).unsqueeze(1)
+        return torch.zeros(mask.shape, dtype=self._cache.shape.dtype, device=mask.device).masked_fill_(mask, -torch.inf)
+
+    def _to_device(self, array: Integers | Booleans) -> Tensor:
+        return torch.from_numpy(array).to(self._cache.device)
+
+
+@dataclass(frozen=True)
+class _Layer:
+    spec: AttentionSpec
+    segments: Segments  # layers with one window share them
+
+
+class TorchAttentionPlan:
+    """Implements `AttentionPlan`."""
+
+    def __init__(self, cache: KvCache, num_heads: int, slots: Slots, layers: Sequence[_Layer]) -> None:
+        self._cache = cache
+        self._num_heads = num_heads
+        self._slots = slots
+        self._layers = layers
+
+    def attend(self, layer: int, query: Tensor, key_value: Tensor) -> Tensor:
+        self._cache.write(layer, self._slots, key_value)
+        spec = self._layers[layer].spec
+        query.mul_(spec.scale)
+        output = torch.empty_like(query, memory_format=torch.contiguous_format)
+        for segment in self._layers[layer].segments:
+            shape = (2, segment.num_sequences * self._cache.shape.num_kv_heads, segment.num_keys, -1)
+            keys, values = self._cache.gather(layer, segment.pieces).view(shape)
+            for tile in segment.tiles:
+                output[tile.rows] = self._attend_tile(tile, spec, query, keys[:, tile.keys], values[:, tile.keys])
+        return output.view(len(output), -1)
+
+    def _attend_tile(self, tile: _Tile, spec: AttentionSpec, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Attention of S * Q queries; keys and values [S * kv_heads, keys, head_dim]."""
+        groups, queries, dim = len(keys), tile.num_queries, keys.shape[-1]
+        heads = self._cache.shape.num_kv_heads
+        # [S, Q, kv_heads, G, D] to [S * kv_heads, G * Q, D]: the heads that share keys become rows of one product.
+        shape = (groups // heads, queries, heads, self._num_heads // heads, dim)
+        rows = query[tile.rows].view(shape).permute(0, 2, 3, 1, 4).reshape(groups, -1, dim)
+        scores = torch.bmm(rows, keys.transpose(1, 2))
+        if spec.soft_cap is not None:
+            scores = scores.float().div_(spec.soft_cap).tanh_().mul_(spec.soft_cap).to(values.dtype)
+        if tile.bias is not None:
+            scores.view(shape[0], self._num_heads, queries, -1).add_(tile.bias)
+        mixed = torch.bmm(scores.softmax(-1), values)
+        result = (
+            mixed.view(shape[0], heads, shape[3], queries, dim).permute(0, 3, 1, 2, 4).reshape(-1, self._num_heads, dim)
+        )
+        return result if tile.blind is None else result.masked_fill_(tile.blind, 0.0)

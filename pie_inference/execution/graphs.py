@@ -1,0 +1,156 @@
+"""CUDA graphs for decode batches.
+
+A decode step of a large model is hundreds of small kernels, and launching them one by one takes longer than running
+them. A graph launches all with one call, but replays exactly what was recorded: the same kernels on the same memory. So
+each size of `SIZES` has its own graph over buffers that stay where they are; a batch is filled up to the next size with
+rows that write to a scratch slot, loaded into the buffers, and replayed.
+
+Graphs are recorded when they are needed: the first batch of a size runs directly, which also compiles and warms up what
+its kernels need, the second is recorded. Recording at start would delay it by seconds for sizes that may never occur,
+and recording later costs one batch about as much as running it directly.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..attention.interface import AttentionBackend, GraphBackend, GraphPlan
+from ..device.tensors import index_tensor, upload_together
+from ..models.interface import Model
+from ..protocol import Forward
+from .direct import DirectExecutor, Executor
+
+SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
+"""Numbers of sequences. Filling up wastes little: a decode step takes as long for 17 rows as for 24."""
+
+Work = Callable[[], None]
+
+
+class Recorder(Protocol):
+    """Makes graphs."""
+
+    def record(self, work: Work) -> Work:
+        """What runs, when called, the kernels that `work` launches. Recording does not run them."""
+
+
+class CudaRecorder:
+    """Implements `Recorder`. All graphs share memory for what they compute in between: they never run side by side."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def record(self, work: Work) -> Work:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            work()
+        return graph.replay
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """One graph with its buffers, for batches of at most `plan.size` sequences."""
+
+    plan: GraphPlan
+    inputs: Tensor  # int64 [2, size], embeds and positions
+    outputs: Tensor  # [size, hidden_size]
+    replay: Work
+
+
+class GraphExecutor:
+    """Implements `Executor`: decode batches by graphs, others by `direct`."""
+
+    def __init__(
+        self, direct: Executor, model: Model, attention: GraphBackend, embeds: Tensor, recorder: Recorder
+    ) -> None:
+        self._direct = direct
+        self._model = model
+        self._attention = attention
+        self._embeds = embeds
+        self._recorder = recorder
+        self._seen: set[int] = set()
+        self._recordings: dict[int, _Recording] = {}
+        self._broken = not model.capturable
+
+    def forward(self, batch: Forward) -> None:
+        recording = self._recording(batch)
+        if recording is None:
+            self._direct.forward(batch)
+        else:
+            self._replay(recording, batch)
+
+    def _recording(self, batch: Forward) -> _Recording | None:
+        """The graph for a batch, if there is or can be one."""
+        size = _next_size(len(batch.q_slots))
+        if self._broken or size is None or not self._attention.can_replay(batch):
+            return None
+        if size not in self._seen:
+            self._seen.add(size)
+            return None
+        if size not in self._recordings:
+            self._try_record(size, batch)
+        return self._recordings.get(size)
+
+    def _try_record(self, size: int, batch: Forward) -> None:
+        """After a failure everything runs directly: what cannot be recorded once cannot be later."""
+        try:
+            self._recordings[size] = self._record(size, batch)
+        except RuntimeError as error:
+            self._broken = True
+            print(f"decode runs without CUDA graphs: recording one failed: {error}", file=sys.stderr)
+
+    def _record(self, size: int, batch: Forward) -> _Recording:
+        device = self._embeds.device
+        plan = self._attention.graph_plan(size)
+        inputs = torch.zeros(2, size, dtype=torch.int64, device=device)
+        outputs = torch.zeros(size, self._embeds.shape[1], dtype=self._embeds.dtype, device=device)
+        every = torch.arange(size, device=device)
+
+        def work() -> None:
+            embeds, positions = inputs
+            outputs.copy_(self._model.forward(self._embeds.index_select(0, embeds), positions, plan, every))
+
+        plan.update(batch)
+        return _Recording(plan, inputs, outputs, self._recorder.record(work))
+
+    def _replay(self, recording: _Recording, batch: Forward) -> None:
+        indices = [
+            _filled_up(batch, recording.plan.size, len(self._embeds)),
+            index_tensor(batch.out_embeds, len(self._embeds), "embed"),
+            index_tensor(batch.out_rows, len(batch.q_embeds), "row"),
+        ]
+        recording.plan.update(batch)
+        inputs, outputs, keep = upload_together(indices, self._embeds.device)
+        recording.inputs.copy_(inputs)
+        recording.replay()
+        self._embeds.index_copy_(0, outputs, recording.outputs.index_select(0, keep))
+
+
+def make_executor(choice: str, model: Model, attention: AttentionBackend, embeds: Tensor) -> Executor:
+    """With graphs on a GPU whose attention backend can be recorded; `choice`, of `config.CUDA_GRAPHS`, may forbid."""
+    direct = DirectExecutor(model, attention, embeds)
+    if choice == "off" or embeds.device.type != "cuda" or not isinstance(attention, GraphBackend):
+        return direct
+    return GraphExecutor(direct, model, attention, embeds, CudaRecorder())
+
+
+def _next_size(rows: int) -> int | None:
+    place = bisect_left(SIZES, rows)
+    return SIZES[place] if rows and place < len(SIZES) else None
+
+
+def _filled_up(batch: Forward, size: int, num_embeds: int) -> Tensor:
+    """Embeds and positions int64 [2, size]; rows that are missing read the last embed at position 0."""
+    filled = torch.zeros(2, size, dtype=torch.int64)
+    rows = index_tensor(batch.q_embeds, num_embeds, "embed")
+    filled[0, : len(rows)] = rows
+    filled[0, len(rows) :] = rows[-1]
+    filled[1, : len(rows)] = torch.from_numpy(batch.q_positions.astype(np.int64))
+    return filled

@@ -1,0 +1,213 @@
+"""From logits to tokens: pure functions of float32 logits and parameters, vectorized over rows.
+
+A row's token depends on its own logits and parameters only, never on what else is in the batch. The order is:
+penalties, allowed tokens, temperature; then the candidates that pass top-k, top-p (of the mass that top-k left) and
+min-p; then the inverse of their cumulative distribution at `uniform`. Equal logits are in the order of token ids.
+
+Sorting a whole vocabulary costs more than all the rest together (16 ms for 4 rows of 128k), so no more candidates are
+sorted than top-k says, or the first `NUCLEUS` where top-p or min-p are the only bounds, and `GROWTH` times as many
+where these do not reach the bound, again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..device.tensors import upload
+from ..errors import BatchError
+
+NUCLEUS = 128
+GROWTH = 16
+SMALLEST_WIDTH = 64
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How N rows choose among tokens, float64 or int64 [N] each, on the host: it says what must be computed, so that
+    nothing need be asked of a device that computes behind the host's back."""
+
+    temperature: Floats  # 0 is greedy
+    top_k: Integers  # 0: all
+    top_p: Floats  # 1: all
+    min_p: Floats  # 0: all
+    uniform: Floats  # in [0, 1)
+
+    def __getitem__(self, rows: Integers) -> Choice:
+        return Choice(self.temperature[rows], self.top_k[rows], self.top_p[rows], self.min_p[rows], self.uniform[rows])
+
+
+@dataclass(frozen=True)
+class _Parameters:
+    """A `Choice` on the device of the logits."""
+
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    uniform: Tensor
+
+    def __getitem__(self, rows: Tensor) -> _Parameters:
+        return _Parameters(
+            self.temperature[rows], self.top_k[rows], self.top_p[rows], self.min_p[rows], self.uniform[rows]
+        )
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The most probable tokens of N rows, in order."""
+
+    tokens: Tensor  # int64 [N, W]
+    cumulative: Tensor  # float64 [N, W], of weights exp((logit - highest) / temperature)
+    total: Tensor  # float64 [N, 1], weight of the whole vocabulary
+
+    @property
+    def weights(self) -> Tensor:
+        """float64 [N, W]"""
+        return self.cumulative.diff(dim=-1, prepend=torch.zeros_like(self.total))
+
+
+def penalize_(
+    logits: Tensor, rows: Integers, tokens: Integers, repetition: Tensor, frequency: Tensor, presence: Tensor
+) -> None:
+    """Lowers the logits of recent tokens in place: token `tokens[i]` occurred in row `rows[i]`.
+
+    repetition divides positive logits and multiplies negative ones (Keskar et al. 2019), frequency is subtracted for
+    each occurrence, presence once; float32 [N] each.
+    """
+    places, counts = np.unique(rows * logits.shape[1] + tokens, return_counts=True)
+    where = upload(torch.from_numpy(places), logits.device)
+    row, flat = where // logits.shape[1], logits.view(-1)
+    seen = flat[where]
+    seen = torch.where(seen > 0, seen / repetition[row], seen * repetition[row])
+    flat[where] = seen - upload(torch.from_numpy(counts), logits.device) * frequency[row] - presence[row]
+
+
+def forbid_(logits: Tensor, rows: Tensor, allowed: NDArray[np.uint8]) -> None:
+    """Sets logits of `rows` to minus infinity where the bit of `allowed` [len(rows), ceil(vocab / 8)] is not set.
+
+    Raises BatchError where a row would have no token left.
+    """
+    bits = np.unpackbits(allowed, axis=1, count=logits.shape[1], bitorder="little")
+    barren = np.flatnonzero(~bits.any(1))
+    if len(barren):
+        raise BatchError(f"row {int(rows[barren[0]])}: the mask allows no token of the vocabulary")
+    forbidden = upload(torch.from_numpy(bits == 0), logits.device)
+    logits[rows] = logits[rows].masked_fill_(forbidden, -torch.inf)
+
+
+def most_probable(logits: Tensor) -> Tensor:
+    """The token with the highest logit of each row, int64 [N]. On a CPU by numpy: 16 rows of 128k take 0.1 ms, torch's
+    argmax 2.7 ms."""
+    return torch.from_numpy(logits.numpy().argmax(-1)) if logits.device.type == "cpu" else logits.argmax(-1)
+
+
+def choose(logits: Tensor, choice: Choice) -> Tensor:
+    """One token for each row, int64 [N]. On a GPU nothing waits for the device."""
+    tokens = most_probable(logits)
+    for rows, width in _by_width(choice, logits.shape[1], can_look=logits.device.type == "cpu"):
+        index = upload(torch.from_numpy(rows), logits.device)
+        tokens[index] = _draw(logits[index], _to_device(choice[rows], logits.device), width)
+    return tokens
+
+
+def _by_width(choice: Choice, vocab_size: int, can_look: bool) -> Iterator[tuple[Integers, int]]:
+    """Rows that sample, by how many candidates must be ranked for them; 0: none, every token is a candidate.
+
+    Where only top-p or min-p are bounds, the logits say how many. If the host cannot look at them without waiting for
+    a device, all are ranked: sorting is what GPUs are good at.
+    """
+    top_k = choice.top_k
+    power = np.exp2(np.ceil(np.log2(np.maximum(top_k, SMALLEST_WIDTH)))).astype(np.int64)
+    bounded = (choice.top_p < 1) | (choice.min_p > 0)
+    unknown = NUCLEUS if can_look else vocab_size
+    width = np.where((top_k > 0) & (top_k < vocab_size), power, np.where(bounded, unknown, 0))
+    width = np.where(choice.temperature > 0, np.minimum(width, vocab_size), -1)
+    for value in np.unique(width[width >= 0]):
+        yield np.flatnonzero(width == value), int(value)
+
+
+def _to_device(choice: Choice, device: torch.device) -> _Parameters:
+    floats = np.stack([choice.temperature, choice.top_p, choice.min_p, choice.uniform])
+    temperature, top_p, min_p, uniform = upload(torch.from_numpy(floats), device)
+    return _Parameters(temperature, upload(torch.from_numpy(choice.top_k), device), top_p, min_p, uniform)
+
+
+def _draw(logits: Tensor, choice: _Parameters, width: int) -> Tensor:
+    if width == 0:
+        return _invert(_weights(logits, logits.amax(-1, keepdim=True), choice).cumsum(-1), choice.uniform)
+    ranking = _rank(logits, choice, width)
+    kept = _count_kept(ranking, choice)
+    tokens = _pick(ranking, kept, choice.uniform)
+    if width == logits.shape[1] or logits.device.type != "cpu":  # `_by_width` has seen to it that these are enough
+        return tokens
+    unbounded = (kept == width) & (choice.top_k == 0)
+    if unbounded.any():
+        rows = unbounded.nonzero().squeeze(1)
+        tokens[rows] = _draw(logits[rows], choice[rows], min(width * GROWTH, logits.shape[1]))
+    return tokens
+
+
+def _rank(logits: Tensor, choice: _Parameters, width: int) -> Ranking:
+    values, tokens = top(logits, width)
+    weights = _weights(values, values[:, :1], choice)
+    rest = _weights(logits, values[:, :1], choice) if width < logits.shape[1] else weights
+    return Ranking(tokens, weights.cumsum(-1), rest.sum(-1, keepdim=True))
+
+
+def _weights(logits: Tensor, highest: Tensor, choice: _Parameters) -> Tensor:
+    return ((logits - highest).double() / choice.temperature[:, None]).exp_()
+
+
+def _count_kept(ranking: Ranking, choice: _Parameters) -> Tensor:
+    """How many of the ranked tokens are candidates, int64 [N], at least 1."""
+    cumulative, weights = ranking.cumulative, ranking.weights
+    width = cumulative.shape[1]
+    top_k = torch.where(choice.top_k > 0, choice.top_k.clamp(max=width), width)
+    limit = torch.where(choice.top_k > 0, cumulative.gather(1, top_k[:, None] - 1).squeeze(1), ranking.total.squeeze(1))
+    nucleus = ((cumulative - weights) < (choice.top_p * limit)[:, None]) | (choice.top_p >= 1)[:, None]
+    likely = weights >= (choice.min_p[:, None] * weights[:, :1])
+    return torch.minimum((nucleus & likely).sum(-1), top_k).clamp(min=1)
+
+
+def _pick(ranking: Ranking, kept: Tensor, uniform: Tensor) -> Tensor:
+    last = kept[:, None] - 1
+    target = uniform[:, None] * ranking.cumulative.gather(1, last)
+    place = torch.minimum(torch.searchsorted(ranking.cumulative, target, right=True), last)
+    return ranking.tokens.gather(1, place).squeeze(1)
+
+
+def _invert(cumulative: Tensor, uniform: Tensor) -> Tensor:
+    """The first place in each row whose cumulative weight exceeds the share `uniform` of all."""
+    target = uniform[:, None] * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, target, right=True).squeeze(1).clamp(max=cumulative.shape[1] - 1)
+
+
+def top(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Values and token ids [N, width] of the highest logits in order; equal ones in the order of their ids.
+
+    Each logit becomes an integer of which the high half orders like the float and the low half is the id, so there are
+    no ties whose order `topk` could choose by what else is in the batch.
+    """
+    bits = logits.contiguous().view(torch.int32)
+    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    last = logits.shape[1] - 1
+    keys = ordered.long().bitwise_left_shift_(32).add_(torch.arange(last, -1, -1, device=logits.device))
+    tokens = last - (keys.topk(width).values & 0xFFFFFFFF)
+    return logits.gather(1, tokens), tokens
+
+
+def distributions(logits: Tensor, temperature: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Token ids int64 and probabilities float64 [N, width], most probable first, at `temperature` float64 [N]."""
+    values, tokens = top(logits, width)
+    scale = temperature[:, None]
+    total = ((logits - values[:, :1]).double() / scale).exp_().sum(-1, keepdim=True)
+    return tokens, ((values - values[:, :1]).double() / scale).exp_() / total

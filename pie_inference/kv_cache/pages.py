@@ -1,0 +1,166 @@
+"""The paged key-value cache: all layers' pages, addressed by slot numbers (page * page_size + offset)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..device.host_memory import lazy_zero_bytes
+from ..device.tensors import index_tensor, tensor, upload
+from ..errors import BatchError
+from ..protocol import Array
+from .page_copies import split_copies
+
+
+def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros; on a CPU, memory is taken only when it is first written (torch.zeros writes it at once), in huge pages."""
+    if device.type != "cpu" or 0 in shape:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(lazy_zero_bytes(math.prod(shape) * dtype.itemsize)).view(dtype).view(shape)
+
+
+@dataclass(frozen=True)
+class KvShape:
+    """What a cache holds."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    page_size: int
+    dtype: torch.dtype
+
+    @property
+    def page_bytes(self) -> int:
+        """Memory of one page, all layers."""
+        return self.num_layers * 2 * self.num_kv_heads * self.page_size * self.head_dim * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Slot numbers, on the host, and as page numbers and offsets, both int64 [M] on the cache's device."""
+
+    numbers: Array  # int32 [M]
+    pages: Tensor
+    offsets: Tensor
+
+
+class KvCache:
+    """Pages of keys and values.
+
+    A layer is a tensor [num_pages, 2 * num_kv_heads, page_size, head_dim], keys before values, so one head's part of a
+    page is contiguous: gathering it reads long pieces and gives just what a batched matrix product wants. It starts as
+    zeros, for attention multiplies slots that it must not see by zero, and what was never written may be NaN.
+
+    `positions`, int32 [num_pages * page_size] on the host, has the position with which each slot was last written; what
+    a window shows depends on it. It follows the order of calls, not that of the device: batches are planned in order.
+
+    Behind the pages that can be named lies one more: `scratch_slot` is for rows that only fill up a batch.
+    """
+
+    def __init__(self, shape: KvShape, num_pages: int, device: torch.device) -> None:
+        self.shape = shape
+        self.num_pages = num_pages
+        self.device = device
+        self.positions: Array = np.zeros(num_pages * shape.page_size, np.int32)
+        self._device_positions: Tensor | None = None
+        layer = (num_pages + 1, 2 * shape.num_kv_heads, shape.page_size, shape.head_dim)
+        self._pages = [lazy_zeros(layer, shape.dtype, device) for _ in range(shape.num_layers)]
+        self._slots = [pages.transpose(1, 2) for pages in self._pages]
+        self._pieces = [pages.view(-1, shape.page_size * shape.head_dim) for pages in self._pages]
+
+    @property
+    def scratch_slot(self) -> int:
+        """Its keys are read by nobody who matters."""
+        return self.num_pages * self.shape.page_size
+
+    def layer(self, layer: int) -> Tensor:
+        """All pages of a layer, [num_pages + 1, 2 * num_kv_heads, page_size, head_dim]."""
+        return self._pages[layer]
+
+    def locate(self, slots: Array) -> Slots:
+        """Checks slot numbers; raises BatchError."""
+        numbers = index_tensor(slots, self.num_pages * self.shape.page_size, "KV slot")
+        pages = numbers.div(self.shape.page_size, rounding_mode="floor")
+        offsets = numbers - pages * self.shape.page_size
+        return Slots(slots, upload(pages, self.device), upload(offsets, self.device))
+
+    def place(self, slots: Array, positions: Array) -> Slots:
+        """As `locate`, and notes the positions, int32 [M], of what will be written there."""
+        located = self.locate(slots)
+        self.note_positions(slots, positions)
+        return located
+
+    def note_positions(self, slots: Array, positions: Array) -> None:
+        """What is, or will be, in `slots` has these positions, int32 [M]. Nothing else changes `positions`."""
+        self.positions[slots] = positions
+        if self._device_positions is not None:
+            where, values = (upload(tensor(numbers, np.int64), self.device) for numbers in (slots, positions))
+            self._device_positions[where] = values.int()
+
+    def device_positions(self) -> Tensor:
+        """`positions` on the device, kept equal to them from the first call on, in the order of the device's work."""
+        if self._device_positions is None:
+            self._device_positions = torch.from_numpy(self.positions).to(self.device, copy=True)
+        return self._device_positions
+
+    def write(self, layer: int, slots: Slots, key_value: Tensor) -> None:
+        """Writes [M, 2 * num_kv_heads, head_dim]."""
+        self._slots[layer][slots.pages, slots.offsets] = key_value
+
+    def read(self, layer: int, slots: Slots) -> Tensor:
+        """[M, 2 * num_kv_heads, head_dim], new memory."""
+        return self._slots[layer][slots.pages, slots.offsets]
+
+    def piece_index(self, pages: Array) -> Tensor:
+        """For page numbers [S, P]: what `gather` needs to collect their keys, then their values, head by head."""
+        heads = self.shape.num_kv_heads
+        index_tensor(pages.reshape(-1), self.num_pages, "page")
+        parts = np.arange(2 * heads).reshape(2, 1, heads, 1)
+        pieces = pages.astype(np.int64)[None, :, None, :] * (2 * heads) + parts
+        return upload(torch.from_numpy(pieces.reshape(-1)), self.device)
+
+    def gather(self, layer: int, piece_index: Tensor) -> Tensor:
+        """Keys and values of pages [S, P] as one tensor; viewed as [2, S * num_kv_heads, P * page_size, head_dim]."""
+        return self._pieces[layer].index_select(0, piece_index)
+
+    def copy(self, source: Array, target: Array) -> None:
+        """Copies slots in all layers; all sources are read before targets are written. Raises BatchError."""
+        self._check_copy(source, target)
+        whole, rest = split_copies(source, target, self.shape.page_size)
+        source_pages, target_pages = (
+            upload(torch.from_numpy(pages), self.device) for pages in (whole.source, whole.target)
+        )
+        source_slots, target_slots = self.locate(rest.source), self.locate(rest.target)
+        for layer in range(self.shape.num_layers):
+            pages, slots = self.read_pages(layer, source_pages), self.read(layer, source_slots)
+            self.write_pages(layer, target_pages, pages)
+            self.write(layer, target_slots, slots)
+        self.note_positions(target, self.positions[source])
+
+    def _check_copy(self, source: Array, target: Array) -> None:
+        if len(source) != len(target):
+            raise BatchError(f"{len(source)} slots cannot be copied to {len(target)}")
+        for slots in (source, target):
+            index_tensor(slots, self.num_pages * self.shape.page_size, "KV slot")
+
+    @property
+    def page_positions(self) -> Array:
+        """`positions` as [num_pages, page_size], to read."""
+        return self.positions.reshape(self.num_pages, self.shape.page_size)
+
+    def note_page_positions(self, pages: Array, positions: Array) -> None:
+        """As `note_positions`, for all slots of pages [P]; positions [P, page_size]."""
+        slots = pages[:, None] * self.shape.page_size + np.arange(self.shape.page_size)
+        self.note_positions(slots.reshape(-1), positions.reshape(-1))
+
+    def read_pages(self, layer: int, pages: Tensor) -> Tensor:
+        """[P, 2 * num_kv_heads, page_size, head_dim] of pages int64 [P], new memory."""
+        return self._pages[layer].index_select(0, pages)
+
+    def write_pages(self, layer: int, pages: Tensor, key_value: Tensor) -> None:
+        """Writes what `read_pages` gives."""
+        self._pages[layer].index_copy_(0, pages, key_value)

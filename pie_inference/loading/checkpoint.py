@@ -1,0 +1,145 @@
+"""The folder of a Hugging Face checkpoint: config.json and memory-mapped safetensors, whole or in shards."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ..errors import CheckpointError
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+OTHER_FORMATS = ("*.bin", "*.pth", "*.pt", "*.gguf", "*.h5", "*.msgpack")
+
+BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1}
+"""Number formats that weights may have, as safetensors calls them, with the bytes of one number."""
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object. Raises CheckpointError naming the file."""
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: there is no such file") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: unreadable: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: not a JSON object")
+    return value
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """What a file's header says of a tensor."""
+
+    name: str
+    path: Path
+    shape: tuple[int, ...]
+    format: str  # as safetensors calls it: BF16, F32, ...
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * BYTES.get(self.format, 0)
+
+
+class Checkpoint:
+    """The tensors of a model folder by name. All headers are read at once, so that a missing or cut-off file is told
+    at the start; numbers are read when they are asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: dict[Path, Any] = {}
+        self._where = self._locate()
+        for path in self.files:
+            self._open(path)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Each file once."""
+        return tuple(dict.fromkeys(self._where.values()))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._where
+
+    def tensors(self) -> Iterator[StoredTensor]:
+        """All of them, from the headers alone."""
+        return map(self.find, self._where)
+
+    def find(self, name: str) -> StoredTensor:
+        """One of them, from its file's header. Raises CheckpointError where it is missing."""
+        if name not in self._where:
+            raise CheckpointError(f"{self.folder}: tensor {name!r} is missing")
+        path = self._where[name]
+        try:
+            entry = self._open(path).get_slice(name)
+        except SafetensorError as error:
+            raise CheckpointError(f"{path}: tensor {name!r} is missing, though {INDEX_FILE} names it") from error
+        return StoredTensor(name, path, tuple(entry.get_shape()), entry.get_dtype())
+
+    def read(self, name: str, shape: Sequence[int]) -> Tensor:
+        """A tensor as it is stored, memory-mapped. Raises CheckpointError where it is missing, has another shape, or
+        does not hold floating-point numbers."""
+        stored = self.find(name)
+        if stored.shape != tuple(shape):
+            raise CheckpointError(
+                f"{stored.path}: tensor {name!r} has shape {list(stored.shape)}, expected {list(shape)}"
+            )
+        if stored.format not in BYTES:
+            raise CheckpointError(
+                f"{stored.path}: tensor {name!r} is stored as {stored.format}, expected {', '.join(BYTES)}"
+            )
+        tensor: Tensor = self._open(stored.path).get_tensor(name)
+        return tensor
+
+    def num_parameters(self) -> int:
+        """Numbers in all tensors together."""
+        return sum(stored.numel for stored in self.tensors())
+
+    def num_bytes(self) -> int:
+        """Of all tensors together, as they are stored."""
+        return sum(stored.nbytes for stored in self.tensors())
+
+    def _locate(self) -> Mapping[str, Path]:
+        """The file of each tensor."""
+        index = self.folder / INDEX_FILE
+        if (self.folder / SINGLE_FILE).exists() or not index.exists():
+            path = self.folder / SINGLE_FILE
+            self._refuse_other_formats(path)
+            return dict.fromkeys(self._open(path).keys(), path)
+        weight_map = read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise CheckpointError(f"{index}: 'weight_map' is missing")
+        return {name: self._file(index, name, file) for name, file in weight_map.items()}
+
+    def _file(self, index: Path, tensor: str, file: object) -> Path:
+        """A file beside the index: who made the index does not choose what else is opened."""
+        if not isinstance(file, str) or Path(file).name != file:
+            raise CheckpointError(f"{index}: tensor {tensor!r} lies in {file!r}, which is not a file of this folder")
+        return self.folder / file
+
+    def _refuse_other_formats(self, path: Path) -> None:
+        found = sorted(each.name for pattern in OTHER_FORMATS for each in self.folder.glob(pattern))
+        if found and not path.exists():
+            raise CheckpointError(
+                f"{self.folder}: there is no {SINGLE_FILE}, only {found[0]}; "
+                f"convert it: load it with transformers and save_pretrained(PATH)"
+            )
+
+    def _open(self, path: Path) -> Any:
+        if path not in self._files:
+            try:
+                self._files[path] = safe_open(path, framework="pt")
+            except (OSError, SafetensorError) as error:
+                raise CheckpointError(f"{path}: unreadable: {error}") from error
+        return self._files[path]

@@ -1,0 +1,114 @@
+"""How much memory a checkpoint will take here, told from its headers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from ..errors import ConfigError
+from ..quantization.names import FORMATS
+from .checkpoint import Checkpoint, StoredTensor
+
+TABLE, HEAD = "embed_tokens.weight", "lm_head.weight"
+KEPT_EXACT = (
+    TABLE,
+    HEAD,
+    "mlp.gate.weight",
+    "block_sparse_moe.gate.weight",
+    "router.weight",
+)
+"""Ends of the names of matrices that are never quantized: embeddings, output heads, routers."""
+
+HEADROOM = 1 << 29
+"""Memory that a worker needs beside weights: its code, intermediate results, a small KV cache."""
+SMALL_HEADROOM = 1 << 26
+"""As much beside a model of no size; a small one needs as much again as its weights."""
+
+GB = 1e9
+
+
+@dataclass(frozen=True)
+class WeightSize:
+    """Memory of all weights in one form."""
+
+    dtype: str  # float32 or bfloat16
+    quantization: str  # none, or one of FORMATS
+    nbytes: int
+
+
+def weight_bytes(tensors: Iterable[StoredTensor], dtype: torch.dtype, quantization: str) -> int:
+    """Memory that these weights take when they serve; quantization "none" or one of FORMATS. A model without an output
+    head uses its embedding table for it, in a second, packed form."""
+    by_name = {tensor.name: tensor_bytes(tensor, dtype.itemsize, quantization) for tensor in tensors}
+    tied = not any(name.endswith(HEAD) for name in by_name)
+    return sum(by_name.values()) + tied * sum(size for name, size in by_name.items() if name.endswith(TABLE))
+
+
+def tensor_bytes(tensor: StoredTensor, itemsize: int, quantization: str) -> int:
+    """Memory of one tensor, in numbers of `itemsize` bytes where it is not quantized."""
+    format = FORMATS.get(quantization)
+    if format is None or not _is_quantized(tensor):
+        return tensor.numel * itemsize
+    return format.nbytes(tensor.numel // tensor.shape[-1], tensor.shape[-1], itemsize)
+
+
+def _is_quantized(tensor: StoredTensor) -> bool:
+    return len(tensor.shape) > 1 and not tensor.name.endswith(KEPT_EXACT)
+
+
+def sizes(checkpoint: Checkpoint) -> tuple[WeightSize, ...]:
+    """The forms in which the weights could be served, the largest first."""
+    tensors = tuple(checkpoint.tensors())
+    columns = {tensor.shape[-1] for tensor in tensors if _is_quantized(tensor)}
+    plain = [(torch.float32, "none"), (torch.bfloat16, "none")]
+    quantized = [name for name, format in FORMATS.items() if all(map(format.divides, columns))]
+    forms = [*plain, *((torch.bfloat16, name) for name in quantized)]
+    found = [WeightSize(str(dtype)[6:], name, weight_bytes(tensors, dtype, name)) for dtype, name in forms]
+    return tuple(sorted(found, key=lambda size: -size.nbytes))
+
+
+def check_groups(checkpoint: Checkpoint, quantization: str) -> None:
+    """Raises ConfigError where a layer's inputs cannot be cut into the groups of the format, naming what fits."""
+    for tensor in checkpoint.tensors():
+        if quantization != "none" and _is_quantized(tensor):
+            refuse_groups(quantization, tensor.name, tensor.shape[-1])
+
+
+def refuse_groups(quantization: str, name: str, columns: int) -> None:
+    """Raises ConfigError where so many input features of a layer cannot be cut into the groups of the format."""
+    if not FORMATS[quantization].divides(columns):
+        fitting = [each.name for each in FORMATS.values() if each.divides(columns)]
+        raise ConfigError(
+            f"--quantization {quantization}: {name} has {columns} input features on each rank, which is no multiple of "
+            f"{FORMATS[quantization].group}; choose {' or '.join(fitting)}"
+        )
+
+
+def check_fit(checkpoint: Checkpoint, dtype: torch.dtype, quantization: str, free: int, ranks: int = 1) -> None:
+    """Raises ConfigError where the weights of one of so many ranks exceed `free` bytes, telling what would fit."""
+    needed = weight_bytes(checkpoint.tensors(), dtype, quantization) // ranks
+    needed += _headroom(needed)
+    if needed <= free:
+        return
+    form = str(dtype)[6:] if quantization == "none" else quantization
+    raise ConfigError(
+        f"{checkpoint.folder}: the weights need {needed / GB:.1f} GB of memory in {form}, "
+        f"and {free / GB:.1f} GB are free; {_advice(checkpoint, free * ranks)}"
+    )
+
+
+def _headroom(nbytes: int) -> int:
+    return min(HEADROOM, SMALL_HEADROOM + nbytes)
+
+
+def _advice(checkpoint: Checkpoint, free: int) -> str:
+    fitting = [size for size in sizes(checkpoint) if size.nbytes + _headroom(size.nbytes) <= free]
+    if not fitting:
+        return "no form of them would fit"
+    return "these would fit: " + ", ".join(f"{_option(size)} ({size.nbytes / GB:.1f} GB)" for size in fitting)
+
+
+def _option(size: WeightSize) -> str:
+    return f"--dtype {size.dtype}" if size.quantization == "none" else f"--quantization {size.quantization}"

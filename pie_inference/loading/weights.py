@@ -1,0 +1,144 @@
+"""Hands the tensors of a checkpoint to the layers of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..device.ranks import Ranks, share
+from ..ops.interface import Linear, Ops
+from ..quantization.choose import Quantizer
+from .checkpoint import Checkpoint
+from .progress import LoadProgress
+from .weight_sizes import refuse_groups
+
+Split = Literal["outputs", "inputs"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows of a linear layer of the checkpoint, `NAME.weight` and perhaps `NAME.bias`.
+
+    A layer that stores several side by side is named once for each: rows `first` to `first + rows` of `total`.
+    """
+
+    name: str
+    rows: int
+    first: int = 0
+    total: int | None = None
+
+
+class WeightLoader:
+    """Hands a checkpoint's tensors to layers, on the device and in the dtype in which they serve, with the operations
+    to use them. Of what is split over ranks, only this rank's share."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        ops: Ops,
+        dtype: torch.dtype,
+        device: torch.device,
+        ranks: Ranks,
+        quantizer: Quantizer | None = None,
+        progress: LoadProgress | None = None,
+    ) -> None:
+        self.ops = ops
+        self.dtype = dtype
+        self.device = device
+        self.ranks = ranks
+        self.bytes_loaded = 0
+        self._checkpoint = checkpoint
+        self._quantizer = quantizer
+        self._progress = progress
+        self._resident: dict[str, Tensor] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._checkpoint
+
+    @property
+    def quantized(self) -> bool:
+        """Whether linear layers are, as far as they may."""
+        return self._quantizer is not None
+
+    def tensor(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """One tensor, whole, in the model's dtype unless another is named. Raises CheckpointError."""
+        stored = self._checkpoint.read(name, shape)
+        tensor = stored.to(self.device, dtype or self.dtype)
+        if tensor.dtype == self.dtype:
+            self._resident[name] = tensor
+        self._count(stored, tensor.nbytes)
+        return tensor
+
+    def linear(
+        self,
+        blocks: Sequence[Block],
+        ins: int,
+        *,
+        bias: bool = False,
+        split: Split | None = None,
+        exact: bool = False,
+        add_up: bool = True,
+    ) -> Linear:
+        """The layer of `blocks` with `ins` input features, their outputs side by side: one large product beats several.
+
+        split "outputs": each rank has its share of every block's rows. "inputs": its share of the columns, and the
+        ranks' results are added, unless `add_up` is False because the caller does it. exact: never quantized, as output
+        heads and routers should be. Raises CheckpointError.
+        """
+        parts = [self._weight(block, ins, split) for block in blocks]
+        own_bias = bias and not (split == "inputs" and self.ranks.rank)
+        whole_bias = torch.cat([self._bias(block, split) for block in blocks]) if own_bias else None
+        multiply = self._make(blocks[0].name, parts, whole_bias, exact)
+        if split != "inputs" or self.ranks.size == 1 or not add_up:
+            return multiply
+        return lambda rows: self.ranks.sum_(multiply(rows))
+
+    def stacked(self, layers: Sequence[Sequence[Block]], ins: int, split: Split) -> Tensor:
+        """The weights of several layers, each as in `linear` without bias, as one [layers, out_features, in_features]
+        for products over all of them; they are never quantized. With split "inputs", the caller adds the ranks'
+        results. Raises CheckpointError."""
+        return torch.stack([self._stored(blocks, ins, split) for blocks in layers])
+
+    def _stored(self, blocks: Sequence[Block], ins: int, split: Split) -> Tensor:
+        parts = [self._weight(block, ins, split).to(self.device, self.dtype) for block in blocks]
+        for part in parts:
+            self._count(part, part.nbytes)
+        return torch.cat(parts)
+
+    def _make(self, name: str, parts: Sequence[Tensor], bias: Tensor | None, exact: bool) -> Linear:
+        rows, columns = sum(len(part) for part in parts), parts[0].shape[1]
+        if self._quantizer is None or exact:
+            made, nbytes = self.ops.linear(parts, bias), rows * columns * self.dtype.itemsize
+        else:
+            format = self._quantizer.format
+            refuse_groups(format.name, name, columns)
+            made, nbytes = self._quantizer.linear(parts, bias), format.nbytes(rows, columns, self.dtype.itemsize)
+        for part in parts:
+            self._count(part, 0)
+        self.bytes_loaded += nbytes
+        return made
+
+    def _count(self, stored: Tensor, nbytes: int) -> None:
+        self.bytes_loaded += nbytes
+        if self._progress is not None:
+            self._progress.advance(stored.nbytes)
+
+    def _weight(self, block: Block, ins: int, split: Split | None) -> Tensor:
+        """As it is stored, memory-mapped; or as it is in use already, where the output head is the embedding table."""
+        name, shape = f"{block.name}.weight", (block.total or block.rows, ins)
+        whole = self._resident.get(name)
+        rows = (self._checkpoint.read(name, shape) if whole is None else whole).narrow(0, block.first, block.rows)
+        return rows if split is None else self._share(rows, 0 if split == "outputs" else 1, block.name)
+
+    def _bias(self, block: Block, split: Split | None) -> Tensor:
+        whole = self._checkpoint.read(f"{block.name}.bias", (block.total or block.rows,))
+        rows = whole.narrow(0, block.first, block.rows).to(self.device, self.dtype)
+        return self._share(rows, 0, block.name) if split == "outputs" else rows
+
+    def _share(self, tensor: Tensor, dim: int, name: str) -> Tensor:
+        count = share(self.ranks, tensor.shape[dim], f"features of {name}")
+        return tensor.narrow(dim, self.ranks.rank * count, count)

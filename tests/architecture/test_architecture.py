@@ -1,0 +1,203 @@
+"""Imports flow one way, and what is heavy has one home (`docs/architecture.md`)."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.tree import ROOT
+
+PACKAGES = ("pie_control", "pie_inference", "inferlet_sdk")
+
+MAY_IMPORT = {
+    "pie_control.scheduling": (
+        "pie_control.scheduling",
+        "pie_control.resources",
+        "pie_control.ids",
+        "pie_control.errors",
+    ),
+    "pie_control.resources": ("pie_control.resources", "pie_control.ids", "pie_control.errors"),
+    "pie_control": ("pie_control",),
+    "pie_inference.protocol": ("pie_inference.protocol",),
+    "pie_inference": ("pie_inference",),
+    "inferlet_sdk": ("inferlet_sdk",),
+}
+"""What a package may import of ours, the most special entry first; `pie_inference.protocol` is open to pie_control."""
+
+PURE = {"pie_control.scheduling": {"numpy"}, "pie_control.resources": {"numpy"}}
+"""Packages that import no third-party module but these."""
+
+FORBIDDEN = {
+    "pie_control.scheduling": {"asyncio", "socket", "threading", "time"},
+    "pie_control.resources": {"asyncio", "socket", "threading", "time"},
+}
+"""Standard modules by which state or time would get into a pure package."""
+
+HOMES = {
+    "torch": ("pie_inference",),
+    "huggingface_hub": ("pie_inference.loading.hub",),
+    "triton": (
+        "pie_inference.attention.triton.kernels",
+        "pie_inference.ops.triton_kernels",
+        "pie_inference.quantization.triton_kernels",
+    ),
+    "wasmtime": ("pie_control.sandbox",),
+    "zmq": ("pie_control.inference_client", "pie_inference.serving.transport"),
+    "fastapi": ("pie_control.http_server",),
+    "starlette": ("pie_control.http_server",),
+    "uvicorn": ("pie_control.http_server.server",),
+    "httpx": ("pie_control.client",),
+    "websockets": ("pie_control.client.connection",),
+    "wit_world": ("inferlet_sdk.bindings", "inferlet_sdk.guest"),
+}
+"""The only modules or packages that import a heavy or optional dependency."""
+
+MOST_LINES = 400
+LARGE = {"pie_control.sandbox.values"}
+"""Files beyond it: all raw calls into wasmtime are to be found in one place."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import; `lazy` ones stand in a function or behind TYPE_CHECKING."""
+
+    importer: str
+    imported: str
+    lazy: bool
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@functools.cache
+def modules() -> Mapping[str, Path]:
+    return {module_name(path): path for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+
+
+def is_inside(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
+
+
+def imported_names(node: ast.Import | ast.ImportFrom, importer: str, is_package: bool) -> Iterator[str]:
+    """Modules that a statement imports: `from a import b` is a.b where that is a module, else a."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+        return
+    base = importer.split(".") if is_package else importer.split(".")[:-1]
+    parent = base[: len(base) - node.level + 1] if node.level else []
+    source = ".".join([*parent, *([node.module] if node.module else [])])
+    for alias in node.names:
+        name = f"{source}.{alias.name}"
+        yield name if name in modules() else source
+
+
+def walk(node: ast.AST, lazy: bool = False) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield child, lazy
+        typing_only = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
+        yield from walk(child, lazy or typing_only or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+@functools.cache
+def imports() -> tuple[Import, ...]:
+    found = []
+    for name, path in modules().items():
+        for node, lazy in walk(ast.parse(path.read_text("utf-8"))):
+            is_package = path.name == "__init__.py"
+            found += [Import(name, imported, lazy) for imported in imported_names(node, name, is_package)]
+    return tuple(found)
+
+
+def test_the_walk_sees_the_tree() -> None:
+    assert Import("pie_control.runtime", "pie_control.host_api", False) in imports()
+    assert Import("pie_control.cli.targets", "pie_control.runtime", True) in imports()
+    assert {name.partition(".")[0] for name in modules()} == set(PACKAGES)
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_imports_flow_one_way(package: str) -> None:
+    allowed = MAY_IMPORT[package]
+    if package.startswith("pie_control"):
+        allowed = (*allowed, "pie_inference.protocol")
+    wrong = [
+        each
+        for each in imports()
+        if is_inside(each.importer, package)
+        and each.imported.startswith(PACKAGES)
+        and not any(is_inside(each.imported, one) for one in allowed)
+    ]
+    assert wrong == []
+
+
+def test_only_the_edge_knows_the_composition_root() -> None:
+    importers = {each.importer for each in imports() if each.imported == "pie_control.runtime"}
+    assert importers <= {"pie_control.cli.serve", "pie_control.cli.targets"}
+
+
+@pytest.mark.parametrize("package", PURE)
+def test_pure_packages_import_no_machinery(package: str) -> None:
+    import sys
+
+    for each in imports():
+        top = each.imported.partition(".")[0]
+        if is_inside(each.importer, package) and top not in PACKAGES:
+            assert top in sys.stdlib_module_names | PURE[package], each
+            assert top not in FORBIDDEN[package], each
+
+
+@pytest.mark.parametrize("dependency", HOMES)
+def test_heavy_dependencies_have_one_home(dependency: str) -> None:
+    importers = {each.importer for each in imports() if is_inside(each.imported, dependency)}
+    assert importers, f"nothing imports {dependency}: remove its entry"
+    assert {one for one in importers if not any(is_inside(one, home) for home in HOMES[dependency])} == set()
+
+
+def test_the_protocol_and_the_control_layer_load_without_torch() -> None:
+    assert (ROOT / "pie_inference" / "__init__.py").read_text() == ""
+    assert not [
+        each for each in imports() if is_inside(each.importer, "pie_inference.protocol") and each.imported == "torch"
+    ]
+
+
+def test_no_import_cycles() -> None:
+    graph: dict[str, set[str]] = {name: set() for name in modules()}
+    for each in imports():
+        if not each.lazy and each.imported in graph and each.imported != each.importer:
+            graph[each.importer].add(each.imported)
+    assert cycles(graph) == []
+
+
+def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """One cycle for each edge that closes one, by depth-first search."""
+    found, done, path = [], set(), []
+
+    def visit(name: str) -> None:
+        if name in path:
+            found.append([*path[path.index(name) :], name])
+        elif name not in done:
+            path.append(name)
+            for other in sorted(graph[name]):
+                visit(other)
+            path.pop()
+            done.add(name)
+
+    for name in sorted(graph):
+        visit(name)
+    return found
+
+
+def test_cycles_are_found() -> None:
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c", "b"]]
+
+
+def test_files_stay_small() -> None:
+    sizes = {name: len(path.read_text("utf-8").splitlines()) for name, path in modules().items()}
+    assert {name for name, size in sizes.items() if size > MOST_LINES} <= LARGE

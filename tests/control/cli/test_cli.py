@@ -1,0 +1,284 @@
+"""The command line against a fake runtime, in this process where it can be."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pie_control.cli import patience, run, stdin
+from pie_control.cli.main import COMMANDS, main
+from pie_control.cli.programs import find_program
+from pie_control.cli.serve import open_server
+from pie_control.client import Client, SyncClient
+from pie_control.config import ServerConfig, build_config, settings
+from pie_control.errors import ConfigError, UnknownName
+from tests.helpers.fake_runtime import FakeRuntime, serving_thread
+from tests.helpers.tree import ROOT
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with serving_thread() as url:
+        yield url
+
+
+def pie(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "pie_control.cli", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+class StartedRuntime(FakeRuntime):
+    """Stands for the real runtime of an own server."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    async def start(self) -> None:
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def own_runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A model folder; commands that start an own runtime get a fake one."""
+    monkeypatch.setattr("pie_control.runtime.Runtime", StartedRuntime)
+    monkeypatch.setattr(run, "_is_listening", lambda: False)
+    (tmp_path / "config.json").write_text("{}")
+    return tmp_path
+
+
+# ---- usage -----------------------------------------------------------------------------------------------------------
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys, pie_control.cli.main as cli\ntry: cli.main(['--help'])\nfinally: print(*sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "run one inferlet" in out
+    heavy = {"fastapi", "httpx", "msgspec", "numpy", "torch", "uvicorn", "wasmtime", "websockets", "zmq"}
+    assert heavy & set(out.splitlines()[-1].split()) == set()
+
+
+@pytest.mark.parametrize("command", ["run", "serve", "launch", "list", "logs", "stop", "models", "bench-model"])
+def test_every_command_has_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([command, "--help"])
+    assert caught.value.code == 0
+    assert f"examples:\n  pie {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["list", "--server", "http://127.0.0.1:1"], "pie serve"),
+        (["run", "--server", "http://127.0.0.1:1", "--model", "x", "hello"], "leave it out"),
+        (["serve", "--model", "/nowhere"], "no model at"),
+        (["serve", "--page-size", "many"], "page_size must be a whole number"),
+        (["serve", "--policy", "lazy"], "must be one of adaptive, eager"),
+    ],
+)
+def test_wrong_use_is_told_with_code_2(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_unknown_options_end_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["list", "--colour"])
+    assert caught.value.code == 2
+    with pytest.raises(SystemExit, match="behind `--`"):
+        main(["list", "--", "x"])
+
+
+# ---- against a server ------------------------------------------------------------------------------------------------
+
+
+def test_run_streams_messages_to_stdout_and_log_lines_to_stderr(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--server", url, "hello", "A", "--", "--b"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == "Hello, A! Hello, --b! \n"
+    assert printed.err == "greeting\n"
+
+
+def test_run_prints_the_result_of_a_silent_inferlet(
+    url: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "silent.py"
+    program.write_text("x = 1\n")
+    monkeypatch.setattr(FakeRuntime, "launch", _with_kwargs(FakeRuntime.launch))
+    assert main(["run", "--server", url, str(program)]) == 0
+    assert capsys.readouterr().out == '{"a": 1}\n'
+
+
+def _with_kwargs(launch: Any) -> Any:
+    async def launch_with(self: FakeRuntime, *arguments: Any, **options: Any) -> Any:
+        return await launch(self, *arguments, **{**options, "environment": {"kwargs": '{"a": 1}'}})
+
+    return launch_with
+
+
+def test_run_of_a_failing_inferlet_shows_its_traceback(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--server", url, "fail"]) == 1
+    printed = capsys.readouterr()
+    assert "about to fail\npie: the inferlet failed: Traceback" in printed.err
+    assert "ValueError: no good" in printed.err
+
+
+def test_run_sends_lines_of_stdin(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "lines").write_bytes(b"one\ntwo\nstop")
+    with open(tmp_path / "lines", "rb") as file:
+        monkeypatch.setattr(stdin, "STDIN", file.fileno())
+        assert main(["run", "--server", url, "-i", "echo"]) == 0
+        assert capsys.readouterr().out == "onetwo\n"
+
+
+def test_launch_list_logs_stop(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "--server", url, "echo"]) == 0
+    id = capsys.readouterr().out.strip()
+    assert main(["list", "--server", url]) == 0
+    assert any(line.split()[:3] == [id, "running", "echo"] for line in capsys.readouterr().out.splitlines())
+    assert main(["stop", "--server", url, id]) == 0
+    assert main(["list", "--server", url, "--json"]) == 0
+    listed = {info["id"]: info["status"] for info in json.loads(capsys.readouterr().out)}
+    assert listed[id] == "terminated"
+    assert main(["stop", "--server", url, "i999"]) == 2
+    assert "no inferlet 'i999'" in capsys.readouterr().err
+
+
+def test_logs_are_printed_and_followed_to_the_end(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "--server", url, "hello"]) == 0
+    id = capsys.readouterr().out.strip()
+    for follow in ([], ["-f"]):
+        assert main(["logs", "--server", url, *follow, id]) == 0
+        assert capsys.readouterr().out == "greeting\n"
+
+
+def test_models(url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIE_SERVER", url)
+    assert main(["models"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("fake  LlamaForCausalLM")
+    assert main(["models", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["vocab_size"] == 256
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_run_and_its_inferlet(url: str, number: signal.Signals, code: int) -> None:
+    with SyncClient(url) as client:
+        before = {info["id"] for info in client.inferlets()}
+        with pie("run", "--server", url, "wait") as process:
+            while not (new := [info for info in client.inferlets() if info["id"] not in before]):
+                pass
+            process.send_signal(number)
+            out, err = process.communicate(timeout=20)
+        assert (process.returncode, out, err) == (code, "", "")
+        while client.inferlet(new[0]["id"])["status"] == "running":
+            pass
+
+
+# ---- without a server ------------------------------------------------------------------------------------------------
+
+
+def test_run_starts_what_is_missing(own_runtime: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = own_runtime / "broken.py"
+    program.write_text("def")
+    assert main(["run", "--model", str(own_runtime), "hello"]) == 0
+    assert capsys.readouterr().out == "Hello, world! \n"
+    assert main(["run", "--model", str(own_runtime), str(program)]) == 2
+    assert "broken, line 1" in capsys.readouterr().err
+
+
+def test_an_own_server_serves_and_closes(own_runtime: Path) -> None:
+    async def test() -> None:
+        config = build_config({"model": own_runtime, "port": 0}).resolved()
+        async with open_server(config) as server, Client(server.url) as client:
+            assert await (await client.launch("hello", "A")).result() == 1
+
+    asyncio.run(test())
+
+
+def test_a_slow_start_is_explained(
+    own_runtime: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "SECONDS", 0.0)
+    monkeypatch.setattr(StartedRuntime, "start", lambda self: asyncio.sleep(0.02))
+    assert main(["run", "--model", str(own_runtime), "hello"]) == 0
+    assert "still starting" in capsys.readouterr().err
+
+
+# ---- names of programs -----------------------------------------------------------------------------------------------
+
+
+def test_a_name_is_a_file_or_a_known_program_or_an_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    known = [("0123456789abcdef", "hello"), ("fedcba9876543210", "story")]
+    assert find_program("hello", known) == "hello"
+    assert find_program("fedcba98", known) == "fedcba98"
+    Path("hello").write_text("x = 1")
+    assert find_program("hello", known) == Path("hello")
+    example = find_program("text_completion", known)
+    assert isinstance(example, Path)
+    assert example.name == "text_completion.py"
+    with pytest.raises(UnknownName, match="there is no file missing"):
+        find_program("missing.py", known)
+    with pytest.raises(UnknownName, match=r"examples are: .*hello"):
+        find_program("fedcba", known)
+
+
+# ---- documentation ---------------------------------------------------------------------------------------------------
+
+
+def test_the_readme_shows_the_example_as_it_is() -> None:
+    shown = re.findall(r"<!-- file: (\S+) -->\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert shown
+    assert [(file, (ROOT / file).read_text()) for file, _ in shown] == shown
+
+
+def test_the_documentation_has_every_command_and_setting() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text()
+    for setting in settings():
+        assert f"| `--{setting.name.replace('_', '-')}` | {setting.default} | {setting.metadata['help']} |" in text
+    assert all(f"`pie {command}" in text for command in COMMANDS)
+
+
+# ---- configuration ---------------------------------------------------------------------------------------------------
+
+
+def test_options_beat_the_environment_and_that_the_defaults() -> None:
+    config = build_config({"port": "9", "host": None}, {"PIE_PORT": "8", "PIE_MAX_PAGES": "7", "HOME": "/"})
+    assert (config.port, config.limits.max_pages, config.host) == (9, 7, "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "message"),
+    [
+        ({}, {"PIE_PROT": "1"}, "PIE_PROT; did you mean PIE_PORT"),
+        ({"prot": 1}, {}, "'prot'; did you mean port"),
+        ({}, {"PIE_PORT": "x"}, "port must be a whole number, not 'x'"),
+        ({"cpu_seconds": "nan"}, {}, "cpu_seconds must be at least"),
+        ({"run_ahead": 0}, {}, "run_ahead must be at least 1"),
+        ({"dtype": "int4"}, {}, "dtype must be one of auto"),
+    ],
+)
+def test_wrong_settings_are_refused(options: dict[str, object], environment: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_config(options, environment)
+
+
+def test_resolving_gives_a_new_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    config = build_config({"model": str(tmp_path)})
+    resolved = config.resolved()
+    assert (config.model_name, config.cache_dir, config.threads) == ("", "", 0)
+    assert (resolved.model_name, resolved.cache_dir) == (tmp_path.name, str(tmp_path / "pie"))
+    assert resolved.resolved() == resolved

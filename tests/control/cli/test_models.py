@@ -1,0 +1,141 @@
+"""`pie models MODEL` and `pie bench-model`: what is told of checkpoints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pie_control.cli.inspection import amount
+from pie_control.cli.main import main
+from pie_inference.config import WorkerConfig
+from pie_inference.errors import CheckpointError
+from pie_inference.inspection.checkup import check_up
+from pie_inference.inspection.costs import model_costs
+from pie_inference.inspection.measure import measure
+from pie_inference.loading.checkpoint import Checkpoint
+from pie_inference.loading.weight_sizes import weight_bytes
+from pie_inference.serving.worker import Worker
+from tests.helpers.checkpoints import make_checkpoint
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("model") / "llama", dtype=torch.bfloat16)
+
+
+def config(folder: Path, **changes: Any) -> WorkerConfig:
+    return WorkerConfig(folder, "model", device="cpu", kernels="torch", **changes)
+
+
+def test_a_checkup_foresees_the_worker(folder: Path) -> None:
+    found = check_up(config(folder, dtype="bfloat16", pages=32))
+    description = Worker(config(folder, dtype="bfloat16", pages=32)).describe()[0]
+    assert found.shape is not None
+    assert found.choice is not None
+    assert (found.obstacle, found.shape.family, found.shape.max_context) == (None, "llama", description.max_context)
+    assert found.shape.file_bytes == 2 * found.shape.parameters
+    choice = found.choice
+    assert (choice.dtype, choice.page_bytes, choice.num_pages) == ("bfloat16", description.page_bytes, 32)
+    assert (choice.weight_bytes, choice.cached_tokens) == (description.weight_bytes, 512)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"quantization": "int4"}, "--quantization int4: .* 96 .* choose int8 or int4-32 or fp8"),
+        ({"device": "cuda"}, "no CUDA device"),
+    ],
+)
+def test_options_that_do_not_fit_are_obstacles(changes: dict[str, Any], message: str, folder: Path) -> None:
+    if "device" in changes and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(Exception, match=message):
+        raise CheckpointError(check_up(WorkerConfig(folder, "model", **changes)).obstacle)
+
+
+def test_a_model_of_another_kind_is_an_obstacle(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["GizmoForCausalLM"]}')
+    found = check_up(config(tmp_path))
+    assert "GizmoForCausalLM is not supported" in str(found.obstacle)
+    assert (found.shape, found.choice) == (None, None)
+
+
+def test_costs_of_a_dense_model(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, tie_embeddings=True)
+    checkpoint = Checkpoint(tmp_path)
+    costs = model_costs(checkpoint, {}, torch.bfloat16, "none")
+    matrices = sum(tensor.numel for tensor in checkpoint.tensors() if len(tensor.shape) == 2)
+    assert costs.read_bytes(1) == costs.read_bytes(9) == 2 * matrices  # the table serves as the head
+    assert costs.operations(5, 2) == 2 * (5 * (matrices - 272 * 64) + 2 * 272 * 64)
+    assert costs.head_bytes == 2 * 272 * 64
+
+
+def test_costs_of_experts(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    tensors = {
+        "model.embed_tokens.weight": torch.zeros(10, 4),
+        "lm_head.weight": torch.zeros(10, 4),
+        "model.layers.0.mlp.gate.weight": torch.zeros(8, 4),
+        **{f"model.layers.0.mlp.experts.{n}.up_proj.weight": torch.zeros(16, 4) for n in range(8)},
+    }
+    save_file(tensors, tmp_path / "model.safetensors")
+    config = {"num_experts": 8, "num_experts_per_tok": 2}
+    costs = model_costs(Checkpoint(tmp_path), config, torch.float32, "none")
+    assert costs.operations(1, 0) == 2 * (32 + 2 * 64)
+    assert costs.read_bytes(1) == 4 * (32 + 40 + 2 * 64)
+    assert costs.read_bytes(1000) == pytest.approx(4 * (32 + 40 + 8 * 64))
+    assert weight_bytes(Checkpoint(tmp_path).tensors(), torch.float32, "int8") == 4 * (40 + 40 + 32) + 512 + 4 * 128
+
+
+def test_measuring_runs_the_worker(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pie_inference.inspection import measure as module
+    from pie_inference.inspection.rates import Rates
+
+    monkeypatch.setattr(module, "measure_rates", lambda *_: Rates(1e9, 1e9))
+    found = measure(config(folder, dtype="float32", pages=40), sequences=(1, 3, 32), budget=0.001)
+    assert [(speed.work, speed.sequences) for speed in found.speeds] == [
+        ("prefill", 1),
+        ("decode", 1),
+        ("decode", 3),
+        ("decode", 4),  # as many as the 40 pages hold
+    ]
+    for speed in found.speeds:
+        assert speed.share == pytest.approx(speed.tokens_per_second / speed.bound_tokens_per_second)
+    assert found.peak_bytes > found.weight_bytes
+
+
+def test_pie_models_tells_of_checkpoints(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["GizmoForCausalLM"]}')
+    assert main(["models", str(folder), str(tmp_path), "--dtype", "bfloat16", "--device", "cpu"]) == 1
+    good, bad = capsys.readouterr().out.split("\n\n")
+    assert "family      llama (LlamaForCausalLM)" in good
+    assert "served as   bfloat16 on cpu" in good
+    assert "4.1 kB a page of 16 tokens, 256 kB for 1000 tokens" in good
+    assert "cannot be served here: config.json: architecture GizmoForCausalLM is not supported" in bad
+    assert main(["models", str(tmp_path / "absent")]) == 2
+    assert "no model at" in capsys.readouterr().err
+
+
+def test_pie_bench_model_measures(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench-model", str(folder), "--quick", "--json", "--device", "cpu", "--quantization", "int8"]) == 0
+    out, err = capfd.readouterr()
+    found = json.loads(out)
+    assert (found["quantization"], len(found["speeds"])) == ("int8", 4)
+    assert found["read_bytes_per_second"] > 1e9
+    assert "decoding 8 at a time" in err
+    (folder / "broken").mkdir()
+    (folder / "broken" / "config.json").write_text("{}")
+    assert main(["bench-model", str(folder / "broken")]) == 2
+    assert "architecture none is not supported" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(1.2345e9, "1.23 GB"), (999, "999 B"), (17.8e6, "17.8 MB"), (2e12, "2 TB"), (0, "0 B")]
+)
+def test_amounts(number: float, text: str) -> None:
+    assert amount(number, "B") == text

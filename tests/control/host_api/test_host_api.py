@@ -1,0 +1,247 @@
+"""The host functions against the WIT, the traits, and what a guest sees of errors and information."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tests.helpers.wit as wit
+from pie_control import errors, host_api
+from pie_control.host_api.traits import TRAITS
+from pie_control.runtime import Runtime
+from pie_control.sandbox.functions import ERROR_CODES
+from pie_control.testing import fake_model
+from pie_control.testing.fake_model import FakeModel
+from pie_control.testing.in_process import InProcessClient
+from tests.helpers.runtimes import launch, run, started
+
+SECONDS = 30.0
+
+
+def in_runtime(cache_dir: Path, body: Callable[[Runtime], Awaitable[None]], **options: Any) -> None:
+    async def check() -> None:
+        client = InProcessClient(FakeModel(num_pages=64))
+        async with started(cache_dir, client, warm_pool=0, **options) as runtime, asyncio.timeout(SECONDS):
+            await body(runtime)
+
+    asyncio.run(check())
+
+
+# ---- contract ----
+
+
+def python_name(name: str) -> str:
+    return name.removeprefix(host_api.PACKAGE).replace("-", "_")
+
+
+def test_every_function_of_the_wit_has_a_host_function_and_none_is_left_over() -> None:
+    offered = {(python_name(interface), python_name(name)) for interface, name in host_api.functions()}
+    wanted = {(function.interface, function.name) for function in wit.functions()}
+    assert offered == wanted
+
+
+@pytest.mark.parametrize("function", wit.functions(), ids=lambda one: f"{one.interface}.{one.name}")
+def test_parameters_have_the_names_of_the_wit(function: wit.WitFunction) -> None:
+    interface, name = function.interface.replace("_", "-"), function.name.replace("_", "-")
+    call = host_api.functions()[host_api.PACKAGE + interface, name].call
+    _, *names = inspect.signature(call).parameters
+    assert tuple(names) == function.parameters
+
+
+def test_traits_list_the_functions_of_their_interfaces() -> None:
+    by_interface: dict[str, set[str]] = {}
+    for function in wit.functions():
+        by_interface.setdefault(function.interface.replace("_", ""), set()).add(function.name.replace("_", "-"))
+    of_models = {name: functions for name, functions in by_interface.items() if name not in ("core", "guestsource")}
+    assert {trait.name.lower(): set(trait.functions) for trait in TRAITS.values()} == of_models
+
+
+def test_supertraits_exist_and_make_no_circle() -> None:
+    def above(name: str) -> set[str]:
+        return {name}.union(*(above(one) for one in TRAITS[name].supertraits))
+
+    assert all(above(name) <= set(TRAITS) for name in TRAITS)
+
+
+def test_models_claim_only_traits_that_exist() -> None:
+    assert set(fake_model.TRAITS) - {"Core"} == set(TRAITS)
+
+
+def test_every_error_has_its_case_in_the_wit() -> None:
+    codes = {error.code for error in errors.CallError.__subclasses__()}
+    assert codes == set(ERROR_CODES)
+    text = (wit.WIT_FOLDER / "types.wit").read_text()
+    positions = [text.index(f"    {code},") for code in ERROR_CODES]
+    assert positions == sorted(positions)
+
+
+# ---- what a guest sees ----
+
+CODES = """
+from inferlet_sdk import bindings
+from inferlet_sdk.bindings import core, allocate, fused, tokenize, output_text
+
+def code(function, *arguments):
+    try:
+        function(*arguments)
+    except Exception as error:
+        return error.value.code.name.lower().replace("_", "-")
+
+async def main(args):
+    queue = core.create_queue(args.model)
+    seen = [
+        code(fused.sample_constrained, queue, 0, fused.create_sampler(fused.SamplerConfig(0, 0, 1, 0, 1, 0, 0, None)),
+             [], "no base64, ü!"),
+        code(core.take, 12345),
+        code(core.take, core.receive()),
+        code(core.send, "x" * 2_000_000),
+        code(allocate.alloc_kvpage, queue, 65),
+        code(core.create_queue, "no such model"),
+        code(core.get_model_info, "no such model"),
+        code(core.available_traits, "no such model"),
+        code(core.destroy_queue, queue + 1),
+        code(tokenize.push_tokens, 77, []),
+    ]
+    core.destroy_queue(queue)
+    seen.append(code(core.synchronize, queue))
+    return seen
+"""
+
+
+def test_error_codes_reach_the_guest(guest_cache: Path) -> None:
+    async def body(runtime: Runtime) -> None:
+        seen = await run(runtime, CODES)
+        assert seen[:4] == ["invalid-argument", "not-found", "invalid-state", "quota-exceeded"]
+        assert seen[4] in ("exhausted", "quota-exceeded")
+        assert seen[5:] == ["not-found"] * 6
+
+    in_runtime(guest_cache, body)
+
+
+@pytest.mark.parametrize("error", sorted(errors.CallError.__subclasses__(), key=lambda one: one.code))
+def test_each_error_arrives_with_code_and_message(
+    error: type[errors.CallError], guest_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = """
+from inferlet_sdk.bindings import core
+def main(args):
+    try:
+        core.send("text")
+    except Exception as error:
+        return [error.value.code.name.lower().replace("_", "-"), error.value.message]
+"""
+
+    def refuse(*_: Any) -> None:
+        raise error("because, ü")
+
+    monkeypatch.setattr("pie_control.inferlets.inferlet.Inferlet.put_message", refuse)
+
+    async def body(runtime: Runtime) -> None:
+        assert await run(runtime, program) == [error.code, "because, ü"]
+
+    in_runtime(guest_cache, body)
+
+
+INFORMATION = """
+from dataclasses import asdict
+from inferlet_sdk import traits
+
+async def main(args):
+    queue = traits.create_queue(args.model)
+    traits.alloc_kvpage(queue, 3)
+    traits.alloc_emb(queue, 5)
+    await traits.synchronize(queue)
+    usage = asdict(traits.usage())
+    return [
+        traits.available_models(),
+        asdict(traits.get_model_info(args.model)),
+        [asdict(trait) for trait in traits.available_traits(args.model)],
+        usage,
+        traits.get_env(),
+    ]
+"""
+
+
+def test_information_is_that_of_model_and_limits(guest_cache: Path) -> None:
+    async def body(runtime: Runtime) -> None:
+        inferlet, listener = await launch(runtime, INFORMATION)
+        ended = await listener.ended
+        assert ended.status == "finished", ended.error
+        models, model, traits, usage, environment = json.loads(ended.result or "")
+        (described,) = runtime.models()
+        assert models == ["fake"]
+        assert model == {
+            "name": "fake",
+            "page_size": described.page_size,
+            "vocab_size": described.vocab_size,
+            "max_context": described.max_context,
+            "stop_tokens": list(described.stop_tokens),
+            "has_chat_template": True,
+        }
+        assert {trait["name"]: trait["functions"] for trait in traits} == {
+            name: list(trait.functions) for name, trait in TRAITS.items()
+        }
+        assert (usage["pages"], usage["embeds"], usage["queues"]) == (3, 5, 1)
+        assert (usage["max_pages"], usage["max_futures"]) == (40, 50)
+        assert usage["max_cpu_nanoseconds"] == 60_000_000_000
+        assert environment["inferlet"] == inferlet.id
+        assert environment["program"] == inferlet.program.hash
+
+    in_runtime(guest_cache, body, max_pages=40, max_futures=50)
+
+
+def test_the_queue_of_another_inferlet_is_not_found(guest_cache: Path) -> None:
+    owns = """
+from inferlet_sdk import traits
+async def main(args):
+    queues = [traits.create_queue(args.model) for _ in range(5)]
+    await args.send(str(queues[-1]))
+    await args.receive()
+"""
+    steals = """
+from inferlet_sdk import NotFound, traits
+def main(args, queue: int):
+    try:
+        traits.alloc_kvpage(queue, 1)
+    except NotFound as error:
+        return str(error)
+"""
+
+    async def body(runtime: Runtime) -> None:
+        _, listener = await launch(runtime, owns)
+        await listener.until_messages(1)
+        queue = int(listener.messages[0])
+        assert f"no queue {queue}" in await run(runtime, steals, {"queue": queue})
+        assert not listener.ended.done()
+
+    in_runtime(guest_cache, body)
+
+
+def test_cancelled_receives_lose_and_reorder_nothing(guest_cache: Path) -> None:
+    program = """
+from inferlet_sdk.bindings import core
+async def main(args):
+    futures = [core.receive() for _ in range(4)]
+    await args.send("ready")
+    core.wait(futures[2:3])
+    core.cancel(futures[0])
+    core.cancel(futures[1])
+    core.wait(futures[3:4])
+    return [core.take_message(futures[2]), core.take_message(futures[3]), await args.receive()]
+"""
+
+    async def body(runtime: Runtime) -> None:
+        inferlet, listener = await launch(runtime, program)
+        await listener.until_messages(1)
+        for text in ("0", "1", "2"):
+            inferlet.send(text)
+        ended = await listener.ended
+        assert ended.result == '["2", "0", "1"]'
+
+    in_runtime(guest_cache, body)

@@ -1,0 +1,355 @@
+"""The HTTP API over a fake runtime: routes, errors, server-sent events, sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from typing import Any
+
+import httpx
+import pytest
+import websockets
+from websockets.asyncio.client import ClientConnection, connect
+
+from pie_control.errors import ConfigError
+from pie_control.http_server import session as session_module
+from pie_control.http_server.listening import bind
+from tests.helpers.fake_runtime import FakeRuntime, serve_async
+
+
+def http(url: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=url, trust_env=False, timeout=10)
+
+
+def open_session(url: str, **options: Any) -> connect:
+    return connect("ws" + url.removeprefix("http") + "/v1/session", proxy=None, compression=None, **options)
+
+
+async def exchange(socket: ClientConnection, *requests: dict[str, Any]) -> list[dict[str, Any]]:
+    """Sends requests in one frame and returns the messages of the next one."""
+    await socket.send(json.dumps(list(requests)))
+    return await frame_of(socket)
+
+
+async def frame_of(socket: ClientConnection) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = json.loads(await asyncio.wait_for(socket.recv(), 10))
+    return messages
+
+
+async def until(socket: ClientConnection, kind: str) -> list[dict[str, Any]]:
+    """Messages up to and with the first of `kind`."""
+    found: list[dict[str, Any]] = []
+    while not found or found[-1]["type"] != kind:
+        found += await frame_of(socket)
+    return found
+
+
+async def ended(runtime: FakeRuntime, id: str) -> str:
+    """Waits until an inferlet has ended and returns its status."""
+    while runtime.inferlet(id).ended is None:
+        await asyncio.sleep(0.005)
+    return runtime.inferlet(id).status
+
+
+# ---- routes --------------------------------------------------------------------------------------------------------
+
+
+def test_upload_launch_and_look() -> None:
+    async def test(url: str, runtime: FakeRuntime) -> None:
+        async with http(url) as client:
+            program = (await client.post("/v1/programs", params={"name": "mine"}, content=b"x = 1")).json()
+            assert program["name"] == "mine"
+            assert program in (await client.get("/v1/programs")).json()
+            assert (await client.get(f"/v1/programs/{program['program']}")).json() == program
+            launched = await client.post("/v1/inferlets", json={"program": "hello", "arguments": ["Ada"]})
+            assert launched.status_code == 201
+            id = launched.json()["id"]
+            await ended(runtime, id)
+            info = (await client.get(f"/v1/inferlets/{id}")).json()
+            assert (info["status"], info["result"]) == ("finished", "1")
+            assert [each["id"] for each in (await client.get("/v1/inferlets")).json()] == [id]
+            assert [line["text"] for line in (await client.get(f"/v1/inferlets/{id}/logs")).json()] == ["greeting"]
+
+    serve_async(test)
+
+
+def test_send_and_terminate() -> None:
+    async def test(url: str, runtime: FakeRuntime) -> None:
+        async with http(url) as client:
+            id = (await client.post("/v1/inferlets", json={"program": "echo"})).json()["id"]
+            assert (await client.post(f"/v1/inferlets/{id}/messages", json={"text": "hi"})).status_code == 202
+            assert (await client.delete(f"/v1/inferlets/{id}")).json()["status"] == "terminated"
+            refused = await client.post(f"/v1/inferlets/{id}/messages", json={"text": "hi"})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conflict")
+
+    serve_async(test)
+
+
+def test_system_routes() -> None:
+    async def test(url: str, runtime: FakeRuntime) -> None:
+        async with http(url) as client:
+            assert (await client.get("/v1/health")).json()["status"] == "ok"
+            (model,) = (await client.get("/v1/models")).json()
+            assert (model["name"], model["has_chat_template"]) == ("fake", True)
+            assert "tokenizer" not in model
+            assert (await client.get("/v1/statistics")).json() == {"inferlets": {"launched": 0}}
+            paths = (await client.get("/openapi.json")).json()["paths"]
+            undescribed = [path for path, item in paths.items() for each in item.values() if not each["description"]]
+            assert len(paths) >= 9
+            assert undescribed == []
+
+    serve_async(test)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "options", "status", "code"),
+    [
+        ("GET", "/v1/inferlets/i9", {}, 404, "unknown-name"),
+        ("DELETE", "/v1/inferlets/i9", {}, 404, "unknown-name"),
+        ("GET", "/v1/inferlets/i9/events", {}, 404, "unknown-name"),
+        ("GET", "/v1/programs/abc", {}, 404, "unknown-name"),
+        ("POST", "/v1/inferlets", {"json": {"program": "nothing"}}, 404, "unknown-name"),
+        ("POST", "/v1/inferlets", {"json": {"program": "hello", "argument": []}}, 400, "bad-request"),
+        ("POST", "/v1/inferlets", {"content": b"{"}, 400, "bad-request"),
+        ("POST", "/v1/programs?name=bad.py", {"content": b"def"}, 422, "bad-program"),
+        ("POST", "/v1/programs", {"content": b"#" * 2000}, 413, "too-large"),
+        ("POST", "/v1/inferlets", {"content": b" " * 2000}, 413, "too-large"),
+        ("GET", "/v1/nothing", {}, 404, "not-found"),
+        ("PUT", "/v1/models", {}, 405, "method-not-allowed"),
+        ("GET", "/v1/models", {"headers": {"origin": "http://elsewhere.example"}}, 403, "forbidden"),
+    ],
+)
+def test_every_failure_has_one_shape(method: str, path: str, options: dict[str, Any], status: int, code: str) -> None:
+    async def test(url: str, runtime: FakeRuntime) -> None:
+        async with http(url) as client:
+            answer = await client.request(method, path, **options)
+            assert answer.status_code == status
+            assert list(answer.json()) == ["error"]
+            assert answer.json()["error"]["code"] == code
+            assert len(answer.json()["error"]["message"]) > 8
+
+    serve_async(test, max_body_bytes=1000)
+
+
+def test_a_bug_is_an_internal_error_without_details() -> None:
+    async def test(url: str, runtime: FakeRuntime) -> None:
+        def broken() -> None:
+            raise RuntimeError("secret")
+
+        runtime.statistics = broken  # type: ignore[method-assign, assignment]
+        async with http(url) as client:
+            answer = await client.get("/v1/statistics")
+            assert answer.status_code == 500
+            assert answer.json()["error"]["code"] == "internal"
+            assert "secret" not in answer.text
+
+    serve_async(test)
+
+
+def test_a_taken_port_is_told() -> None:
+    with bind("127.0.0.1", 0) as first, pytest.raises(ConfigError, match="choose another --host or --port"):
+        bind("127.0.0.1", first.getsockname()[1])
+
+
+# ---- server-sent events --------------------------------------------------------------------------------------------
+
+
+def parse_events(text: str) -> list[tuple[str, dict[str, Any]]]:
+    blocks = [dict(line.split(": ", 1) for line in block.splitlines()) for block in text.split("\n\n") if block]
+    return [(block["event"], json.loads(block["data"])) for block in blocks]
+
+
+def test_events_stream_to_the_end_and_tell_the_end_again() -> None:
+    async def test(url: str, runtime: FakeRuntime) -> None:
+        async with http(url) as client:
+            id = (await client.post("/v1/inferlets", json={"program": "hello", "arguments": ["A", "B"]})).json()["id"]
+            events = parse_events((await client.get(f"/v1/inferlets/{id}/events")).text)
+            assert [kind for kind, _ in events] == ["log", "message", "message", "ended"]
+            assert events[1][1] == {"text": "Hello, A! "}
+            assert events[-1][1] == {"status": "finished", "result": "2", "error": None}
+            again = parse_events((await client.get(f"/v1/inferlets/{id}/events")).text)
+            assert again == events[-1:]
+
+    serve_async(test)
+
+
+def test_a_second_reader_is_refused_and_a_reader_that_leaves_lets_go() -> None:
+    async def test(url: str, runtime: FakeRuntime) -> None:
+        async with http(url) as client:
+            id = (await client.post("/v1/inferlets", json={"program": "echo"})).json()["id"]
+            path = f"/v1/inferlets/{id}/events"
+            async with client.stream("GET", path) as stream:
+                runtime.inferlet(id).send("first")
+                lines = stream.aiter_lines()
+                assert await anext(lines) == "event: message"
+                assert (await client.get(path)).status_code == 409
+            await client.post(f"/v1/inferlets/{id}/messages", json={"text": "stop"})
+            await ended(runtime, id)
+            while (answer := await client.get(path)).status_code == 409:
+                await asyncio.sleep(0.005)
+            assert parse_events(answer.text)[-1][0] == "ended"
+
+    serve_async(test)
+
+
+# ---- sessions ------------------------------------------------------------------------------------------------------
+
+
+def test_session_launches_and_the_reply_comes_before_the_events() -> None:
+    async def test(url: str, runtime: FakeRuntime) -> None:
+        async with open_session(url) as socket:
+            launch = {"type": "launch", "id": 7, "program": "hello", "arguments": ["A"], "logs": True}
+            await socket.send(json.dumps(launch))
+            messages = await until(socket, "ended")
+            assert [each["type"] for each in messages] == ["reply", "log", "message", "ended"]
+            assert messages[0]["id"] == 7
+            assert {each["inferlet"] for each in messages[1:]} == {messages[0]["value"]}
+
+    serve_async(test)
+
+
+def test_events_of_one_loop_turn_travel_in_one_frame() -> None:
+    async def test(url: str, runtime: FakeRuntime) -> None:
+        async with open_session(url) as socket:
+            (reply,) = await exchange(socket, {"type": "launch", "id": 1, "program": "burst"})
+            await socket.send(json.dumps({"type": "send", "id": 2, "inferlet": reply["value"], "text": "100"}))
+            first = await frame_of(socket)
+            rest = first[1:] or await frame_of(socket)  # the reply may travel alone
+            assert first[0]["type"] == "reply"
+            assert [each["text"] for each in rest] == list(map(str, range(100)))
+
+    serve_async(test)
+
+
+def test_session_answers_every_look_up() -> None:
+    async def test(url: str, runtime: FakeRuntime) -> None:
+        async with open_session(url) as socket:
+            (reply,) = await exchange(socket, {"type": "launch", "id": 1, "program": "wait"})
+            id = reply["value"]
+            kinds = ("inferlets", "programs", "models", "statistics")
+            requests: list[dict[str, Any]] = [{"type": kind, "id": number} for number, kind in enumerate(kinds)]
+            requests += [{"type": kind, "id": 10, "inferlet": id} for kind in ("inferlet", "logs")]
+            requests += [{"type": "program", "id": 11, "program": "0" * 64}]
+            values = [each.get("value") for each in await exchange(socket, *requests)]
+            assert values[0][0]["id"] == values[4]["id"] == id
+            assert values[2][0]["name"] == "fake"
+            assert values[3] == {"inferlets": {"launched": 1}}
+            assert values[5:] == [[], None]
+
+    serve_async(test)
+
+
+@pytest.mark.parametrize(
+    ("frame", "id", "code"),
+    [
+        ("no json", None, "bad-request"),
+        ("[]]", None, "bad-request"),
+        ('{"type": "launch", "id": 3}', 3, "bad-request"),
+        ('{"type": "fly", "id": 3}', 3, "bad-request"),
+        ('{"type": "launch", "id": 3, "program": 5}', 3, "bad-request"),
+        ('{"type": "launch", "id": 3, "program": "nothing"}', 3, "unknown-name"),
+        ('{"type": "send", "id": 3, "inferlet": "i9", "text": ""}', 3, "unknown-name"),
+        ('{"type": "attach", "id": 3, "inferlet": "i9"}', 3, "unknown-name"),
+        ('{"type": "detach", "id": 3, "inferlet": "i9"}', 3, "unknown-name"),
+        (b"\xff\xfe", None, "bad-request"),
+    ],
+)
+def test_session_refuses_and_goes_on(frame: str | bytes, id: int | None, code: str) -> None:
+    async def test(url: str, runtime: FakeRuntime) -> None:
+        async with open_session(url) as socket:
+            await socket.send(frame)
+            (refusal,) = await frame_of(socket)
+            assert (refusal["type"], refusal["id"], refusal["error"]["code"]) == ("error", id, code)
+            assert [each["type"] for each in await exchange(socket, {"type": "models", "id": 4})] == ["reply"]
+
+    serve_async(test)
+
+
+def test_owned_inferlets_end_with_the_session_and_detached_ones_do_not() -> None:
+    async def test(url: str, runtime: FakeRuntime) -> None:
+        async with open_session(url) as socket:
+            launches = [
+                {"type": "launch", "id": 1, "program": "wait"},
+                {"type": "launch", "id": 2, "program": "echo", "detached": True},
+                {"type": "launch", "id": 3, "program": "wait"},
+            ]
+            await socket.send(json.dumps(launches))
+            replies: list[dict[str, Any]] = []
+            while len(replies) < 3:
+                replies += await frame_of(socket)
+            owned, detached, given_up = (each["value"] for each in sorted(replies, key=lambda each: each["id"]))
+            await exchange(socket, {"type": "detach", "id": 4, "inferlet": given_up})
+        assert await ended(runtime, owned) == "terminated"
+        assert "disconnected" in str(runtime.inferlet(owned).error)
+        assert runtime.inferlet(detached).ended is runtime.inferlet(given_up).ended is None
+
+    serve_async(test)
+
+
+def test_attach_takes_over_what_nobody_has_read() -> None:
+    async def test(url: str, runtime: FakeRuntime) -> None:
+        inferlet = await runtime.launch("echo")
+        inferlet.send("early")
+        await asyncio.sleep(0)
+        async with open_session(url) as first, open_session(url) as second:
+            attach = {"type": "attach", "id": 1, "inferlet": inferlet.id}
+            messages = await exchange(first, attach)
+            assert [each["type"] for each in messages] == ["reply", "message"]
+            assert (await exchange(first, attach))[0]["error"]["code"] == "bad-request"
+            assert (await exchange(second, attach))[0]["error"]["code"] == "conflict"
+            await exchange(first, {"type": "detach", "id": 2, "inferlet": inferlet.id})
+            assert (await exchange(second, attach))[0]["type"] == "reply"
+            runtime.terminate(inferlet.id, "enough")
+            assert (await until(second, "ended"))[-1]["error"] == "enough"
+            again = await exchange(first, attach)
+            assert [each["type"] for each in again] == ["reply", "ended"]
+
+    serve_async(test)
+
+
+def test_a_launch_whose_client_vanished_is_ended() -> None:
+    async def test(url: str, runtime: FakeRuntime) -> None:
+        gate = asyncio.Event()
+        launch = runtime.launch
+
+        async def slow(program: str, *arguments: Any, **options: Any) -> Any:
+            await gate.wait()
+            return await launch(program, *arguments, **options)
+
+        runtime.launch = slow  # type: ignore[method-assign]
+        async with open_session(url) as socket:
+            await socket.send(json.dumps({"type": "launch", "id": 1, "program": "wait"}))
+            await exchange(socket, {"type": "models", "id": 2})
+        gate.set()
+        while not runtime.inferlets():
+            await asyncio.sleep(0.005)
+        assert await ended(runtime, "i1") == "terminated"
+
+    serve_async(test)
+
+
+def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "MAX_UNSENT_BYTES", 1 << 20)
+    monkeypatch.setattr(session_module, "CLOSE_SECONDS", 0.05)
+
+    async def test(url: str, runtime: FakeRuntime) -> None:
+        async with open_session(url, max_queue=1) as socket:
+            await socket.send(json.dumps({"type": "launch", "id": 1, "program": "flood"}))
+            while not runtime.inferlets():
+                await asyncio.sleep(0.005)
+            assert await ended(runtime, "i1") == "terminated"
+            with contextlib.suppress(websockets.ConnectionClosedError):
+                async for _ in socket:
+                    pass
+            assert socket.state is websockets.State.CLOSED
+
+    serve_async(test)
+
+
+def test_a_session_from_a_foreign_page_is_refused() -> None:
+    async def test(url: str, runtime: FakeRuntime) -> None:
+        with pytest.raises(websockets.InvalidStatus, match="403"):
+            await open_session(url, origin="http://elsewhere.example")
+
+    serve_async(test)

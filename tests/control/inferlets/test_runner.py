@@ -1,0 +1,207 @@
+"""Turns: who gets the processor when, over instances that are not real."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pie_control.inferlets import runner as runner_module
+from pie_control.inferlets.lifecycle import Status
+from pie_control.inferlets.runner import PREEMPTIONS_UNTIL_BUSY, Runner
+from pie_control.sandbox.fibers import Step
+
+
+class Inferlet:
+    """What the runner uses of one: its instance plays a list of steps."""
+
+    def __init__(self, number: int, steps: Iterator[Step], log: list[str]) -> None:
+        self.number = number
+        self.status = Status.CREATED
+        self.cpu_seconds = self.last_activity = 0.0
+        self.instance = self
+        self._steps = steps
+        self._log = log
+
+    def change(self, status: Status) -> None:
+        self.status = status
+
+    def before_step(self) -> None:
+        """Nothing to hand over."""
+
+    def step(self) -> Step:
+        self._log.append(str(self.number))
+        return next(self._steps)
+
+
+class Scene:
+    """A runner whose watcher writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.on_quiet: Callable[[], None] = lambda: self.log.append("quiet")
+        self.runner = Runner(self)  # type: ignore[arg-type]
+        self._count = 0
+
+    def add(self, *steps: Step, forever: Step | None = None) -> Any:
+        self._count += 1
+
+        def play() -> Iterator[Step]:
+            yield from steps
+            while forever:
+                yield forever
+
+        inferlet: Any = Inferlet(self._count, play(), self.log)
+        self.runner.ready(inferlet)
+        return inferlet
+
+    def on_done(self, inferlet: Any) -> None:
+        inferlet.status = Status.FINISHED
+        self.log.append(f"{inferlet.number} done")
+
+    def on_step(self, inferlet: Any) -> None:
+        """It goes on later."""
+
+
+def play(body: Callable[[Scene], None], turns: int = 20) -> list[str]:
+    async def check() -> list[str]:
+        scene = Scene()
+        body(scene)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return scene.log
+
+    return asyncio.run(check())
+
+
+def test_all_that_are_ready_run_before_it_is_quiet() -> None:
+    def body(scene: Scene) -> None:
+        scene.add(Step.WAITING)
+        scene.add(Step.DONE)
+        scene.add(Step.WAITING)
+
+    assert play(body) == ["1", "2", "2 done", "3", "quiet"]
+
+
+def test_one_that_is_ready_twice_runs_once() -> None:
+    def body(scene: Scene) -> None:
+        inferlet = scene.add(Step.WAITING, Step.WAITING)
+        scene.runner.ready(inferlet)
+
+    assert play(body) == ["1", "quiet"]
+
+
+def test_an_ended_one_does_not_run() -> None:
+    def body(scene: Scene) -> None:
+        scene.add(Step.WAITING).status = Status.TERMINATED
+
+    assert play(body) == ["quiet"]
+
+
+def test_a_short_preemption_does_not_make_it_quiet() -> None:
+    def body(scene: Scene) -> None:
+        scene.add(Step.PREEMPTED, Step.WAITING)
+        scene.add(Step.WAITING)
+
+    assert play(body) == ["1", "1", "2", "quiet"]
+
+
+def test_nobody_waits_for_one_that_is_busy() -> None:
+    def body(scene: Scene) -> None:
+        scene.add(forever=Step.PREEMPTED)
+        scene.add(Step.WAITING)
+
+    played = play(body)
+    first_quiet = played.index("quiet")
+    assert played[:first_quiet].count("1") == PREEMPTIONS_UNTIL_BUSY
+    assert played[first_quiet:].count("1") > 1
+    assert "quiet" in played[first_quiet + 1 :]
+
+
+def test_busy_ones_take_turns() -> None:
+    def body(scene: Scene) -> None:
+        scene.add(forever=Step.PREEMPTED)
+        scene.add(forever=Step.PREEMPTED)
+
+    after = [entry for entry in play(body, 40) if entry != "quiet"][2 * PREEMPTIONS_UNTIL_BUSY :]
+    assert after[:6] in (["1", "2"] * 3, ["2", "1"] * 3)
+
+
+def test_one_that_waited_is_not_busy_any_more() -> None:
+    steps = [*[Step.PREEMPTED] * PREEMPTIONS_UNTIL_BUSY, Step.WAITING, Step.PREEMPTED, Step.WAITING]
+
+    async def check() -> list[str]:
+        scene = Scene()
+        inferlet = scene.add(*steps)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        del scene.log[:]
+        scene.runner.ready(inferlet)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return scene.log
+
+    assert asyncio.run(check()) == ["1", "1", "quiet"]
+
+
+def test_waves_are_formed_even_if_some_are_always_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_module, "LONGEST_RUN_SECONDS", 0.0)
+
+    def body(scene: Scene) -> None:
+        restless = scene.add(forever=Step.WAITING)
+        scene.on_step = lambda _: asyncio.get_running_loop().call_soon(scene.runner.ready, restless)  # type: ignore[method-assign]
+
+    assert play(body, 100).count("quiet") >= 5
+
+
+def test_a_failing_watcher_does_not_stop_the_others() -> None:
+    failures = []
+
+    async def check() -> list[str]:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
+        scene = Scene()
+
+        def fails(inferlet: Any) -> None:
+            inferlet.status = Status.FAILED
+            raise ValueError("of the watcher")
+
+        scene.on_done = fails  # type: ignore[method-assign]
+        scene.add(Step.DONE)
+        scene.add(Step.WAITING)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return scene.log
+
+    assert asyncio.run(check()) == ["1", "2", "quiet"]
+    assert [str(failure) for failure in failures] == ["of the watcher"]
+
+
+def test_turns_and_time_are_counted() -> None:
+    async def check() -> None:
+        scene = Scene()
+        inferlet = scene.add(Step.PREEMPTED, Step.WAITING)
+        before = time.monotonic()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        statistics = scene.runner.statistics()
+        assert (statistics.turns, statistics.preemptions) == (2, 1)
+        assert statistics.guest_seconds == pytest.approx(inferlet.cpu_seconds)
+        assert inferlet.last_activity >= before
+        assert inferlet.status is Status.RUNNING
+
+    asyncio.run(check())
+
+
+def test_a_timer_calls_back_unless_it_is_cancelled() -> None:
+    async def check() -> None:
+        scene, called = Scene(), list[str]()
+        scene.runner.call_at(time.monotonic_ns() - 1, lambda: called.append("over"))
+        scene.runner.call_at(time.monotonic_ns() - 1, lambda: called.append("cancelled")).cancel()
+        scene.runner.call_at(2**64, lambda: called.append("far")).cancel()
+        await asyncio.sleep(0.01)
+        assert called == ["over"]
+
+    asyncio.run(check())

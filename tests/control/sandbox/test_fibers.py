@@ -1,0 +1,300 @@
+"""Instances on fibers: preemption, suspension, ending, and host functions that fail."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from wasmtime import component
+
+import tests.helpers.wat as wat
+from pie_control.errors import NotFound
+from pie_control.sandbox import engine as wasm_engine
+from pie_control.sandbox.engine import Ticker
+from pie_control.sandbox.fibers import SUSPEND, Instance, Step
+from pie_control.sandbox.functions import HostFunction, trap
+from pie_control.sandbox.linker import LinkedComponent
+
+ENGINE = wasm_engine.new_engine()
+MEMORY = 64 << 20
+MOST_STEPS = 2000
+CORE = "pie:inferlet/core"
+WAIT_ONCE = "(call $wait (i32.const 64) (i32.const 1) (i32.const 32)) (i32.const 0)"
+
+
+class Owner:
+    """Who makes the calls."""
+
+    instance: Instance
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+
+def linked(
+    run: str,
+    functions: tuple[str, ...] = (),
+    calls: dict[str, Any] | None = None,
+    *,
+    wake: Callable[[], None] = lambda: None,
+    **more: Any,
+) -> LinkedComponent:
+    found = {(CORE, name): HostFunction(call, suspends=name == "wait") for name, call in (calls or {}).items()}
+    compiled = component.Component(ENGINE, wat.inferlet(run, functions, **more))
+    return LinkedComponent(ENGINE, compiled, found, {}, lambda *_: None, wake)
+
+
+def started(*arguments: Any, **more: Any) -> Instance:
+    instance = Instance(linked(*arguments, **more), MEMORY)
+    instance.owner = Owner()
+    return instance
+
+
+def step_until(instance: Instance, wanted: Step) -> None:
+    for _ in range(MOST_STEPS):
+        if instance.step() is wanted:
+            return
+    raise AssertionError(f"not {wanted} after {MOST_STEPS} steps")
+
+
+def outcome_of(instance: Instance) -> str | None:
+    step_until(instance, Step.DONE)
+    try:
+        return instance.outcome()
+    finally:
+        instance.close()
+
+
+def suspended(_owner: Owner, _futures: list[int]) -> Any:
+    return SUSPEND
+
+
+@pytest.fixture
+def ticker() -> Any:
+    ticker = Ticker(ENGINE)
+    yield ticker
+    ticker.close()
+
+
+def test_run_that_returns_is_done() -> None:
+    assert outcome_of(started(wat.SUCCESS)) is None
+
+
+def test_an_error_returned_is_the_outcome() -> None:
+    run = (
+        "(i32.store8 (i32.const 0) (i32.const 1)) (i32.store (i32.const 4) (i32.const 256))"
+        "(i32.store (i32.const 8) (i32.const 5)) (i32.const 0)"
+    )
+    assert outcome_of(started(run, data="wrong")) == "wrong"
+
+
+def test_a_trap_tells_cause_and_frames() -> None:
+    message = outcome_of(started("unreachable")) or ""
+    assert message.startswith("the program trapped: wasm `unreachable`")
+    assert "Main!" in message
+
+
+def test_a_suspended_guest_goes_on_with_the_value() -> None:
+    instance = started(WAIT_ONCE, ("wait",), {"wait": suspended})
+    step_until(instance, Step.WAITING)
+    assert instance.waiting
+    assert instance.step() is Step.WAITING
+    instance.resume([7])
+    assert outcome_of(instance) is None
+
+
+def test_a_suspending_function_with_its_value_at_hand_does_not_suspend() -> None:
+    def at_hand(owner: Owner, futures: list[int]) -> list[int]:
+        owner.calls.append(futures)
+        return futures
+
+    instance = started(WAIT_ONCE, ("wait",), {"wait": at_hand})
+    owner: Any = instance.owner
+    assert outcome_of(instance) is None
+    assert owner.calls == [[0]]
+
+
+def test_a_guest_may_suspend_while_it_is_instantiated() -> None:
+    start = "(call $wait (i32.const 64) (i32.const 1) (i32.const 32))"
+    instance = started(wat.SUCCESS, ("wait",), {"wait": suspended}, start=start)
+    step_until(instance, Step.WAITING)
+    instance.resume([])
+    assert outcome_of(instance) is None
+
+
+@pytest.mark.parametrize("where", ["run", "start"])
+def test_a_loop_is_preempted_and_can_be_closed(where: str, ticker: Ticker) -> None:
+    loop = {"run": (wat.FOREVER + wat.SUCCESS, ""), "start": (wat.SUCCESS, wat.FOREVER)}
+    run, start = loop[where]
+    instance = started(run, start=start, wake=ticker.wake)
+    for _ in range(3):
+        assert instance.step() is Step.PREEMPTED
+    instance.close()
+
+
+def test_an_instance_that_never_ran_can_be_closed() -> None:
+    instance = started(wat.SUCCESS)
+    instance.close()
+    instance.close()
+
+
+def test_a_waiting_instance_can_be_closed() -> None:
+    instance = started(WAIT_ONCE, ("wait",), {"wait": suspended})
+    step_until(instance, Step.WAITING)
+    instance.close()
+    gc.collect()
+    assert outcome_of(started(wat.SUCCESS)) is None
+
+
+def test_another_instance_is_closed_from_within_a_step() -> None:
+    waiting = started(WAIT_ONCE, ("wait",), {"wait": suspended})
+    step_until(waiting, Step.WAITING)
+    owners: list[Any] = []
+
+    def closes(owner: Owner, _futures: list[int]) -> list[int]:
+        waiting.close()
+        return []
+
+    def notes(owner: Owner) -> int:
+        owners.append(owner)
+        return 1
+
+    run = "(call $wait (i32.const 64) (i32.const 1) (i32.const 32)) (call $receive (i32.const 16)) (i32.const 0)"
+    instance = started(run, ("wait", "receive"), {"wait": closes, "receive": notes})
+    assert outcome_of(instance) is None
+    assert owners == [instance.owner]
+
+
+def raises(error: BaseException) -> Callable[..., Any]:
+    def call(*_: Any) -> Any:
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize("function", ["receive", "wait"])
+@pytest.mark.parametrize("error", [ValueError("of ours"), KeyboardInterrupt("of ours"), RecursionError("of ours")])
+def test_an_exception_of_the_host_ends_the_guest_alone(function: str, error: BaseException) -> None:
+    run = {"receive": "(call $receive (i32.const 16)) (i32.const 0)", "wait": WAIT_ONCE}[function]
+    message = outcome_of(started(run, (function,), {function: raises(error)})) or ""
+    assert message == f"internal error in a host function: {error!r}"
+    assert outcome_of(started(wat.SUCCESS)) is None
+
+
+@pytest.mark.parametrize("function", ["receive", "wait"])
+def test_a_trap_of_the_host_is_the_outcome(function: str) -> None:
+    run = {"receive": "(call $receive (i32.const 16)) (i32.const 0)", "wait": WAIT_ONCE}[function]
+    instance = started(run, (function,), {function: lambda *_: trap("not like this: \0 ü")})
+    assert outcome_of(instance) == "not like this: \0 ü"
+
+
+def test_a_value_that_does_not_fit_ends_the_guest() -> None:
+    at_once = started(WAIT_ONCE, ("wait",), {"wait": lambda *_: "no list"})
+    assert "internal error in a host function" in (outcome_of(at_once) or "")
+    later = started(WAIT_ONCE, ("wait",), {"wait": suspended})
+    step_until(later, Step.WAITING)
+    later.resume(object())
+    assert "internal error in a host function" in (outcome_of(later) or "")
+
+
+def test_a_refused_call_reaches_the_guest() -> None:
+    run = """(call $receive (i32.const 16))
+      (if (i32.ne (i32.load8_u (i32.const 16)) (i32.const 1)) (then unreachable))
+      (if (i32.ne (i32.load8_u (i32.const 20)) (i32.const 1)) (then unreachable))
+      (i32.const 0)"""
+    assert outcome_of(started(run, ("receive",), {"receive": raises(NotFound("nothing"))})) is None
+
+
+def test_a_function_that_the_host_lacks_traps_with_its_name() -> None:
+    instance = started("(call $receive (i32.const 16)) (i32.const 0)", ("receive",))
+    assert outcome_of(instance) == "`receive` of pie:inferlet/core is not available to inferlets"
+
+
+def test_memory_cannot_grow_beyond_the_limit() -> None:
+    # grows by 1 MiB until refused, then says how many pages it has: as an error of that length
+    run = """(loop $more (br_if $more (i32.ne (memory.grow (i32.const 16)) (i32.const -1))))
+      (i32.store8 (i32.const 0) (i32.const 1)) (i32.store (i32.const 4) (i32.const 256))
+      (i32.store (i32.const 8) (memory.size)) (i32.const 0)"""
+    pages = len(outcome_of(started(run, data="x")) or "")
+    assert MEMORY // 65536 - 16 < pages <= MEMORY // 65536
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ("(core module $M2 (memory 1)) (core instance (instantiate $M2))", "memory count"),
+        ("(core module $T (table 200000 funcref)) (core instance (instantiate $T))", "table"),
+    ],
+)
+def test_a_store_allows_no_more_than_one_memory_and_small_tables(extra: str, message: str) -> None:
+    assert message in (outcome_of(started(wat.SUCCESS, extra=extra)) or "")
+
+
+def test_shared_memory_is_refused() -> None:
+    with pytest.raises(Exception, match="threads must be enabled"):
+        linked(wat.SUCCESS, extra="(core module (memory 1 2 shared))")
+
+
+def test_a_list_beyond_all_bounds_does_not_reach_the_host() -> None:
+    run = """(drop (memory.grow (i32.const 900)))
+      (call $wait (i32.const 64) (i32.const 14000000) (i32.const 32)) (i32.const 0)"""
+    calls: list[int] = []
+    instance = started(run, ("wait",), {"wait": lambda _, futures: calls.append(len(futures))})
+    assert "fuel" in (outcome_of(instance) or "")
+    assert not calls
+
+
+def test_the_ticker_rests_and_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wasm_engine, "TICK_SECONDS", 0.0001)
+    ticks: list[int] = []
+
+    class Engine:
+        def increment_epoch(self) -> None:
+            ticks.append(1)
+
+    ticker = Ticker(Engine())  # type: ignore[arg-type]
+    try:
+        ticker.wake()
+        before = _settled(ticks)
+        assert before >= Ticker.REST_AFTER_TICKS
+        ticker.wake()
+        assert _settled(ticks) >= before + Ticker.REST_AFTER_TICKS
+    finally:
+        ticker.close()
+        ticker.close()
+
+
+def _settled(ticks: list[int]) -> int:
+    """Number of ticks when no more come."""
+    count = -1
+    while count != len(ticks):
+        count = len(ticks)
+        time.sleep(0.1)
+    return count
+
+
+def test_another_wasmtime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wasm_engine.metadata, "version", lambda _: "1.2.3")
+    with pytest.raises(wasm_engine.LinkError, match=r"wasmtime 1\.2\.3 is installed"):
+        wasm_engine.new_engine()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("(component)", "does not export the function `run"),
+        (
+            '(component (core module $m (func (export "run") (result i32) (i32.const 0)))'
+            "(core instance $i (instantiate $m))"
+            '(func (export "run") (result u32) (canon lift (core func $i "run"))))',
+            "another type",
+        ),
+        ('(component (import "loose" (func)))', "imports 'loose'"),
+    ],
+)
+def test_a_component_of_another_shape_is_refused(text: str, message: str) -> None:
+    with pytest.raises(wasm_engine.LinkError, match=message):
+        LinkedComponent(ENGINE, component.Component(ENGINE, text), {}, {}, lambda *_: None, lambda: None)

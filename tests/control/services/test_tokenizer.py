@@ -1,0 +1,240 @@
+"""Tokens and text, in streams; chat templates against transformers, and what hostile input meets."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from tokenizers import decoders, models
+
+from pie_control.errors import ConfigError, InvalidArgument, Unsupported
+from pie_control.services import tokenizer as tokenizer_module
+from pie_control.services.tokenizer import Detokenizer, Tokenizer
+from pie_control.testing import byte_tokenizer
+from tests.helpers.tree import DEMO_MODEL
+
+TEXTS = ["", "plain text", "Grüße, 世界!", "🎉👩‍👩‍👧 ok", " leading", "tabs\tand\n\nlines", "मराठी العربية"]
+MESSAGES = [
+    {"role": "system", "content": "Be brief. <ü>"},
+    {"role": "user", "content": 'Hello & "quotes"'},
+    {"role": "assistant", "content": "Hi."},
+    {"role": "user", "content": "Again"},
+]
+TOOLS = [{"type": "function", "function": {"name": "größe", "parameters": {"b": [1, 2], "a": None}}}]
+
+CHATML = """{%- if tools %}{{- '<|im_start|>system\\n# Tools\\n' }}{% for tool in tools %}
+{{- "\\n" }}{{ tool | tojson }}{% endfor %}{{- '<|im_end|>\\n' }}{% endif %}
+{% for message in messages %}
+    {% if loop.first and message.role != 'system' %}{{ '<|im_start|>system\\nYou are helpful<|im_end|>\\n' }}{% endif %}
+    {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] | trim + '<|im_end|>' + '\\n' }}
+{% endfor %}
+{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+LLAMA = """{{- bos_token }}
+{%- if strftime_now is defined %}{%- set date = strftime_now("%Y") %}{%- else %}{%- set date = "2024" %}{%- endif %}
+{%- if messages[0]['role'] == 'system' %}{%- set system = messages[0]['content']|trim %}
+{%- set messages = messages[1:] %}{%- else %}{%- set system = "" %}{%- endif %}
+{{- "Today: " + date + "\\n" + system }}{%- if tools is not none %}{{- tools[0] | tojson(indent=4) }}{%- endif %}
+{%- for message in messages %}
+{%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{%- endif %}
+{%- if message.role == 'tool' %}{% continue %}{% endif %}
+{{- '<|' + message['role'] + '|>' + message['content'] + eos_token }}{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|assistant|>' }}{%- endif %}"""
+TRAINED = """{% for message in messages %}{% if message.role == 'assistant' %}{% generation %}{{ message.content }}
+{% endgeneration %}{% else %}{{ message.content }}
+{% endif %}{% endfor %}{{ messages | tojson(sort_keys=true, ensure_ascii=true, separators=(',', ':')) }}"""
+
+
+def bytewise(template: str | None = None, data: bytes | None = None) -> Tokenizer:
+    config: dict[str, Any] = byte_tokenizer.tokenizer_config()
+    if template is not None:
+        config["chat_template"] = template
+    return Tokenizer(data or byte_tokenizer.tokenizer_json(), config, byte_tokenizer.VOCAB_SIZE)
+
+
+def demo() -> tuple[Tokenizer, Path]:
+    folder = DEMO_MODEL
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    vocab_size = json.loads((folder / "config.json").read_text())["vocab_size"]
+    return Tokenizer((folder / "tokenizer.json").read_bytes(), config, vocab_size), folder
+
+
+def sentencepiece() -> Tokenizer:
+    """As Llama 2 and Gemma write it: words with a mark for the space before, bytes for what has no word."""
+    words = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁Hello", "▁world", "é", "!"]
+    inner = tokenizers.Tokenizer(
+        models.BPE({word: i for i, word in enumerate(words)}, [], unk_token="<unk>", byte_fallback=True)
+    )
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    inner.decoder = decoders.Sequence(steps)
+    return Tokenizer(inner.to_str().encode(), {}, len(words))
+
+
+# ---- tokens and text ----
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_text_survives_encoding_and_decoding(text: str) -> None:
+    for one in (bytewise(), demo()[0]):
+        assert one.decode(one.encode(text)) == text
+
+
+def test_special_tokens_are_recognized_and_not_printed() -> None:
+    one = bytewise()
+    tokens = one.encode("a<|end|>b")
+    assert tokens == [ord("a"), byte_tokenizer.END, ord("b")]
+    assert one.decode(tokens) == "ab"
+    assert Detokenizer(one).push(tokens) == "ab"
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_stream_gives_the_same_text_in_whole_characters(text: str) -> None:
+    for one in (bytewise(), demo()[0]):
+        stream = Detokenizer(one)
+        pieces = [stream.push([token]) for token in one.encode(text)]
+        assert "".join(pieces) == text
+        assert not any("�" in piece for piece in pieces)
+
+
+def test_a_stream_of_random_bytes_is_what_decoding_gives() -> None:
+    one, source = bytewise(), random.Random(7)
+    for _ in range(200):
+        tokens = [source.randrange(256) for _ in range(40)] + [ord("x")]
+        stream = Detokenizer(one)
+        assert "".join(stream.push([token]) for token in tokens) == one.decode(tokens)
+
+
+def test_a_stream_works_with_marks_for_spaces_and_byte_fallback() -> None:
+    one = sentencepiece()
+    snowman = [1 + byte for byte in "☃".encode()]
+    tokens = [258, 259, *snowman, 258, 260, 261]
+    stream = Detokenizer(one)
+    pieces = [stream.push([token]) for token in tokens]
+    assert "".join(pieces) == one.decode(tokens) == "Hello world☃ Helloé!"
+    assert pieces[2:5] == ["", "", "☃"]
+
+
+def test_a_stream_takes_time_in_proportion_to_its_tokens() -> None:
+    """Invalid bytes never complete a character: what waits for one must not grow."""
+    calls = []
+    one = sentencepiece()
+    decode = one.decode
+    one.decode = lambda tokens: calls.append(len(tokens)) or decode(tokens)  # type: ignore[method-assign, func-returns-value]
+    Detokenizer(one).push([1 + 0xFF] * 1000)
+    assert max(calls) <= 8
+    assert "�" in Detokenizer(bytewise()).push([0xFF] * 100_000)
+
+
+def test_the_vocabulary_is_the_bytes_of_every_token() -> None:
+    one, _ = demo()
+    lines = [base64.b64decode(line) for line in one.vocabulary.split("\n")]
+    for text in TEXTS:
+        assert b"".join(lines[token] for token in one.encode(text)) == text.encode()
+    assert bytewise().vocabulary.split("\n")[:256] == [base64.b64encode(bytes([b])).decode() for b in range(256)]
+    assert base64.b64decode(bytewise().vocabulary.split("\n")[byte_tokenizer.END]) == b"<|end|>"
+
+
+def test_the_vocabulary_of_a_tokenizer_with_byte_fallback() -> None:
+    lines = [base64.b64decode(line) for line in sentencepiece().vocabulary.split("\n")]
+    assert lines[1 + 0xE4] == b"\xe4"
+    assert lines[258:261] == [b" Hello", b" world", "é".encode()]
+
+
+def test_an_added_token_is_its_own_text() -> None:
+    added = json.loads(byte_tokenizer.tokenizer_json())
+    added["added_tokens"][2]["content"] = "é à"
+    added["added_tokens"][2]["special"] = False
+    one = bytewise(data=json.dumps(added).encode())
+    assert base64.b64decode(one.vocabulary.split("\n")[byte_tokenizer.TURN]) == "é à".encode()
+    assert Detokenizer(one).push([byte_tokenizer.TURN]) == "é à"
+
+
+@pytest.mark.parametrize("tokens", [[259], [0, 2**31], [2**32 - 1]])
+def test_tokens_outside_the_vocabulary_are_refused(tokens: list[int]) -> None:
+    one = bytewise()
+    for call in (one.decode, Detokenizer(one).push):
+        with pytest.raises(InvalidArgument, match="not in the vocabulary of 259"):
+            call(tokens)
+
+
+def test_what_one_call_may_take_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_module, "MAX_TEXT", 100)
+    monkeypatch.setattr(tokenizer_module, "MAX_TOKENS", 100)
+    one = bytewise()
+    for call in (lambda: one.encode("x" * 101), lambda: one.format_chat("[" + " " * 100 + "]", "", True)):
+        with pytest.raises(InvalidArgument, match="characters is longer than 100"):
+            call()
+    with pytest.raises(InvalidArgument, match="101 tokens are more than 100"):
+        Detokenizer(one).push([1] * 101)
+
+
+def test_a_broken_tokenizer_file_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"tokenizer\.json"):
+        Tokenizer(b"{}", {}, 10)
+
+
+# ---- chat templates ----
+
+
+def test_the_demo_model_formats_as_transformers_does() -> None:
+    transformers = pytest.importorskip("transformers")
+    one, folder = demo()
+    oracle = transformers.AutoTokenizer.from_pretrained(str(folder))
+    chat = [message for message in MESSAGES if message["role"] != "system"]
+    for prompt in (True, False):
+        expected = oracle.apply_chat_template(chat, tokenize=False, add_generation_prompt=prompt)
+        assert one.format_chat(json.dumps(chat), "", prompt) == expected
+
+
+@pytest.mark.parametrize("template", [CHATML, LLAMA, TRAINED], ids=["chatml", "llama", "trained"])
+@pytest.mark.parametrize("tools", [None, TOOLS], ids=["plain", "tools"])
+@pytest.mark.parametrize("prompt", [True, False])
+def test_templates_render_as_transformers_does(template: str, tools: Any, prompt: bool) -> None:
+    utils = pytest.importorskip("transformers.utils.chat_template_utils")
+    special = {"bos_token": "<|begin|>", "eos_token": "<|end|>"}
+    (expected,), _ = utils.render_jinja_template(
+        [MESSAGES], tools=tools, chat_template=template, add_generation_prompt=prompt, **special
+    )
+    given = json.dumps(tools) if tools else ""
+    assert bytewise(template).format_chat(json.dumps(MESSAGES), given, prompt) == expected
+
+
+def test_a_template_may_refuse() -> None:
+    with pytest.raises(InvalidArgument, match="roles must alternate"):
+        bytewise(LLAMA).format_chat(json.dumps([MESSAGES[2]]), "", True)
+
+
+def test_the_default_of_several_templates_is_used() -> None:
+    config = {"chat_template": [{"name": "rag", "template": "no"}, {"name": "default", "template": "yes"}]}
+    one = Tokenizer(byte_tokenizer.tokenizer_json(), config, byte_tokenizer.VOCAB_SIZE)
+    assert one.format_chat("[]", "", False) == "yes"
+
+
+def test_a_model_without_a_template_says_so() -> None:
+    one = Tokenizer(byte_tokenizer.tokenizer_json(), {}, byte_tokenizer.VOCAB_SIZE)
+    assert not one.has_chat_template
+    with pytest.raises(Unsupported, match="write the prompt yourself"):
+        one.format_chat("[]", "", True)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    ["", "{", "{}", "7", "null", "[1]", "[null]", '[{"role": 5}]', "[" * 50_000],
+)
+def test_messages_may_be_anything(messages: str) -> None:
+    for template in (CHATML, LLAMA):
+        with pytest.raises(InvalidArgument):
+            bytewise(template).format_chat(messages, "", True)
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{{ ().__class__.__bases__[0].__subclasses__() }}", "{{ messages.append(1) }}", "{{ 1 // 0 }}", "{% if %}"],
+)
+def test_a_template_has_no_way_out(template: str) -> None:
+    with pytest.raises(InvalidArgument, match="the chat template refused"):
+        bytewise(template).format_chat("[]", "", True)

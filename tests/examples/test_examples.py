@@ -1,0 +1,86 @@
+"""Every example runs on the demo model and prints what its folder says.
+
+`run.json` tells how: {"arguments": [...], "messages": [...]}, both optional; messages are what the client sends.
+`scripts/update_examples` writes the expected outputs anew, after the demo model or an example has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from pie_control.config import build_config
+from pie_control.inferlets.events import Ended, Event, Message
+from pie_control.runtime import Runtime
+from pie_control.testing.in_process import InProcessClient
+from pie_inference.config import WorkerConfig
+from pie_inference.serving.worker import Worker
+from tests.helpers.tree import DEMO_MODEL, EXAMPLES
+
+FOLDERS = sorted(path for path in EXAMPLES.iterdir() if path.is_dir())
+UPDATE = "PIE_UPDATE_EXAMPLES" in os.environ
+SECONDS = 30.0
+
+
+class Output:
+    """Collects what an inferlet sends, until it ends."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Message(text):
+                self.text += text
+            case Ended():
+                self.ended.set_result(event)
+
+
+@pytest.fixture(scope="module")
+def worker() -> Worker:
+    """The demo model in float32, so that greedy choices do not depend on the machine's bfloat16."""
+    return Worker(WorkerConfig(DEMO_MODEL, "demo", dtype="float32", device="cpu", pages=512, embeds=4096, threads=1))
+
+
+async def run_example(folder: Path, worker: Worker, cache_dir: Path) -> tuple[Ended, str]:
+    options = json.loads((folder / "run.json").read_text())
+    runtime = Runtime(build_config({"cache_dir": str(cache_dir), "warm_pool": 0}), InProcessClient(worker))
+    await runtime.start()
+    try:
+        info = await runtime.upload((folder / f"{folder.name}.py").read_bytes(), f"{folder.name}.py")
+        output = Output()
+        inferlet = await runtime.launch(info.program, options.get("arguments", ()), listener=output)
+        for message in options.get("messages", ()):
+            inferlet.send(message)
+        async with asyncio.timeout(SECONDS):
+            return await output.ended, output.text
+    finally:
+        await runtime.close()
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_example_prints_what_its_folder_says(folder: Path, worker: Worker, guest_cache: Path) -> None:
+    ended, text = asyncio.run(run_example(folder, worker, guest_cache))
+    assert (ended.status, ended.error) == ("finished", None)
+    expected = folder / "expected_output.txt"
+    if UPDATE:
+        expected.write_text(text)
+    assert text == expected.read_text(), "run scripts/update_examples if the change is meant"
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_example_is_complete(folder: Path) -> None:
+    readme = (folder / "README.md").read_text()
+    assert f"pie run examples/inferlets/{folder.name}/{folder.name}.py" in readme.replace("run -i", "run")
+    assert "expected_output.txt" in readme
+    assert set(json.loads((folder / "run.json").read_text())) <= {"arguments", "messages"}
+
+
+def test_the_raw_api_gives_what_the_context_gives() -> None:
+    outputs = {(EXAMPLES / name / "expected_output.txt").read_text() for name in ("hello", "raw_api")}
+    assert len(outputs) == 1

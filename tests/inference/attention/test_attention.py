@@ -1,0 +1,66 @@
+"""Every attention backend against dense float64 attention over random page layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from pie_inference.attention.cpu.pages import CpuAttention
+from pie_inference.attention.interface import AttentionSpec
+from pie_inference.attention.torch.pages import TorchAttention
+from pie_inference.cpu_kernels.library import find_library
+from pie_inference.kv_cache.pages import KvCache
+from tests.helpers.attention_oracle import CASES, Case, MakeBackend, Problem, Request, assert_solves
+
+CPU = torch.device("cpu")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@pytest.fixture(scope="module", params=["torch", "cpu"])
+def make_backend(request: pytest.FixtureRequest, kernel_cache: Path) -> MakeBackend:
+    if request.param == "torch":
+        return TorchAttention
+    library = find_library("auto", kernel_cache, CPU)
+    if library is None:
+        pytest.skip("the kernels cannot be built here")
+
+    def make(cache: KvCache, num_heads: int, specs: Sequence[AttentionSpec]) -> CpuAttention:
+        return CpuAttention(cache, num_heads, specs, library)
+
+    return make
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", CASES)
+def test_backends_equal_dense_attention(case: str, make_backend: MakeBackend, dtype: str) -> None:
+    assert_solves(Problem(CASES[case], DTYPES[dtype]), make_backend, CPU)
+
+
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+_WINDOW = AttentionSpec(0.1, 9_000)
+THREADED = {
+    "keys are split": Case((Request(1, 20_000),), 4, 1, specs=(AttentionSpec(0.1), _WINDOW)),
+    "some keys are split": Case((Request(1, 12_000, "holes"), Request(1, 30), Request(3, 8_000, mask="blind")), 4, 1),
+    "all heads are split": Case(
+        (Request(1, 9_000), Request(1, 7_000, "holes"), Request(40, 60)),
+        specs=(AttentionSpec(0.1, None, 30.0), _WINDOW),
+    ),
+    "tiles": Case((Request(500, 600), Request(1, 900)), specs=(AttentionSpec(0.2), AttentionSpec(0.2, 64))),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", THREADED)
+@pytest.mark.usefixtures("three_threads")
+def test_threads_share_the_work(case: str, make_backend: MakeBackend, dtype: str) -> None:
+    assert_solves(Problem(THREADED[case], DTYPES[dtype]), make_backend, CPU)

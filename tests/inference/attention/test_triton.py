@@ -1,0 +1,99 @@
+"""Triton's attention, in its interpreter, against dense float64 attention; and as a CUDA graph would use it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from pie_inference.attention.interface import AttentionBackend, AttentionSpec
+from pie_inference.kv_cache.pages import KvCache
+from tests.helpers.attention_oracle import CASES, Case, Problem, Request, assert_near, assert_solves, filled_cache
+from tests.helpers.triton_interpreter import Interpreter
+
+CPU = torch.device("cpu")
+SLOW = ("masks and windows", "windows", "windows in prefill", "soft caps")
+"""Their first and third layer must do."""
+LEFT_OUT = (
+    *("decode many", "decode full pages", "continued prefill", "scattered", "windows in prefill"),
+    *("no groups, dimension 16", "groups of 4, dimension 64, pages of 8"),
+)
+"""They show nothing here that others do not; `benchmarks.gpu_check` runs them all."""
+OTHER_FORMATS = [("decode many", "bfloat16"), ("continued prefill", "bfloat16"), ("masks", "float16")]
+
+
+def make_backend(cache: KvCache, num_heads: int, specs: Sequence[AttentionSpec]) -> AttentionBackend:
+    """So few processors that some groups of tiles are split and others are not."""
+    from pie_inference.attention.triton.pages import TritonAttention
+
+    return TritonAttention(cache, num_heads, specs, processors=6)
+
+
+def solve(case: Case, dtype: str) -> None:
+    assert_solves(Problem(case, getattr(torch, dtype)), make_backend, CPU)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in LEFT_OUT])
+def test_it_equals_dense_attention(interpreter: Interpreter, name: str) -> None:
+    case = CASES[name]
+    interpreter.call(solve, replace(case, specs=case.specs[:3:2]) if name in SLOW else case, "float32")
+
+
+@pytest.mark.parametrize(("name", "dtype"), OTHER_FORMATS)
+def test_number_formats(interpreter: Interpreter, name: str, dtype: str) -> None:
+    interpreter.call(solve, CASES[name], dtype)
+
+
+WINDOWS = tuple(AttentionSpec(32**-0.5, window) for window in (None, 20))
+DECODES = [Case(tuple(Request(1, n) for n in keys), specs=WINDOWS) for keys in ((40,), (1, 700, 33), (5, 16, 17, 90))]
+
+
+def replay(sizes_of_pool: int) -> None:
+    """One plan of 4 rows, loaded with batches of 1, 3 and 4 sequences of one pool."""
+    problems = [Problem(case, torch.float32) for case in DECODES]
+    cache = KvCache(problems[0].shape, sizes_of_pool, CPU)
+    backend = make_backend(cache, problems[0].case.num_heads, WINDOWS)
+    plan = backend.graph_plan(4)  # type: ignore[attr-defined]
+    for problem in problems:
+        own = filled_cache(problem, CPU)
+        slots = np.arange(problem.num_pages * problem.case.page_size, dtype=np.int32)
+        cache.note_positions(slots, own.positions)
+        assert backend.can_replay(problem.batch)  # type: ignore[attr-defined]
+        plan.update(problem.batch)
+        for layer, rows in enumerate(problem.rows):
+            cache.write(layer, cache.locate(slots), own.read(layer, own.locate(slots)))
+            filled = torch.cat([rows, rows.new_zeros(4 - len(rows), *rows.shape[1:])])
+            output = plan.attend(layer, filled[:, :4], filled[:, 4:])
+            assert_near(output[: len(rows)], problem.expected(layer))
+        np.testing.assert_array_equal(cache.device_positions().numpy(), cache.positions)
+
+
+def test_a_plan_of_a_graph_serves_one_batch_after_another(interpreter: Interpreter) -> None:
+    interpreter.call(replay, 64)
+
+
+def make_plan() -> None:
+    problem = Problem(DECODES[1], torch.float32)
+    cache = filled_cache(problem, CPU)
+    before = [cache.layer(layer)[: problem.num_pages].clone() for layer in range(2)]
+    make_backend(cache, 4, WINDOWS).graph_plan(8)  # type: ignore[attr-defined]
+    assert all(torch.equal(cache.layer(layer)[: problem.num_pages], before[layer]) for layer in range(2))
+
+
+def test_compiling_for_a_graph_leaves_the_cache_alone(interpreter: Interpreter) -> None:
+    interpreter.call(make_plan)
+
+
+def refuse() -> None:
+    prefill, masked = Problem(CASES["prefill"], torch.float32), Problem(CASES["masks"], torch.float32)
+    holes = Problem(Case((Request(1, 40, "holes"),)), torch.float32)
+    large = Problem(Case((Request(1, 400),)), torch.float32)
+    backend = make_backend(KvCache(large.shape, 12, CPU), 4, WINDOWS)
+    assert not any(backend.can_replay(each.batch) for each in (prefill, masked, holes, large))  # type: ignore[attr-defined]
+
+
+def test_graphs_are_for_plain_decode_batches(interpreter: Interpreter) -> None:
+    interpreter.call(refuse)

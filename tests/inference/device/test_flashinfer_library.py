@@ -1,0 +1,97 @@
+"""Whether FlashInfer can be used, and what a user is told where it cannot."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from pie_inference.attention import choose
+from pie_inference.attention.choose import Wanted
+from pie_inference.attention.flashinfer.pages import FlashInferAttention
+from pie_inference.attention.interface import AttentionSpec
+from pie_inference.device import flashinfer_library as library
+from pie_inference.device.flashinfer_library import ModuleKey
+from pie_inference.errors import ConfigError
+from pie_inference.kv_cache.pages import KvCache, KvShape
+from tests.helpers.fake_flashinfer import fake_flashinfer
+
+CUDA, CPU = torch.device("cuda"), torch.device("cpu")
+
+
+def compiled_in(folder: Path, *names: str) -> None:
+    """As FlashInfer leaves compiled modules."""
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        (folder / name / f"{name}.so").touch()
+
+
+@pytest.fixture
+def hopper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine with such a GPU, with nothing compiled, nor a compiler."""
+    modules: dict[str, Any] = {
+        "flashinfer.jit.env": SimpleNamespace(FLASHINFER_AOT_DIR=tmp_path / "aot", FLASHINFER_JIT_DIR=tmp_path / "jit"),
+        "flashinfer.jit.attention.modules": SimpleNamespace(
+            get_batch_prefill_uri=lambda backend, *key: f"{backend}_{key[4]}_window_{key[7]}_cap_{key[8]}"
+        ),
+    }
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    monkeypatch.setattr(library, "load", fake_flashinfer)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    return tmp_path
+
+
+def test_an_old_gpu_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (7, 5))
+    assert library.obstacle(CUDA) == "FlashInfer needs a GPU of compute capability 8.0, this one has 7.5"
+
+
+def test_a_failed_import_is_told_of(hopper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load() -> None:
+        raise ImportError("No module named 'tvm_ffi'")
+
+    monkeypatch.setattr(library, "load", load)
+    told = library.obstacle(CUDA)
+    assert told == "FlashInfer cannot be imported (No module named 'tvm_ffi'); docs/gpu.md says what it needs"
+
+
+def test_it_needs_a_compiler_or_compiled_modules(hopper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "nvcc and ninja, which compile them, are missing" in str(library.obstacle(CUDA))
+    compiled_in(hopper / "aot", "any")
+    assert library.obstacle(CUDA) is None
+
+
+def test_a_compiler_is_enough(hopper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert library.obstacle(CUDA) is None
+
+
+@pytest.mark.parametrize("folder", ["aot", "jit"])
+def test_slowly_compiled_kernels_are_used_where_they_are_compiled(hopper: Path, folder: str) -> None:
+    compiled_in(hopper / folder, "fa3_128_window_False_cap_False")
+    assert library._causal_backend(ModuleKey(torch.bfloat16, 128, False, False)) == "fa3"
+    assert library._causal_backend(ModuleKey(torch.bfloat16, 128, True, False)) == "fa2"
+    assert library._causal_backend(ModuleKey(torch.bfloat16, 64, False, False)) == "fa2"
+
+
+def test_other_gpus_have_one_kind_of_kernels(hopper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled_in(hopper / "jit", "fa3_128_window_False_cap_False")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 9))
+    assert library._causal_backend(ModuleKey(torch.bfloat16, 128, False, False)) == "fa2"
+
+
+def test_kernels_that_do_not_compile_are_told_of(hopper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: FlashInferAttention) -> None:
+        raise RuntimeError("ninja: build stopped")
+
+    monkeypatch.setattr(FlashInferAttention, "compile", fail)
+    cache = KvCache(KvShape(1, 2, 64, 16, torch.bfloat16), 4, CPU)
+    with pytest.raises(ConfigError, match="cannot be compiled: ninja: build stopped; choose another --attention"):
+        choose._flashinfer(Wanted(cache, 4, (AttentionSpec(0.1),), None))

@@ -1,0 +1,119 @@
+"""Triton's compiler needs no GPU: all kernels compile for an H100 or H200, and fit its processors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+triton = pytest.importorskip("triton")
+
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+
+from pie_inference.attention.triton import kernels as attention_kernels  # noqa: E402
+from pie_inference.attention.triton.plan import FIRST_BLOCK, FIRST_BLOCKS, pad, tune  # noqa: E402
+from pie_inference.ops import triton_kernels as ops_kernels  # noqa: E402
+
+SHARED_MEMORY = 227 << 10  # of a processor, bytes
+SCALARS = {"scale": "fp32", "soft_cap": "fp32", "eps": "fp32"}
+TABLES = {"mask_start": "*i64", "mask_bits": "*u8", "log_sums": "*fp32", "parts": "*fp32"}
+VECTORS = ("cache", "key_value", "query", "output", "rows", "residual", "weight", "result", "vectors", "gate_up")
+INTEGERS = ("window", "splits", "num_rows", "inner", "heads")
+ITEM_SIZES = {"bf16": 2, "fp16": 2, "fp32": 4}
+
+pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+def compile_for_h100(
+    kernel: Any, constants: Mapping[str, Any], dtype: str, types: Mapping[str, str] | None = None, **options: int
+) -> Any:
+    """As a launch would, with all vectors of `dtype` and all pointers and strides aligned."""
+    chosen = {
+        name: "constexpr" if name in constants else (types or {}).get(name, _type(name, dtype))
+        for name in kernel.arg_names
+    }
+    aligned = [
+        n for n, kind in enumerate(chosen.values()) if kind.startswith("*") or kernel.arg_names[n].endswith("stride")
+    ]
+    source = ASTSource(
+        fn=kernel,
+        signature=chosen,
+        constexprs={(kernel.arg_names.index(name),): value for name, value in constants.items()},
+        attrs={(place,): [["tt.divisibility", 16]] for place in aligned},
+    )
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+
+
+def _type(name: str, dtype: str) -> str:
+    if name in VECTORS:
+        return f"*{dtype}"
+    if name in INTEGERS or name.endswith("stride"):
+        return "i32"
+    return SCALARS.get(name) or TABLES.get(name, "*i32")
+
+
+def attend(dim: int, rows: int, dtype: str, **flags: bool) -> Any:
+    chosen = {"HOLES": False, "MASKED": False, "WINDOWED": False, "CAPPED": False, "SPLIT": False} | flags
+    needs = {
+        "HOLES": ("piece_bits", "piece_rank"),
+        "MASKED": ("mask_start", "mask_bits"),
+        "WINDOWED": ("tile_begin", "key_positions", "query_positions"),
+        "SPLIT": ("log_sums",),
+    }
+    missing = {name: None for flag, names in needs.items() if not chosen[flag] for name in names}
+    tuning = tune(pad(dim, 16), rows, ITEM_SIZES[dtype])
+    sizes = {"GROUP": 4, "KV_HEADS": 8, "HEAD_DIM": dim, "PADDED_DIM": pad(dim, 16), "PAGE_SIZE": 16, "TILE_ROWS": rows}
+    constants = {**sizes, **chosen, **missing, "BLOCK_SLOTS": tuning.block_slots}
+    options = {"num_warps": tuning.num_warps, "num_stages": tuning.num_stages}
+    output = {"output": "*fp32"} if chosen["SPLIT"] else {}
+    return compile_for_h100(attention_kernels.attend_tiles, constants, dtype, output, **options)
+
+
+EVERY_FLAG = {"HOLES": True, "MASKED": True, "WINDOWED": True, "CAPPED": True}
+
+
+@pytest.mark.parametrize(
+    ("dim", "rows", "dtype", "flags"),
+    [
+        (64, 16, "bf16", {"SPLIT": True}),
+        (128, 16, "bf16", {"SPLIT": True, **EVERY_FLAG}),
+        (128, 64, "bf16", {}),
+        (96, 64, "fp16", EVERY_FLAG),
+        (256, 64, "bf16", EVERY_FLAG),
+        (64, 16, "fp32", {"WINDOWED": True}),
+    ],
+)
+def test_attention(dim: int, rows: int, dtype: str, flags: dict[str, bool]) -> None:
+    compiled = attend(dim, rows, dtype, **flags)
+    assert compiled.metadata.shared <= SHARED_MEMORY
+    products = "wgmma.mma_async" if rows == 64 else "mma.sync"
+    assert (products in compiled.asm["ptx"]) == (dtype != "fp32")
+
+
+def test_writing_and_merging_and_windows() -> None:
+    shape = {"HEAD_DIM": 80, "PADDED_DIM": 128}
+    write = {**shape, "PAGE_SIZE": 16, "WIDTH": 6, "PADDED_WIDTH": 8}
+    compile_for_h100(attention_kernels.write_rows, write, "bf16")
+    merge = {**shape, "GROUP": 7, "KV_HEADS": 2, "TILE_ROWS": 16}
+    compile_for_h100(attention_kernels.merge_splits, merge, "bf16")
+    window = {"PAGE_SIZE": 16, "QUERIES": 4, "PADDED_QUERIES": 4, "BLOCK_SLOTS": FIRST_BLOCK, "BLOCKS": FIRST_BLOCKS}
+    compile_for_h100(attention_kernels.find_first_visible, {**window, "HOLES": True}, "bf16")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_ops(dtype: str) -> None:
+    row = {"SIZE": 5120, "PADDED": 8192}
+    compile_for_h100(ops_kernels.rms_norm, row, dtype, num_warps=16)
+    compile_for_h100(ops_kernels.add_rms_norm, row, dtype, num_warps=16)
+    angles = {"cos": f"*{dtype}", "sin": f"*{dtype}"}
+    compile_for_h100(ops_kernels.rotate, {"HALF": 40, "PADDED": 64, "BLOCK": 16}, dtype, angles)
+    for gelu in (False, True):
+        compile_for_h100(ops_kernels.gated, {"SIZE": 14336, "BLOCK": 1024, "GELU": gelu}, dtype)

@@ -1,0 +1,171 @@
+"""Sampling against a reference that sorts the whole vocabulary and follows the definition word by word."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from pie_inference.errors import BatchError
+from pie_inference.execution import sampling
+from pie_inference.execution.sampling import Choice
+
+VOCAB = 3000
+
+
+def choice(n: int, **changes: object) -> Choice:
+    defaults: dict[str, object] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "uniform": 0.5}
+    values = {name: np.broadcast_to(np.asarray(value), n) for name, value in {**defaults, **changes}.items()}
+    kinds = {name: np.int64 if name == "top_k" else np.float64 for name in values}
+    return Choice(**{name: np.array(value, kinds[name]) for name, value in values.items()})
+
+
+def reference_distribution(
+    logits: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float
+) -> np.ndarray:
+    """Probabilities [vocab] of one row after all bounds."""
+    order = np.argsort(-logits, kind="stable")
+    weights = np.exp((logits[order].astype(np.float64) - logits.max()) / temperature)
+    if top_k:
+        weights[top_k:] = 0
+    share = weights / weights.sum()
+    before = np.cumsum(share) - share
+    kept = (before < top_p) & (share >= min_p * share[0])
+    kept[0] = True
+    probabilities = np.zeros(len(logits))
+    probabilities[order] = np.where(kept, share, 0)
+    return probabilities / probabilities.sum()
+
+
+def random_logits(n: int, scale: float = 3.0, seed: int = 0) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).normal(0, scale, (n, VOCAB)).astype(np.float32))
+
+
+BOUNDS = [
+    {},
+    {"temperature": 0.3},
+    {"temperature": 3.0},
+    {"top_k": 1},
+    {"top_k": 40},
+    {"top_k": 1500},
+    {"top_k": VOCAB + 7},
+    {"top_p": 0.1},
+    {"top_p": 0.9},
+    {"top_p": 0.999999},
+    {"min_p": 0.05},
+    {"min_p": 1e-9},
+    {"top_k": 100, "top_p": 0.8, "min_p": 0.02, "temperature": 1.7},
+    {"top_p": 0.95, "temperature": 20.0},  # far more candidates than are ranked at first
+]
+
+
+@pytest.mark.parametrize("bounds", BOUNDS, ids=str)
+def test_tokens_follow_the_reference_distribution(bounds: dict[str, float]) -> None:
+    """An even grid of `uniform` must give each token as often as its probability says, to within one grid step."""
+    steps = 1000
+    logits = random_logits(1)
+    uniform = (np.arange(steps) + 0.5) / steps
+    tokens = sampling.choose(logits.expand(steps, -1).contiguous(), choice(steps, uniform=uniform, **bounds))
+    arguments = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, **bounds}
+    expected = reference_distribution(logits[0].numpy(), **arguments)
+    counts = np.bincount(tokens.numpy(), minlength=VOCAB)
+    assert np.abs(counts - steps * expected).max() <= 1.0 + 1e-3
+    assert not counts[expected == 0].any()
+
+
+def test_a_row_does_not_depend_on_its_batch() -> None:
+    logits, rng = random_logits(64), np.random.default_rng(1)
+    all_rows = choice(
+        64,
+        temperature=rng.choice([0, 0.5, 1.0, 2.0], 64),
+        top_k=rng.choice([0, 5, 300], 64),
+        top_p=rng.choice([1.0, 0.5, 0.99], 64),
+        min_p=rng.choice([0.0, 0.1], 64),
+        uniform=rng.random(64),
+    )
+    together = sampling.choose(logits, all_rows)
+    for row in range(64):
+        only = np.array([row])
+        assert sampling.choose(logits[only], all_rows[only])[0] == together[row]
+
+
+def test_zero_temperature_is_greedy_and_ties_go_to_the_lower_id() -> None:
+    logits = torch.zeros(2, VOCAB)
+    logits[:, [7, 2900]] = 1.0
+    assert sampling.choose(logits, choice(2, temperature=[0.0, 0.0])).tolist() == [7, 7]
+    assert sampling.choose(logits, choice(2, temperature=[0.0, 1.0], top_k=1)).tolist() == [7, 7]
+
+
+def test_the_extremes_of_uniform_are_tokens_that_may_be_sampled() -> None:
+    logits = random_logits(2)
+    logits[:, 100:] = -torch.inf
+    edge = np.nextafter(1.0, 0.0)
+    for bounds in ({}, {"top_p": 0.9}, {"top_k": 200}):
+        assert (sampling.choose(logits, choice(2, uniform=[0.0, edge], **bounds)) < 100).all()
+
+
+def test_top_orders_equal_values_by_id() -> None:
+    logits = torch.tensor([[1.0, -2.0, 1.0, 3.0, -2.0, 1.0, -torch.inf, 0.0]])
+    values, tokens = sampling.top(logits, 8)
+    assert tokens.tolist() == [[3, 0, 2, 5, 7, 1, 4, 6]]
+    assert torch.equal(values, logits.gather(1, tokens))
+    assert sampling.top(logits, 3)[1].tolist() == [[3, 0, 2]]
+
+
+def test_penalties_count_occurrences() -> None:
+    logits = torch.tensor([[2.0, -2.0, 1.0, 1.0], [2.0, -2.0, 1.0, 1.0]])
+    rows, tokens = np.array([0, 0, 0, 1]), np.array([0, 0, 1, 2])
+    ones = torch.ones(2)
+    sampling.penalize_(logits, rows, tokens, 2 * ones, 0.25 * ones, torch.tensor([0.5, 0.0]))
+    assert logits.tolist() == [[0.0, -4.75, 1.0, 1.0], [2.0, -2.0, 0.25, 1.0]]
+
+
+def test_forbidden_tokens_are_never_sampled() -> None:
+    logits = random_logits(3)
+    allowed = np.packbits(np.isin(np.arange(VOCAB), [5, 77, 2999]), bitorder="little")[None]
+    sampling.forbid_(logits, torch.tensor([1]), allowed)
+    tokens = sampling.choose(logits, choice(3, temperature=[0.0, 5.0, 0.0]))
+    assert tokens[1] in (5, 77, 2999)
+    assert torch.isfinite(logits[[0, 2]]).all()
+
+
+def test_a_mask_without_tokens_is_refused() -> None:
+    """Bits behind the vocabulary are no tokens."""
+    allowed = np.packbits(np.arange(3008) >= VOCAB, bitorder="little")[None]
+    with pytest.raises(BatchError, match="row 2: the mask allows no token"):
+        sampling.forbid_(random_logits(3), torch.tensor([2]), allowed)
+
+
+def test_distributions() -> None:
+    logits = random_logits(2)
+    tokens, probabilities = sampling.distributions(logits, torch.tensor([1.0, 0.5], dtype=torch.float64), 10)
+    for row, temperature in enumerate((1.0, 0.5)):
+        expected = reference_distribution(logits[row].numpy(), temperature, 0, 1.0, 0.0)
+        order = np.argsort(-expected, kind="stable")[:10]
+        assert tokens[row].tolist() == order.tolist()
+        np.testing.assert_allclose(probabilities[row].numpy(), expected[order], rtol=1e-6)
+
+
+def test_a_choice_of_rows_keeps_their_parameters() -> None:
+    both = replace(choice(2), uniform=np.array([0.25, 0.75]))
+    assert both[np.array([1])].uniform.tolist() == [0.75]
+
+
+def test_ranking_everything_gives_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU does, where the host cannot look how many candidates the logits have."""
+    rng, rows = np.random.default_rng(2), 300
+    logits = random_logits(rows)
+    mixed = choice(
+        rows,
+        temperature=rng.choice([0, 0.5, 1.0, 5.0], rows),
+        top_k=rng.choice([0, 5, 128, 300], rows),
+        top_p=rng.choice([1.0, 0.5, 0.99], rows),
+        min_p=rng.choice([0.0, 0.1, 1e-6], rows),
+        uniform=rng.random(rows),
+    )
+    expected = sampling.choose(logits, mixed)
+    by_width = sampling._by_width
+    monkeypatch.setattr(sampling, "_by_width", lambda each, size, can_look: by_width(each, size, can_look=False))
+    assert torch.equal(sampling.choose(logits, mixed), expected)

@@ -1,0 +1,84 @@
+"""Models by their id on the hub: a folder wins, and what goes wrong says what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import huggingface_hub
+import pytest
+from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+from pie_control.config import build_config
+from pie_control.errors import ConfigError
+from pie_inference.errors import CheckpointError
+from pie_inference.loading import hub
+
+ANSWER = httpx.Response(404, request=httpx.Request("GET", "http://hub"))
+
+
+def answer_with(monkeypatch: pytest.MonkeyPatch, result: Any) -> list[tuple[str, dict[str, Any]]]:
+    """Lets the hub return a folder or fail; records what it was asked for."""
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    def snapshot_download(name: str, **options: Any) -> str:
+        asked.append((name, options))
+        if isinstance(result, Exception):
+            raise result
+        return str(result)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    return asked
+
+
+def test_an_id_is_fetched_without_second_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = answer_with(monkeypatch, tmp_path)
+    assert hub.find_folder(Path("meta-llama/Llama-3.2-1B")) == tmp_path
+    [(name, options)] = asked
+    files = ["config.json", "model-1.safetensors", "original/a.safetensors", "consolidated.safetensors", "model.bin"]
+    kept = huggingface_hub.utils.filter_repo_objects(files, **options)
+    assert (name, list(kept)) == ("meta-llama/Llama-3.2-1B", ["config.json", "model-1.safetensors"])
+
+
+def test_a_folder_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = answer_with(monkeypatch, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "org" / "name").mkdir(parents=True)
+    assert hub.find_folder(Path("org/name")) == Path("org/name")
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (GatedRepoError("x", response=ANSWER), "org/name: its owner grants access on request: ask on its page, then"),
+        (RepositoryNotFoundError("x", response=ANSWER), "no such folder here and no such model on the hub"),
+        (LocalEntryNotFoundError("x"), "no such folder here, and the hub cannot be reached; copy"),
+        (OSError(28, "No space left on device"), "the hub failed: .*No space left"),
+        (httpx.ConnectTimeout("timed out"), "the hub failed: timed out"),
+    ],
+    ids=["gated", "unknown", "offline", "full", "slow"],
+)
+def test_what_goes_wrong_says_what_to_do(error: Exception, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer_with(monkeypatch, error)
+    with pytest.raises(CheckpointError, match=message):
+        hub.find_folder(Path("org/name"))
+
+
+def test_paths_are_no_ids(tmp_path: Path) -> None:
+    for name in ("/no/where", "./org/name", "../org/name", "models", "a/b/c"):
+        with pytest.raises(CheckpointError, match="there is no such folder"):
+            hub.find_folder(Path("/nowhere") / name if name == "./org/name" else Path(name))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="not a folder"):
+        hub.find_folder(tmp_path / "file")
+
+
+def test_the_server_leaves_ids_to_its_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = build_config({"model": "org/name"}).resolved()
+    assert (config.model, config.model_name) == ("org/name", "name")
+    for model in ("org/name/more", "models", "./org/name"):
+        with pytest.raises(ConfigError, match="no model at"):
+            build_config({"model": model}).resolved()

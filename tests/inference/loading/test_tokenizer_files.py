@@ -1,0 +1,96 @@
+"""The dialects in which model folders hold tokenizer, chat template and stop tokens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pie_control.services.tokenizer import Tokenizer
+from pie_inference.errors import CheckpointError
+from pie_inference.loading.tokenizer_files import TokenizerFiles, read_tokenizer_files
+from tests.helpers.checkpoints import make_checkpoint
+
+HELLO = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make_checkpoint(tmp_path)
+
+
+def read(folder: Path) -> TokenizerFiles:
+    return read_tokenizer_files(folder, {"eos_token_id": 9})
+
+
+def write(folder: Path, name: str, content: object) -> None:
+    (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"chat_template.jinja": "T{{ messages[0].content }}"},
+        {"chat_template.json": {"chat_template": "T{{ messages[0].content }}"}},
+        {"tokenizer_config.json": {"chat_template": "T{{ messages[0].content }}"}},
+        {
+            "tokenizer_config.json": {
+                "chat_template": [
+                    {"name": "tool_use", "template": "no"},
+                    {"name": "default", "template": "T{{ messages[0].content }}"},
+                ]
+            }
+        },
+        {"chat_template.jinja": "T{{ messages[0].content }}", "tokenizer_config.json": {"chat_template": "no"}},
+    ],
+    ids=["jinja", "json", "config", "named", "the file wins"],
+)
+def test_chat_templates(files: dict[str, object], folder: Path) -> None:
+    for name, content in files.items():
+        write(folder, name, content)
+    found = read(folder)
+    tokenizer = Tokenizer(found.tokenizer, found.config, 272)
+    assert tokenizer.format_chat(json.dumps(HELLO), "", False) == "Thi"
+
+
+def test_special_tokens_of_an_older_file(folder: Path) -> None:
+    write(folder, "special_tokens_map.json", {"bos_token": "<a>", "eos_token": "<b>"})
+    write(folder, "tokenizer_config.json", {"eos_token": "<c>"})
+    assert read(folder).config == {"bos_token": "<a>", "eos_token": "<c>"}
+
+
+@pytest.mark.parametrize(
+    ("generation", "tokens"), [({}, (9,)), ({"eos_token_id": 4}, (4,)), ({"eos_token_id": [4, 5]}, (4, 5))]
+)
+def test_stop_tokens(generation: dict[str, object], tokens: tuple[int, ...], folder: Path) -> None:
+    write(folder, "generation_config.json", generation)
+    assert read(folder).stop_tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (
+            {"tokenizer.model": "x"},
+            r"tokenizer.json: unreadable .* slow tokenizer only; convert them with",
+        ),
+        ({"README.md": "x"}, "only fast tokenizers are supported"),
+    ],
+)
+def test_folders_without_a_fast_tokenizer_are_refused(files: dict[str, str], message: str, folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    for name, content in files.items():
+        write(folder, name, content)
+    with pytest.raises(CheckpointError, match=message):
+        read(folder)
+
+
+def test_wrong_files_are_named(folder: Path) -> None:
+    write(folder, "generation_config.json", {"eos_token_id": "</s>"})
+    with pytest.raises(CheckpointError, match="eos_token_id '</s>' is neither"):
+        read(folder)
+    (folder / "generation_config.json").unlink()
+    (folder / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(CheckpointError, match=r"chat_template.jinja: unreadable"):
+        read(folder)

@@ -1,0 +1,153 @@
+"""Loading: what is refused before weights are read, what it costs in memory, and how it is told."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from pie_inference.config import WorkerConfig
+from pie_inference.device.machine import _allowed_bytes, free_bytes
+from pie_inference.device.ranks import SingleRank
+from pie_inference.errors import CheckpointError, ConfigError
+from pie_inference.loading import progress
+from pie_inference.loading.checkpoint import INDEX_FILE, Checkpoint
+from pie_inference.loading.progress import LoadProgress
+from pie_inference.loading.weight_sizes import SMALL_HEADROOM, check_fit, sizes, weight_bytes
+from pie_inference.loading.weights import Block, WeightLoader
+from pie_inference.ops.torch_ops import TorchOps
+from pie_inference.quantization.names import FORMATS
+from pie_inference.serving.worker import Worker
+from tests.helpers.checkpoints import make_checkpoint
+
+CPU = torch.device("cpu")
+NAME = "model.layers.0.mlp.up_proj.weight"
+
+
+def loader(folder: Path, dtype: torch.dtype = torch.float32) -> WeightLoader:
+    return WeightLoader(Checkpoint(folder), TorchOps(CPU, dtype), dtype, CPU, SingleRank())
+
+
+def change_index(folder: Path, name: str, file: object) -> None:
+    index = json.loads((folder / INDEX_FILE).read_text())
+    index["weight_map"][name] = file
+    (folder / INDEX_FILE).write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize("file", ["../secret.safetensors", "/etc/x.safetensors", "a/b.safetensors", 7])
+def test_an_index_does_not_lead_elsewhere(file: object, tmp_path: Path) -> None:
+    change_index(make_checkpoint(tmp_path, shards=2), NAME, file)
+    with pytest.raises(CheckpointError, match=rf"index.json: tensor '{NAME}' lies in .* not a file of this folder"):
+        Checkpoint(tmp_path)
+
+
+def test_a_tensor_that_the_index_invents_is_named(tmp_path: Path) -> None:
+    change_index(make_checkpoint(tmp_path, shards=2), "invented", "model-00001-of-00002.safetensors")
+    with pytest.raises(CheckpointError, match=r"model-00001-of-00002.safetensors: tensor 'invented' is missing"):
+        Checkpoint(tmp_path).find("invented")
+
+
+def test_a_truncated_shard_is_named_before_weights_are_read(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, shards=2)
+    path = tmp_path / "model-00002-of-00002.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=r"model-00002-of-00002.safetensors: unreadable"):
+        Checkpoint(tmp_path)
+
+
+def test_other_formats_are_refused_by_name(tmp_path: Path) -> None:
+    (make_checkpoint(tmp_path) / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"only pytorch_model.bin; convert it"):
+        Checkpoint(tmp_path)
+
+
+def test_integers_are_no_weights(tmp_path: Path) -> None:
+    tensors = load_file(make_checkpoint(tmp_path) / "model.safetensors")
+    save_file({**tensors, NAME: tensors[NAME].to(torch.int32)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=rf"model.safetensors: tensor '{NAME}' is stored as I32, expected F64"):
+        Worker(WorkerConfig(tmp_path, "model", pages=4))
+
+
+@pytest.mark.parametrize("source", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_any_source_serves_in_any_dtype(source: torch.dtype, tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, dtype=source)
+    stored = load_file(tmp_path / "model.safetensors")[NAME]
+    for dtype in (torch.float32, torch.bfloat16):
+        linear = loader(tmp_path, dtype).linear([Block("model.layers.0.mlp.up_proj", 96)], 64)
+        rows = torch.eye(64).to(dtype)
+        assert torch.equal(linear(rows).T, stored.to(dtype))
+
+
+def test_a_tied_head_takes_the_table_that_is_there(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, tie_embeddings=True)
+    weights = loader(tmp_path, torch.bfloat16)
+    table = weights.tensor("model.embed_tokens.weight", 272, 64)
+    head = weights.linear([Block("model.embed_tokens", 272)], 64, exact=True)
+    rows = torch.randn(3, 64).bfloat16()
+    torch.testing.assert_close(head(rows), rows @ table.T)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(("dtype", "quantization"), [("float32", "none"), *(("bfloat16", each) for each in FORMATS)])
+def test_memory_is_foreseen(dtype: str, quantization: str, tied: bool, tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, hidden_size=128, intermediate_size=256, tie_embeddings=tied)
+    config = WorkerConfig(
+        tmp_path, "model", dtype=dtype, quantization=quantization, device="cpu", kernels="torch", pages=4
+    )
+    expected = weight_bytes(Checkpoint(tmp_path).tensors(), getattr(torch, dtype), quantization)
+    assert Worker(config).describe()[0].weight_bytes == expected
+
+
+def test_weights_that_do_not_fit_are_refused_with_what_would(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, hidden_size=1024, intermediate_size=4096, dtype=torch.bfloat16)
+    checkpoint = Checkpoint(tmp_path)
+    by_form = {(size.dtype, size.quantization): size.nbytes for size in sizes(checkpoint)}
+    free = SMALL_HEADROOM + by_form["bfloat16", "none"] + by_form["bfloat16", "int8"]
+    check_fit(checkpoint, torch.bfloat16, "int8", free)
+    message = r"in bfloat16, and 0.2 GB are free; these would fit: .*--quantization int8 \(0.0 GB\), .*int4"
+    with pytest.raises(ConfigError, match=message):
+        check_fit(checkpoint, torch.bfloat16, "none", free)
+    check_fit(checkpoint, torch.bfloat16, "none", free, ranks=2)
+    with pytest.raises(ConfigError, match="no form of them would fit"):
+        check_fit(checkpoint, torch.bfloat16, "none", 1000)
+
+
+def test_free_memory_counts_what_caches_would_give_back(tmp_path: Path) -> None:
+    assert 0 < free_bytes(CPU) < 1 << 50
+    for name, text in {
+        "memory.max": "1000",
+        "memory.current": "700",
+        "memory.stat": "anon 1\ninactive_file 200\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+    assert _allowed_bytes(tmp_path) == 500
+    (tmp_path / "memory.max").write_text("max")
+    assert _allowed_bytes(tmp_path) > 1 << 50
+
+
+def test_quick_loading_is_silent() -> None:
+    stream = io.StringIO()
+    told = LoadProgress(100, stream)
+    told.advance(100)
+    told.finish()
+    assert stream.getvalue() == ""
+
+
+def test_slow_loading_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    stream = io.StringIO()
+    told = LoadProgress(8_000_000_000, stream)
+    for seconds in (0.5, 2.0, 2.1, 4.0):
+        now[0] = seconds
+        told.advance(2_000_000_000)
+    told.finish()
+    assert stream.getvalue() == (
+        "loading weights:  50%, 4.0 of 8.0 GB, 2.0 GB/s\r"
+        "loading weights: 100%, 8.0 of 8.0 GB, 2.0 GB/s\r"
+        "loaded weights: 8.0 GB in 4.0 s, 2.0 GB/s\n"
+    )

@@ -1,0 +1,97 @@
+"""Ranks that share a model of any family compute what one process does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from pie_inference.attention.torch.pages import TorchAttention
+from pie_inference.device.ranks import Ranks, SingleRank, share
+from pie_inference.errors import CheckpointError
+from pie_inference.kv_cache.pages import KvCache, KvShape
+from pie_inference.loading.checkpoint import Checkpoint, read_json
+from pie_inference.loading.weights import WeightLoader
+from pie_inference.models.registry import build_model, read_architecture
+from pie_inference.ops.torch_ops import TorchOps
+from pie_inference.protocol import Forward
+from tests.helpers.checkpoints import save_reference
+from tests.helpers.families import FAMILIES
+from tests.helpers.worker_batches import Driver, Extend, Keys
+
+CPU = torch.device("cpu")
+
+
+class Meeting:
+    """Where threads that stand for ranks exchange tensors."""
+
+    def __init__(self, size: int) -> None:
+        self.barrier = threading.Barrier(size, timeout=60)
+        self.tensors: list[Tensor] = [torch.empty(0)] * size
+
+    def exchange(self, rank: int, tensor: Tensor) -> list[Tensor]:
+        self.tensors[rank] = tensor
+        self.barrier.wait()
+        everybody = [each.clone() for each in self.tensors]
+        self.barrier.wait()
+        return everybody
+
+
+class ThreadRank:
+    """Implements `Ranks` in a thread of this process."""
+
+    def __init__(self, rank: int, size: int, meeting: Meeting) -> None:
+        self.rank = rank
+        self.size = size
+        self._meeting = meeting
+
+    def sum_(self, partial: Tensor) -> Tensor:
+        return partial.copy_(torch.stack(self._meeting.exchange(self.rank, partial)).sum(0))
+
+    def gather(self, share: Tensor) -> Tensor:
+        return torch.cat(self._meeting.exchange(self.rank, share), -1)
+
+
+def run_rank(folder: Path, ranks: Ranks, tokens: Tensor, batch: Forward) -> Tensor:
+    """Logits of all tokens, as one rank computes them."""
+    config = read_architecture(read_json(folder / "config.json"))
+    with torch.inference_mode():
+        weights = WeightLoader(Checkpoint(folder), TorchOps(CPU, torch.float32), torch.float32, CPU, ranks)
+        model = build_model(config, weights)
+        shape = KvShape(
+            config.num_layers, share(ranks, config.num_kv_heads, "heads"), config.head_dim, 16, weights.dtype
+        )
+        attention = TorchAttention(KvCache(shape, 8, CPU), share(ranks, config.num_heads, "heads"), config.attention)
+        every = torch.arange(len(tokens))
+        return model.logits(model.forward(model.embed(tokens), every, attention.plan(batch), every))
+
+
+def run_ranks(size: int, run: Callable[[Ranks], Tensor]) -> list[Tensor]:
+    meeting = Meeting(size)
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(run, [ThreadRank(rank, size, meeting) for rank in range(size)]))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_two_ranks_compute_what_one_does(name: str, tmp_path: Path) -> None:
+    architecture, config = FAMILIES[name]
+    save_reference(tmp_path, architecture, **config)
+    tokens = torch.arange(60) * 7 % 272
+    _, batch = Driver(lambda _: None, "model").forward_batch([Extend(Keys(), tokens.tolist())])  # type: ignore[arg-type,return-value]
+    alone = run_rank(tmp_path, SingleRank(), tokens, batch)
+    for together in run_ranks(2, lambda ranks: run_rank(tmp_path, ranks, tokens, batch)):
+        torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)
+
+
+def test_heads_that_cannot_be_shared_are_named(tmp_path: Path) -> None:
+    save_reference(tmp_path, "LlamaForCausalLM")
+    weights = WeightLoader(
+        Checkpoint(tmp_path), TorchOps(CPU, torch.float32), torch.float32, CPU, ThreadRank(0, 3, Meeting(3))
+    )
+    with pytest.raises(CheckpointError, match=r"cannot be split over 3 ranks; choose a divisor"):
+        build_model(read_architecture(read_json(tmp_path / "config.json")), weights)

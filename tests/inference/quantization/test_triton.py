@@ -1,0 +1,46 @@
+"""Triton's quantized layers, in its interpreter, against products with the weights that they stand for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pie_inference.quantization import triton_linear
+from pie_inference.quantization.formats import quantize
+from pie_inference.quantization.names import FORMATS
+from tests.helpers.triton_interpreter import Interpreter
+
+CPU = torch.device("cpu")
+
+
+def solve(name: str, dtype: str, outs: int, ins: int, counts: tuple[int, ...], biased: bool) -> list[float]:
+    """Relative errors."""
+    generator = torch.Generator().manual_seed(0)
+    number = getattr(torch, dtype)
+    weight = quantize([torch.randn(outs, ins, generator=generator)], FORMATS[name], number, CPU)
+    bias = torch.randn(outs, generator=generator).to(number) if biased else None
+    layer = triton_linear.make_linear(weight, bias)
+    errors = []
+    for count in counts:
+        rows = torch.randn(count, ins, generator=generator).to(number)
+        exact = rows.double() @ weight.dequantize(torch.float64).T
+        exact = exact if bias is None else exact + bias.double()
+        errors.append(float((layer(rows).double() - exact).norm() / exact.norm()))
+    return errors
+
+
+@pytest.mark.parametrize("name", ["int8", "int4", "int4-32"])
+def test_layers_multiply_with_the_dequantized_weights(name: str, interpreter: Interpreter) -> None:
+    errors = interpreter.call(solve, name, "float32", 70, 256, (1, 17, 70), True)
+    assert max(errors) < 1e-6
+    assert (
+        max(interpreter.call(solve, name, "bfloat16", 20, 128, (3,), False)) < 5e-3
+    )  # the interpreter cuts digits off
+
+
+def test_inputs_need_not_fill_blocks(interpreter: Interpreter) -> None:
+    assert max(interpreter.call(solve, "int8", "float32", 20, 97, (2,), True)) < 1e-6
+
+
+def test_fp8_layers(interpreter: Interpreter) -> None:
+    assert max(interpreter.call(solve, "fp8", "float32", 70, 128, (3,), True)) < 1e-6

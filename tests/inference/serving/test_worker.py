@@ -1,0 +1,262 @@
+"""The worker: checkpoints that cannot be served, batches that break the protocol, options, and what waves do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from pie_inference.config import WorkerConfig, parse_options
+from pie_inference.errors import CheckpointError, ConfigError
+from pie_inference.protocol import CopySlots, EmbedText, Failure, Forward, NextDist, NextTokens, RunWave, ScoreTokens
+from pie_inference.serving.worker import Worker
+from tests.helpers.checkpoints import make_checkpoint
+from tests.helpers.tree import ROOT
+from tests.helpers.worker_batches import Driver, Extend, Keys, dist_batch, indptr, ints, sample_batch
+
+OPTIONS = ["--endpoint", "inproc://x", "--model", "m", "--name", "n"]
+
+
+def make_worker(folder: Path, **changes: Any) -> Worker:
+    return Worker(WorkerConfig(folder, "model", **{"pages": 64, "embeds": 2048, "dtype": "float32", **changes}))
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Worker:
+    return make_worker(make_checkpoint(tmp_path_factory.mktemp("model")))
+
+
+def change_config(**changes: object) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, **changes}))
+
+    return change
+
+
+def change_tensor(name: str, value: torch.Tensor | None) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        tensors = load_file(folder / "model.safetensors")
+        del tensors[name]
+        save_file(tensors | ({} if value is None else {name: value}), folder / "model.safetensors")
+
+    return change
+
+
+def truncate(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def remove(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+def write(name: str, text: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        (folder / name).write_text(text)
+
+    return change
+
+
+Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (change_tensor(Q_PROJ, None), rf"tensor '{Q_PROJ}' is missing"),
+        (
+            change_tensor(Q_PROJ, torch.ones(3, 4)),
+            rf"model.safetensors: tensor '{Q_PROJ}' has shape \[3, 4\], expected",
+        ),
+        (truncate, r"model.safetensors: unreadable"),
+        (remove("model.safetensors"), r"model.safetensors: unreadable"),
+        (remove("config.json"), r"config.json: there is no such file"),
+        (remove("tokenizer.json"), r"tokenizer.json: unreadable"),
+        (write("config.json", "{"), r"config.json: unreadable"),
+        (write("config.json", "[]"), r"config.json: not a JSON object"),
+        (
+            change_config(architectures=["GizmoForCausalLM"]),
+            r"GizmoForCausalLM is not supported; known: .*LlamaForCausalLM",
+        ),
+        (change_config(rope_parameters={"rope_type": "spiral", "factor": 2.0}), r"'spiral' is not supported, only"),
+        (change_config(rope_parameters={"rope_type": "linear"}), r"rope type 'linear' needs a 'factor' of"),
+        (change_config(hidden_act="gelu"), r"hidden_act 'gelu'"),
+    ],
+    ids=str,
+)
+def test_broken_checkpoints_are_named(change: Callable[[Path], None], message: str, tmp_path: Path) -> None:
+    change(make_checkpoint(tmp_path))
+    with pytest.raises(CheckpointError, match=message):
+        make_worker(tmp_path)
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, shards=2)
+    (tmp_path / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"model-00002-of-00002.safetensors: unreadable"):
+        make_worker(tmp_path)
+
+
+def test_the_description_tells_what_the_files_say(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, dtype=torch.bfloat16)
+    write("generation_config.json", '{"eos_token_id": [5, 6]}')(tmp_path)
+    write("chat_template.jinja", "a template")(tmp_path)
+    [description] = make_worker(tmp_path, dtype="auto", device="cpu", pages=None, embeds=None).describe()
+    assert (description.dtype, description.stop_tokens) == ("float32", (5, 6))
+    assert description.tokenizer_config["chat_template"] == "a template"
+    assert description.page_bytes == 2 * 2 * 2 * 16 * 16 * 4  # layers, K and V, heads, slots, dimensions, bytes
+    assert 1 <= description.num_pages <= 65536
+    assert description.weight_bytes == 4 * sum(t.numel() for t in load_file(tmp_path / "model.safetensors").values())
+
+
+def failure(worker: Worker, *batches: Any) -> str:
+    result = worker.run(RunWave(1, "model", batches)).results[-1]
+    assert isinstance(result, Failure)
+    return result.message
+
+
+def forward_of(**changes: object) -> Forward:
+    _, forward = Driver(lambda wave: pytest.fail("not run"), "model").forward_batch([Extend(Keys(), [1, 2, 3])])
+    return Forward(**{**{name: getattr(forward, name) for name in forward.__struct_fields__}, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (EmbedText(ints([1]), ints([272])), "token 272 does not exist; they are 0 to 271"),
+        (EmbedText(ints([-1]), ints([0])), "embed -1 does not exist"),
+        (EmbedText(ints([1]), ints([-70000])), "token slot 69999 does not exist"),
+        (CopySlots(ints([0]), ints([64 * 16])), "KV slot 1024 does not exist"),
+        (forward_of(kv_pages=ints([64])), "sequence 0: page 64 does not exist"),
+        (forward_of(kv_ends=ints([17])), "sequence 0: keys 0 to 17 leave their page"),
+        (forward_of(kv_ends=ints([2])), "sequence 0 has more queries than keys: 3 of 2"),
+        (forward_of(q_slots=ints([16, 17, 5000])), "sequence 0: KV slot 5000"),
+        (forward_of(mask_indptr=np.array([0, 1]), mask_bits=np.zeros(1, np.uint8)), "mask of sequence 0 has 1 bytes"),
+        (NextDist(ints([1]), ints([273]), np.ones(1, np.float32)), "k must be 1 to 272"),
+        (ScoreTokens(ints([1]), ints([0, 1]), ints([300])), "token 300"),
+        (sample_batch(ints([1]), allowed_rows=ints([0]), allowed=np.zeros((1, 34), np.uint8)), "allows no token"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_batches_that_break_the_protocol_are_answered(worker: Worker, batch: Any, message: str) -> None:
+    assert message in failure(worker, batch)
+    assert worker.run(RunWave(2, "model", ())).results == ()
+
+
+def test_the_rest_of_a_failed_wave_has_no_effect(worker: Worker) -> None:
+    driver = Driver(worker.run, "model")
+    before = worker.run(RunWave(1, "model", (EmbedText(ints([9]), ints([1])), dist_batch(ints([9]), 3)))).results[1]
+    wave = RunWave(
+        2, "model", (CopySlots(ints([-1]), ints([0])), EmbedText(ints([9]), ints([2])), dist_batch(ints([9]), 3))
+    )
+    results = worker.run(wave).results
+    assert [isinstance(result, Failure) for result in results] == [True] * 3
+    [after] = driver.run(dist_batch(ints([9]), 3))
+    assert after.tokens.tolist() == before.tokens.tolist()  # type: ignore[union-attr]
+
+
+def test_an_unknown_model_is_named(worker: Worker) -> None:
+    [result] = worker.run(RunWave(1, "other", (EmbedText(ints([1]), ints([1])),))).results
+    assert isinstance(result, Failure)
+    assert result.message == "this worker serves 'model', not 'other'"
+
+
+def test_a_sampled_token_can_be_embedded_before_it_is_known(worker: Worker) -> None:
+    prompt = [10, 20, 30]
+    expected = Driver(worker.run, "model").generate(Keys(), prompt, 2)
+    driver, keys = Driver(worker.run, "model"), Keys()
+    embed, forward = driver.forward_batch([Extend(keys, prompt)])
+    sample = sample_batch(ints([driver.outputs + 2]), token_slots=ints([40]))
+    _, later = driver.forward_batch([Extend(keys, [0])])
+    by_reference = EmbedText(ints([0]), ints([-41]))
+    first = driver.run(embed, forward, sample)[2]
+    second = driver.run(by_reference, later, sample_batch(ints([driver.outputs])))[2]
+    assert [first.tokens[0], second.tokens[0]] == expected  # type: ignore[union-attr]
+
+
+def test_sampling_penalties_and_masks_reach_the_logits(worker: Worker) -> None:
+    driver = Driver(worker.run, "model")
+    driver.run(*driver.forward_batch([Extend(Keys(), [1, 2, 3])]))
+    embed = ints([driver.outputs + 2])
+    [dist] = driver.run(dist_batch(embed, 3))
+    best, second, third = (int(token) for token in dist.tokens)  # type: ignore[union-attr]
+    driver.run(sample_batch(embed, token_slots=ints([7])))
+    penalized = sample_batch(
+        embed, recent_indptr=ints([0, 2]), recent=ints([-8, second]), presence=np.full(1, 1e6, np.float32)
+    )
+    assert driver.run(penalized)[0].tokens.tolist() == [third]  # type: ignore[union-attr]
+    allowed = np.packbits(np.arange(272) == second, bitorder="little")[None]
+    [masked] = driver.run(sample_batch(embed, allowed_rows=ints([0]), allowed=allowed))
+    assert isinstance(masked, NextTokens)
+    assert masked.tokens.tolist() == [second]
+    assert best not in (second, third)
+
+
+def test_distributions_of_different_widths(worker: Worker) -> None:
+    driver = Driver(worker.run, "model")
+    driver.run(*driver.forward_batch([Extend(Keys(), [1, 2, 3])]))
+    embeds = ints([driver.outputs, driver.outputs + 1])
+    batch = NextDist(embeds, ints([2, 272]), np.ones(2, np.float32))
+    score = ScoreTokens(embeds, indptr([1, 2]), ints([5, 5, 6]))
+    dist, logprobs = driver.run(batch, score)
+    assert dist.indptr.tolist() == [0, 2, 274]  # type: ignore[union-attr]
+    narrow, wide = np.split(dist.probabilities, [2])  # type: ignore[union-attr]
+    np.testing.assert_allclose([narrow.sum() + dist.rest[0], wide.sum()], 1, rtol=1e-5)  # type: ignore[union-attr]
+    at = {int(token): float(p) for token, p in zip(dist.tokens[2:], wide, strict=True)}  # type: ignore[union-attr]
+    np.testing.assert_allclose(np.exp(logprobs.logprobs[1:]), [at[5], at[6]], rtol=1e-4)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("size", [8, 32])
+def test_tokens_do_not_depend_on_the_page_size(size: int, tmp_path: Path) -> None:
+    make_checkpoint(tmp_path)
+    prompt = list(range(5, 45))
+    texts = [
+        Driver(make_worker(tmp_path, page_size=pages).run, "model", pages).generate(Keys(), prompt, 20)
+        for pages in (16, size)
+    ]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--page-size", "7"], "--page-size 7 is not one of 8, 9"),
+        (["--pages", "0"], "--pages must be at least 1, not 0"),
+        (["--threads", "-1"], "--threads must be at least 1"),
+    ],
+)
+def test_wrong_options_are_refused(options: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_options([*OPTIONS, *options])
+
+
+def test_options_become_the_configuration() -> None:
+    options = parse_options([*OPTIONS, "--pages", "5", "--parent", "7", "--dtype", "bfloat16"])
+    assert (options.endpoint, options.parent) == ("inproc://x", 7)
+    assert options.config == WorkerConfig(Path("m"), "n", pages=5, dtype="bfloat16")
+
+
+def test_importing_the_protocol_imports_no_torch() -> None:
+    code = "import sys, pie_inference.protocol; assert not {'torch', 'zmq'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_a_worker_imports_no_transformers(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path)
+    code = (
+        "import sys; from pathlib import Path; from pie_inference.config import WorkerConfig\n"
+        "from pie_inference.serving.worker import Worker\n"
+        f"Worker(WorkerConfig(Path({str(tmp_path)!r}), 'm', pages=4))\n"
+        "assert not {'transformers', 'torch._dynamo', 'torch._inductor'} & set(sys.modules), sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -1,0 +1,171 @@
+"""The processes of a group of ranks: they start, say what is wrong, and end together."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pie_control.errors import WorkerUnavailable
+from pie_control.inference_client.zeromq import ZeroMQClient
+from pie_inference.config import WorkerConfig
+from pie_inference.errors import CheckpointError, RankLost
+from pie_inference.protocol import RunWave, WaveDone
+from pie_inference.serving.worker import Worker
+from pie_inference.tensor_parallel.group import WorkerGroup
+from tests.helpers.checkpoints import make_checkpoint, save_reference
+from tests.helpers.families import FAMILIES
+from tests.helpers.runtimes import launch, run, started
+from tests.helpers.worker_batches import Driver, Extend, Keys
+
+PROMPT = range(5, 45)
+NOTICED_SECONDS = 10.0  # 2 on an idle machine; without a watch it would be half an hour
+DEADLINE = 60.0
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("model"))
+
+
+def config(folder: Path, ranks: int = 2) -> WorkerConfig:
+    return WorkerConfig(folder, "model", dtype="float32", pages=64, embeds=2048, tensor_parallel=ranks)
+
+
+def test_what_ranks_cannot_share_is_refused(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, vocab_size=273)
+    with pytest.raises(CheckpointError, match=r"273 features of .*lm_head.* cannot be split over 2 ranks"):
+        WorkerGroup(config(tmp_path), Worker)
+
+
+@pytest.mark.parametrize("family", ["olmo2", "qwen3 moe"])
+def test_other_families_run_on_ranks(family: str, tmp_path: Path) -> None:
+    """Every family runs on ranks that are threads (test_model_ranks): these are those that sum up most."""
+    save_reference(tmp_path, FAMILIES[family][0], **FAMILIES[family][1])
+    expected = Driver(Worker(config(tmp_path, 1)).run, "model").generate(Keys(), PROMPT, 10)
+    with WorkerGroup(config(tmp_path), Worker) as group:
+        assert Driver(group.run, "model").generate(Keys(), PROMPT, 10) == expected
+
+
+def test_a_group_that_loses_a_rank_tells_how(tmp_path: Path) -> None:
+    losses: list[str] = []
+    lost = threading.Event()
+
+    def note(message: str) -> None:
+        losses.append(message)
+        lost.set()
+
+    with WorkerGroup(config(make_checkpoint(tmp_path)), Worker, note) as group:
+        [pid] = group.pids
+        os.kill(pid, signal.SIGKILL)
+        assert lost.wait(NOTICED_SECONDS)
+        assert losses == [f"rank 1 (process {pid}) was killed by signal 9; its group ends too"]
+        with pytest.raises(RankLost):
+            Driver(group.run, "model").generate(Keys(), [1, 2], 1)
+    assert not psutil.pid_exists(pid)
+
+
+def client_of(checkpoint: Path, ranks: int = 2) -> ZeroMQClient:
+    options = ["--model", str(checkpoint), "--name", "model", "--pages", "64", "--embeds", "2048"]
+    return ZeroMQClient([*options, "--tensor-parallel", str(ranks)], start_seconds=DEADLINE)
+
+
+def followers_of(leader: int) -> list[int]:
+    return [child.pid for child in psutil.Process(leader).children() if "follower" in " ".join(child.cmdline())]
+
+
+def wait_until(condition: Callable[[], bool]) -> float:
+    """Seconds until it holds."""
+    begun = time.monotonic()
+    while not condition():
+        assert time.monotonic() < begun + DEADLINE
+        time.sleep(0.01)
+    return time.monotonic() - begun
+
+
+def test_a_group_dies_with_any_rank_and_is_restarted(checkpoint: Path) -> None:
+    """First a follower of an idle group, then a follower in the middle of a wave, then the leader."""
+
+    async def test() -> None:
+        client = client_of(checkpoint)
+        ready = await client.start()
+        for victim in ("idle follower", "busy follower", "leader"):
+            answers: asyncio.Queue[WaveDone] = asyncio.Queue()
+            lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+            client.on_wave_done, client.on_lost = answers.put_nowait, lost.set_result
+            followers = followers_of(ready.pid)
+            assert len(followers) == 1
+            await busy(client, answers, 1 if victim == "idle follower" else 2000)
+            os.kill(ready.pid if victim == "leader" else followers[0], signal.SIGKILL)
+            begun = time.monotonic()
+            assert await asyncio.wait_for(lost, DEADLINE)
+            assert time.monotonic() - begun < NOTICED_SECONDS
+            assert wait_until(lambda: not any(map(psutil.pid_exists, followers))) < NOTICED_SECONDS  # noqa: B023
+            ready = await client.restart()
+        await client.close()
+        assert wait_until(lambda: not psutil.pid_exists(ready.pid)) < NOTICED_SECONDS
+
+    asyncio.run(asyncio.wait_for(test(), 2 * DEADLINE))
+
+
+async def busy(client: ZeroMQClient, answers: asyncio.Queue[WaveDone], waves: int) -> None:
+    """Sends so many forwards and waits for the first to be answered."""
+    embed, forward = Driver(lambda wave: WaveDone(0, (), 0.0), "model").forward_batch([Extend(Keys(), PROMPT)])
+    for number in range(waves):
+        client.send(RunWave(number, "model", (embed, forward)))
+    assert (await asyncio.wait_for(answers.get(), DEADLINE)).results == (None, None)
+
+
+def test_the_control_process_hears_why_a_group_cannot_load(checkpoint: Path) -> None:
+    async def test() -> None:
+        with pytest.raises(WorkerUnavailable, match=r"^4 attention heads cannot be split|^2 key-value heads cannot be"):
+            await client_of(checkpoint, 3).start()
+
+    asyncio.run(asyncio.wait_for(test(), DEADLINE))
+
+
+GENERATE = """
+from inferlet_sdk import Context, IgnoreStopTokens
+
+async def main(args, rounds=1):
+    context, text = Context(args.model), ""
+    for _ in range(rounds):
+        context.fill("Once upon a time ")
+        async for piece in context.generate(40, stop=IgnoreStopTokens()):
+            text += piece
+        context.truncate(0)
+        await args.send("a round is over")
+    return text
+"""
+
+
+def test_inferlets_run_on_ranks_and_are_told_when_one_is_killed(guest_cache: Path) -> None:
+    options: dict[str, Any] = {"dtype": "float32", "pages": 256}
+
+    async def alone() -> str:
+        async with started(guest_cache, **options) as runtime:
+            return str(await run(runtime, GENERATE))
+
+    async def check(expected: str) -> None:
+        async with started(guest_cache, tensor_parallel=2, **options) as runtime, asyncio.timeout(DEADLINE):
+            assert await run(runtime, GENERATE) == expected
+            _, listener = await launch(runtime, GENERATE, {"rounds": 1000})
+            await listener.until_messages(1)
+            children = psutil.Process().children(recursive=True)
+            [rank] = [child.pid for child in children if "follower" in " ".join(child.cmdline())]
+            os.kill(rank, signal.SIGKILL)
+            ended = await listener.ended
+            assert ended.status == "lost"
+            assert "launch again" in (ended.error or "")
+            assert await run(runtime, GENERATE) == expected
+            assert runtime.statistics().worker_restarts == {"demo": 1}
+
+    asyncio.run(check(asyncio.run(alone())))

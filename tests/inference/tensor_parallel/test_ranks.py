@@ -1,0 +1,266 @@
+"""Ranks that share a model compute what one would, fail alike, and part where they do not. On CPUs, through gloo."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from pie_inference.config import WorkerConfig
+from pie_inference.device.machine import choose_device
+from pie_inference.device.threads import threads_of_rank
+from pie_inference.errors import CheckpointError, ConfigError, RankLost
+from pie_inference.protocol import (
+    Batch,
+    CopySlots,
+    EmbedText,
+    Failure,
+    ProtocolError,
+    Ready,
+    RunWave,
+    Shutdown,
+    SwapIn,
+    SwapOut,
+    WaveDone,
+    WorkerFailed,
+    encode,
+)
+from pie_inference.serving.worker import Worker
+from pie_inference.tensor_parallel import agreement, follower
+from pie_inference.tensor_parallel.agreement import compare
+from pie_inference.tensor_parallel.channel import RankChannel
+from pie_inference.tensor_parallel.group import WorkerGroup
+from tests.helpers.checkpoints import make_checkpoint
+from tests.helpers.worker_batches import Driver, Extend, Keys, dist_batch, ints, sample_batch
+
+OPTIONS: dict[str, Any] = {"pages": 64, "host_pages": 8, "embeds": 2048, "dtype": "float32"}
+PROMPT = range(5, 45)
+NOTICED_SECONDS = 2.0
+DEADLINE = 60.0
+
+
+def config(folder: Path, **changes: Any) -> WorkerConfig:
+    return WorkerConfig(folder, "model", **{**OPTIONS, "tensor_parallel": 2, **changes})
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def group(checkpoint: Path) -> Iterator[WorkerGroup]:
+    with WorkerGroup(config(checkpoint), Worker) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def single(checkpoint: Path) -> Worker:
+    return Worker(config(checkpoint, tensor_parallel=1))
+
+
+def drivers(group: WorkerGroup, single: Worker) -> tuple[Driver, Driver]:
+    return Driver(group.run, "model"), Driver(single.run, "model")
+
+
+def test_two_ranks_give_the_logprobs_of_one(group: WorkerGroup, single: Worker) -> None:
+    prompts = [PROMPT, [7], [100, 101, 102]]
+    ours, expected = (
+        driver.logprobs(*(Extend(Keys(), prompt) for prompt in prompts), vocab_size=272)
+        for driver in drivers(group, single)
+    )
+    for own, other in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(own, other, atol=1e-4)
+
+
+def test_two_ranks_give_the_tokens_of_one(group: WorkerGroup, single: Worker) -> None:
+    texts = [driver.generate(Keys(), PROMPT, 30) for driver in drivers(group, single)]
+    assert texts[0] == texts[1]
+
+
+def test_sampled_tokens_serve_as_inputs_on_all_ranks(group: WorkerGroup, single: Worker) -> None:
+    """A token slot that differs between ranks would change what follows from it."""
+
+    def generate(driver: Driver) -> list[list[int]]:
+        keys = Keys()
+        embed, forward = driver.forward_batch([Extend(keys, PROMPT)])
+        choice = {"temperature": np.full(1, 2, np.float32), "top_p": np.full(1, 0.9, np.float32)}
+        tokens = [driver.run(embed, forward, sample_batch(ints([driver.outputs + 39]), **choice))[-1]]
+        for _ in range(10):
+            embed, forward = driver.forward_batch([Extend(keys, [0])])
+            embed = EmbedText(embed.embeds, ints([-1]))
+            tokens.append(driver.run(embed, forward, sample_batch(ints([driver.outputs]), **choice))[-1])
+        return [result.tokens.tolist() for result in tokens]  # type: ignore[union-attr]
+
+    first, second = map(generate, drivers(group, single))
+    assert first == second
+
+
+def test_every_rank_copies_and_swaps_its_share(group: WorkerGroup, single: Worker) -> None:
+    def moved(driver: Driver) -> np.ndarray:
+        keys = Keys()
+        driver.logprobs(Extend(keys, range(5, 37)), vocab_size=272)
+        pages = [slot // 16 for slot in keys.slots[::16]]
+        driver.run(SwapOut(ints(pages), ints([3, 2])), SwapIn(ints([3, 2]), ints([50, 51])))
+        slots = list(range(50 * 16, 52 * 16))
+        keys.slots = list(range(60 * 16, 62 * 16))
+        driver.run(CopySlots(ints(slots), ints(keys.slots)))
+        return driver.logprobs(Extend(keys, [9]), vocab_size=272)[0]
+
+    ours, expected = map(moved, drivers(group, single))
+    np.testing.assert_allclose(ours, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        EmbedText(ints([9999]), ints([1])),
+        CopySlots(ints([-1]), ints([0])),
+        SwapOut(ints([0]), ints([8])),
+        dist_batch(ints([1]), 5000),
+        sample_batch(ints([1]), allowed_rows=ints([0]), allowed=np.zeros((1, 34), np.uint8)),
+        sample_batch(ints([1, 2]), temperature=np.ones(1, np.float32)),
+    ],
+    ids=lambda batch: type(batch).__name__,
+)
+def test_a_bad_batch_fails_on_all_ranks_alike(batch: Batch, group: WorkerGroup, single: Worker) -> None:
+    wave = RunWave(7, "model", (EmbedText(ints([3]), ints([3])), batch, dist_batch(ints([3]), 2)))
+    ours, expected = group.run(wave).results, single.run(wave).results
+    assert [type(result) for result in ours] == [type(None), Failure, Failure]
+    assert [result.message for result in ours[1:]] == [result.message for result in expected[1:]]  # type: ignore[union-attr]
+    texts = [driver.generate(Keys(), PROMPT, 3) for driver in drivers(group, single)]
+    assert texts[0] == texts[1]
+
+
+def test_the_description_tells_of_the_whole_group(group: WorkerGroup, single: Worker) -> None:
+    [ours], [alone] = group.describe(), single.describe()
+    assert (ours.device, alone.device) == ("2 x cpu", "cpu")
+    assert ours.page_bytes == alone.page_bytes
+    embeddings = 4 * 64 * (272 + 5)  # and norms: whole on every rank
+    assert ours.weight_bytes == alone.weight_bytes + embeddings
+
+
+def test_ranks_listen_for_this_machine_only(group: WorkerGroup) -> None:
+    found = [
+        connection.laddr.ip
+        for pid in (os.getpid(), *group.pids)
+        for connection in psutil.Process(pid).net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert found
+    assert set(found) == {"127.0.0.1"}
+
+
+def test_followers_leave_interrupts_to_the_control_process(group: WorkerGroup) -> None:
+    for pid in group.pids:
+        os.kill(pid, signal.SIGINT)
+    assert Driver(group.run, "model").generate(Keys(), [1, 2], 1)
+
+
+# ---- ranks that disagree ---------------------------------------------------------------------------------------------
+
+
+def failed(*places: int, wave: int = 1) -> WaveDone:
+    return WaveDone(wave, tuple(Failure("out of memory") if n in places else None for n in range(3)), 0.0)
+
+
+def ends() -> tuple[RankChannel, RankChannel]:
+    own, other = RankChannel.pair()
+    return own, RankChannel(other.detach())
+
+
+def test_ranks_that_fail_alike_go_on() -> None:
+    own, other = ends()
+    other.send(encode(failed(1, 2)))
+    compare(failed(1, 2), own)
+    assert other.receive()
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (failed(2), "failed on one rank of the group only: out of memory"),
+        (failed(1, 2, wave=2), "one rank of the group only"),
+        (WorkerFailed("rank 1 says why"), "rank 1 says why"),
+        (Ready(1, 2, ()), "one rank of the group only"),
+        (Shutdown(), "one rank of the group only"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_ranks_that_fail_differently_part(answer: Any, message: str) -> None:
+    own, other = ends()
+    other.send(encode(answer))
+    with pytest.raises(RankLost, match=message):
+        compare(failed(1, 2), own)
+
+
+def test_a_rank_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "AGREE_SECONDS", 0.05)
+    own, other = ends()
+    with pytest.raises(RankLost, match=r"did not answer within 0\.05 s"):
+        compare(failed(1, 2), own)
+    other.close()
+    with pytest.raises(RankLost, match="has ended"):
+        compare(failed(1, 2), own)
+
+
+def test_a_follower_that_fails_alone_ends(single: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "AGREE_SECONDS", 0.05)
+    own, other = ends()
+    own.send(encode(RunWave(1, "model", (EmbedText(ints([9999]), ints([1])),))))
+    with pytest.raises(RankLost, match="did not answer"):
+        follower.serve(other, single)
+
+
+def test_a_follower_whose_leader_fails_alone_ends(single: Worker) -> None:
+    own, other = ends()
+    own.send(encode(RunWave(1, "model", (EmbedText(ints([1]), ints([1])),))))
+    own.send(encode(failed(0)))
+    with pytest.raises(ProtocolError):
+        follower.serve(other, single)
+
+
+def test_a_follower_tells_its_leader_why_it_ends(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_: object) -> Worker:
+        raise CheckpointError("nothing to load")
+
+    monkeypatch.setattr(follower, "load", broken)
+    own, other = ends()
+    own.send(follower_membership(checkpoint))
+    assert follower.run(other) == 1
+    assert b"nothing to load" in own.receive()[0]
+    assert capsys.readouterr().err == "rank 1: nothing to load\n"
+
+
+def follower_membership(checkpoint: Path) -> list[bytes]:
+    from pie_inference.tensor_parallel.membership import Membership, decode_membership, encode_membership
+
+    membership = Membership(1, 2, 5, config(checkpoint))
+    frames = encode_membership(membership)
+    assert decode_membership(frames) == membership
+    return frames
+
+
+# ---- what the machine offers -----------------------------------------------------------------------------------------
+
+
+def test_ranks_share_the_threads() -> None:
+    assert [threads_of_rank(8, 2), threads_of_rank(3, 2), threads_of_rank(1, 2)] == [4, 1, 1]
+
+
+def test_each_rank_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [choose_device("auto", rank, 2) for rank in range(2)] == [torch.device("cuda", rank) for rank in range(2)]
+    assert choose_device("auto") == torch.device("cuda")
+    with pytest.raises(ConfigError, match="--tensor-parallel 4 needs as many CUDA devices; this machine has 2"):
+        choose_device("cuda", 0, 4)

@@ -1,0 +1,431 @@
+"""Contexts: filling, generating, forking, cutting. The toy model's tokens depend on every slot, page and position."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inferlet_sdk import (
+    Context,
+    Dist,
+    DistSampler,
+    Greedy,
+    IgnoreStopTokens,
+    InvalidState,
+    MaxTokens,
+    QuotaExceeded,
+    Sampler,
+    StopRegex,
+    StopString,
+    StopTokens,
+    StopWhen,
+    bindings,
+    gather,
+)
+from inferlet_sdk.context import _model_info
+from inferlet_sdk.event_loop import run
+from tests.helpers.fake_host import MERGED, SPECIAL, STOP, VOCAB, FakeHost, HostError, toy_next_token
+
+
+def install(**model: Any) -> FakeHost:
+    _model_info.cache_clear()
+    fake = FakeHost(**model)
+    bindings.install(fake, HostError)
+    return fake
+
+
+@pytest.fixture
+def host() -> FakeHost:
+    return install()
+
+
+def saying(text: str, after: int) -> Callable[[tuple[tuple[int, int], ...]], int]:
+    """A model that says `text`, then stops, after a prompt of so many tokens."""
+    tokens = [*FakeHost._tokenize(install_queue(), 0, text), STOP]
+
+    def next_token(context: tuple[tuple[int, int], ...]) -> int:
+        return tokens[min(context[-1][1] + 1 - after, len(tokens) - 1)]
+
+    return next_token
+
+
+def install_queue() -> FakeHost:
+    fake = FakeHost()
+    fake.queues.add(0)
+    return fake
+
+
+def expected(prompt: list[int], count: int) -> list[int]:
+    """Greedy tokens of the toy model, computed without any cache."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(toy_next_token(tuple((token, n) for n, token in enumerate(tokens))))
+    return tokens[len(prompt) :]
+
+
+def nothing_held(host: FakeHost) -> bool:
+    held = (host.pages, host.embeds, host.queues, host.futures, host.samplers, host.detokenizers)
+    return not any(held)
+
+
+@pytest.mark.parametrize("run_ahead", [True, False])
+def test_generation_equals_the_model_without_a_cache(host: FakeHost, run_ahead: bool) -> None:
+    ctx = Context("toy").fill("Hello, the")
+    prompt = list(ctx.tokens)
+    text = run(ctx.generate_until(max_tokens=30, run_ahead=run_ahead))
+    assert list(ctx.tokens) == prompt + expected(prompt, 30)
+    assert ctx.text == "Hello, the" + text
+    ctx.close()
+    assert nothing_held(host)
+
+
+def test_pieces_stream_and_join(host: FakeHost) -> None:
+    async def main() -> list[str]:
+        return [piece async for piece in Context().fill("abc").generate(max_tokens=5)]
+
+    assert len(run(main())) == 5
+
+
+def test_programs_without_asyncio_iterate_too(host: FakeHost) -> None:
+    pieces = list(Context().fill("abc").generate(max_tokens=5))
+    assert "".join(pieces) == run(Context().fill("abc").generate_until(max_tokens=5))
+
+
+def test_plain_iteration_inside_asyncio_is_refused(host: FakeHost) -> None:
+    async def main() -> None:
+        list(Context().fill("abc").generate(max_tokens=5))
+
+    with pytest.raises(RuntimeError, match="async for"):
+        run(main())
+
+
+def test_run_ahead_issues_the_next_step_before_it_waits(host: FakeHost) -> None:
+    run(Context().fill("abc").generate_until(max_tokens=4))
+    steps = [call for call in host.calls if call in ("forward", "sample", "forward_with_sampling", "wait")]
+    both = "forward_with_sampling"
+    assert steps == ["forward", "sample", both, "wait", both, "wait", both, "wait", "wait"]
+
+
+@pytest.mark.parametrize("run_ahead", [True, False])
+def test_stop_tokens_are_neither_emitted_nor_kept(run_ahead: bool) -> None:
+    host = install(next_token=saying("hi there", after=3))
+    ctx = Context().fill("abc")
+    generation = ctx.generate(run_ahead=run_ahead)
+    assert "".join(generation) == "hi there"
+    assert generation.stop_reason == "stop"
+    assert ctx.text == "abchi there"
+    assert STOP not in ctx.tokens
+    assert sum(map(len, host.pages.values())) <= len(ctx)
+
+
+def test_after_a_stop_the_context_goes_on_correctly(host: FakeHost) -> None:
+    ctx = Context().fill("abc")
+    run(ctx.generate_until(StopTokens(*range(97, 110)), max_tokens=50))
+    tokens = list(ctx.fill("xyz").tokens)
+    run(ctx.generate_until(max_tokens=10))
+    assert list(ctx.tokens) == tokens + expected(tokens, 10)
+
+
+@pytest.mark.parametrize("taken", [1, 4, 9])
+def test_breaking_off_keeps_exactly_what_was_emitted(host: FakeHost, taken: int) -> None:
+    async def main() -> list[int]:
+        ctx = Context().fill("abc")
+        async for _ in ctx.generate(max_tokens=50):
+            if len(ctx._sequence.tokens) == 3 + taken:
+                break
+        assert len(ctx) == 3 + taken
+        await ctx.generate_until(max_tokens=10)
+        return list(ctx.tokens)
+
+    assert run(main())[3:] == expected([97, 98, 99], taken + 10)
+
+
+def test_a_cancelled_wait_leaves_a_usable_context(host: FakeHost) -> None:
+    async def main() -> list[int]:
+        ctx = Context().fill("abc")
+        task = asyncio.create_task(ctx.generate_until(max_tokens=40))
+        other = asyncio.create_task(asyncio.sleep(0))
+        await other
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        count = len(ctx)
+        await ctx.generate_until(max_tokens=5)
+        assert len(ctx) == count + 5
+        return list(ctx.tokens)
+
+    tokens = run(main())
+    assert tokens[3:] == expected([97, 98, 99], len(tokens) - 3)
+    assert not host.futures
+
+
+@pytest.mark.parametrize("run_ahead", [True, False])
+@pytest.mark.parametrize(
+    ("stop", "said"),
+    [
+        ("the end", "this is "),
+        (["xyz", "end"], "this is the "),
+        (StopString("is"), "th"),
+        (StopRegex(r"\bis\b", hold=4), "this "),
+        (StopRegex(r"e\w+d", hold=3), "this is the "),
+        (StopRegex(r"e\w+d"), "this is the en"),
+        (MaxTokens(1), "th"),
+        (StopWhen(lambda generation: len(generation.tokens) >= 2), "this"),
+        (StopTokens(MERGED[" the"]), "this is"),
+        (lambda generation: generation.text.endswith("is "), "this "),
+        ("absent", "this is the end"),
+        ("the endless", "this is the end"),
+    ],
+)
+def test_stop_conditions(stop: Any, said: str, run_ahead: bool) -> None:
+    install(next_token=saying("this is the end", after=2))
+    ctx = Context().fill("ab")
+    assert run(ctx.generate_until(stop, run_ahead=run_ahead)) == said
+    assert ctx.text == "ab" + said
+
+
+def test_text_that_may_become_a_stop_string_is_held_back() -> None:
+    install(next_token=saying("a.b..c...", after=2))
+    pieces = list(Context().fill("ab").generate(stop="..."))  # tokens are "a" "." "b" ".." "c" ".." "."
+    assert "".join(pieces) == "a.b..c"
+    assert pieces == ["a", ".b", "..c"]
+
+
+def test_model_stop_tokens_can_be_ignored() -> None:
+    install(next_token=lambda context: STOP)
+    ctx = Context().fill("ab")
+    assert run(ctx.generate_until(IgnoreStopTokens(), max_tokens=3)) == ""
+    assert ctx.tokens[2:] == (STOP,) * 3
+
+
+@pytest.mark.parametrize("stop", [3.5, [None], ""])
+def test_what_is_no_stop_condition_is_refused(host: FakeHost, stop: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="stop"):
+        Context().fill("ab").generate(stop=stop)
+
+
+def test_characters_of_several_tokens_come_whole() -> None:
+    install(next_token=saying("né€x", after=2))
+    assert list(Context().fill("ab").generate()) == ["n", "é", "€", "x"]
+
+
+def test_generation_ends_when_the_model_context_is_full() -> None:
+    install(max_context=10)
+    ctx = Context().fill("abcdef")
+    generation = ctx.generate(stop=IgnoreStopTokens())
+    list(generation)
+    assert (len(ctx), generation.stop_reason) == (10, "length")
+    assert list(ctx.generate()) == []
+
+
+def test_an_empty_context_says_what_to_do(host: FakeHost) -> None:
+    with pytest.raises(InvalidState, match="fill"):
+        run(Context().generate_until(max_tokens=1))
+
+
+def test_text_is_tokenized_in_one_piece(host: FakeHost) -> None:
+    assert list(Context().fill("h").fill("e").tokens) == [MERGED["he"]]
+    assert list(Context().fill([104]).fill([101]).tokens) == [104, 101]
+    assert "forward" not in host.calls
+
+
+def test_long_prompts_run_in_chunks() -> None:
+    host = install(max_context=5000, page_size=16)
+    ctx = Context().fill("a" * 1300)
+    run(ctx.flush())
+    assert host.calls.count("forward") == 3
+    assert len(host.embeds) == 2
+
+
+def test_own_samplers_choose_from_distributions(host: FakeHost) -> None:
+    seen: list[Dist] = []
+
+    def second(dist: Dist) -> int:
+        seen.append(dist)
+        return dist.tokens[1]
+
+    ctx = Context().fill("abc")
+    text = run(ctx.generate_until(max_tokens=3, sampler=DistSampler(second, k=4)))
+    assert text == "".join(chr(dist.tokens[1]) for dist in seen)
+    assert [len(dist.tokens) for dist in seen] == [4] * 3
+    with pytest.raises(TypeError, match="sampler"):
+        ctx.generate(sampler="greedy")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("run_ahead", [True, False])
+def test_penalties_look_at_the_last_tokens(host: FakeHost, run_ahead: bool) -> None:
+    sampler = Sampler(temperature=0, repetition_penalty=1.3, window=5)
+    ctx = Context().fill("abc")
+    run(ctx.generate_until(IgnoreStopTokens(), max_tokens=12, sampler=sampler, run_ahead=run_ahead))
+    tokens = [97, 98, 99]
+    for _ in range(12):
+        seen = tuple((token, n) for n, token in enumerate(tokens))
+        tokens.append(toy_next_token(seen + tuple((token, -1) for token in tokens[-5:])))
+    assert list(ctx.tokens) == tokens
+
+
+def test_sampler_options_reach_the_host(host: FakeHost) -> None:
+    Sampler(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1, frequency_penalty=0.2, seed=7).create()
+    (config,) = host.samplers.values()
+    assert (config.temperature, config.top_k, config.top_p, config.min_p) == (0.5, 3, 0.9, 0.1)
+    assert (config.frequency_penalty, config.presence_penalty, config.seed) == (0.2, 0.0, 7)
+    assert Greedy().temperature == 0
+
+
+def test_a_single_sample_is_not_appended(host: FakeHost) -> None:
+    ctx = Context().fill("abc")
+    token = run(ctx.sample())
+    assert [token] == expected([97, 98, 99], 1)
+    assert len(ctx) == 3
+    assert not host.samplers
+
+
+def test_next_dist_and_score_leave_the_context(host: FakeHost) -> None:
+    ctx = Context().fill("abc")
+    best = run(ctx.next_dist(k=3)).max_index()
+    continuation = expected([97, 98, 99], 6)
+    assert best == continuation[0]
+    assert run(ctx.score(continuation)) == [-0.5] * 6
+    continuation[3] = STOP
+    assert run(ctx.score(continuation))[3] == -5.0
+    assert run(ctx.score([])) == []
+    assert len(ctx) == 3
+    ctx.close()
+    assert nothing_held(host)
+
+
+def test_long_continuations_are_scored_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    install()
+    monkeypatch.setattr("inferlet_sdk.scoring.MAX_CHUNK", 4)
+    assert run(Context().fill("abc").score(expected([97, 98, 99], 10))) == [-0.5] * 10
+
+
+# ---- forks ----
+
+
+@pytest.mark.parametrize("length", range(1, 12))
+def test_forks_continue_as_if_alone(length: int) -> None:
+    host = install()
+    ctx = Context().fill([97 + n for n in range(length)])
+    prompt = list(ctx.tokens)
+
+    async def branch(child: Context, token: int) -> bool:
+        child.fill([token])
+        await child.generate_until(IgnoreStopTokens(), max_tokens=7)
+        return list(child.tokens) == [*prompt, token, *expected([*prompt, token], 7)]
+
+    async def main() -> list[bool]:
+        children = [ctx.fork() for _ in range(3)]
+        return await gather(*(branch(c, 110 + n) for n, c in enumerate(children)), branch(ctx, 120))
+
+    assert all(run(main()))
+    assert sum(len(pages) for pages in host.pages.values())
+
+
+def test_full_pages_are_shared_and_the_prompt_runs_once(host: FakeHost) -> None:
+    ctx = Context().fill([97] * 13)
+    children = [ctx.fork() for _ in range(4)]
+    assert host.calls.count("forward") == 1
+    assert all(child.pages[:3] == ctx.pages[:3] for child in children)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_order_of_forks_cuts_and_closes_keeps_contexts_right(data: st.DataObject) -> None:
+    """Random life of a family of contexts: each stays a correct text, and every page is freed exactly once."""
+    host = install()
+    alive = [Context().fill("abcde")]
+    for _ in range(data.draw(st.integers(1, 14))):
+        ctx = alive[data.draw(st.integers(0, len(alive) - 1))]
+        match data.draw(st.sampled_from(["fill", "generate", "break", "fork", "truncate", "close"])):
+            case "fill":
+                ctx.fill("xyz"[: data.draw(st.integers(1, 3))])
+            case "generate":
+                before = list(ctx.tokens)
+                count = data.draw(st.integers(1, 6))
+                run(ctx.generate_until(IgnoreStopTokens(), max_tokens=count))
+                assert list(ctx.tokens) == before + expected(before, count)
+            case "break":
+                next(iter(ctx.generate(stop=IgnoreStopTokens())))
+            case "fork":
+                alive.append(ctx.fork())
+            case "truncate":
+                ctx.truncate(data.draw(st.integers(1, len(ctx))))
+            case "close" if len(alive) > 1:
+                alive.remove(ctx)
+                ctx.close()
+    for ctx in data.draw(st.permutations(alive)):
+        tokens = list(ctx.tokens)
+        assert run(ctx.sample()) == expected(tokens, 1)[0]
+        ctx.close()
+    assert nothing_held(host)
+
+
+def test_pages_ahead_are_given_up_at_the_quota(host: FakeHost) -> None:
+    host.max_pages = 2
+    ctx = Context().fill("abc")
+    run(ctx.generate_until(IgnoreStopTokens(), max_tokens=5))
+    assert len(host.pages) == 2
+    with pytest.raises(QuotaExceeded):
+        run(ctx.generate_until(IgnoreStopTokens(), max_tokens=5))
+
+
+def test_a_closed_context_says_so(host: FakeHost) -> None:
+    async def main() -> Context:
+        async with Context() as ctx:
+            await ctx.fill("abc").generate_until(max_tokens=3)
+        return ctx
+
+    ctx = run(main())
+    ctx.close()
+    assert nothing_held(host)
+    with pytest.raises(InvalidState, match="closed"):
+        ctx.fill("x")
+    with pytest.raises(InvalidState, match="closed"):
+        ctx.fork()
+
+
+# ---- chat ----
+
+
+def rendered(*turns: tuple[str, str]) -> list[int]:
+    host = install_queue()
+    messages = "".join(f"<|{role}|>{content}<|end|>" for role, content in turns)
+    return host._tokenize(0, f"<|begin|>{messages}<|assistant|>")
+
+
+def test_a_conversation_holds_what_the_template_says() -> None:
+    install(next_token=lambda context: STOP if context[-1][0] == ord("!") else ord("!"))
+    SPECIAL["<|system|>"] = 255
+    try:
+        ctx = Context().fill_chat("system", "s").fill_chat("user", "hello")
+    finally:
+        del SPECIAL["<|system|>"]
+    assert list(ctx.tokens) == rendered(("system", "s"), ("user", "hello"))
+    assert run(ctx.generate_until()) == "!"
+    ctx.fill_chat("user", "more")
+    assert list(ctx.tokens) == rendered(("system", "s"), ("user", "hello"), ("assistant", "!"), ("user", "more"))
+    assert run(ctx.generate_until()) == "!"
+
+
+def test_chat_may_be_prefilled_forked_and_given_as_messages() -> None:
+    host = install(next_token=lambda context: STOP if context[-1][0] == ord("!") else ord("!"))
+    ctx = Context().fill_chat([{"role": "user", "content": "a"}])
+    other = ctx.fork()
+    ctx.fill("yes")
+    run(ctx.generate_until())
+    ctx.fill_chat("user", "b")
+    assert list(ctx.tokens) == rendered(("user", "a"), ("assistant", "yes!"), ("user", "b"))
+    other.fill_chat("user", "c")
+    assert list(other.tokens) == rendered(("user", "a"), ("user", "c"))
+    ctx.close()
+    other.close()
+    assert nothing_held(host)
+
+
+def test_vocabulary_of_the_double_is_consistent() -> None:
+    assert [VOCAB[n].decode() for n in SPECIAL.values()] == list(SPECIAL)

@@ -1,0 +1,48 @@
+"""The programs in docs/inferlets.md and docs/sdk.md run, files shown there are as they are, and every name is told."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+import inferlet_sdk
+from inferlet_sdk import bindings, traits
+from inferlet_sdk.program import run_program
+from tests.helpers.fake_host import FakeHost, HostError
+from tests.helpers.tree import ROOT
+
+DOCS = [ROOT / "docs" / name for name in ("inferlets.md", "sdk.md")]
+BLOCK = re.compile(r"(?:<!-- file: (\S+) -->\n)?```python\n(.*?)```", re.DOTALL)
+PROGRAMS = [(doc.name, file, code) for doc in DOCS for file, code in BLOCK.findall(doc.read_text())]
+
+
+@pytest.fixture(autouse=True)
+def _keep_main_module() -> Iterator[None]:
+    main = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = main
+
+
+@pytest.mark.parametrize(("doc", "file", "code"), PROGRAMS, ids=lambda value: value if len(value) < 40 else "code")
+def test_programs_in_the_docs_run(doc: str, file: str, code: str) -> None:
+    host = FakeHost(max_context=2000)
+    bindings.install(host, HostError)
+    run_program(doc, code)
+    assert host.result is not None or host.sent
+
+
+def test_shown_files_are_as_they_are() -> None:
+    shown = [(file, code) for _, file, code in PROGRAMS if file]
+    assert shown
+    for file, code in shown:
+        assert (ROOT / file).read_text() == code
+
+
+def test_every_name_of_the_sdk_is_told() -> None:
+    text = "".join(doc.read_text() for doc in DOCS)
+    words = set(re.findall(r"\w+", text))
+    assert set(inferlet_sdk.__all__) <= words
+    assert set(traits.__all__) <= words

@@ -1,0 +1,168 @@
+"""asyncio on the host's futures."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from inferlet_sdk import bindings, traits
+from inferlet_sdk.event_loop import Deadlock, HostEventLoop, run
+from tests.helpers.fake_host import FakeHost, HostError
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> FakeHost:
+    fake = FakeHost()
+    bindings.install(fake, HostError)
+    monkeypatch.setattr(HostEventLoop, "time", lambda self: fake.clock / 1e9)
+    return fake
+
+
+def test_sleeping_tasks_wake_in_order_of_their_times(host: FakeHost) -> None:
+    async def main() -> list[int]:
+        order: list[int] = []
+
+        async def one(n: int) -> None:
+            await asyncio.sleep(n)
+            order.append(n)
+
+        await asyncio.gather(*(one(n) for n in (3, 1, 2)))
+        return order
+
+    start = host.clock
+    assert run(main()) == [1, 2, 3]
+    assert host.clock - start >= 3_000_000_000
+    assert not host.futures
+
+
+def test_host_futures_and_timers_wait_together(host: FakeHost) -> None:
+    async def main() -> str:
+        async def client() -> None:
+            await asyncio.sleep(1)
+            host.inbox.append("hi")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(client())
+            message = group.create_task(_receive())
+        return message.result()
+
+    assert run(main()) == "hi"
+
+
+async def _receive() -> str:
+    return await traits.receive()
+
+
+def test_a_timeout_cancels_the_host_future(host: FakeHost) -> None:
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await traits.receive()
+
+    run(main())
+    assert not host.receivers
+    assert not host.futures
+
+
+def test_queue_and_event_pass_between_tasks(host: FakeHost) -> None:
+    async def main() -> list[int]:
+        queue: asyncio.Queue[int] = asyncio.Queue()
+        go = asyncio.Event()
+
+        async def producer() -> None:
+            await go.wait()
+            for n in range(3):
+                await queue.put(n)
+
+        task = asyncio.create_task(producer())
+        go.set()
+        items = [await queue.get() for _ in range(3)]
+        await task
+        return items
+
+    assert run(main()) == [0, 1, 2]
+
+
+def test_two_tasks_may_wait_for_one_future(host: FakeHost) -> None:
+    async def main() -> list[str]:
+        future = traits.receive()
+        host.inbox.append("x")
+
+        async def one() -> str:
+            return await future
+
+        return await asyncio.gather(one(), one())
+
+    assert run(main()) == ["x", "x"]
+
+
+def test_a_lone_task_suspends_without_a_turn_of_the_loop(host: FakeHost) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, HostEventLoop)
+        assert loop.is_alone()
+        host.inbox.append("x")
+        await traits.receive()
+
+    run(main())
+    assert host.calls == ["receive", "wait", "take_message"]
+
+
+def test_a_deadlock_names_who_waits_where(host: FakeHost) -> None:
+    async def stuck() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(Deadlock, match=r"stuck \(line \d+ of .*test_sdk_event_loop"):
+        run(stuck())
+
+
+def test_spinning_tasks_let_the_host_in(host: FakeHost) -> None:
+    async def main() -> str:
+        task = asyncio.create_task(_receive())
+        host.inbox.append("x")
+        while not task.done():
+            await asyncio.sleep(0)
+        return task.result()
+
+    assert run(main()) == "x"
+
+
+def test_tasks_left_over_are_cancelled(host: FakeHost) -> None:
+    cleaned = []
+
+    async def left() -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            cleaned.append(True)
+
+    async def main() -> None:
+        task = asyncio.create_task(left())
+        await asyncio.sleep(0)
+        assert not task.done()
+
+    run(main())
+    assert cleaned == [True]
+    assert not host.asleep
+
+
+def test_an_unhandled_error_of_a_task_is_printed(host: FakeHost, capsys: pytest.CaptureFixture[str]) -> None:
+    async def bad() -> None:
+        raise ValueError("lost")
+
+    async def main() -> None:
+        task = asyncio.create_task(bad())
+        await asyncio.sleep(0)
+        del task
+
+    run(main())
+    assert "ValueError: lost" in capsys.readouterr().err
+
+
+def test_threads_are_refused_with_advice(host: FakeHost) -> None:
+    async def main() -> None:
+        await asyncio.to_thread(print)
+
+    with pytest.raises(RuntimeError, match="no threads"):
+        run(main())

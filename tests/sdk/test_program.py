@@ -1,0 +1,200 @@
+"""Running program texts: entries, arguments, results, tracebacks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from inferlet_sdk import bindings
+from inferlet_sdk.program import ProgramFailed, run_program
+from tests.helpers.fake_host import FakeHost, HostError
+
+
+@pytest.fixture(autouse=True)
+def _keep_main_module() -> Iterator[None]:
+    main = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = main
+
+
+def launch(text: str, *argv: str, **environment: str) -> FakeHost:
+    host = FakeHost(argv, environment)
+    bindings.install(host, HostError)
+    run_program("prog.py", text)
+    return host
+
+
+def failure(text: str, *argv: str, **environment: str) -> str:
+    with pytest.raises(ProgramFailed) as caught:
+        launch(text, *argv, **environment)
+    return str(caught.value)
+
+
+PAPER_LOOP = """
+from inferlet_sdk import Context, inferlet
+
+@inferlet
+async def main(args):
+    ctx = Context(args.model)
+    ctx.fill("Hello, ")
+    async for piece in ctx.generate(max_tokens=10):
+        await args.send(piece)
+"""
+
+
+def test_the_loop_of_the_paper() -> None:
+    host = launch(PAPER_LOOP)
+    assert len(host.sent) > 3
+    assert host.result is None
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("def main(args): return args.argv", ["x", "y=1"]),
+        ("async def main(args): return args.environment['user']", "u1"),
+        ("def main(): return 5", 5),
+        ("from inferlet_sdk import inferlet\ndef main(args): return 1\n@inferlet\ndef other(args): return 2", 2),
+        ("from inferlet_sdk import *\nasync def task(args): return args.model\ninferlet(task)", "toy"),
+        ("import asyncio\nasync def f(): return [1]\ndef main(args): return asyncio.run(f())", [1]),
+        ("raise SystemExit", None),
+        ("from inferlet_sdk import traits\ndef main(args): traits.set_result(7)", 7),
+        ("import sys\ndef main(args): sys.exit(0)", None),
+    ],
+)
+def test_entries_and_results(text: str, result: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncio.run", __import__("inferlet_sdk.event_loop").event_loop.run)
+    assert launch(text, "x", "y=1").result == result
+
+
+def test_send_works_with_and_without_await() -> None:
+    text = "async def main(a):\n    a.send('1')\n    await a.send('2')\n    a.log('x', 'debug')"
+    assert launch(text).sent == ["1", "2"]
+
+
+def test_receive() -> None:
+    host = FakeHost()
+    host.inbox += ["a", "b"]
+    bindings.install(host, HostError)
+    run_program("p", "async def main(args): return await args.receive() + await args.receive()")
+    assert host.result == "ab"
+
+
+def test_a_module_level_dataclass_finds_its_module() -> None:
+    text = "import dataclasses\n@dataclasses.dataclass\nclass A:\n    x: 'int' = 1\ndef main(a): return A().x"
+    assert launch(text).result == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1", "no entry: decorate a function with @inferlet"),
+        ("def main(a): return {1}", "result (set) cannot be sent as JSON"),
+        ("import sys\ndef main(a): sys.exit(3)", "exited with code 3"),
+        ("import sys\ndef main(a): sys.exit('no luck')", "no luck"),
+    ],
+)
+def test_failures_say_what_to_do(text: str, message: str) -> None:
+    assert message in failure(text)
+
+
+def test_syntax_errors_show_the_line() -> None:
+    assert failure("x = (\n").startswith('  File "prog.py", line 1\n    x = (')
+
+
+def test_tracebacks_show_the_program_and_its_lines() -> None:
+    text = "from inferlet_sdk import Context\nasync def main(args):\n    def inner(): Context('nope')\n    inner()\n"
+    trace = failure(text)
+    assert 'File "prog.py", line 4, in main\n    inner()' in trace
+    assert "Context('nope')" in trace
+    assert trace.endswith("NotFound: no model 'nope'; there is: toy")
+    assert "program.py" not in trace
+    assert trace.count("inferlet_sdk/") <= 1
+
+
+def test_tracebacks_of_groups_and_causes_are_trimmed() -> None:
+    text = (
+        "import asyncio\n"
+        "async def bad():\n    try: 1/0\n    except ZeroDivisionError as e: raise ValueError('v') from e\n"
+        "async def main(args):\n    async with asyncio.TaskGroup() as g:\n        g.create_task(bad())\n"
+    )
+    trace = failure(text)
+    assert "ZeroDivisionError" in trace
+    assert "ValueError: v" in trace
+    assert "event_loop.py" not in trace
+
+
+def test_output_is_flushed(capsys: pytest.CaptureFixture[str]) -> None:
+    launch("print('top')\ndef main(args): print('hi', end='')")
+    assert capsys.readouterr().out == "top\nhi"
+
+
+# ---- arguments ----
+
+PROGRAM = """
+from __future__ import annotations
+async def main(
+    args, topic: str, points: int = 3, *, ratio: float = 0.5, loud: bool = False, tags: list[str] | None = None
+):
+    return [topic, points, ratio, loud, tags]
+"""
+
+
+@pytest.mark.parametrize(
+    ("argv", "result"),
+    [
+        (["topic=a b"], ["a b", 3, 0.5, False, None]),
+        (["--topic", "a", "--points=5"], ["a", 5, 0.5, False, None]),
+        (["a", "7", "ratio=1e-1"], ["a", 7, 0.1, False, None]),
+        (["--loud", "a"], ["a", 3, 0.5, True, None]),
+        (["--loud", "no", "a"], ["a", 3, 0.5, False, None]),
+        (["a", 'tags=["x"]'], ["a", 3, 0.5, False, ["x"]]),
+        (["x=1 is text"], ["x=1 is text", 3, 0.5, False, None]),
+    ],
+)
+def test_arguments_fill_parameters_by_their_types(argv: list[str], result: list[Any]) -> None:
+    assert launch(PROGRAM, *argv).result == result
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "missing: topic"),
+        (["a", "x"], "points: 'x' is no int"),
+        (["a", "--loud=maybe"], "loud: 'maybe' is no bool"),
+        (["a", "--colour", "red"], "unknown option --colour"),
+        (["topic=a", "topic=b"], "topic is given twice"),
+        (["a", "--points"], "--points needs a value"),
+        (["a", "1", "2", "true", "[]", "extra"], "unexpected argument 'extra'"),
+    ],
+)
+def test_wrong_arguments_show_the_usage(argv: list[str], message: str) -> None:
+    text = failure(PROGRAM, *argv)
+    assert message in text
+    assert "usage: prog.py topic=str [points=int] [ratio=float] [loud=bool] [tags=list[str]]" in text
+
+
+def test_keyword_arguments_of_the_client_arrive_by_name() -> None:
+    assert launch(PROGRAM, kwargs='{"topic": "t", "tags": ["a"]}').result == ["t", 3, 0.5, False, ["a"]]
+    assert launch(PROGRAM, "9", kwargs='{"topic": "t"}').result[:2] == ["t", 9]
+    assert launch("def main(args, **options): return options", kwargs='{"x": 1}').result == {"x": 1}
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ('{"topic": "t", "nope": 1}', "main has no parameter 'nope'"),
+        ("{", "'kwargs' is no JSON"),
+        ("[]", "must be a JSON object"),
+        ("{}", "missing: topic"),
+    ],
+)
+def test_wrong_keyword_arguments(kwargs: str, message: str) -> None:
+    assert message in failure(PROGRAM, kwargs=kwargs)
+
+
+def test_unannotated_parameters_take_the_type_of_their_default() -> None:
+    assert launch("def main(args, n=1, s='x', f=2.5): return [n, s, f]", "4", "5", "6").result == [4, "5", 6.0]

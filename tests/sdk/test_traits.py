@@ -1,0 +1,214 @@
+"""Every function of the WIT world has one form in `inferlet_sdk.traits`, and each form does its call."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+
+import inferlet_sdk
+import tests.helpers.wit as wit
+from inferlet_sdk import Embeds, NotFound, Pages, QuotaExceeded, bindings, traits
+from inferlet_sdk.event_loop import run
+from tests.helpers.fake_host import STOP, VOCAB, FakeHost, HostError
+
+FUNCTIONS = [f for f in wit.functions() if f.interface in wit.world_imports("inferlet")]
+
+
+@pytest.fixture
+def host() -> FakeHost:
+    fake = FakeHost()
+    bindings.install(fake, HostError)
+    return fake
+
+
+def called_in_sdk() -> set[tuple[str, str]]:
+    """(interface, function) of all `bindings.<interface>.<function>` in the package."""
+    found = set()
+    for path in Path(inferlet_sdk.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Attribute(value=ast.Attribute(value=ast.Name(id="bindings"), attr=interface), attr=name):
+                    found.add((interface, name))
+    return found
+
+
+def test_the_wit_parser_sees_every_interface() -> None:
+    assert {f.interface for f in FUNCTIONS} == wit.world_imports("inferlet")
+    assert len(FUNCTIONS) > 40
+
+
+def test_bindings_know_the_interfaces_of_the_guest_world() -> None:
+    assert set(bindings.INTERFACES) == {f.interface for f in wit.functions()}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f"{f.interface}.{f.name}")
+def test_every_wit_function_has_a_form_in_the_sdk(function: wit.WitFunction) -> None:
+    assert (function.interface, function.name) in called_in_sdk()
+    if not function.name.startswith("take"):  # awaiting the future takes
+        module = importlib.import_module(f"inferlet_sdk.traits.{function.interface}")
+        assert callable(getattr(module, function.name))
+        assert getattr(traits, function.name) is getattr(module, function.name)
+
+
+def test_the_sdk_calls_nothing_that_the_wit_lacks() -> None:
+    known = {(f.interface, f.name) for f in wit.functions()} | {("core", "LogLevel"), ("fused", "SamplerConfig")}
+    assert called_in_sdk() <= known
+
+
+def test_the_host_double_offers_the_whole_world(host: FakeHost) -> None:
+    for function in wit.functions():
+        method = getattr(host, "_" + function.name)
+        assert len(inspect.signature(method).parameters) == len(function.parameters), function
+
+
+def test_only_bindings_imports_what_is_generated() -> None:
+    for path in Path(inferlet_sdk.__file__).parent.rglob("*.py"):
+        if path.name not in ("bindings.py", "guest.py"):
+            assert "wit_world" not in path.read_text(), path
+
+
+def test_the_listing_of_the_paper(host: FakeHost) -> None:
+    async def main() -> list[int]:
+        queue = traits.create_queue("toy")
+        tokens = traits.tokenize(queue, "Hello, ")
+        embeds, output = traits.alloc_emb(queue, len(tokens)), traits.alloc_emb(queue)
+        kv = traits.alloc_kvpage(queue, 4)
+        traits.embed_txt(queue, tokens, range(len(tokens)), embeds)
+        traits.forward(queue, kv, embeds, kv, output)
+        generated = []
+        for position in range(len(tokens), len(tokens) + 3):
+            dist = await traits.get_next_dist(queue, output[0])
+            generated.append(dist.max_index())
+            traits.embed_txt(queue, generated[-1:], [position], embeds[:1])
+            traits.forward(queue, kv, embeds[:1], kv, output)
+        traits.dealloc_emb(queue, embeds + output)
+        traits.dealloc_kvpage(queue, kv)
+        await traits.synchronize(queue)
+        traits.destroy_queue(queue)
+        return generated
+
+    assert len(run(main())) == 3
+    assert (host.pages, host.embeds, host.queues, host.futures) == ({}, {}, set(), {})
+
+
+def test_results_are_values_of_the_sdk(host: FakeHost) -> None:
+    queue = traits.create_queue("toy")
+    info = traits.get_model_info("toy")
+    assert (info.page_size, info.stop_tokens) == (4, (STOP,))
+    assert traits.available_traits("toy")[0].functions == ("forward",)
+    assert traits.get_vocabs(queue) == VOCAB
+    assert traits.usage().max_pages == host.max_pages
+    assert traits.get_env()["user"] == "u1"
+    assert traits.now() == host.clock / 1e9
+
+
+def test_sampled_tokens_feed_the_next_step_before_they_are_known(host: FakeHost) -> None:
+    queue, kv, embeds = traits.create_queue("toy"), None, None
+    kv, embeds = traits.alloc_kvpage(queue), traits.alloc_emb(queue, 2)
+    sampler = traits.create_sampler(temperature=0)
+    traits.embed_txt(queue, [97], [0], embeds[:1])
+    traits.forward(queue, kv, embeds[:1], kv, embeds[1:])
+    token = traits.sample(queue, embeds[1], sampler)
+    traits.embed_txt(queue, [token], [1], embeds[:1])
+    constrained = traits.sample_constrained(queue, embeds[1], sampler, [token], b"\xff")
+    assert host.embeds[embeds[0]] == (token.result(), 1)
+    assert isinstance(constrained.result(), int)
+    traits.destroy_sampler(sampler)
+
+
+def test_a_future_is_taken_once_and_awaited_often(host: FakeHost) -> None:
+    host.inbox.append("hello")
+    future = traits.receive()
+
+    async def main() -> list[str]:
+        return [await future, await future]
+
+    assert run(main()) == ["hello", "hello"]
+    assert host.calls.count("take_message") == 1
+
+
+def test_wait_gives_those_that_are_done(host: FakeHost) -> None:
+    async def main() -> tuple[bool, str]:
+        message, timer = traits.receive(), traits.sleep(60)
+        host.inbox.append("now")
+        done = await traits.wait([message, timer])
+        traits.cancel(timer)
+        return done == [message], await message
+
+    assert run(main()) == (True, "now")
+    assert not host.asleep
+
+
+def test_a_cancelled_future_raises(host: FakeHost) -> None:
+    future = traits.receive()
+    traits.cancel(future)
+    traits.cancel(future)
+    with pytest.raises(inferlet_sdk.Cancelled):
+        future.result()
+
+
+def test_errors_keep_code_and_message(host: FakeHost) -> None:
+    with pytest.raises(NotFound, match="no model 'x'") as caught:
+        traits.create_queue("x")
+    assert caught.value.code == "not-found"
+    host.max_pages = 1
+    with pytest.raises(QuotaExceeded):
+        traits.alloc_kvpage(traits.create_queue("toy"), 2)
+
+
+def test_every_error_code_has_its_class() -> None:
+    codes = {error.code for error in inferlet_sdk.PieError.__subclasses__()}
+    text = (wit.WIT_FOLDER / "types.wit").read_text()
+    body = text[text.index("enum error-code {") : text.index("record error")]
+    assert codes == {line.strip(" ,") for line in body.splitlines()[1:] if line.strip().endswith(",")}
+
+
+def test_misuse_is_told_before_the_host_is_asked(host: FakeHost) -> None:
+    with pytest.raises(TypeError, match=r"json\.dumps"):
+        traits.send(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="log level"):
+        traits.log("x", "loud")  # type: ignore[arg-type]
+    assert host.calls == []
+
+
+def test_log_levels(host: FakeHost) -> None:
+    traits.log("a")
+    traits.log(ValueError("b"), "error")
+    assert host.logs == [("info", "a"), ("error", "b")]
+
+
+def test_without_a_host_the_error_says_how_to_run() -> None:
+    with pytest.raises(RuntimeError, match="pie run"):
+        bindings._NoHost("core").send("x")
+
+
+def test_copy_and_trim_name_slots(host: FakeHost) -> None:
+    queue = traits.create_queue("toy")
+    pages, embeds = traits.alloc_kvpage(queue, 2), traits.alloc_emb(queue, 6)
+    traits.embed_txt(queue, range(97, 103), range(6), embeds)
+    traits.forward(queue, [], embeds, pages)
+    other = traits.alloc_kvpage(queue)
+    traits.copy_kvpage(queue, pages.slots(4)[4:6], other.slots(4)[:2])
+    assert host.pages[other[0]] == [(101, 4), (102, 5)]
+    traits.trim_kvpage(queue, pages, 3)
+    assert [len(host.pages[page]) for page in pages] == [3, 0]
+
+
+def test_addresses_cut_and_join() -> None:
+    pages = Pages((10, 4)) + Pages((14, 2)) + Pages((30, 3))
+    assert pages.ranges == (10, 6, 30, 3)
+    assert list(pages[4:8]) == [14, 15, 30, 31]
+    assert pages[-1] == 32
+    assert pages[4:8].ranges == (14, 2, 30, 2)
+    assert list(pages[::4]) == [10, 14, 32]
+    assert pages[::-1][0] == 32
+    assert Pages.of([1, 2, 3, 7]).ranges == (1, 3, 7, 1)
+    assert Pages.of([1, 2]) == Pages((1, 2))
+    assert Pages.of([1, 2]) != Embeds((1, 2))
+    assert repr(pages) == "Pages[10:16, 30:33]"
+    with pytest.raises(IndexError):
+        pages[9]

@@ -1,0 +1,232 @@
+"""The whole system with a worker process of its own: what happens when parts of it die."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pie_control.client import Client
+from pie_control.errors import InferletEnded, WorkerUnavailable
+from tests.helpers.runtimes import launch, run, started
+
+GENERATE = """
+from inferlet_sdk import Context, IgnoreStopTokens
+
+async def main(args, tokens=100_000):
+    context = Context(args.model)
+    made = 0
+    while made < tokens:
+        context.fill("Once upon a time ")
+        async for piece in context.generate(50, stop=IgnoreStopTokens()):
+            made += 1
+            await args.send(piece)
+        context.truncate(10)
+    return made
+"""
+WAIT = """
+async def main(args):
+    await args.send("ready")
+    return await args.receive()
+"""
+SECONDS = 60.0
+
+
+def worker_pid(parent: int) -> int:
+    (child,) = [
+        one for one in psutil.Process(parent).children(recursive=True) if "pie_inference.serving" in one.cmdline()
+    ]
+    return child.pid
+
+
+def test_inferlets_are_told_of_a_killed_worker_and_the_next_launch_works(guest_cache: Path) -> None:
+    async def check() -> None:
+        async with started(guest_cache) as runtime, asyncio.timeout(SECONDS):
+            _, generating = await launch(runtime, GENERATE)
+            idle, waiting = await launch(runtime, WAIT)
+            await generating.until_messages(3)
+            await waiting.until_messages(1)
+            os.kill(worker_pid(os.getpid()), signal.SIGKILL)
+            ended = await generating.ended
+            assert ended.status == "lost"
+            assert "worker" in (ended.error or "")
+            assert "launch again" in (ended.error or "")
+            assert await run(runtime, GENERATE, {"tokens": 5}) >= 5
+            idle.send("an inferlet that held nothing at the worker goes on")
+            assert (await waiting.ended).status == "finished"
+            assert runtime.statistics().worker_restarts == {"demo": 1}
+
+    asyncio.run(check())
+
+
+def test_an_inferlet_terminated_in_flight_leaves_nothing_and_disturbs_nobody(guest_cache: Path) -> None:
+    async def check() -> None:
+        async with started(guest_cache) as runtime, asyncio.timeout(SECONDS):
+            other, staying = await launch(runtime, GENERATE)
+            for _ in range(20):
+                one, listener = await launch(runtime, GENERATE)
+                await listener.until_messages(1)
+                runtime.terminate(one.id, "the test says so")
+                assert (await listener.ended).status == "terminated"
+            seen = len(staying.messages)
+            await staying.until_messages(seen + 20)
+            runtime.terminate(other.id, "the test is over")
+            await asyncio.sleep(0.2)
+            (statistics,) = runtime.statistics().models.values()
+            assert statistics.pages.used == statistics.embeds.used == 0
+            assert statistics.pages.free == statistics.pages.total
+
+    asyncio.run(check())
+
+
+def test_a_full_pool_ends_the_youngest_and_the_oldest_goes_on(guest_cache: Path) -> None:
+    hoard = """
+from inferlet_sdk import Context
+async def main(args, pages):
+    from inferlet_sdk import traits
+    queue = traits.create_queue(args.model)
+    traits.alloc_kvpage(queue, pages)
+    await traits.synchronize(queue)
+    await args.send("held")
+    await args.receive()
+"""
+
+    async def check() -> None:
+        async with started(guest_cache, pages=200, max_pages=200) as runtime, asyncio.timeout(SECONDS):
+            _, oldest = await launch(runtime, hoard, {"pages": 40})
+            await oldest.until_messages(1)
+            _, youngest = await launch(runtime, hoard, {"pages": 60})
+            await youngest.until_messages(1)
+            (statistics,) = runtime.statistics().models.values()
+            left = statistics.pages.free
+            third, _ = await launch(runtime, hoard, {"pages": left + 1})
+            while third.info().status in ("created", "running"):
+                await asyncio.sleep(0.01)
+            assert third.info().status == "evicted"
+            assert "pages" in (third.info().error or "")
+            assert not oldest.ended.done()
+            assert not youngest.ended.done()
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"\x08"), "model.safetensors"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "safetensors"),
+        (lambda folder: (folder / "config.json").write_text('{"architectures": ["MambaForCausalLM"]}'), "Mamba"),
+    ],
+)
+def test_an_unreadable_checkpoint_is_named(change, message: str, tmp_path: Path, guest_cache: Path) -> None:  # type: ignore[no-untyped-def]
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    demo = Path(sys.modules["pie_control"].__path__[0]).parent / "pie_inference" / "demo_model"
+    for file in demo.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    change(folder)
+
+    async def check() -> None:
+        async with started(guest_cache, model=str(folder)):
+            pass
+
+    with pytest.raises(WorkerUnavailable, match=message):
+        asyncio.run(check())
+
+
+@pytest.fixture
+def server(guest_cache: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A `pie serve` process on a free port."""
+    environment = {**os.environ, "PIE_CACHE_DIR": str(guest_cache)}
+    command = [sys.executable, "-c", "from pie_control.cli.main import main; main()", "serve", "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
+    try:
+        yield process, _address(process)
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def _address(process: subprocess.Popen[bytes]) -> str:
+    assert process.stdout is not None
+    for line in process.stdout:
+        text = line.decode()
+        if "http://" in text:
+            return "http://" + text.split("http://")[1].split()[0].rstrip("/.,")
+    raise AssertionError("the server ended without telling its address")
+
+
+def _sockets() -> set[str]:
+    """Unix sockets with a path that some process has bound."""
+    lines = Path("/proc/net/unix").read_text().splitlines()[1:]
+    return {parts[7] for line in lines if len(parts := line.split()) > 7 and "pie" in parts[7]}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_everything(number: signal.Signals, server: tuple[subprocess.Popen[bytes], str]) -> None:
+    process, url = server
+    worker = worker_pid(process.pid)
+
+    async def check() -> None:
+        async with Client(url) as client:
+            program = await client.upload(GENERATE.encode(), "generate")
+            running = await client.launch(program)
+            await running.receive()
+            process.send_signal(number)
+            with pytest.raises(InferletEnded):
+                await running.result()
+
+    asyncio.run(asyncio.wait_for(check(), SECONDS))
+    process.wait(timeout=5)
+    deadline = time.monotonic() + 5
+    while psutil.pid_exists(worker) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not psutil.pid_exists(worker), "the worker outlived the server"
+    assert not [path for path in _sockets() if Path(path).exists()]
+
+
+def test_a_killed_server_leaves_no_worker(server: tuple[subprocess.Popen[bytes], str]) -> None:
+    process, _ = server
+    worker = worker_pid(process.pid)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 5
+    while psutil.pid_exists(worker) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not psutil.pid_exists(worker)
+
+
+def test_a_client_that_vanishes_takes_its_inferlets_with_it(server: tuple[subprocess.Popen[bytes], str]) -> None:
+    _, url = server
+    script = f"""
+import asyncio, os
+from pie_control.client import Client
+async def main():
+    client = await Client({url!r}).__aenter__()
+    program = await client.upload({GENERATE!r}.encode(), "generate")
+    running = await client.launch(program)
+    await running.receive()
+    os._exit(9)
+asyncio.run(main())
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 9
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        with urllib.request.urlopen(f"{url}/v1/inferlets") as reply:
+            (inferlet,) = json.load(reply)
+        if inferlet["status"] == "terminated":
+            return
+        time.sleep(0.02)
+    raise AssertionError(inferlet)
