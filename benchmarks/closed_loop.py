@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pie_inference.config import WorkerConfig
 from pie_inference.execution.launched import LaunchedWave
 from pie_inference.inspection.batches import DecodeBatch
-from pie_inference.protocol import Array, EmbedText, Forward, NextTokens, RunWave, Sample
+from pie_inference.protocol import Array, EmbedTxt, Forward, RunWave, Sample, SampleResult
 from pie_inference.serving.worker import Worker
 
 
@@ -45,7 +45,7 @@ class ClosedLoop:
         torch.set_num_threads(self.threads)  # it holds for the calling thread, which need not be the one that loaded
         batch = DecodeBatch(len(prompts), len(prompts[0]) + count, self.description.page_size)
         for row, prompt in enumerate(prompts):
-            self._run(EmbedText(batch.prompt_embeds(len(prompt)), _int32(prompt)), batch.prefill(row, len(prompt)))
+            self._run(EmbedTxt(batch.prompt_embeds(len(prompt)), _int32(prompt)), batch.prefill(row, len(prompt)))
         tokens = [self._run(batch.sample())]
         running: deque[LaunchedWave] = deque()
         start = time.perf_counter()
@@ -57,17 +57,17 @@ class ClosedLoop:
         elapsed = time.perf_counter() - start
         return Generated(np.array(tokens).T, elapsed / (count - 1))
 
-    def _run(self, *batches: EmbedText | Forward | Sample) -> Array:
+    def _run(self, *batches: EmbedTxt | Forward | Sample) -> Array:
         return self._finish(self._launch(*batches))
 
-    def _launch(self, *batches: EmbedText | Forward | Sample) -> LaunchedWave:
+    def _launch(self, *batches: EmbedTxt | Forward | Sample) -> LaunchedWave:
         self._wave += 1
         return self._worker.launch(RunWave(self._wave, self.description.name, batches))
 
     def _finish(self, wave: LaunchedWave) -> Array:
         """The sampled tokens, if the last batch samples."""
         result = self._worker.finish(wave).results[-1]
-        if isinstance(result, NextTokens):
+        if isinstance(result, SampleResult):
             return result.tokens
         assert result is None, result
         return _int32([])

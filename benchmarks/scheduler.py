@@ -14,7 +14,7 @@ import numpy as np
 
 from pie_control.scheduling import Account, Adaptive, SamplingParams, Scheduler
 from pie_control.testing.fake_model import FakeModel
-from pie_inference.protocol import NextTokens, RunWave, Sample, WaveDone
+from pie_inference.protocol import RunWave, Sample, SampleResult, WaveDone
 
 from .samples import median
 
@@ -67,8 +67,8 @@ def _measure(number: int, steps: int) -> Row:
 def _open(scheduler: Scheduler, owner: int) -> Account:
     account = scheduler.open(owner, float(owner))
     account.create_queue()
-    account.alloc_pages(QUEUE, PAGES, 0.0)
-    account.alloc_embeds(QUEUE, 2, 0.0)
+    account.alloc_kvpage(QUEUE, PAGES, 0.0)
+    account.alloc_emb(QUEUE, 2, 0.0)
     return account
 
 
@@ -85,7 +85,7 @@ def _step(scheduler: Scheduler, accounts: list[Account], position: int) -> tuple
 
 def _issue(accounts: list[Account], position: int) -> None:
     for account in accounts:
-        account.embed_text(QUEUE, [TOKEN], [position], INPUT, 0.0)
+        account.embed_txt(QUEUE, [TOKEN], [position], INPUT, 0.0)
         account.forward(QUEUE, (0, PAGES), INPUT, (0, PAGES), OUTPUT, 0.0)
         account.sample(QUEUE, OUTPUT[0], GREEDY, 0.0, position, 0.0)
 
@@ -93,7 +93,7 @@ def _issue(accounts: list[Account], position: int) -> None:
 def _answer(wave: RunWave) -> WaveDone:
     """Token TOKEN for everyone."""
     results = [
-        NextTokens(np.full(len(batch.embeds), TOKEN, np.int32)) if isinstance(batch, Sample) else None
+        SampleResult(np.full(len(batch.embeds), TOKEN, np.int32)) if isinstance(batch, Sample) else None
         for batch in wave.batches
     ]
     return WaveDone(wave.wave, tuple(results), 0.0)

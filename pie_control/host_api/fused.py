@@ -68,7 +68,7 @@ def forward_with_sampling(
 ) -> int:
     found, chosen = queue_of(inferlet, queue), handle_of(inferlet, sampler, Sampler)
     account, now = found.account, clock()
-    account.embed_text(found.number, tokens, positions, input_embeds, now)
+    account.embed_txt(found.number, tokens, positions, input_embeds, now)
     account.forward(found.number, context, input_embeds, output_pages, (output_embed, 1), now)
     return issue(inferlet, account.sample, found.number, output_embed, chosen.params, chosen.draw())
 

@@ -8,4 +8,4 @@ from .handles import clock, queue_of
 
 def embed_txt(inferlet: Inferlet, queue: int, tokens: list[int], positions: list[int], embeds: list[int]) -> None:
     found = queue_of(inferlet, queue)
-    found.account.embed_text(found.number, tokens, positions, embeds, clock())
+    found.account.embed_txt(found.number, tokens, positions, embeds, clock())

@@ -13,7 +13,7 @@ DEFAULT_K = 256
 def get_next_dist(inferlet: Inferlet, queue: int, embed: int, k: int, temperature: float) -> int:
     found = queue_of(inferlet, queue)
     k = k or min(DEFAULT_K, found.model.description.vocab_size)
-    return issue(inferlet, found.account.next_dist, found.number, embed, k, temperature)
+    return issue(inferlet, found.account.get_next_dist, found.number, embed, k, temperature)
 
 
 def take_dist(inferlet: Inferlet, future: int) -> Dist:
@@ -23,7 +23,7 @@ def take_dist(inferlet: Inferlet, future: int) -> Dist:
 
 def get_logprobs(inferlet: Inferlet, queue: int, embed: int, tokens: list[int]) -> int:
     found = queue_of(inferlet, queue)
-    return issue(inferlet, found.account.score_tokens, found.number, embed, tokens)
+    return issue(inferlet, found.account.get_logprobs, found.number, embed, tokens)
 
 
 def take_logprobs(inferlet: Inferlet, future: int) -> object:

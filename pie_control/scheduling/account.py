@@ -20,9 +20,9 @@ from pie_inference.protocol import ModelDescription
 
 from .commands import AllocateCommand, Command, SynchronizeCommand, TokenSource
 from .hazards import MAX_QUEUE, make_stamp
-from .issue_forward import copy_slots, forward, trim_pages
-from .issue_input import embed_text
-from .issue_output import next_dist, sample, score_tokens
+from .issue_forward import copy_kvpage, forward, trim_kvpage
+from .issue_input import embed_txt
+from .issue_output import get_logprobs, get_next_dist, sample
 from .memory import Memory
 from .queues import Backlog, CommandQueue
 from .values import again
@@ -91,7 +91,7 @@ class Account:
 
     # ---- memory ----
 
-    def alloc_pages(self, queue: int, count: int, now: float) -> int:
+    def alloc_kvpage(self, queue: int, count: int, now: float) -> int:
         """First of `count` consecutive page addresses. Raises QuotaExceeded, Exhausted (more than the pool)."""
         found = self.queue_for_command(queue)
         self._check_count(count, "pages")
@@ -102,7 +102,7 @@ class Account:
         self.enqueue(found, AllocateCommand(self, seq, 0, None, True, first, count), now)
         return first
 
-    def alloc_embeds(self, queue: int, count: int, now: float) -> int:
+    def alloc_emb(self, queue: int, count: int, now: float) -> int:
         """First of `count` consecutive embed addresses. Raises QuotaExceeded, Exhausted (more than the pool)."""
         found = self.queue_for_command(queue)
         self._check_count(count, "embeds")
@@ -113,7 +113,7 @@ class Account:
         self.enqueue(found, AllocateCommand(self, seq, 0, None, False, first, count), now)
         return first
 
-    def dealloc_pages(self, queue: int, ranges: Sequence[int], now: float) -> None:
+    def dealloc_kvpage(self, queue: int, ranges: Sequence[int], now: float) -> None:
         """The addresses are invalid at once; the pages come back when all commands issued before were dispatched."""
         self.find_queue(queue)
         parsed = parse_ranges(ranges, "KV page")
@@ -123,8 +123,8 @@ class Account:
             self.rewrites.pop(page, None)
         self._free(parsed, ())
 
-    def dealloc_embeds(self, queue: int, ranges: Sequence[int], now: float) -> None:
-        """As `dealloc_pages`."""
+    def dealloc_emb(self, queue: int, ranges: Sequence[int], now: float) -> None:
+        """As `dealloc_kvpage`."""
         self.find_queue(queue)
         parsed = parse_ranges(ranges, "embed")
         self.embeds.check_owned(parsed)
@@ -152,13 +152,13 @@ class Account:
 
     # ---- commands: see the modules issue_input, issue_forward and issue_output ----
 
-    embed_text = embed_text
+    embed_txt = embed_txt
     forward = forward
-    copy_slots = copy_slots
-    trim_pages = trim_pages
+    copy_kvpage = copy_kvpage
+    trim_kvpage = trim_kvpage
     sample = sample
-    next_dist = next_dist
-    score_tokens = score_tokens
+    get_next_dist = get_next_dist
+    get_logprobs = get_logprobs
 
     def usage(self) -> Usage:
         return Usage(self.pages.owned, self.embeds.owned, len(self.queues), self.waiting, len(self.futures))

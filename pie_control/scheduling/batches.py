@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pie_control.resources.pool import Pool
 from pie_control.resources.ranges import Range
-from pie_inference.protocol import CopySlots, EmbedText, ModelDescription, NextDist, Sample, ScoreTokens
+from pie_inference.protocol import CopyKvpage, EmbedTxt, GetLogprobs, GetNextDist, ModelDescription, Sample
 
 from .commands import CopyCommand, DistCommand, EmbedCommand, SampleCommand, ScoreCommand, with_literals
 from .queues import CommandQueue
@@ -53,7 +53,7 @@ def as_int32(values: Any) -> NDArray[np.int32]:
 class CopyBatch:
     """Stage 0."""
 
-    name = "copy_slots"
+    name = "copy_kvpage"
 
     def __init__(self) -> None:
         self.commands: list[CopyCommand] = []
@@ -73,14 +73,14 @@ class CopyBatch:
             into.append(physical[slots // size] * size + slots % size)
         return True
 
-    def build(self) -> CopySlots:
-        return CopySlots(as_int32(np.concatenate(self._sources)), as_int32(np.concatenate(self._targets)))
+    def build(self) -> CopyKvpage:
+        return CopyKvpage(as_int32(np.concatenate(self._sources)), as_int32(np.concatenate(self._targets)))
 
 
 class EmbedBatch:
     """Stage 1."""
 
-    name = "embed_text"
+    name = "embed_txt"
 
     def __init__(self) -> None:
         self.commands: list[EmbedCommand] = []
@@ -103,8 +103,8 @@ class EmbedBatch:
             self._tokens.extend(command.tokens)
         return True
 
-    def build(self) -> EmbedText:
-        return EmbedText(as_int32(self._embeds), as_int32(self._tokens))
+    def build(self) -> EmbedTxt:
+        return EmbedTxt(as_int32(self._embeds), as_int32(self._tokens))
 
 
 class SampleBatch:
@@ -184,7 +184,7 @@ def _sampler_columns(commands: list[SampleCommand]) -> dict[str, NDArray[np.gene
 class DistBatch:
     """Stage 3."""
 
-    name = "next_dist"
+    name = "get_next_dist"
 
     def __init__(self, max_rows: int) -> None:
         self.commands: list[DistCommand] = []
@@ -197,9 +197,9 @@ class DistBatch:
         self.commands.append(command)
         return True
 
-    def build(self) -> NextDist:
+    def build(self) -> GetNextDist:
         commands = self.commands
-        return NextDist(
+        return GetNextDist(
             embeds=as_int32([c.account.embeds.physical[c.embed] for c in commands]),
             k=as_int32([c.k for c in commands]),
             temperature=np.array([c.temperature for c in commands], np.float32),
@@ -209,7 +209,7 @@ class DistBatch:
 class ScoreBatch:
     """Stage 3."""
 
-    name = "score_tokens"
+    name = "get_logprobs"
 
     def __init__(self, max_rows: int) -> None:
         self.commands: list[ScoreCommand] = []
@@ -222,9 +222,9 @@ class ScoreBatch:
         self.commands.append(command)
         return True
 
-    def build(self) -> ScoreTokens:
+    def build(self) -> GetLogprobs:
         commands = self.commands
-        return ScoreTokens(
+        return GetLogprobs(
             embeds=as_int32([c.account.embeds.physical[c.embed] for c in commands]),
             indptr=as_int32(np.cumsum([0, *(len(c.tokens) for c in commands)])),
             tokens=as_int32(list(chain.from_iterable(c.tokens for c in commands))),

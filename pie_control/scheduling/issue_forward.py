@@ -1,4 +1,4 @@
-"""Accepts `forward`, `copy_slots` and `trim_pages`: validation and logical effect at issue."""
+"""Accepts `forward`, `copy_kvpage` and `trim_kvpage`: validation and logical effect at issue."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _take_effect(account: Account, command: ForwardCommand, stamp: int) -> None:
     note_writes(account, command.outputs, stamp)
 
 
-def copy_slots(account: Account, queue: int, source: Sequence[int], target: Sequence[int], now: float) -> None:
+def copy_kvpage(account: Account, queue: int, source: Sequence[int], target: Sequence[int], now: float) -> None:
     """Copies tokens from slots to slots (page * page_size + offset, as ranges). Raises as `forward`."""
     found = account.queue_for_command(queue)
     read, write = _slots(account, source, "source slot"), _slots(account, target, "target slot")
@@ -147,7 +147,7 @@ def _copy_hazard(account: Account, queue: int, read: NDArray[np.int64], write: N
     return after
 
 
-def trim_pages(account: Account, queue: int, ranges: Sequence[int], keep: int, now: float) -> None:
+def trim_kvpage(account: Account, queue: int, ranges: Sequence[int], keep: int, now: float) -> None:
     """Keeps the first `keep` slots of the pages, counted along the list, and frees those behind for new tokens.
 
     A change of the logical state only: commands issued before still see the tokens, those issued later do not.

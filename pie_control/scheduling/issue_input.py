@@ -1,4 +1,4 @@
-"""Accepts `embed_text`: validation and logical effect at issue."""
+"""Accepts `embed_txt`: validation and logical effect at issue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 REFERENCE_BIT = 0x8000_0000
 
 
-def embed_text(
+def embed_txt(
     account: Account, queue: int, tokens: Sequence[int], positions: Sequence[int], embeds: Sequence[int], now: float
 ) -> None:
     """Fills embeds from tokens at positions: three lists of one length, embeds as ranges.

@@ -1,4 +1,4 @@
-"""Accepts `sample`, `next_dist` and `score_tokens`: validation and logical effect at issue."""
+"""Accepts `sample`, `get_next_dist` and `get_logprobs`: validation and logical effect at issue."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def sample(
     account.enqueue(found, command, now)
 
 
-def next_dist(account: Account, queue: int, embed: int, k: int, temperature: float, future: int, now: float) -> None:
+def get_next_dist(
+    account: Account, queue: int, embed: int, k: int, temperature: float, future: int, now: float
+) -> None:
     """The `k` most probable next tokens (0: 256, or as many as the model gives); the future gets Dist."""
     found = _check(account, queue, embed, future)
     largest = min(account.model.max_dist, account.model.vocab_size)
@@ -61,7 +63,7 @@ def next_dist(account: Account, queue: int, embed: int, k: int, temperature: flo
     account.enqueue(found, command, now)
 
 
-def score_tokens(account: Account, queue: int, embed: int, tokens: Sequence[int], future: int, now: float) -> None:
+def get_logprobs(account: Account, queue: int, embed: int, tokens: Sequence[int], future: int, now: float) -> None:
     """Log-probabilities of tokens at an output embed; the future gets Logprobs."""
     found = _check(account, queue, embed, future)
     vocabulary = account.model.vocab_size

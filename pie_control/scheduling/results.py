@@ -10,7 +10,7 @@ import numpy as np
 
 from pie_control.errors import WorkerError
 from pie_control.resources.pool import Pool
-from pie_inference.protocol import Distributions, Failure, NextLogprobs, NextTokens, Result
+from pie_inference.protocol import Failure, GetLogprobsResult, GetNextDistResult, Result, SampleResult
 
 from .account import Account
 from .batches import DistBatch, SampleBatch, ScoreBatch
@@ -26,11 +26,11 @@ def check_answer(batch: AnyBatch, result: Result) -> None:
         return
     expected, got = _rows(batch), -1
     match result:
-        case NextTokens() if isinstance(batch, SampleBatch):
+        case SampleResult() if isinstance(batch, SampleBatch):
             got = len(result.tokens)
-        case Distributions() if isinstance(batch, DistBatch) and len(result.indptr) == len(result.rest) + 1:
+        case GetNextDistResult() if isinstance(batch, DistBatch) and len(result.indptr) == len(result.rest) + 1:
             got = len(result.rest)
-        case NextLogprobs() if isinstance(batch, ScoreBatch):
+        case GetLogprobsResult() if isinstance(batch, ScoreBatch):
             got = len(result.logprobs)
         case None if not isinstance(batch, SampleBatch | DistBatch | ScoreBatch):
             return
@@ -50,16 +50,16 @@ def deliver(batch: AnyBatch, result: Result) -> list[Completion]:
     match result:
         case Failure():
             return _fail(batch, result.message)
-        case NextTokens():
+        case SampleResult():
             return _deliver_tokens(cast(SampleBatch, batch), result)
-        case Distributions():
+        case GetNextDistResult():
             return _deliver_dists(cast(DistBatch, batch), result)
-        case NextLogprobs():
+        case GetLogprobsResult():
             return _deliver_logprobs(cast(ScoreBatch, batch), result)
     return []
 
 
-def _deliver_tokens(batch: SampleBatch, result: NextTokens) -> list[Completion]:
+def _deliver_tokens(batch: SampleBatch, result: SampleResult) -> list[Completion]:
     completions = []
     for command, token in zip(batch.commands, result.tokens.tolist(), strict=True):
         command.source.value = token
@@ -71,7 +71,7 @@ def _deliver_tokens(batch: SampleBatch, result: NextTokens) -> list[Completion]:
     return completions
 
 
-def _deliver_dists(batch: DistBatch, result: Distributions) -> list[Completion]:
+def _deliver_dists(batch: DistBatch, result: GetNextDistResult) -> list[Completion]:
     ends = result.indptr.tolist()
     tokens = result.tokens.astype(np.int32, copy=False)
     probabilities = result.probabilities.astype(np.float32, copy=False)
@@ -80,7 +80,7 @@ def _deliver_dists(batch: DistBatch, result: Distributions) -> list[Completion]:
     return _answer(batch.commands, values)
 
 
-def _deliver_logprobs(batch: ScoreBatch, result: NextLogprobs) -> list[Completion]:
+def _deliver_logprobs(batch: ScoreBatch, result: GetLogprobsResult) -> list[Completion]:
     ends = np.cumsum([0, *(len(command.tokens) for command in batch.commands)]).tolist()
     logprobs = result.logprobs.astype(np.float32, copy=False)
     values = [Logprobs(logprobs[begin:end]) for begin, end in pairwise(ends)]

@@ -54,7 +54,7 @@ class TokenValue(NamedTuple):
 
 
 class Dist(NamedTuple):
-    """Of `next_dist`."""
+    """Of `get_next_dist`."""
 
     tokens: NDArray[np.int32]  # [k], most probable first
     probabilities: NDArray[np.float32]  # [k]
@@ -62,7 +62,7 @@ class Dist(NamedTuple):
 
 
 class Logprobs(NamedTuple):
-    """Of `score_tokens`."""
+    """Of `get_logprobs`."""
 
     logprobs: NDArray[np.float32]  # one for each token asked for
 

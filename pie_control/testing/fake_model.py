@@ -19,19 +19,19 @@ from numpy.typing import NDArray
 from pie_inference.protocol import (
     Array,
     Batch,
-    CopySlots,
-    Distributions,
-    EmbedText,
+    CopyKvpage,
+    EmbedTxt,
     Failure,
     Forward,
+    GetLogprobs,
+    GetLogprobsResult,
+    GetNextDist,
+    GetNextDistResult,
     ModelDescription,
-    NextDist,
-    NextLogprobs,
-    NextTokens,
     Result,
     RunWave,
     Sample,
-    ScoreTokens,
+    SampleResult,
     SwapIn,
     SwapOut,
     WaveDone,
@@ -141,12 +141,12 @@ class FakeModel:
         self._handlers: dict[type, Callable[[Any], Result]] = {
             SwapOut: self._swap_out,
             SwapIn: self._swap_in,
-            CopySlots: self._copy_slots,
-            EmbedText: self._embed_text,
+            CopyKvpage: self._copy_kvpage,
+            EmbedTxt: self._embed_txt,
             Forward: self._forward,
             Sample: self._sample,
-            NextDist: self._next_dist,
-            ScoreTokens: self._score_tokens,
+            GetNextDist: self._get_next_dist,
+            GetLogprobs: self._get_logprobs,
         }
 
     def describe(self) -> tuple[ModelDescription, ...]:
@@ -189,10 +189,10 @@ class FakeModel:
         size = self._description.page_size
         return (pages.astype(np.int64)[:, None] * size + np.arange(size)).reshape(-1)
 
-    def _copy_slots(self, batch: CopySlots) -> None:
+    def _copy_kvpage(self, batch: CopyKvpage) -> None:
         self._slots.write(batch.target, self._slots.read(batch.source))
 
-    def _embed_text(self, batch: EmbedText) -> None:
+    def _embed_txt(self, batch: EmbedTxt) -> None:
         self._embeds.write(batch.embeds, mix(self._resolve(batch.tokens)))
 
     def _resolve(self, tokens: Array) -> Integers:
@@ -233,11 +233,11 @@ class FakeModel:
         hashes = mix(self._embeds.read(embeds)[:, None] ^ mix(np.arange(self._description.vocab_size))[None, :])
         return (hashes >> np.uint64(11)).astype(np.float64) * (SCORE_RANGE / 2**53)
 
-    def _sample(self, batch: Sample) -> NextTokens:
+    def _sample(self, batch: Sample) -> SampleResult:
         scores = self._scores(batch.embeds)
         tokens = np.array([self._sample_row(batch, n, scores[n]) for n in range(len(scores))], np.int32)
         self._tokens.write(batch.token_slots, tokens)
-        return NextTokens(tokens)
+        return SampleResult(tokens)
 
     def _sample_row(self, batch: Sample, n: int, scores: Floats) -> int:
         self._penalize(batch, n, scores)
@@ -257,21 +257,21 @@ class FakeModel:
         penalized = np.where(seen > 0, seen / repetition, seen * repetition)
         scores[tokens] = penalized - counts * batch.frequency[n] - batch.presence[n]
 
-    def _next_dist(self, batch: NextDist) -> Distributions:
+    def _get_next_dist(self, batch: GetNextDist) -> GetNextDistResult:
         probabilities = [softmax(row / t) for row, t in zip(self._scores(batch.embeds), batch.temperature, strict=True)]
         orders = [np.argsort(-row, kind="stable")[:k] for row, k in zip(probabilities, batch.k, strict=True)]
         kept = [row[order] for row, order in zip(probabilities, orders, strict=True)]
-        return Distributions(
+        return GetNextDistResult(
             indptr=np.cumsum([0, *map(len, kept)]).astype(np.int32),
             tokens=np.concatenate([np.zeros(0, np.int32), *orders]).astype(np.int32),
             probabilities=np.concatenate([np.zeros(0), *kept]).astype(np.float32),
             rest=np.array([max(0.0, 1 - row.sum()) for row in kept], np.float32),
         )
 
-    def _score_tokens(self, batch: ScoreTokens) -> NextLogprobs:
+    def _get_logprobs(self, batch: GetLogprobs) -> GetLogprobsResult:
         logprobs = np.log(np.array([softmax(row) for row in self._scores(batch.embeds)]))
         rows = np.repeat(np.arange(len(batch.embeds)), np.diff(batch.indptr))
-        return NextLogprobs(logprobs[rows, batch.tokens].astype(np.float32))
+        return GetLogprobsResult(logprobs[rows, batch.tokens].astype(np.float32))
 
 
 def explicit_mask(batch: Forward, n: int, queries: int, keys: int) -> NDArray[np.bool_] | None:

@@ -1,4 +1,4 @@
-"""Next-token logits at embeds: where `Sample`, `NextDist` and `ScoreTokens` begin."""
+"""Next-token logits at embeds: where `Sample`, `GetNextDist` and `GetLogprobs` begin."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from ..device.tensors import download, index_tensor, tensor, upload
 from ..execution import sampling
 from ..execution.launched import PendingResult
 from ..execution.served_model import ServedModel
-from ..protocol import NextTokens, Sample
+from ..protocol import Sample, SampleResult
 from .logits import next_logits
 from .token_references import resolve
 
@@ -27,7 +27,7 @@ def sample(served: ServedModel, batch: Sample) -> PendingResult:
     tokens = served.ranks.lead_(tokens)  # devices may differ in the last bit of a sum
     served.tokens[slots] = tokens
     host = download(tokens.to(torch.int32))
-    return PendingResult(lambda: NextTokens(host.numpy()))
+    return PendingResult(lambda: SampleResult(host.numpy()))
 
 
 def _penalize(served: ServedModel, batch: Sample, logits: Tensor) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 from ..execution.launched import Outcome
 from ..execution.served_model import ServedModel
-from ..protocol import CopySlots, EmbedText, Forward, NextDist, Sample, ScoreTokens, SwapIn, SwapOut
-from .copy_slots import copy_slots
-from .embed_text import embed_text
+from ..protocol import CopyKvpage, EmbedTxt, Forward, GetLogprobs, GetNextDist, Sample, SwapIn, SwapOut
+from .copy_kvpage import copy_kvpage
+from .embed_txt import embed_txt
 from .forward import forward
-from .next_dist import next_dist
+from .get_logprobs import get_logprobs
+from .get_next_dist import get_next_dist
 from .sample import sample
-from .score_tokens import score_tokens
 from .swap import swap_in, swap_out
 
 Handler = Callable[[ServedModel, Any], Outcome]
@@ -21,10 +21,10 @@ Handler = Callable[[ServedModel, Any], Outcome]
 HANDLERS: Mapping[type, Handler] = {
     SwapOut: swap_out,
     SwapIn: swap_in,
-    CopySlots: copy_slots,
-    EmbedText: embed_text,
+    CopyKvpage: copy_kvpage,
+    EmbedTxt: embed_txt,
     Forward: forward,
     Sample: sample,
-    NextDist: next_dist,
-    ScoreTokens: score_tokens,
+    GetNextDist: get_next_dist,
+    GetLogprobs: get_logprobs,
 }

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..protocol import Array, EmbedText, Forward, Sample
+from ..protocol import Array, EmbedTxt, Forward, Sample
 
 
 class DecodeBatch:
@@ -23,7 +23,7 @@ class DecodeBatch:
         self._inputs, self._outputs = np.arange(2 * rows, dtype=np.int32).reshape(2, rows)
         self._indptr = np.arange(rows + 1, dtype=np.int32)
         self._first_pages = np.arange(rows, dtype=np.int32) * self._pages_each
-        self._embed = EmbedText(self._inputs, -1 - self._indptr[:rows])
+        self._embed = EmbedTxt(self._inputs, -1 - self._indptr[:rows])
         self._sample = _greedy(self._outputs, self._indptr)
 
     def prompt_embeds(self, length: int) -> Array:
@@ -33,7 +33,7 @@ class DecodeBatch:
     def prefill(self, row: int, length: int) -> Forward:
         return self._extend(self.prompt_embeds(length), _int32([0, length]), row, row + 1, 0, _int32([length - 1]))
 
-    def embed(self) -> EmbedText:
+    def embed(self) -> EmbedTxt:
         """The tokens that `sample` has left in the token slots."""
         return self._embed
 

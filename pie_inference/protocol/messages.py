@@ -2,11 +2,11 @@
 
 A *wave* is one message: batches of commands, at most one of each kind, in the order in which the worker runs them.
 Waves run in the order in which they are sent. Within a wave the control layer puts SwapOut first, for it frees pages
-that the rest may fill, then SwapIn, CopySlots, EmbedText, Forward, and last what reads outputs.
+that the rest may fill, then SwapIn, CopyKvpage, EmbedTxt, Forward, and last what reads outputs.
 
 The worker knows slot numbers only: the KV pool is a flat array of `num_pages * page_size` slots, the host pool an array
 of `num_host_pages` pages, the embed pool an array of `num_embeds` vectors, the token slots an array of integers that
-`Sample` writes and `EmbedText` may read before the control layer has seen the value. Who owns what is decided
+`Sample` writes and `EmbedTxt` may read before the control layer has seen the value. Who owns what is decided
 elsewhere.
 
 Arrays are numpy arrays; N is the number of commands of a batch, T the number of its input tokens.
@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 from numpy.typing import NDArray
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 """Raised by every change of this file that an older peer would misread; checked when a worker connects."""
 
 Array = NDArray[Any]
@@ -47,14 +47,14 @@ class SwapIn(Message, frozen=True):
     pages: Array  # int32 [M], no page twice
 
 
-class CopySlots(Message, frozen=True):
+class CopyKvpage(Message, frozen=True):
     """Copies keys and values of all layers, slot by slot; sources are read before targets are written."""
 
     source: Array  # int32 [M]
     target: Array  # int32 [M], no slot twice
 
 
-class EmbedText(Message, frozen=True):
+class EmbedTxt(Message, frozen=True):
     """Fills embeds from tokens."""
 
     embeds: Array  # int32 [T], no embed twice
@@ -105,7 +105,7 @@ class Sample(Message, frozen=True):
     allowed: Array  # uint8 [rows, ceil(vocab / 8)], lowest bit first
 
 
-class NextDist(Message, frozen=True):
+class GetNextDist(Message, frozen=True):
     """The most probable next tokens at each embed."""
 
     embeds: Array  # int32 [N]
@@ -113,7 +113,7 @@ class NextDist(Message, frozen=True):
     temperature: Array  # float32 [N], > 0
 
 
-class ScoreTokens(Message, frozen=True):
+class GetLogprobs(Message, frozen=True):
     """Log-probabilities of given tokens at each embed."""
 
     embeds: Array  # int32 [N]
@@ -121,7 +121,7 @@ class ScoreTokens(Message, frozen=True):
     tokens: Array  # int32 [indptr[N]]
 
 
-Batch = SwapOut | SwapIn | CopySlots | EmbedText | Forward | Sample | NextDist | ScoreTokens
+Batch = SwapOut | SwapIn | CopyKvpage | EmbedTxt | Forward | Sample | GetNextDist | GetLogprobs
 
 
 # ---- control layer to worker ----------------------------------------------------------------------------------------
@@ -168,8 +168,8 @@ class ModelDescription(Message, frozen=True):
     num_embeds: int
     num_token_slots: int
     max_batch_tokens: int  # input tokens in one Forward
-    max_batch_rows: int  # commands in one Sample, NextDist or ScoreTokens
-    max_dist: int  # largest k of NextDist
+    max_batch_rows: int  # commands in one Sample, GetNextDist or GetLogprobs
+    max_dist: int  # largest k of GetNextDist
     max_swap_pages: int  # pages in one SwapOut or SwapIn
     stop_tokens: tuple[int, ...]
     tokenizer: bytes  # tokenizer.json
@@ -186,14 +186,14 @@ class Ready(Message, frozen=True):
     models: tuple[ModelDescription, ...]
 
 
-class NextTokens(Message, frozen=True):
+class SampleResult(Message, frozen=True):
     """Of `Sample`."""
 
     tokens: Array  # int32 [N]
 
 
-class Distributions(Message, frozen=True):
-    """Of `NextDist`: N ragged rows, most probable first; equal probabilities in the order of token ids."""
+class GetNextDistResult(Message, frozen=True):
+    """Of `GetNextDist`: N ragged rows, most probable first; equal probabilities in the order of token ids."""
 
     indptr: Array  # int32 [N + 1]
     tokens: Array  # int32
@@ -201,8 +201,8 @@ class Distributions(Message, frozen=True):
     rest: Array  # float32 [N], probability mass left out
 
 
-class NextLogprobs(Message, frozen=True):
-    """Of `ScoreTokens`, in its order."""
+class GetLogprobsResult(Message, frozen=True):
+    """Of `GetLogprobs`, in its order."""
 
     logprobs: Array  # float32 [indptr[N]]
 
@@ -213,7 +213,7 @@ class Failure(Message, frozen=True):
     message: str
 
 
-Result = NextTokens | Distributions | NextLogprobs | Failure | None
+Result = SampleResult | GetNextDistResult | GetLogprobsResult | Failure | None
 
 
 class WaveDone(Message, frozen=True):

@@ -9,15 +9,15 @@ import numpy as np
 
 from pie_inference.protocol import (
     Batch,
-    EmbedText,
+    EmbedTxt,
     Failure,
     Forward,
-    NextDist,
-    NextTokens,
+    GetLogprobs,
+    GetNextDist,
     Result,
     RunWave,
     Sample,
-    ScoreTokens,
+    SampleResult,
     WaveDone,
 )
 
@@ -94,7 +94,7 @@ class Driver:
             new.append(slot)
         return new
 
-    def forward_batch(self, parts: Sequence[Extend]) -> tuple[EmbedText, Forward]:
+    def forward_batch(self, parts: Sequence[Extend]) -> tuple[EmbedTxt, Forward]:
         slots = [slot for part in parts for slot in self.add_slots(part.keys, len(part.tokens))]
         positions = [part.keys.position + j for part in parts for j in range(len(part.tokens))]
         for part in parts:
@@ -120,13 +120,13 @@ class Driver:
             mask_indptr=np.concatenate(([0], np.cumsum([len(mask) for mask in packed]))) if explicit else None,
             mask_bits=np.concatenate(packed) if explicit else None,
         )
-        return EmbedText(rows, ints([token for part in parts for token in part.tokens])), forward
+        return EmbedTxt(rows, ints([token for part in parts for token in part.tokens])), forward
 
     def logprobs(self, *parts: Extend, vocab_size: int) -> list[np.ndarray]:
         """Runs all parts as one Forward; log-probabilities float32 [len(tokens), vocab_size] for each part."""
         count = sum(len(part.tokens) for part in parts)
         rows = ints(range(count))
-        score = ScoreTokens(rows + self.outputs, indptr([vocab_size] * count), ints(list(range(vocab_size)) * count))
+        score = GetLogprobs(rows + self.outputs, indptr([vocab_size] * count), ints(list(range(vocab_size)) * count))
         results = self.run(*self.forward_batch(parts), score)
         table = results[-1].logprobs.reshape(count, vocab_size)  # type: ignore[union-attr]
         return np.split(table, np.cumsum([len(part.tokens) for part in parts])[:-1])
@@ -138,7 +138,7 @@ class Driver:
         for _ in range(count):
             embed, forward = self.forward_batch([Extend(keys, pending)])
             *_, result = self.run(embed, forward, sample_batch(ints([self.outputs + len(pending) - 1])))
-            assert isinstance(result, NextTokens)
+            assert isinstance(result, SampleResult)
             pending = [int(result.tokens[0])]
             tokens += pending
         return tokens
@@ -169,5 +169,5 @@ def sample_batch(embeds: np.ndarray, **changes: object) -> Sample:
     return Sample(embeds=embeds, **{**defaults, **changes})  # type: ignore[arg-type]
 
 
-def dist_batch(embeds: np.ndarray, k: int, temperature: float = 1.0) -> NextDist:
-    return NextDist(embeds, ints([k] * len(embeds)), np.full(len(embeds), temperature, np.float32))
+def dist_batch(embeds: np.ndarray, k: int, temperature: float = 1.0) -> GetNextDist:
+    return GetNextDist(embeds, ints([k] * len(embeds)), np.full(len(embeds), temperature, np.float32))

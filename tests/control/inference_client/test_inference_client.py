@@ -23,13 +23,13 @@ from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.protocol import (
     PROTOCOL_VERSION,
-    CopySlots,
-    EmbedText,
+    CopyKvpage,
+    EmbedTxt,
     Failure,
+    GetLogprobs,
     ModelDescription,
-    NextTokens,
     RunWave,
-    ScoreTokens,
+    SampleResult,
     SwapIn,
     SwapOut,
     WaveDone,
@@ -103,7 +103,7 @@ def test_a_worker_process_serves_and_leaves_nothing_behind(checkpoint: Path, tmp
         wave = RunWave(1, "model", (embed, forward, sample_batch(ints([514]))))
         answers = await ask(client, wave, RunWave(2, "model", ()))
         assert [answer.wave for answer in answers] == [1, 2]
-        assert isinstance(answers[0].results[2], NextTokens)
+        assert isinstance(answers[0].results[2], SampleResult)
         await client.close()
         await client.close()
         assert not alive(ready.pid)
@@ -341,7 +341,7 @@ def test_the_fake_model_heeds_slots_and_masks() -> None:
     swapped.slots[3], swapped.slots[4] = swapped.slots[4], swapped.slots[3]
     copied = keys.fork()
     copied.slots = driver.add_slots(Keys(), 20)
-    driver.run(CopySlots(ints(keys.slots), ints(copied.slots)))
+    driver.run(CopyKvpage(ints(keys.slots), ints(copied.slots)))
     mask = np.ones((1, 21), bool)
     mask[0, 5] = False
 
@@ -387,19 +387,19 @@ def test_the_fake_model_samples_within_bounds() -> None:
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (EmbedText(ints([1, 1]), ints([5, 5])), "written twice"),
-        (EmbedText(ints([1]), ints([999])), "outside the vocabulary"),
-        (EmbedText(ints([1]), ints([-3])), "token slot 2 is read before"),
-        (EmbedText(ints([99999]), ints([1])), "embed numbers are"),
-        (CopySlots(ints([1]), ints([2])), "KV slot 1 is read before"),
+        (EmbedTxt(ints([1, 1]), ints([5, 5])), "written twice"),
+        (EmbedTxt(ints([1]), ints([999])), "outside the vocabulary"),
+        (EmbedTxt(ints([1]), ints([-3])), "token slot 2 is read before"),
+        (EmbedTxt(ints([99999]), ints([1])), "embed numbers are"),
+        (CopyKvpage(ints([1]), ints([2])), "KV slot 1 is read before"),
         (SwapOut(ints([1]), ints([2])), "a page of which no KV slot was filled"),
         (SwapIn(ints([1]), ints([2])), "a page of which no host slot was filled"),
         (SwapOut(ints([1] * 17), ints(range(17))), "17 and 17 pages are to be swapped"),
-        (ScoreTokens(ints([7]), indptr([1]), ints([1])), "embed 7 is read before"),
+        (GetLogprobs(ints([7]), indptr([1]), ints([1])), "embed 7 is read before"),
     ],
 )
 def test_the_fake_model_refuses_what_the_protocol_forbids(batch: Any, message: str) -> None:
-    first, second = FakeModel().run(RunWave(1, "fake", (batch, EmbedText(ints([1]), ints([1]))))).results
+    first, second = FakeModel().run(RunWave(1, "fake", (batch, EmbedTxt(ints([1]), ints([1]))))).results
     assert isinstance(first, Failure)
     assert message in first.message
     assert second == first or second is first

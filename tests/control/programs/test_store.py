@@ -158,7 +158,7 @@ def test_a_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monke
     def full(*_: object) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(programs.os, "replace", full)
+    monkeypatch.setattr("os.replace", full)
     with pytest.raises(OSError, match="no space"):
         store.put(SOURCE, "name")
     assert list((tmp_path / "programs").iterdir()) == []

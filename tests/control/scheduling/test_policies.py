@@ -16,9 +16,9 @@ def start(policy: DispatchPolicy, inferlets: int) -> tuple[Scheduler, FakeModel,
     accounts = [scheduler.open(owner, float(owner)) for owner in range(inferlets)]
     for account in accounts:
         queue = account.create_queue()
-        account.alloc_pages(queue, 1, 0.0)
-        account.alloc_embeds(queue, 1, 0.0)
-        account.embed_text(queue, [65], [0], [0, 1], 0.0)
+        account.alloc_kvpage(queue, 1, 0.0)
+        account.alloc_emb(queue, 1, 0.0)
+        account.embed_txt(queue, [65], [0], [0, 1], 0.0)
     while (wave := scheduler.next_wave(1000.0)) is not None:
         scheduler.wave_done(model.run(wave), 1000.0)
     return scheduler, model, accounts

@@ -73,8 +73,8 @@ class Inferlet:
 
     def open_branch(self, shared: list[int], length: int, now: float) -> Branch:
         queue = self.account.create_queue()
-        pages = self.account.alloc_pages(queue, 2, now)
-        embeds = self.account.alloc_embeds(queue, 40, now)
+        pages = self.account.alloc_kvpage(queue, 2, now)
+        embeds = self.account.alloc_emb(queue, 40, now)
         return Branch(queue, [*shared, pages, pages + 1], embeds, length)
 
     def future(self) -> int:
@@ -89,7 +89,7 @@ class Inferlet:
         size = self.account.model.page_size
         missing = -(-(branch.length + tokens) // size) - len(branch.pages)
         if missing > 0:
-            first = self.account.alloc_pages(branch.queue, missing, now)
+            first = self.account.alloc_kvpage(branch.queue, missing, now)
             branch.pages.extend(range(first, first + missing))
 
     def run(self, branch: Branch, tokens: list[int], now: float) -> None:
@@ -98,7 +98,7 @@ class Inferlet:
         self.grow(branch, count, now)
         account, queue, first = self.account, branch.queue, branch.scratch
         positions = list(range(branch.length, branch.length + count))
-        account.embed_text(queue, tokens, positions, [first, count], now)
+        account.embed_txt(queue, tokens, positions, [first, count], now)
         pages = self.flat(branch.pages)
         own = pages[2 * (branch.length // account.model.page_size) :]
         cut = self.choice.randint(0, count - 1)
@@ -132,12 +132,12 @@ class Inferlet:
         last = (branch.length - 1) // size
         if len(self.branches) == 1 and branch.length - last * size > 1:
             keep = self.choice.randint(1, branch.length - last * size - 1)
-            self.account.trim_pages(branch.queue, [branch.pages[last], 1], keep, now)
+            self.account.trim_kvpage(branch.queue, [branch.pages[last], 1], keep, now)
             branch.length = last * size + keep
 
     def peek(self, branch: Branch, now: float) -> None:
-        self.account.next_dist(branch.queue, branch.scratch + 39, 3, 1.0, self.future(), now)
-        self.account.score_tokens(branch.queue, branch.scratch + 39, [1, 2], self.future(), now)
+        self.account.get_next_dist(branch.queue, branch.scratch + 39, 3, 1.0, self.future(), now)
+        self.account.get_logprobs(branch.queue, branch.scratch + 39, [1, 2], self.future(), now)
 
     def copy(self, branch: Branch, now: float) -> None:
         """Copies the tokens of the last page to a new one, which takes its place; the old one is freed."""
@@ -145,10 +145,10 @@ class Inferlet:
         last = (branch.length - 1) // size
         if len(self.branches) > 1 or len(branch.pages) != last + 1:
             return
-        new = self.account.alloc_pages(branch.queue, 1, now)
+        new = self.account.alloc_kvpage(branch.queue, 1, now)
         old, count = branch.pages[last], branch.length - last * size
-        self.account.copy_slots(branch.queue, [old * size, count], [new * size, count], now)
-        self.account.dealloc_pages(branch.queue, [old, 1], now)
+        self.account.copy_kvpage(branch.queue, [old * size, count], [new * size, count], now)
+        self.account.dealloc_kvpage(branch.queue, [old, 1], now)
         branch.pages[last] = new
 
     def chain(self, branch: Branch, now: float) -> None:
@@ -157,7 +157,7 @@ class Inferlet:
         account, queue, first = self.account, branch.queue, branch.scratch
         pages = self.flat(branch.pages)
         for token in (7, self.choice.randrange(256)):
-            account.embed_text(queue, [token], [branch.length], [first, 1], now)
+            account.embed_txt(queue, [token], [branch.length], [first, 1], now)
         account.forward(queue, pages, [first, 1], pages, [first + 1, 1], now)
         account.forward(queue, pages, [first + 1, 1], pages, [first + 39, 1], now)
         branch.length += 2
@@ -172,9 +172,9 @@ class Inferlet:
         account, queue, first = self.account, branch.queue, branch.scratch
         pages, last = self.flat(branch.pages), branch.pages[branch.length // size]
         position = branch.length
-        account.embed_text(queue, [1, 2], [position, position], [first, 2], now)
+        account.embed_txt(queue, [1, 2], [position, position], [first, 2], now)
         account.forward(queue, pages, [first, 1], pages, [first + 38, 1], now)
-        account.trim_pages(queue, [last, 1], position % size, now)
+        account.trim_kvpage(queue, [last, 1], position % size, now)
         account.forward(queue, pages, [first + 1, 1], pages, [first + 39, 1], now)
         for embed in (38, 39):
             account.sample(queue, first + embed, GREEDY, 0.5, self.future(), now)
@@ -377,9 +377,9 @@ def test_a_small_queue_of_commands_is_refused_without_effect() -> None:
     scheduler = Scheduler(harness.model.describe()[0], quota=Quota(commands=1))
     account = scheduler.open(0, 0.0)
     queue = account.create_queue()
-    account.alloc_pages(queue, 1, 0.0)
+    account.alloc_kvpage(queue, 1, 0.0)
     before = account.usage()
     with pytest.raises(CallError, match="limit is 1"):
-        account.alloc_pages(queue, 1, 0.0)
+        account.alloc_kvpage(queue, 1, 0.0)
     assert account.usage() == before
     assert isinstance(TokenValue(3).token, int)

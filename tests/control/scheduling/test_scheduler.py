@@ -21,7 +21,7 @@ from pie_control.scheduling import (
 )
 from pie_control.scheduling.account import REMEMBERED_TOKENS
 from pie_control.testing.fake_model import FakeModel
-from pie_inference.protocol import Failure, NextTokens, RunWave, WaveDone
+from pie_inference.protocol import Failure, RunWave, SampleResult, WaveDone
 
 GREEDY = SamplingParams(temperature=0)
 
@@ -36,9 +36,9 @@ def program(scheduler: Scheduler, owner: int, pages: int = 1) -> Account:
     """Queue 1, pages from 0 on, embeds 0 and 1; embed 0 is filled."""
     account = scheduler.open(owner, float(owner))
     queue = account.create_queue()
-    account.alloc_pages(queue, pages, 0.0)
-    account.alloc_embeds(queue, 2, 0.0)
-    account.embed_text(queue, [65], [0], [0, 1], 0.0)
+    account.alloc_kvpage(queue, pages, 0.0)
+    account.alloc_emb(queue, 2, 0.0)
+    account.embed_txt(queue, [65], [0], [0, 1], 0.0)
     return account
 
 
@@ -62,9 +62,9 @@ def test_each_future_gets_its_kind_of_value() -> None:
     scheduler, model = start()
     account = program(scheduler, 5)
     account.sample(1, 0, GREEDY, 0.5, 10, 0.0)
-    account.next_dist(1, 0, 3, 1.0, 11, 0.0)
-    account.next_dist(1, 0, 0, 1.0, 12, 0.0)
-    account.score_tokens(1, 0, [4, 5], 13, 0.0)
+    account.get_next_dist(1, 0, 3, 1.0, 11, 0.0)
+    account.get_next_dist(1, 0, 0, 1.0, 12, 0.0)
+    account.get_logprobs(1, 0, [4, 5], 13, 0.0)
     account.synchronize(1, 14, 0.0)
     answers = {completion.future: completion.value for completion in drain(scheduler, model)}
     assert set(answers) == {10, 11, 12, 13, 14}
@@ -103,9 +103,9 @@ def test_synchronize_waits_for_every_part_of_a_split_forward() -> None:
     scheduler, model = start(max_batch_tokens=20, num_embeds=64, num_pages=30)
     account = scheduler.open(0, 0.0)
     queue = account.create_queue()
-    account.alloc_pages(queue, 12, 0.0)
-    account.alloc_embeds(queue, 48, 0.0)
-    account.embed_text(queue, [65] * 48, list(range(48)), [0, 48], 0.0)
+    account.alloc_kvpage(queue, 12, 0.0)
+    account.alloc_emb(queue, 48, 0.0)
+    account.embed_txt(queue, [65] * 48, list(range(48)), [0, 48], 0.0)
     account.forward(queue, [0, 12], [0, 48], [0, 12], [], 0.0)
     account.synchronize(queue, 7, 0.0)
     answered = [len(scheduler.wave_done(model.run(send(scheduler)), 0.0)) for _ in range(3)]
@@ -128,8 +128,8 @@ def test_freed_pages_come_back_when_their_last_wave_has_completed() -> None:
     account = program(scheduler, 0, pages=10)
     account.forward(1, [], [0, 1], [0, 1], [], 0.0)
     first = send(scheduler)
-    account.dealloc_pages(1, [0, 10], 0.0)
-    account.alloc_pages(1, 10, 0.0)
+    account.dealloc_kvpage(1, [0, 10], 0.0)
+    account.alloc_kvpage(1, 10, 0.0)
     assert scheduler.next_wave(0.0) is None
     assert scheduler.take_evictions() == ()
     assert scheduler.statistics().pages.quarantined == 10
@@ -146,7 +146,7 @@ def test_pages_are_not_freed_while_another_queue_has_an_earlier_command_that_use
     other = account.create_queue()
     account.sample(1, 0, GREEDY, 0.5, 1, 0.0)
     account.sample(1, 0, GREEDY, 0.5, 2, 0.0)
-    account.dealloc_embeds(other, [0, 2], 0.0)
+    account.dealloc_emb(other, [0, 2], 0.0)
     first = send(scheduler)
     assert scheduler.statistics().embeds.quarantined == 0, "the second sample has not been dispatched"
     second = send(scheduler)
@@ -162,10 +162,10 @@ def test_an_embed_freed_by_one_inferlet_is_not_reused_in_the_same_wave() -> None
     first, second = scheduler.open(0, 0.0), scheduler.open(1, 1.0)
     for account in (first, second):
         queue = account.create_queue()
-        account.alloc_embeds(queue, 2, 0.0)
-        account.embed_text(queue, [65], [0], [0, 1], 0.0)
+        account.alloc_emb(queue, 2, 0.0)
+        account.embed_txt(queue, [65], [0], [0, 1], 0.0)
         account.sample(queue, 0, GREEDY, 0.5, 1, 0.0)
-        account.dealloc_embeds(queue, [0, 2], 0.0)
+        account.dealloc_emb(queue, [0, 2], 0.0)
     assert [len(wave.batches[0].embeds) for wave in _run_all(scheduler, model)] == [1, 1]  # type: ignore[union-attr]
     assert scheduler.take_evictions() == ()
 
@@ -186,7 +186,7 @@ def test_the_youngest_inferlet_is_ended_when_pages_run_out() -> None:
     drain(scheduler, model)
     young.sample(1, 0, GREEDY, 0.5, 9, 0.0)
     flying = send(scheduler)
-    old.alloc_pages(1, 2, 0.0)
+    old.alloc_kvpage(1, 2, 0.0)
     assert scheduler.next_wave(0.0) is None
     (eviction,) = scheduler.take_evictions()
     assert eviction.owner == 3
@@ -206,7 +206,7 @@ def test_the_requester_is_ended_when_it_is_the_youngest() -> None:
     program(scheduler, 1, pages=8)
     young = program(scheduler, 2, pages=2)
     drain(scheduler, model)
-    young.alloc_pages(1, 1, 0.0)
+    young.alloc_kvpage(1, 1, 0.0)
     scheduler.next_wave(0.0)
     assert [eviction.owner for eviction in scheduler.take_evictions()] == [2]
 
@@ -218,9 +218,9 @@ def test_a_small_request_does_not_overtake_a_large_one_that_waits() -> None:
     drain(scheduler, model)
     first.sample(1, 0, GREEDY, 0.5, 1, 0.0)
     flying = send(scheduler)
-    first.dealloc_pages(1, [0, 6], 0.0)  # in quarantine until the wave is done
-    first.alloc_pages(1, 8, 0.0)
-    second.alloc_pages(1, 1, 0.0)
+    first.dealloc_kvpage(1, [0, 6], 0.0)  # in quarantine until the wave is done
+    first.alloc_kvpage(1, 8, 0.0)
+    second.alloc_kvpage(1, 1, 0.0)
     scheduler.next_wave(0.0)
     assert (first.pages.bound, second.pages.bound) == (0, 1)
     scheduler.wave_done(model.run(flying), 0.0)
@@ -239,7 +239,7 @@ def test_close_answers_what_waits_and_what_flies() -> None:
     assert scheduler.close(account, reason) == (Completion(4, 1, Failed(reason)), Completion(4, 2, Failed(reason)))
     assert scheduler.close(account, reason) == ()
     with pytest.raises(Cancelled, match="went away"):
-        account.alloc_pages(1, 1, 0.0)
+        account.alloc_kvpage(1, 1, 0.0)
     assert scheduler.wave_done(model.run(flying), 0.0) == ()
     assert scheduler.statistics().pages.used == scheduler.statistics().token_slots.used == 0
 
@@ -263,14 +263,14 @@ def test_a_failed_sample_hurts_only_those_that_name_it() -> None:
     account, other = program(scheduler, 0), program(scheduler, 1)
     for one in (account, other):
         one.sample(1, 0, GREEDY, 0.5, 1, 0.0)
-    account.embed_text(1, [0x8000_0001], [1], [1, 1], 0.0)
+    account.embed_txt(1, [0x8000_0001], [1], [1, 1], 0.0)
     wave = send(scheduler)
     done = scheduler.wave_done(WaveDone(wave.wave, (None, Failure("no memory")), 0.0), 0.0)
     assert [(completion.owner, completion.future) for completion in done] == [(0, 1), (0, None), (1, 1)]
     with pytest.raises(WorkerError, match="no memory"):
         account.create_queue()
     with pytest.raises(WorkerError, match="no memory"):
-        other.embed_text(1, [0x8000_0001], [1], [1, 1], 0.0)
+        other.embed_txt(1, [0x8000_0001], [1], [1, 1], 0.0)
     other.sample(1, 0, GREEDY, 0.5, 2, 0.0)
 
 
@@ -282,7 +282,7 @@ def test_an_answer_that_does_not_fit_is_refused() -> None:
     for done in (
         WaveDone(wave.wave + 1, (None, None), 0.0),
         WaveDone(wave.wave, (None,), 0.0),
-        WaveDone(wave.wave, (None, NextTokens(np.zeros(2, np.int32))), 0.0),
+        WaveDone(wave.wave, (None, SampleResult(np.zeros(2, np.int32))), 0.0),
     ):
         with pytest.raises(WorkerError, match="worker answered"):
             scheduler.wave_done(done, 0.0)
@@ -294,9 +294,9 @@ def test_old_tokens_are_forgotten() -> None:
     for future in range(1, REMEMBERED_TOKENS + 2):
         account.sample(1, 0, GREEDY, 0.5, future, 0.0)
     drain(scheduler, model)
-    account.embed_text(1, [0x8000_0002], [1], [1, 1], 0.0)
+    account.embed_txt(1, [0x8000_0002], [1], [1, 1], 0.0)
     with pytest.raises(NotFound, match="reference 1 "):
-        account.embed_text(1, [0x8000_0001], [1], [1, 1], 0.0)
+        account.embed_txt(1, [0x8000_0001], [1], [1, 1], 0.0)
 
 
 def test_a_pool_smaller_than_one_batch_is_refused() -> None:
@@ -312,7 +312,7 @@ def test_statistics_tell_what_ran() -> None:
     assert scheduler.statistics().commands_waiting == 5
     drain(scheduler, model)
     statistics = scheduler.statistics()
-    assert statistics.commands == statistics.batches == {"embed_text": 1, "forward": 1, "sample": 1}
+    assert statistics.commands == statistics.batches == {"embed_txt": 1, "forward": 1, "sample": 1}
     assert (statistics.waves, statistics.input_tokens, statistics.inferlets) == (1, 1, 1)
     assert statistics.worker_seconds > 0
 
@@ -330,10 +330,10 @@ def test_an_answer_that_does_not_fit_in_part_answers_nothing() -> None:
     scheduler, model = start()
     account = program(scheduler, 0)
     account.sample(1, 0, GREEDY, 0.5, 1, 0.0)
-    account.score_tokens(1, 0, [4, 5], 2, 0.0)
+    account.get_logprobs(1, 0, [4, 5], 2, 0.0)
     wave = send(scheduler)
     results = model.run(wave).results
-    for wrong in (None, NextTokens(np.zeros(2, np.int32))):
+    for wrong in (None, SampleResult(np.zeros(2, np.int32))):
         with pytest.raises(WorkerError, match="2 rows"):
             scheduler.wave_done(WaveDone(wave.wave, (*results[:2], wrong), 0.0), 0.0)
     assert [done.future for done in scheduler.worker_lost("it speaks another protocol")] == [1, 2]

@@ -10,7 +10,7 @@ import pytest
 from pie_control.scheduling import Account, Adaptive, DispatchPolicy, SamplingParams, Scheduler
 from pie_control.scheduling.waves import PATIENCE
 from pie_control.testing.fake_model import FakeModel
-from pie_inference.protocol import CopySlots, EmbedText, Failure, Forward, NextDist, RunWave, Sample, ScoreTokens
+from pie_inference.protocol import CopyKvpage, EmbedTxt, Failure, Forward, GetLogprobs, GetNextDist, RunWave, Sample
 
 GREEDY = SamplingParams(temperature=0)
 SIZE = 4
@@ -56,14 +56,14 @@ class Program:
     def __init__(self, account: Account, pages: int, embeds: int) -> None:
         self.account = account
         self.queue = account.create_queue()
-        self.pages = account.alloc_pages(self.queue, pages, 0.0)
-        self.embeds = account.alloc_embeds(self.queue, embeds, 0.0)
+        self.pages = account.alloc_kvpage(self.queue, pages, 0.0)
+        self.embeds = account.alloc_emb(self.queue, embeds, 0.0)
         self.count = pages
         self.futures = 0
 
     def embed(self, position: int, count: int = 1, at: int = 0, queue: int | None = None) -> None:
         positions = list(range(position, position + count))
-        self.account.embed_text(queue or self.queue, [65] * count, positions, [self.embeds + at, count], 0.0)
+        self.account.embed_txt(queue or self.queue, [65] * count, positions, [self.embeds + at, count], 0.0)
 
     def forward(self, at: int = 0, count: int = 1, output: int | None = None, queue: int | None = None) -> None:
         pages = [self.pages, self.count]
@@ -85,7 +85,7 @@ def test_a_step_is_one_wave_in_stage_order() -> None:
     worker = Worker()
     program = worker.open()
     program.step(0, 5)
-    assert list(worker.wave()) == [EmbedText, Forward, Sample]
+    assert list(worker.wave()) == [EmbedTxt, Forward, Sample]
     assert worker.waves() == []
 
 
@@ -94,18 +94,18 @@ def test_the_next_step_waits_for_the_next_wave() -> None:
     program = worker.open()
     program.step(0)
     program.step(1)
-    assert [list(wave) for wave in worker.waves()] == [[EmbedText, Forward, Sample]] * 2
+    assert [list(wave) for wave in worker.waves()] == [[EmbedTxt, Forward, Sample]] * 2
 
 
 def test_all_kinds_of_output_share_a_wave() -> None:
     worker = Worker()
     program = worker.open()
     program.step(0)
-    program.account.next_dist(program.queue, program.embeds + 63, 2, 1.0, 77, 0.0)
-    program.account.score_tokens(program.queue, program.embeds + 63, [1], 78, 0.0)
+    program.account.get_next_dist(program.queue, program.embeds + 63, 2, 1.0, 77, 0.0)
+    program.account.get_logprobs(program.queue, program.embeds + 63, [1], 78, 0.0)
     program.sample(63)
     wave = worker.wave()
-    assert list(wave) == [EmbedText, Forward, Sample, NextDist, ScoreTokens]
+    assert list(wave) == [EmbedTxt, Forward, Sample, GetNextDist, GetLogprobs]
     assert len(wave[Sample].embeds) == 2
 
 
@@ -114,7 +114,7 @@ def test_inferlets_share_batches() -> None:
     for _ in range(5):
         worker.open().step(0)
     (wave,) = worker.waves()
-    assert [len(wave[EmbedText].embeds), len(wave[Forward].q_embeds), len(wave[Sample].embeds)] == [5, 5, 5]
+    assert [len(wave[EmbedTxt].embeds), len(wave[Forward].q_embeds), len(wave[Sample].embeds)] == [5, 5, 5]
 
 
 def test_a_prefill_in_two_forwards_shares_a_batch() -> None:
@@ -134,7 +134,7 @@ def test_a_forward_that_reads_an_output_of_the_batch_waits() -> None:
     program.embed(0)
     program.forward(0, output=5)
     program.forward(5, output=6)
-    assert [list(wave) for wave in worker.waves()] == [[EmbedText, Forward], [Forward]]
+    assert [list(wave) for wave in worker.waves()] == [[EmbedTxt, Forward], [Forward]]
 
 
 def test_an_embed_is_written_once_in_a_batch() -> None:
@@ -143,7 +143,7 @@ def test_an_embed_is_written_once_in_a_batch() -> None:
     program.embed(0)
     program.embed(1, at=1)
     program.embed(2, at=0)
-    assert [wave[EmbedText].embeds.tolist() for wave in worker.waves()] == [[0, 1], [0]]
+    assert [wave[EmbedTxt].embeds.tolist() for wave in worker.waves()] == [[0, 1], [0]]
 
 
 def test_two_copies_of_a_queue_are_two_waves() -> None:
@@ -153,9 +153,9 @@ def test_two_copies_of_a_queue_are_two_waves() -> None:
     program.forward(0, SIZE)
     worker.waves()
     slot = program.pages * SIZE
-    program.account.copy_slots(program.queue, [slot, 2], [slot + SIZE, 2], 0.0)
-    program.account.copy_slots(program.queue, [slot + SIZE, 2], [slot + 2 * SIZE, 2], 0.0)
-    assert [wave[CopySlots].source.tolist() for wave in worker.waves()] == [[0, 1], [4, 5]]
+    program.account.copy_kvpage(program.queue, [slot, 2], [slot + SIZE, 2], 0.0)
+    program.account.copy_kvpage(program.queue, [slot + SIZE, 2], [slot + 2 * SIZE, 2], 0.0)
+    assert [wave[CopyKvpage].source.tolist() for wave in worker.waves()] == [[0, 1], [4, 5]]
 
 
 def test_a_slot_that_trim_freed_is_not_filled_twice_in_a_wave() -> None:
@@ -163,7 +163,7 @@ def test_a_slot_that_trim_freed_is_not_filled_twice_in_a_wave() -> None:
     program = worker.open()
     program.embed(0, 2)
     program.forward(0)
-    program.account.trim_pages(program.queue, [program.pages, 1], 0, 0.0)
+    program.account.trim_kvpage(program.queue, [program.pages, 1], 0, 0.0)
     program.forward(1)
     assert [wave[Forward].q_slots.tolist() for wave in worker.waves()] == [[0], [0]]
 
@@ -222,7 +222,7 @@ def test_a_forward_without_output_pages_uses_scratch_slots() -> None:
     account, pages = program.account, program.pages
     account.forward(program.queue, [pages, 1], [program.embeds, 2], [], [program.embeds + 63, 1], 0.0)
     program.sample(63)
-    account.trim_pages(program.queue, [pages, 1], 3, 0.0)  # it took no slot: nothing is lost
+    account.trim_kvpage(program.queue, [pages, 1], 3, 0.0)  # it took no slot: nothing is lost
     program.step(3)
     waves = worker.waves()
     scratch = (200 - 16) * SIZE
@@ -296,7 +296,7 @@ def test_a_command_of_low_priority_is_passed_over_a_bounded_number_of_times(toke
         for at in range(0, 40, 8):  # short forwards that use up the budget of the wave
             high.forward(at, 8)
         worker.wave()
-        high.account.trim_pages(high.queue, [high.pages, 64], 0, 0.0)
+        high.account.trim_kvpage(high.queue, [high.pages, 64], 0, 0.0)
     assert PATIENCE <= waves <= PATIENCE + 2
 
 
@@ -339,7 +339,7 @@ def test_queues_that_write_and_read_one_embed_keep_the_order_of_issue() -> None:
     program.forward(0, output=63)
     program.sample(63)
     program.embed(7, at=63, queue=other)  # must not overwrite what the sample reads
-    assert [list(wave) for wave in worker.waves()] == [[EmbedText, Forward, Sample], [EmbedText]]
+    assert [list(wave) for wave in worker.waves()] == [[EmbedTxt, Forward, Sample], [EmbedTxt]]
 
 
 def test_many_readers_of_an_embed_all_come_before_its_next_writer() -> None:
@@ -351,24 +351,24 @@ def test_many_readers_of_an_embed_all_come_before_its_next_writer() -> None:
     for queue in (program.queue, *others):
         program.sample(63, queue=queue)
     program.embed(7, at=63, queue=others[0])
-    assert [list(wave) for wave in worker.waves()] == [[Sample], [Sample], [Sample], [EmbedText]]
+    assert [list(wave) for wave in worker.waves()] == [[Sample], [Sample], [Sample], [EmbedTxt]]
 
 
 def test_run_ahead_reads_the_token_slot_until_the_value_is_known() -> None:
     worker = Worker(Adaptive(surplus=0))
     program = worker.open()
     program.step(0)
-    program.account.embed_text(program.queue, [0x8000_0001], [1], [program.embeds, 1], 0.0)
+    program.account.embed_txt(program.queue, [0x8000_0001], [1], [program.embeds, 1], 0.0)
     first, second = worker.scheduler.next_wave(0.0), worker.scheduler.next_wave(0.0)
     assert first is not None
     assert second is not None
-    assert isinstance(second.batches[0], EmbedText)
+    assert isinstance(second.batches[0], EmbedTxt)
     assert isinstance(first.batches[2], Sample)
     assert second.batches[0].tokens.tolist() == [-1 - first.batches[2].token_slots[0]]
     worker.run(first)
     worker.run(second)
-    program.account.embed_text(program.queue, [0x8000_0001], [2], [program.embeds, 1], 0.0)
-    assert worker.wave()[EmbedText].tokens[0] >= 0
+    program.account.embed_txt(program.queue, [0x8000_0001], [2], [program.embeds, 1], 0.0)
+    assert worker.wave()[EmbedTxt].tokens[0] >= 0
 
 
 def test_a_penalty_that_names_a_token_of_the_same_wave_waits() -> None:

@@ -12,13 +12,13 @@ import pytest
 from pie_inference.config import WorkerConfig
 from pie_inference.protocol import (
     PROTOCOL_VERSION,
-    CopySlots,
+    CopyKvpage,
     Failure,
     FromWorker,
     Hello,
-    NextTokens,
     Ready,
     RunWave,
+    SampleResult,
     Shutdown,
     ToWorker,
     WaveDone,
@@ -120,7 +120,7 @@ def test_on_a_cpu_each_wave_is_answered_at_once(loaded: Worker) -> None:
 
 def test_a_failure_stops_its_wave_only(on_device: Callable[[Device], Worker]) -> None:
     log: list[str] = []
-    bad = RunWave(1, "model", (CopySlots(ints([-1]), ints([0])), dist_batch(ints([0]), 2)))
+    bad = RunWave(1, "model", (CopyKvpage(ints([-1]), ints([0])), dist_batch(ints([0]), 2)))
     good = RunWave(2, "model", (dist_batch(ints([0]), 2),))
     script = Script(log, bad, good, Shutdown())
     serve(script, on_device(Device(log, polls=100)))  # type: ignore[arg-type]
@@ -168,7 +168,7 @@ def test_seconds_do_not_count_twice(on_device: Callable[[Device], Worker]) -> No
 def test_results_are_arrays_of_their_own(loaded: Worker) -> None:
     driver = Driver(loaded.run, "model")
     [first] = driver.run(_sample(700))
-    assert isinstance(first, NextTokens)
+    assert isinstance(first, SampleResult)
     before = first.tokens.copy()
     driver.run(*driver.forward_batch([Extend(Keys(), [1, 2, 3])]), _sample(driver.outputs))
     np.testing.assert_array_equal(first.tokens, before)

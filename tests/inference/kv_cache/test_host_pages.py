@@ -17,7 +17,7 @@ from pie_inference.kv_cache.copy_lane import CopyLane, InlineLane, Mark
 from pie_inference.kv_cache.host_pages import HostPages
 from pie_inference.kv_cache.page_copies import split_copies
 from pie_inference.kv_cache.pages import KvCache, KvShape
-from pie_inference.protocol import Batch, CopySlots, Failure, RunWave, SwapIn, SwapOut
+from pie_inference.protocol import Batch, CopyKvpage, Failure, RunWave, SwapIn, SwapOut
 from pie_inference.serving.worker import Worker
 from tests.helpers.checkpoints import make_checkpoint
 from tests.helpers.worker_batches import Driver, Extend, Keys, ints
@@ -236,7 +236,7 @@ def test_a_context_that_was_away_gives_the_same_logits(worker: Worker) -> None:
     pages = sorted({slot // 16 for slot in keys.slots})
     back = range(40, 40 + len(pages))
     driver.run(SwapOut(ints(pages), ints(range(7, 7 + len(pages)))))
-    driver.run(CopySlots(ints([0] * 16 * len(pages)), ints([p * 16 + k for p in pages for k in range(16)])))
+    driver.run(CopyKvpage(ints([0] * 16 * len(pages)), ints([p * 16 + k for p in pages for k in range(16)])))
     driver.run(SwapIn(ints(range(7, 7 + len(pages))), ints(back)))
     away.slots = [back[pages.index(slot // 16)] * 16 + slot % 16 for slot in keys.slots]
     np.testing.assert_array_equal(driver.logprobs(Extend(away, [9, 8, 7]), vocab_size=272)[0], stayed)

@@ -16,7 +16,16 @@ from safetensors.torch import load_file, save_file
 
 from pie_inference.config import WorkerConfig, parse_options
 from pie_inference.errors import CheckpointError, ConfigError
-from pie_inference.protocol import CopySlots, EmbedText, Failure, Forward, NextDist, NextTokens, RunWave, ScoreTokens
+from pie_inference.protocol import (
+    CopyKvpage,
+    EmbedTxt,
+    Failure,
+    Forward,
+    GetLogprobs,
+    GetNextDist,
+    RunWave,
+    SampleResult,
+)
 from pie_inference.serving.worker import Worker
 from tests.helpers.checkpoints import make_checkpoint
 from tests.helpers.tree import ROOT
@@ -133,17 +142,17 @@ def forward_of(**changes: object) -> Forward:
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (EmbedText(ints([1]), ints([272])), "token 272 does not exist; they are 0 to 271"),
-        (EmbedText(ints([-1]), ints([0])), "embed -1 does not exist"),
-        (EmbedText(ints([1]), ints([-70000])), "token slot 69999 does not exist"),
-        (CopySlots(ints([0]), ints([64 * 16])), "KV slot 1024 does not exist"),
+        (EmbedTxt(ints([1]), ints([272])), "token 272 does not exist; they are 0 to 271"),
+        (EmbedTxt(ints([-1]), ints([0])), "embed -1 does not exist"),
+        (EmbedTxt(ints([1]), ints([-70000])), "token slot 69999 does not exist"),
+        (CopyKvpage(ints([0]), ints([64 * 16])), "KV slot 1024 does not exist"),
         (forward_of(kv_pages=ints([64])), "sequence 0: page 64 does not exist"),
         (forward_of(kv_ends=ints([17])), "sequence 0: keys 0 to 17 leave their page"),
         (forward_of(kv_ends=ints([2])), "sequence 0 has more queries than keys: 3 of 2"),
         (forward_of(q_slots=ints([16, 17, 5000])), "sequence 0: KV slot 5000"),
         (forward_of(mask_indptr=np.array([0, 1]), mask_bits=np.zeros(1, np.uint8)), "mask of sequence 0 has 1 bytes"),
-        (NextDist(ints([1]), ints([273]), np.ones(1, np.float32)), "k must be 1 to 272"),
-        (ScoreTokens(ints([1]), ints([0, 1]), ints([300])), "token 300"),
+        (GetNextDist(ints([1]), ints([273]), np.ones(1, np.float32)), "k must be 1 to 272"),
+        (GetLogprobs(ints([1]), ints([0, 1]), ints([300])), "token 300"),
         (sample_batch(ints([1]), allowed_rows=ints([0]), allowed=np.zeros((1, 34), np.uint8)), "allows no token"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
@@ -155,9 +164,9 @@ def test_batches_that_break_the_protocol_are_answered(worker: Worker, batch: Any
 
 def test_the_rest_of_a_failed_wave_has_no_effect(worker: Worker) -> None:
     driver = Driver(worker.run, "model")
-    before = worker.run(RunWave(1, "model", (EmbedText(ints([9]), ints([1])), dist_batch(ints([9]), 3)))).results[1]
+    before = worker.run(RunWave(1, "model", (EmbedTxt(ints([9]), ints([1])), dist_batch(ints([9]), 3)))).results[1]
     wave = RunWave(
-        2, "model", (CopySlots(ints([-1]), ints([0])), EmbedText(ints([9]), ints([2])), dist_batch(ints([9]), 3))
+        2, "model", (CopyKvpage(ints([-1]), ints([0])), EmbedTxt(ints([9]), ints([2])), dist_batch(ints([9]), 3))
     )
     results = worker.run(wave).results
     assert [isinstance(result, Failure) for result in results] == [True] * 3
@@ -166,7 +175,7 @@ def test_the_rest_of_a_failed_wave_has_no_effect(worker: Worker) -> None:
 
 
 def test_an_unknown_model_is_named(worker: Worker) -> None:
-    [result] = worker.run(RunWave(1, "other", (EmbedText(ints([1]), ints([1])),))).results
+    [result] = worker.run(RunWave(1, "other", (EmbedTxt(ints([1]), ints([1])),))).results
     assert isinstance(result, Failure)
     assert result.message == "this worker serves 'model', not 'other'"
 
@@ -178,7 +187,7 @@ def test_a_sampled_token_can_be_embedded_before_it_is_known(worker: Worker) -> N
     embed, forward = driver.forward_batch([Extend(keys, prompt)])
     sample = sample_batch(ints([driver.outputs + 2]), token_slots=ints([40]))
     _, later = driver.forward_batch([Extend(keys, [0])])
-    by_reference = EmbedText(ints([0]), ints([-41]))
+    by_reference = EmbedTxt(ints([0]), ints([-41]))
     first = driver.run(embed, forward, sample)[2]
     second = driver.run(by_reference, later, sample_batch(ints([driver.outputs])))[2]
     assert [first.tokens[0], second.tokens[0]] == expected  # type: ignore[union-attr]
@@ -197,7 +206,7 @@ def test_sampling_penalties_and_masks_reach_the_logits(worker: Worker) -> None:
     assert driver.run(penalized)[0].tokens.tolist() == [third]  # type: ignore[union-attr]
     allowed = np.packbits(np.arange(272) == second, bitorder="little")[None]
     [masked] = driver.run(sample_batch(embed, allowed_rows=ints([0]), allowed=allowed))
-    assert isinstance(masked, NextTokens)
+    assert isinstance(masked, SampleResult)
     assert masked.tokens.tolist() == [second]
     assert best not in (second, third)
 
@@ -206,8 +215,8 @@ def test_distributions_of_different_widths(worker: Worker) -> None:
     driver = Driver(worker.run, "model")
     driver.run(*driver.forward_batch([Extend(Keys(), [1, 2, 3])]))
     embeds = ints([driver.outputs, driver.outputs + 1])
-    batch = NextDist(embeds, ints([2, 272]), np.ones(2, np.float32))
-    score = ScoreTokens(embeds, indptr([1, 2]), ints([5, 5, 6]))
+    batch = GetNextDist(embeds, ints([2, 272]), np.ones(2, np.float32))
+    score = GetLogprobs(embeds, indptr([1, 2]), ints([5, 5, 6]))
     dist, logprobs = driver.run(batch, score)
     assert dist.indptr.tolist() == [0, 2, 274]  # type: ignore[union-attr]
     narrow, wide = np.split(dist.probabilities, [2])  # type: ignore[union-attr]

@@ -19,8 +19,8 @@ from pie_inference.device.threads import threads_of_rank
 from pie_inference.errors import CheckpointError, ConfigError, RankLost
 from pie_inference.protocol import (
     Batch,
-    CopySlots,
-    EmbedText,
+    CopyKvpage,
+    EmbedTxt,
     Failure,
     ProtocolError,
     Ready,
@@ -95,7 +95,7 @@ def test_sampled_tokens_serve_as_inputs_on_all_ranks(group: WorkerGroup, single:
         tokens = [driver.run(embed, forward, sample_batch(ints([driver.outputs + 39]), **choice))[-1]]
         for _ in range(10):
             embed, forward = driver.forward_batch([Extend(keys, [0])])
-            embed = EmbedText(embed.embeds, ints([-1]))
+            embed = EmbedTxt(embed.embeds, ints([-1]))
             tokens.append(driver.run(embed, forward, sample_batch(ints([driver.outputs]), **choice))[-1])
         return [result.tokens.tolist() for result in tokens]  # type: ignore[union-attr]
 
@@ -111,7 +111,7 @@ def test_every_rank_copies_and_swaps_its_share(group: WorkerGroup, single: Worke
         driver.run(SwapOut(ints(pages), ints([3, 2])), SwapIn(ints([3, 2]), ints([50, 51])))
         slots = list(range(50 * 16, 52 * 16))
         keys.slots = list(range(60 * 16, 62 * 16))
-        driver.run(CopySlots(ints(slots), ints(keys.slots)))
+        driver.run(CopyKvpage(ints(slots), ints(keys.slots)))
         return driver.logprobs(Extend(keys, [9]), vocab_size=272)[0]
 
     ours, expected = map(moved, drivers(group, single))
@@ -121,8 +121,8 @@ def test_every_rank_copies_and_swaps_its_share(group: WorkerGroup, single: Worke
 @pytest.mark.parametrize(
     "batch",
     [
-        EmbedText(ints([9999]), ints([1])),
-        CopySlots(ints([-1]), ints([0])),
+        EmbedTxt(ints([9999]), ints([1])),
+        CopyKvpage(ints([-1]), ints([0])),
         SwapOut(ints([0]), ints([8])),
         dist_batch(ints([1]), 5000),
         sample_batch(ints([1]), allowed_rows=ints([0]), allowed=np.zeros((1, 34), np.uint8)),
@@ -131,7 +131,7 @@ def test_every_rank_copies_and_swaps_its_share(group: WorkerGroup, single: Worke
     ids=lambda batch: type(batch).__name__,
 )
 def test_a_bad_batch_fails_on_all_ranks_alike(batch: Batch, group: WorkerGroup, single: Worker) -> None:
-    wave = RunWave(7, "model", (EmbedText(ints([3]), ints([3])), batch, dist_batch(ints([3]), 2)))
+    wave = RunWave(7, "model", (EmbedTxt(ints([3]), ints([3])), batch, dist_batch(ints([3]), 2)))
     ours, expected = group.run(wave).results, single.run(wave).results
     assert [type(result) for result in ours] == [type(None), Failure, Failure]
     assert [result.message for result in ours[1:]] == [result.message for result in expected[1:]]  # type: ignore[union-attr]
@@ -214,14 +214,14 @@ def test_a_rank_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Monke
 def test_a_follower_that_fails_alone_ends(single: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agreement, "AGREE_SECONDS", 0.05)
     own, other = ends()
-    own.send(encode(RunWave(1, "model", (EmbedText(ints([9999]), ints([1])),))))
+    own.send(encode(RunWave(1, "model", (EmbedTxt(ints([9999]), ints([1])),))))
     with pytest.raises(RankLost, match="did not answer"):
         follower.serve(other, single)
 
 
 def test_a_follower_whose_leader_fails_alone_ends(single: Worker) -> None:
     own, other = ends()
-    own.send(encode(RunWave(1, "model", (EmbedText(ints([1]), ints([1])),))))
+    own.send(encode(RunWave(1, "model", (EmbedTxt(ints([1]), ints([1])),))))
     own.send(encode(failed(0)))
     with pytest.raises(ProtocolError):
         follower.serve(other, single)

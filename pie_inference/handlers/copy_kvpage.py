@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..execution.served_model import ServedModel
-from ..protocol import CopySlots
+from ..protocol import CopyKvpage
 
 
-def copy_slots(served: ServedModel, batch: CopySlots) -> None:
+def copy_kvpage(served: ServedModel, batch: CopyKvpage) -> None:
     served.cache.copy(batch.source, batch.target)

@@ -9,11 +9,11 @@ from ..errors import BatchError
 from ..execution import sampling
 from ..execution.launched import PendingResult
 from ..execution.served_model import ServedModel
-from ..protocol import Array, Distributions, NextDist
+from ..protocol import Array, GetNextDist, GetNextDistResult
 from .logits import next_logits
 
 
-def next_dist(served: ServedModel, batch: NextDist) -> PendingResult:
+def get_next_dist(served: ServedModel, batch: GetNextDist) -> PendingResult:
     widest = int(batch.k.max(initial=1))
     if widest > served.description.max_dist or batch.k.min(initial=1) < 1:
         raise BatchError(f"k must be 1 to {served.description.max_dist}")
@@ -23,10 +23,10 @@ def next_dist(served: ServedModel, batch: NextDist) -> PendingResult:
     return PendingResult(lambda: _ragged(batch.k, tokens.numpy(), probabilities.numpy()))
 
 
-def _ragged(k: Array, tokens: Array, probabilities: Array) -> Distributions:
+def _ragged(k: Array, tokens: Array, probabilities: Array) -> GetNextDistResult:
     """The first k tokens of each row of [N, widest]."""
     wanted = np.arange(tokens.shape[1]) < k[:, None]
-    return Distributions(
+    return GetNextDistResult(
         indptr=np.concatenate(([0], np.cumsum(k))).astype(np.int32),
         tokens=tokens[wanted].astype(np.int32),
         probabilities=probabilities[wanted].astype(np.float32),
