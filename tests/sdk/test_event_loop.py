@@ -113,7 +113,7 @@ def test_a_deadlock_names_who_waits_where(host: FakeHost) -> None:
     async def stuck() -> None:
         await asyncio.Event().wait()
 
-    with pytest.raises(Deadlock, match=r"stuck \(line \d+ of .*test_sdk_event_loop"):
+    with pytest.raises(Deadlock, match=r"stuck \(line \d+ of .*test_event_loop"):
         run(stuck())
 
 
