@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_cpu_kernels import needs_kernels
 from torch import Tensor
 
 from pie_inference.cpu_kernels.library import find_library
 from pie_inference.ops.cpu_ops import CpuOps
 from pie_inference.ops.interface import Activation, Rotation
 from pie_inference.ops.torch_ops import TorchOps
+from tests.inference.cpu_kernels.test_cpu_kernels import needs_kernels
 
 CPU = torch.device("cpu")
 REFERENCE = TorchOps(CPU, torch.float64)
