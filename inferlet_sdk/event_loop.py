@@ -154,6 +154,15 @@ async def until_done(number: int) -> None:
         await loop.any_host_future((number,))
 
 
+async def until_alone_or_done(number: int) -> None:
+    """Waits until host future `number` is done, but not where only this task could go on: what the caller does next may
+    suspend the whole guest then.
+    """
+    loop: Any = asyncio._get_running_loop()
+    if loop is not None and not loop.is_alone():
+        await loop.any_host_future((number,))
+
+
 async def until_any_done(numbers: Sequence[int]) -> list[int]:
     """Waits until one of the host futures is done; returns those that are. None given: returns at once."""
     loop: Any = asyncio._get_running_loop()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from inferlet_sdk import bindings, traits
 from inferlet_sdk.errors import from_host
-from inferlet_sdk.event_loop import run_blocking, until_done
+from inferlet_sdk.event_loop import run_blocking, until_alone_or_done
 from inferlet_sdk.futures import REFERENCE_BIT
 from inferlet_sdk.sampling import DistSampler, Sampler
 from inferlet_sdk.stopping import StopRules, TextFilter
@@ -40,8 +40,8 @@ class Generation:
         self._start = len(sequence.tokens)
         self._tokens: list[int] | None = None
         self._filter = TextFilter(rules.texts) if rules.texts else None
-        self._source = _token_source(sequence, sampler, run_ahead)
         self._detokenizer = traits.create_detokenizer(sequence.queue)
+        self._source = _token_source(sequence, sampler, self._detokenizer, run_ahead)
 
     @property
     def tokens(self) -> list[int]:
@@ -69,19 +69,18 @@ class Generation:
     async def _next_piece(self) -> str | None:
         while self.stop_reason is None:
             # one token a turn; the room may be used up from the start
-            token = await self._source.next(self._left > 1) if self._left > 0 else None
-            piece = self._finish("length") if token is None else self._accept(token)
+            sampled = await self._source.next(self._left > 1) if self._left > 0 else None
+            piece = self._finish("length") if sampled is None else self._accept(*sampled)
             if piece:
                 return piece
         return None
 
-    def _accept(self, token: int) -> str:
-        """Takes a token into the context; returns the text to emit, if any."""
+    def _accept(self, token: int, piece: str) -> str:
+        """Takes a token into the context, and the text that it completes; returns the text to emit, if any."""
         if token in self._rules.tokens:
             return self._finish("stop")
         self._sequence.tokens.append(token)
         self._left -= 1
-        piece: str = bindings.tokenize.push_tokens(self._detokenizer, [token])
         if self._filter is not None:
             piece = self._filter.push(piece)
             if self._filter.cut is not None:
@@ -118,20 +117,21 @@ class Generation:
 class _SampledTokens:
     """Tokens from a sampler on the worker, one step ahead if allowed."""
 
-    def __init__(self, sequence: TokenSequence, sampler: Sampler, run_ahead: bool) -> None:
+    def __init__(self, sequence: TokenSequence, sampler: Sampler, detokenizer: int, run_ahead: bool) -> None:
         self._sequence = sequence
         self._sampler = sampler
+        self._detokenizer = detokenizer
         self._handle = sampler.create()
         self._run_ahead = run_ahead
         self._current: int | None = None
         self._ahead: int | None = None
 
-    async def next(self, more: bool) -> int:
-        """The next token. `more`: it may not be the last one, so the step behind it can be issued now."""
+    async def next(self, more: bool) -> tuple[int, str]:
+        """The next token and its text. `more`: it may not be the last one, so the step behind it can be issued now."""
         try:
             number = self._issue(more and self._run_ahead)
-            await until_done(number)
-            token: int = bindings.fused.take_token(number)
+            await until_alone_or_done(number)
+            sampled: tuple[int, str] = bindings.fused.take_text(number, self._detokenizer)
         except bindings.HostError as error:
             self.cancel()
             raise from_host(error) from None
@@ -139,7 +139,7 @@ class _SampledTokens:
             self.cancel()
             raise
         self._current, self._ahead = self._ahead, None
-        return token
+        return sampled
 
     def _issue(self, run_ahead: bool) -> int:
         number = self._current
@@ -187,23 +187,25 @@ def _forget(number: int) -> None:
 class _ChosenTokens:
     """Tokens that a function of the inferlet chooses from distributions."""
 
-    def __init__(self, sequence: TokenSequence, sampler: DistSampler) -> None:
+    def __init__(self, sequence: TokenSequence, sampler: DistSampler, detokenizer: int) -> None:
         self._sequence = sequence
         self._sampler = sampler
+        self._detokenizer = detokenizer
 
-    async def next(self, more: bool) -> int:
+    async def next(self, more: bool) -> tuple[int, str]:
         sequence, sampler = self._sequence, self._sampler
         sequence.flush()
         dist = await traits.get_next_dist(sequence.queue, sequence.output_embed, sampler.k, sampler.temperature)
-        return sampler.choose(dist)
+        token = sampler.choose(dist)
+        return token, bindings.tokenize.push_tokens(self._detokenizer, [token])
 
     def close(self) -> None:
         """Nothing is under way between two tokens."""
 
 
 def _token_source(
-    sequence: TokenSequence, sampler: Sampler | DistSampler, run_ahead: bool
+    sequence: TokenSequence, sampler: Sampler | DistSampler, detokenizer: int, run_ahead: bool
 ) -> _SampledTokens | _ChosenTokens:
     if isinstance(sampler, DistSampler):
-        return _ChosenTokens(sequence, sampler)
-    return _SampledTokens(sequence, sampler, run_ahead)
+        return _ChosenTokens(sequence, sampler, detokenizer)
+    return _SampledTokens(sequence, sampler, detokenizer, run_ahead)

@@ -65,6 +65,7 @@ def _host() -> Any:
     fused = SimpleNamespace(
         SamplerConfig=lambda *values: values, create_sampler=number, destroy_sampler=nothing, sample=number,
         sample_constrained=number, forward_with_sampling=number, take_token=lambda _: 7,
+        take_text=lambda *_: (7, "x"),
     )  # fmt: skip
     return SimpleNamespace(
         core=core, allocate=allocate, tokenize=tokenize, fused=fused, guest_source=None, output_text=None,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pie_control import host_api
-from pie_control.programs.launcher import ComponentHost
+from pie_control.programs.launcher import Launcher
 from pie_control.programs.store import ProgramStore
 from tests.helpers.triton_interpreter import Interpreter, running_interpreter
 
@@ -26,7 +26,7 @@ def guest_cache(pytestconfig: pytest.Config) -> Path:
     """A cache folder with the Python guest built and compiled, kept from run to run."""
     assert pytestconfig.cache is not None
     folder = Path(pytestconfig.cache.mkdir("pie"))
-    host = ComponentHost(folder, host_api.functions(), 256 << 20, warm_instances=0)
+    host = Launcher(folder, host_api.functions(), 256 << 20, warm_instances=0)
     asyncio.run(host.start(ProgramStore(folder)))
     host.close()
     return folder

@@ -11,6 +11,15 @@ from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds, Pages, Slots, to_ranges
 from inferlet_sdk.errors import call
 
+__all__ = [
+    "alloc_emb",
+    "alloc_kvpage",
+    "copy_kvpage",
+    "dealloc_emb",
+    "dealloc_kvpage",
+    "trim_kvpage",
+]
+
 
 def alloc_kvpage(queue: int, count: int = 1) -> Pages:
     """Allocates pages. QuotaExceeded, or Exhausted where the whole pool is too small."""

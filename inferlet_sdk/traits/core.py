@@ -12,6 +12,27 @@ from inferlet_sdk.errors import call
 from inferlet_sdk.event_loop import until_any_done
 from inferlet_sdk.futures import HostFuture
 
+__all__ = [
+    "available_models",
+    "available_traits",
+    "cancel",
+    "create_queue",
+    "destroy_queue",
+    "get_arg",
+    "get_env",
+    "get_model_info",
+    "log",
+    "now",
+    "receive",
+    "send",
+    "set_queue_priority",
+    "set_result",
+    "sleep",
+    "synchronize",
+    "usage",
+    "wait",
+]
+
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 

@@ -8,6 +8,10 @@ from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds, Pages, to_ranges
 from inferlet_sdk.errors import call
 
+__all__ = [
+    "forward",
+]
+
 
 def forward(
     queue: int,

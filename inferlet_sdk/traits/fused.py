@@ -4,11 +4,32 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.errors import call
-from inferlet_sdk.futures import TokenFuture, token_ids
+from inferlet_sdk.futures import HostFuture, TokenFuture, token_ids
+
+__all__ = [
+    "Verified",
+    "create_sampler",
+    "destroy_sampler",
+    "forward_with_sampling",
+    "sample",
+    "sample_constrained",
+    "verify",
+]
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The outcome of `verify`."""
+
+    accepted: int
+    """Tokens of the draft that the sampler would have chosen, too."""
+    token: int
+    """The token that comes behind them."""
 
 
 def create_sampler(
@@ -75,3 +96,17 @@ def sample_constrained(
     mask = base64.b64encode(allowed).decode()
     number = call(bindings.fused.sample_constrained, queue, embed, sampler, token_ids(recent), mask)
     return TokenFuture(number, bindings.fused.take_token)
+
+
+def verify(queue: int, embeds: Embeds, draft: Sequence[int], sampler: int) -> HostFuture[Verified]:
+    """Checks a draft of tokens at once: `embeds` are the outputs at the last token and at each token of the draft.
+
+    Gives exactly the tokens that sampling step by step would. The sampler must have no penalties.
+    """
+    number = call(bindings.fused.verify, queue, list(embeds.ranges), list(draft), sampler)
+    return HostFuture(number, take_verified)
+
+
+def take_verified(number: int) -> Verified:
+    """The value of a done `verify` future."""
+    return Verified(*bindings.fused.take_verified(number))

@@ -9,6 +9,10 @@ from inferlet_sdk.addresses import Embeds, to_ranges
 from inferlet_sdk.errors import call
 from inferlet_sdk.futures import TokenFuture, token_ids
 
+__all__ = [
+    "embed_txt",
+]
+
 
 def embed_txt(
     queue: int, tokens: Sequence[int | TokenFuture], positions: Sequence[int], embeds: Embeds | Iterable[int]

@@ -9,6 +9,12 @@ from inferlet_sdk import bindings
 from inferlet_sdk.errors import call
 from inferlet_sdk.futures import HostFuture
 
+__all__ = [
+    "Dist",
+    "get_logprobs",
+    "get_next_dist",
+]
+
 
 @dataclass(frozen=True)
 class Dist:

@@ -10,6 +10,16 @@ from typing import Any
 from inferlet_sdk import bindings
 from inferlet_sdk.errors import call
 
+__all__ = [
+    "create_detokenizer",
+    "destroy_detokenizer",
+    "detokenize",
+    "format_chat",
+    "get_vocabs",
+    "push_tokens",
+    "tokenize",
+]
+
 
 def tokenize(queue: int, text: str) -> list[int]:
     """Token ids of a text. Special tokens written in the text are recognized, none are added."""

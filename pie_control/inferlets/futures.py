@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from ..errors import CallError, InvalidArgument, InvalidState, NotFound, QuotaExceeded
+from ..ids import LAST_FUTURE
 
 PENDING: Final = object()
 UNKNOWN: Final = object()
-LAST_NUMBER = 0x7FFF_FFFF
-"""Futures stay below the bit that marks a token reference."""
 
 
 class FutureTable:
@@ -26,10 +25,6 @@ class FutureTable:
     def __len__(self) -> int:
         return len(self._values)
 
-    @property
-    def limit(self) -> int:
-        return self._limit
-
     def new(self) -> int:
         """Number of a new pending future; raises QuotaExceeded."""
         if len(self._values) >= self._limit:
@@ -43,14 +38,11 @@ class FutureTable:
 
     @staticmethod
     def _after(number: int) -> int:
-        return number + 1 if number < LAST_NUMBER else 1
+        return number + 1 if number < LAST_FUTURE else 1
 
     def forget(self, number: int) -> None:
         """Drops a future whose command was refused."""
         self._values.pop(number, None)
-
-    def is_pending(self, number: int) -> bool:
-        return self._values.get(number, UNKNOWN) is PENDING
 
     def done(self, numbers: Iterable[int]) -> list[int]:
         """Those that are not pending, in the order given."""

@@ -6,25 +6,17 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ..config import InferletLimits
 from ..errors import Conflict, QuotaExceeded
-from ..programs.languages.python_source import SourceText
 from ..programs.store import Program
 from ..sandbox.fibers import Instance
-from ..sandbox.wasi import WasiState
+from ..services.timers import Timer, Timers
 from .events import Ended, LogLine
 from .futures import FutureTable
 from .lifecycle import ENDINGS, Status, check_transition
 from .mailbox import Inbox, Listener, Outbox, Received, byte_size
-
-if TYPE_CHECKING:  # what host_api keeps here for an inferlet; nothing of it is used here
-    from ..engine.model import Model
-    from ..host_api.handles import Queue, Session
-
-MAX_HANDLES = 1024
-"""Samplers and detokenizers of one inferlet."""
 
 
 @dataclass(frozen=True)
@@ -44,21 +36,24 @@ class InferletInfo:
     embeds: int
 
 
-class Timer(Protocol):
-    """A call that is to come."""
+class Holdings(Protocol):
+    """What an inferlet holds outside of itself: at models."""
 
-    def cancel(self) -> None:
-        """It does not come."""
+    def usage(self) -> tuple[int, int]:
+        """Pages and embeds."""
+
+    def release(self) -> None:
+        """Gives everything back. Idempotent."""
 
 
-class Wakes(Protocol):
-    """The runner, as an inferlet needs it."""
+class NoHoldings:
+    """Of an inferlet that has no instance yet."""
 
-    def ready(self, inferlet: Inferlet) -> None:
-        """The inferlet can go on."""
+    def usage(self) -> tuple[int, int]:
+        return 0, 0
 
-    def call_at(self, deadline_ns: int, callback: Callable[[], None]) -> Timer:
-        """Calls back at a time of the monotonic clock."""
+    def release(self) -> None:
+        """There is nothing."""
 
 
 class Inferlet:
@@ -71,8 +66,10 @@ class Inferlet:
         arguments: Sequence[str],
         environment: Mapping[str, str],
         limits: InferletLimits,
-        runner: Wakes,
+        wake: Callable[[Inferlet], None],
+        timers: Timers,
     ) -> None:
+        """`wake` is called when the inferlet can go on."""
         self.number = number
         self.id = f"i{number}"
         self.program = program
@@ -88,29 +85,24 @@ class Inferlet:
         self.cpu_seconds = 0.0
         self.last_activity = time.monotonic()
         self.instance: Instance
-        self.source: SourceText | None = None  # of a Python program
-        self.wasi = WasiState()
+        self.holdings: Holdings = NoHoldings()
         self.futures = FutureTable(limits.max_futures)
-        self.models: Mapping[str, Model] = {}
-        self.sessions: dict[str, Session] = {}
-        self.handles: dict[int, object] = {}
-        self.queues: dict[int, Queue] = {}
-        self.next_queue = 0
-        self._next_handle = 1
-        self._runner = runner
+        self._wake = wake
+        self._timers = timers
         self._inbox = Inbox()
         self._outbox = Outbox(limits)
         self._receivers: OrderedDict[int, None] = OrderedDict()
-        self._timers: dict[int, Timer] = {}
+        self._pending_timers: dict[int, Timer] = {}
         self._sleep_timer: Timer | None = None
+        self._sleep_value: Any = None
         self._awaited: list[int] | None = None
         self._awaited_set: Collection[int] = ()
-        self._sleep_value: Any = None
+        self._answer: Callable[[list[int]], Any] = list
 
     # ---- for the client ----
 
     def info(self) -> InferletInfo:
-        held = [session.holdings() for session in self.sessions.values()]
+        pages, embeds = self.holdings.usage()
         return InferletInfo(
             id=self.id,
             program=self.program.hash,
@@ -121,8 +113,8 @@ class Inferlet:
             result=self.result,
             error=self.error,
             cpu_seconds=round(self.cpu_seconds, 6),
-            pages=sum(pages for pages, _ in held),
-            embeds=sum(embeds for _, embeds in held),
+            pages=pages,
+            embeds=embeds,
         )
 
     def send(self, text: str) -> None:
@@ -175,7 +167,7 @@ class Inferlet:
         """Forgets a future. A message that it had received goes to the next receiver."""
         value = self.futures.cancel(future)
         self._receivers.pop(future, None)
-        if timer := self._timers.pop(future, None):
+        if timer := self._pending_timers.pop(future, None):
             timer.cancel()
         if isinstance(value, Received):
             self._inbox.put_back(value)
@@ -189,40 +181,33 @@ class Inferlet:
             future, _ = self._receivers.popitem(last=False)
             self.resolve(future, message)
 
-    def add_handle(self, value: object) -> int:
-        """Number of a new handle (sampler, detokenizer); raises QuotaExceeded."""
-        if len(self.handles) >= MAX_HANDLES:
-            raise QuotaExceeded(f"{MAX_HANDLES} samplers and detokenizers exist: destroy some first")
-        number = self._next_handle
-        self._next_handle += 1
-        self.handles[number] = value
-        return number
-
     # ---- waiting ----
 
     def resolve(self, future: int, value: Any) -> None:
         """Gives a future its value and wakes the inferlet if it waits for it."""
         if self.futures.resolve(future, value) and self._awaited is not None and future in self._awaited_set:
-            self._runner.ready(self)
+            self._wake(self)
 
     def resolve_later(self, future: int, value: Any, deadline_ns: int) -> None:
         """Gives a future its value at a time of the monotonic clock."""
 
         def resolve() -> None:
-            del self._timers[future]
+            del self._pending_timers[future]
             self.resolve(future, value)
 
-        self._timers[future] = self._runner.call_at(deadline_ns, resolve)
+        self._pending_timers[future] = self._timers.call_at(deadline_ns, resolve)
 
-    def await_futures(self, futures: list[int]) -> None:
-        """The guest suspends until one of these, all pending, is done."""
+    def await_futures(self, futures: list[int], answer: Callable[[list[int]], Any] = list) -> None:
+        """The guest suspends until one of these, all pending, is done. Its call then returns, or refuses with,
+        `answer(those that are)`."""
         self._awaited = futures
         self._awaited_set = futures if len(futures) <= 8 else frozenset(futures)
+        self._answer = answer
 
     def sleep_until(self, deadline_ns: int, value: Any) -> None:
         """The guest suspends until a time of the monotonic clock; its call then returns `value`."""
         self._sleep_value = value
-        self._sleep_timer = self._runner.call_at(deadline_ns, lambda: self._runner.ready(self))
+        self._sleep_timer = self._timers.call_at(deadline_ns, lambda: self._wake(self))
 
     def before_step(self) -> None:
         """Hands a waiting guest what it waited for."""
@@ -230,7 +215,7 @@ class Inferlet:
             done = self.futures.done(self._awaited)
             if done:
                 self._awaited = None
-                self.instance.resume(done)
+                self.instance.answer(self._answer, done)
         elif self._sleep_timer is not None:
             self._sleep_timer = None
             self.instance.resume(self._sleep_value)
@@ -254,11 +239,10 @@ class Inferlet:
 
     def _drop_what_only_the_guest_needed(self) -> None:
         """The inferlet may be asked about for long: keeps what can be told of it."""
-        for timer in (*self._timers.values(), *([self._sleep_timer] if self._sleep_timer else [])):
+        for timer in (*self._pending_timers.values(), *([self._sleep_timer] if self._sleep_timer else [])):
             timer.cancel()
-        self._timers.clear()
+        self._pending_timers.clear()
         self._receivers.clear()
         self._inbox = Inbox()
         self.futures = FutureTable(0)
-        self.handles = {}
-        self.wasi = WasiState()
+        self._answer = list

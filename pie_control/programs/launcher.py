@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from pathlib import Path
+from typing import Protocol
 
 from ..errors import BadProgram, ConfigError
-from ..inferlets.inferlet import Inferlet
 from ..sandbox import wasi
 from ..sandbox.components import (
     Component,
@@ -24,19 +24,25 @@ from ..sandbox.linker import LinkedComponent
 from ..sandbox.selftest import self_test
 from ..sandbox.values import ContractError
 from .languages.python_guest import build_guest, guest_hash
-from .languages.python_source import Compilation, MadeAhead, compile_in_guest
+from .languages.python_source import Compilation, MadeAhead, SourceText, compile_in_guest
 from .store import Program, ProgramStore
 
 Functions = dict[tuple[str, str], HostFunction]
 
 
-class ComponentHost:
+class ProgramOwner(Owner, Protocol):
+    """Whose program an instance runs; `source` is set for a Python program."""
+
+    source: SourceText | None
+
+
+class Launcher:
     """Makes instances of programs."""
 
-    def __init__(self, cache_dir: Path, functions: Functions, memory_bytes: int, warm_instances: int) -> None:
+    def __init__(self, store: ProgramStore, functions: Functions, memory_bytes: int, warm_instances: int) -> None:
         self.engine = new_engine()
         self._ticker = Ticker(self.engine)
-        self._cache_dir = cache_dir
+        self._store = store
         self._functions: Functions = {**wasi.FUNCTIONS, **functions}
         self._memory_bytes = memory_bytes
         self._warm_target = warm_instances
@@ -48,27 +54,27 @@ class ComponentHost:
         self._compiling = asyncio.Lock()
         self._guest: LinkedComponent | None = None
 
-    async def start(self, store: ProgramStore) -> None:
+    async def start(self) -> None:
         """Builds and compiles the Python guest, or loads it; raises ConfigError."""
         try:
-            component = await asyncio.to_thread(self._compiled_guest, store)
+            component = await asyncio.to_thread(self._compiled_guest)
             self_test(self.engine)
             self._guest = self._link(component)
         except (LinkError, ContractError) as error:
             raise ConfigError(f"the Python guest does not fit this server: {error}") from error
         self._contract = contract_of(self.engine, component)
 
-    def _compiled_guest(self, store: ProgramStore) -> Component:
-        path = store.compiled_path(guest_hash())
+    def _compiled_guest(self) -> Component:
+        path = self._store.compiled_path(guest_hash())
         loaded = try_load_compiled(self.engine, path)
-        return loaded or compile_component(self.engine, build_guest(self._cache_dir), path)
+        return loaded or compile_component(self.engine, build_guest(self._store.cache_dir), path)
 
     def _link(self, component: Component) -> LinkedComponent:
         return LinkedComponent(
             self.engine, component, self._functions, wasi.RESOURCES, wasi.drop_resource, self._ticker.wake
         )
 
-    async def prepare(self, program: Program, store: ProgramStore, data: bytes | None = None) -> None:
+    async def prepare(self, program: Program, data: bytes | None = None) -> None:
         """Compiles a program (and links a component), so that it can be launched; raises BadProgram. `data` is the
         content of a component that is not stored yet."""
         if program.hash in self._codes or program.hash in self._linked:
@@ -79,7 +85,7 @@ class ComponentHost:
             if program.kind == "python":
                 await self._compile_python(program)
             else:
-                await self._compile_and_link(program, store.compiled_path(program.hash), data)
+                await self._compile_and_link(program, self._store.compiled_path(program.hash), data)
 
     async def _compile_python(self, program: Program) -> None:
         compilation = Compilation(program)
@@ -98,7 +104,7 @@ class ComponentHost:
         except (LinkError, ContractError) as error:
             raise BadProgram(f"not a component of the world of inferlets: {error}") from error
 
-    def instance(self, program: Program, owner: Inferlet) -> Instance:
+    def instance(self, program: Program, owner: ProgramOwner) -> Instance:
         """An instance of a prepared program, for its owner: a new one, or one that waits for a program."""
         if program.source is None:
             return self._owned(Instance(self._linked[program.hash], self._memory_bytes), owner)

@@ -84,6 +84,7 @@ class ProgramStore:
     """
 
     def __init__(self, cache_dir: Path) -> None:
+        self.cache_dir = cache_dir
         self._folder = cache_dir / "programs"
         self._compiled = cache_dir / "compiled"
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from pie_control.errors import QuotaExceeded
 
+from .kinds import PAGES, Resource
+
 
 @dataclass(frozen=True, slots=True)
 class Quota:
@@ -15,7 +17,10 @@ class Quota:
     embeds: int = 1 << 16
     queues: int = 1024
     commands: int = 1 << 16  # issued and not yet dispatched
-    futures: int = 1 << 16  # not yet answered
+
+    def limit(self, resource: Resource) -> int:
+        """Addresses of a kind of memory."""
+        return self.pages if resource is PAGES else self.embeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,6 @@ class Usage:
     embeds: int
     queues: int
     commands: int
-    futures: int
 
 
 def check_quota(held: int, added: int, limit: int, what: str, advice: str) -> None:

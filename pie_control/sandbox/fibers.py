@@ -20,16 +20,17 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import wasmtime
+import wasmtime.component
 from wasmtime import _ffi as ffi
 
+from ..errors import CallError
 from .engine import address_of, take_message
 from .values import SIZE, Result, c_function
 
-if TYPE_CHECKING:
-    from .linker import LinkedComponent
+T = TypeVar("T")
 
 MAX_TABLES = 20
 MAX_TABLE_ELEMENTS = 100_000
@@ -66,6 +67,23 @@ class Owner(Protocol):
     instance: Instance
 
 
+class Linked(Protocol):
+    """A component with its imports defined: `LinkedComponent` is one."""
+
+    engine: wasmtime.Engine
+    linker_address: int
+    component_address: int
+    wake: Callable[[], None]
+
+    def run_function(self, store: wasmtime.Store, instance: Any) -> wasmtime.component.Func:
+        """The exported function `run` of an instance."""
+        ...
+
+    def read_outcome(self, address: int) -> Result:
+        """What `run` returned."""
+        ...
+
+
 class Step(Enum):
     """What an instance did when it had the processor."""
 
@@ -97,6 +115,7 @@ class Instance:
         "_future",
         "_instance",
         "_linked",
+        "_refuse",
         "_result",
         "_result_address",
         "_resumed",
@@ -109,7 +128,7 @@ class Instance:
         "waiting",
     )
 
-    def __init__(self, linked: LinkedComponent, memory_bytes: int) -> None:
+    def __init__(self, linked: Linked, memory_bytes: int) -> None:
         self.owner: Owner | None = None
         self.fault: str | None = None
         self.waiting = False
@@ -118,6 +137,7 @@ class Instance:
         self._resumed = False
         self._value: Any = None
         self._write: Callable[[int, Any], None] | None = None
+        self._refuse: Callable[[int, CallError], None] | None = None
         self._result_address = 0
         self._store = wasmtime.Store(linked.engine)
         self._store.set_limits(
@@ -204,6 +224,20 @@ class Instance:
         self._value = value
         self._resumed = True
 
+    def answer(self, function: Callable[[T], Any], argument: T) -> None:
+        """Resumes with what the function returns, or the error with which it refuses."""
+        try:
+            value = function(argument)
+        except CallError as error:
+            self.refuse(error)
+        else:
+            self.resume(value)
+
+    def refuse(self, error: CallError) -> None:
+        """Resumes with an error."""
+        self._write = self._refuse
+        self.resume(error)
+
     def close(self) -> None:
         """Ends the guest wherever it is and frees it. Idempotent. Not from within a step of its own."""
         before = running[0]
@@ -221,9 +255,15 @@ class Instance:
 
     # ---- for host functions, while the guest is in one ----
 
-    def expect(self, write: Callable[[int, Any], None] | None, address: int) -> None:
-        """The guest suspends: `resume` gives a value, which `write` puts at the address."""
-        self._write, self._result_address = write, address
+    def expect(
+        self,
+        write: Callable[[int, Any], None] | None,
+        refuse: Callable[[int, CallError], None],
+        address: int,
+    ) -> None:
+        """The guest suspends: `resume` gives a value, which `write` puts at the address; `answer` may refuse
+        instead."""
+        self._write, self._refuse, self._result_address = write, refuse, address
         self.waiting, self._resumed = True, False
 
     def forget_result(self) -> None:

@@ -136,7 +136,7 @@ def _sync_callback(implementation: HostFunction, function: component.FuncType) -
 
 
 def _async_callback(implementation: HostFunction, function: component.FuncType) -> Any:
-    read, write = _argument_readers(function), _result_writer(function)
+    read, write, refuse = _argument_readers(function), _result_writer(function), _error_writer(function)
     call = implementation.call
     u64 = ctypes.c_uint64.from_address
 
@@ -149,10 +149,13 @@ def _async_callback(implementation: HostFunction, function: component.FuncType) 
         u64(continuation + 16).value = 0
         instance: Instance = running[0]
         try:
-            instance.expect(write, results)
-            value = call(instance.owner, *read(context, args))
+            instance.expect(write, refuse, results)
+            arguments = read(context, args)
+            value = call(instance.owner, *arguments)
             if value is not SUSPEND:
                 instance.resume(value)
+        except CallError as error:
+            instance.refuse(error)
         except BaseException as error:
             u64(error_out).value = _record_fault(error)
             instance.forget_result()

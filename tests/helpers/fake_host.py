@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from inferlet_sdk import bindings
+from tests.helpers import wit
+
 REFERENCE_BIT = 0x8000_0000
 SPECIAL = {"<|begin|>": 256, "<|user|>": 257, "<|assistant|>": 258, "<|end|>": 259}
 MERGED = {"he": 260, "th": 261, " the": 262, "ab\n": 263, "..": 264, "is": 265}
@@ -110,9 +113,10 @@ class FakeHost:
         self.receivers: list[int] = []
         self.max_pages = 1000
         self._next = 0
-        for interface, functions in _INTERFACES.items():
-            members = {name: self._recorded(name) for name in functions.split()}
-            setattr(self, interface, SimpleNamespace(**members))
+        for interface in bindings.INTERFACES:
+            setattr(self, interface, SimpleNamespace())
+        for function in wit.functions():
+            setattr(getattr(self, function.interface), function.name, self._recorded(function.name))
         self.core.LogLevel = LogLevel
         self.fused.SamplerConfig = SamplerConfig
 
@@ -459,23 +463,24 @@ class FakeHost:
         self.token_values[number] = self.futures[number]
         return number
 
-    _take_token = _take_dist = _take_logprobs = _take
+    def _take_text(self, number: int, detokenizer: int) -> tuple[int, str]:
+        token = self._take(number)
+        return token, self._push_tokens(detokenizer, [token])
+
+    def _verify(self, queue: int, embeds: list[int], draft: list[int], sampler: int) -> int:
+        assert sampler in self.samplers
+        rows = expand(embeds)
+        if len(rows) != len(draft) + 1:
+            raise refuse("INVALID_ARGUMENT", f"{len(rows)} embeds and {len(draft)} draft tokens")
+        chosen = [self.model.next_token(self._state(queue, embed)) for embed in rows]
+        agree = [token == wanted for token, wanted in zip(chosen, draft, strict=False)]
+        accepted = [*agree, False].index(False)
+        return self._future((accepted, chosen[accepted]))
+
+    _take_token = _take_dist = _take_logprobs = _take_verified = _take
 
     def _source(self) -> tuple[str, str, str]:
         raise AssertionError("tests call run_program")
 
     def _made_ahead(self) -> bool:
         return False
-
-
-_INTERFACES = {
-    "core": "get_arg get_env send receive take_message set_result log now sleep wait take cancel available_models "
-    "available_traits get_model_info create_queue destroy_queue synchronize set_queue_priority usage",
-    "allocate": "alloc_kvpage dealloc_kvpage alloc_emb dealloc_emb copy_kvpage trim_kvpage",
-    "input_text": "embed_txt",
-    "forward": "forward",
-    "tokenize": "tokenize detokenize create_detokenizer push_tokens destroy_detokenizer get_vocabs format_chat",
-    "output_text": "get_next_dist take_dist get_logprobs take_logprobs",
-    "fused": "create_sampler destroy_sampler sample sample_constrained forward_with_sampling take_token",
-    "guest_source": "source made_ahead",
-}

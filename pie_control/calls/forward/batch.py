@@ -3,35 +3,45 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pie_control.resources.pages import join_intervals, take_intervals
+from pie_control.resources.holdings import Holdings
+from pie_control.resources.pages import Context, join_intervals, take_intervals
 from pie_control.resources.ranges import Range
-from pie_inference.protocol import Forward, ModelDescription
+from pie_inference.protocol import Forward
 
-from .batches import WrittenEmbeds, as_int32
-from .commands import ForwardCommand
-from .queues import CommandQueue
+from ..arrays import WrittenEmbeds, as_int32
+from ..kind import Batch, LongCommand, WaveContext
 
-LONG_FORWARD = 16
-"""Forwards with more input tokens than this may be split, and come after the others."""
+SHORT_FORWARD = 16
+"""Forwards with more input tokens than this may be split even behind others."""
 
 
-class ForwardBatch:
-    """Stage 2. `tokens` is the number of input tokens so far."""
+@dataclass(slots=True, eq=False)
+class ForwardCommand(LongCommand):
+    """`size` is the number of input tokens; `own` are the virtual slots of their keys and values, None if these are
+    dropped after the call."""
 
-    name = "forward"
+    context: Context
+    inputs: Sequence[Range]
+    positions: Sequence[int]
+    own: Sequence[Range] | None
+    outputs: Sequence[Range]
 
-    def __init__(self, model: ModelDescription, scratch_slot: int) -> None:
-        self.commands: list[ForwardCommand] = []  # those that finish in this batch
-        self.parts: list[ForwardCommand] = []  # those of which a later wave runs the rest
-        self.tokens = 0
+
+class ForwardBatch(Batch[ForwardCommand]):
+    """`tokens` is the number of input tokens so far. A command may be in several batches, a part in each."""
+
+    def __init__(self, context: WaveContext) -> None:
+        super().__init__(context)
+        model = context.model
         self._written = WrittenEmbeds()
         self._max_tokens = model.max_batch_tokens
-        self._scratch = scratch_slot
+        self._scratch = context.scratch_slot
         self._outputs = _Outputs()
         self._keys = _Keys(model.page_size)
         self._ends: array[int] = array("i", [0])
@@ -40,36 +50,31 @@ class ForwardBatch:
         self._slots: array[int] = array("i")
         self._masks: list[NDArray[np.uint8] | None] = []
 
-    def try_add(self, queue: CommandQueue, command: ForwardCommand) -> bool:
-        """Adds as many of the next input tokens of a command as fit.
-
-        None, if it reads an embed that an earlier command of its queue writes in this batch, or writes it too.
-        """
-        left = command.length - command.done
+    def try_add(self, queue: Hashable, command: ForwardCommand, holdings: Holdings, done: int) -> int:
+        """Adds as many of the next input tokens as fit. None, if the command reads or writes an embed that an earlier
+        command of its queue writes in this batch."""
+        left = command.size - done
         count = min(left, self._max_tokens - self.tokens)
-        whole = command.own is None or (left <= LONG_FORWARD and self.tokens > 0)
+        whole = command.own is None or (left <= SHORT_FORWARD and self.tokens > 0)
         if count <= 0 or (count < left and whole):
-            return False
-        if queue in self._written.first and not self._written.disjoint(queue, command.inputs, command.outputs):
-            return False
-        self._add(queue, command, count)
-        return True
-
-    def _add(self, queue: CommandQueue, command: ForwardCommand, count: int) -> None:
-        begin, end = command.done, command.done + count
+            return done
+        if not self._written.disjoint(queue, command.inputs, command.outputs):
+            return done
         self._written.note(queue, command.outputs)
-        (self.commands if end == command.length else self.parts).append(command)
-        self._add_inputs(command, begin, end)
-        self._outputs.add(command, begin, end, self.tokens)
-        self._add_keys(command, begin, end)
-        self._masks.append(None if command.context.key_positions is None else _mask(command, begin, end))
-        self.tokens += count
-        self._ends.append(self.tokens)
-        command.done = end
+        self._add(command, holdings, done, done + count)
+        return done + count
 
-    def _add_inputs(self, command: ForwardCommand, begin: int, end: int) -> None:
-        physical = command.account.embeds.physical
-        if end - begin == command.length:
+    def _add(self, command: ForwardCommand, holdings: Holdings, begin: int, end: int) -> None:
+        self.commands.append(command)
+        self._add_inputs(command, holdings.embeds.physical, begin, end)
+        self._outputs.add(command, holdings.embeds.physical, begin, end, self.tokens)
+        self._add_keys(command, holdings.pages.physical, begin, end)
+        self._masks.append(None if command.context.key_positions is None else _mask(command, begin, end))
+        self.tokens += end - begin
+        self._ends.append(self.tokens)
+
+    def _add_inputs(self, command: ForwardCommand, physical: array[int], begin: int, end: int) -> None:
+        if end - begin == command.size:
             for first, last in command.inputs:
                 self._embeds.extend(physical[first:last])
             self._positions.extend(command.positions)
@@ -78,14 +83,13 @@ class ForwardBatch:
                 self._embeds.extend(physical[first:last])
             self._positions.extend(command.positions[begin:end])
 
-    def _add_keys(self, command: ForwardCommand, begin: int, end: int) -> None:
-        pages = command.account.pages.physical
+    def _add_keys(self, command: ForwardCommand, pages: array[int], begin: int, end: int) -> None:
         context, own = command.context.intervals, command.own
         if own is None:
             self._keys.add(context, pages)
             self._add_scratch(end - begin)
         else:
-            before = own if end == command.length else take_intervals(own, 0, end)
+            before = own if end == command.size else take_intervals(own, 0, end)
             self._keys.add(join_intervals(context, before), pages)
             self._keys.resolve(
                 own if not begin and before is own else take_intervals(own, begin, end), pages, self._slots
@@ -125,16 +129,15 @@ class _Outputs:
         self.rows: array[int] = array("i")
         self.embeds: array[int] = array("i")
 
-    def add(self, command: ForwardCommand, begin: int, end: int, row: int) -> None:
+    def add(self, command: ForwardCommand, physical: array[int], begin: int, end: int, row: int) -> None:
         """The last tokens of the command have an output each; those in begin .. end start at `row`."""
         if not command.outputs:
             return
-        physical = command.account.embeds.physical
-        if end - begin == 1 == command.length:
+        if end - begin == 1 == command.size:
             self.embeds.append(physical[command.outputs[0][0]])
             self.rows.append(row)
             return
-        index = command.length - sum(last - first for first, last in command.outputs)
+        index = command.size - sum(last - first for first, last in command.outputs)
         for first, last in command.outputs:
             low, high = max(begin - index, 0), min(end - index, last - first)
             if low < high:

@@ -1,0 +1,14 @@
+"""Ends a queue after the commands that it holds."""
+
+from __future__ import annotations
+
+from pie_control.resources.address_space import AddressSpace
+
+from ..kind import CloseQueue
+
+
+def issue(space: AddressSpace, queue: int) -> None:
+    """Raises NotFound."""
+    space.check_queue(queue)
+    space.queues.discard(queue)
+    space.tell(CloseQueue(space.owner, queue))
