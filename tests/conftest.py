@@ -26,9 +26,9 @@ def guest_cache(pytestconfig: pytest.Config) -> Path:
     """A cache folder with the Python guest built and compiled, kept from run to run."""
     assert pytestconfig.cache is not None
     folder = Path(pytestconfig.cache.mkdir("pie"))
-    host = Launcher(folder, host_api.functions(), 256 << 20, warm_instances=0)
-    asyncio.run(host.start(ProgramStore(folder)))
-    host.close()
+    launcher = Launcher(ProgramStore(folder), host_api.functions(), 256 << 20, warm_instances=0)
+    asyncio.run(launcher.start())
+    launcher.close()
     return folder
 
 

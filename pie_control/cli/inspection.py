@@ -40,7 +40,7 @@ def inspect(what: str, options: argparse.Namespace, models: Sequence[str], more:
     given = {name: getattr(options, name) for name in SETTINGS if getattr(options, name)}
     config = build_config(given, os.environ)
     words = [f"--{name.replace('_', '-')}={value}" for name in SETTINGS if (value := getattr(config, name))]
-    folders = [ServerConfig(model=model).resolved().model for model in models]
+    folders = [found.path for found in ServerConfig(model=tuple(models)).resolved().models]
     command = [sys.executable, "-m", "pie_inference.inspection", what, *words, *more, "--", *folders]
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=worker_environment(os.environ), check=False

@@ -75,7 +75,7 @@ async def _target(options: argparse.Namespace) -> AsyncIterator[Target]:
         server = DEFAULT_SERVER
     from . import targets
 
-    opened = targets.own_runtime(config_of(options)) if server is None else targets.server(server)
+    opened = targets.own_server(config_of(options)) if server is None else targets.server(server)
     async with opened as target:
         yield target
 

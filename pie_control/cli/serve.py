@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from pie_control.config import ServerConfig
     from pie_control.http_server.server import HttpServer
 
-HELP = "serve a model to inferlets until interrupted"
+HELP = "serve models to inferlets until interrupted"
 EXAMPLES = """  pie serve                                  the demo model on http://127.0.0.1:8011
   pie serve --model ~/models/llama --port 9000
+  pie serve --model demo --model chat=~/models/llama --replicas 2
   PIE_MAX_PAGES=512 pie serve --policy eager"""
 
 
@@ -38,33 +39,34 @@ def execute(options: argparse.Namespace) -> int:
 
 async def _serve(config: ServerConfig) -> int:
     async with open_server(config) as server:
-        print(f"serving {config.model_name} at {server.url} (API documentation: {server.url}/docs)", flush=True)
+        names = ", ".join(model.name for model in config.models)
+        print(f"serving {names} at {server.url} (API documentation: {server.url}/docs)", flush=True)
         await asyncio.Event().wait()
     return 0
 
 
 @contextlib.asynccontextmanager
 async def open_server(config: ServerConfig) -> AsyncIterator[HttpServer]:
-    """A runtime and its HTTP server; both are closed at the end. Raises ConfigError, WorkerUnavailable."""
+    """A server and its HTTP face; both are closed at the end. Raises ConfigError, WorkerUnavailable."""
     from pie_control.http_server.listening import bind
-    from pie_control.runtime import Runtime
+    from pie_control.runtime import build_server
 
     with bind(config.host, config.port) as listener:
-        runtime = Runtime(config)
-        starting = asyncio.create_task(runtime.start())
+        api = build_server(config)
+        starting = asyncio.create_task(api.start())
         try:
             await asyncio.sleep(0)  # the worker process starts; what is imported now costs no time
             from pie_control.http_server.server import HttpServer
 
-            server = HttpServer(runtime, listener, config.max_program_bytes)
+            server = HttpServer(api, listener, config.max_program_bytes)
             with explaining_slow_start():
                 await starting
             await server.start()
             try:
                 yield server
             finally:
-                await runtime.close()  # first: clients still connected hear how their inferlets ended
+                await api.close()  # first: clients still connected hear how their inferlets ended
                 await server.close()
         finally:
             starting.cancel()
-            await runtime.close()
+            await api.close()

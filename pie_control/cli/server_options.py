@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import Field
 from pathlib import Path
+from typing import Any
 
-from pie_control.config import DEFAULT_HOST, DEFAULT_PORT, ServerConfig, build_config, settings
+from pie_control.config import DEFAULT_HOST, DEFAULT_PORT, ServerConfig, build_config, kind_of, settings
 
+METAVARS = {str: "TEXT", int: "NUMBER", float: "NUMBER", tuple: "[NAME=]MODEL"}
 DEFAULT_SERVER = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 
 
@@ -31,13 +34,18 @@ def add_settings(parser: argparse.ArgumentParser, without: tuple[str, ...] = ())
     for setting in settings():
         if setting.name in without:
             continue
-        choices = setting.metadata["choices"]
-        default = f" (default: {setting.default})" if setting.default not in ("", 0) else ""
+        choices, kind = setting.metadata["choices"], kind_of(setting)
         group.add_argument(
             f"--{setting.name.replace('_', '-')}",
-            metavar="|".join(choices) if choices else type(setting.default).__name__.upper(),
-            help=(setting.metadata["help"] + default).replace("%", "%%"),
+            action="append" if kind is tuple else "store",
+            metavar="|".join(choices) if choices else METAVARS[kind],
+            help=(setting.metadata["help"] + _default(setting)).replace("%", "%%"),
         )
+
+
+def _default(setting: Field[Any]) -> str:
+    default = " ".join(setting.default) if isinstance(setting.default, tuple) else setting.default
+    return f" (default: {default})" if default not in ("", 0, None) else ""
 
 
 def given_settings(options: argparse.Namespace) -> dict[str, object]:

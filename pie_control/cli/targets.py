@@ -1,4 +1,4 @@
-"""Where `pie run` runs its inferlet: on a server, or in a runtime of its own without any network."""
+"""Where `pie run` runs its inferlet: on a server, or in one of its own without any network."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .programs import find_program
 if TYPE_CHECKING:
     from pie_control.client import Client
     from pie_control.config import ServerConfig
-    from pie_control.http_server.host import InferletHost
     from pie_control.inferlets.events import LogLine
+    from pie_control.server_api import ServerApi
 
 
 class Target(Protocol):
@@ -41,29 +41,29 @@ class ServerTarget:
         return await self._client.launch(reference, *arguments, logs=True)
 
 
-class RuntimeTarget:
-    """A runtime in this process; is the `Link` of its inferlets."""
+class OwnTarget:
+    """A server in this process, without its network face; is the `Link` of its inferlets."""
 
-    def __init__(self, runtime: InferletHost) -> None:
-        self._runtime = runtime
+    def __init__(self, api: ServerApi) -> None:
+        self._api = api
 
     async def launch(self, program: str, arguments: Sequence[str]) -> Running:
-        found = find_program(program, [(each.program, each.name) for each in self._runtime.programs()])
+        found = find_program(program, [(each.program, each.name) for each in self._api.programs()])
         if isinstance(found, Path):
-            found = (await self._runtime.upload(found.read_bytes(), found.stem)).program
+            found = (await self._api.upload(found.read_bytes(), found.stem)).program
         running = Running("", self)
-        inferlet = await self._runtime.launch(found, arguments, listener=running.deliver)
+        inferlet = await self._api.launch(found, arguments, listener=running.deliver)
         running.id = inferlet.id
         return running
 
     async def send(self, inferlet: str, text: str) -> None:
-        self._runtime.inferlet(inferlet).send(text)
+        self._api.inferlet(inferlet).send(text)
 
     async def terminate(self, inferlet: str) -> None:
-        self._runtime.terminate(inferlet, "terminated by its client")
+        self._api.terminate(inferlet, "terminated by its client")
 
     async def logs(self, inferlet: str) -> tuple[LogLine, ...]:
-        return self._runtime.inferlet(inferlet).logs()
+        return self._api.inferlet(inferlet).logs()
 
 
 @contextlib.asynccontextmanager
@@ -76,14 +76,14 @@ async def server(url: str) -> AsyncIterator[Target]:
 
 
 @contextlib.asynccontextmanager
-async def own_runtime(config: ServerConfig) -> AsyncIterator[Target]:
-    """A runtime with its worker, ended at the end; raises WorkerUnavailable."""
-    from pie_control.runtime import Runtime
+async def own_server(config: ServerConfig) -> AsyncIterator[Target]:
+    """A server of its own with its workers, ended at the end; raises WorkerUnavailable."""
+    from pie_control.runtime import build_server
 
-    runtime = Runtime(replace(config, warm_pool=0))  # there is one launch: nothing to make ahead
+    api = build_server(replace(config, warm_pool=0))  # there is one launch: nothing to make ahead
     try:
         with explaining_slow_start():
-            await runtime.start()
-        yield RuntimeTarget(runtime)
+            await api.start()
+        yield OwnTarget(api)
     finally:
-        await asyncio.shield(runtime.close())
+        await asyncio.shield(api.close())

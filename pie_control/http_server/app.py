@@ -7,10 +7,11 @@ from importlib.metadata import PackageNotFoundError, version
 from fastapi import FastAPI, WebSocket
 from starlette.responses import Response
 
+from pie_control.server_api import ServerApi
+
 from . import failures
 from .attachments import Attachments
 from .guard import Guard
-from .host import InferletHost
 from .inferlets import inferlets_router
 from .messages import encode
 from .programs import programs_router
@@ -31,33 +32,33 @@ def package_version() -> str:
         return "0"
 
 
-def create_app(host: InferletHost, max_body_bytes: int = 64 << 20) -> FastAPI:
+def create_app(api: ServerApi, max_body_bytes: int = 64 << 20) -> FastAPI:
     """The application over one runtime, which the caller starts and closes."""
     app = FastAPI(title="Pie", version=package_version(), description=DESCRIPTION)
     attachments = Attachments()
     app.add_middleware(Guard, max_body_bytes=max_body_bytes)
     failures.add_handlers(app)
-    app.include_router(programs_router(host))
-    app.include_router(inferlets_router(host, attachments))
-    _add_system_routes(app, host)
+    app.include_router(programs_router(api))
+    app.include_router(inferlets_router(api, attachments))
+    _add_system_routes(app, api)
 
     @app.websocket("/v1/session")
     async def session(websocket: WebSocket) -> None:
-        await Session(websocket, host, attachments).run()
+        await Session(websocket, api, attachments).run()
 
     return app
 
 
-def _add_system_routes(app: FastAPI, host: InferletHost) -> None:
+def _add_system_routes(app: FastAPI, api: ServerApi) -> None:
     @app.get("/v1/models", tags=["system"], summary="List models")
     async def models() -> list[ModelInfo]:
         """The models that inferlets can use, and the traits that each implements."""
-        return [describe_model(model) for model in host.models()]
+        return [describe_model(model) for model in api.models()]
 
     @app.get("/v1/statistics", tags=["system"], summary="Read statistics", response_class=Response)
     async def statistics() -> Response:
         """Numbers on inferlets, waves, batches and pools, as nested JSON objects."""
-        return Response(encode(host.statistics()), media_type="application/json")
+        return Response(encode(api.statistics()), media_type="application/json")
 
     @app.get("/v1/health", tags=["system"], summary="Check health")
     async def health() -> dict[str, str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pie_control.errors import Conflict
 from pie_control.inferlets.events import Ended, Event
-
-from .host import HostedInferlet, Listener
+from pie_control.inferlets.inferlet import Inferlet
+from pie_control.inferlets.mailbox import Listener
 
 
 class Attachments:
@@ -25,7 +25,7 @@ class Attachments:
             del self._owners[inferlet]
 
 
-def attach(inferlet: HostedInferlet, listener: Listener) -> None:
+def attach(inferlet: Inferlet, listener: Listener) -> None:
     """Attaches a listener. One that comes when the end was heard already is told it again."""
     heard_end = False
 

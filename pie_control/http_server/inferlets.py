@@ -8,9 +8,9 @@ from starlette.responses import StreamingResponse
 
 from pie_control.inferlets.events import LogLine
 from pie_control.inferlets.inferlet import InferletInfo
+from pie_control.server_api import ServerApi
 
 from .attachments import Attachments
-from .host import InferletHost
 from .sse import stream_events
 
 
@@ -32,42 +32,42 @@ class MessageBody(BaseModel):
     text: str = Field(description="What the inferlet's `receive` returns.")
 
 
-def inferlets_router(host: InferletHost, attachments: Attachments) -> APIRouter:
-    """Routes over the inferlets of `host`."""
+def inferlets_router(api: ServerApi, attachments: Attachments) -> APIRouter:
+    """Routes over the inferlets of the server."""
     router = APIRouter(prefix="/v1/inferlets", tags=["inferlets"])
 
     @router.post("", status_code=201, summary="Launch an inferlet")
     async def launch(body: LaunchBody) -> InferletInfo:
         """Starts an inferlet that goes on until it ends by itself or is deleted. Its messages are kept, within bounds,
         until `events` or a session reads them. To launch many and to stream, use `WS /v1/session`."""
-        inferlet = await host.launch(body.program, body.arguments, environment=body.environment)
+        inferlet = await api.launch(body.program, body.arguments, environment=body.environment)
         return inferlet.info()
 
     @router.get("", summary="List inferlets")
     async def list_inferlets() -> list[InferletInfo]:
         """Running and recently ended inferlets."""
-        return list(host.inferlets())
+        return list(api.inferlets())
 
     @router.get("/{inferlet}", summary="Look at an inferlet")
     async def get_inferlet(inferlet: str) -> InferletInfo:
         """Its status, result or error, and what it uses."""
-        return host.inferlet(inferlet).info()
+        return api.inferlet(inferlet).info()
 
     @router.delete("/{inferlet}", summary="End an inferlet")
     async def terminate(inferlet: str) -> InferletInfo:
         """Ends it and frees what it holds. Ending one that has ended changes nothing."""
-        host.terminate(inferlet, "terminated by a client")
-        return host.inferlet(inferlet).info()
+        api.terminate(inferlet, "terminated by a client")
+        return api.inferlet(inferlet).info()
 
     @router.get("/{inferlet}/logs", summary="Read the log of an inferlet")
     async def logs(inferlet: str) -> list[LogLine]:
         """Lines of stdout, stderr and `log`, oldest first; the newest are kept, within bounds."""
-        return list(host.inferlet(inferlet).logs())
+        return list(api.inferlet(inferlet).logs())
 
     @router.post("/{inferlet}/messages", status_code=202, summary="Send a message to an inferlet")
     async def send(inferlet: str, body: MessageBody) -> InferletInfo:
         """409 `conflict` if it has ended, 503 `overloaded` if it does not keep up with what was sent before."""
-        target = host.inferlet(inferlet)
+        target = api.inferlet(inferlet)
         target.send(body.text)
         return target.info()
 
@@ -78,6 +78,6 @@ def inferlets_router(host: InferletHost, attachments: Attachments) -> APIRouter:
         What nobody has read comes first. One client at a time; 409 `conflict` for a second one. The inferlet goes on
         when the client disconnects. Try `curl -N`.
         """
-        return stream_events(host.inferlet(inferlet), attachments)
+        return stream_events(api.inferlet(inferlet), attachments)
 
     return router

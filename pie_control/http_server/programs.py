@@ -8,8 +8,8 @@ from fastapi import APIRouter, Query, Request
 
 from pie_control.errors import UnknownName
 from pie_control.programs.store import ProgramInfo
+from pie_control.server_api import ServerApi
 
-from .host import InferletHost
 from .views import find_program
 
 BODY = {
@@ -24,8 +24,8 @@ BODY = {
 }
 
 
-def programs_router(host: InferletHost) -> APIRouter:
-    """Routes over the programs of `host`."""
+def programs_router(api: ServerApi) -> APIRouter:
+    """Routes over the programs of the server."""
     router = APIRouter(prefix="/v1/programs", tags=["programs"])
 
     @router.post("", summary="Upload a program", openapi_extra=BODY)
@@ -37,17 +37,17 @@ def programs_router(host: InferletHost) -> APIRouter:
 
         422 `bad-program` tells what is wrong: the line of a syntax error, or what a component lacks.
         """
-        return await host.upload(await request.body(), name)
+        return await api.upload(await request.body(), name)
 
     @router.get("", summary="List programs")
     async def list_programs() -> list[ProgramInfo]:
         """All programs that can be launched."""
-        return list(host.programs())
+        return list(api.programs())
 
     @router.get("/{program}", summary="Look for a program")
     async def get_program(program: str) -> ProgramInfo:
         """The program with this content hash; 404 `unknown-name` if it was not uploaded."""
-        found = find_program(host, program)
+        found = find_program(api, program)
         if found is None:
             raise UnknownName(f"no program {program!r}: upload it first")
         return found

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import uvicorn
 
+from pie_control.server_api import ServerApi
+
 from .app import create_app
-from .host import InferletHost
 
 MAX_FRAME_BYTES = 16 << 20
 """Largest WebSocket frame from a client."""
@@ -26,9 +27,9 @@ class _Uvicorn(uvicorn.Server):
 class HttpServer:
     """The HTTP API of one runtime on one listening socket, which it owns. `close` takes about 1 s at most."""
 
-    def __init__(self, host: InferletHost, listener: socket.socket, max_body_bytes: int = 64 << 20) -> None:
+    def __init__(self, api: ServerApi, listener: socket.socket, max_body_bytes: int = 64 << 20) -> None:
         config = uvicorn.Config(
-            create_app(host, max_body_bytes),
+            create_app(api, max_body_bytes),
             log_level="warning",
             access_log=False,
             lifespan="off",

@@ -18,11 +18,12 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from pie_control.errors import BadRequest, Overloaded, UnknownName
 from pie_control.inferlets.events import Ended, Event, LogLine, Message
+from pie_control.inferlets.inferlet import Inferlet
+from pie_control.server_api import ServerApi
 
 from . import messages as wire
 from .attachments import Attachments, attach
 from .failures import error_body
-from .host import HostedInferlet, InferletHost
 from .outbox import Outbox
 from .views import look_up
 
@@ -41,7 +42,7 @@ class Channel:
 
     def __init__(self, outbox: Outbox, logs: bool, on_end: Callable[[Channel], None]) -> None:
         self.id = ""
-        self.inferlet: HostedInferlet | None = None
+        self.inferlet: Inferlet | None = None
         self._early: list[Event] = []
         self._outbox = outbox
         self._logs = logs
@@ -61,7 +62,7 @@ class Channel:
                 self._outbox.put(wire.EndedEvent(self.id, str(status), result, error))
                 self._on_end(self)
 
-    def bind(self, inferlet: HostedInferlet) -> None:
+    def bind(self, inferlet: Inferlet) -> None:
         """Names the inferlet and passes on what it said so far."""
         self.id, self.inferlet = inferlet.id, inferlet
         early, self._early = self._early, []
@@ -80,9 +81,9 @@ class Held:
 class Session:
     """One connection."""
 
-    def __init__(self, websocket: WebSocket, host: InferletHost, attachments: Attachments) -> None:
+    def __init__(self, websocket: WebSocket, api: ServerApi, attachments: Attachments) -> None:
         self._websocket = websocket
-        self._host = host
+        self._api = api
         self._attachments = attachments
         self._outbox = Outbox(MAX_UNSENT_BYTES)
         self._held: dict[str, Held] = {}
@@ -152,13 +153,13 @@ class Session:
     def _answer(self, request: wire.Request) -> object:
         match request:
             case wire.Send(inferlet=inferlet, text=text):
-                self._host.inferlet(inferlet).send(text)
+                self._api.inferlet(inferlet).send(text)
             case wire.Terminate(inferlet=inferlet, reason=reason):
-                self._host.terminate(inferlet, reason)
+                self._api.terminate(inferlet, reason)
             case wire.Detach(inferlet=inferlet):
                 self._detach(inferlet)
             case _:
-                return look_up(self._host, request)
+                return look_up(self._api, request)
         return None
 
     # ---- inferlets ----
@@ -173,7 +174,7 @@ class Session:
     async def _launch(self, request: wire.Launch) -> None:
         channel = Channel(self._outbox, request.logs, self._forget)
         try:
-            inferlet = await self._host.launch(
+            inferlet = await self._api.launch(
                 request.program, request.arguments, environment=request.environment, listener=channel
             )
             self._attachments.claim(inferlet.id, self)
@@ -187,7 +188,7 @@ class Session:
             self._release()
 
     def _attach(self, request: wire.Attach) -> None:
-        inferlet = self._host.inferlet(request.inferlet)
+        inferlet = self._api.inferlet(request.inferlet)
         if inferlet.id in self._held:
             raise BadRequest(f"inferlet {inferlet.id} is attached to this connection already")
         self._attachments.claim(inferlet.id, self)
@@ -197,7 +198,7 @@ class Session:
         channel.bind(inferlet)
         attach(inferlet, channel)
 
-    def _hold(self, inferlet: HostedInferlet, channel: Channel, owned: bool) -> None:
+    def _hold(self, inferlet: Inferlet, channel: Channel, owned: bool) -> None:
         self._held[inferlet.id] = Held(channel, owned)
 
     def _detach(self, inferlet: str) -> None:
@@ -222,7 +223,7 @@ class Session:
             self._let_go(held.channel)
             if held.owned:
                 with contextlib.suppress(UnknownName):
-                    self._host.terminate(id, "its client disconnected")
+                    self._api.terminate(id, "its client disconnected")
 
 
 class _OnlyId(msgspec.Struct):

@@ -9,9 +9,9 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from pie_control.inferlets.events import Ended, Event, LogLine, Message
+from pie_control.inferlets.inferlet import Inferlet
 
 from .attachments import Attachments, attach
-from .host import HostedInferlet
 from .messages import encode
 
 MAX_WAITING_EVENTS = 100_000
@@ -68,7 +68,7 @@ def _format(kind: str, value: object) -> bytes:
 class _EventStream(StreamingResponse):
     """Holds its claim while it runs, whether or not the client stays for the first byte."""
 
-    def __init__(self, inferlet: HostedInferlet, attachments: Attachments) -> None:
+    def __init__(self, inferlet: Inferlet, attachments: Attachments) -> None:
         self._stream = _Stream()
         self._inferlet = inferlet
         self._attachments = attachments
@@ -88,6 +88,6 @@ class _EventStream(StreamingResponse):
             yield item
 
 
-def stream_events(inferlet: HostedInferlet, attachments: Attachments) -> StreamingResponse:
+def stream_events(inferlet: Inferlet, attachments: Attachments) -> StreamingResponse:
     """The response that streams until the inferlet ends or the client leaves; raises Conflict."""
     return _EventStream(inferlet, attachments)

@@ -83,8 +83,9 @@ class ProgramStore:
     the programs that were there at its start and its own.
     """
 
-    def __init__(self, cache_dir: Path) -> None:
+    def __init__(self, cache_dir: Path, max_bytes: int = MAX_PROGRAM_BYTES) -> None:
         self.cache_dir = cache_dir
+        self._max_bytes = max_bytes
         self._folder = cache_dir / "programs"
         self._compiled = cache_dir / "compiled"
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -132,8 +133,8 @@ class ProgramStore:
 
     def describe(self, data: bytes, name: str) -> Program:
         """What a program would be stored as, before it is; raises BadProgram."""
-        if len(data) > MAX_PROGRAM_BYTES:
-            raise BadProgram(f"the program has {len(data)} bytes, more than {MAX_PROGRAM_BYTES}")
+        if len(data) > self._max_bytes:
+            raise BadProgram(f"the program has {len(data)} bytes, more than {self._max_bytes} (--max-program-bytes)")
         kind, hash_ = kind_of(data), content_hash(data)
         path = self._folder / f"{hash_}{'.py' if kind == 'python' else '.wasm'}"
         source = data.decode() if kind == "python" else None

@@ -18,7 +18,7 @@ import pytest
 
 from pie_control.client import Client
 from pie_control.errors import InferletEnded, WorkerUnavailable
-from tests.helpers.runtimes import launch, run, started
+from tests.helpers.servers import launch, run, started
 
 GENERATE = """
 from inferlet_sdk import Context, IgnoreStopTokens

@@ -19,7 +19,7 @@ from pie_control.sandbox.functions import ERROR_CODES
 from pie_control.testing import fake_model
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
-from tests.helpers.runtimes import launch, run, started
+from tests.helpers.servers import launch, run, started
 
 SECONDS = 30.0
 

@@ -15,7 +15,7 @@ from pie_control.inferlets.events import Ended, Event
 from pie_control.runtime import Runtime
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
-from tests.helpers.runtimes import Listener, launch, run, started
+from tests.helpers.servers import Listener, launch, run, started
 
 SECONDS = 60.0
 HELLO = "def main(args):\n    return 'hello'\n"

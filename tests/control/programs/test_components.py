@@ -18,7 +18,7 @@ from pie_control.runtime import Runtime
 from pie_control.sandbox.components import write_atomically
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
-from tests.helpers.runtimes import Listener, started
+from tests.helpers.servers import Listener, started
 
 SECONDS = 30.0
 

@@ -11,7 +11,7 @@ from pie_control.config import build_config
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.config import WorkerConfig
 from pie_inference.serving.worker import Worker
-from tests.helpers.runtimes import run, started
+from tests.helpers.servers import run, started
 
 PROMPTS = (
     "Once upon a time",

@@ -23,7 +23,7 @@ from pie_inference.serving.worker import Worker
 from pie_inference.tensor_parallel.group import WorkerGroup
 from tests.helpers.checkpoints import make_checkpoint, save_reference
 from tests.helpers.families import FAMILIES
-from tests.helpers.runtimes import launch, run, started
+from tests.helpers.servers import launch, run, started
 from tests.helpers.worker_batches import Driver, Extend, Keys
 
 PROMPT = range(5, 45)

@@ -1,4 +1,4 @@
-"""Running inferlets in a Runtime of the test's own."""
+"""Running inferlets in a server of the test's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from pie_control.config import build_config
 from pie_control.inference_client.interface import InferenceClient
 from pie_control.inferlets.events import Ended, Event, LogLine, Message
 from pie_control.inferlets.inferlet import Inferlet
-from pie_control.runtime import Runtime
+from pie_control.config import ModelPath, ServerConfig
+from pie_control.runtime import build_server
+from pie_control.server_api import ServerApi
 
 
 class Listener:
@@ -44,28 +46,35 @@ class Listener:
 
 
 @asynccontextmanager
-async def started(cache_dir: Path, client: InferenceClient | None = None, **options: object) -> AsyncIterator[Runtime]:
-    """A started runtime; its own worker on the demo model unless a client is given."""
+async def started(
+    cache_dir: Path, *clients: InferenceClient, **options: object
+) -> AsyncIterator[ServerApi]:
+    """A started server; its workers are processes on the demo model unless clients are given, one for each."""
     config = build_config({"cache_dir": str(cache_dir), "warm_pool": 2, **options}).resolved()
-    runtime = Runtime(config, client)
-    await runtime.start()
+    given = iter(clients)
+
+    def make_client(_config: ServerConfig, _model: ModelPath) -> InferenceClient:
+        return next(given)
+
+    server = build_server(config, make_client if clients else None)
+    await server.start()
     try:
-        yield runtime
+        yield server
     finally:
-        await runtime.close()
+        await server.close()
 
 
-async def launch(runtime: Runtime, source: str, kwargs: Mapping[str, Any] | None = None) -> tuple[Inferlet, Listener]:
+async def launch(server: ServerApi, source: str, kwargs: Mapping[str, Any] | None = None) -> tuple[Inferlet, Listener]:
     """Uploads and launches a Python program."""
     listener = Listener()
-    program = (await runtime.upload(source.encode(), "test")).program
+    program = (await server.upload(source.encode(), "test")).program
     environment = {"kwargs": json.dumps(kwargs)} if kwargs else {}
-    return await runtime.launch(program, environment=environment, listener=listener), listener
+    return await server.launch(program, environment=environment, listener=listener), listener
 
 
-async def run(runtime: Runtime, source: str, kwargs: Mapping[str, Any] | None = None) -> Any:
+async def run(server: ServerApi, source: str, kwargs: Mapping[str, Any] | None = None) -> Any:
     """Result of a program that must finish."""
-    _, listener = await launch(runtime, source, kwargs)
+    _, listener = await launch(server, source, kwargs)
     ended = await listener.ended
     assert ended.status == "finished", ended.error
     return json.loads(ended.result) if ended.result is not None else None
