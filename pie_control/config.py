@@ -177,9 +177,7 @@ def _model_paths(given: Sequence[str]) -> tuple[ModelPath, ...]:
     names = [model.name for model in models]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(
-                f"two models are called {name!r}: rename one, as in --model NAME=MODEL"
-            )
+            raise ConfigError(f"two models are called {name!r}: rename one, as in --model NAME=MODEL")
     if not models:
         raise ConfigError("no model: give at least one, as in --model demo")
     return models

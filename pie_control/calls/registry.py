@@ -26,6 +26,11 @@ CALLS: Mapping[str, Call] = {call.name: call for call in sorted(_find_calls(), k
 
 
 def implemented_traits(worker_calls: Collection[str]) -> tuple[Trait, ...]:
-    """The traits of a model whose worker runs these calls: those that need no other from a worker."""
+    """The traits of a model whose worker runs these calls: those that need no other from it, nor do their
+    supertraits."""
     missing = {call.interface for call in CALLS.values() if call.stage is not None and call.name not in worker_calls}
-    return tuple(trait for trait in TRAITS if trait.interface not in missing)
+    found: dict[str, Trait] = {}
+    for trait in TRAITS:  # supertraits come first
+        if trait.interface not in missing and found.keys() >= set(trait.supertraits):
+            found[trait.name] = trait
+    return tuple(found.values())

@@ -28,3 +28,4 @@ TRAITS = (
     Trait("OutputText", "0.1.0", ("Allocate",)),
     Trait("Fused", "0.1.0", ("OutputText", "InputText")),
 )
+"""Each behind its supertraits."""

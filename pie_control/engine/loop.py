@@ -44,8 +44,8 @@ class Loop:
                     self._take_turns(quiet=True)
         finally:
             self._running = False
-        if self._inferlets.runner.has_work:
-            self.wake()
+            if self._inferlets.runner.has_work:
+                self.wake()
 
     def _take_turns(self, quiet: bool) -> None:
         deadlines = [turn.deadline for replica in self._replicas if (turn := self._take_turn(replica, quiet))]

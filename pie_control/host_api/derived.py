@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 from ..calls import CALLS
@@ -29,7 +28,7 @@ def functions() -> Iterator[tuple[str, str, Function]]:
     for call in CALLS.values():
         yield call.interface, call.name, _function(call)
         if call.value is not None and call.value is not Done:
-            yield call.interface, take_name(call.value), partial(_take, kind=call.value)
+            yield call.interface, take_name(call.value), _take(call.value)
 
 
 def take_name(value: type[Any]) -> str:
@@ -37,46 +36,55 @@ def take_name(value: type[Any]) -> str:
     return "take_" + re.sub(r"(?<!^)(?=[A-Z])", "_", value.__name__).lower()
 
 
-def _take(guest: Guest, future: int, kind: type[Any]) -> Any:
-    value = guest.futures.take(future, kind)
-    return value[0] if len(value) == 1 else value
+def _take(kind: type[Any]) -> Function:
+    def take(guest: Guest, future: int) -> Any:
+        value = guest.futures.take(future, kind)
+        return value[0] if len(value) == 1 else value
+
+    return take
 
 
 def _function(call: Call) -> Function:
-    issue = call.issue
-    with_handles = _with_handles(call)
+    _space, *parameters = inspect.signature(call.issue).parameters.values()
     if call.value is None:
+        function = _plain(call.issue)
+    else:
+        parameters.pop()  # the future
+        function = _answered(call.issue, parameters)
+    guest = inspect.Parameter("guest", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    function.__signature__ = inspect.Signature([guest, *parameters])  # type: ignore[attr-defined]
+    return function
 
-        def function(guest: Guest, queue: int, *arguments: Any) -> Any:
-            return issue(guest.space(queue), queue, *arguments)
 
-        assert with_handles is None, f"{call.name}: handles are for calls with a future"
-        return function
+def _plain(issue: Function) -> Function:
+    def function(guest: Guest, queue: int, *arguments: Any) -> Any:
+        return issue(guest.space(queue), queue, *arguments)
 
-    def answered(guest: Guest, queue: int, *arguments: Any) -> int:
+    return function
+
+
+def _answered(issue: Function, parameters: list[inspect.Parameter]) -> Function:
+    """The function of a call with a future: issues it, or leaves no future behind."""
+    kinds = {place: HANDLES[one.annotation] for place, one in enumerate(parameters[1:]) if one.annotation in HANDLES}
+
+    def function(guest: Guest, queue: int, *arguments: Any) -> int:
         space = guest.space(queue)
+        if kinds:
+            arguments = _resolve(guest, arguments, kinds)
         future = guest.futures.new()
         try:
-            issue(space, queue, *(with_handles(guest, arguments) if with_handles else arguments), future)
+            issue(space, queue, *arguments, future)
         except BaseException:
             guest.futures.forget(future)
             raise
         return future
 
-    return answered
+    return function
 
 
-def _with_handles(call: Call) -> Callable[[Guest, tuple[Any, ...]], list[Any]] | None:
-    """Replaces numbers of handles by what they stand for; None if the call takes none."""
-    parameters = list(inspect.signature(call.issue).parameters.values())[2:]  # behind space and queue
-    kinds = {place: HANDLES[one.annotation] for place, one in enumerate(parameters) if one.annotation in HANDLES}
-    if not kinds:
-        return None
-
-    def replace(guest: Guest, arguments: tuple[Any, ...]) -> list[Any]:
-        replaced = list(arguments)
-        for place, kind in kinds.items():
-            replaced[place] = guest.handle(replaced[place], kind)
-        return replaced
-
-    return replace
+def _resolve(guest: Guest, arguments: tuple[Any, ...], kinds: dict[int, type[object]]) -> tuple[Any, ...]:
+    """What the handles among the arguments stand for."""
+    resolved = list(arguments)
+    for place, kind in kinds.items():
+        resolved[place] = guest.handle(resolved[place], kind)
+    return tuple(resolved)

@@ -15,7 +15,7 @@ import pytest
 
 from pie_control.config import build_config
 from pie_control.inferlets.events import Ended, Event, Message
-from pie_control.runtime import Runtime
+from pie_control.server_api import ServerApi
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.config import WorkerConfig
 from pie_inference.serving.worker import Worker
@@ -49,18 +49,18 @@ def worker() -> Worker:
 
 async def run_example(folder: Path, worker: Worker, cache_dir: Path) -> tuple[Ended, str]:
     options = json.loads((folder / "run.json").read_text())
-    runtime = Runtime(build_config({"cache_dir": str(cache_dir), "warm_pool": 0}), InProcessClient(worker))
-    await runtime.start()
+    server = ServerApi(build_config({"cache_dir": str(cache_dir), "warm_pool": 0}), InProcessClient(worker))
+    await server.start()
     try:
-        info = await runtime.upload((folder / f"{folder.name}.py").read_bytes(), f"{folder.name}.py")
+        info = await server.upload((folder / f"{folder.name}.py").read_bytes(), f"{folder.name}.py")
         output = Output()
-        inferlet = await runtime.launch(info.program, options.get("arguments", ()), listener=output)
+        inferlet = await server.launch(info.program, options.get("arguments", ()), listener=output)
         for message in options.get("messages", ()):
             inferlet.send(message)
         async with asyncio.timeout(SECONDS):
             return await output.ended, output.text
     finally:
-        await runtime.close()
+        await server.close()
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)

@@ -9,11 +9,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from pie_control.config import build_config
+from pie_control.config import ModelPath, ServerConfig, build_config
 from pie_control.inference_client.interface import InferenceClient
 from pie_control.inferlets.events import Ended, Event, LogLine, Message
 from pie_control.inferlets.inferlet import Inferlet
-from pie_control.config import ModelPath, ServerConfig
 from pie_control.runtime import build_server
 from pie_control.server_api import ServerApi
 
@@ -46,10 +45,10 @@ class Listener:
 
 
 @asynccontextmanager
-async def started(
-    cache_dir: Path, *clients: InferenceClient, **options: object
-) -> AsyncIterator[ServerApi]:
+async def started(cache_dir: Path, *clients: InferenceClient, **options: object) -> AsyncIterator[ServerApi]:
     """A started server; its workers are processes on the demo model unless clients are given, one for each."""
+    if clients:
+        options.setdefault("model", ["fake=demo"])  # the name that FakeModel has
     config = build_config({"cache_dir": str(cache_dir), "warm_pool": 2, **options}).resolved()
     given = iter(clients)
 

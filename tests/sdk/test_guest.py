@@ -11,7 +11,7 @@ import pytest
 
 from pie_control.config import build_config
 from pie_control.inferlets.events import Ended, Event
-from pie_control.runtime import Runtime
+from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 
@@ -81,15 +81,15 @@ async def result_of(text: str, cache_dir: Path) -> Any:
             ended.set_result(event)
 
     config = build_config({"cache_dir": str(cache_dir), "warm_pool": 0})
-    runtime = Runtime(config, InProcessClient(FakeModel(num_pages=512)))
-    await runtime.start()
+    server = ServerApi(config, InProcessClient(FakeModel(num_pages=512)))
+    await server.start()
     try:
-        info = await runtime.upload((IMPORTS + text).encode(), "program.py")
-        await runtime.launch(info.program, listener=listener)
+        info = await server.upload((IMPORTS + text).encode(), "program.py")
+        await server.launch(info.program, listener=listener)
         async with asyncio.timeout(SECONDS):
             end = await ended
     finally:
-        await runtime.close()
+        await server.close()
     assert end.status == "finished", end.error
     return json.loads(end.result or "null")
 

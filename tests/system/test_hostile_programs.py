@@ -14,7 +14,7 @@ import pytest
 from pie_control.config import build_config
 from pie_control.errors import BadProgram
 from pie_control.inferlets.events import Ended, Event, Message
-from pie_control.runtime import Runtime
+from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers.tree import HOSTILE
@@ -59,7 +59,7 @@ class Listener:
 
 
 @asynccontextmanager
-async def started(cache_dir: Path) -> AsyncIterator[Runtime]:
+async def started(cache_dir: Path) -> AsyncIterator[ServerApi]:
     options = {
         "cache_dir": str(cache_dir),
         "cpu_seconds": 1.0,
@@ -69,54 +69,54 @@ async def started(cache_dir: Path) -> AsyncIterator[Runtime]:
         "max_futures": 2000,
         "warm_pool": 2,
     }
-    runtime = Runtime(build_config(options), InProcessClient(FakeModel(num_pages=4096)))
-    await runtime.start()
+    server = ServerApi(build_config(options), InProcessClient(FakeModel(num_pages=4096)))
+    await server.start()
     try:
-        yield runtime
+        yield server
     finally:
-        await runtime.close()
+        await server.close()
 
 
-async def outcome_of(runtime: Runtime, program: Path) -> Ended:
+async def outcome_of(server: ServerApi, program: Path) -> Ended:
     """How a program ends; `refused` if it cannot even be uploaded."""
     try:
-        await runtime.upload(program.read_bytes(), program.name)
+        await server.upload(program.read_bytes(), program.name)
     except BadProgram as error:
         return Ended("refused", None, str(error))
-    inferlet = await runtime.launch(program.name)
+    inferlet = await server.launch(program.name)
     while (status := inferlet.info().status) in ("created", "running"):
         await asyncio.sleep(0.005)
     return Ended(status, inferlet.info().result, inferlet.info().error)
 
 
-async def run_beside_a_neighbour(runtime: Runtime, program: Path) -> tuple[Ended, int]:
+async def run_beside_a_neighbour(server: ServerApi, program: Path) -> tuple[Ended, int]:
     neighbour = Listener()
-    await runtime.upload(NEIGHBOUR.encode(), "neighbour")
-    beside = await runtime.launch("neighbour", listener=neighbour)
+    await server.upload(NEIGHBOUR.encode(), "neighbour")
+    beside = await server.launch("neighbour", listener=neighbour)
     while not neighbour.messages:
         assert not neighbour.ended.done(), neighbour.ended.result()
         await asyncio.sleep(0.005)
     before = len(neighbour.messages)
-    ended = await outcome_of(runtime, program)
+    ended = await outcome_of(server, program)
     during = len(neighbour.messages) - before
     while len(neighbour.messages) <= before + during:  # it goes on
         assert not neighbour.ended.done(), f"the neighbour ended: {neighbour.ended.result()}"
         await asyncio.sleep(0.005)
-    runtime.terminate(beside.id, "the test is over")
+    server.terminate(beside.id, "the test is over")
     return ended, during
 
 
 async def check(program: Path, cache_dir: Path) -> None:
     header = HEADER.match(program.read_text())
     assert header, f"{program.name} does not begin with its expected status"
-    async with started(cache_dir) as runtime, asyncio.timeout(SECONDS):
-        ended, beats = await run_beside_a_neighbour(runtime, program)
+    async with started(cache_dir) as server, asyncio.timeout(SECONDS):
+        ended, beats = await run_beside_a_neighbour(server, program)
         assert re.fullmatch(header["status"], ended.status), ended
         assert re.search(header["error"] or "", ended.error or ""), ended.error
         if ended.status == "exceeded":
             assert beats >= 5, f"the neighbour had {beats} turns while the other used 1 s of processor time"
         await asyncio.sleep(0.05)
-        (statistics,) = runtime.statistics().models.values()
+        (statistics,) = server.statistics().models.values()
         assert statistics.pages.used == 0
         assert statistics.embeds.used == 0
 

@@ -51,9 +51,9 @@ def worker_pid(parent: int) -> int:
 
 def test_inferlets_are_told_of_a_killed_worker_and_the_next_launch_works(guest_cache: Path) -> None:
     async def check() -> None:
-        async with started(guest_cache) as runtime, asyncio.timeout(SECONDS):
-            _, generating = await launch(runtime, GENERATE)
-            idle, waiting = await launch(runtime, WAIT)
+        async with started(guest_cache) as server, asyncio.timeout(SECONDS):
+            _, generating = await launch(server, GENERATE)
+            idle, waiting = await launch(server, WAIT)
             await generating.until_messages(3)
             await waiting.until_messages(1)
             os.kill(worker_pid(os.getpid()), signal.SIGKILL)
@@ -61,28 +61,28 @@ def test_inferlets_are_told_of_a_killed_worker_and_the_next_launch_works(guest_c
             assert ended.status == "lost"
             assert "worker" in (ended.error or "")
             assert "launch again" in (ended.error or "")
-            assert await run(runtime, GENERATE, {"tokens": 5}) >= 5
+            assert await run(server, GENERATE, {"tokens": 5}) >= 5
             idle.send("an inferlet that held nothing at the worker goes on")
             assert (await waiting.ended).status == "finished"
-            assert runtime.statistics().worker_restarts == {"demo": 1}
+            assert server.statistics().worker_restarts == {"demo": 1}
 
     asyncio.run(check())
 
 
 def test_an_inferlet_terminated_in_flight_leaves_nothing_and_disturbs_nobody(guest_cache: Path) -> None:
     async def check() -> None:
-        async with started(guest_cache) as runtime, asyncio.timeout(SECONDS):
-            other, staying = await launch(runtime, GENERATE)
+        async with started(guest_cache) as server, asyncio.timeout(SECONDS):
+            other, staying = await launch(server, GENERATE)
             for _ in range(20):
-                one, listener = await launch(runtime, GENERATE)
+                one, listener = await launch(server, GENERATE)
                 await listener.until_messages(1)
-                runtime.terminate(one.id, "the test says so")
+                server.terminate(one.id, "the test says so")
                 assert (await listener.ended).status == "terminated"
             seen = len(staying.messages)
             await staying.until_messages(seen + 20)
-            runtime.terminate(other.id, "the test is over")
+            server.terminate(other.id, "the test is over")
             await asyncio.sleep(0.2)
-            (statistics,) = runtime.statistics().models.values()
+            (statistics,) = server.statistics().models.values()
             assert statistics.pages.used == statistics.embeds.used == 0
             assert statistics.pages.free == statistics.pages.total
 
@@ -102,14 +102,14 @@ async def main(args, pages):
 """
 
     async def check() -> None:
-        async with started(guest_cache, pages=200, max_pages=200) as runtime, asyncio.timeout(SECONDS):
-            _, oldest = await launch(runtime, hoard, {"pages": 40})
+        async with started(guest_cache, pages=200, max_pages=200) as server, asyncio.timeout(SECONDS):
+            _, oldest = await launch(server, hoard, {"pages": 40})
             await oldest.until_messages(1)
-            _, youngest = await launch(runtime, hoard, {"pages": 60})
+            _, youngest = await launch(server, hoard, {"pages": 60})
             await youngest.until_messages(1)
-            (statistics,) = runtime.statistics().models.values()
+            (statistics,) = server.statistics().models.values()
             left = statistics.pages.free
-            third, _ = await launch(runtime, hoard, {"pages": left + 1})
+            third, _ = await launch(server, hoard, {"pages": left + 1})
             while third.info().status in ("created", "running"):
                 await asyncio.sleep(0.01)
             assert third.info().status == "evicted"

@@ -18,14 +18,14 @@ def issue(
     space: AddressSpace,
     queue: int,
     context: Sequence[int],
-    inputs: Sequence[int],
+    input_embeds: Sequence[int],
     output_pages: Sequence[int],
     output_embeds: Sequence[int],
 ) -> None:
     """The four lists are ranges. Raises InvalidArgument (no input, too many outputs, too long), NotFound, InvalidState
     (embed never filled, no free slot)."""
     space.check_command(queue)
-    sources = parse_ranges(inputs, "embed")
+    sources = parse_ranges(input_embeds, "embed")
     if not sources:
         raise InvalidArgument("forward needs at least one input embed")
     positions = space.embeds.filled_positions(sources)

@@ -1,4 +1,4 @@
-"""The command line against a fake runtime, in this process where it can be."""
+"""The command line against a fake server, in this process where it can be."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pie(*arguments: str) -> subprocess.Popen[str]:
 
 
 class StartedRuntime(FakeRuntime):
-    """Stands for the real runtime of an own server."""
+    """Stands for the real server of an own server."""
 
     def __init__(self, config: ServerConfig) -> None:
         super().__init__()
@@ -49,8 +49,8 @@ class StartedRuntime(FakeRuntime):
 
 @pytest.fixture
 def own_runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A model folder; commands that start an own runtime get a fake one."""
-    monkeypatch.setattr("pie_control.runtime.Runtime", StartedRuntime)
+    """A model folder; commands that start an own server get a fake one."""
+    monkeypatch.setattr("pie_control.server.ServerApi", StartedRuntime)
     monkeypatch.setattr(run, "_is_listening", lambda: False)
     (tmp_path / "config.json").write_text("{}")
     return tmp_path

@@ -13,10 +13,11 @@ import pytest
 
 import tests.helpers.wit as wit
 from pie_control import errors, host_api
-from pie_control.host_api.traits import TRAITS
-from pie_control.runtime import Runtime
+from pie_control.calls import implemented_traits
+from pie_control.calls.traits import TRAITS
+from pie_control.host_api.traits import traits_of
 from pie_control.sandbox.functions import ERROR_CODES
-from pie_control.testing import fake_model
+from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers.servers import launch, run, started
@@ -24,11 +25,11 @@ from tests.helpers.servers import launch, run, started
 SECONDS = 30.0
 
 
-def in_runtime(cache_dir: Path, body: Callable[[Runtime], Awaitable[None]], **options: Any) -> None:
+def on_server(cache_dir: Path, body: Callable[[ServerApi], Awaitable[None]], **options: Any) -> None:
     async def check() -> None:
         client = InProcessClient(FakeModel(num_pages=64))
-        async with started(cache_dir, client, warm_pool=0, **options) as runtime, asyncio.timeout(SECONDS):
-            await body(runtime)
+        async with started(cache_dir, client, warm_pool=0, **options) as server, asyncio.timeout(SECONDS):
+            await body(server)
 
     asyncio.run(check())
 
@@ -54,23 +55,34 @@ def test_parameters_have_the_names_of_the_wit(function: wit.WitFunction) -> None
     assert tuple(names) == function.parameters
 
 
+def functions_of_traits() -> dict[str, tuple[str, ...]]:
+    (described,) = FakeModel().describe()
+    return {trait.name: functions for trait, functions in traits_of(described)}
+
+
 def test_traits_list_the_functions_of_their_interfaces() -> None:
     by_interface: dict[str, set[str]] = {}
     for function in wit.functions():
         by_interface.setdefault(function.interface.replace("_", ""), set()).add(function.name.replace("_", "-"))
     of_models = {name: functions for name, functions in by_interface.items() if name not in ("core", "guestsource")}
-    assert {trait.name.lower(): set(trait.functions) for trait in TRAITS.values()} == of_models
+    assert {name.lower(): set(functions) for name, functions in functions_of_traits().items()} == of_models
 
 
 def test_supertraits_exist_and_make_no_circle() -> None:
+    by_name = {trait.name: trait for trait in TRAITS}
+
     def above(name: str) -> set[str]:
-        return {name}.union(*(above(one) for one in TRAITS[name].supertraits))
+        return {name}.union(*(above(one) for one in by_name[name].supertraits))
 
-    assert all(above(name) <= set(TRAITS) for name in TRAITS)
+    assert all(above(name) <= set(by_name) for name in by_name)
 
 
-def test_models_claim_only_traits_that_exist() -> None:
-    assert set(fake_model.TRAITS) - {"Core"} == set(TRAITS)
+def test_a_model_implements_the_traits_whose_calls_its_worker_runs() -> None:
+    (described,) = FakeModel().describe()
+    assert implemented_traits(described.calls) == TRAITS
+    without = implemented_traits([call for call in described.calls if call != "get_logprobs"])
+    assert {trait.name for trait in TRAITS} - {trait.name for trait in without} == {"OutputText", "Fused"}
+    assert implemented_traits([]) == ()
 
 
 def test_every_error_has_its_case_in_the_wit() -> None:
@@ -115,13 +127,13 @@ async def main(args):
 
 
 def test_error_codes_reach_the_guest(guest_cache: Path) -> None:
-    async def body(runtime: Runtime) -> None:
-        seen = await run(runtime, CODES)
+    async def body(server: ServerApi) -> None:
+        seen = await run(server, CODES)
         assert seen[:4] == ["invalid-argument", "not-found", "invalid-state", "quota-exceeded"]
         assert seen[4] in ("exhausted", "quota-exceeded")
         assert seen[5:] == ["not-found"] * 6
 
-    in_runtime(guest_cache, body)
+    on_server(guest_cache, body)
 
 
 @pytest.mark.parametrize("error", sorted(errors.CallError.__subclasses__(), key=lambda one: one.code))
@@ -142,10 +154,10 @@ def main(args):
 
     monkeypatch.setattr("pie_control.inferlets.inferlet.Inferlet.put_message", refuse)
 
-    async def body(runtime: Runtime) -> None:
-        assert await run(runtime, program) == [error.code, "because, ü"]
+    async def body(server: ServerApi) -> None:
+        assert await run(server, program) == [error.code, "because, ü"]
 
-    in_runtime(guest_cache, body)
+    on_server(guest_cache, body)
 
 
 INFORMATION = """
@@ -169,12 +181,12 @@ async def main(args):
 
 
 def test_information_is_that_of_model_and_limits(guest_cache: Path) -> None:
-    async def body(runtime: Runtime) -> None:
-        inferlet, listener = await launch(runtime, INFORMATION)
+    async def body(server: ServerApi) -> None:
+        inferlet, listener = await launch(server, INFORMATION)
         ended = await listener.ended
         assert ended.status == "finished", ended.error
         models, model, traits, usage, environment = json.loads(ended.result or "")
-        (described,) = runtime.models()
+        (described,) = server.models()
         assert models == ["fake"]
         assert model == {
             "name": "fake",
@@ -185,7 +197,7 @@ def test_information_is_that_of_model_and_limits(guest_cache: Path) -> None:
             "has_chat_template": True,
         }
         assert {trait["name"]: trait["functions"] for trait in traits} == {
-            name: list(trait.functions) for name, trait in TRAITS.items()
+            name: list(functions) for name, functions in functions_of_traits().items()
         }
         assert (usage["pages"], usage["embeds"], usage["queues"]) == (3, 5, 1)
         assert (usage["max_pages"], usage["max_futures"]) == (40, 50)
@@ -193,7 +205,7 @@ def test_information_is_that_of_model_and_limits(guest_cache: Path) -> None:
         assert environment["inferlet"] == inferlet.id
         assert environment["program"] == inferlet.program.hash
 
-    in_runtime(guest_cache, body, max_pages=40, max_futures=50)
+    on_server(guest_cache, body, max_pages=40, max_futures=50)
 
 
 def test_the_queue_of_another_inferlet_is_not_found(guest_cache: Path) -> None:
@@ -213,14 +225,14 @@ def main(args, queue: int):
         return str(error)
 """
 
-    async def body(runtime: Runtime) -> None:
-        _, listener = await launch(runtime, owns)
+    async def body(server: ServerApi) -> None:
+        _, listener = await launch(server, owns)
         await listener.until_messages(1)
         queue = int(listener.messages[0])
-        assert f"no queue {queue}" in await run(runtime, steals, {"queue": queue})
+        assert f"no queue {queue}" in await run(server, steals, {"queue": queue})
         assert not listener.ended.done()
 
-    in_runtime(guest_cache, body)
+    on_server(guest_cache, body)
 
 
 def test_cancelled_receives_lose_and_reorder_nothing(guest_cache: Path) -> None:
@@ -236,12 +248,12 @@ async def main(args):
     return [core.take_message(futures[2]), core.take_message(futures[3]), await args.receive()]
 """
 
-    async def body(runtime: Runtime) -> None:
-        inferlet, listener = await launch(runtime, program)
+    async def body(server: ServerApi) -> None:
+        inferlet, listener = await launch(server, program)
         await listener.until_messages(1)
         for text in ("0", "1", "2"):
             inferlet.send(text)
         ended = await listener.ended
         assert ended.result == '["2", "0", "1"]'
 
-    in_runtime(guest_cache, body)
+    on_server(guest_cache, body)

@@ -66,14 +66,14 @@ def test_tokens_do_not_depend_on_scheduling(
     policy: str, ahead: int, worker: Worker, expected: list[list[int]], guest_cache: Path
 ) -> None:
     async def check() -> None:
-        async with started(guest_cache, InProcessClient(worker), policy=policy, run_ahead=ahead) as runtime:
+        async with started(guest_cache, InProcessClient(worker), policy=policy, run_ahead=ahead) as server:
             requests = [
                 {"prompt": prompt, "length": LENGTH, "run_ahead": run_ahead}
                 for prompt in PROMPTS
                 for run_ahead in (True, False)
             ]
-            together = await asyncio.gather(*(run(runtime, PROGRAM, request) for request in requests))
-            alone = await run(runtime, PROGRAM, requests[0])
+            together = await asyncio.gather(*(run(server, PROGRAM, request) for request in requests))
+            alone = await run(server, PROGRAM, requests[0])
         assert together[0::2] == expected
         assert together[1::2] == expected
         assert alone == expected[0]
