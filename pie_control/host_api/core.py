@@ -75,8 +75,8 @@ def available_models(inferlet: Inferlet) -> list[str]:
 
 
 def available_traits(inferlet: Inferlet, model: str) -> list[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
-    traits = [TRAITS[name] for name in model_of(inferlet, model).description.traits if name in TRAITS]
-    return [(trait.name, trait.version, trait.functions, trait.supertraits) for trait in traits]
+    model_of(inferlet, model)
+    return [(trait.name, trait.version, trait.functions, trait.supertraits) for trait in TRAITS.values()]
 
 
 def get_model_info(inferlet: Inferlet, model: str) -> tuple[str, int, int, int, list[int], bool]:

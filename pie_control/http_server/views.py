@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pie_control.host_api.traits import TRAITS
 from pie_control.programs.store import ProgramInfo
 from pie_inference.protocol import ModelDescription
 
@@ -32,14 +33,14 @@ class ModelInfo:
     has_chat_template: bool
 
 
-_SHARED = tuple(name for name in ModelInfo.__dataclass_fields__ if name != "has_chat_template")
+_SHARED = tuple(name for name in ModelInfo.__dataclass_fields__ if name not in ("traits", "has_chat_template"))
 
 
 def describe_model(model: ModelDescription) -> ModelInfo:
     """The description without the tokenizer, which is large and of no use to a client."""
     config: Mapping[str, object] = model.tokenizer_config
     values = {name: getattr(model, name) for name in _SHARED}
-    return ModelInfo(**values, has_chat_template=bool(config.get("chat_template")))
+    return ModelInfo(**values, traits=tuple(TRAITS), has_chat_template=bool(config.get("chat_template")))
 
 
 def find_program(host: InferletHost, hash: str) -> ProgramInfo | None:

@@ -74,7 +74,10 @@ class CopyBatch:
         return True
 
     def build(self) -> CopyKvpage:
-        return CopyKvpage(as_int32(np.concatenate(self._sources)), as_int32(np.concatenate(self._targets)))
+        ends = np.cumsum([0, *map(len, self._targets)])
+        return CopyKvpage(
+            as_int32(np.concatenate(self._sources)), as_int32(np.concatenate(self._targets)), as_int32(ends)
+        )
 
 
 class EmbedBatch:
@@ -87,6 +90,7 @@ class EmbedBatch:
         self._written = WrittenEmbeds()
         self._embeds: array[int] = array("i")
         self._tokens: array[int] = array("i")
+        self._ends: array[int] = array("i", [0])
 
     def try_add(self, queue: CommandQueue, command: EmbedCommand) -> bool:
         """Adds a command, unless it writes an embed that an earlier one of its queue writes."""
@@ -101,10 +105,11 @@ class EmbedBatch:
             self._tokens.extend(with_literals(command.tokens, command.references))
         else:
             self._tokens.extend(command.tokens)
+        self._ends.append(len(self._tokens))
         return True
 
     def build(self) -> EmbedTxt:
-        return EmbedTxt(as_int32(self._embeds), as_int32(self._tokens))
+        return EmbedTxt(as_int32(self._embeds), as_int32(self._tokens), as_int32(self._ends))
 
 
 class SampleBatch:

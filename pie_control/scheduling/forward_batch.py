@@ -28,6 +28,7 @@ class ForwardBatch:
     def __init__(self, model: ModelDescription, scratch_slot: int) -> None:
         self.commands: list[ForwardCommand] = []  # those that finish in this batch
         self.parts: list[ForwardCommand] = []  # those of which a later wave runs the rest
+        self.sequences: list[ForwardCommand] = []  # both, in the order of the batch
         self.tokens = 0
         self._written = WrittenEmbeds()
         self._max_tokens = model.max_batch_tokens
@@ -59,6 +60,7 @@ class ForwardBatch:
         begin, end = command.done, command.done + count
         self._written.note(queue, command.outputs)
         (self.commands if end == command.length else self.parts).append(command)
+        self.sequences.append(command)
         self._add_inputs(command, begin, end)
         self._outputs.add(command, begin, end, self.tokens)
         self._add_keys(command, begin, end)

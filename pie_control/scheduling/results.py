@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import cast
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from pie_control.errors import WorkerError
 from pie_control.resources.pool import Pool
-from pie_inference.protocol import Failure, GetLogprobsResult, GetNextDistResult, Result, SampleResult
+from pie_inference.protocol import GetLogprobsResult, GetNextDistResult, Result, SampleResult
 
 from .account import Account
 from .batches import DistBatch, SampleBatch, ScoreBatch
@@ -20,9 +20,13 @@ from .values import Completion, Dist, Failed, Logprobs, TokenValue, Value
 from .waves import AnyBatch
 
 
-def check_answer(batch: AnyBatch, result: Result) -> None:
-    """Raises WorkerError if an answer does not fit its batch; called for a whole wave before any `deliver`."""
-    if isinstance(result, Failure):
+def check_answer(batch: AnyBatch, result: Result | None, failed: Mapping[int, str]) -> None:
+    """Raises WorkerError if an answer does not fit its batch; called for a whole wave before any `deliver`. `failed`:
+    what is wrong with the commands that failed, by their places in the batch."""
+    commands = _sequence(batch)
+    if not all(0 <= place < len(commands) for place in failed):
+        raise WorkerError(f"the worker answered that {batch.name} failed for a command that it has not")
+    if result is None and len(failed) == len(commands):
         return
     expected, got = _rows(batch), -1
     match result:
@@ -45,29 +49,35 @@ def _rows(batch: AnyBatch) -> int:
     return len(batch.commands)
 
 
-def deliver(batch: AnyBatch, result: Result) -> list[Completion]:
-    """Completions of one batch, whose answer was checked."""
+def _sequence(batch: AnyBatch) -> Sequence[Command]:
+    """The commands in the order in which the worker got them."""
+    return batch.sequences if isinstance(batch, ForwardBatch) else batch.commands
+
+
+def deliver(batch: AnyBatch, result: Result | None, failed: Mapping[int, str]) -> list[Completion]:
+    """Completions of one batch, whose answer was checked. Failures come first: what an inferlet that they end is still
+    to be answered is answered with them."""
+    completions = [answer for place, message in failed.items() for answer in _fail(_sequence(batch)[place], message)]
     match result:
-        case Failure():
-            return _fail(batch, result.message)
         case SampleResult():
-            return _deliver_tokens(cast(SampleBatch, batch), result)
+            completions += _deliver_tokens(cast(SampleBatch, batch), result)
         case GetNextDistResult():
-            return _deliver_dists(cast(DistBatch, batch), result)
+            completions += _deliver_dists(cast(DistBatch, batch), result)
         case GetLogprobsResult():
-            return _deliver_logprobs(cast(ScoreBatch, batch), result)
-    return []
+            completions += _deliver_logprobs(cast(ScoreBatch, batch), result)
+    return completions
 
 
 def _deliver_tokens(batch: SampleBatch, result: SampleResult) -> list[Completion]:
-    completions = []
+    completions: list[Completion] = []
     for command, token in zip(batch.commands, result.tokens.tolist(), strict=True):
+        if command.source.error is not None:
+            continue
         command.source.value = token
         account, future = command.account, cast(int, command.future)
         if future in account.futures:
-            account.futures.remove(future)
             account.remember(future)
-            completions.append(Completion(account.owner, future, TokenValue(token)))
+            completions.extend(answer_future(account, future, TokenValue(token)))
     return completions
 
 
@@ -96,18 +106,14 @@ def answer_future(account: Account, future: int | None, value: Value) -> Iterato
     """The completion, unless the future was answered before (its inferlet was closed)."""
     if future is not None and future in account.futures:
         account.futures.remove(future)
-        yield Completion(account.owner, future, value)
+        yield Completion(account.owner, future, value if account.ended is None else Failed(account.ended))
 
 
-def _fail(batch: AnyBatch, message: str) -> list[Completion]:
+def _fail(command: Command, message: str) -> Iterator[Completion]:
     error = WorkerError(f"the worker could not run the command: {message}")
-    completions: list[Completion] = []
-    parts = batch.parts if isinstance(batch, ForwardBatch) else []
-    for command in (*batch.commands, *parts):
-        completions.extend(answer_future(command.account, command.future, Failed(error)))
-        if _has_consequences(command, error):
-            completions.extend(break_account(command.account, error))
-    return completions
+    yield from answer_future(command.account, command.future, Failed(error))
+    if _has_consequences(command, error):
+        yield from break_account(command.account, error)
 
 
 def _has_consequences(command: Command, error: WorkerError) -> bool:

@@ -160,11 +160,17 @@ class Scheduler:
         wave = self._in_flight[0] if self._in_flight else None
         if wave is None or wave.number != done.wave or len(wave.batches) != len(done.results):
             raise WorkerError(f"the worker answered wave {done.wave}, which is not the oldest in flight, or in part")
-        for batch, result in zip(wave.batches, done.results, strict=True):
-            check_answer(batch, result)
+        failed: dict[int, dict[int, str]] = {number: {} for number in range(len(wave.batches))}
+        for failure in done.failures:
+            failed.setdefault(failure.batch, {})[failure.command] = failure.message
+        if len(failed) > len(wave.batches):
+            raise WorkerError(f"the worker answered that a batch failed that wave {done.wave} has not")
+        answers = list(zip(wave.batches, done.results, failed.values(), strict=True))
+        for answer in answers:
+            check_answer(*answer)
         completions: list[Completion] = []
-        for batch, result in zip(wave.batches, done.results, strict=True):
-            completions.extend(deliver(batch, result))
+        for batch, result, wrong in answers:
+            completions.extend(deliver(batch, result, wrong))
             free_token_slots(batch, self._memory.tokens)
         for account, future in wave.syncs:
             completions.extend(answer_future(account, future, _sync_value(account)))

@@ -16,7 +16,6 @@ from pie_control import errors, host_api
 from pie_control.host_api.traits import TRAITS
 from pie_control.runtime import Runtime
 from pie_control.sandbox.functions import ERROR_CODES
-from pie_control.testing import fake_model
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers.runtimes import launch, run, started
@@ -67,10 +66,6 @@ def test_supertraits_exist_and_make_no_circle() -> None:
         return {name}.union(*(above(one) for one in TRAITS[name].supertraits))
 
     assert all(above(name) <= set(TRAITS) for name in TRAITS)
-
-
-def test_models_claim_only_traits_that_exist() -> None:
-    assert set(fake_model.TRAITS) - {"Core"} == set(TRAITS)
 
 
 def test_every_error_has_its_case_in_the_wit() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_cuda_graphs import PROMPTS, generate
 
 from pie_inference.attention.flashinfer import kernels as flashinfer_kernels
 from pie_inference.attention.flashinfer import pages as flashinfer_pages
@@ -31,6 +30,7 @@ from tests.helpers.attention_oracle import CASES, Case, Problem, Request, assert
 from tests.helpers.checkpoints import make_checkpoint
 from tests.helpers.fake_flashinfer import fake_flashinfer
 from tests.helpers.worker_batches import Driver
+from tests.inference.execution.test_graphs import PROMPTS, generate
 
 CPU = torch.device("cpu")
 
