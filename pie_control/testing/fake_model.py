@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,8 @@ from pie_inference.protocol import (
     SampleResult,
     SwapIn,
     SwapOut,
+    Verify,
+    VerifyResult,
     WaveDone,
     call_name,
     join_results,
@@ -264,6 +267,22 @@ class FakeModel:
         forbid(batch, n, scores)
         return choose(batch, n, float(batch.uniform[n]), scores)
 
+    def _verify(self, batch: Verify) -> VerifyResult:
+        ends = batch.indptr[1:]
+        if (np.diff(batch.indptr) < 1).any() or (batch.draft[ends - 1] != -1).any():
+            raise ValueError("the last row of a draft has no -1")
+        self._check_tokens(np.delete(batch.draft, ends - 1))
+        scores = self._scores(batch.embeds)
+        accepted, tokens = [], []
+        for n, (first, end) in enumerate(pairwise(batch.indptr.tolist())):
+            row = first
+            while (token := choose(batch, n, float(batch.uniform[row]), scores[row])) == batch.draft[row]:
+                row += 1
+            assert row < end
+            accepted.append(row - first)
+            tokens.append(token)
+        return VerifyResult(np.array(accepted, np.int32), np.array(tokens, np.int32))
+
     def _penalize(self, batch: Sample, n: int, scores: Floats) -> None:
         recent = self._resolve(batch.recent[batch.recent_indptr[n] : batch.recent_indptr[n + 1]])
         tokens, counts = np.unique(recent, return_counts=True)
@@ -312,7 +331,7 @@ def forbid(batch: Sample, n: int, scores: Floats) -> None:
     scores[~allowed] = -np.inf
 
 
-def choose(batch: Sample, n: int, uniform: float, scores: Floats) -> int:
+def choose(batch: Sample | Verify, n: int, uniform: float, scores: Floats) -> int:
     """The token that the parameters of command n choose."""
     if batch.temperature[n] == 0:
         return int(scores.argmax())

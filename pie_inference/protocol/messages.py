@@ -129,6 +129,30 @@ class Sample(Batch, frozen=True):
         return SampleResult(_zeros(self.count(), np.int32))
 
 
+class Verify(Batch, frozen=True):
+    """Checks drafts of tokens against what the model samples (speculative decoding).
+
+    Each command has a row, an output of the model, for each draft token and one behind the last. A token is chosen at
+    each row exactly as `Sample` chooses it, by the command's parameters and the row's `uniform`. The draft is accepted
+    as far as it is what was chosen. As a draft is not random, this is exact rejection sampling: the tokens (those
+    accepted, then the chosen one that follows) are those that sampling step by step with the same `uniform` gives.
+    """
+
+    ragged: ClassVar[Layout] = {"indptr": ("embeds", "draft", "uniform")}
+
+    embeds: Array  # int32 [R]
+    indptr: Array  # int32 [N + 1], ranges of rows, none empty
+    draft: Array  # int32 [R], the draft token to be checked at the row; -1 at the last row of each command
+    temperature: Array  # float32 [N], 0 is greedy
+    top_k: Array  # int32 [N], 0: all
+    top_p: Array  # float32 [N], 1: all
+    min_p: Array  # float32 [N], 0: all
+    uniform: Array  # float64 [R] in [0, 1)
+
+    def zeros(self) -> VerifyResult:
+        return VerifyResult(*(_zeros(self.count(), np.int32) for _ in range(2)))
+
+
 class GetNextDist(Batch, frozen=True):
     """The most probable next tokens at each embed."""
 
@@ -169,6 +193,13 @@ class SampleResult(Result, frozen=True):
     """Of `Sample`."""
 
     tokens: Array  # int32 [N]
+
+
+class VerifyResult(Result, frozen=True):
+    """Of `Verify`."""
+
+    accepted: Array  # int32 [N], leading rows where the chosen token is the draft
+    tokens: Array  # int32 [N], the token chosen at the first row where it is not, or at the last row
 
 
 class GetNextDistResult(Result, frozen=True):
@@ -240,7 +271,7 @@ class ModelDescription(Message, frozen=True):
     num_embeds: int
     num_token_slots: int
     max_batch_tokens: int  # input tokens in one Forward
-    max_batch_rows: int  # commands in one Sample, GetNextDist or GetLogprobs
+    max_batch_rows: int  # commands in one Sample, GetNextDist or GetLogprobs; rows in one Verify
     max_dist: int  # largest k of GetNextDist
     max_swap_pages: int  # pages in one SwapOut or SwapIn
     stop_tokens: tuple[int, ...]

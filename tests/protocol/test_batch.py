@@ -16,6 +16,7 @@ from pie_inference.protocol import (
     Result,
     SampleResult,
     SwapOut,
+    VerifyResult,
     join_results,
 )
 from tests.helpers.worker_batches import Driver, Extend, Keys, dist_batch, embed_batch, ints, sample_batch
@@ -129,3 +130,4 @@ def test_every_kind_of_zeros_is_joined_with_itself() -> None:
         if zeros is not None:
             assert fields(type(zeros).joined([zeros, zeros])) == fields(zeros)
     assert isinstance(GetNextDist(ints([1]), ints([1]), np.ones(1)).zeros(), GetNextDistResult)
+    assert VerifyResult(ints([1]), ints([2])).tokens.tolist() == [2]

@@ -26,6 +26,8 @@ from pie_inference.protocol import (
     SampleResult,
     SwapIn,
     SwapOut,
+    Verify,
+    VerifyResult,
     WaveDone,
 )
 from pie_inference.serving.worker import Worker
@@ -155,6 +157,24 @@ def sample(**wrong: Any) -> Build:
     return build
 
 
+def verify(**wrong: Any) -> Build:
+    def build(prepared: Prepared, which: Sequence[int]) -> Batch:
+        drafts = [wrong.get("draft", [8, -1]) if n == BAD else [8, -1] for n in which]
+        ones = np.ones(len(which), np.float32)
+        return Verify(
+            embeds=np.repeat(embeds_of(prepared, which, wrong.get("embed")), [len(draft) for draft in drafts]),
+            indptr=indptr([len(draft) for draft in drafts]),
+            draft=ints([token for draft in drafts for token in draft]),
+            temperature=ones,
+            top_k=ints([0] * len(which)),
+            top_p=ones,
+            min_p=0 * ones,
+            uniform=np.array([0.2 * (n + 1) for n, draft in zip(which, drafts, strict=True) for _ in draft]),
+        )
+
+    return build
+
+
 def get_next_dist(*, k: int = 3, embed: int | None = None) -> Build:
     def build(prepared: Prepared, which: Sequence[int]) -> Batch:
         widths = ints([k if n == BAD else 2 + n for n in which])
@@ -194,6 +214,10 @@ CASES: dict[str, Build] = {
     "sample: token slot": sample(token_slot=NOWHERE),
     "sample: recent token": sample(recent=NOWHERE),
     "sample: nothing allowed": sample(allowed=False),
+    "verify: embed": verify(embed=NOWHERE),
+    "verify: token": verify(draft=[NOWHERE, -1]),
+    "verify: no row behind the draft": verify(draft=[8, 8]),
+    "verify: no row": verify(draft=[]),
     "get_next_dist: k": get_next_dist(k=NOWHERE),
     "get_next_dist: no k": get_next_dist(k=0),
     "get_next_dist: embed": get_next_dist(embed=NOWHERE),
@@ -265,6 +289,8 @@ def rows(result: Result | None) -> list[Numbers]:
     match result:
         case SampleResult():
             return list(result.tokens[:, None])
+        case VerifyResult():
+            return list(np.stack([result.accepted, result.tokens], 1))
         case GetLogprobsResult():
             return list(result.logprobs.reshape(-1, 2))
         case GetNextDistResult():
