@@ -45,7 +45,7 @@ class ClosedLoop:
         torch.set_num_threads(self.threads)  # it holds for the calling thread, which need not be the one that loaded
         batch = DecodeBatch(len(prompts), len(prompts[0]) + count, self.description.page_size)
         for row, prompt in enumerate(prompts):
-            self._run(EmbedTxt(batch.prompt_embeds(len(prompt)), _int32(prompt)), batch.prefill(row, len(prompt)))
+            self._run(batch.embed_prompt(prompt), batch.prefill(row, len(prompt)))
         tokens = [self._run(batch.sample())]
         running: deque[LaunchedWave] = deque()
         start = time.perf_counter()
@@ -66,11 +66,10 @@ class ClosedLoop:
 
     def _finish(self, wave: LaunchedWave) -> Array:
         """The sampled tokens, if the last batch samples."""
-        result = self._worker.finish(wave).results[-1]
-        if isinstance(result, SampleResult):
-            return result.tokens
-        assert result is None, result
-        return _int32([])
+        done = self._worker.finish(wave)
+        assert not done.failures, done.failures
+        result = done.results[-1]
+        return result.tokens if isinstance(result, SampleResult) else _int32([])
 
 
 def _int32(values: Sequence[int]) -> NDArray[np.int32]:

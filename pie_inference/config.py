@@ -65,7 +65,7 @@ class WorkerConfig:
 
 
 @dataclass(frozen=True)
-class Options:
+class ProcessOptions:
     """The whole command line of a worker."""
 
     endpoint: str  # ZeroMQ address that the control layer has bound
@@ -73,12 +73,12 @@ class Options:
     config: WorkerConfig
 
 
-def parse_options(arguments: Sequence[str] | None = None) -> Options:
+def parse_options(arguments: Sequence[str] | None = None) -> ProcessOptions:
     """Options of `python -m pie_inference.serving`. Raises ConfigError; exits where argparse does."""
     values = vars(_parser().parse_args(arguments))
     known = {field.name for field in fields(WorkerConfig)}
     config = WorkerConfig(**{name: value for name, value in values.items() if name in known})
-    return Options(values["endpoint"], values["parent"], config)
+    return ProcessOptions(values["endpoint"], values["parent"], config)
 
 
 def _parser() -> argparse.ArgumentParser:

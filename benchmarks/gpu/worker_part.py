@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pie_inference.config import WorkerConfig
-from pie_inference.serving.worker import WAVES_IN_FLIGHT
+from pie_inference.serving.loop import WAVES_IN_FLIGHT
 
 from ..closed_loop import ClosedLoop
 from .plan import Plan, prompts

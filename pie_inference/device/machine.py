@@ -69,5 +69,5 @@ def _allowed_bytes(group: Path = Path("/sys/fs/cgroup")) -> int:
 
 def free_bytes_of_rank(device: torch.device, ranks: Ranks) -> int:
     """What of it a rank may take, the same for all; ranks on CPUs share their memory. All ranks ask together."""
-    free = ranks.least(free_bytes(device))
+    free = ranks.all_reduce_min(free_bytes(device))
     return free // ranks.size if device.type == "cpu" else free

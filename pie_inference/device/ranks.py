@@ -19,16 +19,16 @@ class Ranks(Protocol):
     rank: int
     size: int
 
-    def sum_(self, partial: Tensor) -> Tensor:
+    def all_reduce(self, partial: Tensor) -> Tensor:
         """Adds the ranks' tensors in place; returns it."""
 
-    def gather(self, share: Tensor) -> Tensor:
+    def all_gather(self, share: Tensor) -> Tensor:
         """Joins the ranks' tensors along the last dimension."""
 
-    def lead_(self, values: Tensor) -> Tensor:
+    def broadcast(self, values: Tensor) -> Tensor:
         """Replaces all ranks' tensors by the leader's, in place; returns it."""
 
-    def least(self, number: int) -> int:
+    def all_reduce_min(self, number: int) -> int:
         """The smallest of the ranks' numbers."""
 
 
@@ -38,16 +38,16 @@ class SingleRank:
     rank = 0
     size = 1
 
-    def sum_(self, partial: Tensor) -> Tensor:
+    def all_reduce(self, partial: Tensor) -> Tensor:
         return partial
 
-    def gather(self, share: Tensor) -> Tensor:
+    def all_gather(self, share: Tensor) -> Tensor:
         return share
 
-    def lead_(self, values: Tensor) -> Tensor:
+    def broadcast(self, values: Tensor) -> Tensor:
         return values
 
-    def least(self, number: int) -> int:
+    def all_reduce_min(self, number: int) -> int:
         return number
 
 

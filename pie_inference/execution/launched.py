@@ -9,41 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-import torch
-
-from ..protocol import Result
+from ..device.markers import Marker
+from ..protocol import Failure, Result
 
 
 @dataclass(frozen=True)
 class PendingResult:
     """A result whose numbers may still be on their way. `build` is called once the wave is done."""
 
-    build: Callable[[], Result]
+    build: Callable[[], Result | None]
 
 
-Outcome = Result | PendingResult
+Outcome = Result | PendingResult | None
 """What a handler returns."""
 
 
-class Marker(Protocol):
-    """A place in the stream of a device; `torch.cuda.Event` is one."""
-
-    def query(self) -> bool:
-        """Whether the device has come past it."""
-
-    def synchronize(self) -> None:
-        """Waits until it has. Raises RuntimeError where work before it failed on the device."""
+def await_outcome(outcome: Outcome) -> Result | None:
+    """The result, of a wave that is done."""
+    return outcome.build() if isinstance(outcome, PendingResult) else outcome
 
 
 @dataclass(frozen=True)
 class LaunchedWave:
-    """A wave whose batches are all launched, or failed."""
+    """A wave whose batches are all launched, but for commands that failed."""
 
     wave: int
     started: float  # time.perf_counter
     outcomes: tuple[Outcome, ...]
+    failures: tuple[Failure, ...]
     end: Marker | None  # None: it is done
 
     @property
@@ -51,17 +45,8 @@ class LaunchedWave:
         """Whether `results` answers at once."""
         return self.end is None or self.end.query()
 
-    def results(self) -> tuple[Result, ...]:
+    def results(self) -> tuple[Result | None, ...]:
         """Waits for the device. Raises RuntimeError where its work failed there: the device is then lost."""
         if self.end is not None:
             self.end.synchronize()
-        return tuple(one.build() if isinstance(one, PendingResult) else one for one in self.outcomes)
-
-
-def mark_stream(device: torch.device) -> Marker | None:
-    """Marks what has been launched so far; None on a CPU, where all is done."""
-    if device.type != "cuda":
-        return None
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record(torch.cuda.current_stream(device))
-    return event
+        return tuple(map(await_outcome, self.outcomes))

@@ -97,9 +97,8 @@ def forbid_(logits: Tensor, rows: Tensor, allowed: NDArray[np.uint8]) -> None:
     Raises BatchError where a row would have no token left.
     """
     bits = np.unpackbits(allowed, axis=1, count=logits.shape[1], bitorder="little")
-    barren = np.flatnonzero(~bits.any(1))
-    if len(barren):
-        raise BatchError(f"row {int(rows[barren[0]])}: the mask allows no token of the vocabulary")
+    if not bits.any(1).all():
+        raise BatchError("the mask allows no token of the vocabulary")
     forbidden = upload(torch.from_numpy(bits == 0), logits.device)
     logits[rows] = logits[rows].masked_fill_(forbidden, -torch.inf)
 

@@ -27,12 +27,11 @@ from ..models.config import ModelConfig
 from ..models.interface import Model
 from ..models.registry import build_model, read_architecture
 from ..ops.choose import choose_ops
-from ..protocol import ModelDescription
+from ..protocol import BATCHES, ModelDescription
 from ..quantization.choose import choose_quantizer
 from .direct import Executor
 from .graphs import make_executor
 
-TRAITS = ("Core", "Allocate", "InputText", "Forward", "Tokenize", "OutputText", "Fused")
 MAX_DIST = 4096
 
 
@@ -115,7 +114,7 @@ def _describe(
     return ModelDescription(
         name=config.name,
         architecture=model.architecture,
-        traits=TRAITS,
+        calls=tuple(BATCHES),
         dtype=str(weights.dtype).removeprefix("torch."),
         device=str(weights.device) if size == 1 else f"{size} x {weights.device.type}",
         vocab_size=model.vocab_size,

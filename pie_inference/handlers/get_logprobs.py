@@ -8,11 +8,12 @@ import torch
 from ..device.tensors import download, index_tensor, upload
 from ..execution.launched import PendingResult
 from ..execution.served_model import ServedModel
-from ..protocol import GetLogprobs, GetLogprobsResult
+from ..protocol import GetLogprobs, GetLogprobsResult, check_indptr
 from .logits import next_logits
 
 
 def get_logprobs(served: ServedModel, batch: GetLogprobs) -> PendingResult:
+    check_indptr(batch.indptr, len(batch.embeds), len(batch.tokens), "indptr")
     tokens = upload(index_tensor(batch.tokens, served.description.vocab_size, "token"), served.device)
     rows = torch.from_numpy(np.repeat(np.arange(len(batch.embeds)), np.diff(batch.indptr)))
     rows = upload(rows, served.device)

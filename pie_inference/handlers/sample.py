@@ -24,7 +24,7 @@ def sample(served: ServedModel, batch: Sample) -> PendingResult:
     if (batch.allowed_rows >= 0).any():
         _forbid(batch, logits)
     tokens = sampling.choose(logits, _choice(batch))
-    tokens = served.ranks.lead_(tokens)  # devices may differ in the last bit of a sum
+    tokens = served.ranks.broadcast(tokens)  # devices may differ in the last bit of a sum
     served.tokens[slots] = tokens
     host = download(tokens.to(torch.int32))
     return PendingResult(lambda: SampleResult(host.numpy()))

@@ -23,12 +23,16 @@ class DecodeBatch:
         self._inputs, self._outputs = np.arange(2 * rows, dtype=np.int32).reshape(2, rows)
         self._indptr = np.arange(rows + 1, dtype=np.int32)
         self._first_pages = np.arange(rows, dtype=np.int32) * self._pages_each
-        self._embed = EmbedTxt(self._inputs, -1 - self._indptr[:rows])
+        self._embed = EmbedTxt(self._inputs, -1 - self._indptr[:rows], self._indptr)
         self._sample = _greedy(self._outputs, self._indptr)
 
     def prompt_embeds(self, length: int) -> Array:
         """Embeds that no decode step uses."""
         return np.arange(2 * self._rows, 2 * self._rows + length, dtype=np.int32)
+
+    def embed_prompt(self, tokens: Sequence[int]) -> EmbedTxt:
+        """Into `prompt_embeds`."""
+        return EmbedTxt(self.prompt_embeds(len(tokens)), _int32(tokens), _int32([0, len(tokens)]))
 
     def prefill(self, row: int, length: int) -> Forward:
         return self._extend(self.prompt_embeds(length), _int32([0, length]), row, row + 1, 0, _int32([length - 1]))

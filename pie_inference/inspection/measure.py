@@ -16,7 +16,7 @@ from ..cpu_kernels.library import find_library
 from ..errors import InferenceError
 from ..loading.checkpoint import Checkpoint, read_json
 from ..loading.hub import find_folder
-from ..protocol import EmbedTxt, Failure, Forward, ModelDescription, RunWave, Sample
+from ..protocol import EmbedTxt, Forward, ModelDescription, RunWave, Sample
 from ..serving.worker import Worker
 from .batches import DecodeBatch
 from .costs import Costs, model_costs
@@ -141,7 +141,7 @@ class _Probe:
         tokens = min(PREFILL, self._model.max_batch_tokens, self._model.max_context, capacity)
         _tell(f"reading a prompt of {tokens} tokens")
         batch = DecodeBatch(1, tokens, self._model.page_size)
-        embed = EmbedTxt(batch.prompt_embeds(tokens), batch.prompt_embeds(tokens) % self._model.vocab_size)
+        embed = batch.embed_prompt([n % self._model.vocab_size for n in range(tokens)])
         seconds = self._median(lambda: self._run(embed, batch.prefill(0, tokens)), PREFILL_SECONDS)
         operations = self._costs.operations(tokens, 0)
         return _Timed("prefill", 1, tokens, seconds, self._costs.read_bytes(tokens), operations)
@@ -160,9 +160,8 @@ class _Probe:
 
     def _run(self, *batches: EmbedTxt | Forward | Sample) -> None:
         done = self._worker.run(RunWave(1, self._model.name, batches))
-        failed = next((result for result in done.results if isinstance(result, Failure)), None)
-        if failed is not None:
-            raise InferenceError(failed.message)
+        if done.failures:
+            raise InferenceError(done.failures[0].message)
 
 
 def _peak_bytes(device: torch.device) -> int:

@@ -27,4 +27,4 @@ class LanguageHead:
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """[N, size] to float32 [N, vocab_size]."""
-        return self._ranks.gather(self._multiply(hidden)).float()
+        return self._ranks.all_gather(self._multiply(hidden)).float()

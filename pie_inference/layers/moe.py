@@ -88,7 +88,7 @@ class MixtureOfExperts:
         sorted_results = self._experts(rows.index_select(0, order // chosen.shape[1]), ends)
         results = torch.empty_like(sorted_results).index_copy_(0, order, sorted_results)
         mixed = (results.view(*chosen.shape, -1) * shares.unsqueeze(-1)).sum(1).to(rows.dtype)
-        return self._ranks.sum_(mixed)
+        return self._ranks.all_reduce(mixed)
 
     def _route(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Experts int64 and their weights float32, both [T, experts_per_token]."""

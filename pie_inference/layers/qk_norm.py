@@ -62,7 +62,7 @@ class WidthNorm:
     def _normalize_shares(self, parts: list[Tensor]) -> Iterator[Tensor]:
         squares = torch.stack([part.float().square().sum(-1) for part in parts])
         for part, weight, width, total in zip(
-            parts, self._weights, self._widths, self._ranks.sum_(squares), strict=True
+            parts, self._weights, self._widths, self._ranks.all_reduce(squares), strict=True
         ):
             yield part.float() * torch.rsqrt(total / width + self._eps).unsqueeze(-1) * weight
 

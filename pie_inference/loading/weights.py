@@ -95,7 +95,7 @@ class WeightLoader:
         multiply = self._make(blocks[0].name, parts, whole_bias, exact)
         if split != "inputs" or self.ranks.size == 1 or not add_up:
             return multiply
-        return lambda rows: self.ranks.sum_(multiply(rows))
+        return lambda rows: self.ranks.all_reduce(multiply(rows))
 
     def stacked(self, layers: Sequence[Sequence[Block]], ins: int, split: Split) -> Tensor:
         """The weights of several layers, each as in `linear` without bias, as one [layers, out_features, in_features]

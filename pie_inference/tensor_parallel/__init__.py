@@ -12,8 +12,8 @@ On CPUs this is for tests and for models that one process cannot hold, not for s
 0.4 to 1 ms, so the demo model took 18 ms for a token on 2 ranks, and 1.4 ms on one.
 
 What ranks compute from is equal on all of them: sums and gathered logits are the same bytes, and sampled tokens are
-the leader's. So a batch that breaks the protocol fails on all ranks alike, in the same place. Whatever fails on some
+the leader's. So a command that breaks the protocol fails on all ranks alike, in the same place. Whatever fails on some
 ranks only (memory that runs out on one device) leaves others waiting in an operation that will never end, so ranks
-compare their failures (`agreement`), and a group that disagrees ends. A group also ends with any of its processes; the
-control layer then starts a new one.
+meet at each failure before they go on (`agreement`), and a group that disagrees ends. A group also ends with any of its
+processes; the control layer then starts a new one.
 """

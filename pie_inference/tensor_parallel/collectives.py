@@ -35,22 +35,22 @@ class DistributedRanks:
             device_id=device if device.type == "cuda" else None,  # connects now, not within a recorded graph
         )
 
-    def sum_(self, partial: Tensor) -> Tensor:
+    def all_reduce(self, partial: Tensor) -> Tensor:
         whole = partial.contiguous()
         dist.all_reduce(whole)
         return whole
 
-    def gather(self, share: Tensor) -> Tensor:
+    def all_gather(self, share: Tensor) -> Tensor:
         own = share.contiguous()
         shares = [torch.empty_like(own) for _ in range(self.size)]
         dist.all_gather(shares, own)
         return torch.cat(shares, -1)
 
-    def lead_(self, values: Tensor) -> Tensor:
+    def broadcast(self, values: Tensor) -> Tensor:
         dist.broadcast(values, LEADER)
         return values
 
-    def least(self, number: int) -> int:
+    def all_reduce_min(self, number: int) -> int:
         smallest = torch.tensor(number, device=self._device)
         dist.all_reduce(smallest, dist.ReduceOp.MIN)
         return int(smallest)

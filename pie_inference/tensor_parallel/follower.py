@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 
 from ..device.machine import choose_device
 from ..errors import InferenceError
 from ..protocol import PROTOCOL_VERSION, ProtocolError, Ready, RunWave, WorkerFailed, decode_to_worker, encode
 from ..serving import lifetime
 from ..serving.worker import Worker
-from .agreement import compare, failures_of
+from .agreement import agree
 from .channel import RankChannel
 from .collectives import follow
 from .membership import Membership, decode_membership
@@ -19,9 +20,7 @@ from .membership import Membership, decode_membership
 def serve(channel: RankChannel, worker: Worker) -> None:
     """Runs waves until another message comes. Nobody reads the results: they are the leader's too."""
     while isinstance(message := decode_to_worker(channel.receive()), RunWave):
-        failures = failures_of(worker.launch(message))
-        if failures is not None:
-            compare(failures, channel)
+        worker.launch(message, partial(agree, message.wave, channel=channel))
 
 
 def load(membership: Membership) -> Worker:

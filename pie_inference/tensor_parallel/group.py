@@ -9,15 +9,18 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from ..config import WorkerConfig
 from ..device.machine import choose_device
 from ..device.ranks import Ranks
 from ..errors import RankLost
+from ..execution.launched import LaunchedWave
 from ..loading.hub import find_folder
 from ..protocol import (
+    Failure,
     ModelDescription,
     ProtocolError,
     Ready,
@@ -28,14 +31,11 @@ from ..protocol import (
     decode_from_worker,
     encode,
 )
-from .agreement import compare, failures_of
+from ..serving.interface import Rank
+from .agreement import agree
 from .channel import RankChannel
 from .collectives import DistributedRanks, lead, listen
 from .membership import Membership, encode_membership
-
-if TYPE_CHECKING:
-    from ..execution.launched import LaunchedWave
-    from ..serving.worker import Worker
 
 FAREWELL_SECONDS = 0.3
 """In which a leader that meets the loss itself may tell of it; one that waits in an operation would wait for ever."""
@@ -79,7 +79,7 @@ class Follower:
 
 
 class WorkerGroup:
-    """The ranks of one model as one worker: what `Worker` is for one process, and made by `make_worker` on each.
+    """Implements `ServedWorker` by the ranks of one model; `make_worker` makes the leader's own.
 
     `on_loss` is called, on a thread of its own, with how a follower ended that should not have; by default this process
     ends. Raises InferenceError where a rank cannot load its share.
@@ -88,7 +88,7 @@ class WorkerGroup:
     def __init__(
         self,
         config: WorkerConfig,
-        make_worker: Callable[[WorkerConfig, Ranks], Worker],
+        make_worker: Callable[[WorkerConfig, Ranks], Rank],
         on_loss: Callable[[str], None] | None = None,
     ) -> None:
         size = config.tensor_parallel
@@ -116,28 +116,22 @@ class WorkerGroup:
         return [follower.process.pid for follower in self._followers]
 
     def describe(self) -> tuple[ModelDescription, ...]:
-        """The models that `run` accepts."""
         return self._worker.describe()
 
     def run(self, wave: RunWave) -> WaveDone:
-        """Launches a wave and waits for its results."""
         return self.finish(self.launch(wave))
 
     def launch(self, wave: RunWave) -> LaunchedWave:
-        """As `Worker.launch`, on all ranks. Raises RankLost where one ended or failed alone; the group is then of no
-        use any more."""
         frames = encode(wave)
         for follower in self._followers:
             follower.channel.send(frames)
-        launched = self._worker.launch(wave)
-        failures = failures_of(launched)
-        if failures is not None:
-            for follower in self._followers:
-                compare(failures, follower.channel)
-        return launched
+        return self._worker.launch(wave, partial(self._agree, wave.wave))
+
+    def _agree(self, wave: int, failure: Failure) -> None:
+        for follower in self._followers:
+            agree(wave, failure, follower.channel)
 
     def finish(self, launched: LaunchedWave) -> WaveDone:
-        """As `Worker.finish`."""
         return self._worker.finish(launched)
 
     def close(self) -> None:

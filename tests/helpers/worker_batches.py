@@ -9,8 +9,8 @@ import numpy as np
 
 from pie_inference.protocol import (
     Batch,
+    CopyKvpage,
     EmbedTxt,
-    Failure,
     Forward,
     GetLogprobs,
     GetNextDist,
@@ -74,11 +74,11 @@ class Driver:
         self._next_page = 1  # page 0 stays empty, so that a wrong zero is noticed
         self._waves = 0
 
-    def run(self, *batches: Batch) -> tuple[Result, ...]:
+    def run(self, *batches: Batch) -> tuple[Result | None, ...]:
         self._waves += 1
-        results = self.run_wave(RunWave(self._waves, self.model, batches)).results
-        assert not any(isinstance(result, Failure) for result in results), results
-        return results
+        done = self.run_wave(RunWave(self._waves, self.model, batches))
+        assert not done.failures, done.failures
+        return done.results
 
     def add_slots(self, keys: Keys, count: int) -> list[int]:
         """Appends slots: the rest of the last page if the sequence ends within it, else new pages out of order."""
@@ -120,7 +120,8 @@ class Driver:
             mask_indptr=np.concatenate(([0], np.cumsum([len(mask) for mask in packed]))) if explicit else None,
             mask_bits=np.concatenate(packed) if explicit else None,
         )
-        return EmbedTxt(rows, ints([token for part in parts for token in part.tokens])), forward
+        tokens = [token for part in parts for token in part.tokens]
+        return EmbedTxt(rows, ints(tokens), forward.q_indptr), forward
 
     def logprobs(self, *parts: Extend, vocab_size: int) -> list[np.ndarray]:
         """Runs all parts as one Forward; log-probabilities float32 [len(tokens), vocab_size] for each part."""
@@ -146,6 +147,16 @@ class Driver:
 
 def is_dense(runs: Sequence[Run], page_size: int) -> bool:
     return all(begin == 0 for _, begin, _ in runs) and all(end == page_size for _, _, end in runs[:-1])
+
+
+def embed_batch(embeds: np.ndarray, tokens: np.ndarray, lengths: Sequence[int] | None = None) -> EmbedTxt:
+    """One command, unless `lengths` says how the arrays are divided."""
+    return EmbedTxt(embeds, tokens, indptr([len(embeds)] if lengths is None else lengths))
+
+
+def copy_batch(source: np.ndarray, target: np.ndarray, lengths: Sequence[int] | None = None) -> CopyKvpage:
+    """One command, unless `lengths` says how the arrays are divided."""
+    return CopyKvpage(source, target, indptr([len(source)] if lengths is None else lengths))
 
 
 def sample_batch(embeds: np.ndarray, **changes: object) -> Sample:

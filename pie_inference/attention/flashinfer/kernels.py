@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ...device.flashinfer_library import FlashInfer, ModuleKey, decodes_with_tensor_cores
-from ...execution.launched import Marker, mark_stream
+from ...device.markers import Marker, mark_stream
 from ...kv_cache.pages import KvShape
 from ...protocol import Array
 from ..interface import AttentionSpec

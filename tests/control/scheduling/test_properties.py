@@ -214,8 +214,7 @@ class Harness:
     def receive(self) -> None:
         if self.sent:
             done = self.model.run(self.sent.popleft())
-            failures = [result for result in done.results if isinstance(result, Failure)]
-            assert not failures, failures
+            assert not done.failures, done.failures
             self.answer(self.scheduler.wave_done(done, self.now))
             self.check()
 
@@ -353,7 +352,9 @@ def test_a_failed_batch_ends_those_whose_state_it_spoils(seed: int, failing: int
             break
         done = harness.model.run(wave)
         if number == failing:
-            done = WaveDone(wave.wave, tuple(Failure("out of memory") for _ in wave.batches), 0.0)
+            commands = [(number, n) for number, batch in enumerate(wave.batches) for n in range(batch.count())]
+            failures = tuple(Failure(number, n, "out of memory") for number, n in commands)
+            done = WaveDone(wave.wave, (None,) * len(wave.batches), 0.0, failures)
         for completion in harness.scheduler.wave_done(done, 0.0):
             if completion.future is None:
                 assert completion.owner not in broken, "told twice"

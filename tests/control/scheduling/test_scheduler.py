@@ -175,7 +175,7 @@ def _run_all(scheduler: Scheduler, model: FakeModel) -> list[RunWave]:
     while (wave := scheduler.next_wave(0.0)) is not None:
         waves.append(wave)
         done = model.run(wave)
-        assert not [result for result in done.results if isinstance(result, Failure)]
+        assert not done.failures
         scheduler.wave_done(done, 0.0)
     return waves
 
@@ -265,7 +265,9 @@ def test_a_failed_sample_hurts_only_those_that_name_it() -> None:
         one.sample(1, 0, GREEDY, 0.5, 1, 0.0)
     account.embed_txt(1, [0x8000_0001], [1], [1, 1], 0.0)
     wave = send(scheduler)
-    done = scheduler.wave_done(WaveDone(wave.wave, (None, Failure("no memory")), 0.0), 0.0)
+    done = scheduler.wave_done(
+        WaveDone(wave.wave, (None, None), 0.0, tuple(Failure(1, n, "no memory") for n in range(2))), 0.0
+    )
     assert [(completion.owner, completion.future) for completion in done] == [(0, 1), (0, None), (1, 1)]
     with pytest.raises(WorkerError, match="no memory"):
         account.create_queue()

@@ -10,7 +10,7 @@ import pytest
 from pie_control.scheduling import Account, Adaptive, DispatchPolicy, SamplingParams, Scheduler
 from pie_control.scheduling.waves import PATIENCE
 from pie_control.testing.fake_model import FakeModel
-from pie_inference.protocol import CopyKvpage, EmbedTxt, Failure, Forward, GetLogprobs, GetNextDist, RunWave, Sample
+from pie_inference.protocol import CopyKvpage, EmbedTxt, Forward, GetLogprobs, GetNextDist, RunWave, Sample
 
 GREEDY = SamplingParams(temperature=0)
 SIZE = 4
@@ -39,7 +39,7 @@ class Worker:
 
     def run(self, wave: RunWave) -> None:
         done = self.model.run(wave)
-        assert not [result for result in done.results if isinstance(result, Failure)], done.results
+        assert not done.failures, done.failures
         self.scheduler.wave_done(done, 0.0)
 
     def waves(self) -> list[dict[type, Any]]:

@@ -10,10 +10,9 @@ import torch
 
 from pie_inference.config import WorkerConfig
 from pie_inference.cpu_kernels.library import find_library
-from pie_inference.protocol import CopyKvpage
 from pie_inference.serving.worker import Worker
 from tests.helpers.checkpoints import make_checkpoint
-from tests.helpers.worker_batches import Driver, Extend, Keys, ints
+from tests.helpers.worker_batches import Driver, Extend, Keys, copy_batch, ints
 
 VOCAB, OLD, NEW = 272, 60, 9
 NUM_PAGES = 64
@@ -54,7 +53,7 @@ def test_keys_anywhere_in_the_pool(worker: Worker, folder: Path, seed: int, mask
     driver, keys = Driver(worker.run, "model"), Keys()
     driver.logprobs(Extend(keys, tokens[:OLD]), vocab_size=VOCAB)
     scattered = 16 * 16 + rng.permutation((NUM_PAGES - 16) * 16)[:OLD]  # the driver's own pages are the first
-    driver.run(CopyKvpage(ints(keys.slots), ints(scattered)))
+    driver.run(copy_batch(ints(keys.slots), ints(scattered)))
     kept = np.sort(rng.permutation(OLD)[: OLD // 2])
     keys.slots = scattered[kept].tolist()
     own = np.tril(np.ones((NEW, NEW), bool))

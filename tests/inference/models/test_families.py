@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pie_inference.config import WorkerConfig
-from pie_inference.protocol import CopyKvpage
 from pie_inference.serving.worker import Worker
 from tests.helpers.checkpoints import save_reference
 from tests.helpers.families import FAMILIES
@@ -24,7 +23,7 @@ from tests.helpers.oracle import (
     log_probabilities,
     random_tokens,
 )
-from tests.helpers.worker_batches import Driver, Extend, Keys, ints
+from tests.helpers.worker_batches import Driver, Extend, Keys, copy_batch, ints
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -53,7 +52,7 @@ def test_forks_share_pages(oracle: Oracle) -> None:
     driver.logprobs(Extend(trunk, prompt), vocab_size=VOCAB)
     branches = [trunk, trunk.fork()]
     source, branches[1].slots = branches[1].slots[32:], branches[1].slots[:32]
-    driver.run(CopyKvpage(ints(source), ints(driver.add_slots(branches[1], 8))))
+    driver.run(copy_batch(ints(source), ints(driver.add_slots(branches[1], 8))))
     texts = [random_tokens(9, 20 + n) for n in range(2)]
     for part in (slice(0, 8), slice(8, 9)):
         steps = [Extend(branch, text[part]) for branch, text in zip(branches, texts, strict=True)]

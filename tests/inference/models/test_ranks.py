@@ -50,10 +50,10 @@ class ThreadRank:
         self.size = size
         self._meeting = meeting
 
-    def sum_(self, partial: Tensor) -> Tensor:
+    def all_reduce(self, partial: Tensor) -> Tensor:
         return partial.copy_(torch.stack(self._meeting.exchange(self.rank, partial)).sum(0))
 
-    def gather(self, share: Tensor) -> Tensor:
+    def all_gather(self, share: Tensor) -> Tensor:
         return torch.cat(self._meeting.exchange(self.rank, share), -1)
 
 

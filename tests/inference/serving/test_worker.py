@@ -17,9 +17,6 @@ from safetensors.torch import load_file, save_file
 from pie_inference.config import WorkerConfig, parse_options
 from pie_inference.errors import CheckpointError, ConfigError
 from pie_inference.protocol import (
-    CopyKvpage,
-    EmbedTxt,
-    Failure,
     Forward,
     GetLogprobs,
     GetNextDist,
@@ -29,7 +26,17 @@ from pie_inference.protocol import (
 from pie_inference.serving.worker import Worker
 from tests.helpers.checkpoints import make_checkpoint
 from tests.helpers.tree import ROOT
-from tests.helpers.worker_batches import Driver, Extend, Keys, dist_batch, indptr, ints, sample_batch
+from tests.helpers.worker_batches import (
+    Driver,
+    Extend,
+    Keys,
+    copy_batch,
+    dist_batch,
+    embed_batch,
+    indptr,
+    ints,
+    sample_batch,
+)
 
 OPTIONS = ["--endpoint", "inproc://x", "--model", "m", "--name", "n"]
 
@@ -129,9 +136,8 @@ def test_the_description_tells_what_the_files_say(tmp_path: Path) -> None:
 
 
 def failure(worker: Worker, *batches: Any) -> str:
-    result = worker.run(RunWave(1, "model", batches)).results[-1]
-    assert isinstance(result, Failure)
-    return result.message
+    [failure] = worker.run(RunWave(1, "model", batches)).failures
+    return failure.message
 
 
 def forward_of(**changes: object) -> Forward:
@@ -142,15 +148,15 @@ def forward_of(**changes: object) -> Forward:
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (EmbedTxt(ints([1]), ints([272])), "token 272 does not exist; they are 0 to 271"),
-        (EmbedTxt(ints([-1]), ints([0])), "embed -1 does not exist"),
-        (EmbedTxt(ints([1]), ints([-70000])), "token slot 69999 does not exist"),
-        (CopyKvpage(ints([0]), ints([64 * 16])), "KV slot 1024 does not exist"),
-        (forward_of(kv_pages=ints([64])), "sequence 0: page 64 does not exist"),
-        (forward_of(kv_ends=ints([17])), "sequence 0: keys 0 to 17 leave their page"),
-        (forward_of(kv_ends=ints([2])), "sequence 0 has more queries than keys: 3 of 2"),
-        (forward_of(q_slots=ints([16, 17, 5000])), "sequence 0: KV slot 5000"),
-        (forward_of(mask_indptr=np.array([0, 1]), mask_bits=np.zeros(1, np.uint8)), "mask of sequence 0 has 1 bytes"),
+        (embed_batch(ints([1]), ints([272])), "token 272 does not exist; they are 0 to 271"),
+        (embed_batch(ints([-1]), ints([0])), "embed -1 does not exist"),
+        (embed_batch(ints([1]), ints([-70000])), "token slot 69999 does not exist"),
+        (copy_batch(ints([0]), ints([64 * 16])), "KV slot 1024 does not exist"),
+        (forward_of(kv_pages=ints([64])), "page 64 does not exist"),
+        (forward_of(kv_ends=ints([17])), "keys 0 to 17 leave their page"),
+        (forward_of(kv_ends=ints([2])), "more queries than keys: 3 of 2"),
+        (forward_of(q_slots=ints([16, 17, 5000])), "KV slot 5000"),
+        (forward_of(mask_indptr=np.array([0, 1]), mask_bits=np.zeros(1, np.uint8)), "the mask has 1 bytes"),
         (GetNextDist(ints([1]), ints([273]), np.ones(1, np.float32)), "k must be 1 to 272"),
         (GetLogprobs(ints([1]), ints([0, 1]), ints([300])), "token 300"),
         (sample_batch(ints([1]), allowed_rows=ints([0]), allowed=np.zeros((1, 34), np.uint8)), "allows no token"),
@@ -162,22 +168,11 @@ def test_batches_that_break_the_protocol_are_answered(worker: Worker, batch: Any
     assert worker.run(RunWave(2, "model", ())).results == ()
 
 
-def test_the_rest_of_a_failed_wave_has_no_effect(worker: Worker) -> None:
-    driver = Driver(worker.run, "model")
-    before = worker.run(RunWave(1, "model", (EmbedTxt(ints([9]), ints([1])), dist_batch(ints([9]), 3)))).results[1]
-    wave = RunWave(
-        2, "model", (CopyKvpage(ints([-1]), ints([0])), EmbedTxt(ints([9]), ints([2])), dist_batch(ints([9]), 3))
-    )
-    results = worker.run(wave).results
-    assert [isinstance(result, Failure) for result in results] == [True] * 3
-    [after] = driver.run(dist_batch(ints([9]), 3))
-    assert after.tokens.tolist() == before.tokens.tolist()  # type: ignore[union-attr]
-
-
 def test_an_unknown_model_is_named(worker: Worker) -> None:
-    [result] = worker.run(RunWave(1, "other", (EmbedTxt(ints([1]), ints([1])),))).results
-    assert isinstance(result, Failure)
-    assert result.message == "this worker serves 'model', not 'other'"
+    done = worker.run(RunWave(1, "other", (embed_batch(ints([1, 2]), ints([1, 2]), [1, 1]), dist_batch(ints([1]), 2))))
+    assert done.results == (None, None)
+    assert [(failure.batch, failure.command) for failure in done.failures] == [(0, 0), (0, 1), (1, 0)]
+    assert done.failures[0].message == "this worker serves 'model', not 'other'"
 
 
 def test_a_sampled_token_can_be_embedded_before_it_is_known(worker: Worker) -> None:
@@ -187,7 +182,7 @@ def test_a_sampled_token_can_be_embedded_before_it_is_known(worker: Worker) -> N
     embed, forward = driver.forward_batch([Extend(keys, prompt)])
     sample = sample_batch(ints([driver.outputs + 2]), token_slots=ints([40]))
     _, later = driver.forward_batch([Extend(keys, [0])])
-    by_reference = EmbedTxt(ints([0]), ints([-41]))
+    by_reference = embed_batch(ints([0]), ints([-41]))
     first = driver.run(embed, forward, sample)[2]
     second = driver.run(by_reference, later, sample_batch(ints([driver.outputs])))[2]
     assert [first.tokens[0], second.tokens[0]] == expected  # type: ignore[union-attr]

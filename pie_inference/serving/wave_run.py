@@ -1,0 +1,64 @@
+"""How the batches of a wave run, and what happens when one fails.
+
+A batch that fails is taken apart: its commands run one by one, in order, so that only those at fault fail. What comes
+behind it runs as well; who depends on what failed is known to the control layer, and is no concern of a worker.
+
+The ranks of a group do all this alike. At each failure, of a batch or of a command, they meet (`agree`) before they go
+on, for a rank that fails alone would take a batch apart while others wait in an operation on all of it.
+"""
+
+from __future__ import annotations
+
+from ..errors import InferenceError
+from ..execution.launched import Outcome, PendingResult, await_outcome
+from ..execution.served_model import ServedModel
+from ..handlers.table import HANDLERS
+from ..protocol import Batch, Failure, RunWave, call_name, join_results
+from .interface import Agree
+
+FAULTS = (InferenceError, RuntimeError, ValueError, IndexError, MemoryError)
+"""What a handler raises where it cannot do what a batch says."""
+
+WHOLE_BATCH = -1
+"""Stands for a command in the failure of a batch that is going to be taken apart."""
+
+
+class WaveRun:
+    """Runs the batches of one wave; `failures` are those so far."""
+
+    def __init__(self, served: ServedModel, wave: RunWave, agree: Agree) -> None:
+        self.failures: list[Failure] = []
+        self._served = served
+        self._wave = wave
+        self._agree = agree
+
+    def run(self) -> tuple[Outcome, ...]:
+        """Runs them in order, on a GPU without waiting for it. Raises RankLost."""
+        if self._wave.model == self._served.description.name:
+            return tuple(self._run_batch(number, batch) for number, batch in enumerate(self._wave.batches))
+        message = f"this worker serves {self._served.description.name!r}, not {self._wave.model!r}"
+        for number, batch in enumerate(self._wave.batches):
+            self.failures += [Failure(number, command, message) for command in range(batch.count())]
+        return (None,) * len(self._wave.batches)
+
+    def _run_batch(self, number: int, batch: Batch) -> Outcome:
+        try:
+            return HANDLERS[type(batch)](self._served, batch)
+        except FAULTS as error:
+            self._agree(_failure(number, WHOLE_BATCH, batch, error))
+        outcomes = [self._run_alone(number, command, batch) for command in range(max(1, batch.count()))]
+        if not any(outcomes):
+            return None
+        return PendingResult(lambda: join_results(batch, [await_outcome(each) for each in outcomes]))
+
+    def _run_alone(self, number: int, command: int, batch: Batch) -> Outcome:
+        try:
+            return HANDLERS[type(batch)](self._served, batch.only(command))
+        except FAULTS as error:
+            self.failures.append(_failure(number, command, batch, error))
+            self._agree(self.failures[-1])
+            return None
+
+
+def _failure(number: int, command: int, batch: Batch, error: Exception) -> Failure:
+    return Failure(number, command, f"{call_name(type(batch))}: {error}")
