@@ -163,7 +163,7 @@ def _machine_rows(rates: Rates) -> list[Row]:
 
 
 async def _large_model(plan: Plan, checkpoint: Path, costs: LlamaCosts, rates: Rates) -> list[Row]:
-    settings: dict[str, Any] = {"model": checkpoint, "model_name": plan.model, "dtype": "bfloat16"}
+    settings: dict[str, Any] = {"model": f"{plan.model}={checkpoint}", "dtype": "bfloat16"}
     rows = []
     async with _client(**settings, pages=plan.pages, threads=rates.threads) as (client, program):
         setup = _Setup(plan, client, program, checkpoint, costs, rates)
@@ -283,8 +283,8 @@ def _agreement(ours: Generated, theirs: PeerRun) -> str:
 
 async def _demo(plan: Plan) -> list[Row]:
     """The worker's time for a wave of the demo model, against another commit's if there is one."""
-    model = Path(ServerConfig().resolved().model)
-    settings: dict[str, Any] = {"model": model, "model_name": DEMO}
+    model = Path(ServerConfig().resolved().models[0].path)
+    settings: dict[str, Any] = {"model": f"{DEMO}={model}"}
     async with contextlib.AsyncExitStack() as stack:
         sides = [await stack.enter_async_context(_client(**settings))]
         if plan.baseline is not None:

@@ -98,9 +98,9 @@ async def run(plan: Plan) -> list[Row]:
 
 
 async def _measure_model(name: str, plan: Plan) -> list[Row]:
-    folder = random_160m() if name == RANDOM else Path(ServerConfig().resolved().model)
+    folder = random_160m() if name == RANDOM else Path(ServerConfig().resolved().models[0].path)
     loop = ClosedLoop(WorkerConfig(folder, name, pages=PAGES))
-    settings: dict[str, Any] = {"model": folder, "model_name": name, "pages": PAGES, "threads": loop.threads}
+    settings: dict[str, Any] = {"model": f"{name}={folder}", "pages": PAGES, "threads": loop.threads}
     async with serving(**settings) as server, Client(server.url) as client:
         program = await client.upload(source("generate"), "generate")
         return [await _compare(loop, client, program, concurrent, plan) for concurrent in plan.concurrent]

@@ -147,11 +147,15 @@ class Context:
 
     async def sample(self, sampler: AnySampler = _GREEDY) -> int:
         """One next token, which is not appended: `ctx.fill([token])` does that."""
-        source = _token_source(self._settled(), as_sampler(sampler), run_ahead=False)
+        sequence = self._settled()
+        detokenizer = traits.create_detokenizer(sequence.queue)
+        source = _token_source(sequence, as_sampler(sampler), detokenizer, run_ahead=False)
         try:
-            return await source.next(False)
+            token, _ = await source.next(False)
+            return token
         finally:
             source.close()
+            traits.destroy_detokenizer(detokenizer)
 
     async def next_dist(self, k: int = 256, temperature: float = 1.0) -> Dist:
         """The distribution of the next token, cut to the `k` most probable."""

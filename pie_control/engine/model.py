@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pie_inference.protocol import ModelDescription
 
-from ..errors import WorkerError
+from ..errors import WorkerError, WorkerUnavailable
 from ..ids import Owner
 from ..resources.address_space import AddressSpace
 from ..scheduling import SchedulerStatistics
@@ -40,6 +40,8 @@ class Model:
             for replica in self.replicas:
                 tasks.create_task(replica.start())
         found = self.description
+        if found.name != self.name:
+            raise WorkerUnavailable(f"the worker of model {self.name} serves {found.name}: name them alike")
         self.tokenizer = Tokenizer(found.tokenizer, found.tokenizer_config, found.vocab_size)
 
     @property

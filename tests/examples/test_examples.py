@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from pie_control.config import build_config
 from pie_control.inferlets.events import Ended, Event, Message
-from pie_control.server_api import ServerApi
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.config import WorkerConfig
 from pie_inference.serving.worker import Worker
+from tests.helpers.servers import started
 from tests.helpers.tree import DEMO_MODEL, EXAMPLES
 
 FOLDERS = sorted(path for path in EXAMPLES.iterdir() if path.is_dir())
@@ -49,9 +48,7 @@ def worker() -> Worker:
 
 async def run_example(folder: Path, worker: Worker, cache_dir: Path) -> tuple[Ended, str]:
     options = json.loads((folder / "run.json").read_text())
-    server = ServerApi(build_config({"cache_dir": str(cache_dir), "warm_pool": 0}), InProcessClient(worker))
-    await server.start()
-    try:
+    async with started(cache_dir, InProcessClient(worker), model=["demo"], warm_pool=0) as server:
         info = await server.upload((folder / f"{folder.name}.py").read_bytes(), f"{folder.name}.py")
         output = Output()
         inferlet = await server.launch(info.program, options.get("arguments", ()), listener=output)
@@ -59,8 +56,6 @@ async def run_example(folder: Path, worker: Worker, cache_dir: Path) -> tuple[En
             inferlet.send(message)
         async with asyncio.timeout(SECONDS):
             return await output.ended, output.text
-    finally:
-        await server.close()
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)

@@ -15,9 +15,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any
 
+from pie_control.http_server.host import Listener
+
 from pie_control.config import InferletLimits
 from pie_control.errors import BadProgram, Conflict, UnknownName
-from pie_control.http_server.host import Listener
 from pie_control.http_server.listening import bind
 from pie_control.http_server.server import HttpServer
 from pie_control.inferlets.events import Ended, LogLine

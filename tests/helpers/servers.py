@@ -15,6 +15,7 @@ from pie_control.inferlets.events import Ended, Event, LogLine, Message
 from pie_control.inferlets.inferlet import Inferlet
 from pie_control.runtime import build_server
 from pie_control.server_api import ServerApi
+from pie_control.testing.in_process import InProcessClient
 
 
 class Listener:
@@ -47,8 +48,8 @@ class Listener:
 @asynccontextmanager
 async def started(cache_dir: Path, *clients: InferenceClient, **options: object) -> AsyncIterator[ServerApi]:
     """A started server; its workers are processes on the demo model unless clients are given, one for each."""
-    if clients:
-        options.setdefault("model", ["fake=demo"])  # the name that FakeModel has
+    if clients and isinstance(clients[0], InProcessClient):
+        options.setdefault("model", [f"{clients[0].model_name}=demo"])
     config = build_config({"cache_dir": str(cache_dir), "warm_pool": 2, **options}).resolved()
     given = iter(clients)
 

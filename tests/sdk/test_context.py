@@ -106,9 +106,9 @@ def test_plain_iteration_inside_asyncio_is_refused(host: FakeHost) -> None:
 
 def test_run_ahead_issues_the_next_step_before_it_waits(host: FakeHost) -> None:
     run(Context().fill("abc").generate_until(max_tokens=4))
-    steps = [call for call in host.calls if call in ("forward", "sample", "forward_with_sampling", "wait")]
-    both = "forward_with_sampling"
-    assert steps == ["forward", "sample", both, "wait", both, "wait", both, "wait", "wait"]
+    steps = [call for call in host.calls if call in ("forward", "sample", "forward_with_sampling", "take_text")]
+    both, take = "forward_with_sampling", "take_text"
+    assert steps == ["forward", "sample", both, take, both, take, both, take, take]
 
 
 @pytest.mark.parametrize("run_ahead", [True, False])

@@ -28,7 +28,10 @@ SECONDS = 30.0
 def on_server(cache_dir: Path, body: Callable[[ServerApi], Awaitable[None]], **options: Any) -> None:
     async def check() -> None:
         client = InProcessClient(FakeModel(num_pages=64))
-        async with started(cache_dir, client, warm_pool=0, **options) as server, asyncio.timeout(SECONDS):
+        async with (
+            started(cache_dir, client, warm_pool=0, **options) as server,
+            asyncio.timeout(SECONDS),
+        ):
             await body(server)
 
     asyncio.run(check())
