@@ -99,12 +99,12 @@ CANDIDATES: Mapping[str, Candidate] = {
     "cpu": Candidate(("cpu",), _cpu_obstacle, _cpu),
     "torch": Candidate(("cpu", "cuda"), _none, _torch),
 }
-"""By their names in `config.ATTENTIONS`, the fastest first."""
+"""By their names in `WorkerOptions.attention`, the fastest first."""
 
 
 def choose_attention(name: str, wanted: Wanted) -> AttentionBackend:
-    """`name` is of `config.ATTENTIONS`. Raises ConfigError where what was asked for by name cannot serve; what `auto`
-    finds but cannot make (its kernels do not compile) gives way to the next, with the reason in the log."""
+    """`name` is one of `WorkerOptions.attention`. Raises ConfigError where what was asked for by name cannot serve;
+    what `auto` finds but cannot make (its kernels do not compile) gives way to the next, with the reason in the log."""
     if name != "auto":
         return CANDIDATES[name_of_choice(name, wanted)].make(wanted)
     *others, last = _able(wanted)

@@ -53,7 +53,7 @@ class _OpenMp(ctypes.Structure):
 def find_library(kernels: str, cache_dir: Path, device: torch.device) -> Library | None:
     """The kernels for `device`, compiled first if need be; None, with the reason in the log, where there are none.
 
-    `kernels` is of `config.KERNELS`.
+    `kernels` is one of `WorkerOptions.kernels`.
     """
     if kernels == "torch" or device.type != "cpu":
         return None

@@ -16,7 +16,7 @@ SMALL_MODEL = 200_000_000  # parameters up to which a CPU serves float32: exact,
 
 
 def choose_device(name: str, rank: int = 0, ranks: int = 1) -> torch.device:
-    """`name` is of `config.DEVICES`; rank r has the r-th GPU. Raises ConfigError."""
+    """`name` is one of `WorkerOptions.device`; rank r has the r-th GPU. Raises ConfigError."""
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda: this machine or this torch has no CUDA device")
     if name == "cpu" or not torch.cuda.is_available():
@@ -28,7 +28,7 @@ def choose_device(name: str, rank: int = 0, ranks: int = 1) -> torch.device:
 
 
 def choose_dtype(name: str, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:
-    """`name` is of `config.DTYPES`."""
+    """`name` is one of `WorkerOptions.dtype`."""
     if name != "auto":
         return torch.float32 if name == "float32" else torch.bfloat16
     if device.type == "cuda":

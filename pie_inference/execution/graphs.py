@@ -134,7 +134,8 @@ class GraphExecutor:
 
 
 def make_executor(choice: str, model: Model, attention: AttentionBackend, embeds: Tensor) -> Executor:
-    """With graphs on a GPU whose attention backend can be recorded; `choice`, of `config.CUDA_GRAPHS`, may forbid."""
+    """With graphs on a GPU whose attention backend can be recorded, unless `choice` (`WorkerOptions.cuda_graphs`)
+    forbids them."""
     direct = DirectExecutor(model, attention, embeds)
     if choice == "off" or embeds.device.type != "cuda" or not isinstance(attention, GraphBackend):
         return direct

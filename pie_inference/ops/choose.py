@@ -12,8 +12,8 @@ from .torch_ops import TorchOps
 
 
 def choose_ops(name: str, device: torch.device, dtype: torch.dtype, library: Library | None) -> Ops:
-    """The fastest that is available here; `name` is of `config.KERNELS`. `library`: the compiled kernels for CPUs, if
-    there are any."""
+    """The fastest that is available here; `name` is one of `WorkerOptions.kernels`. `library`: the compiled kernels for
+    CPUs, if there are any."""
     if library is not None:
         return CpuOps(library, dtype)
     plain = TorchOps(device, dtype)

@@ -37,7 +37,7 @@ class Quantizer:
 def choose_quantizer(
     name: str, device: torch.device, dtype: torch.dtype, library: Library | None = None
 ) -> Quantizer | None:
-    """`name` is of `config.QUANTIZATIONS`; None: weights are served as they are."""
+    """`name` is one of `WorkerOptions.quantization`; None: weights are served as they are."""
     if name == "none":
         return None
     return Quantizer(FORMATS[name], device, dtype, library if cpu_linear.can_serve(library, dtype) else None)

@@ -42,4 +42,4 @@ FORMATS: Mapping[str, Format] = {
         Format("fp8", "fp8"),
     )
 }
-"""What `--quantization` may name beside "none"."""
+"""What `WorkerOptions.quantization` may name beside "none"."""

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from pie_inference import config
 from pie_inference.attention import choose
 from pie_inference.attention.choose import CANDIDATES, Candidate, Wanted, choose_attention
 from pie_inference.attention.interface import AttentionBackend, AttentionSpec
 from pie_inference.cpu_kernels.library import find_library
 from pie_inference.errors import ConfigError
 from pie_inference.kv_cache.pages import KvCache, KvShape
+from pie_inference.protocol.options import option_fields
 
 
 @pytest.fixture
@@ -24,7 +24,8 @@ def wanted() -> Wanted:
 
 
 def test_the_options_name_the_candidates() -> None:
-    assert set(config.ATTENTIONS) == {"auto", *CANDIDATES}
+    [option] = [option for option in option_fields() if option.name == "attention"]
+    assert set(option.metadata["choices"]) == {"auto", *CANDIDATES}
 
 
 def test_auto_takes_the_first_that_can(wanted: Wanted, monkeypatch: pytest.MonkeyPatch) -> None:
