@@ -11,13 +11,13 @@ import difflib
 import importlib.util
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from pie_control.errors import ConfigError
-from pie_inference.protocol.options import WorkerOptions, to_arguments
+from pie_inference.protocol.options import OptionError, WorkerOptions, option_fields, read_options, to_arguments
 
 ENVIRONMENT_PREFIX = "PIE_"
 CLIENT_VARIABLES = frozenset({"PIE_SERVER"})
@@ -98,15 +98,11 @@ class ServerConfig:
         return [*own, *to_arguments(self.worker)]
 
 
-PARTS: dict[str, type[Any]] = {"limits": InferletLimits, "worker": WorkerOptions}
-"""Fields of ServerConfig that are settings themselves."""
-
-
 def settings() -> Iterator[Field[Any]]:
-    """The fields that an operator can set: those of ServerConfig, then those of its parts."""
+    """The fields that an operator can set: those of ServerConfig, of InferletLimits and of WorkerOptions."""
     yield from (each for each in fields(ServerConfig) if each.metadata)
-    for part in PARTS.values():
-        yield from fields(part)
+    yield from fields(InferletLimits)
+    yield from option_fields()
 
 
 def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -133,23 +129,27 @@ def build_config(options: Mapping[str, object], environment: Mapping[str, str] |
     unknown = [name for name in values if name not in known]
     if unknown:
         raise ConfigError(f"unknown setting {unknown[0]!r}{_suggestion(unknown[0], known)}")
-    parsed: dict[str, Any] = {name: _parse(known[name], value) for name, value in values.items()}
-    parts = {
-        part: kind(**{each.name: parsed.pop(each.name) for each in fields(kind) if each.name in parsed})
-        for part, kind in PARTS.items()
-    }
-    return ServerConfig(**parsed, **parts)
+    of_worker, of_limits = _take(values, option_fields()), _take(values, fields(InferletLimits))
+    try:
+        worker = WorkerOptions(**read_options(of_worker))  # type: ignore[arg-type]  # each is checked there
+    except OptionError as error:
+        raise ConfigError(str(error)) from None
+    limits = InferletLimits(**_parsed(known, of_limits))
+    return ServerConfig(**_parsed(known, values), limits=limits, worker=worker)
 
 
-def kind_of(setting: Field[Any]) -> type[Any]:
-    """What a setting's text is parsed as."""
-    return next(kind for kind in (tuple, float, int, str) if kind.__name__ in str(setting.type))
+def _take(values: dict[str, object], part: Iterable[Field[Any]]) -> dict[str, object]:
+    return {each.name: values.pop(each.name) for each in part if each.name in values}
 
 
-def _parse(setting: Field[Any], value: object) -> Any:
-    kind = kind_of(setting)
+def _parsed(known: Mapping[str, Field[Any]], values: Mapping[str, object]) -> dict[str, Any]:
+    return {name: _parse(known[name], value) for name, value in values.items()}
+
+
+def _parse(setting: Field[Any], value: Any) -> Any:
+    kind: Any = type(setting.default)
     if kind is tuple:
-        return tuple(value.split(",")) if isinstance(value, str) else tuple(map(str, value))  # type: ignore[call-overload]
+        return tuple(value.split(",")) if isinstance(value, str) else tuple(map(str, value))
     try:
         parsed: str | int | float = kind(value)
     except (TypeError, ValueError):
@@ -173,7 +173,7 @@ def _suggestion(name: str, known: Mapping[str, object]) -> str:
 
 
 def _model_paths(given: Sequence[str]) -> tuple[ModelPath, ...]:
-    models = tuple(_model_path(text) for text in given)
+    models = tuple(find_model(text) for text in given)
     names = [model.name for model in models]
     for name in names:
         if names.count(name) > 1:
@@ -183,7 +183,8 @@ def _model_paths(given: Sequence[str]) -> tuple[ModelPath, ...]:
     return models
 
 
-def _model_path(text: str) -> ModelPath:
+def find_model(text: str) -> ModelPath:
+    """The model that [NAME=]MODEL says; raises ConfigError."""
     named = NAMED_MODEL.fullmatch(text)
     name, model = (named[1], named[2]) if named else ("", text)
     path = _demo_model() if model == "demo" else Path(model).expanduser().resolve()

@@ -10,37 +10,25 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from pie_control.config import settings
 from pie_control.errors import PieError
-
-SETTINGS = ("dtype", "device", "quantization", "kernels", "attention", "threads", "page_size")
-"""Of a server, that matter here."""
+from pie_inference.protocol.options import add_arguments, option_fields, to_arguments
 
 UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def add_model_settings(parser: argparse.ArgumentParser) -> None:
     """The options that say how a model is served."""
-    for setting in settings():
-        if setting.name in SETTINGS:
-            choices = setting.metadata["choices"]
-            parser.add_argument(
-                f"--{setting.name.replace('_', '-')}",
-                choices=choices or None,
-                type=type(setting.default),
-                help=setting.metadata["help"],
-            )
+    add_arguments(parser)
 
 
 def inspect(what: str, options: argparse.Namespace, models: Sequence[str], more: Sequence[str] = ()) -> Any:
     """What `python -m pie_inference.inspection` prints of `models`, as JSON objects. Raises PieError."""
-    from pie_control.config import ServerConfig, build_config
+    from pie_control.config import build_config, find_model
     from pie_control.inference_client.process import worker_environment
 
-    given = {name: getattr(options, name) for name in SETTINGS if getattr(options, name)}
-    config = build_config(given, os.environ)
-    words = [f"--{name.replace('_', '-')}={value}" for name in SETTINGS if (value := getattr(config, name))]
-    folders = [found.path for found in ServerConfig(model=tuple(models)).resolved().models]
+    given = {option.name: getattr(options, option.name) for option in option_fields()}
+    words = to_arguments(build_config(given, os.environ).worker)
+    folders = [find_model(model).path for model in models]
     command = [sys.executable, "-m", "pie_inference.inspection", what, *words, *more, "--", *folders]
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=worker_environment(os.environ), check=False

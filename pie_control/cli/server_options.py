@@ -8,9 +8,9 @@ from dataclasses import Field
 from pathlib import Path
 from typing import Any
 
-from pie_control.config import DEFAULT_HOST, DEFAULT_PORT, ServerConfig, build_config, kind_of, settings
+from pie_control.config import DEFAULT_HOST, DEFAULT_PORT, ServerConfig, build_config, settings
 
-METAVARS = {str: "TEXT", int: "NUMBER", float: "NUMBER", tuple: "[NAME=]MODEL"}
+METAVARS = {str: "TEXT", int: "N", float: "SECONDS", tuple: "[NAME=]MODEL", type(None): "N"}
 DEFAULT_SERVER = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 
 
@@ -34,11 +34,10 @@ def add_settings(parser: argparse.ArgumentParser, without: tuple[str, ...] = ())
     for setting in settings():
         if setting.name in without:
             continue
-        choices, kind = setting.metadata["choices"], kind_of(setting)
         group.add_argument(
             f"--{setting.name.replace('_', '-')}",
-            action="append" if kind is tuple else "store",
-            metavar="|".join(choices) if choices else METAVARS[kind],
+            action="append" if isinstance(setting.default, tuple) else "store",
+            metavar="|".join(setting.metadata["choices"]) or METAVARS[type(setting.default)],
             help=(setting.metadata["help"] + _default(setting)).replace("%", "%%"),
         )
 

@@ -78,7 +78,7 @@ def test_paths_are_no_ids(tmp_path: Path) -> None:
 def test_the_server_leaves_ids_to_its_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = build_config({"model": "org/name"}).resolved()
-    assert (config.model, config.model_name) == ("org/name", "name")
+    assert [(model.path, model.name) for model in config.models] == [("org/name", "name")]
     for model in ("org/name/more", "models", "./org/name"):
         with pytest.raises(ConfigError, match="no model at"):
             build_config({"model": model}).resolved()

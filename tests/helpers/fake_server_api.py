@@ -1,6 +1,6 @@
-"""A runtime without WebAssembly and without a worker: its programs are coroutines of this file.
+"""A server without WebAssembly and without a worker: its programs are coroutines of this file.
 
-The HTTP server and the clients see the interface of `pie_control.http_server.host`; mailboxes are the real ones.
+The HTTP server and the clients see the interface of `pie_control.server_api.ServerApi`; mailboxes are the real ones.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any
 
-from pie_control.http_server.host import Listener
-
 from pie_control.config import InferletLimits
 from pie_control.errors import BadProgram, Conflict, UnknownName
 from pie_control.http_server.listening import bind
 from pie_control.http_server.server import HttpServer
 from pie_control.inferlets.events import Ended, LogLine
 from pie_control.inferlets.inferlet import InferletInfo
-from pie_control.inferlets.mailbox import Inbox, Outbox
+from pie_control.inferlets.mailbox import Inbox, Listener, Outbox
 from pie_control.programs.store import ProgramInfo
 from pie_inference.protocol import ModelDescription
 
@@ -165,7 +163,7 @@ async def burst(inferlet: FakeInferlet) -> None:
 BODIES: tuple[Body, ...] = (hello, echo, fail, wait, flood, burst)
 
 
-class FakeRuntime:
+class FakeServerApi:
     """An InferletHost. Its own programs are there from the start; an uploaded text runs as `kwargs`."""
 
     def __init__(self) -> None:
@@ -254,7 +252,7 @@ class FakeStatistics:
 
 
 @contextlib.asynccontextmanager
-async def serving(runtime: FakeRuntime, max_body_bytes: int = 1 << 20):  # type: ignore[no-untyped-def]
+async def serving(runtime: FakeServerApi, max_body_bytes: int = 1 << 20):  # type: ignore[no-untyped-def]
     """A server of `runtime` on this loop; gives its address."""
     server = HttpServer(runtime, bind("127.0.0.1", 0), max_body_bytes)
     await server.start()
@@ -265,11 +263,11 @@ async def serving(runtime: FakeRuntime, max_body_bytes: int = 1 << 20):  # type:
         await server.close()
 
 
-def serve_async(test: Callable[[str, FakeRuntime], Coroutine[Any, Any, None]], **options: Any) -> None:
+def serve_async(test: Callable[[str, FakeServerApi], Coroutine[Any, Any, None]], **options: Any) -> None:
     """Runs an asynchronous test against a server in its own loop."""
 
     async def run() -> None:
-        runtime = FakeRuntime()
+        runtime = FakeServerApi()
         async with serving(runtime, **options) as url:
             await asyncio.wait_for(test(url, runtime), 30)
 
@@ -284,7 +282,7 @@ def serving_thread() -> Iterator[str]:
 
     async def run() -> None:
         stop = asyncio.Event()
-        async with serving(FakeRuntime()) as url:
+        async with serving(FakeServerApi()) as url:
             found.extend((url, asyncio.get_running_loop(), stop))
             started.set()
             await stop.wait()
