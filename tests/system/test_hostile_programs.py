@@ -116,7 +116,8 @@ async def check(program: Path, cache_dir: Path) -> None:
         if ended.status == "exceeded":
             assert beats >= 5, f"the neighbour had {beats} turns while the other used 1 s of processor time"
         await asyncio.sleep(0.05)
-        (statistics,) = server.statistics().models.values()
+        ((replica,),) = server.statistics().models.values()
+        statistics = replica.scheduler
         assert statistics.pages.used == 0
         assert statistics.embeds.used == 0
 

@@ -64,7 +64,8 @@ def test_inferlets_are_told_of_a_killed_worker_and_the_next_launch_works(guest_c
             assert await run(server, GENERATE, {"tokens": 5}) >= 5
             idle.send("an inferlet that held nothing at the worker goes on")
             assert (await waiting.ended).status == "finished"
-            assert server.statistics().worker_restarts == {"demo": 1}
+            (replica,) = server.statistics().models["demo"]
+            assert replica.restarts == 1
 
     asyncio.run(check())
 
@@ -82,7 +83,8 @@ def test_an_inferlet_terminated_in_flight_leaves_nothing_and_disturbs_nobody(gue
             await staying.until_messages(seen + 20)
             server.terminate(other.id, "the test is over")
             await asyncio.sleep(0.2)
-            (statistics,) = server.statistics().models.values()
+            ((replica,),) = server.statistics().models.values()
+            statistics = replica.scheduler
             assert statistics.pages.used == statistics.embeds.used == 0
             assert statistics.pages.free == statistics.pages.total
 
@@ -107,7 +109,8 @@ async def main(args, pages):
             await oldest.until_messages(1)
             _, youngest = await launch(server, hoard, {"pages": 60})
             await youngest.until_messages(1)
-            (statistics,) = server.statistics().models.values()
+            ((replica,),) = server.statistics().models.values()
+            statistics = replica.scheduler
             left = statistics.pages.free
             third, _ = await launch(server, hoard, {"pages": left + 1})
             while third.info().status in ("created", "running"):

@@ -81,7 +81,7 @@ def test_every_command_has_help_with_examples(command: str, capsys: pytest.Captu
         (["list", "--server", "http://127.0.0.1:1"], "pie serve"),
         (["run", "--server", "http://127.0.0.1:1", "--model", "x", "hello"], "leave it out"),
         (["serve", "--model", "/nowhere"], "no model at"),
-        (["serve", "--page-size", "many"], "page_size must be a whole number"),
+        (["serve", "--page-size", "many"], "--page-size must be a whole number"),
         (["serve", "--policy", "lazy"], "must be one of adaptive, eager"),
     ],
 )

@@ -166,6 +166,7 @@ def test_inferlets_run_on_ranks_and_are_told_when_one_is_killed(guest_cache: Pat
             assert ended.status == "lost"
             assert "launch again" in (ended.error or "")
             assert await run(server, GENERATE) == expected
-            assert server.statistics().worker_restarts == {"demo": 1}
+            (replica,) = server.statistics().models["demo"]
+            assert replica.restarts == 1
 
     asyncio.run(check(asyncio.run(alone())))
