@@ -42,11 +42,15 @@ async def main(args):
 SECONDS = 60.0
 
 
+def worker_pids(parent: int, model: str) -> list[int]:
+    children = [(one.pid, one.cmdline()) for one in psutil.Process(parent).children(recursive=True)]
+    workers = [(pid, words) for pid, words in children if "pie_inference.serving" in words]
+    return [pid for pid, words in workers if words[words.index("--name") + 1] == model]
+
+
 def worker_pid(parent: int) -> int:
-    (child,) = [
-        one for one in psutil.Process(parent).children(recursive=True) if "pie_inference.serving" in one.cmdline()
-    ]
-    return child.pid
+    (pid,) = worker_pids(parent, "demo")
+    return pid
 
 
 def test_inferlets_are_told_of_a_killed_worker_and_the_next_launch_works(guest_cache: Path) -> None:
@@ -233,3 +237,50 @@ asyncio.run(main())
             return
         time.sleep(0.02)
     raise AssertionError(inferlet)
+
+
+TOUCH = """
+from inferlet_sdk import traits
+
+async def main(args, model):
+    queue = traits.create_queue(model)
+    traits.alloc_kvpage(queue, 1)
+    await traits.synchronize(queue)
+    await args.send("placed")
+    await args.receive()
+    traits.alloc_kvpage(queue, 1)
+    await traits.synchronize(queue)
+    return traits.available_models()
+"""
+
+
+def test_two_models_with_two_workers_each_and_one_of_them_killed(guest_cache: Path) -> None:
+    async def check() -> None:
+        models = ["demo", "chat=demo"]
+        async with started(guest_cache, model=models, replicas=2, pages=128) as server, asyncio.timeout(SECONDS):
+            assert [model.name for model in server.models()] == ["demo", "chat"]
+            placed = {}
+            for model in ("demo", "chat"):
+                for _ in range(2):
+                    inferlet, listener = await launch(server, TOUCH, {"model": model})
+                    await listener.until_messages(1)
+                    placed[inferlet.id] = (model, inferlet, listener)
+            loads = {
+                name: [one.scheduler.inferlets for one in each] for name, each in server.statistics().models.items()
+            }
+            assert loads == {"demo": [1, 1], "chat": [1, 1]}
+            os.kill(worker_pids(os.getpid(), "chat")[0], signal.SIGKILL)
+            chat = [listener for model, _, listener in placed.values() if model == "chat"]
+            done, _ = await asyncio.wait([one.ended for one in chat], return_when=asyncio.FIRST_COMPLETED)
+            (ended,) = [one.result() for one in done]
+            assert ended.status == "lost"
+            assert "the worker of model chat died" in (ended.error or "")
+            for _, inferlet, listener in placed.values():
+                if not listener.ended.done():
+                    inferlet.send("go on")
+                    ended = await listener.ended
+                    assert (ended.status, json.loads(ended.result or "")) == ("finished", ["demo", "chat"])
+            restarts = {name: sum(one.restarts for one in each) for name, each in server.statistics().models.items()}
+            assert restarts["demo"] == 0
+
+    asyncio.run(check())
