@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from scripts.demo_model.talk import Message
+from examples.demo_model.talk import Message
 
 Prompt = str | Sequence[Message]
 

@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from scripts.demo_model.grammar import fill, made_up_word
-from scripts.demo_model.world import ADULTS, CHILDREN
+from examples.demo_model.grammar import fill, made_up_word
+from examples.demo_model.world import ADULTS, CHILDREN
 
 ROLES = ("system", "user", "assistant", "tool")
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import json
 import random
 
-from scripts.demo_model.grammar import capitalise, made_up_word
-from scripts.demo_model.stories import NUMBER_WORDS, join_words
-from scripts.demo_model.talk import Talk, person_name, place_name
-from scripts.demo_model.world import ADULTS, CITIES, COLOURS, HOBBIES, PLACE_BY_NAME, SIZES, THING_NOUNS
+from examples.demo_model.grammar import capitalise, made_up_word
+from examples.demo_model.stories import NUMBER_WORDS, join_words
+from examples.demo_model.talk import Talk, person_name, place_name
+from examples.demo_model.world import ADULTS, CITIES, COLOURS, HOBBIES, PLACE_BY_NAME, SIZES, THING_NOUNS
 
 Record = dict[str, object]
 JOB_WORDS = (

@@ -1,6 +1,6 @@
 """The demo model's tokenizer: byte-level BPE with single digits, trained on the generated data.
 
-    python -m scripts.demo_model.tokenizer --out pie_inference/demo_model
+    python -m examples.demo_model.tokenizer --out pie_inference/demo_model
 
 writes `tokenizer.json` and `tokenizer_config.json` (with the chat template) in the Hugging Face formats.
 """
@@ -57,7 +57,7 @@ def train(texts: Iterator[str]) -> Tokenizer:
 
 def training_texts(seed: int, documents: int) -> Iterator[str]:
     """The texts of the training mixture, message by message."""
-    from scripts.demo_model.data import draw_document, short_turns  # data.py needs this module's token names
+    from examples.demo_model.data import draw_document, short_turns  # data.py needs this module's token names
 
     rng = random.Random(f"{seed}/tokenizer")
     for _ in range(documents):

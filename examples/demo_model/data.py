@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 from tokenizers import Tokenizer
 
-from scripts.demo_model import arithmetic, chat, lists, stories, structured, tools
-from scripts.demo_model.grammar import fill, made_up_word
-from scripts.demo_model.talk import PLAIN, STYLES, Document, Message, Skill, Style, Talk
-from scripts.demo_model.tokenizer import BEGIN, END, MAX_LENGTH, role_token
+from examples.demo_model import arithmetic, chat, lists, stories, structured, tools
+from examples.demo_model.grammar import fill, made_up_word
+from examples.demo_model.talk import PLAIN, STYLES, Document, Message, Skill, Style, Talk
+from examples.demo_model.tokenizer import BEGIN, END, MAX_LENGTH, role_token
 
 IGNORED = -100
 SHARD_DOCUMENTS = 12_000

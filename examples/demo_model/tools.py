@@ -18,9 +18,9 @@ import random
 import zlib
 from dataclasses import dataclass
 
-from scripts.demo_model.grammar import choose, fill, made_up_word
-from scripts.demo_model.talk import Message, Skill, Talk, person_name, place_name
-from scripts.demo_model.world import CITIES, THING_NOUNS, article
+from examples.demo_model.grammar import choose, fill, made_up_word
+from examples.demo_model.talk import Message, Skill, Talk, person_name, place_name
+from examples.demo_model.world import CITIES, THING_NOUNS, article
 
 
 @dataclass(frozen=True)

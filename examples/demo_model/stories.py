@@ -11,10 +11,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from scripts.demo_model.grammar import fill
-from scripts.demo_model.more_plots import PLOTS
-from scripts.demo_model.plots import RULES, Plot
-from scripts.demo_model.world import (
+from examples.demo_model.grammar import fill
+from examples.demo_model.more_plots import PLOTS
+from examples.demo_model.plots import RULES, Plot
+from examples.demo_model.world import (
     ADULTS,
     ANIMALS,
     CHILDREN,

@@ -1,6 +1,6 @@
 """Measure a folder with the demo model on held-out problems.
 
-    python -m scripts.demo_model.evaluate --model pie_inference/demo_model --json scores.json
+    python -m examples.demo_model.evaluate --model pie_inference/demo_model --json scores.json
 
 The exported weights are loaded with `transformers` and computed in float32; decoding is greedy. Problems come from
 the generators of the training data with another seed; what must be unseen is unseen by construction: pairs of numbers
@@ -17,10 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.demo_model import arithmetic, chat, lists, structured, tools
-from scripts.demo_model.generate import Answer, Generator
-from scripts.demo_model.story_checks import perplexity, story_scores
-from scripts.demo_model.talk import Message, Skill, Talk
+from examples.demo_model import arithmetic, chat, lists, structured, tools
+from examples.demo_model.generate import Answer, Generator
+from examples.demo_model.story_checks import perplexity, story_scores
+from examples.demo_model.talk import Message, Skill, Talk
 
 SEED = "evaluation"
 

@@ -9,9 +9,9 @@ import re
 
 import torch
 
-from scripts.demo_model import stories
-from scripts.demo_model.generate import Generator
-from scripts.demo_model.world import ADULTS, ANIMALS, THING_ADJECTIVES, THING_NOUNS
+from examples.demo_model import stories
+from examples.demo_model.generate import Generator
+from examples.demo_model.world import ADULTS, ANIMALS, THING_ADJECTIVES, THING_NOUNS
 
 STARTS = (
     "Once upon a time", "One morning", "In the village", "Hello, ", "Hello", "It was a winter morning", "Long ago",

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from scripts.demo_model.model import DemoLlama, ModelConfig
-from scripts.demo_model.tokenizer import BEGIN, END, PAD, SPECIAL
+from examples.demo_model.model import DemoLlama, ModelConfig
+from examples.demo_model.tokenizer import BEGIN, END, PAD, SPECIAL
 
 
 def export(model: DemoLlama, folder: Path) -> None:

@@ -3,11 +3,11 @@
 # ruff: noqa: E501, SIM905 - tables of words and templates read best one entry a line
 from __future__ import annotations
 
-from scripts.demo_model import arithmetic, stories
-from scripts.demo_model.grammar import capitalise, fill, made_up_word
-from scripts.demo_model.knowledge import CLAIMS, FACTS
-from scripts.demo_model.talk import Talk, person_name, place_name
-from scripts.demo_model.world import CHILDREN, CITIES, COLOURS, THING_ADJECTIVES, THING_NOUNS, Thing
+from examples.demo_model import arithmetic, stories
+from examples.demo_model.grammar import capitalise, fill, made_up_word
+from examples.demo_model.knowledge import CLAIMS, FACTS
+from examples.demo_model.talk import Talk, person_name, place_name
+from examples.demo_model.world import CHILDREN, CITIES, COLOURS, THING_ADJECTIVES, THING_NOUNS, Thing
 
 UNKNOWN = (
     "I do not know that. I am only a small demo model.",

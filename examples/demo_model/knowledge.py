@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scripts.demo_model.world import ADULTS, ANIMALS, PLACE_BY_NAME, VILLAGE, article
+from examples.demo_model.world import ADULTS, ANIMALS, PLACE_BY_NAME, VILLAGE, article
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 # ruff: noqa: E501 - tables of words and templates read best one entry a line
 from __future__ import annotations
 
-from scripts.demo_model.talk import Talk, person_name
-from scripts.demo_model.topics import IDEAS, SITUATIONS, TOPICS
+from examples.demo_model.talk import Talk, person_name
+from examples.demo_model.topics import IDEAS, SITUATIONS, TOPICS
 
 COUNTS = {2: "two", 3: "three", 4: "four", 5: "five"}
 

@@ -18,8 +18,8 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from scripts.demo_model.grammar import fill
-from scripts.demo_model.world import CHILDREN
+from examples.demo_model.grammar import fill
+from examples.demo_model.world import CHILDREN
 
 HELD_OUT_ONE_IN = 8
 THINGS = (

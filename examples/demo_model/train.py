@@ -1,6 +1,6 @@
 """Train the demo model and write the folder that ships.
 
-    python -m scripts.demo_model.train --minutes 60 --out pie_inference/demo_model
+    python -m examples.demo_model.train --minutes 60 --out pie_inference/demo_model
 
 trains for a given time; `--steps N` instead of `--minutes` gives the same run on every machine of the same kind. The
 learning rate falls linearly to zero over the last part of the run. Matrices are trained with Muon, the rest with AdamW;
@@ -20,10 +20,10 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from scripts.demo_model import tokenizer as tokenizers_module
-from scripts.demo_model.data import IGNORED, Batch, batches
-from scripts.demo_model.export import export
-from scripts.demo_model.model import DemoLlama, ModelConfig
+from examples.demo_model import tokenizer as tokenizers_module
+from examples.demo_model.data import IGNORED, Batch, batches
+from examples.demo_model.export import export
+from examples.demo_model.model import DemoLlama, ModelConfig
 
 
 @dataclass(frozen=True)
