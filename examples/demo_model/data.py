@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from examples.demo_model import arithmetic, chat, lists, stories, structured, tools
 from examples.demo_model.grammar import fill, made_up_word
 from examples.demo_model.talk import PLAIN, STYLES, Document, Message, Skill, Style, Talk
-from examples.demo_model.tokenizer import BEGIN, END, MAX_LENGTH, role_token
+from examples.demo_model.tokenizer import BEGIN, END, MAX_LENGTH, PAD, role_token, token_id
 
 IGNORED = -100
 SHARD_DOCUMENTS = 12_000
@@ -165,13 +165,12 @@ def encode(tokenizer: Tokenizer, documents: Sequence[Document]) -> list[Row]:
     """Each document as one row of its own length."""
     texts = [piece.text for document in documents for piece in _pieces(document)]
     encoded = iter(tokenizer.encode_batch(texts, add_special_tokens=False))
-    begin = tokenizer.token_to_id(BEGIN)
     rows = []
     for document in documents:
-        ids, learned = [begin], [False]
+        ids, learned = [token_id(BEGIN)], [False]
         for piece in _pieces(document):
-            head = [tokenizer.token_to_id(token) for token in piece.head]
-            body = next(encoded).ids + [tokenizer.token_to_id(token) for token in piece.tail]
+            head = [token_id(token) for token in piece.head]
+            body = next(encoded).ids + [token_id(token) for token in piece.tail]
             ids += head + body
             learned += [False] * len(head) + [piece.learn] * len(body)
         array, mask = np.array(ids, dtype=np.int64), np.array(learned)
@@ -202,7 +201,7 @@ def _pieces(document: Document) -> list[_Piece]:
 
 
 def batches(
-    tokenizer: Tokenizer, pad: int, *, seed: int, unit_tokens: int, units: int, long_share: float = 0.01
+    tokenizer: Tokenizer, *, seed: int, unit_tokens: int, units: int, long_share: float = 0.01
 ) -> Iterator[list[Batch]]:
     """Endless steps of `units` batches (ids, targets: [rows, length]), each of about `unit_tokens` tokens.
 
@@ -219,7 +218,7 @@ def batches(
         groups = _in_groups(encode(tokenizer, documents), unit_tokens)
         rng.shuffle(groups)
         for start in range(0, len(groups) - units + 1, units):
-            yield [_stack(group, pad) for group in groups[start : start + units]]
+            yield [_stack(group) for group in groups[start : start + units]]
 
 
 def row_length(size: int) -> int:
@@ -240,9 +239,9 @@ def _in_groups(rows: Sequence[Row], tokens: int) -> list[list[Row]]:
     return groups
 
 
-def _stack(rows: Sequence[Row], pad: int) -> Batch:
+def _stack(rows: Sequence[Row]) -> Batch:
     length = row_length(len(rows[0].ids))
-    ids = np.full((len(rows), length), pad, dtype=np.int64)
+    ids = np.full((len(rows), length), token_id(PAD), dtype=np.int64)
     targets = np.full((len(rows), length), IGNORED, dtype=np.int64)
     for index, row in enumerate(rows):
         size = min(len(row.ids), length)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from examples.demo_model.grammar import fill, made_up_word
@@ -93,6 +93,6 @@ def person_name(rng: random.Random) -> str:
     return made_up_word(rng).capitalize()
 
 
-def place_name(rng: random.Random, known: tuple[str, ...]) -> str:
+def place_name(rng: random.Random, known: Sequence[str]) -> str:
     """One of the known names or, half of the time, one never heard before."""
     return rng.choice(known) if rng.random() < 0.5 else made_up_word(rng).capitalize()

@@ -31,6 +31,11 @@ def role_token(role: str) -> str:
     return f"<|{role}|>"
 
 
+def token_id(token: str) -> int:
+    """The id of a special token; `train` gives them the first ids in their order."""
+    return SPECIAL.index(token)
+
+
 def train(texts: Iterator[str]) -> Tokenizer:
     """A tokenizer with `VOCABULARY` tokens: the special ones first, then the 256 bytes, then the merges."""
     tokenizer = Tokenizer(models.BPE())
@@ -48,9 +53,8 @@ def train(texts: Iterator[str]) -> Tokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    begin = tokenizer.token_to_id(BEGIN)
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{BEGIN} $A", pair=f"{BEGIN} $A $B", special_tokens=[(BEGIN, begin)]
+        single=f"{BEGIN} $A", pair=f"{BEGIN} $A $B", special_tokens=[(BEGIN, token_id(BEGIN))]
     )
     return tokenizer
 

@@ -50,7 +50,8 @@ class MixedPrecision:
         self.working = list(model.parameters())
         self._masters = [nn.Parameter(parameter.detach().float().clone()) for parameter in self.working]
         model.to(torch.bfloat16)
-        matrices, others = [], []
+        matrices: list[nn.Parameter] = []
+        others: list[nn.Parameter] = []
         for (name, _), master in zip(model.named_parameters(), self._masters, strict=True):
             (matrices if name.endswith("proj.weight") else others).append(master)
         # One Muon for each worker, since the workers update side by side.
@@ -89,7 +90,6 @@ def train(
     config: TrainConfig, sizes: ModelConfig, tokenizer: Tokenizer, out: Path, device: torch.device, start: Path | None
 ) -> DemoLlama:
     torch.manual_seed(config.seed)
-    pad = tokenizer.token_to_id(tokenizers_module.PAD)
     model = DemoLlama(sizes).to(device)
     if start is not None:
         model.load_state_dict(load_file(start / "model.safetensors", device=str(device)))
@@ -99,7 +99,7 @@ def train(
     started = last_export = time.monotonic()
     losses: list[float] = []
     tokens = 0
-    steps = batches(tokenizer, pad, seed=config.seed, unit_tokens=config.unit_tokens, units=config.units)
+    steps = batches(tokenizer, seed=config.seed, unit_tokens=config.unit_tokens, units=config.units)
     for step, parts in enumerate(steps):
         elapsed = time.monotonic() - started
         progress = step / config.steps if config.steps else elapsed / (60 * config.minutes)
