@@ -221,13 +221,13 @@ def tell_story(talk: Talk) -> None:
     story = stories.tell(talk.rng)
     if talk.rng.random() < 0.25:
         ask = talk.pick(
-            "Tell me a story.", "[Please tell|Can you tell] me a [short|] story.", "Write a [short|little] story."
+            "Tell me a story.", "[Please tell|Can you tell] me a [short |]story.", "Write a [short|little] story."
         )
     else:
         topic = talk.rng.choice(story.topics)
         ask = talk.pick("Tell me a [short |]story about {t}.", "Write a [short |]story about {t}.", "[I would like|I want] a story about {t}.",
                         "[Can you tell|Please tell] me a story about {t}[?|, please.]", t=topic)  # fmt: skip
-    talk.exchange(ask.replace(" .", "."), story.text)
+    talk.exchange(ask, story.text)
     _follow_up(talk, story)
 
 
