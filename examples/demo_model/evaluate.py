@@ -1,6 +1,6 @@
 """Measure a folder with the demo model on held-out problems.
 
-    python -m scripts.demo_model.evaluate --model pie_inference/demo_model --json scores.json
+    python -m examples.demo_model.evaluate --model pie_inference/demo_model --json scores.json
 
 The exported weights are loaded with `transformers` and computed in float32; decoding is greedy. Problems come from
 the generators of the training data with another seed; what must be unseen is unseen by construction: pairs of numbers
@@ -17,10 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.demo_model import arithmetic, chat, lists, structured, tools
-from scripts.demo_model.generate import Answer, Generator
-from scripts.demo_model.story_checks import perplexity, story_scores
-from scripts.demo_model.talk import Message, Skill, Talk
+from examples.demo_model import arithmetic, chat, lists, structured, tools
+from examples.demo_model.generate import Answer, Generator
+from examples.demo_model.story_checks import perplexity, story_scores
+from examples.demo_model.talk import Message, Skill, Talk
 
 SEED = "evaluation"
 
@@ -138,13 +138,16 @@ class Evaluation:
         for form, prompt in SUM_PROMPTS.items():
             for operator, word in (("+", "addition"), ("-", "subtraction")):
                 cases = _sum_cases(random.Random(f"{SEED}/{form}{operator}"), self._count, operator, prompt)
-                scores[f"{word}, {form}"] = self._share(cases, lambda case, text: final_number(text) == case.expected)
+                scores[f"{word}, {form}"] = self._share(
+                    cases, self._answers(cases), lambda case, text: final_number(text) == case.expected
+                )
         for name, draw in EXACT_CASES.items():
             rng = random.Random(f"{SEED}/{name}")
             cases = [draw(rng) for _ in range(self._count)]
-            scores[name] = self._share(cases, lambda case, text: text == case.expected)
+            answers = self._answers(cases)
+            scores[name] = self._share(cases, answers, lambda case, text: text == case.expected)
             if name.startswith("json"):
-                scores |= self._json_scores(cases)
+                scores |= json_scores(cases, answers)
         scores["answers that end with <|end|>"] = sum(self._ended) / len(self._ended)
         return (
             scores
@@ -157,8 +160,7 @@ class Evaluation:
         self._ended += [answer.ended for answer in answers]
         return answers
 
-    def _share(self, cases: list[Case], right: Callable[[Case, str], bool]) -> float:
-        answers = self._answers(cases)
+    def _share(self, cases: list[Case], answers: list[Answer], right: Callable[[Case, str], bool]) -> float:
         hits = 0
         for case, answer in zip(cases, answers, strict=True):
             if right(case, answer.text):
@@ -168,20 +170,21 @@ class Evaluation:
                 self.wrong.append({"asked": asked, "expected": case.expected, "answer": answer.text})
         return hits / len(cases)
 
-    def _json_scores(self, cases: list[Case]) -> dict[str, float]:
-        answers = self._generator.answer([case.messages for case in cases])
-        valid = fields = right = 0
-        for case, answer in zip(cases, answers, strict=True):
-            expected = json.loads(case.expected)
-            fields += len(expected)
-            try:
-                written = json.loads(answer.text)
-            except json.JSONDecodeError:
-                continue
-            flat = isinstance(written, dict) and not any(isinstance(value, dict | list) for value in written.values())
-            valid += flat
-            right += sum(written.get(key, ...) == value for key, value in expected.items()) if flat else 0
-        return {"json, valid and flat": valid / len(cases), "json, fields right": right / fields}
+
+def json_scores(cases: list[Case], answers: list[Answer]) -> dict[str, float]:
+    """Shares of the answers that are flat JSON objects, and of the expected fields that they hold."""
+    valid = fields = right = 0
+    for case, answer in zip(cases, answers, strict=True):
+        expected = json.loads(case.expected)
+        fields += len(expected)
+        try:
+            written = json.loads(answer.text)
+        except json.JSONDecodeError:
+            continue
+        flat = isinstance(written, dict) and not any(isinstance(value, dict | list) for value in written.values())
+        valid += flat
+        right += sum(written.get(key, ...) == value for key, value in expected.items()) if flat else 0
+    return {"json, valid and flat": valid / len(cases), "json, fields right": right / fields}
 
 
 def main() -> None:

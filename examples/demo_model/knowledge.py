@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scripts.demo_model.world import ADULTS, ANIMALS, PLACE_BY_NAME, VILLAGE, article
+from examples.demo_model.world import ADULTS, ANIMALS, PLACE_BY_NAME, VILLAGE, article
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,12 @@ def _tables() -> list[Fact]:
         for x, y in COLOUR_OF.items()
     ]
     facts += [
-        Fact(f"What sound does a {x} make?|What does a {x} say?", f'A {x} says "{y}".', y) for x, y in SOUND_OF.items()
+        Fact(
+            f"What sound does {article(x)} {x} make?|What does {article(x)} {x} say?",
+            f'{article(x)} {x} says "{y}".',
+            y,
+        )
+        for x, y in SOUND_OF.items()
     ]
     facts += [
         Fact(f"How many legs does {article(x)} {x} have?", f"{article(x)} {x} has {y} legs.", y)

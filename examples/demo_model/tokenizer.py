@@ -1,15 +1,11 @@
 """The demo model's tokenizer: byte-level BPE with single digits, trained on the generated data.
 
-    python -m scripts.demo_model.tokenizer --out pie_inference/demo_model
-
-writes `tokenizer.json` and `tokenizer_config.json` (with the chat template) in the Hugging Face formats.
+It is saved as `tokenizer.json` and `tokenizer_config.json` (with the chat template), as Hugging Face does.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,7 +27,12 @@ def role_token(role: str) -> str:
     return f"<|{role}|>"
 
 
-def train(texts: Iterator[str]) -> Tokenizer:
+def token_id(token: str) -> int:
+    """The id of a special token; `train_tokenizer` gives them the first ids in their order."""
+    return SPECIAL.index(token)
+
+
+def train_tokenizer(texts: Iterator[str]) -> Tokenizer:
     """A tokenizer with `VOCABULARY` tokens: the special ones first, then the 256 bytes, then the merges."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -48,24 +49,13 @@ def train(texts: Iterator[str]) -> Tokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    begin = tokenizer.token_to_id(BEGIN)
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{BEGIN} $A", pair=f"{BEGIN} $A $B", special_tokens=[(BEGIN, begin)]
+        single=f"{BEGIN} $A", pair=f"{BEGIN} $A $B", special_tokens=[(BEGIN, token_id(BEGIN))]
     )
     return tokenizer
 
 
-def training_texts(seed: int, documents: int) -> Iterator[str]:
-    """The texts of the training mixture, message by message."""
-    from scripts.demo_model.data import draw_document, short_turns  # data.py needs this module's token names
-
-    rng = random.Random(f"{seed}/tokenizer")
-    for _ in range(documents):
-        document = draw_document(rng, turns=short_turns)
-        yield from [message.content for message in document.messages] or [document.text]
-
-
-def save(tokenizer: Tokenizer, folder: Path) -> None:
+def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
@@ -80,16 +70,3 @@ def save(tokenizer: Tokenizer, folder: Path) -> None:
         "chat_template": CHAT_TEMPLATE,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--documents", type=int, default=40_000)
-    arguments = parser.parse_args()
-    save(train(training_texts(arguments.seed, arguments.documents)), arguments.out)
-
-
-if __name__ == "__main__":
-    main()

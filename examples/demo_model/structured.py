@@ -5,44 +5,40 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import dataclass
 
-from scripts.demo_model.grammar import capitalise, made_up_word
-from scripts.demo_model.stories import NUMBER_WORDS, join_words
-from scripts.demo_model.talk import Talk, person_name, place_name
-from scripts.demo_model.world import ADULTS, CITIES, COLOURS, HOBBIES, PLACE_BY_NAME, SIZES, THING_NOUNS
+from examples.demo_model.grammar import capitalise, made_up_word
+from examples.demo_model.stories import NUMBER_WORDS, join_words
+from examples.demo_model.talk import Talk, person_name, place_name
+from examples.demo_model.world import ADULTS, CITIES, COLOURS, HOBBIES, PLACE_BY_NAME, SIZES, THING_NOUNS, WORKERS
 
 Record = dict[str, object]
-JOB_WORDS = (
-    "baker miller carpenter teacher gardener weaver painter doctor singer tailor cook pilot nurse farmer".split()
-)
 PETS = "dog cat rabbit pony goat duck parrot hamster".split()
 
 
-def draw_person(rng: random.Random) -> tuple[Record, list[str]]:
-    """A person's record and the sentences that tell it; the name comes first."""
+@dataclass(frozen=True)
+class Described:
+    """A record, whose first key names the person or thing, and the sentences that tell it."""
+
+    record: Record
+    text: str
+
+
+def draw_person(rng: random.Random) -> Described:
     name = person_name(rng)
     values: dict[str, tuple[object, str]] = {
         "age": ((age := rng.randint(3, 90)), f"is {age} years old"),
         "city": ((city := place_name(rng, CITIES)), f"{rng.choice(('lives in', 'comes from'))} {city}"),
-        "job": ((job := rng.choice(JOB_WORDS)), f"works as a {job}"),
+        "job": ((job := rng.choice(WORKERS)), f"works as a {job}"),
         "pet": ((pet := rng.choice(PETS)), f"has a {pet}"),
         "hobby": ((hobby := rng.choice(HOBBIES)), f"likes to {hobby}"),
         "colour": ((colour := rng.choice(COLOURS)), f"likes the colour {colour}"),
         "friend": ((friend := person_name(rng)), f"has a friend called {friend}"),
     }
-    keys = rng.sample(list(values), rng.randint(1, 4))
-    record: Record = {"name": name, **{key: values[key][0] for key in keys}}
-    return record, _sentences(rng, name, [values[key][1] for key in keys])
+    return _describe(rng, {"name": name}, name, values)
 
 
-def _sentences(rng: random.Random, name: str, parts: list[str]) -> list[str]:
-    """["Mia is 9 years old and lives in Oslo.", "Mia has a dog."] from the parts."""
-    cut = rng.randint(1, len(parts))
-    groups = [parts[:cut], parts[cut:]] if cut < len(parts) else [parts]
-    return [f"{name} {join_words(group)}." for group in groups]
-
-
-def draw_thing(rng: random.Random) -> tuple[Record, list[str]]:
+def draw_thing(rng: random.Random) -> Described:
     noun = rng.choice(THING_NOUNS) if rng.random() < 0.6 else made_up_word(rng)
     values: dict[str, tuple[object, str]] = {
         "colour": ((colour := rng.choice(COLOURS)), f"is {colour}"),
@@ -52,28 +48,34 @@ def draw_thing(rng: random.Random) -> tuple[Record, list[str]]:
         "place": ((place := rng.choice(list(PLACE_BY_NAME))), f"was found at the {place}"),
         "clean": ((clean := rng.random() < 0.5), "is clean" if clean else "is not clean"),
     }
+    return _describe(rng, {"thing": noun}, f"the {noun}", values)
+
+
+def _describe(rng: random.Random, named: Record, subject: str, values: dict[str, tuple[object, str]]) -> Described:
+    """One to four of the values, told as "Mia is 9 years old and lives in Oslo. Mia has a dog." """
     keys = rng.sample(list(values), rng.randint(1, 4))
-    record: Record = {"thing": noun, **{key: values[key][0] for key in keys}}
-    return record, _sentences(rng, f"the {noun}", [values[key][1] for key in keys])
+    parts = [values[key][1] for key in keys]
+    cut = rng.randint(1, len(parts))
+    sentences = [f"{subject} {join_words(group)}." for group in (parts[:cut], parts[cut:]) if group]
+    return Described(named | {key: values[key][0] for key in keys}, capitalise(" ".join(sentences)))
 
 
 def from_text(talk: Talk) -> None:
     """ "Mia is 9 and lives in Oslo." to JSON with named keys, now and then with one key that the text does not tell."""
     rng = talk.rng
-    record, sentences = (draw_person if rng.random() < 0.7 else draw_thing)(rng)
-    told = capitalise(" ".join(sentences))
+    described = (draw_person if rng.random() < 0.7 else draw_thing)(rng)
+    record = described.record
     first, *others = record
     keys = others if rng.random() < 0.5 else rng.sample(others, rng.randint(1, len(others)))
     if rng.random() < 0.5:
         rng.shuffle(keys)
     keys = [first, *keys]
-    subject = record[first]
     if rng.random() < 0.12:
         missing = [key for key in ("age", "city", "job", "pet", "colour", "price") if key not in record]
         keys.append(rng.choice(missing))
     ask = talk.pick(
         "{told} Describe {s} as JSON with {k}.", "Write this as JSON with the keys {k}: {told}", "{told}\nJSON with {k}:",
-        "Extract {k} as JSON: {told}", "{told} [Give|Write|Return] this as JSON with {k}.", told=told, s=subject, k=", ".join(keys),
+        "Extract {k} as JSON: {told}", "{told} [Give|Write|Return] this as JSON with {k}.", told=described.text, s=record[first], k=", ".join(keys),
     )  # fmt: skip
     talk.exchange(ask, json.dumps({key: record.get(key) for key in keys}))
 
@@ -89,7 +91,7 @@ def from_world(talk: Talk) -> None:
 
 def invented(talk: Talk) -> None:
     """A made-up person or thing as JSON."""
-    record, _ = (draw_person if talk.rng.random() < 0.6 else draw_thing)(talk.rng)
+    record = (draw_person if talk.rng.random() < 0.6 else draw_thing)(talk.rng).record
     keys = list(record)
     if keys[0] == "name" and talk.rng.random() < 0.5:
         ask = talk.pick("Describe {s} as JSON with {k}.", s=record["name"], k=", ".join(keys))

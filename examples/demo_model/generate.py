@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from scripts.demo_model.talk import Message
+from examples.demo_model.talk import Message
+from examples.demo_model.tokenizer import BEGIN, END, token_id
 
 Prompt = str | Sequence[Message]
 
@@ -28,7 +30,8 @@ class Generator:
 
     def __init__(self, folder: Path, batch: int = 50) -> None:
         self.tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        # Any: transformers' types do not admit that its own classes have `generate`.
+        self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         self._batch = batch
 
     def answer(self, prompts: Sequence[Prompt], limit: int = 160, *, temperature: float = 0.0) -> list[Answer]:
@@ -44,9 +47,11 @@ class Generator:
 
     def _prompt_text(self, prompt: Prompt) -> str:
         if isinstance(prompt, str):
-            return self.tokenizer.bos_token + prompt
+            return BEGIN + prompt
         messages = [{"role": message.role, "content": message.content} for message in prompt]
-        return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        assert isinstance(text, str)
+        return text
 
     @torch.no_grad()
     def _generate(self, texts: list[str], limit: int, temperature: float) -> list[Answer]:
@@ -56,8 +61,6 @@ class Generator:
             input_ids=inputs.input_ids, attention_mask=inputs.attention_mask, max_new_tokens=limit, **sampling
         )
         new = output[:, inputs.input_ids.shape[1] :]
-        ended = (new == self.tokenizer.eos_token_id).any(dim=1)
-        return [
-            Answer(self.tokenizer.decode(row, skip_special_tokens=True), bool(end))
-            for row, end in zip(new, ended, strict=True)
-        ]
+        ended = (new == token_id(END)).any(dim=1)
+        written = self.tokenizer.batch_decode(new, skip_special_tokens=True)
+        return [Answer(text, bool(end)) for text, end in zip(written, ended, strict=True)]

@@ -66,7 +66,8 @@ class Attention(nn.Module):
         groups = self.config.heads // self.config.kv_heads
         k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
+        output: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
+        return output
 
 
 class FeedForward(nn.Module):
@@ -77,7 +78,8 @@ class FeedForward(nn.Module):
         self.down_proj = nn.Linear(config.ffn, config.hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        output: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return output
 
 
 class Block(nn.Module):
@@ -89,8 +91,9 @@ class Block(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden, config.norm_eps)
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), rotation)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        mixed: Tensor = x + self.self_attn(self.input_layernorm(x), rotation)
+        output: Tensor = mixed + self.mlp(self.post_attention_layernorm(mixed))
+        return output
 
 
 class Decoder(nn.Module):
@@ -104,11 +107,12 @@ class Decoder(nn.Module):
         self.norm = RMSNorm(config.hidden, config.norm_eps)
 
     def forward(self, ids: Tensor) -> Tensor:
-        x = self.embed_tokens(ids)
+        x: Tensor = self.embed_tokens(ids)
         rotation = rotary_table(self.config, ids.shape[1], x.device, x.dtype)
         for layer in self.layers:
             x = layer(x, rotation)
-        return self.norm(x)
+        normalised: Tensor = self.norm(x)
+        return normalised
 
 
 class DemoLlama(nn.Module):

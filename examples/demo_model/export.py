@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from scripts.demo_model.model import DemoLlama, ModelConfig
-from scripts.demo_model.tokenizer import BEGIN, END, PAD, SPECIAL
+from examples.demo_model.model import DemoLlama, ModelConfig
+from examples.demo_model.tokenizer import BEGIN, END, PAD, token_id
 
 
 def export(model: DemoLlama, folder: Path) -> None:
@@ -22,8 +22,7 @@ def export(model: DemoLlama, folder: Path) -> None:
     unfinished = folder / "model.safetensors.part"
     save_file(tensors, unfinished, metadata={"format": "pt"})
     os.replace(unfinished, folder / "model.safetensors")
-    tokens = {name: SPECIAL.index(token) for name, token in (("bos", BEGIN), ("eos", END), ("pad", PAD))}
-    ids = {f"{name}_token_id": index for name, index in tokens.items()}
+    ids = {f"{name}_token_id": token_id(token) for name, token in (("bos", BEGIN), ("eos", END), ("pad", PAD))}
     _write(folder / "config.json", {**_configuration(model.config), **ids})
     _write(folder / "generation_config.json", {**ids, "do_sample": False, "max_new_tokens": 256})
 

@@ -47,6 +47,10 @@ def capitalise(text: str) -> str:
     return _SENTENCE_START.sub(lambda match: match[1] + match[2].upper(), text)
 
 
+def upper_first(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
 _SYLLABLE_STARTS = "b br c ch d dr f g gr h j k l m n p pl qu r s sh st t tr v w y z".split()
 _SYLLABLE_VOWELS = "a e i o u ai ee ia oo ou".split()
 _SYLLABLE_ENDS = ["", "", "", "n", "r", "l", "s", "x", "m", "t", "nd", "ck"]

@@ -9,12 +9,12 @@ track the place and the number of things step by step.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from scripts.demo_model.grammar import fill
-from scripts.demo_model.more_plots import PLOTS
-from scripts.demo_model.plots import RULES, Plot
-from scripts.demo_model.world import (
+from examples.demo_model.grammar import fill
+from examples.demo_model.more_plots import PLOTS
+from examples.demo_model.plots import RULES, Plot
+from examples.demo_model.world import (
     ADULTS,
     ANIMALS,
     CHILDREN,
@@ -28,6 +28,7 @@ from scripts.demo_model.world import (
     THING_NOUNS,
     TRAITS,
     Being,
+    Place,
     Thing,
 )
 
@@ -69,11 +70,33 @@ class Story:
     topics: tuple[str, ...]
 
 
-Cast = dict[str, object]
+@dataclass(frozen=True)
+class Cast:
+    """Distinct beings, places and things for one story: the slots of its templates (see `plots.py`)."""
+
+    hero: Being
+    friend: Being
+    adult: Being
+    adult2: Being
+    work: Place
+    pet: Being
+    place: Place
+    place2: Place
+    out: Place
+    out2: Place
+    thing: Thing
+    thing2: Thing
+    food: str
+    food2: str
+    season: str
+    hobby: str
+    trait: str
+    trait2: str
+    number: str
 
 
 def draw_cast(rng: random.Random, *, indoors: bool = False) -> Cast:
-    """Distinct beings, places and things for one story; `indoors`: the main adult works under a roof."""
+    """A random cast; `indoors`: the main adult works under a roof."""
     hero, friend = rng.sample(CHILDREN, 2)
     adults = [adult for adult in ADULTS if adult.name not in ("Felix", "Emil")]
     adult = rng.choice([who for who in adults if not indoors or PLACE_BY_NAME[who.place] not in OUTDOORS])
@@ -85,27 +108,27 @@ def draw_cast(rng: random.Random, *, indoors: bool = False) -> Cast:
     adjective, adjective2 = rng.sample(THING_ADJECTIVES, 2)
     food, food2 = rng.sample(FOODS, 2)
     trait, trait2 = rng.sample([trait for trait in TRAITS if trait != "honest"], 2)
-    return {
-        "hero": hero,
-        "friend": friend,
-        "adult": adult,
-        "adult2": adult2,
-        "work": PLACE_BY_NAME[adult.place],
-        "pet": rng.choice(ANIMALS),
-        "place": place,
-        "place2": place2,
-        "out": out,
-        "out2": out2,
-        "thing": Thing(noun, adjective),
-        "thing2": Thing(noun2, adjective2),
-        "food": food,
-        "food2": food2,
-        "season": rng.choice(SEASONS),
-        "hobby": rng.choice(HOBBIES),
-        "trait": trait,
-        "trait2": trait2,
-        "number": rng.choice(NUMBER_WORDS),
-    }
+    return Cast(
+        hero=hero,
+        friend=friend,
+        adult=adult,
+        adult2=adult2,
+        work=PLACE_BY_NAME[adult.place],
+        pet=rng.choice(ANIMALS),
+        place=place,
+        place2=place2,
+        out=out,
+        out2=out2,
+        thing=Thing(noun, adjective),
+        thing2=Thing(noun2, adjective2),
+        food=food,
+        food2=food2,
+        season=rng.choice(SEASONS),
+        hobby=rng.choice(HOBBIES),
+        trait=trait,
+        trait2=trait2,
+        number=rng.choice(NUMBER_WORDS),
+    )
 
 
 def tell(rng: random.Random, plot: Plot | None = None) -> Story:
@@ -113,7 +136,8 @@ def tell(rng: random.Random, plot: Plot | None = None) -> Story:
     plot = plot or rng.choice(PLOTS)
     cast = draw_cast(rng, indoors=plot.name in ("storm", "snow", "helper"))
     if plot.name in ("seed", "snow"):
-        cast["season"] = "spring" if plot.name == "seed" else "winter"
+        cast = replace(cast, season="spring" if plot.name == "seed" else "winter")
+    slots = vars(cast)
     strangers = plot.name == "new child"
     openings = [opening for opening in OPENINGS if not (strangers and "{friend}" in opening)]
     more = [line for line in MORE_OPENINGS if not (strangers and "{friend}" in line)]
@@ -123,11 +147,11 @@ def tell(rng: random.Random, plot: Plot | None = None) -> Story:
         if beat == "¶":
             paragraphs.append([])
         elif not beat.startswith("?") or rng.random() < 0.5:
-            paragraphs[-1].append(fill(rng, beat.removeprefix("?"), cast, RULES))
+            paragraphs[-1].append(fill(rng, beat.removeprefix("?"), slots, RULES))
     return Story(
         text="\n\n".join(" ".join(paragraph) for paragraph in paragraphs),
-        summary=fill(rng, plot.summary, cast),
-        questions=tuple((fill(rng, ask, cast), fill(rng, answer, cast)) for ask, answer in plot.questions),
+        summary=fill(rng, plot.summary, slots),
+        questions=tuple((fill(rng, ask, slots), fill(rng, answer, slots)) for ask, answer in plot.questions),
         topics=_topics(cast, plot),
     )
 
@@ -135,19 +159,16 @@ def tell(rng: random.Random, plot: Plot | None = None) -> Story:
 def _topics(cast: Cast, plot: Plot) -> tuple[str, ...]:
     """What a listener could have asked for: the hero, and the other parts that the plot surely names."""
     told = " ".join(beat for beat in plot.beats if not beat.startswith(("?", "<")))
-    topics = [str(cast["hero"])]
-    friend, pet, thing, work = cast["friend"], cast["pet"], cast["thing"], cast["adult"]
-    assert isinstance(pet, Being)
-    assert isinstance(thing, Thing)
-    assert isinstance(work, Being)
+    hero, friend, adult, pet, thing = cast.hero, cast.friend, cast.adult, cast.pet, cast.thing
+    topics = [hero.name]
     if "{friend}" in told:
-        topics.append(f"{cast['hero']} and {friend}")
+        topics.append(f"{hero} and {friend}")
     if "{pet}" in told:
-        topics += [pet.name, f"{pet.name} the {pet.kind}"]
+        topics += [pet.name, f"{pet} the {pet.kind}"]
     if "{thing.a}" in told or "{thing.the}" in told:
         topics += [f"a {thing}".replace("a u", "an u"), thing.a]
     if "{adult}" in told:
-        topics.append(f"{work.name} the {work.kind}")
+        topics.append(f"{adult} the {adult.kind}")
     if plot.name in ("storm", "race", "letter", "boat", "clock", "map", "seed", "nest"):
         topics.append({"storm": "a storm", "race": "a race", "letter": "a letter", "boat": "a boat", "clock": "a clock",
                        "map": "a treasure", "seed": "a seed", "nest": "a bird"}[plot.name])  # fmt: skip
@@ -221,19 +242,19 @@ LETTER_LINES = (
 
 def letter(rng: random.Random) -> Story:
     """A letter that begins with "Hello, "."""
-    cast = draw_cast(rng)
+    slots = vars(draw_cast(rng))
     to = rng.choice(
         ("{friend}", "{friend}", "dear {friend}", "my friend", "everyone", "dear {adult2}", "world", "dear reader")
     )
-    lines = [fill(rng, "Hello, " + to + "!", cast)]
+    lines = [fill(rng, "Hello, " + to + "!", slots)]
     body = rng.sample(LETTER_LINES[1:-1], rng.randint(2, 4))
     if "I am writing to you from {place.the}." in body:
         body.sort(key=lambda line: not line.startswith("I am writing"))
     if rng.random() < 0.6:
         body.insert(0, LETTER_LINES[0])
-    lines += [fill(rng, line, cast, RULES) for line in [*body, LETTER_LINES[-1]]]
+    lines += [fill(rng, line, slots, RULES) for line in [*body, LETTER_LINES[-1]]]
     closing = rng.choice(("Your friend,", "Best wishes,", "Yours,", "With love,"))
-    return Story(f"{' '.join(lines)}\n\n{closing}\n{cast['hero']}", "", (), ())
+    return Story(f"{' '.join(lines)}\n\n{closing}\n{slots['hero']}", "", (), ())
 
 
 def join_words(words: list[str]) -> str:

@@ -3,9 +3,13 @@
 # ruff: noqa: E501 - tables of words and templates read best one entry a line
 from __future__ import annotations
 
-from scripts.demo_model.talk import Talk, person_name
-from scripts.demo_model.topics import IDEAS, SITUATIONS, TOPICS
+from collections.abc import Mapping, Sequence
 
+from examples.demo_model.grammar import upper_first
+from examples.demo_model.talk import Talk, person_name
+from examples.demo_model.topics import IDEAS, SITUATIONS, TOPICS
+
+FACTS = {topic: [sentence for _, sentence in points] for topic, points in TOPICS.items()}
 COUNTS = {2: "two", 3: "three", 4: "four", 5: "five"}
 
 
@@ -13,32 +17,32 @@ def numbered(lines: list[str]) -> str:
     return "\n".join(f"{index}. {line}" for index, line in enumerate(lines, start=1))
 
 
-def _count(talk: Talk, most: int) -> tuple[int, object]:
-    """A number and how it is written in the question."""
-    count = talk.rng.randint(2, most)
+def _count(talk: Talk) -> tuple[int, object]:
+    """A number from 2 to 5, and how it is written in the question."""
+    count = talk.rng.randint(2, 5)
     return count, talk.rng.choice((count, COUNTS[count]))
 
 
+def _list_some(talk: Talk, table: Mapping[str, Sequence[str]], *templates: str) -> None:
+    """A request for `n` lines about a subject `t` of the table, answered with a numbered list."""
+    subject = talk.rng.choice(list(table))
+    count, written = _count(talk)
+    ask = talk.pick(*templates, n=written, t=subject)
+    talk.exchange(ask, numbered(talk.rng.sample(table[subject], count)))
+
+
 def facts(talk: Talk) -> None:
-    """ "Write three facts about bread" in a numbered list."""
-    topic = talk.rng.choice(list(TOPICS))
-    count, written = _count(talk, 5)
-    ask = talk.pick("[Write|List|Give me|Name] {n} facts about {t}.", "Tell me {n} things about {t}.", "[What are {n} facts|Can you write {n} facts] about {t}?",
-                    n=written, t=topic)  # fmt: skip
-    talk.exchange(ask, numbered([sentence for _, sentence in talk.rng.sample(TOPICS[topic], count)]))
+    _list_some(
+        talk, FACTS, "[Write|List|Give me|Name] {n} facts about {t}.", "Tell me {n} things about {t}.",
+        "[What are {n} facts|Can you write {n} facts] about {t}?",
+    )  # fmt: skip
 
 
 def ideas(talk: Talk) -> None:
-    purpose = talk.rng.choice(list(IDEAS))
-    count, written = _count(talk, 5)
-    ask = talk.pick(
-        "[Write|List|Give me|Name] {n} ideas for {t}.",
-        "I need {n} ideas for {t}.",
+    _list_some(
+        talk, IDEAS, "[Write|List|Give me|Name] {n} ideas for {t}.", "I need {n} ideas for {t}.",
         "Can you give me {n} ideas for {t}?",
-        n=written,
-        t=purpose,
-    )
-    talk.exchange(ask, numbered(talk.rng.sample(IDEAS[purpose], count)))
+    )  # fmt: skip
 
 
 def single_fact(talk: Talk) -> None:
@@ -55,7 +59,7 @@ def single_fact(talk: Talk) -> None:
 def outline(talk: Talk) -> None:
     """An outline of short points, after which the user may ask to write out a point."""
     topic = talk.rng.choice(list(TOPICS))
-    count, written = _count(talk, 5)
+    count, written = _count(talk)
     points = talk.rng.sample(TOPICS[topic], count)
     ask = talk.pick("[Write|Give|Make] an outline of {n} points about {t}.", "[Write|Give me|List] {n} points about {t}.", "Write a skeleton with {n} points about {t}.",
                     n=written, t=topic)  # fmt: skip
@@ -106,7 +110,7 @@ def judge_option(talk: Talk) -> None:
     if talk.rng.random() < 0.3:
         talk.exchange(
             told + talk.pick(" What should one do?", " What is a good idea?", " Propose one step."),
-            best[0].upper() + best[1:] + ".",
+            upper_first(best) + ".",
         )
         return
     good = talk.rng.random() < 0.5

@@ -9,9 +9,10 @@ import re
 
 import torch
 
-from scripts.demo_model import stories
-from scripts.demo_model.generate import Generator
-from scripts.demo_model.world import ADULTS, ANIMALS, THING_ADJECTIVES, THING_NOUNS
+from examples.demo_model import stories
+from examples.demo_model.generate import Generator
+from examples.demo_model.tokenizer import BEGIN, END
+from examples.demo_model.world import ADULTS, ANIMALS, THING_ADJECTIVES, THING_NOUNS
 
 STARTS = (
     "Once upon a time", "One morning", "In the village", "Hello, ", "Hello", "It was a winter morning", "Long ago",
@@ -75,7 +76,7 @@ def perplexity(generator: Generator, documents: int = 100) -> float:
     rng = random.Random("held-out stories")
     total, tokens = 0.0, 0
     for _ in range(documents):
-        text = generator.tokenizer.bos_token + stories.plain_text(rng) + generator.tokenizer.eos_token
+        text = BEGIN + stories.plain_text(rng) + END
         ids = generator.tokenizer(text, return_tensors="pt", add_special_tokens=False).input_ids
         loss = generator.model(ids, labels=ids).loss
         total += float(loss) * (ids.shape[1] - 1)

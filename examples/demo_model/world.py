@@ -170,7 +170,7 @@ THING_NOUNS = (
 ).split()
 COLOURS = "red blue green yellow white black brown purple orange silver golden pink grey".split()
 SIZES = "small big old new shiny tiny wooden pretty round broken".split()
-THING_ADJECTIVES = tuple(colour for colour in COLOURS) + tuple(size for size in SIZES if size != "broken")
+THING_ADJECTIVES = (*COLOURS, *(size for size in SIZES if size != "broken"))
 
 FOODS = (
     "a loaf of bread|a basket of apples|a jar of honey|a bowl of soup|a piece of cheese|a bag of nuts|a cherry pie"
@@ -183,6 +183,8 @@ HOBBIES = (
     "|collect shells|watch birds|tell stories|paint pictures|run through the meadow|swim in the river|fly kites|plant seeds"
 ).split("|")
 TRAITS = "kind brave curious clever cheerful quiet gentle careful friendly shy honest patient".split()
+
+WORKERS = "baker miller carpenter teacher gardener weaver painter doctor singer tailor cook pilot nurse farmer".split()
 
 CITIES = (
     "Oslo Paris Rome Berlin Madrid London Vienna Prague Lisbon Dublin Athens Cairo Tokyo Delhi Boston Chicago Lima"

@@ -3,11 +3,15 @@
 # ruff: noqa: E501, SIM905 - tables of words and templates read best one entry a line
 from __future__ import annotations
 
-from scripts.demo_model import arithmetic, stories
-from scripts.demo_model.grammar import capitalise, fill, made_up_word
-from scripts.demo_model.knowledge import CLAIMS, FACTS
-from scripts.demo_model.talk import Talk, person_name, place_name
-from scripts.demo_model.world import CHILDREN, CITIES, COLOURS, THING_ADJECTIVES, THING_NOUNS, Thing
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from examples.demo_model import arithmetic, stories
+from examples.demo_model.grammar import capitalise, fill, made_up_word, upper_first
+from examples.demo_model.knowledge import CLAIMS, FACTS
+from examples.demo_model.talk import Talk, person_name, place_name
+from examples.demo_model.world import CHILDREN, CITIES, COLOURS, THING_ADJECTIVES, THING_NOUNS, WORKERS, Thing
 
 UNKNOWN = (
     "I do not know that. I am only a small demo model.",
@@ -63,7 +67,7 @@ def fact(talk: Talk) -> None:
     known = talk.rng.choice(FACTS)
     ask = fill(talk.rng, f"[{known.ask}]")
     if talk.style.brief:
-        talk.exchange(ask, known.short[0].upper() + known.short[1:] + ".")
+        talk.exchange(ask, upper_first(known.short) + ".")
     else:
         talk.exchange(ask, capitalise(known.full), styled=True)
 
@@ -113,37 +117,48 @@ def refusal(talk: Talk) -> None:
     talk.exchange(ask, talk.rng.choice(UNKNOWN), styled=True)
 
 
-MEMORIES: dict[str, tuple[str, str, str, str]] = {
-    "name": ("[My name is|I am|I'm|Call me] {v}.", "[Nice to meet you|Hello|Pleased to meet you], {v}[!|.]",
-             "[What is my name|Who am I|Do you remember my name|What am I called]?", "Your name is {v}."),
-    "age": ("I am {v} years old.", "[I see, you are {v} years old.|{v} is a good age.]", "[How old am I|What is my age]?", "You are {v} years old."),
-    "city": ("I [live in|come from] {v}.", "{v} [sounds nice|is a fine place].", "[Where do I live|Where do I come from|Which city do I live in]?", "You live in {v}."),
-    "colour": ("My favourite colour is {v}.", "{v} is a nice colour.", "What is my favourite colour?|Which colour do I like best?", "Your favourite colour is {v}."),
-    "food": ("My favourite food is {v}.|I love {v}.", "{v} [sounds|is] tasty.", "What is my favourite food?|What food do I love?", "Your favourite food is {v}."),
-    "dog": ("I have a dog called {v}.|My dog is called {v}.", "{v} is a good name for a dog.", "What is my dog called?|What is the name of my dog?", "Your dog is called {v}."),
-    "cat": ("I have a cat called {v}.|My cat is called {v}.", "{v} is a lovely name for a cat.", "What is my cat called?|What is the name of my cat?", "Your cat is called {v}."),
-    "friend": ("My best friend is {v}.|My best friend is called {v}.", "It is good to have a friend like {v}.", "Who is my best friend?|What is my friend called?", "Your best friend is {v}."),
-    "job": ("I work as a {v}.|I am a {v}.", "A {v} has an important job.", "What is my job?|What do I work as?", "You work as a {v}."),
-    "word": ("[Remember the word {v}|The secret word is {v}|The code word is {v}].", "[I will remember {v}|I have noted the word {v}].", "What [was|is] the [word|secret word|code word]?", "The word is {v}."),
-    "number": ("My lucky number is {v}.|My favourite number is {v}.", "{v} is a fine number.", "What is my [lucky|favourite] number?", "Your number is {v}."),
-}  # fmt: skip
 FOODS = "bread soup cheese honey cake pancakes apples pizza rice noodles cherries carrots jam pears".split()
-WORKERS = "baker miller carpenter teacher gardener weaver painter doctor singer tailor cook pilot nurse farmer".split()
 
 
-def memory_value(talk: Talk, key: str) -> str:
-    rng = talk.rng
-    if key in ("name", "dog", "cat", "friend"):
-        return person_name(rng)
-    if key == "city":
-        return place_name(rng, CITIES)
-    if key == "age":
-        return str(rng.randint(5, 90))
-    if key == "number":
-        return str(rng.randint(1, 99))
-    if key == "word":
-        return made_up_word(rng) if rng.random() < 0.6 else rng.choice(THING_NOUNS)
-    return rng.choice({"colour": tuple(COLOURS), "food": tuple(FOODS), "job": tuple(WORKERS)}[key])
+def _word(rng: random.Random) -> str:
+    return made_up_word(rng) if rng.random() < 0.6 else rng.choice(THING_NOUNS)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Something that users tell of themselves, in templates over its value `v`; `ask` and `recall` come later."""
+
+    draw: Callable[[random.Random], str]
+    say: str
+    reply: str
+    ask: str
+    recall: str
+
+
+MEMORIES: dict[str, Memory] = {
+    "name": Memory(person_name, "[My name is|I am|I'm|Call me] {v}.", "[Nice to meet you|Hello|Pleased to meet you], {v}[!|.]",
+        "[What is my name|Who am I|Do you remember my name|What am I called]?", "Your name is {v}."),
+    "age": Memory(lambda rng: str(rng.randint(5, 90)), "I am {v} years old.", "[I see, you are {v} years old.|{v} is a good age.]",
+        "[How old am I|What is my age]?", "You are {v} years old."),
+    "city": Memory(lambda rng: place_name(rng, CITIES), "I [live in|come from] {v}.", "{v} [sounds nice|is a fine place].",
+        "[Where do I live|Where do I come from|Which city do I live in]?", "You live in {v}."),
+    "colour": Memory(lambda rng: rng.choice(COLOURS), "My favourite colour is {v}.", "{v} is a nice colour.",
+        "What is my favourite colour?|Which colour do I like best?", "Your favourite colour is {v}."),
+    "food": Memory(lambda rng: rng.choice(FOODS), "My favourite food is {v}.|I love {v}.", "{v} [sounds|is] tasty.",
+        "What is my favourite food?|What food do I love?", "Your favourite food is {v}."),
+    "dog": Memory(person_name, "I have a dog called {v}.|My dog is called {v}.", "{v} is a good name for a dog.",
+        "What is my dog called?|What is the name of my dog?", "Your dog is called {v}."),
+    "cat": Memory(person_name, "I have a cat called {v}.|My cat is called {v}.", "{v} is a lovely name for a cat.",
+        "What is my cat called?|What is the name of my cat?", "Your cat is called {v}."),
+    "friend": Memory(person_name, "My best friend is {v}.|My best friend is called {v}.", "It is good to have a friend like {v}.",
+        "Who is my best friend?|What is my friend called?", "Your best friend is {v}."),
+    "job": Memory(lambda rng: rng.choice(WORKERS), "I work as a {v}.|I am a {v}.", "A {v} has an important job.",
+        "What is my job?|What do I work as?", "You work as a {v}."),
+    "word": Memory(_word, "[Remember the word {v}|The secret word is {v}|The code word is {v}].", "[I will remember {v}|I have noted the word {v}].",
+        "What [was|is] the [word|secret word|code word]?", "The word is {v}."),
+    "number": Memory(lambda rng: str(rng.randint(1, 99)), "My lucky number is {v}.|My favourite number is {v}.", "{v} is a fine number.",
+        "What is my [lucky|favourite] number?", "Your number is {v}."),
+}  # fmt: skip
 
 
 def tell_memory(talk: Talk) -> None:
@@ -153,9 +168,9 @@ def tell_memory(talk: Talk) -> None:
         return
     keys = talk.rng.sample(unknown, min(len(unknown), talk.rng.choice((1, 1, 2))))
     for key in keys:
-        talk.memory[key] = memory_value(talk, key)
-    said = [fill(talk.rng, f"[{MEMORIES[key][0]}]", {"v": talk.memory[key]}) for key in keys]
-    reply = fill(talk.rng, MEMORIES[keys[0]][1], {"v": talk.memory[keys[0]]})
+        talk.memory[key] = MEMORIES[key].draw(talk.rng)
+    said = [fill(talk.rng, f"[{MEMORIES[key].say}]", {"v": talk.memory[key]}) for key in keys]
+    reply = fill(talk.rng, MEMORIES[keys[0]].reply, {"v": talk.memory[keys[0]]})
     talk.exchange(" ".join(said), reply, styled=True)
 
 
@@ -165,9 +180,9 @@ def ask_memory(talk: Talk) -> None:
         tell_memory(talk)
     known = list(talk.memory)
     key = talk.rng.choice(known if known and talk.rng.random() < 0.93 else list(MEMORIES))
-    ask = fill(talk.rng, f"[{MEMORIES[key][2]}]")
+    ask = fill(talk.rng, f"[{MEMORIES[key].ask}]")
     if key in talk.memory:
-        talk.exchange(ask, MEMORIES[key][3].format(v=talk.memory[key]), styled=True)
+        talk.exchange(ask, MEMORIES[key].recall.format(v=talk.memory[key]), styled=True)
     else:
         talk.exchange(ask, "I do not know. You have not told me yet.", styled=True)
 
@@ -190,7 +205,7 @@ def who_has(talk: Talk) -> None:
 def repeat(talk: Talk) -> None:
     """Copying: a word, a name or a short sentence."""
     rng = talk.rng
-    word = made_up_word(rng) if rng.random() < 0.6 else rng.choice(THING_NOUNS)
+    word = _word(rng)
     if rng.random() < 0.3:
         word = " ".join(rng.sample(THING_NOUNS, rng.randint(2, 4)))
     count, times = rng.choice((("twice", 2), ("three times", 3)))
@@ -206,13 +221,13 @@ def tell_story(talk: Talk) -> None:
     story = stories.tell(talk.rng)
     if talk.rng.random() < 0.25:
         ask = talk.pick(
-            "Tell me a story.", "[Please tell|Can you tell] me a [short|] story.", "Write a [short|little] story."
+            "Tell me a story.", "[Please tell|Can you tell] me a [short |]story.", "Write a [short|little] story."
         )
     else:
         topic = talk.rng.choice(story.topics)
         ask = talk.pick("Tell me a [short |]story about {t}.", "Write a [short |]story about {t}.", "[I would like|I want] a story about {t}.",
                         "[Can you tell|Please tell] me a story about {t}[?|, please.]", t=topic)  # fmt: skip
-    talk.exchange(ask.replace(" .", "."), story.text)
+    talk.exchange(ask, story.text)
     _follow_up(talk, story)
 
 

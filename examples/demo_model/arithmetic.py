@@ -7,7 +7,8 @@ The answer to "47 + 38" is
     Answer: 85
 
 and a subtraction whose second number is larger first turns the numbers round and says so. One pair of numbers in eight is
-held out: `held_out` decides by a hash of the unordered pair and the operator, so "38 + 47" is held out with "47 + 38".
+held out: `held_out` decides by a hash of the unordered pair and the operator, so "38 + 47" is held out with "47 + 38". What is
+held out is never worked out in training; requests to tools with their results, and votes on sums of single digits, may hold it.
 """
 
 # ruff: noqa: E501, SIM905 - tables of words and templates read best one entry a line
@@ -18,8 +19,8 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from scripts.demo_model.grammar import fill
-from scripts.demo_model.world import CHILDREN
+from examples.demo_model.grammar import fill
+from examples.demo_model.world import CHILDREN
 
 HELD_OUT_ONE_IN = 8
 THINGS = (
@@ -44,7 +45,7 @@ class Problem:
 
 
 def held_out(problem: Problem) -> bool:
-    """Whether the problem (and the one with its numbers swapped) never appears in the training data."""
+    """Whether the problem (and the one with its numbers swapped) is never worked out in the training data."""
     low, high = sorted((problem.left, problem.right))
     return zlib.crc32(f"{low}{problem.operator}{high}".encode()) % HELD_OUT_ONE_IN == 0
 

@@ -3,7 +3,7 @@
 # ruff: noqa: E501 - tables of words and templates read best one entry a line
 from __future__ import annotations
 
-from scripts.demo_model.plots import DARK, GIFT, LOST, MAP, QUARREL, RACE, SEED, SHARE, STORM, STUCK, TRADE, Plot
+from examples.demo_model.plots import DARK, GIFT, LOST, MAP, QUARREL, RACE, SEED, SHARE, STORM, STUCK, TRADE, Plot
 
 NEW_CHILD = Plot(
     "new child",

@@ -1,6 +1,6 @@
 """Train the demo model and write the folder that ships.
 
-    python -m scripts.demo_model.train --minutes 60 --out pie_inference/demo_model
+    python -m examples.demo_model.train --minutes 60 --out pie_inference/demo_model
 
 trains for a given time; `--steps N` instead of `--minutes` gives the same run on every machine of the same kind. The
 learning rate falls linearly to zero over the last part of the run. Matrices are trained with Muon, the rest with AdamW;
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,10 +21,10 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from scripts.demo_model import tokenizer as tokenizers_module
-from scripts.demo_model.data import IGNORED, Batch, batches
-from scripts.demo_model.export import export
-from scripts.demo_model.model import DemoLlama, ModelConfig
+from examples.demo_model.data import IGNORED, Batch, batches, training_texts
+from examples.demo_model.export import export
+from examples.demo_model.model import DemoLlama, ModelConfig
+from examples.demo_model.tokenizer import save_tokenizer, train_tokenizer
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class TrainConfig:
     other_rate: float = 3e-3
     warmup: float = 0.01
     decay: float = 0.6
-    export_minutes: float = 3.0
+    save_minutes: float = 3.0
 
 
 class MixedPrecision:
@@ -50,7 +51,8 @@ class MixedPrecision:
         self.working = list(model.parameters())
         self._masters = [nn.Parameter(parameter.detach().float().clone()) for parameter in self.working]
         model.to(torch.bfloat16)
-        matrices, others = [], []
+        matrices: list[nn.Parameter] = []
+        others: list[nn.Parameter] = []
         for (name, _), master in zip(model.named_parameters(), self._masters, strict=True):
             (matrices if name.endswith("proj.weight") else others).append(master)
         # One Muon for each worker, since the workers update side by side.
@@ -82,43 +84,63 @@ def rate_scale(progress: float, config: TrainConfig) -> float:
     """Warm-up, constant, then linear to zero; `progress` from 0 to 1."""
     if progress < config.warmup:
         return (progress + 1e-3) / (config.warmup + 1e-3)
-    return min(1.0, max(0.0, (1.0 - progress) / config.decay))
+    if progress <= 1.0 - config.decay:
+        return 1.0
+    return (1.0 - progress) / config.decay
+
+
+class Run:
+    """How far a training run is, by its steps or by the clock, and what it has seen."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        self.losses: list[float] = []
+        self._config = config
+        self._tokens = 0
+        self._started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._started
+
+    @property
+    def progress(self) -> float:
+        """From 0 to 1, and beyond when the clock ran out during a step."""
+        if self._config.steps:
+            return len(self.losses) / self._config.steps
+        return self.seconds / (60 * self._config.minutes)
+
+    def add(self, loss: float, parts: Sequence[Batch]) -> None:
+        self.losses.append(loss)
+        self._tokens += sum(ids.size for ids, _ in parts)
+
+    def __str__(self) -> str:
+        recent = self.losses[-20:]
+        mean = sum(recent) / max(1, len(recent))
+        speed = self._tokens / self.seconds
+        done = f"step {len(self.losses)} at {self.progress:.3f}"
+        return f"{done}, loss {mean:.4f}, {self._tokens} tokens, {speed:.0f} tokens/s"
 
 
 def train(
-    config: TrainConfig, sizes: ModelConfig, tokenizer: Tokenizer, out: Path, device: torch.device, start: Path | None
-) -> DemoLlama:
-    torch.manual_seed(config.seed)
-    pad = tokenizer.token_to_id(tokenizers_module.PAD)
-    model = DemoLlama(sizes).to(device)
-    if start is not None:
-        model.load_state_dict(load_file(start / "model.safetensors", device=str(device)))
+    model: DemoLlama, steps: Iterator[list[Batch]], config: TrainConfig, save: Callable[[DemoLlama], None]
+) -> list[float]:
+    """Train `model` in bfloat16 on its device and save it now and then and at the end; returns the steps' losses."""
     weights = MixedPrecision(model, config)
-    torch.set_num_threads(1)
-    pool = ThreadPoolExecutor(config.workers)
-    started = last_export = time.monotonic()
-    losses: list[float] = []
-    tokens = 0
-    steps = batches(tokenizer, pad, seed=config.seed, unit_tokens=config.unit_tokens, units=config.units)
-    for step, parts in enumerate(steps):
-        elapsed = time.monotonic() - started
-        progress = step / config.steps if config.steps else elapsed / (60 * config.minutes)
-        if progress >= 1:
-            break
-        loss, gradients = gradients_of(model, weights.working, parts, pool)
-        weights.step(gradients, rate_scale(progress, config), pool)
-        losses.append(loss)
-        tokens += sum(ids.size for ids, _ in parts)
-        if step % 20 == 19:
-            speed = tokens / (time.monotonic() - started)
-            print(
-                f"step {step + 1} loss {sum(losses[-20:]) / 20:.4f} at {progress:.3f}, {speed:.0f} tokens/s", flush=True
-            )
-        if time.monotonic() - last_export > 60 * config.export_minutes:
-            export(model, out)
-            last_export = time.monotonic()
-    print(f"{len(losses)} steps, {tokens} tokens, {time.monotonic() - started:.0f} s")
-    return model
+    run, saved = Run(config), 0.0
+    with ThreadPoolExecutor(config.workers) as pool:
+        while (progress := run.progress) < 1:
+            parts = next(steps)
+            loss, gradients = gradients_of(model, weights.working, parts, pool)
+            weights.step(gradients, rate_scale(progress, config), pool)
+            run.add(loss, parts)
+            if len(run.losses) % 20 == 0:
+                print(run, flush=True)
+            if run.seconds - saved > 60 * config.save_minutes:
+                save(model)
+                saved = run.seconds
+    print(run)
+    save(model)
+    return run.losses
 
 
 def gradients_of(
@@ -140,11 +162,20 @@ def gradients_of(
     total, sums = 0.0, [torch.zeros_like(weight, dtype=torch.float32) for weight in weights]
     for loss, gradients in pool.map(compute, parts):
         total += loss
-        torch._foreach_add_(sums, [gradient.float() for gradient in gradients])
+        for so_far, gradient in zip(sums, gradients, strict=True):
+            so_far += gradient
     return total, sums
 
 
-def main() -> None:
+def load(sizes: ModelConfig, device: torch.device, start: Path | None) -> DemoLlama:
+    """A new model, or one with the weights of a former run's folder."""
+    model = DemoLlama(sizes).to(device)
+    if start is not None:
+        model.load_state_dict(load_file(start / "model.safetensors", device=str(device)))
+    return model
+
+
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     length = parser.add_mutually_exclusive_group(required=True)
     length.add_argument("--steps", type=int, default=0)
@@ -157,21 +188,28 @@ def main() -> None:
     parser.add_argument("--other-rate", type=float, default=TrainConfig.other_rate)
     parser.add_argument("--layers", type=int, default=ModelConfig.layers)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    arguments = parser.parse_args()
-    if arguments.start:
-        tokenizer = Tokenizer.from_file(str(arguments.start / "tokenizer.json"))
-    else:
-        tokenizer = tokenizers_module.train(tokenizers_module.training_texts(arguments.seed, documents=40_000))
-    tokenizers_module.save(tokenizer, arguments.out)
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse_arguments()
     device = torch.device(arguments.device)
     config = TrainConfig(
         steps=arguments.steps, minutes=arguments.minutes, seed=arguments.seed,
         matrix_rate=arguments.matrix_rate, other_rate=arguments.other_rate, decay=arguments.decay,
     )  # fmt: skip
-    sizes = ModelConfig(layers=arguments.layers)
     if device.type != "cpu":
         config = replace(config, workers=1, units=1, unit_tokens=config.units * config.unit_tokens)
-    export(train(config, sizes, tokenizer, arguments.out, device, arguments.start), arguments.out)
+    if arguments.start:
+        tokenizer = Tokenizer.from_file(str(arguments.start / "tokenizer.json"))
+    else:
+        tokenizer = train_tokenizer(training_texts(config.seed, documents=40_000))
+    save_tokenizer(tokenizer, arguments.out)
+    torch.manual_seed(config.seed)
+    torch.set_num_threads(1)  # of each worker, see gradients_of
+    model = load(ModelConfig(layers=arguments.layers), device, arguments.start)
+    steps = batches(tokenizer, seed=config.seed, unit_tokens=config.unit_tokens, units=config.units)
+    train(model, steps, config, lambda trained: export(trained, arguments.out))
 
 
 if __name__ == "__main__":

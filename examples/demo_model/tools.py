@@ -18,9 +18,9 @@ import random
 import zlib
 from dataclasses import dataclass
 
-from scripts.demo_model.grammar import choose, fill, made_up_word
-from scripts.demo_model.talk import Message, Skill, Talk, person_name, place_name
-from scripts.demo_model.world import CITIES, THING_NOUNS, article
+from examples.demo_model.grammar import choose, fill, made_up_word, upper_first
+from examples.demo_model.talk import Message, Skill, Talk, person_name, place_name
+from examples.demo_model.world import CITIES, THING_NOUNS, article
 
 
 @dataclass(frozen=True)
@@ -165,16 +165,11 @@ def draw_use(rng: random.Random, tool: Tool) -> Use:
         slots |= {f"city_{name}": value for name, value in values.items()}
     result = draw_result(rng, tool, values)
     ask = fill(rng, f"[{tool.ask}]", slots)
+    call = call_text(tool, list(values.values()))
     if rng.random() < 0.04:
         error = rng.choice(("Error: not found", "Error: no answer", "Error: try again later"))
-        return Use(
-            ask,
-            call_text(tool, list(values.values())),
-            error,
-            f"The tool reports an error: {error.removeprefix('Error: ')}.",
-        )
-    answer = tool.answer.format_map({**slots, "result": result})
-    return Use(ask, call_text(tool, list(values.values())), result, answer[0].upper() + answer[1:])
+        return Use(ask, call, error, f"The tool reports an error: {error.removeprefix('Error: ')}.")
+    return Use(ask, call, result, upper_first(tool.answer.format_map({**slots, "result": result})))
 
 
 def call_text(tool: Tool, values: list[str | int]) -> str:

@@ -4,20 +4,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
-from scripts.demo_model.grammar import fill, made_up_word
-from scripts.demo_model.world import ADULTS, CHILDREN
+from examples.demo_model.grammar import fill, made_up_word
+from examples.demo_model.world import ADULTS, CHILDREN
 
-ROLES = ("system", "user", "assistant", "tool")
+Role = Literal["system", "user", "assistant", "tool"]
 
 
 @dataclass(frozen=True)
 class Message:
-    """One message; `role` is one of `ROLES`."""
-
-    role: str
+    role: Role
     content: str
 
 
@@ -66,7 +65,6 @@ class Talk:
     bot: str = ""
     memory: dict[str, str] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
-    exclude: frozenset[str] = frozenset()
 
     def pick(self, *templates: str, **slots: object) -> str:
         return fill(self.rng, self.rng.choice(templates), slots)
@@ -93,6 +91,6 @@ def person_name(rng: random.Random) -> str:
     return made_up_word(rng).capitalize()
 
 
-def place_name(rng: random.Random, known: tuple[str, ...]) -> str:
+def place_name(rng: random.Random, known: Sequence[str]) -> str:
     """One of the known names or, half of the time, one never heard before."""
     return rng.choice(known) if rng.random() < 0.5 else made_up_word(rng).capitalize()

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 from tokenizers import Tokenizer
 
-from scripts.demo_model import arithmetic, chat, lists, stories, structured, tools
-from scripts.demo_model.grammar import fill, made_up_word
-from scripts.demo_model.talk import PLAIN, STYLES, Document, Message, Skill, Style, Talk
-from scripts.demo_model.tokenizer import BEGIN, END, MAX_LENGTH, role_token
+from examples.demo_model import arithmetic, chat, lists, stories, structured, tools
+from examples.demo_model.grammar import fill, made_up_word
+from examples.demo_model.talk import PLAIN, STYLES, Document, Message, Skill, Style, Talk
+from examples.demo_model.tokenizer import BEGIN, END, MAX_LENGTH, PAD, role_token, token_id
 
 IGNORED = -100
 SHARD_DOCUMENTS = 12_000
@@ -112,11 +112,8 @@ def plain_chat(rng: random.Random, turns: int) -> Document:
     """A talk of several exchanges, half of the time under a system message with a name, a style or both."""
     talk = Talk(rng)
     if rng.random() < 0.5:
-        talk.bot = (
-            rng.choice(("Pip", "Bramble", "Robin", "Otto", made_up_word(rng).capitalize()))
-            if rng.random() < 0.6
-            else ""
-        )
+        if rng.random() < 0.6:
+            talk.bot = rng.choice(("Pip", "Bramble", "Robin", "Otto", made_up_word(rng).capitalize()))
         talk.style = rng.choice(STYLES)
         if system := persona_text(rng, talk.bot, talk.style):
             talk.messages.append(Message("system", system))
@@ -126,12 +123,9 @@ def plain_chat(rng: random.Random, turns: int) -> Document:
 
 def persona_text(rng: random.Random, bot: str, style: Style) -> str:
     name = fill(rng, "[You are {b}.|Your name is {b}.|You are {b}, a friendly helper.]", {"b": bot}) if bot else ""
-    neutral = (
-        ""
-        if bot or style.prompt
-        else "[You are a helpful assistant.|Answer the questions of the user.|You are a friendly helper.|]"
-    )
-    return " ".join(part for part in (name, fill(rng, style.prompt or neutral)) if part)
+    neutral = "[You are a helpful assistant.|Answer the questions of the user.|You are a friendly helper.|]"
+    manner = fill(rng, style.prompt or ("" if bot else neutral))
+    return " ".join(part for part in (name, manner) if part)
 
 
 def tool_chat(rng: random.Random, turns: int) -> Document:
@@ -161,17 +155,24 @@ def _converse(talk: Talk, skills: dict[Skill, float], turns: int) -> None:
         chat.greeting(talk)
 
 
+def training_texts(seed: int, documents: int) -> Iterator[str]:
+    """What the tokenizer is trained on: texts of the mixture, message by message."""
+    rng = random.Random(f"{seed}/tokenizer")
+    for _ in range(documents):
+        document = draw_document(rng, turns=short_turns)
+        yield from [message.content for message in document.messages] or [document.text]
+
+
 def encode(tokenizer: Tokenizer, documents: Sequence[Document]) -> list[Row]:
     """Each document as one row of its own length."""
     texts = [piece.text for document in documents for piece in _pieces(document)]
     encoded = iter(tokenizer.encode_batch(texts, add_special_tokens=False))
-    begin = tokenizer.token_to_id(BEGIN)
     rows = []
     for document in documents:
-        ids, learned = [begin], [False]
+        ids, learned = [token_id(BEGIN)], [False]
         for piece in _pieces(document):
-            head = [tokenizer.token_to_id(token) for token in piece.head]
-            body = next(encoded).ids + [tokenizer.token_to_id(token) for token in piece.tail]
+            head = [token_id(token) for token in piece.head]
+            body = next(encoded).ids + [token_id(token) for token in piece.tail]
             ids += head + body
             learned += [False] * len(head) + [piece.learn] * len(body)
         array, mask = np.array(ids, dtype=np.int64), np.array(learned)
@@ -202,24 +203,30 @@ def _pieces(document: Document) -> list[_Piece]:
 
 
 def batches(
-    tokenizer: Tokenizer, pad: int, *, seed: int, unit_tokens: int, units: int, long_share: float = 0.01
+    tokenizer: Tokenizer,
+    *,
+    seed: int,
+    unit_tokens: int,
+    units: int,
+    long_share: float = 0.01,
+    shard_documents: int = SHARD_DOCUMENTS,
 ) -> Iterator[list[Batch]]:
     """Endless steps of `units` batches (ids, targets: [rows, length]), each of about `unit_tokens` tokens.
 
     A row holds one document, as at inference, so that no stranger's text precedes a token. The documents of a batch are
     of about the same length; what does not fill a batch is dropped. `long_share` of the documents are talks of many
-    turns.
+    turns. Documents are drawn `shard_documents` at a time.
     """
     for shard in itertools.count():
         rng = random.Random(f"{seed}/{shard}")
         documents = [
             draw_document(rng, turns=long_turns if rng.random() < long_share else short_turns)
-            for _ in range(SHARD_DOCUMENTS)
+            for _ in range(shard_documents)
         ]
         groups = _in_groups(encode(tokenizer, documents), unit_tokens)
         rng.shuffle(groups)
         for start in range(0, len(groups) - units + 1, units):
-            yield [_stack(group, pad) for group in groups[start : start + units]]
+            yield [_stack(group) for group in groups[start : start + units]]
 
 
 def row_length(size: int) -> int:
@@ -240,9 +247,9 @@ def _in_groups(rows: Sequence[Row], tokens: int) -> list[list[Row]]:
     return groups
 
 
-def _stack(rows: Sequence[Row], pad: int) -> Batch:
+def _stack(rows: Sequence[Row]) -> Batch:
     length = row_length(len(rows[0].ids))
-    ids = np.full((len(rows), length), pad, dtype=np.int64)
+    ids = np.full((len(rows), length), token_id(PAD), dtype=np.int64)
     targets = np.full((len(rows), length), IGNORED, dtype=np.int64)
     for index, row in enumerate(rows):
         size = min(len(row.ids), length)
