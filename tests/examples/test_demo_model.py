@@ -13,9 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from oracle import Oracle, assert_close
 from tokenizers import Tokenizer
-from worker_batches import Extend, Keys
 
 from examples.demo_model import arithmetic, chat, lists, stories, structured, tools
 from examples.demo_model.arithmetic import Problem, held_out
@@ -31,6 +29,8 @@ from examples.demo_model.talk import Document, Message, Skill, Talk
 from examples.demo_model.tokenizer import END, SPECIAL, save_tokenizer, token_id, train_tokenizer
 from examples.demo_model.topics import SITUATIONS
 from examples.demo_model.train import TrainConfig, load, rate_scale, train
+from tests.helpers.oracle import Oracle, assert_close
+from tests.helpers.worker_batches import Extend, Keys
 
 SIZES = ModelConfig(hidden=64, layers=2, ffn=96)
 TRAINING = TrainConfig(steps=12, minutes=0, units=2, unit_tokens=256, workers=1)
