@@ -67,8 +67,8 @@ COLUMNS = {
 
 
 @pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The benchmarks are not installed."""
+def _importable(monkeypatch: pytest.MonkeyPatch, guest_cache: Path, kernel_cache: Path) -> None:
+    """The benchmarks are not installed; they take guest and kernels from the default cache folder."""
     monkeypatch.syspath_prepend(str(ROOT))
 
 
