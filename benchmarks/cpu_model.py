@@ -63,6 +63,7 @@ class Plan:
     read_bytes: int
     pages: int
     parts: tuple[str, ...] = PARTS
+    gemm_size: int = rooflines.GEMM_SIZE
     baseline: Path | None = None
 
 
@@ -130,8 +131,7 @@ class _Setup:
 
     async def rates_now(self) -> Rates:
         """The machine's rates at this moment; Pie is idle meanwhile."""
-        rates: Rates = await in_own_process(rooflines.measure, self.rates.threads, self.plan.read_bytes, RATE_REPEATS)
-        return rates
+        return await _rates(self.plan, self.rates.threads)
 
     async def generate(self, prompts: Prompts, tokens: int) -> Generated:
         return await run_inferlets(self.client, self.program, prompts, tokens, together=True)
@@ -144,8 +144,8 @@ async def run(plan: Plan) -> list[Row]:
     checkpoint = random_model(plan.model)
     costs = llama_costs(checkpoint)
     threads = default_threads(BYTES * (costs.layer_weights + costs.head_weights))
-    rates: Rates = await in_own_process(rooflines.measure, threads, plan.read_bytes, RATE_REPEATS)
-    rows = _machine_rows(rates)
+    rates = await _rates(plan, threads)
+    rows = _machine_rows(rates, plan.gemm_size)
     if set(plan.parts) - {DEMO}:
         rows += await _large_model(plan, checkpoint, costs, rates)
     if DEMO in plan.parts:
@@ -153,9 +153,13 @@ async def run(plan: Plan) -> list[Row]:
     return rows
 
 
-def _machine_rows(rates: Rates) -> list[Row]:
+async def _rates(plan: Plan, threads: int) -> Rates:
+    rates: Rates = await in_own_process(rooflines.measure, threads, plan.read_bytes, RATE_REPEATS, plan.gemm_size)
+    return rates
+
+
+def _machine_rows(rates: Rates, size: int) -> list[Row]:
     note = f"{rates.threads} threads"
-    size = rooflines.GEMM_SIZE
     return [
         Row(MACHINE, "memory read", "GB/s", None, _rounded(rates.read / 1e9), None, None, None, note),
         Row(MACHINE, f"bf16 GEMM {size}^3", "GFLOP/s", None, _rounded(rates.gemm / 1e9), None, None, None, note),

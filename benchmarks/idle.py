@@ -16,6 +16,7 @@ from .server import Server, serving
 
 AT_ONCE = 64
 SETTLE_SECONDS = 1.0
+WARM_POOL = ServerConfig().warm_pool
 EXPECTED_MB = 12
 """Of one inferlet: a step for which the machine has too little memory is left out."""
 
@@ -47,7 +48,8 @@ async def run(plan: Plan) -> list[Row]:
 
 
 async def _run_guest(guest: str, plan: Plan) -> list[Row]:
-    async with serving(max_inferlets=plan.inferlets[-1] + 1) as server, Client(server.url) as client:
+    most = plan.inferlets[-1] + 1
+    async with serving(max_inferlets=most, warm_pool=WARM_POOL) as server, Client(server.url) as client:
         program = await client.upload(program_of(guest, "idle"), "idle")
         await _warm_up(client, program)
         empty = await _settled_mb(client, server)
@@ -76,7 +78,7 @@ async def _launch(client: Client, program: str, number: int) -> None:
 
 async def _settled_mb(client: Client, server: Server) -> float:
     """The server's memory once its pool of ready guests, which counts as its own, is full again."""
-    while (await client.statistics())["inferlets"]["warm"] < ServerConfig().warm_pool:
+    while (await client.statistics())["inferlets"]["warm"] < WARM_POOL:
         await asyncio.sleep(0.05)
     await asyncio.sleep(SETTLE_SECONDS)
     return _kilobytes(Path(f"/proc/{server.pid}/smaps_rollup"), "Pss") * 1024 / 1e6

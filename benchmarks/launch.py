@@ -29,6 +29,7 @@ from .samples import percentile
 from .server import cache_folder, serving
 
 REST_SECONDS = 0.05
+WARM_POOL = ServerConfig().warm_pool
 _fresh = count()
 
 
@@ -106,14 +107,14 @@ class InProcess:
 
 @asynccontextmanager
 async def session() -> AsyncIterator[Target]:
-    async with serving() as server, Client(server.url) as client:
+    async with serving(warm_pool=WARM_POOL) as server, Client(server.url) as client:
         yield Session(client)
 
 
 @asynccontextmanager
 async def runtime() -> AsyncIterator[Target]:
     with cache_folder() as cache:
-        config = replace(ServerConfig().resolved(), cache_dir=str(cache))
+        config = replace(ServerConfig().resolved(), cache_dir=str(cache), warm_pool=WARM_POOL)
         own = Runtime(config, InProcessClient(FakeModel(), inline=True))
         await own.start()
         try:
@@ -167,7 +168,7 @@ async def _measure(target: Target, concurrent: int, start: Start, plan: Plan) ->
 
 
 async def _round(target: Target, concurrent: int, start: Start) -> list[float]:
-    while await target.ready_guests() < ServerConfig().warm_pool:
+    while await target.ready_guests() < WARM_POOL:
         await asyncio.sleep(REST_SECONDS)
     return list(await asyncio.gather(*(_time_to_first_message(start) for _ in range(concurrent))))
 

@@ -38,6 +38,7 @@ PLANS: dict[str, dict[str, Any]] = {
         "demo_prompt": 16,
         "rounds": 1,
         "read_bytes": 1 << 22,
+        "gemm_size": 256,
         "pages": 128,
         "baseline": ROOT,
     },
@@ -65,8 +66,8 @@ COLUMNS = {
 
 
 @pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The benchmarks are not installed."""
+def _importable(monkeypatch: pytest.MonkeyPatch, guest_cache: Path, kernel_cache: Path) -> None:
+    """The benchmarks are not installed; they take guest and kernels from the default cache folder."""
     monkeypatch.syspath_prepend(str(ROOT))
 
 
@@ -80,6 +81,11 @@ def run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, A
     return written
 
 
+def keep_few_guests_ready(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Filling the pool takes most of the time of a short measurement."""
+    monkeypatch.setattr(importlib.import_module(f"benchmarks.{name}"), "WARM_POOL", 3)
+
+
 def check(name: str, written: dict[str, Any]) -> None:
     assert (written["benchmark"], written["form"]) == (name, "quick")
     assert written["commit"]
@@ -91,6 +97,7 @@ def check(name: str, written: dict[str, Any]) -> None:
 
 
 def test_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_few_guests_ready("launch", monkeypatch)
     written = run("launch", tmp_path, monkeypatch)
     check("launch", written)
     names = ("through", "guest", "concurrent", "warm", "launches")
@@ -122,6 +129,7 @@ def test_tpot_compares_runs_with_the_same_tokens(tmp_path: Path, monkeypatch: py
 
 
 def test_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_few_guests_ready("idle", monkeypatch)
     monkeypatch.setattr(importlib.import_module("benchmarks.idle"), "SETTLE_SECONDS", 0.0)
     written = run("idle", tmp_path, monkeypatch)
     check("idle", written)

@@ -16,7 +16,7 @@ from benchmarks.gpu.shapes import SHAPES, write_checkpoint
 from tests.helpers.checkpoints import tensor_shapes
 
 
-def test_it_runs_from_end_to_end(tmp_path: Path) -> None:
+def test_it_runs_from_end_to_end(tmp_path: Path, guest_cache: Path, kernel_cache: Path) -> None:
     pytest.importorskip("psutil")
     file = tmp_path / "results" / "gpu.json"
     assert gpu_bench.main(["--device", "cpu", "--json", str(file)]) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 from pathlib import Path
@@ -25,6 +26,7 @@ def host() -> FakeHost:
     return fake
 
 
+@functools.cache
 def called_in_sdk() -> set[tuple[str, str]]:
     """(interface, function) of all `bindings.<interface>.<function>` in the package."""
     found = set()

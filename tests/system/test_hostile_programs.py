@@ -5,18 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from pie_control.config import build_config
 from pie_control.errors import BadProgram
 from pie_control.inferlets.events import Ended, Event, Message
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
+from tests.helpers.servers import started
 from tests.helpers.tree import HOSTILE
 
 PROGRAMS = sorted(HOSTILE.glob("*.py"))
@@ -58,23 +56,13 @@ class Listener:
                 self.ended.set_result(event)
 
 
-@asynccontextmanager
-async def started(cache_dir: Path) -> AsyncIterator[ServerApi]:
-    options = {
-        "cache_dir": str(cache_dir),
-        "cpu_seconds": 1.0,
-        "memory_bytes": 96 << 20,
-        "max_pages": 2000,
-        "max_embeds": 3000,
-        "max_futures": 2000,
-        "warm_pool": 2,
-    }
-    server = ServerApi(build_config(options), InProcessClient(FakeModel(num_pages=4096)))
-    await server.start()
-    try:
-        yield server
-    finally:
-        await server.close()
+LIMITS: dict[str, object] = {
+    "cpu_seconds": 1.0,
+    "memory_bytes": 96 << 20,
+    "max_pages": 2000,
+    "max_embeds": 3000,
+    "max_futures": 2000,
+}
 
 
 async def outcome_of(server: ServerApi, program: Path) -> Ended:
@@ -109,7 +97,8 @@ async def run_beside_a_neighbour(server: ServerApi, program: Path) -> tuple[Ende
 async def check(program: Path, cache_dir: Path) -> None:
     header = HEADER.match(program.read_text())
     assert header, f"{program.name} does not begin with its expected status"
-    async with started(cache_dir) as server, asyncio.timeout(SECONDS):
+    client = InProcessClient(FakeModel(num_pages=4096))
+    async with started(cache_dir, client, **LIMITS) as server, asyncio.timeout(SECONDS):
         ended, beats = await run_beside_a_neighbour(server, program)
         assert re.fullmatch(header["status"], ended.status), ended
         assert re.search(header["error"] or "", ended.error or ""), ended.error

@@ -236,7 +236,7 @@ def test_the_workers_own_message_says_why_it_did_not_start(tmp_path: Path) -> No
         client = launching(tmp_path / "absent")
         with pytest.raises(WorkerUnavailable, match=r"absent: there is no such folder"):
             await client.start()
-        with pytest.raises(WorkerUnavailable, match=r"--page-size 7 is not one of"):
+        with pytest.raises(WorkerUnavailable, match=r"--page-size must be 8 to 32, not 7"):
             await launching(tmp_path, "--page-size", "7").start()
 
     run(test)
