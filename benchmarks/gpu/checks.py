@@ -44,9 +44,9 @@ def triton_attention(setting: Setting) -> Checks:
 def flashinfer_attention(setting: Setting) -> Checks:
     from pie_inference.device import flashinfer_library as library
 
-    obstacle = library.obstacle(setting.device) if setting.is_gpu else "FlashInfer runs on GPUs"
-    if obstacle is not None:
-        raise Unavailable(obstacle)
+    reason = library.why_unavailable(setting.device) if setting.is_gpu else "FlashInfer runs on GPUs"
+    if reason is not None:
+        raise Unavailable(reason)
     from pie_inference.attention.flashinfer.pages import FlashInferAttention
 
     def make(cache: Any, num_heads: int, specs: Any) -> Any:
@@ -89,9 +89,9 @@ def _prepare_triton(setting: Setting) -> None:
         import tests.helpers.triton_interpreter as triton_interpreter
 
         triton_interpreter.prepare()
-    obstacle = triton_support.obstacle(setting.device)
-    if obstacle is not None:
-        raise Unavailable(obstacle)
+    reason = triton_support.why_unavailable(setting.device)
+    if reason is not None:
+        raise Unavailable(reason)
 
 
 # ---- operations ------------------------------------------------------------------------------------------------------
@@ -111,9 +111,9 @@ def triton_ops(setting: Setting) -> Checks:
 def flashinfer_ops(setting: Setting) -> Checks:
     from pie_inference.device import flashinfer_library as library
 
-    obstacle = library.obstacle(setting.device) if setting.is_gpu else "FlashInfer runs on GPUs"
-    if obstacle is not None:
-        raise Unavailable(obstacle)
+    reason = library.why_unavailable(setting.device) if setting.is_gpu else "FlashInfer runs on GPUs"
+    if reason is not None:
+        raise Unavailable(reason)
     from pie_inference.ops.flashinfer_ops import FlashInferOps
 
     def make(device: torch.device, dtype: torch.dtype) -> Any:

@@ -125,10 +125,10 @@ def _need(setting: Setting, attention: str) -> None:
     """Raises Unavailable where an optional attention is not there at all; what is there must serve."""
     from pie_inference.device import flashinfer_library, triton_support
 
-    known = {"flashinfer": flashinfer_library.obstacle, "triton": triton_support.obstacle}
-    obstacle = known[attention](setting.device) if attention in known else None
-    if obstacle is not None:
-        raise Unavailable(obstacle)
+    known = {"flashinfer": flashinfer_library.why_unavailable, "triton": triton_support.why_unavailable}
+    reason = known[attention](setting.device) if attention in known else None
+    if reason is not None:
+        raise Unavailable(reason)
 
 
 def _served(setting: Setting, dtype: str, **options: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,10 +62,24 @@ MOST_LINES = 400
 LARGE = {"pie_control.sandbox.values"}
 """Files beyond it: all raw calls into wasmtime are to be found in one place."""
 
+SCHEDULING_KNOT = ("commands", "hazards", "issue_forward", "issue_input", "issue_output", "memory", "queues", "waves")
+CIRCULAR = {
+    *((f"pie_control.scheduling.{name}", "pie_control.scheduling.account") for name in SCHEDULING_KNOT),
+    ("pie_control.inferlets.inferlet", "pie_control.host_api.handles"),
+    ("pie_control.sandbox.linker", "pie_control.sandbox.fibers"),
+    ("pie_control.sandbox.functions", "pie_control.sandbox.fibers"),
+    ("inferlet_sdk.stopping", "inferlet_sdk.generation"),
+}
+"""Imports for typing that close a circle, to be removed."""
+
+MOST_FILES = 12
+LARGE_FOLDERS = {"inferlet_sdk", "pie_control/cli", "pie_control/http_server", "pie_control/scheduling"}
+"""Folders with more files, to be parted."""
+
 
 @dataclass(frozen=True)
 class Import:
-    """One import; `lazy` ones stand in a function or behind TYPE_CHECKING."""
+    """One import; `lazy` ones stand in a function. Imports for typing only are imports: they tie modules as well."""
 
     importer: str
     imported: str
@@ -102,8 +117,7 @@ def walk(node: ast.AST, lazy: bool = False) -> Iterator[tuple[ast.Import | ast.I
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import | ast.ImportFrom):
             yield child, lazy
-        typing_only = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
-        yield from walk(child, lazy or typing_only or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
+        yield from walk(child, lazy or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 @functools.cache
@@ -172,6 +186,8 @@ def test_no_import_cycles() -> None:
     for each in imports():
         if not each.lazy and each.imported in graph and each.imported != each.importer:
             graph[each.importer].add(each.imported)
+    for importer, imported in CIRCULAR:
+        graph.get(importer, set()).discard(imported)
     assert cycles(graph) == []
 
 
@@ -196,6 +212,12 @@ def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 
 def test_cycles_are_found() -> None:
     assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c", "b"]]
+
+
+def test_folders_stay_small() -> None:
+    folders = Counter(path.parent for path in modules().values() if path.name != "__init__.py")
+    large = {str(folder.relative_to(ROOT)) for folder, count in folders.items() if count > MOST_FILES}
+    assert large <= LARGE_FOLDERS
 
 
 def test_files_stay_small() -> None:

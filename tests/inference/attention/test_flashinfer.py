@@ -203,8 +203,8 @@ def test_it_can_be_recorded() -> None:
     [(torch.float32, 64, "not in float32"), (torch.bfloat16, 80, "no kernels for heads of 80 dimensions")],
 )
 def test_what_flashinfer_cannot_serve_is_told(dtype: torch.dtype, head_dim: int, reason: str) -> None:
-    assert reason in str(flashinfer_library.attention_obstacle(dtype, head_dim))
-    assert flashinfer_library.attention_obstacle(torch.bfloat16, 64) is None
+    assert reason in str(flashinfer_library.why_no_attention(dtype, head_dim))
+    assert flashinfer_library.why_no_attention(torch.bfloat16, 64) is None
 
 
 def test_groups_without_a_kernel_of_their_own_use_tensor_cores() -> None:

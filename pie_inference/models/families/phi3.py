@@ -6,14 +6,14 @@ served with the short ones and that context, unless the operator asks for a long
 
 from __future__ import annotations
 
-from ..layers.attention import Attention
-from ..layers.mlp import GatedMlp
-from ..layers.pre_norm import PreNormLayer
-from ..layers.shape import AttentionShape
-from ..loading.weights import Block, WeightLoader
-from .config import ModelConfig
-from .config_json import ConfigJson
-from .decoder import Decoder, plain_decoder
+from ...layers.attention import Attention
+from ...layers.mlp import GatedMlp
+from ...layers.pre_norm import PreNormLayer
+from ...layers.shape import AttentionShape
+from ...loading.weights import Block, WeightLoader
+from ..config import ModelConfig
+from ..config_json import ConfigJson
+from ..decoder import Decoder, plain_decoder
 
 
 def read(config: ConfigJson) -> ModelConfig:

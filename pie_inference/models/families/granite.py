@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..attention.interface import AttentionSpec
-from ..layers.attention import Attention
-from ..layers.mlp import GatedMlp
-from ..layers.norm import RmsNorm
-from ..layers.pre_norm import PreNormLayer
-from ..layers.scaled import Scaled
-from ..loading.weights import WeightLoader
-from .config import ModelConfig
-from .config_json import ConfigJson
-from .decoder import ROOT, Decoder, load_embedding, load_head
+from ...attention.interface import AttentionSpec
+from ...layers.attention import Attention
+from ...layers.mlp import GatedMlp
+from ...layers.norm import RmsNorm
+from ...layers.pre_norm import PreNormLayer
+from ...layers.scaled import Scaled
+from ...loading.weights import WeightLoader
+from ..config import ModelConfig
+from ..config_json import ConfigJson
+from ..decoder import ROOT, Decoder, load_embedding, load_head
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ Folders of Gemma3ForConditionalGeneration hold the same model beside a vision to
 
 from __future__ import annotations
 
-from ..layers.attention import Attention
-from ..layers.qk_norm import HeadNorm
-from ..loading.weights import WeightLoader
+from ...layers.attention import Attention
+from ...layers.qk_norm import HeadNorm
+from ...loading.weights import WeightLoader
+from ..config_json import ConfigJson
+from ..decoder import ROOT, Decoder
+from ..rope_json import read_rope
 from . import gemma2
-from .config_json import ConfigJson
-from .decoder import ROOT, Decoder
-from .rope_json import read_rope
 
 ROOTS = (ROOT, "language_model.model", "model.language_model")
 """What names begin with, in text checkpoints and in those with images, as different versions write them."""

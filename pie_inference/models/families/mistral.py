@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..loading.weights import WeightLoader
+from ...loading.weights import WeightLoader
+from ..config_json import ConfigJson
+from ..decoder import Decoder
 from . import llama
-from .config_json import ConfigJson
-from .decoder import Decoder
 
 
 def read(config: ConfigJson) -> llama.LlamaConfig:

@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attention.interface import AttentionPlan, AttentionSpec
-from ..layers.attention import Attention
-from ..layers.embedding import LanguageHead
-from ..layers.mlp import GatedMlp
-from ..layers.norm import RmsNorm
-from ..layers.scaled import Scaled
-from ..loading.weights import WeightLoader
-from ..ops.interface import Rotation
-from .config import ModelConfig, read_activation, windows_by_type
-from .config_json import ConfigJson
-from .decoder import ROOT, Decoder, load_embedding, load_head
+from ...attention.interface import AttentionPlan, AttentionSpec
+from ...layers.attention import Attention
+from ...layers.embedding import LanguageHead
+from ...layers.mlp import GatedMlp
+from ...layers.norm import RmsNorm
+from ...layers.scaled import Scaled
+from ...loading.weights import WeightLoader
+from ...ops.interface import Rotation
+from ..config import ModelConfig, read_activation, windows_by_type
+from ..config_json import ConfigJson
+from ..decoder import ROOT, Decoder, load_embedding, load_head
 
 
 @dataclass(frozen=True)

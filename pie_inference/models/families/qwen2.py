@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ..layers.attention import Attention
-from ..layers.mlp import GatedMlp
-from ..layers.pre_norm import PreNormLayer
-from ..loading.weights import WeightLoader
-from .config import ModelConfig, windows_by_type
-from .config_json import ConfigJson
-from .decoder import Decoder, plain_decoder
+from ...layers.attention import Attention
+from ...layers.mlp import GatedMlp
+from ...layers.pre_norm import PreNormLayer
+from ...loading.weights import WeightLoader
+from ..config import ModelConfig, windows_by_type
+from ..config_json import ConfigJson
+from ..decoder import Decoder, plain_decoder
 
 
 def read(config: ConfigJson) -> ModelConfig:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..layers.mlp import GatedMlp
-from ..layers.moe import MixtureOfExperts, MoeShape
-from ..layers.pre_norm import PreNormLayer
-from ..loading.weights import WeightLoader
+from ...layers.mlp import GatedMlp
+from ...layers.moe import MixtureOfExperts, MoeShape
+from ...layers.pre_norm import PreNormLayer
+from ...loading.weights import WeightLoader
+from ..config import ModelConfig
+from ..config_json import ConfigJson
+from ..decoder import Decoder, plain_decoder
 from . import qwen3
-from .config import ModelConfig
-from .config_json import ConfigJson
-from .decoder import Decoder, plain_decoder
 
 
 @dataclass(frozen=True)

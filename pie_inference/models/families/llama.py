@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..layers.attention import Attention
-from ..layers.mlp import GatedMlp
-from ..layers.pre_norm import PreNormLayer
-from ..loading.weights import WeightLoader
-from .config import ModelConfig
-from .config_json import ConfigJson
-from .decoder import Decoder, plain_decoder
+from ...layers.attention import Attention
+from ...layers.mlp import GatedMlp
+from ...layers.pre_norm import PreNormLayer
+from ...loading.weights import WeightLoader
+from ..config import ModelConfig
+from ..config_json import ConfigJson
+from ..decoder import Decoder, plain_decoder
 
 
 @dataclass(frozen=True)

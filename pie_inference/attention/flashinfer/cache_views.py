@@ -16,7 +16,7 @@ from .kernels import LAYOUT, Views
 FEW_ROWS = 256
 
 
-class PagedMemory:
+class CacheViews:
     """Views of all layers, and how new keys and values get there: to FlashInfer, each new row is a sequence of its own
     with one page of one slot."""
 
@@ -40,7 +40,7 @@ class PagedMemory:
         self._zeros = torch.zeros_like(self._numbers)
         self._ones = torch.ones_like(self._numbers)
 
-    def views(self, layer: int, *, by_slots: bool) -> Views:
+    def layer(self, layer: int, *, by_slots: bool) -> Views:
         """Keys and values."""
         return self._slots[layer] if by_slots else self._pages[layer]
 

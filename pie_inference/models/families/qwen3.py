@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ..layers.attention import Attention
-from ..layers.mlp import GatedMlp
-from ..layers.pre_norm import PreNormLayer
-from ..layers.qk_norm import HeadNorm
-from ..loading.weights import WeightLoader
+from ...layers.attention import Attention
+from ...layers.mlp import GatedMlp
+from ...layers.pre_norm import PreNormLayer
+from ...layers.qk_norm import HeadNorm
+from ...loading.weights import WeightLoader
+from ..config import ModelConfig
+from ..config_json import ConfigJson
+from ..decoder import Decoder, plain_decoder
 from . import qwen2
-from .config import ModelConfig
-from .config_json import ConfigJson
-from .decoder import Decoder, plain_decoder
 
 
 def read(config: ConfigJson) -> ModelConfig:

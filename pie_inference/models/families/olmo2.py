@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..attention.interface import AttentionPlan
-from ..layers.attention import Attention
-from ..layers.mlp import GatedMlp
-from ..layers.norm import RmsNorm
-from ..layers.qk_norm import WidthNorm
-from ..loading.weights import WeightLoader
-from ..ops.interface import Rotation
-from .config import ModelConfig
-from .config_json import ConfigJson
-from .decoder import Decoder, plain_decoder
+from ...attention.interface import AttentionPlan
+from ...layers.attention import Attention
+from ...layers.mlp import GatedMlp
+from ...layers.norm import RmsNorm
+from ...layers.qk_norm import WidthNorm
+from ...loading.weights import WeightLoader
+from ...ops.interface import Rotation
+from ..config import ModelConfig
+from ..config_json import ConfigJson
+from ..decoder import Decoder, plain_decoder
 
 
 def read(config: ConfigJson) -> ModelConfig:
