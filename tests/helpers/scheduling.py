@@ -12,6 +12,7 @@ from typing import Any
 
 from pie_control.calls import CALLS
 from pie_control.calls.core import create_queue, destroy_queue
+from pie_control.calls.fused.sample import Token
 from pie_control.calls.sampler import Sampler, SamplingParams
 from pie_control.calls.values import Completion, Value
 from pie_control.errors import CallError
@@ -87,6 +88,12 @@ class Inferlet:
         self.answers[completion.future] = completion.value
         self.space.answered(completion.future, completion.value)
 
+    def token(self, future: int) -> int:
+        """What a sample gave."""
+        answer = self.answers[future]
+        assert isinstance(answer, Token), answer
+        return answer.token
+
     def end(self, ending: Ending) -> None:
         assert self.ending is None, "ended twice"
         self.ending = ending
@@ -140,14 +147,14 @@ class World:
         self.lateness: Callable[[], int] = lambda: 0
         self._untold: deque[Turn] = deque()
         self._quota = quota or Quota()
-        self._opened = 0
+        self.opened = 0  # inferlets
 
     # ---- inferlets ----
 
     def open(self, pages: int = 0, embeds: int = 0) -> Inferlet:
         """A new inferlet, younger than those before; with a queue, pages and embeds if these are asked for."""
-        self._opened += 1
-        inferlet = Inferlet(self._opened, self.description, self._quota, self.hand_on)
+        self.opened += 1
+        inferlet = Inferlet(self.opened, self.description, self._quota, self.hand_on)
         self.inferlets[inferlet.owner] = inferlet
         self.events.append(Opened(inferlet.owner, float(inferlet.owner)))
         if pages or embeds:
