@@ -8,7 +8,7 @@ cases are rare, and since it follows the order of issue it cannot deadlock.
 A *stamp* is the sequence number of a command and the number of its queue in one integer, so the newer is the larger.
 Reads of shared pages leave no stamp: branches that read a common prefix never wait for each other. Pages need no
 read stamps, for a filled slot is written again only after `trim_kvpage` or by `copy_kvpage`, and both wait for
-everything before. Stamps below `floor` belong to commands that were dispatched: they hold nobody up.
+everything before. Stamps below `floor` belong to commands that were dispatched, or to none: they hold nobody up.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Hazards:
     `after`, 0 for none."""
 
     def __init__(self, pages: PageTable, embeds: EmbedTable) -> None:
-        self.floor = 0  # stamp
+        self.floor = make_stamp(1, 0)  # commands are numbered from 1 on
         self.rewrites: dict[int, int] = {}  # page emptied by a trim -> last command that may use what was there
         self._pages = pages
         self._embeds = embeds
