@@ -1,6 +1,6 @@
 """What the scheduler itself costs: decode steps of many inferlets, with a worker that answers at once.
 
-No sandbox, no event loop, no socket: the calls that `host_api` and `models` make, in their order. A step of an inferlet
+No sandbox, no event loop, no socket: calls on address spaces, and turns of the scheduler. A step of an inferlet
 is `embed_txt`, `forward` and `sample`; the steps of all inferlets go into one wave.
 """
 
@@ -9,16 +9,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from pie_control.scheduling import Account, Adaptive, SamplingParams, Scheduler
+from pie_control.calls.allocate import alloc_emb, alloc_kvpage
+from pie_control.calls.core import create_queue
+from pie_control.calls.forward import forward
+from pie_control.calls.fused import sample
+from pie_control.calls.input_text import embed_txt
+from pie_control.calls.sampler import Sampler, SamplingParams
+from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.quotas import Quota
+from pie_control.scheduling import Adaptive, Event, Opened, Quiet, Scheduler, Turn
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.protocol import RunWave, Sample, SampleResult, WaveDone
 
 from .samples import median
 
-GREEDY = SamplingParams(temperature=0.0)
 PAGES = 16
 QUEUE = 1
 INPUT, OUTPUT = (0, 1), (1, 1)  # ranges of embeds
@@ -55,39 +63,58 @@ async def run(plan: Plan) -> list[Row]:
     return [_measure(number, plan.steps) for number in plan.inferlets]
 
 
+class _World:
+    """A scheduler and address spaces; what they hand on are events of its next turn."""
+
+    def __init__(self, number: int) -> None:
+        model = FakeModel(num_pages=number * PAGES + 64, num_embeds=2 * number).describe()[0]
+        self.scheduler = Scheduler(model, Adaptive())
+        self.events: list[Any] = [Opened(owner, float(owner)) for owner in range(number)]
+        self.spaces = [AddressSpace(owner, model, Quota(), self.events.append) for owner in range(number)]
+        self.samplers = [Sampler(SamplingParams(temperature=0.0), seed=0) for _ in range(number)]
+        for space in self.spaces:
+            create_queue.issue(space, QUEUE)
+            alloc_kvpage.issue(space, QUEUE, PAGES)
+            alloc_emb.issue(space, QUEUE, 2)
+
+    def issue(self, position: int) -> None:
+        for space, sampler in zip(self.spaces, self.samplers, strict=True):
+            embed_txt.issue(space, QUEUE, [TOKEN], [position], INPUT)
+            forward.issue(space, QUEUE, (0, PAGES), INPUT, (0, PAGES), OUTPUT)
+            sample.issue(space, QUEUE, OUTPUT[0], sampler, position)
+
+    def form(self) -> RunWave:
+        turn = self._turn(Quiet())
+        (wave,) = turn.waves
+        return wave
+
+    def finish(self, done: WaveDone) -> None:
+        self._turn(done)
+
+    def _turn(self, last: Event) -> Turn:
+        turn = self.scheduler.turn(0.0, [*self.events, last])
+        self.events.clear()
+        for progress in turn.progress:
+            self.spaces[progress.owner].progressed(progress.oldest, progress.taken)
+        for completion in turn.completions:
+            self.spaces[completion.owner].answered(completion.future, completion.value)
+        return turn
+
+
 def _measure(number: int, steps: int) -> Row:
-    model = FakeModel(num_pages=number * PAGES + 64, num_embeds=2 * number).describe()[0]
-    scheduler = Scheduler(model, Adaptive())
-    accounts = [_open(scheduler, owner) for owner in range(number)]
-    times = [_step(scheduler, accounts, position) for position in range(steps + 1)][1:]
+    world = _World(number)
+    times = [_step(world, position) for position in range(steps + 1)][1:]
     issue, form, done = (1e6 * median(column) for column in zip(*times, strict=True))
     return Row(number, *(round(us, 2) for us in (issue / number, form, done, (issue + form + done) / number)))
 
 
-def _open(scheduler: Scheduler, owner: int) -> Account:
-    account = scheduler.open(owner, float(owner))
-    account.create_queue()
-    account.alloc_kvpage(QUEUE, PAGES, 0.0)
-    account.alloc_emb(QUEUE, 2, 0.0)
-    return account
-
-
-def _step(scheduler: Scheduler, accounts: list[Account], position: int) -> tuple[float, float, float]:
+def _step(world: _World, position: int) -> tuple[float, float, float]:
     """Seconds to issue, form and finish one step of all."""
-    issued = _timed(lambda: _issue(accounts, position))
-    waves: list[RunWave | None] = []
-    formed = _timed(lambda: waves.append(scheduler.next_wave(0.0)))
-    wave = waves[0]
-    assert wave is not None, "commands wait"
-    answer = _answer(wave)
-    return issued, formed, _timed(lambda: scheduler.wave_done(answer, 0.0))
-
-
-def _issue(accounts: list[Account], position: int) -> None:
-    for account in accounts:
-        account.embed_txt(QUEUE, [TOKEN], [position], INPUT, 0.0)
-        account.forward(QUEUE, (0, PAGES), INPUT, (0, PAGES), OUTPUT, 0.0)
-        account.sample(QUEUE, OUTPUT[0], GREEDY, 0.0, position, 0.0)
+    issued = _timed(lambda: world.issue(position))
+    waves: list[RunWave] = []
+    formed = _timed(lambda: waves.append(world.form()))
+    answer = _answer(waves[0])
+    return issued, formed, _timed(lambda: world.finish(answer))
 
 
 def _answer(wave: RunWave) -> WaveDone:

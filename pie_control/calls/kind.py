@@ -41,22 +41,25 @@ class Command:
     """A call that waits in a queue. `seq` counts what one inferlet hands on at one model.
 
     `after`: every command of the inferlet up to this number must be dispatched in an earlier wave (0: none).
+    `references`: tokens of earlier samples that it names.
     """
+
+    call: ClassVar[Call | None] = None  # None: it takes effect in the control layer
+    gives_token: ClassVar[bool] = False  # its future is a token that later commands may name
 
     owner: Owner
     queue: int
     seq: int
     after: int
     future: int | None
+    references: Sequence[Reference]
 
 
 @dataclass(slots=True, eq=False)
 class WorkerCommand(Command):
-    """One that a worker runs, in a batch with others of its kind. `references`: tokens that earlier samples give."""
+    """One that a worker runs, in a batch with others of its kind."""
 
     call: ClassVar[Call]
-    gives_token: ClassVar[bool] = False  # its future is a token that later commands may name
-    references: Sequence[Reference]
 
 
 @dataclass(slots=True, eq=False)

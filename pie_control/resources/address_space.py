@@ -41,10 +41,12 @@ class AddressSpace:
         self.embeds = EmbedTable()
         self.hazards = Hazards(self.pages, self.embeds)
         self.queues: set[int] = set()
+        self.has_one_queue = False  # then nothing can conflict between queues
         self.waiting = 0  # commands not known to have left their queues
         self._issued = 0  # commands that wait in queues or did
         self.seq = 0  # of the last command
         self.ended: CallError | None = None  # why it can make no further call
+        self._most_waiting = quota.commands
         self._hand_on = hand_on
         self._samples: dict[int, _Sample] = {}  # by future
         self._watchers: dict[int, Callable[[Any], None]] = {}  # by future
@@ -62,9 +64,10 @@ class AddressSpace:
 
     def check_command(self, queue: int) -> None:
         """Whether a further command may wait in a queue. Raises as `check_queue`, and QuotaExceeded."""
-        self.check_queue(queue)
-        if self.waiting >= self.quota.commands:
-            check_quota(self.waiting, 1, self.quota.commands, "waiting commands", "wait for results first")
+        if self.ended is not None or queue not in self.queues:
+            self.check_queue(queue)
+        if self.waiting >= self._most_waiting:
+            check_quota(self.waiting, 1, self._most_waiting, "waiting commands", "wait for results first")
 
     def open_queue(self, queue: int) -> None:
         """Takes a queue number, which the caller chooses: 1 to MAX_QUEUE, unique in the space. Raises QuotaExceeded."""
@@ -74,11 +77,13 @@ class AddressSpace:
         assert queue not in self.queues, f"queue number {queue} is in use"
         check_quota(len(self.queues), 1, self.quota.queues, "queues", "destroy queues that are not used")
         self.queues.add(queue)
+        self.has_one_queue = len(self.queues) == 1
 
-    @property
-    def has_one_queue(self) -> bool:
-        """So that nothing can conflict between queues."""
-        return len(self.queues) == 1
+    def close_queue(self, queue: int) -> None:
+        """The queue takes no further command. Raises as `check_queue`."""
+        self.check_queue(queue)
+        self.queues.remove(queue)
+        self.has_one_queue = len(self.queues) == 1
 
     def table(self, resource: Resource) -> PageTable | EmbedTable:
         """The addresses of a kind of memory."""
@@ -151,12 +156,13 @@ class AddressSpace:
 
     def answered(self, future: int, value: Any) -> None:
         """A future has its value, or failed with a CallError."""
-        if watcher := self._watchers.pop(future, None):
+        if self._watchers and (watcher := self._watchers.pop(future, None)):
             watcher(value)
         sample = self._samples.get(future)
         if sample is None:
             return
-        sample.error = value if isinstance(value, CallError) else None
+        if isinstance(value, CallError):
+            sample.error = value
         self._delivered.append(future)
         if len(self._delivered) > REMEMBERED_TOKENS:
             self._samples.pop(self._delivered.popleft(), None)

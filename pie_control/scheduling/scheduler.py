@@ -31,7 +31,7 @@ from .answers import in_place, read_answers
 from .backlog import Backlog
 from .policies import Adaptive, DispatchPolicy, DispatchState
 from .statistics import Counts, SchedulerStatistics
-from .turn import Closed, Ending, Event, Opened, Progress, Quiet, Reason, Turn, WorkerLost
+from .turn import Closed, Ending, Event, Opened, Quiet, Reason, Turn, WorkerLost
 from .waves import Wave, WaveBuilder
 
 
@@ -76,7 +76,7 @@ class Scheduler:
         return self._end_turn()
 
     def _end_turn(self) -> Turn:
-        progress = [Progress(one.owner, one.oldest_waiting, one.taken) for one in self._moved]
+        progress = [one.tell() for one in self._moved if one.has_news() and one.owner in self._accounts]
         turn = Turn(
             tuple(self._waves), tuple(self._completions), tuple(self._endings), tuple(progress), self._deadline()
         )
@@ -114,7 +114,7 @@ class Scheduler:
 
     def _free(self, note: Release) -> None:
         if account := self._accounts.get(note.owner):
-            account.newest = note.freed.seq
+            account.newest = account.last_freed = note.freed.seq
             account.holdings.freed.append(note.freed)
             self._memory.run_frees(account.holdings, account.oldest_now())
 
@@ -125,22 +125,21 @@ class Scheduler:
         account.newest = command.seq
         if command.future is not None:
             account.futures.add(command.future)
-        if isinstance(command, WorkerCommand) and not self._note_tokens(account, command):
+            if command.gives_token:
+                account.holdings.tokens[command.future] = TokenSource()
+        if command.references and not self._note_names(account, command):
             return
         self._backlog.add(account.queues[command.queue], command, self._now)
 
-    def _note_tokens(self, account: Account, command: WorkerCommand) -> bool:
-        """Notes the tokens that a command names, and the one that it gives. False if its inferlet ends for one that
-        failed: it could not know that yet."""
-        tokens = account.holdings.tokens
+    def _note_names(self, account: Account, command: Command) -> bool:
+        """Notes the tokens that a command names. False if its inferlet ends for one that failed: it could not know that
+        yet."""
         for _, future in command.references:
-            source = tokens[future]
+            source = account.holdings.tokens[future]
             source.named = True
             if source.error is not None:
                 self._end(account, Reason.FAILED, source.error)
                 return False
-        if command.gives_token and command.future is not None:
-            tokens[command.future] = TokenSource()
         return True
 
     # ---- ends ----
@@ -151,7 +150,6 @@ class Scheduler:
         if account is not None:
             self._backlog.drop(account)
             self._memory.close(owner)
-            self._moved.pop(account, None)
         return account
 
     def _forget(self, event: Closed) -> None:
@@ -212,7 +210,7 @@ class Scheduler:
             self._counts.add(wave)
         elif not self._in_flight:
             self._memory.all_completed()
-        self._moved.update((account, None) for account in builder.accounts if account.owner in self._accounts)
+        self._moved.update(dict.fromkeys(builder.accounts))
         for queue, command in builder.reached:
             assert command.future is not None
             self._reach(queue, command.future, wave)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pie_control import calls
-from pie_control.calls.kind import Batch, Bind, Call, Command, LongCommand, WaveContext, WorkerCommand
+from pie_control.calls.kind import Batch, Bind, Call, Command, LongCommand, WaveContext
 from pie_control.ids import Owner
 from pie_control.resources.memory import Memory
 from pie_inference import protocol
@@ -78,39 +78,48 @@ class WaveBuilder:
     def _take(self, queue: CommandQueue, stage: int, long_too: bool) -> int | None:
         """Takes what fits of a queue; returns the stage at which a long command waits for its turn, if one does."""
         account, commands = queue.account, queue.commands
-        while commands and self._left != 0:
-            command = commands[0]
-            if not isinstance(command, WorkerCommand):
+        taken, waits_at = 0, None
+        while taken < len(commands) and self._left != 0:
+            command = commands[taken]
+            call = command.call
+            if call is None:
+                self._backlog.remove(queue, taken)
+                taken = 0
                 if not self._take_local(queue, command):
                     break
                 continue
-            call, size = command.call, command.size if isinstance(command, LongCommand) else 1
-            assert call.stage is not None
             if call.stage < stage or (command.after and command.after >= account.oldest_waiting):
                 break
-            if not long_too and size - queue.done > LONG:
-                return stage
-            taken = self._batch(call).try_add(queue, command, account.holdings, queue.done)
-            if taken == queue.done:
+            size = command.size if isinstance(command, LongCommand) else 1
+            before = 0 if taken else queue.done
+            if size - before > LONG and not long_too:
+                waits_at = stage
+                break
+            batch = self._batches.get(call) or self._new_batch(call)
+            done = batch.try_add(queue, command, account.holdings, before)
+            if done == before:
                 break
             self._note(queue)
-            if taken < size:
-                queue.done = taken
-                break
-            self._backlog.remove_first(queue)
+            if done < size:
+                self._backlog.remove(queue, taken)
+                queue.done = done
+                return None
+            taken += 1
             stage = call.stage
-        return None
+        self._backlog.remove(queue, taken)
+        return waits_at
 
     def _take_local(self, queue: CommandQueue, command: Command) -> bool:
         if isinstance(command, Bind):
             holdings = queue.account.holdings
-            self._memory.run_frees(holdings, queue.account.oldest_now())
+            if holdings.freed:
+                self._memory.run_frees(holdings, queue.account.oldest_now())
             if not self._memory.try_bind(holdings, command.resource, command.first, command.count, self._now):
                 return False
         else:
             self.reached.append((queue, command))
         self.progress = True
-        self._backlog.remove_first(queue)
+        self._backlog.remove(queue, 1)
         return True
 
     def _note(self, queue: CommandQueue) -> None:
@@ -119,11 +128,9 @@ class WaveBuilder:
         if self._left is not None:
             self._left -= 1
 
-    def _batch(self, call: Call) -> Batch[Any]:
-        batch = self._batches.get(call)
-        if batch is None:
-            assert call.new_batch is not None
-            batch = self._batches[call] = call.new_batch(self._context)
+    def _new_batch(self, call: Call) -> Batch[Any]:
+        assert call.new_batch is not None
+        batch = self._batches[call] = call.new_batch(self._context)
         return batch
 
     def _finish(self, queues: list[CommandQueue]) -> Wave | None:
@@ -131,7 +138,8 @@ class WaveBuilder:
             queue.account.forget_if_closed(queue)
         for account in self.accounts:
             account.oldest_waiting = account.oldest_now()
-            self._memory.run_frees(account.holdings, account.oldest_waiting)
+            if account.holdings.freed:
+                self._memory.run_frees(account.holdings, account.oldest_waiting)
         if not self._used:
             return None
         for queue in queues:

@@ -58,7 +58,7 @@ class ForwardBatch(Batch[ForwardCommand]):
         whole = command.own is None or (left <= SHORT_FORWARD and self.tokens > 0)
         if count <= 0 or (count < left and whole):
             return done
-        if not self._written.disjoint(queue, command.inputs, command.outputs):
+        if queue in self._written.first and not self._written.disjoint(queue, command.inputs, command.outputs):
             return done
         self._written.note(queue, command.outputs)
         self._add(command, holdings, done, done + count)
