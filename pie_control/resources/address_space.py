@@ -41,6 +41,7 @@ class AddressSpace:
         self.embeds = EmbedTable()
         self.hazards = Hazards(self.pages, self.embeds)
         self.queues: set[int] = set()
+        self._draining: deque[tuple[int, int]] = deque()  # (seq, queue), destroyed ones whose commands may wait
         self.waiting = 0  # commands not known to have left their queues
         self._issued = 0  # commands that wait in queues or did
         self.seq = 0  # of the last command
@@ -75,10 +76,15 @@ class AddressSpace:
         check_quota(len(self.queues), 1, self.quota.queues, "queues", "destroy queues that are not used")
         self.queues.add(queue)
 
+    def drain_queue(self, queue: int) -> None:
+        """The queue takes no further commands; those that it holds still wait."""
+        self.queues.remove(queue)
+        self._draining.append((self.seq, queue))
+
     @property
     def has_one_queue(self) -> bool:
         """So that nothing can conflict between queues."""
-        return len(self.queues) == 1
+        return len(self.queues) == 1 and not self._draining
 
     def table(self, resource: Resource) -> PageTable | EmbedTable:
         """The addresses of a kind of memory."""
@@ -148,6 +154,8 @@ class AddressSpace:
         while self._freed and self._freed[0][0] < oldest:
             _, resource, ranges = self._freed.popleft()
             self.table(resource).release(ranges)
+        while self._draining and self._draining[0][0] < oldest:
+            self._draining.popleft()
 
     def answered(self, future: int, value: Any) -> None:
         """A future has its value, or failed with a CallError."""

@@ -272,6 +272,20 @@ def test_queues_that_write_and_read_one_embed_keep_the_order_of_issue() -> None:
     assert [list(wave) for wave in waves(world)] == [[EmbedTxt, Forward, Sample], [EmbedTxt]]
 
 
+def test_what_a_destroyed_queue_holds_still_comes_first() -> None:
+    world = World(num_pages=16 + 8)
+    holder = world.open(8, 1)
+    one = world.open(0, 64)
+    world.drain()
+    other = one.create_queue()
+    one.call("alloc_kvpage", other, 1)  # waits for pages, and what is behind it does, too
+    one.embed(0, queue=other)
+    one.destroy_queue(other)
+    one.sample(0)
+    world.close(holder)
+    assert [list(wave) for wave in waves(world)] == [[EmbedTxt], [Sample]]
+
+
 def test_many_readers_of_an_embed_all_come_before_its_next_writer() -> None:
     world, one = start(max_batch_rows=1)
     others = [one.create_queue() for _ in range(2)]
