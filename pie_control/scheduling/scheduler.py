@@ -115,8 +115,9 @@ class Scheduler:
     def _free(self, note: Release) -> None:
         if account := self._accounts.get(note.owner):
             account.newest = note.freed.seq
+            account.oldest_waiting = account.oldest_now()  # or who comes after the note would wait for it
             account.holdings.freed.append(note.freed)
-            self._memory.run_frees(account.holdings, account.oldest_now())
+            self._memory.run_frees(account.holdings, account.oldest_waiting)
 
     def _enqueue(self, command: Command) -> None:
         account = self._accounts.get(command.owner)

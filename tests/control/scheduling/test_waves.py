@@ -105,6 +105,17 @@ def test_a_slot_that_trim_freed_is_not_filled_twice_in_a_wave() -> None:
     assert [wave[Forward].q_slots.tolist() for wave in waves(world)] == [[0], [0]]
 
 
+def test_a_slot_that_a_trim_emptied_after_memory_was_given_back_is_filled_at_once() -> None:
+    world, one = start()
+    one.embed(0, 2)
+    one.forward(0, 2)
+    world.drain()
+    one.call("dealloc_kvpage", one.queue, [one.pages + 7, 1])
+    one.call("trim_kvpage", one.queue, [one.pages, 1], 1)
+    one.call("forward", one.queue, [one.pages, 1], [one.embeds + 1, 1], [one.pages, 1], [])
+    assert len(world.turn().waves) == 1, "nothing would ask for a wave again"
+
+
 def test_a_context_of_one_range_is_dense() -> None:
     world, one = start()
     one.step(0, 6)
