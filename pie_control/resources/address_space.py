@@ -21,6 +21,7 @@ from pie_inference.protocol import ModelDescription
 
 from .embeds import EmbedTable
 from .hazards import MAX_QUEUE, Hazards, make_stamp
+from .holdings import Forgotten
 from .kinds import EMBEDS, PAGES, Resource
 from .pages import PageTable
 from .quotas import Quota, Usage, check_quota
@@ -28,6 +29,8 @@ from .ranges import Range
 
 REMEMBERED_TOKENS = 4096
 """Sampled tokens of one inferlet that a token reference can still name after they were delivered."""
+FORGOTTEN_AT_ONCE = 256
+"""How many more there may be, so that they are forgotten together."""
 
 
 class AddressSpace:
@@ -166,8 +169,15 @@ class AddressSpace:
             return
         sample.error = value if isinstance(value, CallError) else None
         self._delivered.append(future)
-        if len(self._delivered) > REMEMBERED_TOKENS:
-            self._samples.pop(self._delivered.popleft(), None)
+        if len(self._delivered) >= REMEMBERED_TOKENS + FORGOTTEN_AT_ONCE:
+            self._forget_samples()
+
+    def _forget_samples(self) -> None:
+        """Nobody else knows what may still be named."""
+        forgotten = [self._delivered.popleft() for _ in range(FORGOTTEN_AT_ONCE)]
+        for future in forgotten:
+            del self._samples[future]
+        self._hand_on(Forgotten(self.owner, self.seq, forgotten))
 
     def end(self, error: CallError) -> None:
         """No further call is accepted."""

@@ -86,11 +86,14 @@ class Memory:
         return True
 
     def run_frees(self, holdings: Holdings, oldest: int) -> None:
-        """Takes back what no command from `oldest` on can touch any more."""
+        """Takes back what no command from `oldest` on can touch any more, and drops tokens that none can name."""
         freed = holdings.freed
         while freed and freed[0].seq < oldest:
             one = freed.popleft()
             self._release(one.resource, holdings.binding(one.resource).unbind(one.ranges))
+        while holdings.forgotten and holdings.forgotten[0].seq < oldest:
+            for future in holdings.forgotten.popleft().futures:
+                del holdings.tokens[future]
 
     # ---- shortages ----
 

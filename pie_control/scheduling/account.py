@@ -34,7 +34,6 @@ class Account:
         self.holdings = holdings
         self.queues: dict[int, CommandQueue] = {}
         self.futures: set[int] = set()  # not answered yet
-        self.delivered: deque[int] = deque()  # samples that were
         self.newest = 0  # sequence number of what arrived last
         self.waiting = 0  # commands in the queues
         self.taken = 0  # commands that have left them
