@@ -1,7 +1,7 @@
 """What the rooms of the calls have in common: commands, batches under formation, and the record of a call.
 
 Three things can be handed on by an address space. A `WorkerCommand` waits in its queue until a wave takes it. `Bind`
-and `Synchronize` wait in their queue too, and take effect in the control layer when their turn comes. A `Note` takes
+and `Synchronize` wait in their queue too, and take effect in the control layer when their turn comes. A note takes
 effect as it arrives. All are plain values with virtual addresses, and nobody changes one once it is issued. (They are
 not frozen: building a frozen one takes twice the time, and each token takes three.)
 """

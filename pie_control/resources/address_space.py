@@ -21,6 +21,7 @@ from pie_inference.protocol import ModelDescription
 
 from .embeds import EmbedTable
 from .hazards import MAX_QUEUE, Hazards, make_stamp
+from .holdings import Forgotten
 from .kinds import EMBEDS, PAGES, Resource
 from .pages import PageTable
 from .quotas import Quota, Usage, check_quota
@@ -28,6 +29,8 @@ from .ranges import Range
 
 REMEMBERED_TOKENS = 4096
 """Sampled tokens of one inferlet that a token reference can still name after they were delivered."""
+FORGOTTEN_AT_ONCE = 256
+"""How many more there may be, so that they are forgotten together."""
 
 
 class AddressSpace:
@@ -42,6 +45,7 @@ class AddressSpace:
         self.hazards = Hazards(self.pages, self.embeds)
         self.queues: set[int] = set()
         self.has_one_queue = False  # then nothing can conflict between queues
+        self._draining: deque[tuple[int, int]] = deque()  # (seq, queue), destroyed ones whose commands may wait
         self.waiting = 0  # commands not known to have left their queues
         self._issued = 0  # commands that wait in queues or did
         self.seq = 0  # of the last command
@@ -77,13 +81,18 @@ class AddressSpace:
         assert queue not in self.queues, f"queue number {queue} is in use"
         check_quota(len(self.queues), 1, self.quota.queues, "queues", "destroy queues that are not used")
         self.queues.add(queue)
-        self.has_one_queue = len(self.queues) == 1
+        self._count_queues()
 
     def close_queue(self, queue: int) -> None:
-        """The queue takes no further command. Raises as `check_queue`."""
+        """The queue takes no further command; those that it holds still wait. Raises as `check_queue`."""
         self.check_queue(queue)
         self.queues.remove(queue)
-        self.has_one_queue = len(self.queues) == 1
+        self._draining.append((self.seq, queue))
+        self._count_queues()
+
+    def _count_queues(self) -> None:
+        self.has_one_queue = len(self.queues) == 1 and not self._draining
+
 
     def table(self, resource: Resource) -> PageTable | EmbedTable:
         """The addresses of a kind of memory."""
@@ -153,6 +162,9 @@ class AddressSpace:
         while self._freed and self._freed[0][0] < oldest:
             _, resource, ranges = self._freed.popleft()
             self.table(resource).release(ranges)
+        while self._draining and self._draining[0][0] < oldest:
+            self._draining.popleft()
+            self._count_queues()
 
     def answered(self, future: int, value: Any) -> None:
         """A future has its value, or failed with a CallError."""
@@ -164,8 +176,15 @@ class AddressSpace:
         if isinstance(value, CallError):
             sample.error = value
         self._delivered.append(future)
-        if len(self._delivered) > REMEMBERED_TOKENS:
-            self._samples.pop(self._delivered.popleft(), None)
+        if len(self._delivered) >= REMEMBERED_TOKENS + FORGOTTEN_AT_ONCE:
+            self._forget_samples()
+
+    def _forget_samples(self) -> None:
+        """Nobody else knows what may still be named."""
+        forgotten = [self._delivered.popleft() for _ in range(FORGOTTEN_AT_ONCE)]
+        for future in forgotten:
+            del self._samples[future]
+        self._hand_on(Forgotten(self.owner, self.seq, forgotten))
 
     def end(self, error: CallError) -> None:
         """No further call is accepted."""

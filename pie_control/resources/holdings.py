@@ -80,6 +80,15 @@ class Freed:
     ranges: Sequence[Range]
 
 
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """Samples whose tokens no command after `seq` names."""
+
+    owner: Owner
+    seq: int
+    futures: Sequence[int]
+
+
 @dataclass(slots=True, eq=False)
 class Holdings:
     """Of one inferlet."""
@@ -90,6 +99,12 @@ class Holdings:
     embeds: Binding = field(default_factory=Binding)
     tokens: dict[int, TokenSource] = field(default_factory=dict)  # by future
     freed: deque[Freed] = field(default_factory=deque)  # not given back yet: waiting commands may touch them
+    forgotten: deque[Forgotten] = field(default_factory=deque)  # still kept: waiting commands may name them
+
+    @property
+    def returns(self) -> bool:
+        """Whether something was given back that waiting commands may still use."""
+        return bool(self.freed or self.forgotten)
 
     def binding(self, resource: Resource) -> Binding:
         return self.pages if resource is PAGES else self.embeds

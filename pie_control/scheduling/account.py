@@ -39,14 +39,13 @@ class Account:
         self.holdings = holdings
         self.queues: dict[int, CommandQueue] = {}
         self.futures: set[int] = set()  # not answered yet
-        self.delivered: deque[int] = deque()  # samples that were
         self.newest = 0  # sequence number of what arrived last
         self.waiting = 0  # commands in the queues
         self.taken = 0  # commands that have left them
         self.told = 0  # of these, when its address space heard of progress last
         self.told_oldest = 0  # what it heard then
-        self.last_freed = -1  # sequence number of the last addresses that were given back
-        self.oldest_waiting = 0  # no command below this number waited when the last wave was formed
+        self.awaited = -1  # it waits to hear that no command up to this one waits
+        self.oldest_waiting = 0  # every command below this number was taken by a wave formed before, or locally
 
     def oldest_now(self) -> int:
         """Sequence number that no waiting command is below."""
@@ -62,7 +61,7 @@ class Account:
         again, and now and then for its count of waiting commands. Till then it is only more careful than it must be."""
         if len(self.queues) > 1 or self.taken - self.told >= TELL_AFTER:
             return True
-        return self.told_oldest <= self.last_freed < self.oldest_waiting
+        return self.told_oldest <= self.awaited < self.oldest_waiting
 
     def tell(self) -> Progress:
         """What its address space hears now."""

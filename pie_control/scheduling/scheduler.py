@@ -19,9 +19,9 @@ from pie_control.calls.kind import CloseQueue, Command, OpenQueue, Prioritize, R
 from pie_control.calls.values import Completion, Done, Value
 from pie_control.errors import CallError, Exhausted, WorkerError
 from pie_control.ids import Owner
-from pie_control.resources.address_space import REMEMBERED_TOKENS, again
+from pie_control.resources.address_space import again
 from pie_control.resources.contention import Action, ContentionPolicy, End, FirstComeFirstServed
-from pie_control.resources.holdings import TokenSource
+from pie_control.resources.holdings import Forgotten, TokenSource
 from pie_control.resources.kinds import EMBEDS, PAGES
 from pie_control.resources.memory import Memory
 from pie_inference.protocol import ModelDescription, RunWave, WaveDone
@@ -62,6 +62,7 @@ class Scheduler:
             CloseQueue: self._close_queue,
             Prioritize: self._prioritize,
             Release: self._free,
+            Forgotten: self._forget_tokens,
             WaveDone: self._wave_done,
             WorkerLost: self._worker_lost,
             Quiet: lambda _: self._form_waves(),
@@ -102,6 +103,7 @@ class Scheduler:
     def _close_queue(self, note: CloseQueue) -> None:
         if queue := self._queue(note):
             queue.closing = True
+            queue.account.awaited = queue.account.newest
             queue.account.forget_if_closed(queue)
 
     def _prioritize(self, note: Prioritize) -> None:
@@ -114,9 +116,14 @@ class Scheduler:
 
     def _free(self, note: Release) -> None:
         if account := self._accounts.get(note.owner):
-            account.newest = account.last_freed = note.freed.seq
+            account.newest = account.awaited = note.freed.seq
+            account.oldest_waiting = account.oldest_now()  # or who comes after the note would wait for it
             account.holdings.freed.append(note.freed)
-            self._memory.run_frees(account.holdings, account.oldest_now())
+            self._memory.run_frees(account.holdings, account.oldest_waiting)
+
+    def _forget_tokens(self, note: Forgotten) -> None:
+        if account := self._accounts.get(note.owner):
+            account.holdings.forgotten.append(note)
 
     def _enqueue(self, command: Command) -> None:
         account = self._accounts.get(command.owner)
@@ -266,8 +273,6 @@ class Scheduler:
             return
         account.futures.remove(future)
         self._completions.append(Completion(owner, future, value))
-        if future in account.holdings.tokens:
-            self._remember(account, future)
 
     def _fail(self, command: WorkerCommand, error: CallError) -> None:
         """A command failed on the worker. Its inferlet ends if it relies on what the command should have left."""
@@ -280,13 +285,6 @@ class Scheduler:
                 self._answer(command.owner, command.future, error)
                 return
         self._end(account, Reason.FAILED, error)
-
-    @staticmethod
-    def _remember(account: Account, future: int) -> None:
-        """A token was delivered: keeps it for references, and drops the oldest ones, as address spaces do."""
-        account.delivered.append(future)
-        if len(account.delivered) > REMEMBERED_TOKENS:
-            account.holdings.tokens.pop(account.delivered.popleft(), None)
 
     # ---- inspection ----
 

@@ -11,6 +11,7 @@ from pie_control.calls.kind import CloseQueue, Command, OpenQueue, Prioritize, R
 from pie_control.calls.values import Completion
 from pie_control.errors import CallError
 from pie_control.ids import Owner
+from pie_control.resources.holdings import Forgotten
 from pie_inference.protocol import RunWave, WaveDone
 
 
@@ -41,7 +42,8 @@ class WorkerLost:
     message: str
 
 
-Event = Opened | Closed | Command | OpenQueue | CloseQueue | Prioritize | Release | WaveDone | WorkerLost | Quiet
+Note = OpenQueue | CloseQueue | Prioritize | Release | Forgotten
+Event = Opened | Closed | Command | Note | WaveDone | WorkerLost | Quiet
 
 
 class Reason(StrEnum):

@@ -112,7 +112,7 @@ class WaveBuilder:
     def _take_local(self, queue: CommandQueue, command: Command) -> bool:
         if isinstance(command, Bind):
             holdings = queue.account.holdings
-            if holdings.freed:
+            if holdings.returns:
                 self._memory.run_frees(holdings, queue.account.oldest_now())
             if not self._memory.try_bind(holdings, command.resource, command.first, command.count, self._now):
                 return False
@@ -138,7 +138,7 @@ class WaveBuilder:
             queue.account.forget_if_closed(queue)
         for account in self.accounts:
             account.oldest_waiting = account.oldest_now()
-            if account.holdings.freed:
+            if account.holdings.returns:
                 self._memory.run_frees(account.holdings, account.oldest_waiting)
         if not self._used:
             return None

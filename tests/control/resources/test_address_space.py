@@ -194,6 +194,7 @@ def test_a_failed_sample_cannot_be_named() -> None:
 
 def test_old_tokens_are_forgotten_in_the_order_of_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(address_space, "REMEMBERED_TOKENS", 2)
+    monkeypatch.setattr(address_space, "FORGOTTEN_AT_ONCE", 1)
     inferlet = with_samples(4)
     for future in (2, 1, 3):
         name(inferlet, 2)

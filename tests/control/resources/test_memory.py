@@ -32,8 +32,16 @@ def make_memory(policy: Recorder | None = None) -> Memory:
     return Memory(model, policy or FirstComeFirstServed())
 
 
-def bind(memory: Memory, holdings: Holdings, count: int, resource: Resource = PAGES, now: float = 0.0) -> bool:
-    first = len(holdings.binding(resource).physical)
+def bind(
+    memory: Memory,
+    holdings: Holdings,
+    count: int,
+    resource: Resource = PAGES,
+    now: float = 0.0,
+    first: int | None = None,
+) -> bool:
+    if first is None:
+        first = len(holdings.binding(resource).physical)
     return memory.try_bind(holdings, resource, first, count, now)
 
 
@@ -120,6 +128,23 @@ def test_a_policy_sees_who_holds_what_and_who_waits_since_when() -> None:
     assert pages == {1: Holder(1, 1.0, 9), 2: Holder(2, 2.0, 6, 4, 10.0), 3: Holder(3, 3.0, 0, 5, 11.0)}
     _, embeds = policy.seen[3]
     assert embeds == {1: Holder(1, 1.0, 0, 2, 11.0), 2: Holder(2, 2.0, 0), 3: Holder(3, 3.0, 9)}
+
+
+def test_requests_of_several_queues_are_counted_together() -> None:
+    policy = Recorder()
+    memory = make_memory(policy)
+    one, two = memory.open(1, 1.0), memory.open(2, 2.0)
+    memory.begin()
+    assert bind(memory, one, 16)
+    for now in (10.0, 11.0, 12.0):
+        memory.begin()
+        if now < 12.0:
+            assert not bind(memory, two, 3, now=now, first=0)
+        if now > 10.0:
+            assert not bind(memory, two, 4, now=now, first=3)
+        assert set(memory.resolve_shortages()) == {Wait()}
+    waiting = [(holders[2].waits_for, holders[2].waits_since) for _, holders in policy.seen]
+    assert waiting == [(3, 10.0), (7, 10.0), (7, 10.0), (4, 11.0)]
 
 
 def test_who_was_ended_for_an_earlier_request_is_not_asked_for() -> None:

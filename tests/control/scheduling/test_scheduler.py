@@ -12,11 +12,12 @@ from pie_control.calls.output_text.get_logprobs import Logprobs
 from pie_control.calls.output_text.get_next_dist import Dist
 from pie_control.calls.values import Completion, Done
 from pie_control.errors import Exhausted, NotFound, WorkerError
+from pie_control.resources import address_space
 from pie_control.resources.contention import Action, End, Holder, Shortage, Wait
 from pie_control.resources.kinds import EMBEDS, PAGES, Resource
 from pie_control.scheduling import Adaptive, Reason, WorkerLost
-from pie_inference.protocol import Sample
-from tests.helpers.scheduling import World, by_kind, greedy
+from pie_inference.protocol import EmbedTxt, Sample
+from tests.helpers.scheduling import World, by_kind, greedy, name_token
 
 SIZES: dict[str, Any] = {"num_pages": 16 + 16, "num_embeds": 10}  # 16 pages, for 16 are kept for keys that are dropped
 AHEAD = Adaptive(surplus=0)
@@ -110,6 +111,35 @@ def test_a_queue_ends_after_the_commands_that_it_holds() -> None:
     world.drain()
     assert set(one.answers) == {future}
     assert one.space.usage().queues == 0
+
+
+# ---- tokens ----
+
+
+def test_a_token_is_kept_as_long_as_its_inferlet_may_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late the address space hears of it; and longer, if a command that names it waits."""
+    monkeypatch.setattr(address_space, "REMEMBERED_TOKENS", 2)
+    monkeypatch.setattr(address_space, "FORGOTTEN_AT_ONCE", 2)
+    world = World(AHEAD, Prepared(), **SIZES)
+    one, holder = world.open(1, 3), world.open(15, 2)
+    one.embed(0)
+    world.drain()
+    world.lateness = lambda: 100
+    first = one.sample(0)
+    for _ in range(5):
+        one.sample(0)
+    world.drain()
+    one.call("alloc_kvpage", 1, 1)  # waits for a page
+    one.call("embed_txt", 1, [name_token(first)], [1], [1, 1])
+    world.tell()
+    with pytest.raises(NotFound, match="token reference 1 names no"):
+        one.call("embed_txt", 1, [name_token(first)], [1], [2, 1])
+    world.turn()
+    world.close(holder)
+    (wave,) = world.drain()
+    assert by_kind(wave)[EmbedTxt].tokens.tolist() == [one.token(first)]
+    tokens = vars(world.scheduler)["_accounts"][1].holdings.tokens
+    assert set(tokens) == {5, 6}, "the others are forgotten"
 
 
 # ---- giving back ----

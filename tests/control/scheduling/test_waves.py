@@ -105,6 +105,17 @@ def test_a_slot_that_trim_freed_is_not_filled_twice_in_a_wave() -> None:
     assert [wave[Forward].q_slots.tolist() for wave in waves(world)] == [[0], [0]]
 
 
+def test_a_slot_that_a_trim_emptied_after_memory_was_given_back_is_filled_at_once() -> None:
+    world, one = start()
+    one.embed(0, 2)
+    one.forward(0, 2)
+    world.drain()
+    one.call("dealloc_kvpage", one.queue, [one.pages + 7, 1])
+    one.call("trim_kvpage", one.queue, [one.pages, 1], 1)
+    one.call("forward", one.queue, [one.pages, 1], [one.embeds + 1, 1], [one.pages, 1], [])
+    assert len(world.turn().waves) == 1, "nothing would ask for a wave again"
+
+
 def test_a_context_of_one_range_is_dense() -> None:
     world, one = start()
     one.step(0, 6)
@@ -270,6 +281,20 @@ def test_queues_that_write_and_read_one_embed_keep_the_order_of_issue() -> None:
     one.sample(63)
     one.embed(7, at=63, queue=other)  # must not overwrite what the sample reads
     assert [list(wave) for wave in waves(world)] == [[EmbedTxt, Forward, Sample], [EmbedTxt]]
+
+
+def test_what_a_destroyed_queue_holds_still_comes_first() -> None:
+    world = World(num_pages=16 + 8)
+    holder = world.open(8, 1)
+    one = world.open(0, 64)
+    world.drain()
+    other = one.create_queue()
+    one.call("alloc_kvpage", other, 1)  # waits for pages, and what is behind it does, too
+    one.embed(0, queue=other)
+    one.destroy_queue(other)
+    one.sample(0)
+    world.close(holder)
+    assert [list(wave) for wave in waves(world)] == [[EmbedTxt], [Sample]]
 
 
 def test_many_readers_of_an_embed_all_come_before_its_next_writer() -> None:
