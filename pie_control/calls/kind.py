@@ -27,6 +27,7 @@ from .values import Value
 class Stage(IntEnum):
     """Where in a wave a batch runs. Outputs only read, so their order among each other does not matter."""
 
+    CONTROL = -1  # in no wave: it takes effect in the control layer
     COPY = 0
     EMBED = 1
     FORWARD = 2
@@ -183,7 +184,7 @@ class Call:
     interface: str  # the WIT interface, with underscores: the trait
     issue: Callable[..., Any]
     value: type[Any] | None = None
-    stage: Stage | None = None  # None: never reaches a worker
+    stage: Stage = Stage.CONTROL
     new_batch: Callable[[WaveContext], Batch[Any]] | None = None
 
 
@@ -192,7 +193,7 @@ def define(
     issue: Callable[..., Any],
     *,
     value: type[Any] | None = None,
-    stage: Stage | None = None,
+    stage: Stage = Stage.CONTROL,
     new_batch: Callable[[WaveContext], Batch[Any]] | None = None,
 ) -> Call:
     """The record of the call whose room is `module`: calls.<interface>.<name>."""

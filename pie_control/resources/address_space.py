@@ -93,7 +93,6 @@ class AddressSpace:
     def _count_queues(self) -> None:
         self.has_one_queue = len(self.queues) == 1 and not self._draining
 
-
     def table(self, resource: Resource) -> PageTable | EmbedTable:
         """The addresses of a kind of memory."""
         return self.pages if resource is PAGES else self.embeds

@@ -8,11 +8,6 @@ from pie_control.calls.kind import Command
 from pie_control.ids import Owner
 from pie_control.resources.holdings import Holdings
 
-from .turn import Progress
-
-TELL_AFTER = 64
-"""Commands, after which an address space hears of progress if for nothing else."""
-
 
 class CommandQueue:
     """Commands of one inferlet that take effect in order."""
@@ -42,9 +37,6 @@ class Account:
         self.newest = 0  # sequence number of what arrived last
         self.waiting = 0  # commands in the queues
         self.taken = 0  # commands that have left them
-        self.told = 0  # of these, when its address space heard of progress last
-        self.told_oldest = 0  # what it heard then
-        self.awaited = -1  # it waits to hear that no command up to this one waits
         self.oldest_waiting = 0  # every command below this number was taken by a wave formed before, or locally
 
     def oldest_now(self) -> int:
@@ -55,18 +47,6 @@ class Account:
                 if queue.commands and queue.commands[0].seq < oldest:
                     oldest = queue.commands[0].seq
         return oldest
-
-    def has_news(self) -> bool:
-        """Whether its address space should hear of progress: for hazards between queues, to hand out freed addresses
-        again, and now and then for its count of waiting commands. Till then it is only more careful than it must be."""
-        if len(self.queues) > 1 or self.taken - self.told >= TELL_AFTER:
-            return True
-        return self.told_oldest <= self.awaited < self.oldest_waiting
-
-    def tell(self) -> Progress:
-        """What its address space hears now."""
-        self.told, self.told_oldest = self.taken, self.oldest_waiting
-        return Progress(self.owner, self.oldest_waiting, self.taken)
 
     def forget_if_closed(self, queue: CommandQueue) -> None:
         if queue.closing and not queue.commands:

@@ -31,7 +31,7 @@ from .answers import in_place, read_answers
 from .backlog import Backlog
 from .policies import Adaptive, DispatchPolicy, DispatchState
 from .statistics import Counts, SchedulerStatistics
-from .turn import Closed, Ending, Event, Opened, Quiet, Reason, Turn, WorkerLost
+from .turn import Closed, Ending, Event, Opened, Progress, Quiet, Reason, Turn, WorkerLost
 from .waves import Wave, WaveBuilder
 
 
@@ -77,7 +77,8 @@ class Scheduler:
         return self._end_turn()
 
     def _end_turn(self) -> Turn:
-        progress = [one.tell() for one in self._moved if one.has_news() and one.owner in self._accounts]
+        moved = (one for one in self._moved if one.owner in self._accounts)
+        progress = [Progress(one.owner, one.oldest_waiting, one.taken) for one in moved]
         turn = Turn(
             tuple(self._waves), tuple(self._completions), tuple(self._endings), tuple(progress), self._deadline()
         )
@@ -103,7 +104,6 @@ class Scheduler:
     def _close_queue(self, note: CloseQueue) -> None:
         if queue := self._queue(note):
             queue.closing = True
-            queue.account.awaited = queue.account.newest
             queue.account.forget_if_closed(queue)
 
     def _prioritize(self, note: Prioritize) -> None:
@@ -116,7 +116,7 @@ class Scheduler:
 
     def _free(self, note: Release) -> None:
         if account := self._accounts.get(note.owner):
-            account.newest = account.awaited = note.freed.seq
+            account.newest = note.freed.seq
             account.oldest_waiting = account.oldest_now()  # or who comes after the note would wait for it
             account.holdings.freed.append(note.freed)
             self._memory.run_frees(account.holdings, account.oldest_waiting)
@@ -257,7 +257,7 @@ class Scheduler:
             for command, value in in_place(batch, values, errors):
                 if isinstance(value, CallError):
                     self._fail(command, value)
-                elif value is not None and command.future is not None:
+                elif command.future is not None:
                     self._answer(command.owner, command.future, value)
         for owner, future in wave.syncs:
             self._answer(owner, future, Done())
