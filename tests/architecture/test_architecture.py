@@ -29,10 +29,10 @@ MAY_IMPORT = {
 """What a package may import of ours, the most special entry first; OPEN is open to pie_control."""
 OPEN = ("pie_inference.protocol",)
 
-PURE = dict.fromkeys(PURE_CORE, {"numpy"})
+PURE = {package: {"numpy"} for package in PURE_CORE}
 """Packages that import no third-party module but these."""
 
-FORBIDDEN = dict.fromkeys(PURE_CORE, {"asyncio", "socket", "threading", "time"})
+FORBIDDEN = {package: {"asyncio", "socket", "threading", "time"} for package in PURE_CORE}
 """Standard modules by which state or time would get into a pure package."""
 
 HOMES = {
