@@ -1,7 +1,7 @@
 """What the scheduler itself costs: decode steps of many inferlets, with a worker that answers at once.
 
-No sandbox, no event loop, no socket: the calls that `host_api` and `models` make, in their order. A step of an inferlet
-is `embed_txt`, `forward` and `sample`; the steps of all inferlets go into one wave.
+No sandbox, no event loop, no socket: the calls that `host_api` makes and the turns that `engine` takes. A step of an
+inferlet is `embed_txt`, `forward` and `sample`; the steps of all inferlets go into one wave.
 """
 
 from __future__ import annotations
@@ -12,13 +12,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pie_control.scheduling import Account, Adaptive, SamplingParams, Scheduler
+from pie_control.calls.allocate import alloc_emb, alloc_kvpage
+from pie_control.calls.core import create_queue
+from pie_control.calls.forward import forward
+from pie_control.calls.fused import sample
+from pie_control.calls.input_text import embed_txt
+from pie_control.calls.sampler import Sampler, SamplingParams
+from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.quotas import Quota
+from pie_control.scheduling import Adaptive, Event, Opened, Quiet, Scheduler, Turn
 from pie_control.testing.fake_model import FakeModel
-from pie_inference.protocol import RunWave, Sample, SampleResult, WaveDone
+from pie_inference.protocol import ModelDescription, RunWave, Sample, SampleResult, WaveDone
 
 from .samples import median
 
-GREEDY = SamplingParams(temperature=0.0)
+GREEDY = Sampler(SamplingParams(temperature=0.0), 0)
 PAGES = 16
 QUEUE = 1
 INPUT, OUTPUT = (0, 1), (1, 1)  # ranges of embeds
@@ -39,9 +47,9 @@ QUICK = Plan((1, 8, 32), steps=60)
 
 @dataclass(frozen=True)
 class Row:
-    """Medians over the steps. `issue_us`: an inferlet's three commands; `form_us`: the wave of all of them;
-    `done_us`: taking the worker's answer to it. `us_each`: all of that for one inferlet.
-    """
+    """Medians over the steps. `issue_us`: an inferlet's three commands; `form_us`: the turn that takes them and forms
+    the wave of all; `done_us`: the turn that takes the worker's answer to it; both with what is told to address spaces.
+    `us_each`: all of that for one inferlet."""
 
     inferlets: int
     issue_us: float
@@ -56,38 +64,57 @@ async def run(plan: Plan) -> list[Row]:
 
 
 def _measure(number: int, steps: int) -> Row:
-    model = FakeModel(num_pages=number * PAGES + 64, num_embeds=2 * number).describe()[0]
-    scheduler = Scheduler(model, Adaptive())
-    accounts = [_open(scheduler, owner) for owner in range(number)]
-    times = [_step(scheduler, accounts, position) for position in range(steps + 1)][1:]
+    bench = _Bench(FakeModel(num_pages=number * PAGES + 64, num_embeds=2 * number).describe()[0])
+    for owner in range(number):
+        bench.open(owner)
+    times = [_step(bench, position) for position in range(steps + 1)][1:]
     issue, form, done = (1e6 * median(column) for column in zip(*times, strict=True))
     return Row(number, *(round(us, 2) for us in (issue / number, form, done, (issue + form + done) / number)))
 
 
-def _open(scheduler: Scheduler, owner: int) -> Account:
-    account = scheduler.open(owner, float(owner))
-    account.create_queue()
-    account.alloc_kvpage(QUEUE, PAGES, 0.0)
-    account.alloc_emb(QUEUE, 2, 0.0)
-    return account
+class _Bench:
+    """A scheduler and address spaces."""
+
+    def __init__(self, model: ModelDescription) -> None:
+        self.spaces: dict[int, AddressSpace] = {}
+        self._model = model
+        self._scheduler = Scheduler(model, Adaptive())
+        self._events: list[Event] = []
+
+    def open(self, owner: int) -> None:
+        space = self.spaces[owner] = AddressSpace(owner, self._model, Quota(), self._events.append)
+        self._events.append(Opened(owner, float(owner)))
+        create_queue.issue(space, QUEUE)
+        alloc_kvpage.issue(space, QUEUE, PAGES)
+        alloc_emb.issue(space, QUEUE, 2)
+
+    def turn(self, event: Event) -> Turn:
+        """A turn, told to whom it concerns."""
+        self._events.append(event)
+        turn = self._scheduler.turn(0.0, self._events)
+        self._events.clear()
+        for progress in turn.progress:
+            self.spaces[progress.owner].progressed(progress.oldest, progress.taken)
+        for completion in turn.completions:
+            self.spaces[completion.owner].answered(completion.future, completion.value)
+        return turn
 
 
-def _step(scheduler: Scheduler, accounts: list[Account], position: int) -> tuple[float, float, float]:
+def _step(bench: _Bench, position: int) -> tuple[float, float, float]:
     """Seconds to issue, form and finish one step of all."""
-    issued = _timed(lambda: _issue(accounts, position))
-    waves: list[RunWave | None] = []
-    formed = _timed(lambda: waves.append(scheduler.next_wave(0.0)))
-    wave = waves[0]
-    assert wave is not None, "commands wait"
+    issued = _timed(lambda: _issue(bench, position))
+    turns: list[Turn] = []
+    formed = _timed(lambda: turns.append(bench.turn(Quiet())))
+    (wave,) = turns[0].waves
     answer = _answer(wave)
-    return issued, formed, _timed(lambda: scheduler.wave_done(answer, 0.0))
+    return issued, formed, _timed(lambda: bench.turn(answer))
 
 
-def _issue(accounts: list[Account], position: int) -> None:
-    for account in accounts:
-        account.embed_txt(QUEUE, [TOKEN], [position], INPUT, 0.0)
-        account.forward(QUEUE, (0, PAGES), INPUT, (0, PAGES), OUTPUT, 0.0)
-        account.sample(QUEUE, OUTPUT[0], GREEDY, 0.0, position, 0.0)
+def _issue(bench: _Bench, position: int) -> None:
+    for space in bench.spaces.values():
+        embed_txt.issue(space, QUEUE, [TOKEN], [position], INPUT)
+        forward.issue(space, QUEUE, (0, PAGES), INPUT, (0, PAGES), OUTPUT)
+        sample.issue(space, QUEUE, OUTPUT[0], GREEDY, position)
 
 
 def _answer(wave: RunWave) -> WaveDone:
