@@ -45,6 +45,7 @@ class AddressSpace:
         self.hazards = Hazards(self.pages, self.embeds)
         self.queues: set[int] = set()
         self._draining: deque[tuple[int, int]] = deque()  # (seq, queue), destroyed ones whose commands may wait
+        self.has_one_queue = False  # so that nothing can conflict between queues
         self.waiting = 0  # commands not known to have left their queues
         self._issued = 0  # commands that wait in queues or did
         self.seq = 0  # of the last command
@@ -78,16 +79,16 @@ class AddressSpace:
         assert queue not in self.queues, f"queue number {queue} is in use"
         check_quota(len(self.queues), 1, self.quota.queues, "queues", "destroy queues that are not used")
         self.queues.add(queue)
+        self._count_queues()
 
     def drain_queue(self, queue: int) -> None:
         """The queue takes no further commands; those that it holds still wait."""
         self.queues.remove(queue)
         self._draining.append((self.seq, queue))
+        self._count_queues()
 
-    @property
-    def has_one_queue(self) -> bool:
-        """So that nothing can conflict between queues."""
-        return len(self.queues) == 1 and not self._draining
+    def _count_queues(self) -> None:
+        self.has_one_queue = len(self.queues) + len(self._draining) == 1
 
     def table(self, resource: Resource) -> PageTable | EmbedTable:
         """The addresses of a kind of memory."""
@@ -159,6 +160,7 @@ class AddressSpace:
             self.table(resource).release(ranges)
         while self._draining and self._draining[0][0] < oldest:
             self._draining.popleft()
+            self._count_queues()
 
     def answered(self, future: int, value: Any) -> None:
         """A future has its value, or failed with a CallError."""

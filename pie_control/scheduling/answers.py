@@ -47,5 +47,7 @@ def in_place(
     batch: Batch[Any], values: Sequence[Value], errors: Mapping[int, CallError]
 ) -> Iterator[tuple[WorkerCommand, Value | CallError | None]]:
     """Each command with its value or error; None where there is nothing to tell."""
+    if not (values or errors):
+        return  # most batches
     for place, command in enumerate(batch.commands):
         yield command, errors.get(place) or (values[place] if values else None)

@@ -138,6 +138,8 @@ class Scheduler:
     def _note_tokens(self, account: Account, command: WorkerCommand) -> bool:
         """Notes the tokens that a command names, and the one that it gives. False if its inferlet ends for one that
         failed: it could not know that yet."""
+        if not (command.references or command.gives_token):
+            return True
         tokens = account.holdings.tokens
         for _, future in command.references:
             source = tokens[future]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from pie_control.calls.kind import CloseQueue, Command, OpenQueue, Prioritize, Release
 from pie_control.calls.values import Completion
@@ -62,8 +63,7 @@ class Ending:
     error: CallError
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """For an inferlet's address space: no command below `oldest` waits, and `taken` have left their queues in all."""
 
     owner: Owner

@@ -90,7 +90,8 @@ class WaveBuilder:
                 break
             if not long_too and size - queue.done > LONG:
                 return stage
-            taken = self._batch(call).try_add(queue, command, account.holdings, queue.done)
+            batch = self._batches.get(call) or self._new_batch(call)
+            taken = batch.try_add(queue, command, account.holdings, queue.done)
             if taken == queue.done:
                 break
             self._note(queue)
@@ -119,11 +120,9 @@ class WaveBuilder:
         if self._left is not None:
             self._left -= 1
 
-    def _batch(self, call: Call) -> Batch[Any]:
-        batch = self._batches.get(call)
-        if batch is None:
-            assert call.new_batch is not None
-            batch = self._batches[call] = call.new_batch(self._context)
+    def _new_batch(self, call: Call) -> Batch[Any]:
+        assert call.new_batch is not None
+        batch = self._batches[call] = call.new_batch(self._context)
         return batch
 
     def _finish(self, queues: list[CommandQueue]) -> Wave | None:
