@@ -51,7 +51,7 @@ class ForwardBatch(Batch[ForwardCommand]):
         self._masks: list[NDArray[np.uint8] | None] = []
 
     def try_add(self, queue: Hashable, command: ForwardCommand, holdings: Holdings, done: int) -> int:
-        """Adds as many of the next input tokens as fit. None, if the command reads or writes an embed that an earlier
+        """Adds as many of the next input tokens as fit; none, if the command reads or writes an embed that an earlier
         command of its queue writes in this batch."""
         left = command.size - done
         count = min(left, self._max_tokens - self.tokens)
