@@ -24,13 +24,14 @@ SHORT_FORWARD = 16
 @dataclass(slots=True, eq=False)
 class ForwardCommand(LongCommand):
     """`size` is the number of input tokens; `own` are the virtual slots of their keys and values, None if these are
-    dropped after the call."""
+    dropped after the call. `whole`: it must not be split."""
 
     context: Context
     inputs: Sequence[Range]
     positions: Sequence[int]
     own: Sequence[Range] | None
     outputs: Sequence[Range]
+    whole: bool
 
 
 class ForwardBatch(Batch[ForwardCommand]):
@@ -55,7 +56,7 @@ class ForwardBatch(Batch[ForwardCommand]):
         command of its queue writes in this batch."""
         left = command.size - done
         count = min(left, self._max_tokens - self.tokens)
-        whole = command.own is None or (left <= SHORT_FORWARD and self.tokens > 0)
+        whole = command.whole or (left <= SHORT_FORWARD and self.tokens > 0)
         if count <= 0 or (count < left and whole):
             return done
         if not self._written.disjoint(queue, command.inputs, command.outputs):
