@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pie_control.errors import CallError, Exhausted, InvalidArgument, NotFound
+from pie_control.errors import CallError, Exhausted, InvalidArgument, NotFound, QuotaExceeded
 from pie_control.ids import Owner
 from pie_inference.protocol import ModelDescription
 
@@ -44,8 +44,9 @@ class AddressSpace:
         self.embeds = EmbedTable()
         self.hazards = Hazards(self.pages, self.embeds)
         self.queues: set[int] = set()
-        self.has_one_queue = False  # then nothing can conflict between queues
         self._draining: deque[tuple[int, int]] = deque()  # (seq, queue), destroyed ones whose commands may wait
+        self._last_queue = 0
+        self.has_one_queue = False  # so that nothing can conflict between queues
         self.waiting = 0  # commands not known to have left their queues
         self._issued = 0  # commands that wait in queues or did
         self.seq = 0  # of the last command
@@ -74,13 +75,15 @@ class AddressSpace:
             check_quota(self.waiting, 1, self._most_waiting, "waiting commands", "wait for results first")
 
     def open_queue(self, queue: int) -> None:
-        """Takes a queue number, which the caller chooses: 1 to MAX_QUEUE, unique in the space. Raises QuotaExceeded."""
+        """Takes a queue number, which the caller chooses: larger than all before. Raises QuotaExceeded."""
         if self.ended is not None:
             raise again(self.ended)
-        assert 0 < queue <= MAX_QUEUE, f"queue number {queue} is out of range"
-        assert queue not in self.queues, f"queue number {queue} is in use"
+        assert queue > self._last_queue, f"queue number {queue} comes after {self._last_queue}"
+        if queue > MAX_QUEUE:
+            raise QuotaExceeded(f"{MAX_QUEUE} queues were created: there are no further numbers")
         check_quota(len(self.queues), 1, self.quota.queues, "queues", "destroy queues that are not used")
         self.queues.add(queue)
+        self._last_queue = queue
         self._count_queues()
 
     def close_queue(self, queue: int) -> None:
@@ -91,7 +94,7 @@ class AddressSpace:
         self._count_queues()
 
     def _count_queues(self) -> None:
-        self.has_one_queue = len(self.queues) == 1 and not self._draining
+        self.has_one_queue = len(self.queues) + len(self._draining) == 1
 
     def table(self, resource: Resource) -> PageTable | EmbedTable:
         """The addresses of a kind of memory."""

@@ -19,7 +19,7 @@ from .embeds import EmbedTable
 from .pages import NOT_OWNED, PageTable
 from .ranges import Range
 
-QUEUE_BITS = 20
+QUEUE_BITS = 32  # never used up: numbers are not given twice
 MAX_QUEUE = (1 << QUEUE_BITS) - 1
 SEVERAL_QUEUES = 0  # in place of a queue number: readers in more than one queue
 

@@ -24,13 +24,14 @@ SHORT_FORWARD = 16
 @dataclass(slots=True, eq=False)
 class ForwardCommand(LongCommand):
     """`size` is the number of input tokens; `own` are the virtual slots of their keys and values, None if these are
-    dropped after the call."""
+    dropped after the call. `whole`: it must not be split."""
 
     context: Context
     inputs: Sequence[Range]
     positions: Sequence[int]
     own: Sequence[Range] | None
     outputs: Sequence[Range]
+    whole: bool
 
 
 class ForwardBatch(Batch[ForwardCommand]):
@@ -51,11 +52,11 @@ class ForwardBatch(Batch[ForwardCommand]):
         self._masks: list[NDArray[np.uint8] | None] = []
 
     def try_add(self, queue: Hashable, command: ForwardCommand, holdings: Holdings, done: int) -> int:
-        """Adds as many of the next input tokens as fit. None, if the command reads or writes an embed that an earlier
+        """Adds as many of the next input tokens as fit; none, if the command reads or writes an embed that an earlier
         command of its queue writes in this batch."""
         left = command.size - done
         count = min(left, self._max_tokens - self.tokens)
-        whole = command.own is None or (left <= SHORT_FORWARD and self.tokens > 0)
+        whole = command.whole or (left <= SHORT_FORWARD and self.tokens > 0)
         if count <= 0 or (count < left and whole):
             return done
         if queue in self._written.first and not self._written.disjoint(queue, command.inputs, command.outputs):

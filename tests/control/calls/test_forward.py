@@ -58,6 +58,18 @@ def test_more_inputs_than_a_batch_need_output_pages() -> None:
     inferlet.call("forward", Q, [], [embeds, 16], [], [])
 
 
+def test_more_inputs_than_a_batch_keep_what_later_tokens_read() -> None:
+    inferlet, _ = prepare()
+    embeds = inferlet.call("alloc_emb", Q, 20)
+    inferlet.call("alloc_kvpage", Q, 6)
+    inferlet.call("embed_txt", Q, [1] * 17, list(range(17)), [embeds, 17])
+    with pytest.raises(InvalidArgument, match="inputs of later tokens; at most 16 inputs can run so, not 17"):
+        inferlet.call("forward", Q, [], [embeds, 17], [4, 6], [embeds + 2, 17])
+    inferlet.call("forward", Q, [], [embeds, 16], [4, 6], [embeds + 1, 16])
+    inferlet.call("trim_kvpage", Q, [4, 6], 0)
+    inferlet.call("forward", Q, [], [embeds, 17], [4, 6], [embeds, 17])
+
+
 def test_outputs_are_those_of_the_last_inputs_and_at_their_positions() -> None:
     inferlet, handed_on = prepare()
     inferlet.call("forward", Q, [], [0, 4], [1, 1], [7, 1, 5, 1])

@@ -11,6 +11,7 @@ from pie_control.errors import CallError, Cancelled, Exhausted, InvalidArgument,
 from pie_control.resources import address_space
 from pie_control.resources.address_space import again, pool_size
 from pie_control.resources.addresses import INITIAL_CAPACITY
+from pie_control.resources.hazards import MAX_QUEUE
 from pie_control.resources.kinds import EMBEDS, PAGES
 from pie_control.resources.quotas import Quota, Usage
 from tests.helpers.scheduling import Inferlet, describe, name_token
@@ -132,6 +133,17 @@ def test_queues_are_limited() -> None:
     inferlet.create_queue()
     with pytest.raises(QuotaExceeded, match="2 queues held and 1 more asked for, the limit is 2"):
         inferlet.create_queue()
+
+
+def test_numbers_of_queues_are_not_used_twice_and_may_run_out() -> None:
+    """A queue that was destroyed may still hold commands."""
+    inferlet, _ = make_inferlet()
+    inferlet.destroy_queue(Q)
+    with pytest.raises(AssertionError, match="queue number 1 comes after 1"):
+        inferlet.space.open_queue(Q)
+    inferlet.space.open_queue(MAX_QUEUE)
+    with pytest.raises(QuotaExceeded, match=f"{MAX_QUEUE} queues were created"):
+        inferlet.space.open_queue(MAX_QUEUE + 1)
 
 
 # ---- ends ----

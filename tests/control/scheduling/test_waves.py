@@ -199,6 +199,31 @@ def test_outputs_of_a_split_forward_fall_where_their_tokens_are() -> None:
     assert first[Forward].out_embeds.tolist() + second[Forward].out_embeds.tolist() == list(range(40, 55))
 
 
+@pytest.mark.parametrize("neighbours", [0, 3])
+def test_outputs_over_inputs_of_later_tokens_do_not_depend_on_batching(neighbours: int) -> None:
+    """All inputs are read before an output is written."""
+    tokens = set()
+    for max_batch_tokens in (64, 20):
+        world = World(max_batch_tokens=max_batch_tokens)
+        one, *others = (world.open(16, 64) for _ in range(neighbours + 1))
+        one.embed(0, 18, tokens=range(18))
+        one.call("forward", 1, [], [one.embeds, 18], [one.pages, 8], [one.embeds + 8, 10, one.embeds, 6])
+        future = one.sample(5)
+        for other in others:
+            other.step(0)
+        world.drain()
+        tokens.add(one.token(future))
+    assert len(tokens) == 1
+
+
+def test_a_forward_over_its_own_inputs_is_split_where_that_changes_nothing() -> None:
+    world = World(max_batch_tokens=20)
+    one = world.open(16, 64)
+    one.embed(0, 30)
+    one.call("forward", 1, [], [one.embeds, 30], [one.pages, 8], [one.embeds, 30])
+    assert [len(wave[Forward].q_embeds) for wave in waves(world)] == [20, 10]
+
+
 def test_rows_beyond_the_maximum_wait() -> None:
     world = World(max_batch_rows=2)
     for _ in range(5):
