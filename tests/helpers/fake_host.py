@@ -110,11 +110,13 @@ class FakeHost:
         self.receivers: list[int] = []
         self.max_pages = 1000
         self._next = 0
-        for interface, functions in _INTERFACES.items():
-            members = {name: self._recorded(name) for name in functions.split()}
-            setattr(self, interface, SimpleNamespace(**members))
-        self.core.LogLevel = LogLevel
-        self.fused.SamplerConfig = SamplerConfig
+        interfaces = {
+            interface: SimpleNamespace(**{name: self._recorded(name) for name in functions.split()})
+            for interface, functions in _INTERFACES.items()
+        }
+        interfaces["core"].LogLevel = LogLevel
+        interfaces["fused"].SamplerConfig = SamplerConfig
+        vars(self).update(interfaces)
 
     def _recorded(self, name: str) -> Callable[..., Any]:
         method = getattr(self, "_" + name)
@@ -200,7 +202,7 @@ class FakeHost:
         return [n for n in numbers if n not in self.asleep and n not in self.receivers]
 
     def _take_message(self, number: int) -> str:
-        return self._take(number)
+        return str(self._take(number))
 
     def _cancel(self, number: int) -> None:
         if number in self.receivers:

@@ -16,6 +16,7 @@ from pie_inference.protocol import (
     Failure,
     GetNextDistResult,
     Hello,
+    Message,
     ModelDescription,
     ProtocolError,
     Ready,
@@ -30,17 +31,31 @@ from pie_inference.protocol import (
     decode_to_worker,
     encode,
 )
-from pie_inference.protocol.messages import Message
 from tests.helpers.worker_batches import Driver, Extend, Keys, ints, sample_batch
 
 DESCRIPTION = ModelDescription(
-    *("name", "LlamaForCausalLM", ("Forward",), "float32", "cpu"),
-    *range(12),
-    (1, 2),
-    b"{}",
-    {"chat_template": "x", "deep": {"list": [1, None, True, {"a": "b"}]}},
-    7,
-    8,
+    name="name",
+    architecture="LlamaForCausalLM",
+    calls=("forward",),
+    dtype="float32",
+    device="cpu",
+    vocab_size=1,
+    hidden_size=2,
+    max_context=3,
+    page_size=4,
+    num_pages=5,
+    num_host_pages=6,
+    num_embeds=7,
+    num_token_slots=8,
+    max_batch_tokens=9,
+    max_batch_rows=10,
+    max_dist=11,
+    max_swap_pages=12,
+    stop_tokens=(1, 2),
+    tokenizer=b"{}",
+    tokenizer_config={"chat_template": "x", "deep": {"list": [1, None, True, {"a": "b"}]}},
+    page_bytes=13,
+    weight_bytes=14,
 )
 
 
