@@ -276,6 +276,22 @@ def test_a_failed_sample_hurts_only_those_that_name_it() -> None:
     other.sample(1, 0, GREEDY, 0.5, 2, 0.0)
 
 
+def test_a_failed_command_ends_only_its_inferlet() -> None:
+    scheduler, _ = start()
+    accounts = [program(scheduler, owner) for owner in range(3)]
+    for account in accounts:
+        account.sample(1, 0, GREEDY, 0.5, 1, 0.0)
+    wave = send(scheduler)
+    answer = WaveDone(
+        wave.wave, (None, SampleResult(np.array([7, 8, 9], np.int32))), 0.0, (Failure(0, 1, "no memory"),)
+    )
+    told = [(each.owner, each.future, type(each.value)) for each in scheduler.wave_done(answer, 0.0)]
+    assert told == [(1, None, Failed), (0, 1, TokenValue), (1, 1, Failed), (2, 1, TokenValue)]
+    with pytest.raises(WorkerError, match="no memory"):
+        accounts[1].create_queue()
+    scheduler.check_integrity()
+
+
 def test_an_answer_that_does_not_fit_is_refused() -> None:
     scheduler, _ = start()
     account = program(scheduler, 0)
@@ -285,6 +301,8 @@ def test_an_answer_that_does_not_fit_is_refused() -> None:
         WaveDone(wave.wave + 1, (None, None), 0.0),
         WaveDone(wave.wave, (None,), 0.0),
         WaveDone(wave.wave, (None, SampleResult(np.zeros(2, np.int32))), 0.0),
+        WaveDone(wave.wave, (None, None), 0.0, (Failure(1, 1, "why"),)),
+        WaveDone(wave.wave, (None, None), 0.0, (Failure(2, 0, "why"),)),
     ):
         with pytest.raises(WorkerError, match="worker answered"):
             scheduler.wave_done(done, 0.0)
