@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from pie_inference.protocol import (
+    BATCHES,
     CopyKvpage,
     Failure,
     GetNextDistResult,
@@ -97,6 +98,16 @@ def test_round_trip_to_worker(message: Message) -> None:
 )
 def test_round_trip_from_worker(message: Message) -> None:
     assert equal(decode_from_worker(encode(message)), message)
+
+
+@pytest.mark.parametrize("call", BATCHES)
+def test_batches_and_their_results_are_decoded_by_name(call: str) -> None:
+    kind = BATCHES[call]
+    none = {name: ints([0]) if name.endswith("indptr") else ints([]) for name in kind.__struct_fields__}
+    batch = kind(**none)
+    assert equal(decode_to_worker(encode(RunWave(1, "m", (batch,)))), RunWave(1, "m", (batch,)))
+    done = WaveDone(1, (batch.zeros(),), 0.5)
+    assert equal(decode_from_worker(encode(done)), done)
 
 
 @given(
