@@ -33,8 +33,9 @@ from pie_inference.protocol import (
     WorkerFailed,
     encode,
 )
+from pie_inference.serving import follower
 from pie_inference.serving.worker import Worker
-from pie_inference.tensor_parallel import agreement, follower
+from pie_inference.tensor_parallel import agreement
 from pie_inference.tensor_parallel.agreement import agree
 from pie_inference.tensor_parallel.channel import RankChannel
 from pie_inference.tensor_parallel.group import WorkerGroup
