@@ -62,7 +62,7 @@ def read_config(given: argparse.Namespace, model: Path, name: str) -> WorkerConf
         options = given_options(given)
     except OptionError as error:
         raise ConfigError(str(error)) from None
-    return WorkerConfig(model, name, given.cache_dir, **options)  # type: ignore[arg-type]  # checked by WorkerOptions
+    return WorkerConfig(model, name, given.cache_dir, **options)
 
 
 def default_cache_dir() -> Path:

@@ -82,7 +82,7 @@ class ServingPlan:
         return self.config.embeds or sizing.fitting_embeds(self.model.hidden_size, self.dtype)
 
     def attention_requirements(self, num_pages: int) -> Requirements:
-        """Of a cache of so many pages."""
+        """For a cache of `num_pages` pages."""
         specs = self.model.attention
         return Requirements(self.kv_shape, num_pages, self.device, self.num_heads, specs, self.library)
 

@@ -134,8 +134,8 @@ class Verify(Batch, frozen=True):
 
     Each command has a row, an output of the model, for each draft token and one behind the last. A token is chosen at
     each row exactly as `Sample` chooses it, by the command's parameters and the row's `uniform`. The draft is accepted
-    as far as it is what was chosen. As a draft is not random, this is exact rejection sampling: the tokens (those
-    accepted, then the chosen one that follows) are those that sampling step by step with the same `uniform` gives.
+    up to the first token that differs from the chosen one. A draft is not random, so this is exact rejection sampling:
+    the accepted tokens and the chosen one behind them are what sampling step by step with the same `uniform` gives.
     """
 
     ragged: ClassVar[Layout] = {"indptr": ("embeds", "draft", "uniform")}
@@ -237,7 +237,7 @@ class Hello(Message, frozen=True):
 
 
 class RunWave(Message, frozen=True):
-    """Run these batches in order; answered by one `WaveDone`."""
+    """Run these batches in order, whatever fails; answered by one `WaveDone`."""
 
     wave: int
     model: str

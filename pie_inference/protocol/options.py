@@ -70,8 +70,8 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def read_options(values: Mapping[str, object]) -> dict[str, Value]:
-    """Options of WorkerOptions, from values or their text. Raises OptionError for unknown names and other text."""
+def read_options(values: Mapping[str, object]) -> dict[str, Any]:
+    """Arguments for WorkerOptions, from values or their text. Raises OptionError for unknown names and other text."""
     known = {option.name: option for option in option_fields()}
     for name in values:
         if name not in known:
@@ -91,8 +91,8 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
         )
 
 
-def given_options(arguments: argparse.Namespace) -> dict[str, Value]:
-    """The options that a command line names. Raises OptionError."""
+def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Arguments for WorkerOptions: what a command line names. Raises OptionError."""
     values = {option.name: getattr(arguments, option.name, None) for option in option_fields()}
     return read_options({name: value for name, value in values.items() if value is not None})
 

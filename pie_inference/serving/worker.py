@@ -9,11 +9,11 @@ import torch
 from ..config import WorkerConfig
 from ..device.markers import mark_stream
 from ..device.ranks import Ranks, SingleRank
+from ..execution.interface import Agree, agree_alone
 from ..execution.launched import LaunchedWave
 from ..loading.load import load
 from ..loading.plan import make_plan, read_model
 from ..protocol import ModelDescription, RunWave, WaveDone
-from .interface import Agree, agree_alone
 from .wave_run import WaveRun
 
 

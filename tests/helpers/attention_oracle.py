@@ -217,7 +217,7 @@ class Problem:
         """float64 [T, num_heads * head_dim]."""
         keys, values = self.expected_cache(layer).double().chunk(2, 1)
         queries = self.rows[layer, :, : self.case.num_heads].double()
-        parts = queries.split([sequence.num_queries for sequence in self.sequences])
+        parts = torch.split(queries, [sequence.num_queries for sequence in self.sequences])
         solved = [
             self._attend(self.case.specs[layer], sequence, part, keys[sequence.slots], values[sequence.slots])
             for sequence, part in zip(self.sequences, parts, strict=True)
@@ -240,7 +240,8 @@ class Problem:
         positions = self.positions[sequence.slots].astype(np.int64)
         own = positions[len(positions) - sequence.num_queries :]
         inside: np.ndarray = positions > own[:, None] - spec.window
-        return sequence.visible & inside
+        seen: np.ndarray = sequence.visible & inside
+        return seen
 
 
 def _indptr(lengths: Sequence[int]) -> np.ndarray:

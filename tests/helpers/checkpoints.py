@@ -4,6 +4,7 @@ transformers; `save_reference` lets transformers write its own."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,8 @@ def save_reference(folder: Path, architecture: str, **config: Any) -> Any:
     import transformers
     from transformers.utils import logging
 
-    logging.disable_progress_bar()
+    quiet: Callable[[], None] = logging.disable_progress_bar
+    quiet()
     kind = getattr(transformers, architecture)
     settings = {**SMALL, **config}
     model = kind._from_config(kind.config_class(**settings), attn_implementation="eager").eval()

@@ -11,7 +11,7 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -252,7 +252,7 @@ class FakeStatistics:
 
 
 @contextlib.asynccontextmanager
-async def serving(runtime: FakeServerApi, max_body_bytes: int = 1 << 20):  # type: ignore[no-untyped-def]
+async def serving(runtime: FakeServerApi, max_body_bytes: int = 1 << 20) -> AsyncIterator[str]:
     """A server of `runtime` on this loop; gives its address."""
     server = HttpServer(runtime, bind("127.0.0.1", 0), max_body_bytes)
     await server.start()

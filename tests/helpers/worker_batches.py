@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from pie_inference.protocol import (
     EmbedTxt,
     Forward,
     GetLogprobs,
+    GetLogprobsResult,
     GetNextDist,
     Result,
     RunWave,
@@ -22,9 +24,10 @@ from pie_inference.protocol import (
 )
 
 Run = tuple[int, int, int]
+R = TypeVar("R", bound=Result)
 
 
-def ints(values: Sequence[int] | range | np.ndarray) -> np.ndarray:
+def ints(values: Sequence[int] | Sequence[Run] | np.ndarray) -> np.ndarray:
     return np.asarray(values, np.int32)
 
 
@@ -80,6 +83,12 @@ class Driver:
         assert not done.failures, done.failures
         return done.results
 
+    def ask(self, kind: type[R], *batches: Batch) -> R:
+        """The result of the last of these batches, which is of this kind."""
+        result = self.run(*batches)[-1]
+        assert isinstance(result, kind)
+        return result
+
     def add_slots(self, keys: Keys, count: int) -> list[int]:
         """Appends slots: the rest of the last page if the sequence ends within it, else new pages out of order."""
         new: list[int] = []
@@ -128,8 +137,8 @@ class Driver:
         count = sum(len(part.tokens) for part in parts)
         rows = ints(range(count))
         score = GetLogprobs(rows + self.outputs, indptr([vocab_size] * count), ints(list(range(vocab_size)) * count))
-        results = self.run(*self.forward_batch(parts), score)
-        table = results[-1].logprobs.reshape(count, vocab_size)  # type: ignore[union-attr]
+        result = self.ask(GetLogprobsResult, *self.forward_batch(parts), score)
+        table = result.logprobs.reshape(count, vocab_size)
         return np.split(table, np.cumsum([len(part.tokens) for part in parts])[:-1])
 
     def generate(self, keys: Keys, prompt: Sequence[int], count: int) -> list[int]:
@@ -138,8 +147,8 @@ class Driver:
         pending: Sequence[int] = prompt
         for _ in range(count):
             embed, forward = self.forward_batch([Extend(keys, pending)])
-            *_, result = self.run(embed, forward, sample_batch(ints([self.outputs + len(pending) - 1])))
-            assert isinstance(result, SampleResult)
+            sample = sample_batch(ints([self.outputs + len(pending) - 1]))
+            result = self.ask(SampleResult, embed, forward, sample)
             pending = [int(result.tokens[0])]
             tokens += pending
         return tokens
@@ -159,10 +168,10 @@ def copy_batch(source: np.ndarray, target: np.ndarray, lengths: Sequence[int] | 
     return CopyKvpage(source, target, indptr([len(source)] if lengths is None else lengths))
 
 
-def sample_batch(embeds: np.ndarray, **changes: object) -> Sample:
+def sample_batch(embeds: np.ndarray, **changes: np.ndarray) -> Sample:
     """Greedy, unless changed."""
     n = len(embeds)
-    defaults: dict[str, object] = {
+    columns: dict[str, np.ndarray] = {
         "token_slots": ints(range(n)),
         "temperature": np.zeros(n, np.float32),
         "top_k": ints([0] * n),
@@ -177,7 +186,7 @@ def sample_batch(embeds: np.ndarray, **changes: object) -> Sample:
         "allowed_rows": ints([-1] * n),
         "allowed": np.zeros((0, 1), np.uint8),
     }
-    return Sample(embeds=embeds, **{**defaults, **changes})  # type: ignore[arg-type]
+    return Sample(embeds=embeds, **{**columns, **changes})
 
 
 def dist_batch(embeds: np.ndarray, k: int, temperature: float = 1.0) -> GetNextDist:

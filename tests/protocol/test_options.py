@@ -27,7 +27,7 @@ from tests.helpers.tree import ROOT
 def options_of(words: list[str]) -> WorkerOptions:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     add_arguments(parser)
-    return WorkerOptions(**given_options(parser.parse_args(words)))  # type: ignore[arg-type]
+    return WorkerOptions(**given_options(parser.parse_args(words)))
 
 
 def values_of(name: str) -> st.SearchStrategy[object]:

@@ -24,6 +24,7 @@ from pie_control.testing.in_process import InProcessClient
 from pie_inference.protocol import (
     PROTOCOL_VERSION,
     GetLogprobs,
+    GetNextDistResult,
     ModelDescription,
     RunWave,
     SampleResult,
@@ -376,9 +377,10 @@ def test_the_fake_model_samples_within_bounds() -> None:
     driver = fake_driver()
     driver.run(*driver.forward_batch([Extend(Keys(), [1, 2, 3])]))
     embeds = ints([driver.outputs + 2] * 3)
-    dist = driver.run(dist_batch(embeds[:1], 5))[0]
+    dist = driver.ask(GetNextDistResult, dist_batch(embeds[:1], 5))
     allowed = np.packbits(np.arange(259) == 65, bitorder="little")[None]
-    result = driver.run(
+    result = driver.ask(
+        SampleResult,
         sample_batch(
             embeds,
             temperature=np.array([0, 1, 0], np.float32),
@@ -386,9 +388,9 @@ def test_the_fake_model_samples_within_bounds() -> None:
             uniform=np.array([0, 0.999, 0]),
             allowed_rows=ints([-1, -1, 0]),
             allowed=allowed,
-        )
-    )[0]
-    assert result.tokens.tolist() == [dist.tokens[0], dist.tokens[4], 65]  # type: ignore[union-attr]
+        ),
+    )
+    assert result.tokens.tolist() == [dist.tokens[0], dist.tokens[4], 65]
 
 
 @pytest.mark.parametrize(

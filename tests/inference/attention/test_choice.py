@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from pie_inference.attention import choose
-from pie_inference.attention.choose import CANDIDATES, Candidate, Requirements, choose_attention
+from pie_inference.attention.choose import CANDIDATES, Requirements, choose_attention
 from pie_inference.attention.interface import AttentionBackend, AttentionSpec
 from pie_inference.cpu_kernels.library import find_library
 from pie_inference.errors import ConfigError
@@ -82,9 +83,9 @@ def test_the_cpu_kernel_says_why_it_cannot_serve(
     ],
 )
 def test_a_choice_that_cannot_serve_is_refused(
-    monkeypatch: pytest.MonkeyPatch, change: dict[str, object], reason: str
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], reason: str
 ) -> None:
-    candidate: Candidate = replace(CANDIDATES["torch"], **change)  # type: ignore[arg-type]
+    candidate = replace(CANDIDATES["torch"], **change)
     monkeypatch.setattr(choose, "CANDIDATES", {"odd": candidate, **CANDIDATES})
     with pytest.raises(ConfigError, match=f"--attention odd: {reason}"):
         choose_for("odd")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -38,8 +39,9 @@ class LateLane:
 
     def run(self, copy: Callable[[], None], after: Mark) -> Mark:
         self._queued.append(copy)
-        self._marks.append(mark := object())
-        return mark  # type: ignore[return-value]
+        mark: Any = object()
+        self._marks.append(mark)
+        return cast(Mark, mark)
 
     def wait(self, mark: Mark) -> None:
         if mark in self._marks:
@@ -123,7 +125,7 @@ STEPS = st.lists(
 @pytest.mark.parametrize("lane", [InlineLane, LateLane])
 @settings(max_examples=100, deadline=None)
 @given(steps=STEPS)
-def test_contents_survive_writing_copying_and_swapping(lane: Callable[[], CopyLane], steps: list) -> None:
+def test_contents_survive_writing_copying_and_swapping(lane: Callable[[], CopyLane], steps: list[Any]) -> None:
     model = Model(lane())
     for kind, what in steps:
         sources, targets = ([pair[side] for pair in what] if kind != "write" else [] for side in (0, 1))
@@ -159,7 +161,7 @@ class Diary(InlineLane):
 
     def _next(self) -> Mark:
         self._count += 1
-        return f"mark {self._count}"  # type: ignore[return-value]
+        return cast(Mark, f"mark {self._count}")
 
     def mark(self) -> Mark:
         return self._next()

@@ -77,7 +77,8 @@ def test_bfloat16_is_as_near_to_float32_as_the_reference_is(oracle: Oracle) -> N
 
 def deviations(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Root of the mean square of each row. Of many, the median counts: a row that went to another expert is far off."""
-    return np.sqrt(np.square(actual - expected).mean(-1))
+    roots: np.ndarray = np.sqrt(np.square(actual - expected).mean(-1))
+    return roots
 
 
 @pytest.mark.parametrize("root", ["language_model.model", "model.language_model"])

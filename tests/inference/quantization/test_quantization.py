@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ WORST = {"int8": 0.008, "int4": 0.12, "int4-64": 0.11, "int4-32": 0.09, "fp8": 0
 
 
 def random_weight(rows: int, columns: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed)) * columns**-0.5
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed)) / math.sqrt(columns)
 
 
 def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:

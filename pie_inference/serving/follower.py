@@ -1,4 +1,4 @@
-"""A rank that the leader has started: `python -m pie_inference.tensor_parallel.follower DESCRIPTOR PARENT`."""
+"""A rank that the leader has started: `python -m pie_inference.serving.follower DESCRIPTOR PARENT`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from functools import partial
 from ..device.machine import choose_device
 from ..errors import InferenceError
 from ..protocol import PROTOCOL_VERSION, ProtocolError, Ready, RunWave, WorkerFailed, decode_to_worker, encode
-from ..serving import lifetime
-from ..serving.worker import Worker
-from .agreement import agree
-from .channel import RankChannel
-from .collectives import follow
-from .membership import Membership, decode_membership
+from ..tensor_parallel.agreement import agree
+from ..tensor_parallel.channel import RankChannel
+from ..tensor_parallel.collectives import follow
+from ..tensor_parallel.membership import Membership, decode_membership
+from . import lifetime
+from .worker import Worker
 
 
 def serve(channel: RankChannel, worker: Worker) -> None:

@@ -1,12 +1,12 @@
-"""What the serving loop knows of a worker."""
+"""What runs waves: a worker, whole or as one rank of a group."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Protocol
 
-from ..execution.launched import LaunchedWave
 from ..protocol import Failure, ModelDescription, RunWave, WaveDone
+from .launched import LaunchedWave
 
 Agree = Callable[[Failure], None]
 """How the ranks of a group meet where something failed: returns once all have met the same failure. Raises RankLost
