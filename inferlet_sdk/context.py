@@ -12,13 +12,14 @@ from typing import Any, Self
 
 from inferlet_sdk import traits
 from inferlet_sdk.addresses import Pages
-from inferlet_sdk.conversation import Conversation
 from inferlet_sdk.errors import InvalidState
-from inferlet_sdk.generation import Generation, _token_source
-from inferlet_sdk.sampling import AnySampler, Greedy, as_sampler
-from inferlet_sdk.scoring import score_tokens
-from inferlet_sdk.sequence import TokenSequence
-from inferlet_sdk.stopping import StopConditions, StopRules
+from inferlet_sdk.generation.conversation import Conversation
+from inferlet_sdk.generation.generation import Generation
+from inferlet_sdk.generation.sampling import AnySampler, Greedy, as_sampler
+from inferlet_sdk.generation.scoring import score_tokens
+from inferlet_sdk.generation.sequence import TokenSequence
+from inferlet_sdk.generation.stopping import StopConditions, StopRules
+from inferlet_sdk.generation.token_source import token_source
 from inferlet_sdk.traits import Dist
 from inferlet_sdk.traits.core import ModelInfo
 
@@ -149,7 +150,7 @@ class Context:
         """One next token, which is not appended: `ctx.fill([token])` does that."""
         sequence = self._settled()
         detokenizer = traits.create_detokenizer(sequence.queue)
-        source = _token_source(sequence, as_sampler(sampler), detokenizer, run_ahead=False)
+        source = token_source(sequence, as_sampler(sampler), detokenizer, run_ahead=False)
         try:
             token, _ = await source.next(False)
             return token

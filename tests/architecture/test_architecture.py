@@ -50,7 +50,7 @@ HOMES = {
     "uvicorn": ("pie_control.http_server.server",),
     "httpx": ("pie_control.client",),
     "websockets": ("pie_control.client.connection",),
-    "wit_world": ("inferlet_sdk.bindings", "inferlet_sdk.guest"),
+    "wit_world": ("inferlet_sdk.bindings", "inferlet_sdk.guest.entry"),
 }
 """The only modules or packages that import a heavy or optional dependency."""
 

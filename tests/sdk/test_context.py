@@ -300,7 +300,7 @@ def test_next_dist_and_score_leave_the_context(host: FakeHost) -> None:
 
 def test_long_continuations_are_scored_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     install()
-    monkeypatch.setattr("inferlet_sdk.scoring.MAX_CHUNK", 4)
+    monkeypatch.setattr("inferlet_sdk.generation.scoring.MAX_CHUNK", 4)
     assert run(Context().fill("abc").score(expected([97, 98, 99], 10))) == [-0.5] * 10
 
 

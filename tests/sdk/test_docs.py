@@ -10,7 +10,7 @@ import pytest
 
 import inferlet_sdk
 from inferlet_sdk import bindings, traits
-from inferlet_sdk.program import run_program
+from inferlet_sdk.guest.program import run_program
 from tests.helpers.fake_host import FakeHost, HostError
 from tests.helpers.tree import ROOT
 

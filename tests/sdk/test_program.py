@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from inferlet_sdk import bindings
-from inferlet_sdk.program import ProgramFailed, run_program
+from inferlet_sdk.guest.program import ProgramFailed, run_program
 from tests.helpers.fake_host import FakeHost, HostError
 
 

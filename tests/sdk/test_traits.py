@@ -69,7 +69,7 @@ def test_the_host_double_offers_the_whole_world(host: FakeHost) -> None:
 
 def test_only_bindings_imports_what_is_generated() -> None:
     for path in Path(inferlet_sdk.__file__).parent.rglob("*.py"):
-        if path.name not in ("bindings.py", "guest.py"):
+        if path.name not in ("bindings.py", "entry.py"):
             assert "wit_world" not in path.read_text(), path
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from ...errors import ConfigError
 from ...sandbox.components import write_atomically
 
-APPLICATION = "inferlet_sdk.guest"
+APPLICATION = "inferlet_sdk.guest.entry"
 WORLD = "python-guest"
 
 

@@ -20,7 +20,7 @@ COMPILE_SECONDS = 5.0
 COMPILER = """
 import traceback
 from inferlet_sdk.bindings import core
-from inferlet_sdk.program import compile_source
+from inferlet_sdk.guest.program import compile_source
 
 def main(args):
     try:

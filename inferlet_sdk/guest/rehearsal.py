@@ -11,7 +11,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from inferlet_sdk import bindings, context, program
+from inferlet_sdk import bindings, context
+from inferlet_sdk.guest import program
 
 PROGRAM = """
 import asyncio

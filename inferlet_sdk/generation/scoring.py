@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from inferlet_sdk import traits
 from inferlet_sdk.futures import HostFuture
-from inferlet_sdk.sequence import TokenSequence
+from inferlet_sdk.generation.sequence import TokenSequence
 
 MAX_CHUNK = 256
 """Most tokens scored in one `forward`: each needs an output embed and a future."""

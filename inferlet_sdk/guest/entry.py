@@ -11,8 +11,9 @@ import gc
 import wit_world  # type: ignore[import-not-found]
 from componentize_py_types import Err  # type: ignore[import-not-found]
 
-from inferlet_sdk import bindings, event_loop, rehearsal, standard_library
-from inferlet_sdk.program import ProgramFailed, run_program
+from inferlet_sdk import bindings, event_loop
+from inferlet_sdk.guest import rehearsal, standard_library
+from inferlet_sdk.guest.program import ProgramFailed, run_program
 
 
 class WitWorld(wit_world.WitWorld):  # type: ignore[misc]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from inferlet_sdk import bindings, traits
 from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.errors import InvalidState
-from inferlet_sdk.page_table import PageTable
+from inferlet_sdk.generation.page_table import PageTable
 
 MAX_CHUNK = 512
 """Most tokens in one `forward`: bounds the embeds that a long prompt needs. The scheduler joins and splits them

@@ -1,8 +1,8 @@
 """When generation ends.
 
 `stop=` of `Context.generate` takes one condition or a list of them; the first that holds ends it. A plain string is a
-`StopString`, an int a stop token. The model's own stop tokens always count unless `IgnoreStopTokens()` is among them.
-Text that may be the beginning of a stop string is held back until it is known not to be one.
+`StopString`, an int a stop token. The model's own stop tokens count too, unless the list has `IgnoreStopTokens()`. Text
+that may be the beginning of a stop string is held back until it is certain that it is not.
 """
 
 from __future__ import annotations
@@ -10,24 +10,33 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from inferlet_sdk.generation import Generation
+
+class Generated(Protocol):
+    """What a function given as a stop condition gets: the `Generation` so far."""
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens that were emitted."""
+
+    @property
+    def text(self) -> str:
+        """Their text."""
 
 
 class TextCondition(Protocol):
     """A condition on the generated text."""
 
     def find(self, text: str, start: int) -> int | None:
-        """Where the text is to be cut, if the condition holds; everything before `start` has been searched before."""
+        """Where to cut the text, if the condition holds. Earlier calls have searched everything before `start`."""
 
     def held(self, text: str) -> int:
-        """How many last characters may be part of a match that is not complete."""
+        """Number of characters at the end that may belong to an incomplete match."""
 
 
 class StopString:
-    """Ends before any of these strings, also where tokens cut them."""
+    """Ends before any of these strings, even if it spans several tokens."""
 
     def __init__(self, *strings: str) -> None:
         if not strings or not all(strings):
@@ -50,8 +59,8 @@ class StopString:
 class StopRegex:
     """Ends before the first match of a regular expression.
 
-    A match may grow over several tokens, so the last `hold` characters are held back; what was released before a match
-    began to show stays.
+    A match may grow over several tokens, so the last `hold` characters are held back. Text that was released before the
+    match began stays.
     """
 
     def __init__(self, pattern: str, hold: int = 0, flags: int = 0) -> None:
@@ -68,7 +77,7 @@ class StopRegex:
 
 @dataclass(frozen=True)
 class StopTokens:
-    """Ends at any of these tokens, which are neither emitted nor kept in the context."""
+    """Ends at any of these tokens. The token is neither emitted nor kept in the context."""
 
     tokens: frozenset[int]
 
@@ -78,39 +87,39 @@ class StopTokens:
 
 @dataclass(frozen=True)
 class IgnoreStopTokens:
-    """The model's own stop tokens are tokens like others."""
+    """Treats the model's own stop tokens like any other tokens."""
 
 
 @dataclass(frozen=True)
 class MaxTokens:
-    """Ends after so many tokens."""
+    """Ends after `count` tokens."""
 
     count: int
 
 
 @dataclass(frozen=True)
 class StopWhen:
-    """Ends when a function of the `Generation`, called after each token, is true. That token is kept."""
+    """Calls `predicate` with the `Generation` after each token, and ends when it returns true. That token is kept."""
 
-    predicate: Callable[[Generation], bool]
+    predicate: Callable[[Generated], bool]
 
 
 StopCondition = str | int | StopString | StopRegex | StopTokens | IgnoreStopTokens | MaxTokens | StopWhen
-StopConditions = StopCondition | Iterable[StopCondition] | Callable[["Generation"], bool] | None
+StopConditions = StopCondition | Iterable[StopCondition] | Callable[[Generated], bool] | None
 
 
 @dataclass(frozen=True)
 class StopRules:
-    """Conditions, sorted by what they look at."""
+    """Stop conditions, grouped by what they look at."""
 
     tokens: frozenset[int]
     max_tokens: int
     texts: tuple[TextCondition, ...] = ()
-    predicates: tuple[Callable[[Generation], bool], ...] = ()
+    predicates: tuple[Callable[[Generated], bool], ...] = ()
 
     @staticmethod
     def of(stop: StopConditions, model_stop_tokens: Iterable[int], max_tokens: int) -> StopRules:
-        """Rules for `stop`. TypeError names what is no condition."""
+        """Rules for `stop`; raises TypeError for a value that is not a condition."""
         conditions = [_condition(one) for one in _as_list(stop)]
         tokens = set() if any(isinstance(c, IgnoreStopTokens) for c in conditions) else set(model_stop_tokens)
         for condition in conditions:
@@ -144,23 +153,25 @@ def _condition(given: object) -> object:
         return given
     if callable(given):
         return StopWhen(given)
-    raise TypeError(f"stop: {given!r} is no stop condition; give a string, a token id or one of inferlet_sdk.stopping")
+    raise TypeError(
+        f"stop: {given!r} is not a stop condition: give a string, a token id, a function or a `Stop...`"
+    )
 
 
 @dataclass
 class TextFilter:
-    """Releases generated text once no condition can cut it any more."""
+    """Holds generated text back until no condition can cut it any more."""
 
     conditions: tuple[TextCondition, ...]
     text: str = ""
     released: int = 0
     cut: int | None = None
-    """Where the text ends, once a condition holds."""
+    """Where the text ends; None until a condition holds."""
     ends: list[int] = field(default_factory=list)
     """Length of the text after each token."""
 
     def push(self, piece: str) -> str:
-        """Adds the text of one token; returns what may be emitted now."""
+        """Adds the text of one token; returns the text to emit now."""
         searched = len(self.text)
         self.text += piece
         self.ends.append(len(self.text))
@@ -173,7 +184,7 @@ class TextFilter:
         return self._release(len(self.text) - max(c.held(self.text) for c in self.conditions))
 
     def rest(self) -> str:
-        """What is held back still, when generation ended for another reason."""
+        """The text still held back, for a generation that ended for another reason."""
         return self._release(len(self.text) if self.cut is None else self.cut)
 
     def _release(self, end: int) -> str:
@@ -182,7 +193,7 @@ class TextFilter:
         return piece
 
     def kept_tokens(self) -> KeptTokens:
-        """Which tokens make the text up to the cut."""
+        """The tokens that make up the text before the cut."""
         assert self.cut is not None
         if self.cut == 0:
             return KeptTokens(0, "")
@@ -195,7 +206,7 @@ class TextFilter:
 
 @dataclass(frozen=True)
 class KeptTokens:
-    """The first `count` tokens whole, and the text of the next one that lies before the cut."""
+    """The first `count` tokens whole, and `rest`, the part of the next token's text before the cut."""
 
     count: int
     rest: str

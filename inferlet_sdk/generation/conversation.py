@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inferlet_sdk import traits
-from inferlet_sdk.sequence import TokenSequence
+from inferlet_sdk.generation.sequence import TokenSequence
 
 
 class Conversation:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from inferlet_sdk import event_loop, traits
-from inferlet_sdk.arguments import Args, UsageError, bind
+from inferlet_sdk.guest.arguments import Args, UsageError, bind
 from inferlet_sdk.tracebacks import format_error
 
 F = TypeVar("F", bound=Callable[..., Any])
