@@ -131,7 +131,7 @@ def build_config(options: Mapping[str, object], environment: Mapping[str, str] |
         raise ConfigError(f"unknown setting {unknown[0]!r}{_suggestion(unknown[0], known)}")
     of_worker, of_limits = _take(values, option_fields()), _take(values, fields(InferletLimits))
     try:
-        worker = WorkerOptions(**read_options(of_worker))  # type: ignore[arg-type]  # each is checked there
+        worker = WorkerOptions(**read_options(of_worker))
     except OptionError as error:
         raise ConfigError(str(error)) from None
     limits = InferletLimits(**_parsed(known, of_limits))

@@ -113,12 +113,12 @@ class FakeHost:
         self.receivers: list[int] = []
         self.max_pages = 1000
         self._next = 0
-        for interface in bindings.INTERFACES:
-            setattr(self, interface, SimpleNamespace())
+        interfaces = {interface: SimpleNamespace() for interface in bindings.INTERFACES}
         for function in wit.functions():
-            setattr(getattr(self, function.interface), function.name, self._recorded(function.name))
-        self.core.LogLevel = LogLevel
-        self.fused.SamplerConfig = SamplerConfig
+            setattr(interfaces[function.interface], function.name, self._recorded(function.name))
+        interfaces["core"].LogLevel = LogLevel
+        interfaces["fused"].SamplerConfig = SamplerConfig
+        vars(self).update(interfaces)
 
     def _recorded(self, name: str) -> Callable[..., Any]:
         method = getattr(self, "_" + name)

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from pie_control.config import InferletLimits
 from pie_control.errors import BadProgram, Conflict, UnknownName
@@ -23,6 +23,7 @@ from pie_control.inferlets.events import Ended, LogLine
 from pie_control.inferlets.inferlet import InferletInfo
 from pie_control.inferlets.mailbox import Inbox, Listener, Outbox
 from pie_control.programs.store import ProgramInfo
+from pie_control.server_api import ServerApi
 from pie_inference.protocol import ModelDescription
 
 LIMITS = InferletLimits()
@@ -254,7 +255,7 @@ class FakeStatistics:
 @contextlib.asynccontextmanager
 async def serving(runtime: FakeServerApi, max_body_bytes: int = 1 << 20) -> AsyncIterator[str]:
     """A server of `runtime` on this loop; gives its address."""
-    server = HttpServer(runtime, bind("127.0.0.1", 0), max_body_bytes)
+    server = HttpServer(cast(ServerApi, runtime), bind("127.0.0.1", 0), max_body_bytes)
     await server.start()
     try:
         yield server.url
