@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from pie_control.config import ServerConfig
-from pie_control.testing import byte_tokenizer
-from tests.helpers.checkpoints import make_checkpoint
+from pie_inference.testing import byte_tokenizer
+from pie_inference.testing.checkpoints import make_checkpoint
 
 NAME = "random-160m"
 LLAMA_1B = "random-1b"

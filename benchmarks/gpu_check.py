@@ -118,7 +118,6 @@ def _run_in_process(path: str, options: argparse.Namespace, folder: Path, second
 
 
 def _run_path(path: str, setting: Setting, file: Path) -> None:
-    sys.path.insert(0, str(ROOT / "tests"))
     with torch.inference_mode():
         try:
             for name, run in PATHS[path](setting):

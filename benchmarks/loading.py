@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pie_control.testing import byte_tokenizer
 from pie_inference.config import WorkerConfig
 from pie_inference.device.host_memory import lazy_zero_bytes
 from pie_inference.serving.worker import Worker
-from tests.helpers.checkpoints import tensor_shapes
+from pie_inference.testing import byte_tokenizer
+from pie_inference.testing.checkpoints import tensor_shapes
 
 SHARDS = 2
 BLOCK = 1 << 20

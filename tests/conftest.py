@@ -11,7 +11,7 @@ import pytest
 from pie_control import host_api
 from pie_control.programs.launcher import ComponentHost
 from pie_control.programs.store import ProgramStore
-from tests.helpers.triton_interpreter import Interpreter, running_interpreter
+from pie_inference.testing.triton_interpreter import Interpreter, running_interpreter
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from pie_control.testing import byte_tokenizer
-from tests.helpers.checkpoints import tensor_shapes
+from pie_inference.testing import byte_tokenizer
+from pie_inference.testing.checkpoints import tensor_shapes
 
 from ..checkpoint import word_tokenizer
 

@@ -36,8 +36,7 @@ from pie_inference.protocol import (
     SwapOut,
     WaveDone,
 )
-
-from . import byte_tokenizer
+from pie_inference.testing import byte_tokenizer
 
 Hashes = NDArray[np.uint64]
 Floats = NDArray[np.float64]

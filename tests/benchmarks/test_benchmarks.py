@@ -17,7 +17,7 @@ from safetensors import safe_open
 
 from pie_inference.config import default_cache_dir
 from pie_inference.cpu_kernels.library import find_library
-from tests.helpers.checkpoints import make_checkpoint
+from pie_inference.testing.checkpoints import make_checkpoint
 from tests.helpers.tree import ROOT
 
 PLANS: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from benchmarks import gpu_bench
 from benchmarks.gpu.results import Row, read, read_problems, row, tell, tell_problem
 from benchmarks.gpu.shapes import SHAPES, write_checkpoint
-from tests.helpers.checkpoints import tensor_shapes
+from pie_inference.testing.checkpoints import tensor_shapes
 
 
 def test_it_runs_from_end_to_end(tmp_path: Path) -> None:

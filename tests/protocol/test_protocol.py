@@ -31,7 +31,7 @@ from pie_inference.protocol import (
     encode,
 )
 from pie_inference.protocol.messages import Message
-from tests.helpers.worker_batches import Driver, Extend, Keys, ints, sample_batch
+from pie_inference.testing.worker_batches import Driver, Extend, Keys, ints, sample_batch
 
 DESCRIPTION = ModelDescription(
     *("name", "LlamaForCausalLM", ("Forward",), "float32", "cpu"),

@@ -34,9 +34,9 @@ from pie_inference.protocol import (
     SwapOut,
     WaveDone,
 )
-from tests.helpers.checkpoints import make_checkpoint
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import Driver, Extend, Keys, dist_batch, indptr, ints, sample_batch
 from tests.helpers.tree import ROOT
-from tests.helpers.worker_batches import Driver, Extend, Keys, dist_batch, indptr, ints, sample_batch
 
 DEADLINE = 30.0
 

@@ -11,8 +11,16 @@ import torch
 
 from pie_inference.attention.interface import AttentionBackend, AttentionSpec
 from pie_inference.kv_cache.pages import KvCache
-from tests.helpers.attention_oracle import CASES, Case, Problem, Request, assert_near, assert_solves, filled_cache
-from tests.helpers.triton_interpreter import Interpreter
+from pie_inference.testing.attention_oracle import (
+    CASES,
+    Case,
+    Problem,
+    Request,
+    assert_near,
+    assert_solves,
+    filled_cache,
+)
+from pie_inference.testing.triton_interpreter import Interpreter
 
 CPU = torch.device("cpu")
 SLOW = ("masks and windows", "windows", "windows in prefill", "soft caps")

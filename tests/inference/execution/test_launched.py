@@ -24,8 +24,8 @@ from pie_inference.protocol import (
     WaveDone,
 )
 from pie_inference.serving.worker import Worker, serve
-from tests.helpers.checkpoints import make_checkpoint
-from tests.helpers.worker_batches import Driver, Extend, Keys, dist_batch, ints, sample_batch
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import Driver, Extend, Keys, dist_batch, ints, sample_batch
 
 
 class Device:

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -48,8 +49,8 @@ def _start() -> None:
 
 def _multiply_bfloat16() -> None:
     """The interpreter keeps bfloat16 as the 16-bit integers of its bits, and multiplies matrices of these."""
-    from triton import language as tl
-    from triton.runtime import interpreter
+    tl: Any = import_module("triton.language")
+    interpreter: Any = import_module("triton.runtime.interpreter")
 
     multiply = interpreter.InterpreterBuilder.create_dot
 

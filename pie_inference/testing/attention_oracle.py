@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pie_inference.attention.interface import AttentionBackend, AttentionSpec
-from pie_inference.kv_cache.pages import KvCache, KvShape
-from pie_inference.protocol import Forward
+from ..attention.interface import AttentionBackend, AttentionSpec
+from ..kv_cache.pages import KvCache, KvShape
+from ..protocol import Forward
 
 MakeBackend = Callable[[KvCache, int, Sequence[AttentionSpec]], AttentionBackend]
 """From a cache, the number of query heads and a spec for each layer, as all backends are made."""
@@ -217,7 +217,7 @@ class Problem:
         """float64 [T, num_heads * head_dim]."""
         keys, values = self.expected_cache(layer).double().chunk(2, 1)
         queries = self.rows[layer, :, : self.case.num_heads].double()
-        parts = queries.split([sequence.num_queries for sequence in self.sequences])
+        parts = torch.split(queries, [sequence.num_queries for sequence in self.sequences])
         solved = [
             self._attend(self.case.specs[layer], sequence, part, keys[sequence.slots], values[sequence.slots])
             for sequence, part in zip(self.sequences, parts, strict=True)
@@ -239,8 +239,8 @@ class Problem:
             return sequence.visible
         positions = self.positions[sequence.slots].astype(np.int64)
         own = positions[len(positions) - sequence.num_queries :]
-        inside: np.ndarray = positions > own[:, None] - spec.window
-        return sequence.visible & inside
+        visible: np.ndarray = sequence.visible & (positions > own[:, None] - spec.window)
+        return visible
 
 
 def _indptr(lengths: Sequence[int]) -> np.ndarray:

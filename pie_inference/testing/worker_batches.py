@@ -1,4 +1,4 @@
-"""Builds the protocol's batches in tests: a naive control layer that keeps one page list for each sequence."""
+"""Builds the protocol's batches: a naive control layer that keeps one page list for each sequence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pie_inference.protocol import (
+from ..protocol import (
     Batch,
     EmbedTxt,
     Failure,
@@ -100,7 +100,7 @@ class Driver:
         for part in parts:
             part.keys.position += len(part.tokens)
         runs = [part.keys.runs(self.page_size) for part in parts]
-        flat = ints([run for part in runs for run in part]).reshape(-1, 3)
+        flat = np.array([run for part in runs for run in part], np.int32).reshape(-1, 3)
         rows = ints(range(len(slots)))
         masks = [np.packbits(part.mask, bitorder="little") if part.mask is not None else None for part in parts]
         explicit = any(mask is not None for mask in masks)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from pie_inference.ops.interface import Activation, Ops, Rotation
-from pie_inference.ops.torch_ops import TorchOps
+from ..ops.interface import Activation, Ops, Rotation
+from ..ops.torch_ops import TorchOps
 
 REFERENCE = TorchOps(torch.device("cpu"), torch.float64)
 TOLERANCE = {torch.float32: 5e-6, torch.float16: 1.5e-3, torch.bfloat16: 1.2e-2}
