@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_cuda_graphs import PROMPTS, generate
 
 from pie_inference.attention.flashinfer import kernels as flashinfer_kernels
 from pie_inference.attention.flashinfer import pages as flashinfer_pages
@@ -39,6 +38,7 @@ from pie_inference.testing.attention_oracle import (
 from pie_inference.testing.checkpoints import make_checkpoint
 from pie_inference.testing.worker_batches import Driver
 from tests.helpers.fake_flashinfer import fake_flashinfer
+from tests.inference.execution.test_graphs import PROMPTS, generate
 
 CPU = torch.device("cpu")
 

@@ -234,7 +234,7 @@ def test_errors_of_a_batch_leave_the_graph_usable(make_served: Callable[..., Ser
     for _ in range(3):
         driver.run(*driver.forward_batch([Extend(keys[0], [1])]))
     _, forward = driver.forward_batch([Extend(Keys(list(keys[0].slots), keys[0].position), [1])])
-    from test_worker import failure
+    from tests.inference.serving.test_worker import failure
 
     assert "page 96 does not exist" in failure(served.worker, replace_arrays(forward, kv_pages=ints([96])))
     before = served.recorder.replayed
