@@ -1,4 +1,4 @@
-"""The checks of `benchmarks.gpu_check`, by path. Each yields names and what to run; problems and their solutions in
+"""The checks of `gpu_check`, by path. Each yields names and what to run; problems and their solutions in
 float64 are those of the tests (`pie_inference/testing`)."""
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from .check_results import Checks, Errors, Setting, Unavailable
 
 BOTH_FORMATS = (torch.float32, torch.bfloat16)
 HEAD_DIMS = (64, 128, 256)  # of FlashInfer
-QUICK = 3  # cases of each kind in the quick form
 PRODUCT_ERROR = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
 
 
 def _first(setting: Setting, names: Sequence[str]) -> Sequence[str]:
-    return names[:QUICK] if setting.quick else names
+    return names[: setting.cases or None]
 
 
 # ---- attention -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The checks of `benchmarks.gpu_check` that need more than one kernel: sampling, swapping, graphs, a whole model."""
+"""The checks of `gpu_check` that need more than one kernel: sampling, swapping, graphs, a whole model."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import torch
 from pie_inference.testing import byte_tokenizer
 from pie_inference.testing.checkpoints import tensor_shapes
 
-from ..checkpoint import word_tokenizer
+from ..support.random_models import word_tokenizer
 
 BLOCK_BYTES = 64 << 20
 """Of random numbers, written over and over: making all weights one by one would take minutes."""

@@ -29,7 +29,7 @@ LEFT_OUT = (
     *("decode many", "decode full pages", "continued prefill", "scattered", "windows in prefill"),
     *("no groups, dimension 16", "groups of 4, dimension 64, pages of 8"),
 )
-"""They show nothing here that others do not; `benchmarks.gpu_check` runs them all."""
+"""They show nothing here that others do not; `gpu_check` runs them all."""
 OTHER_FORMATS = [("decode many", "bfloat16"), ("continued prefill", "bfloat16"), ("masks", "float16")]
 
 

@@ -1,7 +1,9 @@
-"""Attention over pages on the CPU: our kernel, the torch backend, and torch's scaled_dot_product_attention.
+"""How fast is attention over pages on the CPU, against torch's own without pages?
+
+Three take turns: our kernel, the torch backend, and torch's scaled_dot_product_attention (SDPA).
 
 `error` is the root mean square of the kernel's difference to float64, over that of the result. `gb_s` is what a decode
-reads of keys and values, to hold against the memory's rate in `cpu_model`; `gflop_s` is what a prefill computes of what
+reads of keys and values, to hold against the memory's rate in `machine`; `gflop_s` is what a prefill computes of what
 the causal rule leaves. SDPA gets its keys without pages and its queries grouped, and is measured without gathering.
 """
 
@@ -44,6 +46,8 @@ class Point:
 
 @dataclass(frozen=True)
 class Plan:
+    """The median of `rounds` counts."""
+
     points: tuple[Point, ...]
     rounds: int
     layer_bytes: int = 256 << 20  # of all layers: more than caches hold

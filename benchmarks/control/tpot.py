@@ -1,9 +1,9 @@
-"""Time per output token of concurrent inferlets, against the closed loop: the same worker driven directly.
+"""What is the time per output token of concurrent inferlets, against the same worker driven directly?
 
 Each inferlet fills a prompt and, when all have done so, streams greedy tokens to the client through its session. The
-time counts from its first to its last message at the client, divided by the tokens between. Closed loop and Pie take
-turns in one run, on the same prompts, with the same worker settings, one idle while the other runs; `overhead` is the
-median of the ratios of the rounds, less one.
+time counts from its first to its last message at the client, divided by the tokens between. The closed loop (a worker
+in this process) and Pie take turns in one run, on the same prompts, with the same worker settings, one idle while the
+other runs; `overhead` is the median of the ratios of the rounds, less one.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from pie_control.services.tokenizer import Tokenizer
 from pie_inference.config import WorkerConfig
 from pie_inference.protocol import ModelDescription
 
-from .checkpoint import NAME as RANDOM
-from .checkpoint import random_160m
-from .closed_loop import ClosedLoop
-from .closed_loop import Generated as ClosedRun
-from .generation import Generated, run_inferlets
-from .guests import source
-from .samples import median
-from .server import serving
+from ..plans import refuse_unknown
+from ..support.closed_loop import ClosedLoop
+from ..support.closed_loop import Generated as ClosedRun
+from ..support.generation import Generated, run_inferlets
+from ..support.guests import source
+from ..support.random_models import LLAMA_160M, random_model
+from ..support.samples import median
+from ..support.server import serving
 
 DEMO = "demo"
+MODELS = (DEMO, LLAMA_160M)
 PAGES = 2048
 WARM_UP_TOKENS = 8
 NAMES = ("Tom", "Anna", "Ben", "Lily", "Max", "Sue", "Sam", "Mia")
@@ -44,17 +45,22 @@ STORY = (
 
 @dataclass(frozen=True)
 class Plan:
-    """Sequences have `prompt` and `tokens` tokens; closed loop and Pie take `rounds` turns each."""
+    """Sequences have `prompt` and `tokens` tokens; closed loop and Pie take `rounds` turns each. `tree`: to serve from,
+    if not this one; the closed loop is this one's."""
 
     models: tuple[str, ...]
     concurrent: tuple[int, ...]
     prompt: int
     tokens: int
     rounds: int
+    tree: Path | None = None
+
+    def __post_init__(self) -> None:
+        refuse_unknown("model", self.models, MODELS)
 
 
-FULL = Plan((DEMO, RANDOM), (1, 8, 32), prompt=64, tokens=64, rounds=3)
-QUICK = Plan((DEMO, RANDOM), (1, 8), prompt=64, tokens=16, rounds=2)
+FULL = Plan(MODELS, (1, 8, 32), prompt=64, tokens=64, rounds=3)
+QUICK = Plan(MODELS, (1, 8), prompt=64, tokens=16, rounds=2)
 
 
 @dataclass(frozen=True)
@@ -98,10 +104,10 @@ async def run(plan: Plan) -> list[Row]:
 
 
 async def _measure_model(name: str, plan: Plan) -> list[Row]:
-    folder = random_160m() if name == RANDOM else Path(ServerConfig().resolved().model)
+    folder = Path(ServerConfig().resolved().model) if name == DEMO else random_model(name)
     loop = ClosedLoop(WorkerConfig(folder, name, pages=PAGES))
     settings: dict[str, Any] = {"model": folder, "model_name": name, "pages": PAGES, "threads": loop.threads}
-    async with serving(**settings) as server, Client(server.url) as client:
+    async with serving(tree=plan.tree, **settings) as server, Client(server.url) as client:
         program = await client.upload(source("generate"), "generate")
         return [await _compare(loop, client, program, concurrent, plan) for concurrent in plan.concurrent]
 

@@ -16,6 +16,8 @@ from pie_control.client.running import Running
 from .guests import launch_many
 from .samples import median
 
+Prompts = Sequence[Sequence[int]]
+
 
 @dataclass(frozen=True)
 class Waves:
@@ -50,7 +52,7 @@ class _Stream:
 
 
 async def run_inferlets(
-    client: Client, program: str, prompts: Sequence[Sequence[int]], tokens: int, *, together: bool = False
+    client: Client, program: str, prompts: Prompts, tokens: int, *, together: bool = False
 ) -> Generated:
     """`tokens` greedy tokens behind each prompt, by the program `generate`. All prompts are run first: one after the
     other, or `together`, in as few waves as the server makes of them."""
@@ -74,7 +76,7 @@ async def run_inferlets(
     )
 
 
-async def _fill(running: Sequence[Running], prompts: Sequence[Sequence[int]], together: bool) -> None:
+async def _fill(running: Sequence[Running], prompts: Prompts, together: bool) -> None:
     fills = [_fill_one(one, prompt) for one, prompt in zip(running, prompts, strict=True)]
     if together:
         await asyncio.gather(*fills)

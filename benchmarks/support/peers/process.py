@@ -11,7 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from .interface import Peer, PeerRun, Prompts
+from ..generation import Prompts
+from .interface import Peer, PeerRun
 
 TRIAL_TOKENS = 4
 
@@ -41,12 +42,6 @@ async def running(module: str, checkpoint: Path, threads: int) -> AsyncIterator[
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         await _call(pool, _load, module, checkpoint, threads)
         yield PeerProcess(pool)
-
-
-async def in_own_process(function: Any, *arguments: Any) -> Any:
-    """The result of a function in a fresh process, so that it leaves no threads or settings behind."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return await _call(pool, function, *arguments)
 
 
 async def _call(pool: ProcessPoolExecutor, function: Any, *arguments: Any) -> Any:

@@ -15,11 +15,11 @@ from pie_control.config import ServerConfig
 from pie_inference.testing import byte_tokenizer
 from pie_inference.testing.checkpoints import make_checkpoint
 
-NAME = "random-160m"
+LLAMA_160M = "random-160m"
 LLAMA_1B = "random-1b"
-TINY = "random-tiny"
+LLAMA_TINY = "random-tiny"
 SHAPES: Mapping[str, Mapping[str, Any]] = {
-    NAME: {
+    LLAMA_160M: {
         "hidden_size": 768,
         "intermediate_size": 3072,
         "num_layers": 12,
@@ -38,7 +38,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "max_context": 4096,
         "tie_embeddings": True,
     },
-    TINY: {
+    LLAMA_TINY: {
         "hidden_size": 64,
         "intermediate_size": 128,
         "num_layers": 2,
@@ -67,11 +67,6 @@ def random_model(name: str) -> Path:
 def cache_folder() -> Path:
     """Where benchmarks keep what takes long to make."""
     return Path(ServerConfig().resolved().cache_dir) / "benchmarks"
-
-
-def random_160m() -> Path:
-    """The model of `tpot`."""
-    return random_model(NAME)
 
 
 def _make(folder: Path, shape: Mapping[str, Any]) -> Path:

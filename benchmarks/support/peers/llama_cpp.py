@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..generation import Prompts
 from .gguf_file import gguf_of
-from .interface import PeerRun, Prompts
+from .interface import PeerRun
 
 BATCH = 2048
 SETTINGS = {"flash attention": 1, "no flash attention": 0}

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from .interface import PeerRun, Prompts
+from ..generation import Prompts
+from .interface import PeerRun
 
 SETTINGS = {
     "sdpa, dynamic cache": ("sdpa", "dynamic"),

@@ -40,8 +40,8 @@ class ClosedLoop:
         self._wave = 0
 
     def generate(self, prompts: Sequence[Sequence[int]], count: int, ahead: int = 0) -> Generated:
-        """Greedy tokens behind prompts of one length, which run one after the other before the time is taken. So many
-        waves `ahead` are launched before the results of one are awaited."""
+        """Greedy tokens behind prompts of one length, which run one after the other before the time is taken. `ahead`
+        waves are launched before the results of one are awaited."""
         torch.set_num_threads(self.threads)  # it holds for the calling thread, which need not be the one that loaded
         batch = DecodeBatch(len(prompts), len(prompts[0]) + count, self.description.page_size)
         for row, prompt in enumerate(prompts):

@@ -1,4 +1,4 @@
-"""What a call costs an inferlet, with some inferlets calling at the same time (paper, Figure 10).
+"""What does a call cost an inferlet, with some inferlets calling at the same time (paper, Figure 10)?
 
 Layer "control": nanoseconds until the call returns, from inside the guest. Layer "inference": until its value or effect
 is there, less the worker's own time, so that what is left is the way there and back: `us` = `latency_us` - `worker_us`,
@@ -12,14 +12,15 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pie_control.client import Client
 from pie_control.client.running import Running
 
-from .guests import end_all, launch_many, source
-from .samples import median
-from .server import serving
+from ..support.guests import end_all, launch_many, source
+from ..support.samples import median
+from ..support.server import serving
 
 CONTROL_CALLS = {"now": 100, "send": 50, "tokenize": 20, "wait": 50}
 """Calls in a block: few enough for one turn of the guest, so that no other inferlet comes between."""
@@ -31,12 +32,13 @@ INFERENCE_CALLS = 10
 @dataclass(frozen=True)
 class Plan:
     """Numbers of inferlets, and how many blocks of each call are measured: `blocks` over all inferlets together, but
-    never fewer than `least_blocks`.
+    never fewer than `least_blocks`. `tree`: to serve from, if not this one.
     """
 
     inferlets: tuple[int, ...]
     blocks: int
     least_blocks: int
+    tree: Path | None = None
 
 
 FULL = Plan((1, 16, 64, 256), blocks=40, least_blocks=5)
@@ -68,7 +70,7 @@ class _Block:
 async def run(plan: Plan) -> list[Row]:
     """Rows of every call, layer and number of inferlets."""
     rows = []
-    async with serving() as server, Client(server.url) as client:
+    async with serving(tree=plan.tree) as server, Client(server.url) as client:
         program = await client.upload(source("call_costs"), "call_costs")
         for number in plan.inferlets:
             running = await launch_many(client, program, number)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pie_control.config import ServerConfig
 
-from .report import ROOT
+from ..report import ROOT
 
 SHARED = ("compiled", "guest")
 """Folders of the user's cache that the benchmark's cache shares: building the Python guest takes a quarter minute."""
@@ -40,11 +40,12 @@ def cache_folder() -> Iterator[Path]:
 
 
 @contextlib.asynccontextmanager
-async def serving(*, root: Path = ROOT, **settings: object) -> AsyncIterator[Server]:
+async def serving(*, tree: Path | None = None, **settings: object) -> AsyncIterator[Server]:
     """`pie serve` on a free port with these settings (`max_inferlets=2000`); RuntimeError with its last words.
 
-    `root`: a folder with the packages to serve with, if not this one (a checkout of another commit).
+    `tree`: a folder with the packages to serve with, if not these (a checkout of another commit).
     """
+    root = (tree or ROOT).resolve()
     with cache_folder() as cache, tempfile.TemporaryFile() as errors:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "pie_control.cli", "serve"),
@@ -52,7 +53,7 @@ async def serving(*, root: Path = ROOT, **settings: object) -> AsyncIterator[Ser
             stdout=asyncio.subprocess.PIPE,
             stderr=errors.fileno(),
             cwd=root,  # `python -m` looks there first
-            env={name: value for name, value in os.environ.items() if not name.startswith("PIE_")},
+            env=_environment(root),
         )
         try:
             assert process.stdout is not None
@@ -63,6 +64,12 @@ async def serving(*, root: Path = ROOT, **settings: object) -> AsyncIterator[Ser
             yield Server(first.split(" at ")[1].split()[0], process.pid)
         finally:
             await _stop(process)
+
+
+def _environment(root: Path) -> dict[str, str]:
+    """For processes that the server starts, too: packages come from `root` first. No settings of Pie's."""
+    path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
+    return {name: value for name, value in os.environ.items() if not name.startswith("PIE_")} | {"PYTHONPATH": path}
 
 
 def _options(settings: dict[str, object]) -> list[str]:

@@ -1,6 +1,6 @@
-"""How near linear layers on a CPU come to the machine's bounds, against oneDNN's packed ones: one layer of Llama 1B.
+"""How near do linear layers on a CPU come to the machine's bounds, and how near do oneDNN's?
 
-Distinct copies of the layer are run in turn, so that weights come from memory and not from a cache.
+Distinct copies of one layer of Llama 1B are run in turn, so that weights come from memory and not from a cache.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pie_inference.ops.choose import choose_ops
 from pie_inference.ops.interface import Linear, Ops
 from pie_inference.ops.torch_ops import TorchOps
 
-from . import rooflines
+from ..support import rooflines
 
 LLAMA_1B = ((2048, 3072), (2048, 2048), (2048, 16384), (8192, 2048))
 """Input and output features: queries, keys and values; their output; gate and up; down."""
@@ -27,7 +27,7 @@ LLAMA_1B = ((2048, 3072), (2048, 2048), (2048, 16384), (8192, 2048))
 
 @dataclass(frozen=True)
 class Plan:
-    """How many rows at a time, how many copies of the layer, how often."""
+    """`rows` at a time, `copies` of the layer, the best of `repeats` counts."""
 
     rows: tuple[int, ...]
     shapes: tuple[tuple[int, int], ...]

@@ -1,4 +1,4 @@
-"""How much memory the server needs for an inferlet that waits for a message."""
+"""How much memory does the server need for an inferlet that waits for a message?"""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from pie_control.client import Client
 from pie_control.config import ServerConfig
 
-from .guests import GUESTS, launch_many, program_of
-from .server import Server, serving
+from ..support.guests import GUESTS, launch_many, program_of
+from ..support.server import Server, serving
 
 AT_ONCE = 64
 SETTLE_SECONDS = 1.0
@@ -22,9 +22,10 @@ EXPECTED_MB = 12
 
 @dataclass(frozen=True)
 class Plan:
-    """Numbers of idle inferlets, ascending."""
+    """Numbers of idle `inferlets`, ascending. `tree`: to serve from, if not this one."""
 
     inferlets: tuple[int, ...]
+    tree: Path | None = None
 
 
 FULL = Plan((64, 256, 1000))
@@ -47,7 +48,7 @@ async def run(plan: Plan) -> list[Row]:
 
 
 async def _run_guest(guest: str, plan: Plan) -> list[Row]:
-    async with serving(max_inferlets=plan.inferlets[-1] + 1) as server, Client(server.url) as client:
+    async with serving(tree=plan.tree, max_inferlets=plan.inferlets[-1] + 1) as server, Client(server.url) as client:
         program = await client.upload(program_of(guest, "idle"), "idle")
         await _warm_up(client, program)
         empty = await _settled_mb(client, server)

@@ -1,4 +1,4 @@
-"""How long it takes from the request for an inferlet to its first message, with some launched at once.
+"""How long does it take from the launch of an inferlet to its first message, with some launched at once?
 
 Measured twice: through a client's session with a `pie serve` process, and through a `Runtime` without any network.
 Warm: the program was uploaded and run before. Cold: each launch is of a program that the server has never seen, its
@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Protocol
 
 from pie_control.cli.targets import RuntimeTarget
@@ -24,9 +25,9 @@ from pie_control.runtime import Runtime
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 
-from .guests import GUESTS, program_of, source
-from .samples import percentile
-from .server import cache_folder, serving
+from ..support.guests import GUESTS, program_of, source
+from ..support.samples import percentile
+from ..support.server import cache_folder, serving
 
 REST_SECONDS = 0.05
 _fresh = count()
@@ -34,12 +35,14 @@ _fresh = count()
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured: a row for each number in `warm` and in `cold` (launches at once), of `launches` launches."""
+    """What is measured: a row for each number in `warm` and in `cold` (launches at once), of `launches` launches in at
+    least `least_rounds`. `tree`: to serve from, if not this one; then the runtime in this process is left out."""
 
     warm: tuple[int, ...]
     cold: tuple[int, ...]
     launches: int
     least_rounds: int
+    tree: Path | None = None
 
 
 FULL = Plan(warm=(1, 16, 64, 256), cold=(1, 16, 64), launches=200, least_rounds=4)
@@ -105,8 +108,8 @@ class InProcess:
 
 
 @asynccontextmanager
-async def session() -> AsyncIterator[Target]:
-    async with serving() as server, Client(server.url) as client:
+async def session(tree: Path | None) -> AsyncIterator[Target]:
+    async with serving(tree=tree) as server, Client(server.url) as client:
         yield Session(client)
 
 
@@ -122,15 +125,13 @@ async def runtime() -> AsyncIterator[Target]:
             await own.close()
 
 
-TARGETS = {"session": session, "runtime": runtime}
-
-
 async def run(plan: Plan) -> list[Row]:
-    """Rows of all targets."""
-    rows = []
-    for through, target in TARGETS.items():
-        async with target() as opened:
-            rows += await _measure_target(through, opened, plan)
+    """Rows of both targets."""
+    async with session(plan.tree) as target:
+        rows = await _measure_target("session", target, plan)
+    if plan.tree is None:
+        async with runtime() as target:
+            rows += await _measure_target("runtime", target, plan)
     return rows
 
 

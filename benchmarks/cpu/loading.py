@@ -1,8 +1,8 @@
-"""How long loading takes, against reading the files: weights in bfloat16 as they are, and quantized.
+"""How long does loading take, against reading the files?
 
-The checkpoint has the shapes of Llama 8B with fewer layers and random weights, in two shards that are in the system's
-cache. Reading them is measured twice: each block over the one before, which is all that a test of a disk does, and into
-memory that holds everything, as a loader must.
+Weights are loaded as they are, in bfloat16, and quantized. The checkpoint has the shapes of Llama 8B with fewer layers
+and random weights, in two shards that are in the system's cache. Reading them is measured twice: each block over the
+one before, which is all that a test of a disk does, and into memory that holds everything, as a loader must.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CONFIG: Mapping[str, object] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """Each load is repeated so many rounds."""
+    """The best of `rounds` counts."""
 
     layers: int
     hidden_size: int

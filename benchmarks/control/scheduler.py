@@ -1,7 +1,7 @@
-"""What the scheduler itself costs: decode steps of many inferlets, with a worker that answers at once.
+"""What does the scheduler itself cost in decode steps of many inferlets?
 
-No sandbox, no event loop, no socket: the calls that `host_api` and `models` make, in their order. A step of an inferlet
-is `embed_txt`, `forward` and `sample`; the steps of all inferlets go into one wave.
+No sandbox, no event loop, no socket, and a worker that answers at once: the calls that `host_api` and `models` make, in
+their order. A step of an inferlet is `embed_txt`, `forward` and `sample`; the steps of all inferlets go into one wave.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pie_control.scheduling import Account, Adaptive, SamplingParams, Scheduler
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.protocol import RunWave, Sample, SampleResult, WaveDone
 
-from .samples import median
+from ..support.samples import median
 
 GREEDY = SamplingParams(temperature=0.0)
 PAGES = 16

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-Prompts = Sequence[Sequence[int]]
+from ..generation import Prompts
 
 
 @dataclass(frozen=True)
