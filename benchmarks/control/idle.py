@@ -22,9 +22,10 @@ EXPECTED_MB = 12
 
 @dataclass(frozen=True)
 class Plan:
-    """Numbers of idle `inferlets`, ascending. `tree`: to serve from, if not this one."""
+    """Numbers of idle `inferlets`, ascending; ready guests in the pool. `tree`: to serve from, if not this one."""
 
     inferlets: tuple[int, ...]
+    warm_pool: int = ServerConfig().warm_pool
     tree: Path | None = None
 
 
@@ -48,17 +49,18 @@ async def run(plan: Plan) -> list[Row]:
 
 
 async def _run_guest(guest: str, plan: Plan) -> list[Row]:
-    async with serving(tree=plan.tree, max_inferlets=plan.inferlets[-1] + 1) as server, Client(server.url) as client:
+    most, warm = plan.inferlets[-1] + 1, plan.warm_pool
+    async with serving(tree=plan.tree, max_inferlets=most, warm_pool=warm) as server, Client(server.url) as client:
         program = await client.upload(program_of(guest, "idle"), "idle")
         await _warm_up(client, program)
-        empty = await _settled_mb(client, server)
+        empty = await _settled_mb(client, server, warm)
         rows: list[Row] = []
         for number in plan.inferlets:
             present = rows[-1].inferlets if rows else 0
             if not _fits(number - present):
                 break
             await _launch(client, program, number - present)
-            used = await _settled_mb(client, server)
+            used = await _settled_mb(client, server, warm)
             rows.append(Row(guest, number, round((used - empty) / number, 3), round(used, 1)))
         return rows
 
@@ -75,9 +77,9 @@ async def _launch(client: Client, program: str, number: int) -> None:
         await launch_many(client, program, min(AT_ONCE, number - first))
 
 
-async def _settled_mb(client: Client, server: Server) -> float:
+async def _settled_mb(client: Client, server: Server, warm_pool: int) -> float:
     """The server's memory once its pool of ready guests, which counts as its own, is full again."""
-    while (await client.statistics())["inferlets"]["warm"] < ServerConfig().warm_pool:
+    while (await client.statistics())["inferlets"]["warm"] < warm_pool:
         await asyncio.sleep(0.05)
     await asyncio.sleep(SETTLE_SECONDS)
     return _kilobytes(Path(f"/proc/{server.pid}/smaps_rollup"), "Pss") * 1024 / 1e6

@@ -36,12 +36,14 @@ _fresh = count()
 @dataclass(frozen=True)
 class Plan:
     """What is measured: a row for each number in `warm` and in `cold` (launches at once), of `launches` launches in at
-    least `least_rounds`. `tree`: to serve from, if not this one; then the runtime in this process is left out."""
+    least `least_rounds`, with `warm_pool` ready guests before each. `tree`: to serve from, if not this one; then the
+    runtime in this process is left out."""
 
     warm: tuple[int, ...]
     cold: tuple[int, ...]
     launches: int
     least_rounds: int
+    warm_pool: int = ServerConfig().warm_pool
     tree: Path | None = None
 
 
@@ -108,15 +110,15 @@ class InProcess:
 
 
 @asynccontextmanager
-async def session(tree: Path | None) -> AsyncIterator[Target]:
-    async with serving(tree=tree) as server, Client(server.url) as client:
+async def session(plan: Plan) -> AsyncIterator[Target]:
+    async with serving(tree=plan.tree, warm_pool=plan.warm_pool) as server, Client(server.url) as client:
         yield Session(client)
 
 
 @asynccontextmanager
-async def runtime() -> AsyncIterator[Target]:
+async def runtime(plan: Plan) -> AsyncIterator[Target]:
     with cache_folder() as cache:
-        config = replace(ServerConfig().resolved(), cache_dir=str(cache))
+        config = replace(ServerConfig().resolved(), cache_dir=str(cache), warm_pool=plan.warm_pool)
         own = Runtime(config, InProcessClient(FakeModel(), inline=True))
         await own.start()
         try:
@@ -127,10 +129,10 @@ async def runtime() -> AsyncIterator[Target]:
 
 async def run(plan: Plan) -> list[Row]:
     """Rows of both targets."""
-    async with session(plan.tree) as target:
+    async with session(plan) as target:
         rows = await _measure_target("session", target, plan)
     if plan.tree is None:
-        async with runtime() as target:
+        async with runtime(plan) as target:
             rows += await _measure_target("runtime", target, plan)
     return rows
 
@@ -140,7 +142,7 @@ async def _measure_target(through: str, target: Target, plan: Plan) -> list[Row]
     for guest in GUESTS:
         program = await target.upload(program_of(guest, "first_message"))
         start = partial(target.launch, program)
-        await _round(target, 1, start)
+        await _round(target, 1, start, plan)
         rows += [await _row(guest, through, target, number, start, plan) for number in plan.warm]
     fresh = partial(_launch_fresh, target)
     return rows + [await _row("python", through, target, number, fresh, plan) for number in plan.cold]
@@ -164,11 +166,11 @@ async def _launch_fresh(target: Target) -> Running:
 
 async def _measure(target: Target, concurrent: int, start: Start, plan: Plan) -> list[float]:
     rounds = max(plan.least_rounds, plan.launches // concurrent)
-    return [seconds for _ in range(rounds) for seconds in await _round(target, concurrent, start)]
+    return [seconds for _ in range(rounds) for seconds in await _round(target, concurrent, start, plan)]
 
 
-async def _round(target: Target, concurrent: int, start: Start) -> list[float]:
-    while await target.ready_guests() < ServerConfig().warm_pool:
+async def _round(target: Target, concurrent: int, start: Start, plan: Plan) -> list[float]:
+    while await target.ready_guests() < plan.warm_pool:
         await asyncio.sleep(REST_SECONDS)
     return list(await asyncio.gather(*(_time_to_first_message(start) for _ in range(concurrent))))
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from pie_control.client import Client
-from pie_control.config import ServerConfig
 from pie_control.services.tokenizer import Tokenizer
 from pie_inference.config import WorkerConfig
 from pie_inference.protocol import ModelDescription
 
 from ..plans import refuse_unknown
+from ..report import ROOT
 from ..support.closed_loop import ClosedLoop
 from ..support.closed_loop import Generated as ClosedRun
 from ..support.generation import Generated, run_inferlets
@@ -31,6 +31,7 @@ from ..support.samples import median
 from ..support.server import serving
 
 DEMO = "demo"
+DEMO_MODEL = ROOT / "pie_inference" / "demo_model"
 MODELS = (DEMO, LLAMA_160M)
 PAGES = 2048
 WARM_UP_TOKENS = 8
@@ -104,9 +105,9 @@ async def run(plan: Plan) -> list[Row]:
 
 
 async def _measure_model(name: str, plan: Plan) -> list[Row]:
-    folder = Path(ServerConfig().resolved().model) if name == DEMO else random_model(name)
+    folder = DEMO_MODEL if name == DEMO else random_model(name)
     loop = ClosedLoop(WorkerConfig(folder, name, pages=PAGES))
-    settings: dict[str, Any] = {"model": folder, "model_name": name, "pages": PAGES, "threads": loop.threads}
+    settings: dict[str, Any] = {"model": folder, "pages": PAGES, "threads": loop.threads}
     async with serving(tree=plan.tree, **settings) as server, Client(server.url) as client:
         program = await client.upload(source("generate"), "generate")
         return [await _compare(loop, client, program, concurrent, plan) for concurrent in plan.concurrent]

@@ -13,13 +13,14 @@ from pathlib import Path
 from ..support.generation import Generated
 from ..support.large_model import LargeModel, random_prompts, served
 from ..support.random_models import LLAMA_1B, LLAMA_TINY
+from ..support.rooflines import GEMM_SIZE
 from ..support.samples import median
 
 
 @dataclass(frozen=True)
 class Plan:
     """`tokens` are generated behind prompts of `prompt` tokens, `single_tokens` where one inferlet is alone, and then
-    `rounds` times. `tree`: to serve from, if not this one."""
+    `rounds` times; the rest is as in `machine`. `tree`: to serve from, if not this one."""
 
     model: str
     concurrent: tuple[int, ...]
@@ -29,6 +30,7 @@ class Plan:
     rounds: int
     read_bytes: int
     pages: int
+    gemm_size: int = GEMM_SIZE
     tree: Path | None = None
 
 
@@ -60,7 +62,10 @@ async def _measure(model: LargeModel, plan: Plan, count: int) -> list[Row]:
     prompts = random_prompts(count, plan.prompt)
     await model.warm_up(prompts)
     rounds = plan.rounds if count == 1 else 1  # prompts take most of the time
-    runs = [(await model.generate(prompts, tokens), await model.rates_now(plan.read_bytes)) for _ in range(rounds)]
+    runs = [
+        (await model.generate(prompts, tokens), await model.rates_now(plan.read_bytes, plan.gemm_size))
+        for _ in range(rounds)
+    ]
     context = plan.prompt + tokens / 2
     costs = (model.costs.step_bytes(count, context), model.costs.step_operations(count, context))
     bounds = [1e3 * rates.seconds(*costs) for _, rates in runs]

@@ -11,9 +11,11 @@ from ..support import rooflines
 
 @dataclass(frozen=True)
 class Plan:
-    """Memory is read in passes over `read_bytes`. `threads`: 0 for what a worker would take for a large model."""
+    """Memory is read in passes over `read_bytes`, matrices have `gemm_size` rows and columns. `threads`: 0 for what a
+    worker would take for a large model."""
 
     read_bytes: int
+    gemm_size: int = rooflines.GEMM_SIZE
     threads: int = 0
 
 
@@ -24,13 +26,11 @@ LARGE = 1 << 30
 
 @dataclass(frozen=True)
 class Row:
-    """`gemm_gflop_s`: of a product of 2048 by 2048 by 2048."""
-
     threads: int
     read_gb_s: float
     gemm_gflop_s: float
 
 
 async def run(plan: Plan) -> list[Row]:
-    rates = await rooflines.measure_apart(plan.threads or default_threads(LARGE), plan.read_bytes)
+    rates = await rooflines.measure_apart(plan.threads or default_threads(LARGE), plan.read_bytes, plan.gemm_size)
     return [Row(rates.threads, round(rates.read / 1e9, 2), round(rates.gemm / 1e9, 1))]

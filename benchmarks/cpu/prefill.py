@@ -9,18 +9,21 @@ from pathlib import Path
 from ..support.generation import Generated
 from ..support.large_model import WARM_UP_TOKENS, random_prompts, served
 from ..support.random_models import LLAMA_1B, LLAMA_TINY
+from ..support.rooflines import GEMM_SIZE
 from ..support.samples import median
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One prompt of `prompt` tokens, `rounds` times. `tree`: to serve from, if not this one."""
+    """One prompt of `prompt` tokens, `rounds` times; the rest is as in `machine`. `tree`: to serve from, if not
+    this one."""
 
     model: str
     prompt: int
     rounds: int
     read_bytes: int
     pages: int
+    gemm_size: int = GEMM_SIZE
     tree: Path | None = None
 
 
@@ -46,7 +49,7 @@ async def run(plan: Plan) -> list[Row]:
     async with served(plan.model, plan.pages, plan.tree) as model:
         await model.warm_up(prompts)
         runs = [
-            (await model.generate(prompts, WARM_UP_TOKENS), await model.rates_now(plan.read_bytes))
+            (await model.generate(prompts, WARM_UP_TOKENS), await model.rates_now(plan.read_bytes, plan.gemm_size))
             for _ in range(plan.rounds)
         ]
     operations = model.costs.prefill_operations(plan.prompt)

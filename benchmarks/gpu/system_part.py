@@ -22,7 +22,7 @@ def run(model: str, folder: Path, plan: Plan) -> None:
 
 
 async def _serve(model: str, folder: Path, plan: Plan) -> None:
-    settings: dict[str, Any] = {"model": folder, "model_name": model, "device": plan.device, "dtype": "bfloat16"}
+    settings: dict[str, Any] = {"model": folder, "device": plan.device, "dtype": "bfloat16"}
     async with serving(**settings, pages=plan.pages) as server, Client(server.url) as client:
         log(f"{model}: served")
         program = await client.upload(source("generate"), "generate")

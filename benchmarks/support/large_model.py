@@ -42,9 +42,9 @@ class LargeModel:
     async def generate(self, prompts: Prompts, tokens: int) -> Generated:
         return await run_inferlets(self.client, self.program, prompts, tokens, together=True)
 
-    async def rates_now(self, read_bytes: int) -> Rates:
+    async def rates_now(self, read_bytes: int, gemm_size: int) -> Rates:
         """The machine's at this moment, for those of a virtual machine change; the model is idle meanwhile."""
-        return await rooflines.measure_apart(self.threads, read_bytes)
+        return await rooflines.measure_apart(self.threads, read_bytes, gemm_size)
 
 
 @contextlib.asynccontextmanager
@@ -53,7 +53,7 @@ async def served(name: str, pages: int, tree: Path | None) -> AsyncIterator[Larg
     checkpoint = random_model(name)
     costs = llama_costs(checkpoint)
     threads = default_threads(BYTES * (costs.layer_weights + costs.head_weights))
-    settings = {"model": checkpoint, "model_name": name, "dtype": "bfloat16", "pages": pages, "threads": threads}
+    settings = {"model": checkpoint, "dtype": "bfloat16", "pages": pages, "threads": threads}
     async with serving(tree=tree, **settings) as server, Client(server.url) as client:
         program = await client.upload(source("generate"), "generate")
         yield LargeModel(client, program, checkpoint, costs, threads)

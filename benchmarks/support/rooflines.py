@@ -37,16 +37,16 @@ class Rates:
         return max(num_bytes / self.read, operations / self.gemm)
 
 
-async def measure_apart(threads: int, read_bytes: int) -> Rates:
+async def measure_apart(threads: int, read_bytes: int, gemm_size: int = GEMM_SIZE) -> Rates:
     """As `measure`, in a process that leaves no threads or settings behind."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return await asyncio.get_running_loop().run_in_executor(pool, measure, threads, read_bytes, REPEATS)
+        return await asyncio.get_running_loop().run_in_executor(pool, measure, threads, read_bytes, REPEATS, gemm_size)
 
 
-def measure(threads: int, read_bytes: int, repeats: int) -> Rates:
+def measure(threads: int, read_bytes: int, repeats: int, gemm_size: int = GEMM_SIZE) -> Rates:
     """Best of `repeats`. RuntimeError without a C compiler. Sets torch's threads: to be run in a process of its own."""
     torch.set_num_threads(threads)
-    return Rates(threads, _read_rate(threads, read_bytes, repeats), _gemm_rate(repeats))
+    return Rates(threads, _read_rate(threads, read_bytes, repeats), _gemm_rate(repeats, gemm_size))
 
 
 def _read_rate(threads: int, num_bytes: int, repeats: int) -> float:
@@ -88,9 +88,9 @@ def _compile() -> Callable[[int, int], int]:
     return function
 
 
-def _gemm_rate(repeats: int) -> float:
-    left, right = (torch.randn(GEMM_SIZE, GEMM_SIZE).bfloat16() for _ in range(2))
-    return 2 * GEMM_SIZE**3 / _best(lambda: torch.mm(left, right), 4 * repeats)
+def _gemm_rate(repeats: int, size: int) -> float:
+    left, right = (torch.randn(size, size).bfloat16() for _ in range(2))
+    return 2 * size**3 / _best(lambda: torch.mm(left, right), 4 * repeats)
 
 
 def _best(action: Callable[[], object], repeats: int) -> float:

@@ -13,9 +13,13 @@ from tests.helpers.tree import ROOT
 
 from .running import run
 
+FEW_GUESTS = ("--warm-pool", "3")
+"""Filling the pool takes most of the time of a short measurement."""
+
 
 def test_launch(tmp_path: Path) -> None:
-    rows = run(tmp_path, "launch", *["--warm", "1,2", "--cold", "1", "--launches", "2", "--least-rounds", "1"])
+    options = ["--warm", "1,2", "--cold", "1", "--launches", "2", "--least-rounds", "1"]
+    rows = run(tmp_path, "launch", *options, *FEW_GUESTS)
     names = ("through", "guest", "concurrent", "warm", "launches")
     measured = [tuple(row[name] for name in names) for row in rows]
     warm = [(guest, number, True, 2) for guest in ("python", "component") for number in (1, 2)]
@@ -44,7 +48,7 @@ def test_tpot_compares_runs_with_the_same_tokens(tmp_path: Path) -> None:
 
 def test_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idle, "SETTLE_SECONDS", 0.0)
-    rows = run(tmp_path, "idle", "--inferlets", "2,4")
+    rows = run(tmp_path, "idle", "--inferlets", "2,4", *FEW_GUESTS)
     measured = [(row["guest"], row["inferlets"]) for row in rows]
     assert measured == [(guest, number) for guest in ("python", "component") for number in (2, 4)]
     assert all(row["mb_each"] > 0 for row in rows if row["guest"] == "python")
