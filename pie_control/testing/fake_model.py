@@ -42,8 +42,7 @@ from pie_inference.protocol import (
     call_name,
     join_results,
 )
-
-from . import byte_tokenizer
+from pie_inference.testing import byte_tokenizer
 
 Hashes = NDArray[np.uint64]
 Floats = NDArray[np.float64]

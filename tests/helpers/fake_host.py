@@ -204,7 +204,8 @@ class FakeHost:
         return [n for n in numbers if n not in self.asleep and n not in self.receivers]
 
     def _take_message(self, number: int) -> str:
-        return self._take(number)
+        text: str = self._take(number)
+        return text
 
     def _cancel(self, number: int) -> None:
         if number in self.receivers:

@@ -32,7 +32,7 @@ from pie_inference.protocol import (
     decode_to_worker,
     encode,
 )
-from tests.helpers.worker_batches import Driver, Extend, Keys, ints, sample_batch
+from pie_inference.testing.worker_batches import Driver, Extend, Keys, ints, sample_batch
 
 DESCRIPTION = ModelDescription(
     name="name",

@@ -19,7 +19,7 @@ from pie_inference.inspection.measure import measure
 from pie_inference.loading.checkpoint import Checkpoint
 from pie_inference.loading.weight_sizes import weight_bytes
 from pie_inference.serving.worker import Worker
-from tests.helpers.checkpoints import make_checkpoint
+from pie_inference.testing.checkpoints import make_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -32,9 +32,8 @@ from pie_inference.protocol import (
     SwapOut,
     WaveDone,
 )
-from tests.helpers.checkpoints import make_checkpoint
-from tests.helpers.tree import ROOT
-from tests.helpers.worker_batches import (
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import (
     Driver,
     Extend,
     Keys,
@@ -45,6 +44,7 @@ from tests.helpers.worker_batches import (
     ints,
     sample_batch,
 )
+from tests.helpers.tree import ROOT
 
 DEADLINE = 30.0
 

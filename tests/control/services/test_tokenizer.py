@@ -15,7 +15,7 @@ from tokenizers import decoders, models
 from pie_control.errors import ConfigError, InvalidArgument, Unsupported
 from pie_control.services import tokenizer as tokenizer_module
 from pie_control.services.tokenizer import Detokenizer, Tokenizer
-from pie_control.testing import byte_tokenizer
+from pie_inference.testing import byte_tokenizer
 from tests.helpers.tree import DEMO_MODEL
 
 TEXTS = ["", "plain text", "Grüße, 世界!", "🎉👩‍👩‍👧 ok", " leading", "tabs\tand\n\nlines", "मराठी العربية"]

@@ -12,8 +12,16 @@ import torch
 
 from pie_inference.attention.interface import AttentionBackend, AttentionSpec, GraphBackend
 from pie_inference.kv_cache.pages import KvCache
-from tests.helpers.attention_oracle import CASES, Case, Problem, Request, assert_near, assert_solves, filled_cache
-from tests.helpers.triton_interpreter import Interpreter
+from pie_inference.testing.attention_oracle import (
+    CASES,
+    Case,
+    Problem,
+    Request,
+    assert_near,
+    assert_solves,
+    filled_cache,
+)
+from pie_inference.testing.triton_interpreter import Interpreter
 
 CPU = torch.device("cpu")
 SLOW = ("masks and windows", "windows", "windows in prefill", "soft caps")
@@ -22,7 +30,7 @@ LEFT_OUT = (
     *("decode many", "decode full pages", "continued prefill", "scattered", "windows in prefill"),
     *("no groups, dimension 16", "groups of 4, dimension 64, pages of 8"),
 )
-"""They show nothing here that others do not; `benchmarks.gpu_check` runs them all."""
+"""They show nothing here that others do not; `gpu_check` runs them all."""
 OTHER_FORMATS = [("decode many", "bfloat16"), ("continued prefill", "bfloat16"), ("masks", "float16")]
 
 

@@ -23,8 +23,8 @@ from pie_inference.execution.graphs import GraphExecutor, Work
 from pie_inference.kv_cache.pages import KvCache
 from pie_inference.protocol import Forward, SampleResult
 from pie_inference.serving.worker import Worker
-from tests.helpers.checkpoints import make_checkpoint
-from tests.helpers.worker_batches import Driver, Extend, Keys, ints
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import Driver, Extend, Keys, ints
 
 
 class Recordable:
@@ -144,7 +144,7 @@ class Incapable:
 
 def generate(driver: Driver, prompts: list[list[int]], steps: int) -> list[list[int]]:
     """Greedy tokens of sequences that decode together; every third step leaves the first one out."""
-    from tests.helpers.worker_batches import sample_batch
+    from pie_inference.testing.worker_batches import sample_batch
 
     keys = [Keys() for _ in prompts]
     pending, tokens = list(prompts), [list[int]() for _ in prompts]

@@ -26,8 +26,17 @@ from pie_inference.serving import worker as worker_module
 from pie_inference.serving.loop import serve
 from pie_inference.serving.transport import Transport
 from pie_inference.serving.worker import Worker
-from tests.helpers.checkpoints import make_checkpoint
-from tests.helpers.worker_batches import Driver, Extend, Keys, copy_batch, dist_batch, embed_batch, ints, sample_batch
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import (
+    Driver,
+    Extend,
+    Keys,
+    copy_batch,
+    dist_batch,
+    embed_batch,
+    ints,
+    sample_batch,
+)
 
 
 class Device:

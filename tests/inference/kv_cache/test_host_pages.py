@@ -20,8 +20,8 @@ from pie_inference.kv_cache.page_copies import split_copies
 from pie_inference.kv_cache.pages import KvCache, KvShape
 from pie_inference.protocol import Batch, RunWave, SwapIn, SwapOut
 from pie_inference.serving.worker import Worker
-from tests.helpers.checkpoints import make_checkpoint
-from tests.helpers.worker_batches import Driver, Extend, Keys, copy_batch, ints
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import Driver, Extend, Keys, copy_batch, ints
 
 PAGE_SIZE, PAGES, HOST_PAGES, MOST = 4, 6, 5, 4
 SHAPE = KvShape(num_layers=2, num_kv_heads=1, head_dim=2, page_size=PAGE_SIZE, dtype=torch.float32)

@@ -22,7 +22,7 @@ from pie_inference.loading.weights import Block, WeightLoader
 from pie_inference.ops.torch_ops import TorchOps
 from pie_inference.quantization.names import FORMATS
 from pie_inference.serving.worker import Worker
-from tests.helpers.checkpoints import make_checkpoint
+from pie_inference.testing.checkpoints import make_checkpoint
 
 CPU = torch.device("cpu")
 NAME = "model.layers.0.mlp.up_proj.weight"

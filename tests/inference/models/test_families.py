@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from pie_inference.config import WorkerConfig
 from pie_inference.serving.worker import Worker
-from tests.helpers.checkpoints import save_reference
-from tests.helpers.families import FAMILIES
+from pie_inference.testing.worker_batches import Driver, Extend, Keys, copy_batch, ints
+from tests.helpers.families import FAMILIES, save_reference
 from tests.helpers.oracle import (
     VOCAB,
     Oracle,
@@ -23,7 +23,6 @@ from tests.helpers.oracle import (
     log_probabilities,
     random_tokens,
 )
-from tests.helpers.worker_batches import Driver, Extend, Keys, copy_batch, ints
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

@@ -20,9 +20,8 @@ from pie_inference.loading.weights import WeightLoader
 from pie_inference.models.registry import build_model, read_architecture
 from pie_inference.ops.torch_ops import TorchOps
 from pie_inference.protocol import Forward
-from tests.helpers.checkpoints import save_reference
-from tests.helpers.families import FAMILIES
-from tests.helpers.worker_batches import Driver, Extend, Keys
+from pie_inference.testing.worker_batches import Driver, Extend, Keys
+from tests.helpers.families import FAMILIES, save_reference
 
 CPU = torch.device("cpu")
 

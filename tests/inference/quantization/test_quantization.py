@@ -17,8 +17,8 @@ from pie_inference.quantization.choose import Quantizer
 from pie_inference.quantization.formats import QuantizedWeight, quantize
 from pie_inference.quantization.names import FORMATS
 from pie_inference.serving.worker import Worker
-from tests.helpers.checkpoints import make_checkpoint
-from tests.helpers.worker_batches import Driver, Extend, Keys
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import Driver, Extend, Keys
 
 CPU = torch.device("cpu")
 WORST = {"int8": 0.008, "int4": 0.12, "int4-64": 0.11, "int4-32": 0.09, "fp8": 0.03}

@@ -27,9 +27,8 @@ from pie_inference.protocol import (
     SampleResult,
 )
 from pie_inference.serving.worker import Worker
-from tests.helpers.checkpoints import make_checkpoint
-from tests.helpers.tree import ROOT
-from tests.helpers.worker_batches import (
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import (
     Driver,
     Extend,
     Keys,
@@ -40,6 +39,7 @@ from tests.helpers.worker_batches import (
     ints,
     sample_batch,
 )
+from tests.helpers.tree import ROOT
 
 OPTIONS = ["--endpoint", "inproc://x", "--model", "m", "--name", "n"]
 

@@ -39,8 +39,17 @@ from pie_inference.tensor_parallel import agreement
 from pie_inference.tensor_parallel.agreement import agree
 from pie_inference.tensor_parallel.channel import RankChannel
 from pie_inference.tensor_parallel.group import WorkerGroup
-from tests.helpers.checkpoints import make_checkpoint
-from tests.helpers.worker_batches import Driver, Extend, Keys, copy_batch, dist_batch, embed_batch, ints, sample_batch
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import (
+    Driver,
+    Extend,
+    Keys,
+    copy_batch,
+    dist_batch,
+    embed_batch,
+    ints,
+    sample_batch,
+)
 
 OPTIONS: dict[str, Any] = {"pages": 64, "host_pages": 8, "embeds": 2048, "dtype": "float32"}
 PROMPT = range(5, 45)
