@@ -14,7 +14,7 @@ import tests.helpers.wat as wat
 from pie_control.errors import BadProgram, UnknownName
 from pie_control.inferlets.events import Ended
 from pie_control.programs import launcher
-from pie_control.sandbox.components import write_atomically
+from pie_control.sandbox.components import compile_component, write_atomically
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
@@ -173,11 +173,10 @@ def test_a_component_of_another_world_is_refused_and_not_kept(
 
 def test_uploads_of_one_component_at_a_time_compile_it_once(guest_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
-    original = launcher.compile_component
 
     def counts(*arguments: Any) -> Any:
         compiled.append(arguments)
-        return original(*arguments)
+        return compile_component(*arguments)
 
     async def body(server: ServerApi) -> None:
         monkeypatch.setattr(launcher, "compile_component", counts)
