@@ -198,10 +198,11 @@ def test_what_an_inferlet_held_is_free_with_the_next_turn() -> None:
     play(body)
 
 
-def test_no_state_is_skipped() -> None:
+def test_it_starts_once() -> None:
     async def body(scene: Scene) -> None:
-        with pytest.raises(AssertionError, match="serving cannot be starting"):
-            scene.replica._become(State.STARTING)
+        with pytest.raises(AssertionError, match="a replica that is serving cannot be serving"):
+            await scene.replica.start()
+        assert scene.replica.state is State.SERVING
 
     play(body)
 

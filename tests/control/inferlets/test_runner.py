@@ -16,7 +16,6 @@ from pie_control.inferlets.lifecycle import Status
 from pie_control.inferlets.manager import InferletManager
 from pie_control.inferlets.runner import PREEMPTIONS_UNTIL_BUSY, Runner
 from pie_control.sandbox.fibers import Step
-from pie_control.services.timers import Timers
 
 
 class Inferlet:
@@ -208,17 +207,5 @@ def test_turns_and_time_are_counted() -> None:
         assert statistics.guest_seconds == pytest.approx(inferlet.cpu_seconds)
         assert inferlet.last_activity >= before
         assert inferlet.status is Status.RUNNING
-
-    asyncio.run(check())
-
-
-def test_a_timer_calls_back_unless_it_is_cancelled() -> None:
-    async def check() -> None:
-        called = list[str]()
-        Timers().call_at(time.monotonic_ns() - 1, lambda: called.append("over"))
-        Timers().call_at(time.monotonic_ns() - 1, lambda: called.append("cancelled")).cancel()
-        Timers().call_at(2**64, lambda: called.append("far")).cancel()
-        await asyncio.sleep(0.01)
-        assert called == ["over"]
 
     asyncio.run(check())

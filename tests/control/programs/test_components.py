@@ -128,11 +128,16 @@ def test_receives_and_sleeps_that_are_cancelled_leave_nothing(guest_cache: Path)
 
     async def body(server: ServerApi) -> None:
         await server.upload(binary(run, ("receive", "cancel", "sleep", "wait")), "cancels")
-        inferlet = await server.launch("cancels")
+        listener = Listener()
+        inferlet = await server.launch("cancels", listener=listener)
         while inferlet.cpu_seconds == 0 or not inferlet.instance.waiting:
             await asyncio.sleep(0.005)
-        assert len(inferlet.futures) == len(inferlet._receivers) == 2
-        assert not inferlet._pending_timers
+        assert len(inferlet.futures) == 2
+        inferlet.send("to the first receive")
+        await asyncio.sleep(0.01)
+        assert inferlet.instance.waiting
+        inferlet.send("to the last one")
+        assert (await listener.ended).status == "finished"
 
     on_server(guest_cache, body)
 
