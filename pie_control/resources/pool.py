@@ -83,6 +83,7 @@ class Pool:
         """Asserts that every slot is in exactly one state."""
         idle = self._free + [slot for _, slots in self._quarantine for slot in slots]
         assert len(set(idle)) == len(idle), "a slot is free twice"
-        assert all(self._references[slot] == 0 for slot in idle), "a free slot is referenced"
-        assert len(idle) + sum(count > 0 for count in self._references) == self.total, "a slot is lost"
+        assert not any(map(self._references.__getitem__, idle)), "a free slot is referenced"
+        assert self._references.count(0) == len(idle), "a slot is lost"
+        assert min(self._references, default=0) >= 0, "a slot has fewer than no references"
         assert self.quarantined == sum(len(slots) for _, slots in self._quarantine)

@@ -24,7 +24,7 @@ from pie_control.scheduling import Closed, DispatchPolicy, Ending, Event, Opened
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.protocol import Batch, ModelDescription, RunWave, WaveDone
 
-SIZES = {"page_size": 4, "num_pages": 200, "num_embeds": 4096, "max_batch_tokens": 64}
+SIZES = {"page_size": 4, "num_pages": 200, "num_embeds": 1024, "num_token_slots": 512, "max_batch_tokens": 64}
 
 
 def describe(**sizes: int) -> ModelDescription:
