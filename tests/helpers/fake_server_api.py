@@ -165,7 +165,7 @@ BODIES: tuple[Body, ...] = (hello, echo, fail, wait, flood, burst)
 
 
 class FakeServerApi:
-    """An InferletHost. Its own programs are there from the start; an uploaded text runs as `kwargs`."""
+    """A ServerApi. Its own programs are there from the start; an uploaded text runs as `kwargs`."""
 
     def __init__(self) -> None:
         self.uploads = 0
@@ -253,24 +253,24 @@ class FakeStatistics:
 
 
 @contextlib.asynccontextmanager
-async def serving(runtime: FakeServerApi, max_body_bytes: int = 1 << 20) -> AsyncIterator[str]:
-    """A server of `runtime` on this loop; gives its address."""
-    server = HttpServer(cast(ServerApi, runtime), bind("127.0.0.1", 0), max_body_bytes)
-    await server.start()
+async def serving(server: FakeServerApi, max_body_bytes: int = 1 << 20) -> AsyncIterator[str]:
+    """Offers `server` over HTTP on this loop; gives its address."""
+    face = HttpServer(cast(ServerApi, server), bind("127.0.0.1", 0), max_body_bytes)
+    await face.start()
     try:
-        yield server.url
+        yield face.url
     finally:
-        await runtime.close()
         await server.close()
+        await face.close()
 
 
 def serve_async(test: Callable[[str, FakeServerApi], Coroutine[Any, Any, None]], **options: Any) -> None:
     """Runs an asynchronous test against a server in its own loop."""
 
     async def run() -> None:
-        runtime = FakeServerApi()
-        async with serving(runtime, **options) as url:
-            await asyncio.wait_for(test(url, runtime), 30)
+        server = FakeServerApi()
+        async with serving(server, **options) as url:
+            await asyncio.wait_for(test(url, server), 30)
 
     asyncio.run(run())
 
