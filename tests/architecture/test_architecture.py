@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -147,8 +148,6 @@ def test_only_the_edge_knows_the_composition_root() -> None:
 
 @pytest.mark.parametrize("package", PURE)
 def test_pure_packages_import_no_machinery(package: str) -> None:
-    import sys
-
     for each in imports():
         top = each.imported.partition(".")[0]
         if is_inside(each.importer, package) and top not in PACKAGES:

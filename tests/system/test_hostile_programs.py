@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from pie_control.errors import BadProgram
-from pie_control.inferlets.events import Ended, Event, Message
+from pie_control.inferlets.events import Ended
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
-from tests.helpers.servers import started
+from tests.helpers.servers import launch, started
 from tests.helpers.tree import HOSTILE
 
 PROGRAMS = sorted(HOSTILE.glob("*.py"))
@@ -41,21 +41,6 @@ async def main(args):
 """
 
 
-class Listener:
-    """Keeps the events of an inferlet."""
-
-    def __init__(self) -> None:
-        self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
-        self.messages: list[str] = []
-
-    def __call__(self, event: Event) -> None:
-        match event:
-            case Message(text):
-                self.messages.append(text)
-            case Ended() if not self.ended.done():
-                self.ended.set_result(event)
-
-
 LIMITS: dict[str, object] = {
     "cpu_seconds": 1.0,
     "memory_bytes": 96 << 20,
@@ -78,20 +63,14 @@ async def outcome_of(server: ServerApi, program: Path) -> Ended:
 
 
 async def run_beside_a_neighbour(server: ServerApi, program: Path) -> tuple[Ended, int]:
-    neighbour = Listener()
-    await server.upload(NEIGHBOUR.encode(), "neighbour")
-    beside = await server.launch("neighbour", listener=neighbour)
-    while not neighbour.messages:
-        assert not neighbour.ended.done(), neighbour.ended.result()
-        await asyncio.sleep(0.005)
+    beside, neighbour = await launch(server, NEIGHBOUR)
+    await neighbour.until_messages(1)
     before = len(neighbour.messages)
     ended = await outcome_of(server, program)
-    during = len(neighbour.messages) - before
-    while len(neighbour.messages) <= before + during:  # it goes on
-        assert not neighbour.ended.done(), f"the neighbour ended: {neighbour.ended.result()}"
-        await asyncio.sleep(0.005)
+    after = len(neighbour.messages)
+    await neighbour.until_messages(after + 1)  # it goes on
     server.terminate(beside.id, "the test is over")
-    return ended, during
+    return ended, after - before
 
 
 async def check(program: Path, cache_dir: Path) -> None:

@@ -54,6 +54,13 @@ def worker_pid(parent: int) -> int:
     return pid
 
 
+def wait_for_end(pid: int, seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while psutil.pid_exists(pid):
+        assert time.monotonic() < deadline, f"process {pid} lives on"
+        time.sleep(0.02)
+
+
 def test_inferlets_are_told_of_a_killed_worker_and_the_next_launch_works(guest_cache: Path) -> None:
     async def check() -> None:
         async with started(guest_cache) as server, asyncio.timeout(SECONDS):
@@ -202,10 +209,7 @@ def test_a_signal_ends_everything(
 
     asyncio.run(asyncio.wait_for(check(), SECONDS))
     process.wait(timeout=5)
-    deadline = time.monotonic() + 5
-    while psutil.pid_exists(worker) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not psutil.pid_exists(worker), "the worker outlived the server"
+    wait_for_end(worker)
     assert not list(temporary.rglob("*"))
 
 
@@ -214,10 +218,7 @@ def test_a_killed_server_leaves_no_worker(server: tuple[subprocess.Popen[bytes],
     worker = worker_pid(process.pid)
     process.kill()
     process.wait()
-    deadline = time.monotonic() + 5
-    while psutil.pid_exists(worker) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not psutil.pid_exists(worker)
+    wait_for_end(worker)
 
 
 def test_a_client_that_vanishes_takes_its_inferlets_with_it(server: tuple[subprocess.Popen[bytes], str]) -> None:

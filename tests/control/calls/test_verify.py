@@ -10,7 +10,7 @@ from pie_control.calls.sampler import Sampler, SamplingParams
 from pie_control.errors import InvalidArgument, InvalidState, NotFound, WorkerError
 from pie_inference.protocol import Verify
 from tests.helpers.refusals import GREEDY, NO_QUEUE, OTHER_QUEUE, Q, Refusal, check_refused, prepare, refusal
-from tests.helpers.scheduling import Inferlet, World, by_kind
+from tests.helpers.scheduling import Inferlet, World, by_kind, greedy
 
 PENALTIES = Sampler(SamplingParams(frequency=0.5), 0)
 
@@ -76,15 +76,11 @@ def test_drafts_share_a_batch_up_to_the_largest_number_of_rows() -> None:
     inferlets = [world.open(1, 64) for _ in range(3)]
     for inferlet in inferlets:
         inferlet.embed(0, 3)
-        inferlet.call("verify", Q, [inferlet.embeds, 3], [5, 6], greedy_sampler())
+        inferlet.call("verify", Q, [inferlet.embeds, 3], [5, 6], greedy())
     batches = [by_kind(wave)[Verify] for wave in world.drain() if Verify in by_kind(wave)]
     assert [batch.indptr.tolist() for batch in batches] == [[0, 3, 6], [0, 3]]
     assert batches[0].draft.tolist() == [5, 6, -1, 5, 6, -1]
     assert all(isinstance(inferlet.answers[1], Verified) for inferlet in inferlets)
-
-
-def greedy_sampler() -> Sampler:
-    return Sampler(SamplingParams(temperature=0), 0)
 
 
 # ---- the same tokens with and without speculation ----

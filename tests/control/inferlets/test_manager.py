@@ -17,7 +17,7 @@ from pie_control.inferlets.inferlet import Inferlet
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
-from tests.helpers.servers import Listener, launch, run, started
+from tests.helpers.servers import launch, run, started
 
 SECONDS = 60.0
 HELLO = "def main(args):\n    return 'hello'\n"
@@ -193,7 +193,6 @@ def test_what_ended_inferlets_keep_is_bounded_in_bytes(guest_cache: Path, monkey
             await until(partial(has_finished, inferlet))
         assert len(server.inferlets()) == 2
         heard: list[Event] = []
-        server.inferlets()
         server.inferlet(inferlet.id).attach(heard.append)
         assert len(heard) == 2
 
@@ -223,12 +222,9 @@ def main(args):
 
 
 def test_a_stopping_server_ends_what_runs(guest_cache: Path) -> None:
-    listeners: list[Listener] = []
-
     async def check() -> None:
         async with started(guest_cache, InProcessClient(FakeModel())) as server:
             _, listener = await launch(server, WAIT)
-            listeners.append(listener)
             await listener.until_messages(1)
         await server.close()
         assert await listener.ended == Ended("terminated", None, "the server stops")
