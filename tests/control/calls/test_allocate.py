@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from pie_control.calls.kind import Bind, Release
 from pie_control.errors import Exhausted, InvalidArgument, NotFound, QuotaExceeded
 from pie_control.resources.holdings import Freed
-from pie_control.resources.kinds import EMBEDS, PAGES
+from pie_control.resources.kinds import EMBEDS, PAGES, Resource
 from tests.helpers.refusals import NO_QUEUE, Q, Refusal, check_refused, prepare, refusal
 
 REFUSED = [
@@ -44,7 +42,7 @@ def test_a_refused_call_names_the_number_and_changes_nothing(wanted: Refusal) ->
 
 
 @pytest.mark.parametrize(("call", "resource", "first"), [("alloc_kvpage", PAGES, 4), ("alloc_emb", EMBEDS, 8)])
-def test_an_allocation_gives_consecutive_addresses_at_once(call: str, resource: Any, first: int) -> None:
+def test_an_allocation_gives_consecutive_addresses_at_once(call: str, resource: Resource, first: int) -> None:
     inferlet, handed_on = prepare()
     assert inferlet.call(call, Q, 3) == first
     bind = handed_on[-1]
@@ -54,7 +52,7 @@ def test_an_allocation_gives_consecutive_addresses_at_once(call: str, resource: 
 
 
 @pytest.mark.parametrize(("call", "resource"), [("dealloc_kvpage", PAGES), ("dealloc_emb", EMBEDS)])
-def test_what_is_given_back_is_named_with_the_last_command_that_may_use_it(call: str, resource: Any) -> None:
+def test_what_is_given_back_is_named_with_the_last_command_that_may_use_it(call: str, resource: Resource) -> None:
     inferlet, handed_on = prepare()
     before = inferlet.space.seq
     inferlet.call(call, Q, [3, 1, 0, 2])

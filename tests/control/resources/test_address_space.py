@@ -12,7 +12,7 @@ from pie_control.resources import address_space
 from pie_control.resources.address_space import again, pool_size
 from pie_control.resources.addresses import INITIAL_CAPACITY
 from pie_control.resources.hazards import MAX_QUEUE
-from pie_control.resources.kinds import EMBEDS, PAGES
+from pie_control.resources.kinds import EMBEDS, PAGES, Resource
 from pie_control.resources.quotas import Quota, Usage
 from tests.helpers.scheduling import Inferlet, describe, name_token
 
@@ -105,7 +105,9 @@ def test_an_address_given_back_is_invalid_at_once() -> None:
         (EMBEDS, 41, QuotaExceeded, "the limit is 40"),
     ],
 )
-def test_too_large_an_allocation_is_refused(resource: Any, count: int, error: type[CallError], message: str) -> None:
+def test_too_large_an_allocation_is_refused(
+    resource: Resource, count: int, error: type[CallError], message: str
+) -> None:
     inferlet, _ = make_inferlet(Quota(pages=10, embeds=40))
     with pytest.raises(error, match=message):
         inferlet.space.check_allocation(resource, count)
