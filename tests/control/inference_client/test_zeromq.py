@@ -1,4 +1,4 @@
-"""Clients: a worker process end to end, the in-process client, and the fake model."""
+"""Clients of worker processes, end to end."""
 
 from __future__ import annotations
 
@@ -8,45 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from pie_control.errors import WorkerUnavailable
-from pie_control.inference_client.interface import InferenceClient
-from pie_control.inference_client.wave_watch import WaveWatch
 from pie_control.inference_client.zeromq import WAVE_SECONDS, ZeroMQClient
-from pie_control.testing.fake_model import FakeModel
-from pie_control.testing.in_process import InProcessClient
-from pie_inference.protocol import (
-    PROTOCOL_VERSION,
-    GetLogprobs,
-    GetNextDistResult,
-    ModelDescription,
-    RunWave,
-    SampleResult,
-    SwapIn,
-    SwapOut,
-    WaveDone,
-)
+from pie_inference.protocol import PROTOCOL_VERSION, RunWave, SampleResult, WaveDone
 from pie_inference.testing.checkpoints import make_checkpoint
-from pie_inference.testing.worker_batches import (
-    Driver,
-    Extend,
-    Keys,
-    copy_batch,
-    dist_batch,
-    embed_batch,
-    indptr,
-    ints,
-    sample_batch,
-)
+from pie_inference.testing.worker_batches import Driver, Extend, Keys, ints, sample_batch
+from tests.helpers.clients import DEADLINE, ask, loss_of, run
 from tests.helpers.tree import ROOT
-
-DEADLINE = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -59,27 +31,8 @@ def launching(checkpoint: Path, *more: str, wave_seconds: float = WAVE_SECONDS) 
     return ZeroMQClient([*options, *more], start_seconds=DEADLINE, wave_seconds=wave_seconds)
 
 
-def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 2 * DEADLINE))
-
-
 def refuse(wave: RunWave) -> WaveDone:
     raise AssertionError("only builds batches")
-
-
-async def ask(client: InferenceClient, *waves: RunWave) -> list[WaveDone]:
-    """Sends all waves at once and waits for their answers."""
-    answers: asyncio.Queue[WaveDone] = asyncio.Queue()
-    client.on_wave_done = answers.put_nowait
-    for wave in waves:
-        client.send(wave)
-    return [await asyncio.wait_for(answers.get(), DEADLINE) for _ in waves]
-
-
-def loss_of(client: InferenceClient) -> asyncio.Future[str]:
-    lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    client.on_lost = lost.set_result
-    return lost
 
 
 def alive(pid: int) -> bool:
@@ -200,29 +153,6 @@ def test_a_worker_that_hangs_is_noticed_and_replaced(checkpoint: Path) -> None:
     run(test)
 
 
-def test_waves_that_are_answered_in_time_are_no_silence() -> None:
-    async def test() -> None:
-        silences: list[str] = []
-        watch = WaveWatch(0.5, lambda: silences.append("silence"))
-        watch.sent()
-        for _ in range(8):
-            await asyncio.sleep(0.1)
-            watch.sent()
-            watch.answered()
-        assert not silences
-        while not silences:
-            await asyncio.sleep(0.01)
-        never = WaveWatch(0.0, lambda: silences.append("never"))
-        never.sent()
-        stopped = WaveWatch(0.01, lambda: silences.append("stopped"))
-        stopped.sent()
-        stopped.stop()
-        await asyncio.sleep(0.05)
-        assert silences == ["silence"]
-
-    run(test)
-
-
 def test_a_worker_ignores_interrupts(checkpoint: Path) -> None:
     async def test() -> None:
         client = launching(checkpoint)
@@ -289,127 +219,3 @@ def test_a_worker_that_connects_by_itself(checkpoint: Path, tmp_path: Path) -> N
         assert worker.wait(DEADLINE) == 0
 
     run(test)
-
-
-@pytest.mark.parametrize("inline", [False, True])
-def test_in_process_waves_are_answered_in_order(inline: bool) -> None:
-    async def test() -> None:
-        model = FakeModel()
-        client = InProcessClient(model, inline=inline)
-        assert (await client.start()).models == model.describe()
-        answers = await ask(client, *(RunWave(n, "fake", ()) for n in range(20)))
-        assert [answer.wave for answer in answers] == list(range(20))
-        await client.restart()
-        assert (await ask(client, RunWave(7, "fake", ())))[0].wave == 7
-        await client.close()
-        with pytest.raises(WorkerUnavailable):
-            client.send(RunWave(8, "fake", ()))
-
-    run(test)
-
-
-class Broken:
-    def describe(self) -> tuple[ModelDescription, ...]:
-        return ()
-
-    def run(self, wave: RunWave) -> WaveDone:
-        raise OSError("out of luck")
-
-
-@pytest.mark.parametrize("inline", [False, True])
-def test_in_process_loss(inline: bool) -> None:
-    async def test() -> None:
-        client = InProcessClient(Broken(), inline=inline)
-        await client.start()
-        lost = loss_of(client)
-        client.send(RunWave(1, "fake", ()))
-        assert "out of luck" in await asyncio.wait_for(lost, DEADLINE)
-        await client.close()
-
-    run(test)
-
-
-def fake_driver() -> Driver:
-    return Driver(FakeModel().run, "fake")
-
-
-def test_the_fake_model_depends_on_its_whole_context_in_order() -> None:
-    prompt = list(b"the quick brown fox")
-    expected = fake_driver().generate(Keys(), prompt, 30)
-    driver, keys = fake_driver(), Keys()
-    driver.run(*driver.forward_batch([Extend(keys, prompt[:7])]))
-    assert driver.generate(keys, prompt[7:], 30) == expected
-    for changed in (prompt[::-1], prompt[1:], [*prompt[:3], 0, *prompt[4:]]):
-        assert fake_driver().generate(Keys(), changed, 30) != expected
-
-
-def test_the_fake_model_heeds_slots_and_masks() -> None:
-    driver, keys = fake_driver(), Keys()
-    driver.run(*driver.forward_batch([Extend(keys, list(range(20)))]))
-    dropped, swapped = keys.fork(), keys.fork()
-    del dropped.slots[5]
-    swapped.slots[3], swapped.slots[4] = swapped.slots[4], swapped.slots[3]
-    copied = keys.fork()
-    copied.slots = driver.add_slots(Keys(), 20)
-    driver.run(copy_batch(ints(keys.slots), ints(copied.slots)))
-    mask = np.ones((1, 21), bool)
-    mask[0, 5] = False
-
-    def digest(context: Keys, mask: np.ndarray | None = None) -> bytes:
-        row = Extend(context.fork(), [99], mask)
-        return driver.logprobs(row, vocab_size=259)[0].tobytes()
-
-    assert digest(keys) == digest(copied) != digest(swapped)
-    assert digest(keys, mask) == digest(dropped) != digest(keys)
-
-
-def test_the_fake_model_swaps_pages() -> None:
-    driver, keys = fake_driver(), Keys()
-    driver.run(*driver.forward_batch([Extend(keys, list(range(20)))]))
-    away = keys.fork()
-    away.slots = [slot + 100 * 16 for slot in keys.slots]
-    first, second = sorted({slot // 16 for slot in keys.slots})
-    driver.run(SwapOut(ints([first, second]), ints([9, 3])))
-    driver.run(SwapIn(ints([3, 9]), ints([second + 100, first + 100])))
-    stayed, came_back = (driver.logprobs(Extend(each, [99]), vocab_size=259)[0] for each in (keys, away))
-    assert stayed.tobytes() == came_back.tobytes()
-
-
-def test_the_fake_model_samples_within_bounds() -> None:
-    driver = fake_driver()
-    driver.run(*driver.forward_batch([Extend(Keys(), [1, 2, 3])]))
-    embeds = ints([driver.outputs + 2] * 3)
-    dist = driver.ask(GetNextDistResult, dist_batch(embeds[:1], 5))
-    allowed = np.packbits(np.arange(259) == 65, bitorder="little")[None]
-    result = driver.ask(
-        SampleResult,
-        sample_batch(
-            embeds,
-            temperature=np.array([0, 1, 0], np.float32),
-            top_k=ints([0, 5, 0]),
-            uniform=np.array([0, 0.999, 0]),
-            allowed_rows=ints([-1, -1, 0]),
-            allowed=allowed,
-        ),
-    )
-    assert result.tokens.tolist() == [dist.tokens[0], dist.tokens[4], 65]
-
-
-@pytest.mark.parametrize(
-    ("batch", "message"),
-    [
-        (embed_batch(ints([1, 1]), ints([5, 5])), "written twice"),
-        (embed_batch(ints([1]), ints([999])), "outside the vocabulary"),
-        (embed_batch(ints([1]), ints([-3])), "token slot 2 is read before"),
-        (embed_batch(ints([99999]), ints([1])), "embed numbers are"),
-        (copy_batch(ints([1]), ints([2])), "KV slot 1 is read before"),
-        (SwapOut(ints([1]), ints([2])), "a page of which no KV slot was filled"),
-        (SwapIn(ints([1]), ints([2])), "a page of which no host slot was filled"),
-        (GetLogprobs(ints([7]), indptr([1]), ints([1])), "embed 7 is read before"),
-    ],
-)
-def test_the_fake_model_refuses_what_the_protocol_forbids(batch: Any, message: str) -> None:
-    done = FakeModel().run(RunWave(1, "fake", (batch, embed_batch(ints([1]), ints([1])))))
-    assert done.results == (None, None)
-    assert {failure.batch for failure in done.failures} == {0}
-    assert message in done.failures[0].message
