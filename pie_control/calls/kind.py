@@ -63,6 +63,10 @@ class WorkerCommand(Command):
     call: ClassVar[Call]
 
 
+LONG = 16
+"""Commands of more parts (input tokens) than this come after the others, and may be split even behind them."""
+
+
 @dataclass(slots=True, eq=False)
 class LongCommand(WorkerCommand):
     """One that may be split between waves, in `size` parts."""

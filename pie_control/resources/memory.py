@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pie_control.ids import Owner
 from pie_inference.protocol import ModelDescription
 
-from .address_space import pool_size
 from .contention import Action, ContentionPolicy, Holder, Shortage
 from .holdings import Holdings
-from .kinds import PAGES, RESOURCES, Resource
+from .kinds import PAGES, RESOURCES, Resource, scratch_pages
 from .pool import Pool, PoolUsage
 
 
@@ -35,13 +34,13 @@ class Memory:
     """
 
     def __init__(self, model: ModelDescription, contention: ContentionPolicy) -> None:
-        if pool_size(model, PAGES) <= 0:
+        if PAGES.pool_size(model) <= 0:
             raise ValueError(
                 f"{model.name}: {model.num_pages} pages do not hold one batch of {model.max_batch_tokens} tokens; "
-                f"more than {-(-model.max_batch_tokens // model.page_size)} pages are needed"
+                f"more than {scratch_pages(model)} pages are needed"
             )
-        self.scratch_slot = pool_size(model, PAGES) * model.page_size
-        self.pools = {resource: Pool(pool_size(model, resource)) for resource in RESOURCES}
+        self.scratch_slot = PAGES.pool_size(model) * model.page_size
+        self.pools = {resource: Pool(resource.pool_size(model)) for resource in RESOURCES}
         self.tokens = Pool(model.num_token_slots)
         self.wave = 0  # number of the next wave
         self._policy = contention

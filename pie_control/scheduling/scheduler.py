@@ -184,23 +184,24 @@ class Scheduler:
     def _form_waves(self) -> None:
         """Forms waves as long as there is one to send."""
         while not self._lost and self._backlog.queues and self._policy.should_send(self._state(), self._now):
-            wave, made_room = self._form()
-            if wave is not None:
-                self._backlog.since = self._now
-                self._in_flight.append(wave)
-                self._waves.append(RunWave(wave.number, self.model.name, wave.build()))
-            elif not made_room:
+            wave = self._form()
+            if wave is None:
                 return
+            self._backlog.since = self._now
+            self._in_flight.append(wave)
+            self._waves.append(RunWave(wave.number, self.model.name, wave.build()))
 
-    def _form(self) -> tuple[Wave | None, bool]:
-        """A wave, and whether to try again without one: something took effect in the control layer alone, or somebody
-        was ended, so other queues may go on."""
-        self._memory.begin()
-        builder = WaveBuilder(self.model, self._backlog, self._memory, self._policy.max_commands, self._now)
-        wave = builder.take_all()
-        ended = [self._act(action) for action in self._memory.resolve_shortages()]
-        self._settle(builder, wave)
-        return wave, builder.progress or any(ended)
+    def _form(self) -> Wave | None:
+        """Tries again while something takes effect in the control layer alone, or somebody was ended: other queues may
+        have waited for it."""
+        while True:
+            self._memory.begin()
+            builder = WaveBuilder(self.model, self._backlog, self._memory, self._policy.max_commands, self._now)
+            wave = builder.take_all()
+            ended = [self._act(action) for action in self._memory.resolve_shortages()]
+            self._settle(builder, wave)
+            if wave is not None or not (builder.progress or any(ended)):
+                return wave
 
     def _act(self, action: Action) -> bool:
         """Does what the contention policy says; whether something comes back by it."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pie_control import calls
-from pie_control.calls.kind import Batch, Bind, Call, Command, LongCommand, WaveContext
+from pie_control.calls.kind import LONG, Batch, Bind, Call, Command, LongCommand, WaveContext
 from pie_control.ids import Owner
 from pie_control.resources.memory import Memory
 from pie_inference import protocol
@@ -23,9 +23,6 @@ from .account import Account, CommandQueue
 from .backlog import Backlog
 
 PATIENCE = 32
-LONG = 16
-"""Commands of more parts (input tokens) than this come after the others."""
-
 RANKS = {call: rank for rank, call in enumerate(sorted(calls.CALLS.values(), key=lambda call: (call.stage, call.name)))}
 """Order of the batches in a wave."""
 
