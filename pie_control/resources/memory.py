@@ -1,4 +1,4 @@
-"""Physical memory of one worker: its pools, what each inferlet holds of them, and who waits for what."""
+"""Physical memory of one worker: its pools, what each inferlet holds of them, and the requests that wait."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class _Request:
 class Memory:
     """Binds addresses to physical slots and takes them back.
 
-    What is given back stays in quarantine until the last wave whose commands may touch it has completed: the one under
-    formation, else the last that was sent.
+    Memory that is given back stays in quarantine until the last wave whose commands may touch it has completed: the one
+    under formation, else the last that was sent.
     """
 
     def __init__(self, model: ModelDescription, contention: ContentionPolicy) -> None:
@@ -53,7 +53,7 @@ class Memory:
     # ---- holders ----
 
     def open(self, owner: Owner, created: float) -> Holdings:
-        """`created` (seconds) says who came first when memory runs out."""
+        """`created` is a time in seconds: when memory runs out, it says which inferlet is older."""
         assert owner not in self._holdings, f"inferlet {owner} has holdings"
         self._holdings[owner] = holdings = Holdings(owner, created)
         return holdings
@@ -97,7 +97,7 @@ class Memory:
     # ---- shortages ----
 
     def resolve_shortages(self) -> Iterator[Action]:
-        """The wave is formed: for requests that wait for more than what is coming back, asks who yields. Each action
+        """The wave is formed: asks the policy about requests for more memory than is coming back. Each action
         must be taken before the next is asked for."""
         self._since = {(one.owner, one.resource, one.first): one.since for one in self._requests}
         for request in self._requests:

@@ -2,9 +2,9 @@
 
 Theory of operation. Address spaces accept calls and hand on commands; they come in as events, with the worker's answers
 and what happens to inferlets. `turn` takes events in order and returns a frozen `Turn`: waves to send, futures that are
-answered, inferlets that must end. Waves are formed at `Quiet`, when every inferlet waits, so that all who were woken by
-the last results take part. Every accepted future is answered exactly once: by its wave or by the end of its inferlet.
-Waves are answered in the order in which they were sent.
+answered, inferlets that must end. Waves are formed at `Quiet`, when every inferlet waits, so that all inferlets that
+the last results woke take part. Every accepted future is answered exactly once: by its wave or by the end of its
+inferlet. Waves are answered in the order in which they were sent.
 
 No socket, clock or thread: `now` (seconds, any origin) is an argument, and nothing happens between turns.
 """
@@ -54,7 +54,7 @@ class Scheduler:
         self._waves: list[RunWave] = []
         self._completions: list[Completion] = []
         self._endings: list[Ending] = []
-        self._moved: dict[Account, None] = {}  # whose address spaces are to hear of progress
+        self._moved: dict[Account, None] = {}  # their address spaces will hear of progress
         self._takers: dict[type, Callable[[Any], None]] = {
             Opened: self._open,
             Closed: self._forget,
@@ -117,7 +117,7 @@ class Scheduler:
     def _free(self, note: Release) -> None:
         if account := self._accounts.get(note.owner):
             account.newest = note.freed.seq
-            account.oldest_waiting = account.oldest_now()  # or who comes after the note would wait for it
+            account.oldest_waiting = account.oldest_now()  # otherwise a command behind the note would wait for it
             account.holdings.freed.append(note.freed)
             self._memory.run_frees(account.holdings, account.oldest_waiting)
 
@@ -192,8 +192,8 @@ class Scheduler:
             self._waves.append(RunWave(wave.number, self.model.name, wave.build()))
 
     def _form(self) -> Wave | None:
-        """Tries again while something takes effect in the control layer alone, or somebody was ended: other queues may
-        have waited for it."""
+        """Tries again while a command takes effect in the control layer alone, or an inferlet was ended: other queues
+        may have waited for it."""
         while True:
             self._memory.begin()
             builder = WaveBuilder(self.model, self._backlog, self._memory, self._policy.max_commands, self._now)
@@ -238,7 +238,7 @@ class Scheduler:
         )
 
     def _expected(self) -> int:
-        """Inferlets that the waves in flight will wake, as far as they have issued nothing further."""
+        """Inferlets that the waves in flight will wake and that have issued nothing further."""
         waves = self._in_flight
         if not waves:
             return 0
@@ -291,7 +291,7 @@ class Scheduler:
 
     @property
     def free_pages(self) -> int:
-        """Pages that can be had at once."""
+        """Pages that are free now."""
         return self._memory.pools[PAGES].free
 
     def statistics(self) -> SchedulerStatistics:

@@ -41,7 +41,7 @@ class Wave:
 
 
 class WaveBuilder:
-    """Takes commands out of the backlog. `accounts` are those whose queues it looked at."""
+    """Takes commands out of the backlog. `accounts` are those that have a queue with commands."""
 
     def __init__(
         self, model: ModelDescription, backlog: Backlog, memory: Memory, max_commands: int | None, now: float

@@ -1,4 +1,4 @@
-"""The forward batch under formation: ragged sequences whose keys are runs of slots in pages."""
+"""The forward batch under formation: ragged sequences; their keys are runs of slots in pages."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class _Keys:
         self._partial = False  # its last run does not fill its page
 
     def add(self, intervals: Sequence[Range], physical: array[int]) -> None:
-        """Intervals of virtual slots, of an account whose pages are at `physical`."""
+        """Intervals of virtual slots; `physical` has the page of each address."""
         size = self._size
         for start, stop in intervals:
             first, last = start // size, (stop - 1) // size
