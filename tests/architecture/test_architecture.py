@@ -198,7 +198,9 @@ def package_of(module: str) -> str:
 
 def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     """One cycle for each edge that closes one, by depth-first search."""
-    found, done, path = [], set(), []
+    found: list[list[str]] = []
+    done: set[str] = set()
+    path: list[str] = []
 
     def visit(name: str) -> None:
         if name in path:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 
 from benchmarks.control import idle
-from benchmarks.support.server import serving
+from benchmarks.support.server import Server, serving
 from tests.helpers.tree import ROOT
 
 from .running import run
@@ -59,21 +60,21 @@ def test_scheduler(tmp_path: Path) -> None:
     assert [row["inferlets"] for row in rows] == [1, 3]
 
 
-def start(**settings: object) -> None:
-    async def start_and_stop() -> None:
-        async with serving(**settings):  # type: ignore[arg-type]
+def start_and_stop(serving: AbstractAsyncContextManager[Server]) -> None:
+    async def check() -> None:
+        async with serving:
             pass
 
-    asyncio.run(start_and_stop())
+    asyncio.run(check())
 
 
 def test_a_server_that_does_not_start_says_why() -> None:
     with pytest.raises(RuntimeError, match="no model at /nowhere"):
-        start(model="/nowhere")
+        start_and_stop(serving(model="/nowhere"))
 
 
 def test_a_server_has_the_packages_of_its_tree(tmp_path: Path) -> None:
     (tmp_path / "pie_control").mkdir()
     (tmp_path / "pie_control" / "__init__.py").write_text("raise ImportError('this is another tree')")
     with pytest.raises(RuntimeError, match="this is another tree"):
-        start(tree=tmp_path)
+        start_and_stop(serving(tree=tmp_path))

@@ -51,12 +51,12 @@ def check_refused(wanted: Refusal) -> None:
     """The right error, a message that names the number, and no effect."""
     inferlet, handed_on = prepare()
     samplers = [argument for argument in wanted.arguments if isinstance(argument, Sampler)]
-    before = _state(inferlet), len(handed_on), [_draws(sampler) for sampler in samplers]
+    before = _state(inferlet), len(handed_on), [_next_draw(sampler) for sampler in samplers]
     with pytest.raises(wanted.error) as caught:
         inferlet.call(wanted.call, *wanted.arguments)
     assert type(caught.value) is wanted.error
     assert wanted.message in str(caught.value)
-    assert (_state(inferlet), len(handed_on), [_draws(sampler) for sampler in samplers]) == before
+    assert (_state(inferlet), len(handed_on), [_next_draw(sampler) for sampler in samplers]) == before
 
 
 def _state(inferlet: Inferlet) -> tuple[object, ...]:
@@ -74,5 +74,7 @@ def _state(inferlet: Inferlet) -> tuple[object, ...]:
     )
 
 
-def _draws(sampler: Sampler) -> object:
-    return sampler._draws
+def _next_draw(sampler: Sampler) -> float:
+    drawn = sampler.draw_many(1)
+    drawn.use(0)
+    return drawn.numbers[0]

@@ -33,7 +33,7 @@ def describe(**sizes: int) -> ModelDescription:
 
 
 def fake_model(**sizes: int) -> FakeModel:
-    return FakeModel(**{**SIZES, **sizes})  # type: ignore[arg-type]  # all sizes are numbers
+    return FakeModel("fake", **{**SIZES, **sizes})
 
 
 def greedy() -> Sampler:

@@ -18,7 +18,7 @@ import pytest
 from pie_control.errors import WorkerUnavailable
 from pie_control.inference_client.interface import InferenceClient
 from pie_control.inference_client.wave_watch import WaveWatch
-from pie_control.inference_client.zeromq import ZeroMQClient
+from pie_control.inference_client.zeromq import WAVE_SECONDS, ZeroMQClient
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.protocol import (
@@ -54,9 +54,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint(tmp_path_factory.mktemp("model"))
 
 
-def launching(checkpoint: Path, *more: str, **settings: float) -> ZeroMQClient:
+def launching(checkpoint: Path, *more: str, wave_seconds: float = WAVE_SECONDS) -> ZeroMQClient:
     options = ["--model", str(checkpoint), "--name", "model", "--pages", "64", "--embeds", "2048", "--threads", "1"]
-    return ZeroMQClient([*options, *more], start_seconds=DEADLINE, **settings)
+    return ZeroMQClient([*options, *more], start_seconds=DEADLINE, wave_seconds=wave_seconds)
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -97,7 +97,9 @@ def wait_for_end(pid: int) -> None:
         time.sleep(0.02)
 
 
-def test_a_worker_process_serves_and_leaves_nothing_behind(checkpoint: Path, tmp_path: Path, monkeypatch) -> None:
+def test_a_worker_process_serves_and_leaves_nothing_behind(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     async def test() -> None:
