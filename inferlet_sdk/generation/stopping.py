@@ -153,9 +153,7 @@ def _condition(given: object) -> object:
         return given
     if callable(given):
         return StopWhen(given)
-    raise TypeError(
-        f"stop: {given!r} is not a stop condition: give a string, a token id, a function or a `Stop...`"
-    )
+    raise TypeError(f"stop: {given!r} is not a stop condition: give a string, a token id, a function or a `Stop...`")
 
 
 @dataclass

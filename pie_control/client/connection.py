@@ -8,14 +8,13 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from pie_control import errors
 from pie_control.errors import PieError
 from pie_control.http_server import messages as wire
-from pie_control.inferlets.events import Ended, Event, LogLine, Message
+from pie_control.inferlets.events import Ended, Event, LogLine
 
 from .running import Running
 
@@ -124,7 +123,7 @@ class Connection:
 
     async def logs(self, inferlet: str) -> tuple[LogLine, ...]:
         lines = await self.request(wire.Logs, inferlet=inferlet)
-        return tuple(msgspec.convert(line, LogLine) for line in lines)
+        return tuple(LogLine(line["time"], line["stream"], line["text"], inferlet=inferlet) for line in lines)
 
     # ---- what comes in ----
 
@@ -141,23 +140,19 @@ class Connection:
 
     def _take(self, message: wire.FromServer) -> None:
         match message:
-            case wire.MessageEvent(inferlet=inferlet, text=text):
-                self._deliver(inferlet, Message(text))
-            case wire.LogEvent(inferlet=inferlet, time=time, stream=stream, text=text):
-                self._deliver(inferlet, LogLine(time, stream, text))
-            case wire.EndedEvent(inferlet=inferlet, status=status, result=result, error=error):
-                self._deliver(inferlet, Ended(status, result, error))
             case wire.Reply(id=id, value=value):
                 self._take_reply(id, value)
             case wire.Error(id=id, error=body):
                 self._take_error(id, body)
+            case event:
+                self._deliver(event)
 
-    def _deliver(self, inferlet: str, event: Event) -> None:
-        running = self._running.get(inferlet)
+    def _deliver(self, event: Event) -> None:
+        running = self._running.get(event.inferlet)
         if running is not None:
             running.deliver(event)
         if isinstance(event, Ended):
-            self._running.pop(inferlet, None)
+            self._running.pop(event.inferlet, None)
 
     def _take_reply(self, id: int, value: Any) -> None:
         reply, following = self._replies.get(id), self._following.pop(id, None)

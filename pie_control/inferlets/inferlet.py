@@ -90,7 +90,7 @@ class Inferlet:
         self._wake = wake
         self._timers = timers
         self._inbox = Inbox()
-        self._outbox = Outbox(limits)
+        self._outbox = Outbox(self.id, limits)
         self._receivers: OrderedDict[int, None] = OrderedDict()
         self._pending_timers: dict[int, Timer] = {}
         self._sleep_timer: Timer | None = None
@@ -234,7 +234,7 @@ class Inferlet:
         self.error = error
         if status is not Status.FINISHED:
             self.result = None
-        self._outbox.end(Ended(status, self.result, error))
+        self._outbox.end(Ended(status.value, self.result, error, inferlet=self.id))
         self.kept_bytes = self._outbox.kept_bytes + byte_size(self.result or "") + byte_size(error or "")
 
     def _drop_what_only_the_guest_needed(self) -> None:

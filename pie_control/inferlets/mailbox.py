@@ -76,6 +76,7 @@ class Outbox:
     an error at `send`, log lines until they are dropped. `logs` has the newest lines, heard or not."""
 
     __slots__ = (
+        "_inferlet",
         "_kept",
         "_kept_bytes",
         "_kept_log_bytes",
@@ -87,7 +88,8 @@ class Outbox:
         "dropped_lines",
     )
 
-    def __init__(self, limits: InferletLimits) -> None:
+    def __init__(self, inferlet: str, limits: InferletLimits) -> None:
+        self._inferlet = inferlet
         self._limits = limits
         self._listener: Listener | None = None
         self._kept: deque[Event] = deque()
@@ -119,11 +121,11 @@ class Outbox:
             if self._kept_bytes + byte_size(text) > MAX_KEPT_BYTES:
                 raise QuotaExceeded(f"no client reads, and {self._kept_bytes} bytes of messages are kept: send less")
             self._kept_bytes += byte_size(text) + EVENT_BYTES
-        self._emit(Message(text))
+        self._emit(Message(text, inferlet=self._inferlet))
 
     def log(self, stream: str, text: str) -> None:
         """Adds a line to the log, cut to the size of a message."""
-        line = LogLine(time.time(), stream, cut(text, self._limits.max_message_bytes))
+        line = LogLine(time.time(), stream, cut(text, self._limits.max_message_bytes), inferlet=self._inferlet)
         self._log_lines.append(line)
         size = _size_of(line)
         self._log_bytes += size

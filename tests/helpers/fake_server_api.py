@@ -66,7 +66,7 @@ class FakeInferlet:
         self.ended: float | None = None
         self.result: str | None = None
         self.error: str | None = None
-        self.outbox = Outbox(LIMITS)
+        self.outbox = Outbox(id, LIMITS)
         self._inbox = Inbox()
         self._arrived = asyncio.Event()
         self.task: asyncio.Task[None]
@@ -110,7 +110,7 @@ class FakeInferlet:
     def end(self, status: str, result: str | None, error: str | None) -> None:
         if self.ended is None:
             self.status, self.ended, self.result, self.error = status, time.time(), result, error
-            self.outbox.end(Ended(status, result, error))
+            self.outbox.end(Ended(status, result, error, inferlet=self.id))
 
 
 Body = Callable[[FakeInferlet], Awaitable[Any]]

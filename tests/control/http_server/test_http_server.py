@@ -13,8 +13,8 @@ import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
 from pie_control.errors import ConfigError
-from pie_control.http_server import session as session_module
 from pie_control.http_server.listening import bind
+from pie_control.http_server.session import session as session_module
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
 
 
@@ -204,7 +204,13 @@ def test_session_launches_and_the_reply_comes_before_the_events() -> None:
             messages = await until(socket, "ended")
             assert [each["type"] for each in messages] == ["reply", "log", "message", "ended"]
             assert messages[0]["id"] == 7
-            assert {each["inferlet"] for each in messages[1:]} == {messages[0]["value"]}
+            inferlet = messages[0]["value"]
+            time = messages[1].pop("time")
+            assert messages[1] == {"type": "log", "inferlet": inferlet, "stream": "log", "text": "greeting"}
+            assert messages[2] == {"type": "message", "inferlet": inferlet, "text": "Hello, A! "}
+            assert messages[3] == {"type": "ended", "inferlet": inferlet, "status": "finished", "result": "1"}
+            (reply,) = await exchange(socket, {"type": "logs", "id": 8, "inferlet": inferlet})
+            assert reply["value"] == [{"time": time, "stream": "log", "text": "greeting"}]
 
     serve_async(test)
 
