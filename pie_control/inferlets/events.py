@@ -1,4 +1,4 @@
-"""What an inferlet tells its client, in the form in which it travels: JSON objects with a `type`."""
+"""The events of an inferlet that its client receives. They are also the messages on the wire."""
 
 from __future__ import annotations
 

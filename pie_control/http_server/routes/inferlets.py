@@ -66,7 +66,7 @@ def inferlets_router(api: ServerApi, attachments: Attachments) -> APIRouter:
 
     @router.post("/{inferlet}/messages", status_code=202, summary="Send a message to an inferlet")
     async def send(inferlet: str, body: MessageBody) -> InferletInfo:
-        """409 `conflict` if it has ended, 503 `overloaded` if too many messages wait for it."""
+        """409 `conflict` if it has ended, 503 `overloaded` if it does not keep up."""
         target = api.inferlet(inferlet)
         target.send(body.text)
         return target.info()
