@@ -1,6 +1,6 @@
 """A server without WebAssembly and without a worker: its programs are coroutines of this file.
 
-The HTTP server and the clients see the interface of `pie_control.server_api.ServerApi`; mailboxes are the real ones.
+The HTTP server and the clients see the methods of `pie_control.server_api.ServerApi`; the mailboxes are real.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from pie_control.config import InferletLimits
 from pie_control.errors import BadProgram, Conflict, UnknownName
@@ -23,6 +23,7 @@ from pie_control.inferlets.events import Ended, LogLine
 from pie_control.inferlets.inferlet import InferletInfo
 from pie_control.inferlets.mailbox import Inbox, Listener, Outbox
 from pie_control.programs.store import ProgramInfo
+from pie_control.server_api import ServerApi
 from pie_inference.protocol import ModelDescription
 
 LIMITS = InferletLimits()
@@ -164,7 +165,7 @@ BODIES: tuple[Body, ...] = (hello, echo, fail, wait, flood, burst)
 
 
 class FakeServerApi:
-    """An InferletHost. Its own programs are there from the start; an uploaded text runs as `kwargs`."""
+    """Has the methods of a `ServerApi`. It knows the programs of this file; an uploaded text runs as `kwargs`."""
 
     def __init__(self) -> None:
         self.uploads = 0
@@ -252,14 +253,14 @@ class FakeStatistics:
 
 
 @contextlib.asynccontextmanager
-async def serving(runtime: FakeServerApi, max_body_bytes: int = 1 << 20):  # type: ignore[no-untyped-def]
-    """A server of `runtime` on this loop; gives its address."""
-    server = HttpServer(runtime, bind("127.0.0.1", 0), max_body_bytes)
+async def serving(api: FakeServerApi, max_body_bytes: int = 1 << 20) -> AsyncIterator[str]:
+    """An HTTP server over `api` on this loop; yields its address."""
+    server = HttpServer(cast(ServerApi, api), bind("127.0.0.1", 0), max_body_bytes)
     await server.start()
     try:
         yield server.url
     finally:
-        await runtime.close()
+        await api.close()
         await server.close()
 
 

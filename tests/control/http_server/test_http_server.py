@@ -237,7 +237,7 @@ def test_session_answers_every_look_up() -> None:
             requests: list[dict[str, Any]] = [{"type": kind, "id": number} for number, kind in enumerate(kinds)]
             requests += [{"type": kind, "id": 10, "inferlet": id} for kind in ("inferlet", "logs")]
             requests += [{"type": "program", "id": 11, "program": "0" * 64}]
-            values = [each.get("value") for each in await exchange(socket, *requests)]
+            values: list[Any] = [each.get("value") for each in await exchange(socket, *requests)]
             assert values[0][0]["id"] == values[4]["id"] == id
             assert values[2][0]["name"] == "fake"
             assert values[3] == {"inferlets": {"launched": 1}}
