@@ -294,7 +294,7 @@ def test_another_wasmtime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             '(component (core module $m (func (export "run") (result i32) (i32.const 0)))'
             "(core instance $i (instantiate $m))"
             '(func (export "run") (result u32) (canon lift (core func $i "run"))))',
-            "another type",
+            "a type other than",
         ),
         ('(component (import "loose" (func)))', "imports 'loose'"),
     ],
