@@ -21,7 +21,7 @@ from pie_control.errors import CallError, Exhausted, WorkerError
 from pie_control.ids import Owner
 from pie_control.resources.address_space import again
 from pie_control.resources.contention import Action, ContentionPolicy, End, FirstComeFirstServed
-from pie_control.resources.holdings import Forgotten, TokenSource
+from pie_control.resources.holdings import Forgotten
 from pie_control.resources.kinds import EMBEDS, PAGES
 from pie_control.resources.memory import Memory
 from pie_inference.protocol import ModelDescription, RunWave, WaveDone
@@ -99,55 +99,34 @@ class Scheduler:
 
     def _open_queue(self, note: OpenQueue) -> None:
         if account := self._accounts.get(note.owner):
-            account.queues[note.queue] = CommandQueue(account, note.queue)
+            account.open_queue(note.queue)
 
     def _close_queue(self, note: CloseQueue) -> None:
-        if queue := self._queue(note):
-            queue.closing = True
-            queue.account.forget_if_closed(queue)
+        if account := self._accounts.get(note.owner):
+            account.close_queue(account.queues[note.queue])
 
     def _prioritize(self, note: Prioritize) -> None:
-        if queue := self._queue(note):
-            queue.priority = note.priority
-
-    def _queue(self, note: CloseQueue | Prioritize) -> CommandQueue | None:
-        account = self._accounts.get(note.owner)
-        return account.queues.get(note.queue) if account else None
+        if account := self._accounts.get(note.owner):
+            account.queues[note.queue].priority = note.priority
 
     def _free(self, note: Release) -> None:
         if account := self._accounts.get(note.owner):
-            account.newest = note.freed.seq
-            account.oldest_waiting = account.oldest_now()  # otherwise a command behind the note would wait for it
-            account.holdings.freed.append(note.freed)
+            account.addresses_freed(note.freed)
             self._memory.run_frees(account.holdings, account.oldest_waiting)
 
     def _forget_tokens(self, note: Forgotten) -> None:
         if account := self._accounts.get(note.owner):
-            account.holdings.forgotten.append(note)
+            account.tokens_forgotten(note)
 
     def _enqueue(self, command: Command) -> None:
         account = self._accounts.get(command.owner)
         if account is None:
             return  # its inferlet was ended while the command was on its way
-        account.newest = command.seq
-        if command.future is not None:
-            account.futures.add(command.future)
-            if command.gives_token:
-                account.holdings.tokens[command.future] = TokenSource()
-        if command.references and not self._note_names(account, command):
-            return
-        self._backlog.add(account.queues[command.queue], command, self._now)
-
-    def _note_names(self, account: Account, command: Command) -> bool:
-        """Notes the tokens that a command names. False if its inferlet ends for one that failed: it could not know that
-        yet."""
-        for _, future in command.references:
-            source = account.holdings.tokens[future]
-            source.named = True
-            if source.error is not None:
-                self._end(account, Reason.FAILED, source.error)
-                return False
-        return True
+        error = account.command_arrived(command)
+        if error is None:
+            self._backlog.add(account.queues[command.queue], command, self._now)
+        else:
+            self._end(account, Reason.FAILED, error)
 
     # ---- ends ----
 
@@ -270,22 +249,18 @@ class Scheduler:
     def _answer(self, owner: Owner, future: int, value: Value | CallError) -> None:
         """The completion, unless the future was answered before, by the end of its inferlet."""
         account = self._accounts.get(owner)
-        if account is None or future not in account.futures:
-            return
-        account.futures.remove(future)
-        self._completions.append(Completion(owner, future, value))
+        if account is not None and account.answer(future):
+            self._completions.append(Completion(owner, future, value))
 
     def _fail(self, command: WorkerCommand, error: CallError) -> None:
         """A command failed on the worker. Its inferlet ends if it relies on what the command should have left."""
         account = self._accounts.get(command.owner)
         if account is None:
             return
-        if command.future is not None:
-            source = account.holdings.tokens.get(command.future)
-            if source is None or not source.named:
-                self._answer(command.owner, command.future, error)
-                return
-        self._end(account, Reason.FAILED, error)
+        if account.relies_on(command):
+            self._end(account, Reason.FAILED, error)
+        elif command.future is not None:
+            self._answer(command.owner, command.future, error)
 
     # ---- inspection ----
 

@@ -93,7 +93,7 @@ class WaveBuilder:
             done = self._add(call, queue, command, before)
             if done < size:
                 self._backlog.remove(queue, taken)
-                queue.done = done
+                queue.take_part(done)
                 return None
             taken += 1
             stage = call.stage
@@ -107,8 +107,7 @@ class WaveBuilder:
         if done > before:
             if self._left is not None:
                 self._left -= 1
-            if queue.last_wave != self._context.wave:
-                queue.last_wave = self._context.wave
+            if queue.join_wave(self._context.wave):
                 self._used.add(queue.account)
         return done
 
@@ -134,17 +133,14 @@ class WaveBuilder:
         for queue in queues:
             queue.account.forget_if_closed(queue)
         for account in self.accounts:
-            account.oldest_waiting = account.oldest_now()
+            account.settle()
             if account.holdings.returns:
                 self._memory.run_frees(account.holdings, account.oldest_waiting)
         if not self._used:
             return None
         for queue in queues:
-            if queue.last_wave == self._context.wave:
-                queue.passed = 0
-                self._backlog.served(queue)
-            else:
-                queue.passed += 1
+            if queue.wave_sent(self._context.wave):
+                self._backlog.line_up(queue)
         filled = (call for call, batch in self._batches.items() if batch.commands)
         batches = [self._batches[call] for call in sorted(filled, key=RANKS.__getitem__)]
         return Wave(self._context.wave, batches, self._used)
