@@ -4,10 +4,10 @@ InferenceError
 ├── ConfigError        the operator's fault: a wrong option of the worker
 ├── CheckpointError    the operator's fault: a model folder that is unreadable, incomplete or not supported
 ├── KernelsUnavailable nobody's fault: this machine cannot compile or run the CPU kernels; torch serves instead
-├── BatchError         the control layer's fault: a batch that breaks the protocol; answered with `Failure`
+├── BatchError         the control layer's fault: a command that breaks the protocol; answered with `Failure`
 └── RankLost           a process of a group ended, or failed where the others did not: the group ends
 
-`protocol.ProtocolError` (bytes that are no message) stands beside them.
+`protocol.ProtocolError` (bytes that are no message) and `protocol.options.OptionError` stand beside them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class CheckpointError(InferenceError):
 
 
 class BatchError(InferenceError):
-    """A batch that breaks the protocol. It has no effect; the worker goes on."""
+    """A command that breaks the protocol, alone or among others of its batch. It fails; the others run."""
 
 
 class KernelsUnavailable(InferenceError):

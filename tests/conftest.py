@@ -20,7 +20,7 @@ from pie_control.programs.launcher import Launcher
 from pie_control.programs.store import ProgramStore
 from pie_inference.cpu_kernels.build import build
 from pie_inference.errors import KernelsUnavailable
-from tests.helpers.triton_interpreter import Interpreter, running_interpreter
+from pie_inference.testing.triton_interpreter import Interpreter, running_interpreter
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # each of these processes has a core; read when torch is imported

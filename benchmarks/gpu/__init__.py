@@ -1,1 +1,1 @@
-"""The parts of `gpu_bench`, each run in a process of its own so that it has the GPU to itself."""
+"""For whoever has a GPU: does it compute the same, and how fast does it decode?"""

@@ -20,7 +20,7 @@ class Setting:
     """Where the checks run."""
 
     device: torch.device
-    quick: bool
+    cases: int  # of each kind; 0: all
     folder: Path  # for checkpoints
 
     @property

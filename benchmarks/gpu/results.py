@@ -12,7 +12,7 @@ PROBLEM = "PROBLEM "
 
 
 @dataclass(frozen=True)
-class Row:
+class Measured:
     """One way to decode so many sequences of one model."""
 
     model: str
@@ -23,22 +23,22 @@ class Row:
     note: str = ""
 
 
-def row(model: str, way: str, concurrent: int, seconds_per_token: float, note: str = "") -> Row:
+def row(model: str, way: str, concurrent: int, seconds_per_token: float, note: str = "") -> Measured:
     """From the time of a step that gives each sequence a token."""
-    return Row(
+    return Measured(
         model, way, concurrent, round(1e3 * seconds_per_token, 4), round(concurrent / seconds_per_token, 1), note
     )
 
 
-def tell(rows: Sequence[Row]) -> None:
+def tell(rows: Sequence[Measured]) -> None:
     """To the process that started this one; at once, so that what is measured survives what follows."""
     for each in rows:
         print(MARK + json.dumps(asdict(each)), flush=True)
 
 
-def read(output: str) -> list[Row]:
+def read(output: str) -> list[Measured]:
     """What a part has told."""
-    return [Row(**json.loads(line[len(MARK) :])) for line in output.splitlines() if line.startswith(MARK)]
+    return [Measured(**json.loads(line[len(MARK) :])) for line in output.splitlines() if line.startswith(MARK)]
 
 
 def tell_problem(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The checks of `benchmarks.gpu_check` that need more than one kernel: sampling, swapping, graphs, a whole model."""
+"""The checks of `gpu_check` that need more than one kernel: sampling, swapping, graphs, a whole model."""
 
 from __future__ import annotations
 
@@ -125,16 +125,16 @@ def _need(setting: Setting, attention: str) -> None:
     """Raises Unavailable where an optional attention is not there at all; what is there must serve."""
     from pie_inference.device import flashinfer_library, triton_support
 
-    known = {"flashinfer": flashinfer_library.obstacle, "triton": triton_support.obstacle}
-    obstacle = known[attention](setting.device) if attention in known else None
-    if obstacle is not None:
-        raise Unavailable(obstacle)
+    known = {"flashinfer": flashinfer_library.why_unavailable, "triton": triton_support.why_unavailable}
+    reason = known[attention](setting.device) if attention in known else None
+    if reason is not None:
+        raise Unavailable(reason)
 
 
 def _served(setting: Setting, dtype: str, **options: Any) -> Any:
     from pie_inference.config import WorkerConfig
     from pie_inference.serving.worker import Worker
-    from tests.helpers.checkpoints import make_checkpoint
+    from pie_inference.testing.checkpoints import make_checkpoint
 
     folder: Path = setting.folder / "model"
     if not folder.exists():
@@ -156,7 +156,7 @@ def _compare_decoding(found: Any, expected: Any, dtype: str) -> Errors:
 
 def _logprobs(worker: Any) -> np.ndarray:
     """[rows, vocab]"""
-    from tests.helpers.worker_batches import Driver, Extend, Keys
+    from pie_inference.testing.worker_batches import Driver, Extend, Keys
 
     driver, rng = Driver(worker.run, "model"), np.random.default_rng(0)
     sequences = [Keys() for _ in range(3)]
@@ -170,7 +170,7 @@ def _logprobs(worker: Any) -> np.ndarray:
 
 
 def _greedy(worker: Any) -> list[int]:
-    from tests.helpers.worker_batches import Driver, Keys
+    from pie_inference.testing.worker_batches import Driver, Keys
 
     tokens: list[int] = Driver(worker.run, "model").generate(Keys(), list(range(30, 50)), TOKENS)
     return tokens

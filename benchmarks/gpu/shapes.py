@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from pie_control.testing import byte_tokenizer
-from tests.helpers.checkpoints import tensor_shapes
+from pie_inference.testing import byte_tokenizer
+from pie_inference.testing.checkpoints import tensor_shapes
 
-from ..checkpoint import word_tokenizer
+from ..support.random_models import word_tokenizer
 
 BLOCK_BYTES = 64 << 20
 """Of random numbers, written over and over: making all weights one by one would take minutes."""

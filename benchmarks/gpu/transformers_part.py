@@ -29,11 +29,11 @@ WAYS = {"transformers": "sdpa", "transformers, varlen": "paged|varlen"}
 """Names of attention. Its name must not contain "flash", which would import it."""
 
 
-def run(model: str, folder: Path, device: str, plan: Plan) -> None:
+def run(model: str, folder: Path, plan: Plan) -> None:
     """Tells rows of both ways for each number of sequences."""
     transformers = import_module("transformers")
     _register()
-    loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(device).eval()
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(plan.device).eval()
     log(f"{model}: loaded by transformers {transformers.__version__}")
     for way, attention in WAYS.items():
         try:

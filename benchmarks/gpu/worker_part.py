@@ -8,20 +8,20 @@ from pathlib import Path
 from pie_inference.config import WorkerConfig
 from pie_inference.serving.loop import WAVES_IN_FLIGHT
 
-from ..closed_loop import ClosedLoop
+from ..support.closed_loop import ClosedLoop
 from .plan import Plan, prompts
-from .results import Row, log, row, tell
+from .results import Measured, log, row, tell
 
 
-def run(model: str, folder: Path, device: str, plan: Plan) -> None:
+def run(model: str, folder: Path, plan: Plan) -> None:
     """Tells rows of both ways for each number of sequences."""
-    loop = ClosedLoop(WorkerConfig(folder, model, device=device, dtype="bfloat16", pages=plan.pages))
+    loop = ClosedLoop(WorkerConfig(folder, model, device=plan.device, dtype="bfloat16", pages=plan.pages))
     log(f"{model}: loaded on {loop.description.device}")
     for concurrent in plan.concurrent:
         tell(_measure(model, loop, concurrent, plan))
 
 
-def _measure(model: str, loop: ClosedLoop, concurrent: int, plan: Plan) -> list[Row]:
+def _measure(model: str, loop: ClosedLoop, concurrent: int, plan: Plan) -> list[Measured]:
     texts = prompts(concurrent, plan.prompt, loop.description.vocab_size)
     loop.generate(texts, plan.warm_up)  # compiles, and records the graph of this size
     ways = {"closed loop": 0, "closed loop, ahead": WAVES_IN_FLIGHT - 1}

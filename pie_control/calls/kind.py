@@ -1,8 +1,8 @@
 """What the rooms of the calls have in common: commands, batches under formation, and the record of a call.
 
 Three things can be handed on by an address space. A `WorkerCommand` waits in its queue until a wave takes it. `Bind`
-and `Synchronize` wait in their queue too, and take effect in the control layer when their turn comes. A `Note` takes
-effect as it arrives. All are plain values with virtual addresses, and nobody changes one once it is issued. (They are
+and `Synchronize` wait in their queue too, and take effect in the control layer when their turn comes. A note takes
+effect as it arrives. All are plain values with virtual addresses, and no code changes one once it is issued. (They are
 not frozen: building a frozen one takes twice the time, and each token takes three.)
 """
 
@@ -27,6 +27,7 @@ from .values import Value
 class Stage(IntEnum):
     """Where in a wave a batch runs. Outputs only read, so their order among each other does not matter."""
 
+    CONTROL = -1  # in no wave: it takes effect in the control layer
     COPY = 0
     EMBED = 1
     FORWARD = 2
@@ -41,22 +42,29 @@ class Command:
     """A call that waits in a queue. `seq` counts what one inferlet hands on at one model.
 
     `after`: every command of the inferlet up to this number must be dispatched in an earlier wave (0: none).
+    `references`: tokens of earlier samples that it names.
     """
+
+    call: ClassVar[Call | None] = None  # None: it takes effect in the control layer
+    gives_token: ClassVar[bool] = False  # its future is a token that later commands may name
 
     owner: Owner
     queue: int
     seq: int
     after: int
     future: int | None
+    references: Sequence[Reference]
 
 
 @dataclass(slots=True, eq=False)
 class WorkerCommand(Command):
-    """One that a worker runs, in a batch with others of its kind. `references`: tokens that earlier samples give."""
+    """One that a worker runs, in a batch with others of its kind."""
 
     call: ClassVar[Call]
-    gives_token: ClassVar[bool] = False  # its future is a token that later commands may name
-    references: Sequence[Reference]
+
+
+LONG = 16
+"""Commands of more parts (input tokens) than this come after the others, and may be split even behind them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -122,7 +130,7 @@ class WaveContext:
 
     model: ModelDescription
     wave: int
-    scratch_slot: int  # the first of those for keys that nobody keeps
+    scratch_slot: int  # the first slot for keys that are dropped after the batch
     token_slots: Pool
 
 
@@ -180,7 +188,7 @@ class Call:
     interface: str  # the WIT interface, with underscores: the trait
     issue: Callable[..., Any]
     value: type[Any] | None = None
-    stage: Stage | None = None  # None: never reaches a worker
+    stage: Stage = Stage.CONTROL
     new_batch: Callable[[WaveContext], Batch[Any]] | None = None
 
 
@@ -189,7 +197,7 @@ def define(
     issue: Callable[..., Any],
     *,
     value: type[Any] | None = None,
-    stage: Stage | None = None,
+    stage: Stage = Stage.CONTROL,
     new_batch: Callable[[WaveContext], Batch[Any]] | None = None,
 ) -> Call:
     """The record of the call whose room is `module`: calls.<interface>.<name>."""

@@ -7,7 +7,7 @@ import pkgutil
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from .kind import Call
+from .kind import Call, Stage
 from .traits import TRAITS, Trait
 
 
@@ -28,7 +28,9 @@ CALLS: Mapping[str, Call] = {call.name: call for call in sorted(_find_calls(), k
 def implemented_traits(worker_calls: Collection[str]) -> tuple[Trait, ...]:
     """The traits of a model whose worker runs these calls: those that need no other from it, nor do their
     supertraits."""
-    missing = {call.interface for call in CALLS.values() if call.stage is not None and call.name not in worker_calls}
+    missing = {
+        call.interface for call in CALLS.values() if call.stage is not Stage.CONTROL and call.name not in worker_calls
+    }
     found: dict[str, Trait] = {}
     for trait in TRAITS:  # supertraits come first
         if trait.interface not in missing and found.keys() >= set(trait.supertraits):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pie_control.errors import PieError
-from pie_inference.protocol.options import add_arguments, option_fields, to_arguments
+from pie_inference.options import add_arguments, option_fields, to_arguments
 
 UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 

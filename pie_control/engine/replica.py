@@ -118,7 +118,7 @@ class Replica:
         return Load(self.state is State.SERVING, len(self._spaces), free)
 
     def open(self, owner: Owner, created: float) -> AddressSpace:
-        """Places an inferlet here; `created` (seconds) says who came first when memory runs out."""
+        """Places an inferlet here. `created` is a time in seconds: when memory runs out, it says which one is older."""
         space = AddressSpace(owner, self.description, self._quota, self._events.append)
         self._spaces[owner] = space
         self._events.append(Opened(owner, created))
@@ -209,7 +209,7 @@ class Replica:
             self.restarts += 1
         except WorkerUnavailable as error:
             self._give_up(str(error))
-        except Exception as error:  # nobody awaits this task: inferlets would wait for ever
+        except Exception as error:  # no code awaits this task: inferlets would wait forever
             self._give_up(f"the worker did not restart: {error!r}")
         self._wake()
 

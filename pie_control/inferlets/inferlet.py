@@ -36,6 +36,10 @@ class InferletInfo:
     embeds: int
 
 
+DEFAULT_USER = "default"
+"""The user of every inferlet while there are no accounts."""
+
+
 class Holdings(Protocol):
     """The resources that an inferlet holds at models."""
 
@@ -74,7 +78,7 @@ class Inferlet:
         self.id = f"i{number}"
         self.program = program
         self.arguments = list(arguments)
-        self.environment = {**environment, "inferlet": self.id, "program": program.hash}
+        self.environment = {**environment, "inferlet": self.id, "program": program.hash, "user": DEFAULT_USER}
         self.limits = limits
         self.status = Status.CREATED
         self.created = time.time()

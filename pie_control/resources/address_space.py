@@ -15,19 +15,22 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pie_control.errors import CallError, Exhausted, InvalidArgument, NotFound
+from pie_control.errors import CallError, Exhausted, InvalidArgument, NotFound, QuotaExceeded
 from pie_control.ids import Owner
 from pie_inference.protocol import ModelDescription
 
 from .embeds import EmbedTable
 from .hazards import MAX_QUEUE, Hazards, make_stamp
-from .kinds import EMBEDS, PAGES, Resource
+from .holdings import Forgotten
+from .kinds import Resource
 from .pages import PageTable
 from .quotas import Quota, Usage, check_quota
 from .ranges import Range
 
 REMEMBERED_TOKENS = 4096
 """Sampled tokens of one inferlet that a token reference can still name after they were delivered."""
+FORGOTTEN_AT_ONCE = 256
+"""How many more there may be, so that they are forgotten together."""
 
 
 class AddressSpace:
@@ -41,10 +44,14 @@ class AddressSpace:
         self.embeds = EmbedTable()
         self.hazards = Hazards(self.pages, self.embeds)
         self.queues: set[int] = set()
+        self._draining: deque[tuple[int, int]] = deque()  # (seq, queue), destroyed ones whose commands may wait
+        self._last_queue = 0
+        self.has_one_queue = False  # so that nothing can conflict between queues
         self.waiting = 0  # commands not known to have left their queues
         self._issued = 0  # commands that wait in queues or did
         self.seq = 0  # of the last command
         self.ended: CallError | None = None  # why it can make no further call
+        self._most_waiting = quota.commands
         self._hand_on = hand_on
         self._samples: dict[int, _Sample] = {}  # by future
         self._watchers: dict[int, Callable[[Any], None]] = {}  # by future
@@ -62,33 +69,43 @@ class AddressSpace:
 
     def check_command(self, queue: int) -> None:
         """Whether a further command may wait in a queue. Raises as `check_queue`, and QuotaExceeded."""
-        self.check_queue(queue)
-        if self.waiting >= self.quota.commands:
-            check_quota(self.waiting, 1, self.quota.commands, "waiting commands", "wait for results first")
+        if self.ended is not None or queue not in self.queues:
+            self.check_queue(queue)
+        if self.waiting >= self._most_waiting:
+            check_quota(self.waiting, 1, self._most_waiting, "waiting commands", "wait for results first")
 
     def open_queue(self, queue: int) -> None:
-        """Takes a queue number, which the caller chooses: 1 to MAX_QUEUE, unique in the space. Raises QuotaExceeded."""
+        """Takes a queue number, which the caller chooses: larger than all before. Raises QuotaExceeded."""
         if self.ended is not None:
             raise again(self.ended)
-        assert 0 < queue <= MAX_QUEUE, f"queue number {queue} is out of range"
-        assert queue not in self.queues, f"queue number {queue} is in use"
+        assert queue > self._last_queue, f"queue number {queue} comes after {self._last_queue}"
+        if queue > MAX_QUEUE:
+            raise QuotaExceeded(f"{MAX_QUEUE} queues were created: there are no further numbers")
         check_quota(len(self.queues), 1, self.quota.queues, "queues", "destroy queues that are not used")
         self.queues.add(queue)
+        self._last_queue = queue
+        self._count_queues()
 
-    @property
-    def has_one_queue(self) -> bool:
-        """So that nothing can conflict between queues."""
-        return len(self.queues) == 1
+    def close_queue(self, queue: int) -> None:
+        """The queue takes no further command; those that it holds still wait. Raises as `check_queue`."""
+        self.check_queue(queue)
+        self.queues.remove(queue)
+        self._draining.append((self.seq, queue))
+        self._count_queues()
+
+    def _count_queues(self) -> None:
+        self.has_one_queue = len(self.queues) + len(self._draining) == 1
 
     def table(self, resource: Resource) -> PageTable | EmbedTable:
         """The addresses of a kind of memory."""
-        return self.pages if resource is PAGES else self.embeds
+        found: PageTable | EmbedTable = getattr(self, resource.key)
+        return found
 
     def check_allocation(self, resource: Resource, count: int) -> None:
         """Raises InvalidArgument, QuotaExceeded, or Exhausted: more than the pool has, so that it can never be had."""
         if count <= 0:
             raise InvalidArgument(f"{count} {resource} asked for; ask for at least 1")
-        owned, total = self.table(resource).owned, pool_size(self.model, resource)
+        owned, total = self.table(resource).owned, resource.pool_size(self.model)
         if owned + count > total:
             raise Exhausted(f"{owned} {resource} held and {count} more asked for, the whole pool has {total}")
         check_quota(owned, count, self.quota.limit(resource), resource.name, "free some first")
@@ -148,18 +165,29 @@ class AddressSpace:
         while self._freed and self._freed[0][0] < oldest:
             _, resource, ranges = self._freed.popleft()
             self.table(resource).release(ranges)
+        while self._draining and self._draining[0][0] < oldest:
+            self._draining.popleft()
+            self._count_queues()
 
     def answered(self, future: int, value: Any) -> None:
         """A future has its value, or failed with a CallError."""
-        if watcher := self._watchers.pop(future, None):
+        if self._watchers and (watcher := self._watchers.pop(future, None)):
             watcher(value)
         sample = self._samples.get(future)
         if sample is None:
             return
-        sample.error = value if isinstance(value, CallError) else None
+        if isinstance(value, CallError):
+            sample.error = value
         self._delivered.append(future)
-        if len(self._delivered) > REMEMBERED_TOKENS:
-            self._samples.pop(self._delivered.popleft(), None)
+        if len(self._delivered) >= REMEMBERED_TOKENS + FORGOTTEN_AT_ONCE:
+            self._forget_samples()
+
+    def _forget_samples(self) -> None:
+        """Nobody else knows what may still be named."""
+        forgotten = [self._delivered.popleft() for _ in range(FORGOTTEN_AT_ONCE)]
+        for future in forgotten:
+            del self._samples[future]
+        self._hand_on(Forgotten(self.owner, self.seq, forgotten))
 
     def end(self, error: CallError) -> None:
         """No further call is accepted."""
@@ -177,18 +205,6 @@ class _Sample:
     def __init__(self, queue: int) -> None:
         self.queue = queue
         self.error: CallError | None = None
-
-
-def pool_size(model: ModelDescription, resource: Resource) -> int:
-    """What a worker's pool has for inferlets. The last pages are kept for keys that a forward drops again."""
-    if resource is EMBEDS:
-        return model.num_embeds
-    return model.num_pages - scratch_pages(model)
-
-
-def scratch_pages(model: ModelDescription) -> int:
-    """Pages for the tokens of one batch whose keys and values are dropped after it."""
-    return -(-model.max_batch_tokens // model.page_size)
 
 
 def again(error: CallError) -> CallError:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pie_control.errors import CallError
 from pie_control.ids import Owner
 
-from .kinds import PAGES, Resource
+from .kinds import Resource
 from .ranges import Range, total_length
 
 UNBOUND = -1
@@ -80,6 +80,15 @@ class Freed:
     ranges: Sequence[Range]
 
 
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """Samples whose tokens no command after `seq` names."""
+
+    owner: Owner
+    seq: int
+    futures: Sequence[int]
+
+
 @dataclass(slots=True, eq=False)
 class Holdings:
     """Of one inferlet."""
@@ -90,9 +99,16 @@ class Holdings:
     embeds: Binding = field(default_factory=Binding)
     tokens: dict[int, TokenSource] = field(default_factory=dict)  # by future
     freed: deque[Freed] = field(default_factory=deque)  # not given back yet: waiting commands may touch them
+    forgotten: deque[Forgotten] = field(default_factory=deque)  # still kept: waiting commands may name them
+
+    @property
+    def returns(self) -> bool:
+        """Whether something was given back that waiting commands may still use."""
+        return bool(self.freed or self.forgotten)
 
     def binding(self, resource: Resource) -> Binding:
-        return self.pages if resource is PAGES else self.embeds
+        found: Binding = getattr(self, resource.key)
+        return found
 
     def returning(self, resource: Resource) -> int:
         """What has been freed and only waits for commands that may touch it."""

@@ -1,4 +1,4 @@
-"""Physical memory of one worker: its pools, what each inferlet holds of them, and who waits for what."""
+"""Physical memory of one worker: its pools, what each inferlet holds of them, and the requests that wait."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pie_control.ids import Owner
 from pie_inference.protocol import ModelDescription
 
-from .address_space import pool_size
 from .contention import Action, ContentionPolicy, Holder, Shortage
 from .holdings import Holdings
-from .kinds import PAGES, RESOURCES, Resource
+from .kinds import PAGES, RESOURCES, Resource, scratch_pages
 from .pool import Pool, PoolUsage
 
 
@@ -21,6 +20,7 @@ class _Request:
 
     owner: Owner
     resource: Resource
+    first: int  # address
     count: int
     wanted: int
     since: float  # seconds
@@ -29,31 +29,31 @@ class _Request:
 class Memory:
     """Binds addresses to physical slots and takes them back.
 
-    What is given back stays in quarantine until the last wave whose commands may touch it has completed: the one under
-    formation, else the last that was sent.
+    Memory that is given back stays in quarantine until the last wave whose commands may touch it has completed: the one
+    under formation, else the last that was sent.
     """
 
     def __init__(self, model: ModelDescription, contention: ContentionPolicy) -> None:
-        if pool_size(model, PAGES) <= 0:
+        if PAGES.pool_size(model) <= 0:
             raise ValueError(
                 f"{model.name}: {model.num_pages} pages do not hold one batch of {model.max_batch_tokens} tokens; "
-                f"more than {-(-model.max_batch_tokens // model.page_size)} pages are needed"
+                f"more than {scratch_pages(model)} pages are needed"
             )
-        self.scratch_slot = pool_size(model, PAGES) * model.page_size
-        self.pools = {resource: Pool(pool_size(model, resource)) for resource in RESOURCES}
+        self.scratch_slot = PAGES.pool_size(model) * model.page_size
+        self.pools = {resource: Pool(resource.pool_size(model)) for resource in RESOURCES}
         self.tokens = Pool(model.num_token_slots)
         self.wave = 0  # number of the next wave
         self._policy = contention
         self._holdings: dict[Owner, Holdings] = {}
         self._promised: dict[Resource, int] = {}
         self._requests: list[_Request] = []
-        self._since: dict[tuple[Owner, Resource], float] = {}  # of those that waited at the last wave, too
+        self._since: dict[tuple[Owner, Resource, int], float] = {}  # of those that waited at the last wave, too
         self._quarantine: int | None = None  # the wave to wait for; None: nothing is in flight or under formation
 
     # ---- holders ----
 
     def open(self, owner: Owner, created: float) -> Holdings:
-        """`created` (seconds) says who came first when memory runs out."""
+        """`created` is a time in seconds: when memory runs out, it says which inferlet is older."""
         assert owner not in self._holdings, f"inferlet {owner} has holdings"
         self._holdings[owner] = holdings = Holdings(owner, created)
         return holdings
@@ -78,25 +78,28 @@ class Memory:
         wanted = count + self._promised[resource]
         if wanted > pool.free:
             self._promised[resource] = wanted
-            since = self._since.get((holdings.owner, resource), now)
-            self._requests.append(_Request(holdings.owner, resource, count, wanted, since))
+            since = self._since.get((holdings.owner, resource, first), now)
+            self._requests.append(_Request(holdings.owner, resource, first, count, wanted, since))
             return False
         holdings.binding(resource).bind(first, pool.take(count))
         return True
 
     def run_frees(self, holdings: Holdings, oldest: int) -> None:
-        """Takes back what no command from `oldest` on can touch any more."""
+        """Takes back what no command from `oldest` on can touch any more, and drops tokens that none can name."""
         freed = holdings.freed
         while freed and freed[0].seq < oldest:
             one = freed.popleft()
             self._release(one.resource, holdings.binding(one.resource).unbind(one.ranges))
+        while holdings.forgotten and holdings.forgotten[0].seq < oldest:
+            for future in holdings.forgotten.popleft().futures:
+                del holdings.tokens[future]
 
     # ---- shortages ----
 
     def resolve_shortages(self) -> Iterator[Action]:
-        """The wave is formed: for requests that wait for more than what is coming back, asks who yields. Each action
+        """The wave is formed: asks the policy about requests for more memory than is coming back. Each action
         must be taken before the next is asked for."""
-        self._since = {(one.owner, one.resource): one.since for one in self._requests}
+        self._since = {(one.owner, one.resource, one.first): one.since for one in self._requests}
         for request in self._requests:
             if request.owner not in self._holdings:
                 continue  # it has been ended for an earlier one
@@ -109,13 +112,11 @@ class Memory:
         return Shortage(request.owner, request.resource, request.count, missing, total)
 
     def _holders(self, resource: Resource) -> Sequence[Holder]:
-        waiting = {one.owner: one for one in self._requests if one.resource is resource}
-        return [self._holder(holdings, resource, waiting.get(holdings.owner)) for holdings in self._holdings.values()]
-
-    @staticmethod
-    def _holder(holdings: Holdings, resource: Resource, request: _Request | None) -> Holder:
-        waits = (request.count, request.since) if request else (0, None)
-        return Holder(holdings.owner, holdings.created, holdings.binding(resource).bound, *waits)
+        waiting: dict[Owner, list[_Request]] = {}
+        for request in self._requests:
+            if request.resource is resource:
+                waiting.setdefault(request.owner, []).append(request)
+        return [_holder(holdings, resource, waiting.get(holdings.owner, ())) for holdings in self._holdings.values()]
 
     def _coming(self, resource: Resource) -> int:
         """What is free, or will be without anybody being ended."""
@@ -154,3 +155,10 @@ class Memory:
             held = sum(one.binding(resource).bound for one in self._holdings.values())
             assert pool.usage().used == held, f"{resource}: {pool.usage().used} used, {held} held"
         self.tokens.check_integrity()
+
+
+def _holder(holdings: Holdings, resource: Resource, requests: Sequence[_Request]) -> Holder:
+    """What a policy sees of an inferlet; `requests` are those of its queues that wait."""
+    waits_for = sum(one.count for one in requests)
+    waits_since = min((one.since for one in requests), default=None)
+    return Holder(holdings.owner, holdings.created, holdings.binding(resource).bound, waits_for, waits_since)

@@ -34,11 +34,10 @@ class Account:
         self.holdings = holdings
         self.queues: dict[int, CommandQueue] = {}
         self.futures: set[int] = set()  # not answered yet
-        self.delivered: deque[int] = deque()  # samples that were
         self.newest = 0  # sequence number of what arrived last
         self.waiting = 0  # commands in the queues
         self.taken = 0  # commands that have left them
-        self.oldest_waiting = 0  # no command below this number waited when the last wave was formed
+        self.oldest_waiting = 0  # every command below this number was taken by a wave formed before, or locally
 
     def oldest_now(self) -> int:
         """Sequence number that no waiting command is below."""

@@ -45,7 +45,9 @@ def _errors_by_batch(wave: Wave, done: WaveDone) -> list[dict[int, CallError]]:
 
 def in_place(
     batch: Batch[Any], values: Sequence[Value], errors: Mapping[int, CallError]
-) -> Iterator[tuple[WorkerCommand, Value | CallError | None]]:
-    """Each command with its value or error; None where there is nothing to tell."""
-    for place, command in enumerate(batch.commands):
-        yield command, errors.get(place) or (values[place] if values else None)
+) -> Iterator[tuple[WorkerCommand, Value | CallError]]:
+    """Each command that has a value or failed, with what it gets."""
+    if not errors:
+        return zip(batch.commands, values, strict=False)  # there may be no values at all
+    places = range(len(batch.commands)) if values else sorted(errors)
+    return ((batch.commands[place], errors.get(place) or values[place]) for place in places)

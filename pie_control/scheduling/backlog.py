@@ -26,13 +26,18 @@ class Backlog:
         queue.account.waiting += 1
         self.commands += 1
 
-    def remove_first(self, queue: CommandQueue) -> None:
-        queue.commands.popleft()
+    def remove(self, queue: CommandQueue, count: int) -> None:
+        """Takes the first commands out of a queue."""
+        if not count:
+            return
+        commands, account = queue.commands, queue.account
+        for _ in range(count):
+            commands.popleft()
         queue.done = 0
-        queue.account.waiting -= 1
-        queue.account.taken += 1
-        self.commands -= 1
-        if not queue.commands:
+        account.waiting -= count
+        account.taken += count
+        self.commands -= count
+        if not commands:
             del self.queues[queue]
 
     def served(self, queue: CommandQueue) -> None:

@@ -2,9 +2,9 @@
 
 Theory of operation. Address spaces accept calls and hand on commands; they come in as events, with the worker's answers
 and what happens to inferlets. `turn` takes events in order and returns a frozen `Turn`: waves to send, futures that are
-answered, inferlets that must end. Waves are formed at `Quiet`, when every inferlet waits, so that all who were woken by
-the last results take part. Every accepted future is answered exactly once: by its wave or by the end of its inferlet.
-Waves are answered in the order in which they were sent.
+answered, inferlets that must end. Waves are formed at `Quiet`, when every inferlet waits, so that all inferlets that
+the last results woke take part. Every accepted future is answered exactly once: by its wave or by the end of its
+inferlet. Waves are answered in the order in which they were sent.
 
 No socket, clock or thread: `now` (seconds, any origin) is an argument, and nothing happens between turns.
 """
@@ -19,9 +19,9 @@ from pie_control.calls.kind import CloseQueue, Command, OpenQueue, Prioritize, R
 from pie_control.calls.values import Completion, Done, Value
 from pie_control.errors import CallError, Exhausted, WorkerError
 from pie_control.ids import Owner
-from pie_control.resources.address_space import REMEMBERED_TOKENS, again
+from pie_control.resources.address_space import again
 from pie_control.resources.contention import Action, ContentionPolicy, End, FirstComeFirstServed
-from pie_control.resources.holdings import TokenSource
+from pie_control.resources.holdings import Forgotten, TokenSource
 from pie_control.resources.kinds import EMBEDS, PAGES
 from pie_control.resources.memory import Memory
 from pie_inference.protocol import ModelDescription, RunWave, WaveDone
@@ -54,7 +54,7 @@ class Scheduler:
         self._waves: list[RunWave] = []
         self._completions: list[Completion] = []
         self._endings: list[Ending] = []
-        self._moved: dict[Account, None] = {}  # whose address spaces are to hear of progress
+        self._moved: dict[Account, None] = {}  # their address spaces will hear of progress
         self._takers: dict[type, Callable[[Any], None]] = {
             Opened: self._open,
             Closed: self._forget,
@@ -62,6 +62,7 @@ class Scheduler:
             CloseQueue: self._close_queue,
             Prioritize: self._prioritize,
             Release: self._free,
+            Forgotten: self._forget_tokens,
             WaveDone: self._wave_done,
             WorkerLost: self._worker_lost,
             Quiet: lambda _: self._form_waves(),
@@ -76,7 +77,8 @@ class Scheduler:
         return self._end_turn()
 
     def _end_turn(self) -> Turn:
-        progress = [Progress(one.owner, one.oldest_waiting, one.taken) for one in self._moved]
+        moved = (one for one in self._moved if one.owner in self._accounts)
+        progress = [Progress(one.owner, one.oldest_waiting, one.taken) for one in moved]
         turn = Turn(
             tuple(self._waves), tuple(self._completions), tuple(self._endings), tuple(progress), self._deadline()
         )
@@ -115,8 +117,13 @@ class Scheduler:
     def _free(self, note: Release) -> None:
         if account := self._accounts.get(note.owner):
             account.newest = note.freed.seq
+            account.oldest_waiting = account.oldest_now()  # otherwise a command behind the note would wait for it
             account.holdings.freed.append(note.freed)
-            self._memory.run_frees(account.holdings, account.oldest_now())
+            self._memory.run_frees(account.holdings, account.oldest_waiting)
+
+    def _forget_tokens(self, note: Forgotten) -> None:
+        if account := self._accounts.get(note.owner):
+            account.holdings.forgotten.append(note)
 
     def _enqueue(self, command: Command) -> None:
         account = self._accounts.get(command.owner)
@@ -125,22 +132,21 @@ class Scheduler:
         account.newest = command.seq
         if command.future is not None:
             account.futures.add(command.future)
-        if isinstance(command, WorkerCommand) and not self._note_tokens(account, command):
+            if command.gives_token:
+                account.holdings.tokens[command.future] = TokenSource()
+        if command.references and not self._note_names(account, command):
             return
         self._backlog.add(account.queues[command.queue], command, self._now)
 
-    def _note_tokens(self, account: Account, command: WorkerCommand) -> bool:
-        """Notes the tokens that a command names, and the one that it gives. False if its inferlet ends for one that
-        failed: it could not know that yet."""
-        tokens = account.holdings.tokens
+    def _note_names(self, account: Account, command: Command) -> bool:
+        """Notes the tokens that a command names. False if its inferlet ends for one that failed: it could not know that
+        yet."""
         for _, future in command.references:
-            source = tokens[future]
+            source = account.holdings.tokens[future]
             source.named = True
             if source.error is not None:
                 self._end(account, Reason.FAILED, source.error)
                 return False
-        if command.gives_token and command.future is not None:
-            tokens[command.future] = TokenSource()
         return True
 
     # ---- ends ----
@@ -151,7 +157,6 @@ class Scheduler:
         if account is not None:
             self._backlog.drop(account)
             self._memory.close(owner)
-            self._moved.pop(account, None)
         return account
 
     def _forget(self, event: Closed) -> None:
@@ -179,23 +184,24 @@ class Scheduler:
     def _form_waves(self) -> None:
         """Forms waves as long as there is one to send."""
         while not self._lost and self._backlog.queues and self._policy.should_send(self._state(), self._now):
-            wave, made_room = self._form()
-            if wave is not None:
-                self._backlog.since = self._now
-                self._in_flight.append(wave)
-                self._waves.append(RunWave(wave.number, self.model.name, wave.build()))
-            elif not made_room:
+            wave = self._form()
+            if wave is None:
                 return
+            self._backlog.since = self._now
+            self._in_flight.append(wave)
+            self._waves.append(RunWave(wave.number, self.model.name, wave.build()))
 
-    def _form(self) -> tuple[Wave | None, bool]:
-        """A wave, and whether to try again without one: something took effect in the control layer alone, or somebody
-        was ended, so other queues may go on."""
-        self._memory.begin()
-        builder = WaveBuilder(self.model, self._backlog, self._memory, self._policy.max_commands, self._now)
-        wave = builder.take_all()
-        ended = [self._act(action) for action in self._memory.resolve_shortages()]
-        self._settle(builder, wave)
-        return wave, builder.progress or any(ended)
+    def _form(self) -> Wave | None:
+        """Tries again while a command takes effect in the control layer alone, or an inferlet was ended: other queues
+        may have waited for it."""
+        while True:
+            self._memory.begin()
+            builder = WaveBuilder(self.model, self._backlog, self._memory, self._policy.max_commands, self._now)
+            wave = builder.take_all()
+            ended = [self._act(action) for action in self._memory.resolve_shortages()]
+            self._settle(builder, wave)
+            if wave is not None or not (builder.progress or any(ended)):
+                return wave
 
     def _act(self, action: Action) -> bool:
         """Does what the contention policy says; whether something comes back by it."""
@@ -212,7 +218,7 @@ class Scheduler:
             self._counts.add(wave)
         elif not self._in_flight:
             self._memory.all_completed()
-        self._moved.update((account, None) for account in builder.accounts if account.owner in self._accounts)
+        self._moved.update(dict.fromkeys(builder.accounts))
         for queue, command in builder.reached:
             assert command.future is not None
             self._reach(queue, command.future, wave)
@@ -232,7 +238,7 @@ class Scheduler:
         )
 
     def _expected(self) -> int:
-        """Inferlets that the waves in flight will wake, as far as they have issued nothing further."""
+        """Inferlets that the waves in flight will wake and that have issued nothing further."""
         waves = self._in_flight
         if not waves:
             return 0
@@ -252,7 +258,7 @@ class Scheduler:
             for command, value in in_place(batch, values, errors):
                 if isinstance(value, CallError):
                     self._fail(command, value)
-                elif value is not None and command.future is not None:
+                elif command.future is not None:
                     self._answer(command.owner, command.future, value)
         for owner, future in wave.syncs:
             self._answer(owner, future, Done())
@@ -268,8 +274,6 @@ class Scheduler:
             return
         account.futures.remove(future)
         self._completions.append(Completion(owner, future, value))
-        if future in account.holdings.tokens:
-            self._remember(account, future)
 
     def _fail(self, command: WorkerCommand, error: CallError) -> None:
         """A command failed on the worker. Its inferlet ends if it relies on what the command should have left."""
@@ -283,18 +287,11 @@ class Scheduler:
                 return
         self._end(account, Reason.FAILED, error)
 
-    @staticmethod
-    def _remember(account: Account, future: int) -> None:
-        """A token was delivered: keeps it for references, and drops the oldest ones, as address spaces do."""
-        account.delivered.append(future)
-        if len(account.delivered) > REMEMBERED_TOKENS:
-            account.holdings.tokens.pop(account.delivered.popleft(), None)
-
     # ---- inspection ----
 
     @property
     def free_pages(self) -> int:
-        """Pages that can be had at once."""
+        """Pages that are free now."""
         return self._memory.pools[PAGES].free
 
     def statistics(self) -> SchedulerStatistics:

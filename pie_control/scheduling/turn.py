@@ -5,17 +5,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from pie_control.calls.kind import CloseQueue, Command, OpenQueue, Prioritize, Release
 from pie_control.calls.values import Completion
 from pie_control.errors import CallError
 from pie_control.ids import Owner
+from pie_control.resources.holdings import Forgotten
 from pie_inference.protocol import RunWave, WaveDone
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An inferlet uses the model; `created` (seconds) says who came first when memory runs out."""
+    """An inferlet uses the model. `created` is a time in seconds: when memory runs out, it says which inferlet is
+    older."""
 
     owner: Owner
     created: float
@@ -23,7 +26,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """An inferlet has ended: all that it held is free, and nobody waits for its futures."""
+    """An inferlet has ended: all that it held is free, and its futures are forgotten."""
 
     owner: Owner
 
@@ -40,7 +43,8 @@ class WorkerLost:
     message: str
 
 
-Event = Opened | Closed | Command | OpenQueue | CloseQueue | Prioritize | Release | WaveDone | WorkerLost | Quiet
+Note = OpenQueue | CloseQueue | Prioritize | Release | Forgotten
+Event = Opened | Closed | Command | Note | WaveDone | WorkerLost | Quiet
 
 
 class Reason(StrEnum):
@@ -60,8 +64,7 @@ class Ending:
     error: CallError
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """For an inferlet's address space: no command below `oldest` waits, and `taken` have left their queues in all."""
 
     owner: Owner

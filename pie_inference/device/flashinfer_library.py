@@ -75,7 +75,7 @@ def load() -> FlashInfer:
     )
 
 
-def obstacle(device: torch.device) -> str | None:
+def why_unavailable(device: torch.device) -> str | None:
     """Why it cannot be used at all, as the end of a sentence; None: it can."""
     major, minor = torch.cuda.get_device_capability(device)
     if major < 8:
@@ -105,7 +105,7 @@ def _folders() -> Iterator[Path]:
             yield from Path(parent).iterdir()
 
 
-def attention_obstacle(dtype: torch.dtype, head_dim: int) -> str | None:
+def why_no_attention(dtype: torch.dtype, head_dim: int) -> str | None:
     """Why it cannot attend, as the end of a sentence; None: it can."""
     if dtype not in DTYPES:
         return f"FlashInfer attends in float16 and bfloat16, not in {str(dtype).removeprefix('torch.')}"

@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 
 from ..errors import ConfigError
-from ..loading.checkpoint import Checkpoint
 from .ranks import Ranks
 
 SMALL_MODEL = 200_000_000  # parameters up to which a CPU serves float32: exact, and fast enough
@@ -27,14 +26,14 @@ def choose_device(name: str, rank: int = 0, ranks: int = 1) -> torch.device:
     return torch.device("cuda") if ranks == 1 else torch.device("cuda", rank)
 
 
-def choose_dtype(name: str, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:
+def choose_dtype(name: str, device: torch.device, num_parameters: int) -> torch.dtype:
     """`name` is one of `WorkerOptions.dtype`."""
     if name != "auto":
         return torch.float32 if name == "float32" else torch.bfloat16
     if device.type == "cuda":
         return torch.bfloat16
     fast_bfloat16 = torch.cpu._is_avx512_bf16_supported()
-    return torch.bfloat16 if fast_bfloat16 and checkpoint.num_parameters() > SMALL_MODEL else torch.float32
+    return torch.bfloat16 if fast_bfloat16 and num_parameters > SMALL_MODEL else torch.float32
 
 
 def free_bytes(device: torch.device) -> int:

@@ -15,7 +15,7 @@ def is_installed() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-def obstacle(device: torch.device) -> str | None:
+def why_unavailable(device: torch.device) -> str | None:
     """Why they cannot run on a device, as the end of a sentence; None: they can."""
     if not is_installed():
         return "the package triton is not installed"

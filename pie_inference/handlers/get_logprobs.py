@@ -9,7 +9,6 @@ from ..device.tensors import download, index_tensor, upload
 from ..execution.launched import PendingResult
 from ..execution.served_model import ServedModel
 from ..protocol import GetLogprobs, GetLogprobsResult, check_indptr
-from .logits import next_logits
 
 
 def get_logprobs(served: ServedModel, batch: GetLogprobs) -> PendingResult:
@@ -17,6 +16,6 @@ def get_logprobs(served: ServedModel, batch: GetLogprobs) -> PendingResult:
     tokens = upload(index_tensor(batch.tokens, served.description.vocab_size, "token"), served.device)
     rows = torch.from_numpy(np.repeat(np.arange(len(batch.embeds)), np.diff(batch.indptr)))
     rows = upload(rows, served.device)
-    logits = next_logits(served, batch.embeds)
+    logits = served.next_logits(batch.embeds)
     host = download(logits[rows, tokens] - logits.logsumexp(-1)[rows])
     return PendingResult(lambda: GetLogprobsResult(host.numpy()))

@@ -10,14 +10,13 @@ from ..execution import sampling
 from ..execution.launched import PendingResult
 from ..execution.served_model import ServedModel
 from ..protocol import Array, GetNextDist, GetNextDistResult
-from .logits import next_logits
 
 
 def get_next_dist(served: ServedModel, batch: GetNextDist) -> PendingResult:
     widest = int(batch.k.max(initial=1))
     if widest > served.description.max_dist or batch.k.min(initial=1) < 1:
         raise BatchError(f"k must be 1 to {served.description.max_dist}")
-    logits = next_logits(served, batch.embeds)
+    logits = served.next_logits(batch.embeds)
     temperature = upload(tensor(batch.temperature, np.float64), logits.device)
     tokens, probabilities = map(download, sampling.distributions(logits, temperature, widest))
     return PendingResult(lambda: _ragged(batch.k, tokens.numpy(), probabilities.numpy()))

@@ -12,13 +12,11 @@ from ..execution import sampling
 from ..execution.launched import PendingResult
 from ..execution.served_model import ServedModel
 from ..protocol import Sample, SampleResult
-from .logits import next_logits
-from .token_references import resolve
 
 
 def sample(served: ServedModel, batch: Sample) -> PendingResult:
     slots = upload(index_tensor(batch.token_slots, len(served.tokens), "token slot"), served.device)
-    logits = next_logits(served, batch.embeds)
+    logits = served.next_logits(batch.embeds)
     if len(batch.recent):
         _penalize(served, batch, logits)
     if (batch.allowed_rows >= 0).any():
@@ -42,7 +40,7 @@ def _penalize(served: ServedModel, batch: Sample, logits: Tensor) -> None:
 def _recent_tokens(served: ServedModel, batch: Sample) -> NDArray[np.int64]:
     """Penalties count occurrences on the host, so tokens that are only in token slots yet must be waited for."""
     if (batch.recent < 0).any():
-        return resolve(served, batch.recent).cpu().numpy()
+        return served.token_ids(batch.recent).cpu().numpy()
     return index_tensor(batch.recent, served.description.vocab_size, "token").numpy()
 
 

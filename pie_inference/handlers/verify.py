@@ -11,12 +11,11 @@ from ..execution import sampling
 from ..execution.launched import PendingResult
 from ..execution.served_model import ServedModel
 from ..protocol import Array, Verify, VerifyResult, check_indptr
-from .logits import next_logits
 
 
 def verify(served: ServedModel, batch: Verify) -> PendingResult:
     _check(batch, served.description.vocab_size)
-    logits = next_logits(served, batch.embeds)
+    logits = served.next_logits(batch.embeds)
     tokens = served.ranks.broadcast(sampling.choose(logits, _choice(batch)))
     host = download(tokens.to(torch.int32))
     return PendingResult(lambda: _compare(batch, host.numpy()))

@@ -77,7 +77,7 @@ def check_groups(checkpoint: Checkpoint, quantization: str) -> None:
 
 
 def refuse_groups(quantization: str, name: str, columns: int) -> None:
-    """Raises ConfigError where so many input features of a layer cannot be cut into the groups of the format."""
+    """Raises ConfigError where the `columns` input features of a layer cannot be cut into the groups of the format."""
     if not FORMATS[quantization].divides(columns):
         fitting = [each.name for each in FORMATS.values() if each.divides(columns)]
         raise ConfigError(
@@ -87,7 +87,7 @@ def refuse_groups(quantization: str, name: str, columns: int) -> None:
 
 
 def check_fit(checkpoint: Checkpoint, dtype: torch.dtype, quantization: str, free: int, ranks: int = 1) -> None:
-    """Raises ConfigError where the weights of one of so many ranks exceed `free` bytes, telling what would fit."""
+    """Raises ConfigError where the weights of one rank exceed `free` bytes, telling what would fit."""
     needed = weight_bytes(checkpoint.tensors(), dtype, quantization) // ranks
     needed += _headroom(needed)
     if needed <= free:

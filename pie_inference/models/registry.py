@@ -9,9 +9,9 @@ from typing import Any, Generic, TypeVar
 from ..errors import CheckpointError
 from ..layers.rotary import frequencies
 from ..loading.weights import WeightLoader
-from . import gemma2, gemma3, granite, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, qwen3_moe
 from .config import ModelConfig
 from .config_json import ConfigJson
+from .families import gemma2, gemma3, granite, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, qwen3_moe
 from .interface import Model
 
 Config = TypeVar("Config", bound=ModelConfig)

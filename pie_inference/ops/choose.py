@@ -25,8 +25,8 @@ def _cuda_ops(device: torch.device, dtype: torch.dtype, plain: Ops) -> Ops:
     from ..device import flashinfer_library
     from .flashinfer_ops import FlashInferOps
 
-    others = plain if triton_support.obstacle(device) is not None else _triton_ops(plain)
-    if dtype not in flashinfer_library.DTYPES or flashinfer_library.obstacle(device) is not None:
+    others = plain if triton_support.why_unavailable(device) is not None else _triton_ops(plain)
+    if dtype not in flashinfer_library.DTYPES or flashinfer_library.why_unavailable(device) is not None:
         return others
     return FlashInferOps(flashinfer_library.load(), others)
 

@@ -99,7 +99,9 @@ class Forward(Batch, frozen=True):
 
     def only(self, command: int) -> Self:
         alone = super().only(command)
-        owners = np.searchsorted(self.q_indptr[1:-1], self.out_rows, "right")  # rows that nobody has: the last's
+        owners = np.searchsorted(
+            self.q_indptr[1:-1], self.out_rows, "right"
+        )  # rows of no sequence count as the last one's
         rows, embeds = self.out_rows[owners == command], self.out_embeds[owners == command]
         return msgspec.structs.replace(alone, out_rows=rows - self.q_indptr[command], out_embeds=embeds)
 
@@ -134,8 +136,8 @@ class Verify(Batch, frozen=True):
 
     Each command has a row, an output of the model, for each draft token and one behind the last. A token is chosen at
     each row exactly as `Sample` chooses it, by the command's parameters and the row's `uniform`. The draft is accepted
-    as far as it is what was chosen. As a draft is not random, this is exact rejection sampling: the tokens (those
-    accepted, then the chosen one that follows) are those that sampling step by step with the same `uniform` gives.
+    up to the first token that differs from the chosen one. A draft is not random, so this is exact rejection sampling:
+    the accepted tokens and the chosen one behind them are what sampling step by step with the same `uniform` gives.
     """
 
     ragged: ClassVar[Layout] = {"indptr": ("embeds", "draft", "uniform")}
@@ -237,7 +239,7 @@ class Hello(Message, frozen=True):
 
 
 class RunWave(Message, frozen=True):
-    """Run these batches in order; answered by one `WaveDone`."""
+    """Run these batches in order, whatever fails; answered by one `WaveDone`."""
 
     wave: int
     model: str

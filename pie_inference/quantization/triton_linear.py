@@ -18,7 +18,7 @@ FP8_CAPABILITY = (8, 9)
 
 def can_serve(device: torch.device, kind: Kind) -> bool:
     """Whether the kernels can be compiled for this device."""
-    if device.type != "cuda" or triton_support.obstacle(device) is not None:
+    if device.type != "cuda" or triton_support.why_unavailable(device) is not None:
         return False
     return kind != "fp8" or torch.cuda.get_device_capability(device) >= FP8_CAPABILITY
 

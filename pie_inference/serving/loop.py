@@ -13,10 +13,10 @@ from contextlib import contextmanager
 
 from ..config import ProcessOptions, WorkerConfig
 from ..errors import InferenceError
+from ..execution.interface import ServedWorker
 from ..execution.launched import LaunchedWave
 from ..protocol import PROTOCOL_VERSION, Hello, ProtocolError, Ready, RunWave, Shutdown, ToWorker, WorkerFailed
 from ..tensor_parallel.group import WorkerGroup
-from .interface import ServedWorker
 from .transport import Transport
 from .worker import Worker
 

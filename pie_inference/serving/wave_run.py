@@ -10,11 +10,11 @@ on, for a rank that fails alone would take a batch apart while others wait in an
 from __future__ import annotations
 
 from ..errors import InferenceError
+from ..execution.interface import Agree
 from ..execution.launched import Outcome, PendingResult, await_outcome
 from ..execution.served_model import ServedModel
 from ..handlers.table import HANDLERS
 from ..protocol import Batch, Failure, RunWave, call_name, join_results
-from .interface import Agree
 
 FAULTS = (InferenceError, RuntimeError, ValueError, IndexError, MemoryError)
 """What a handler raises where it cannot do what a batch says."""

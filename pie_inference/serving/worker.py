@@ -8,12 +8,12 @@ import torch
 
 from ..config import WorkerConfig
 from ..device.markers import mark_stream
-from ..device.ranks import Ranks
-from ..device.threads import default_threads, threads_of_rank
+from ..device.ranks import Ranks, SingleRank
+from ..execution.interface import Agree, agree_alone
 from ..execution.launched import LaunchedWave
-from ..execution.served_model import load
+from ..loading.load import load
+from ..loading.plan import make_plan, read_model
 from ..protocol import ModelDescription, RunWave, WaveDone
-from .interface import Agree, agree_alone
 from .wave_run import WaveRun
 
 
@@ -24,9 +24,9 @@ class Worker:
     def __init__(self, config: WorkerConfig, ranks: Ranks | None = None) -> None:
         self._last_finish = 0.0
         with torch.inference_mode():
-            self._served = load(config, ranks)
-        threads = config.threads or default_threads(self._served.description.weight_bytes)
-        torch.set_num_threads(threads_of_rank(threads, config.tensor_parallel))
+            plan = make_plan(config, read_model(config), ranks or SingleRank())
+            self._served = load(plan)
+        torch.set_num_threads(plan.threads)
 
     def describe(self) -> tuple[ModelDescription, ...]:
         return (self._served.description,)

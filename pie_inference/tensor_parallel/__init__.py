@@ -3,7 +3,7 @@
 Theory. Each process is a rank: it holds its share of the weights and of every page, runs every wave, and meets the
 others in collective operations (`collectives`: NCCL between GPUs, gloo between CPU processes). Rank 0, the leader,
 speaks to the control process. It starts the others, the followers, and hands them each wave before it runs the wave
-itself (`group`). A follower does nothing else than run waves (`follower`).
+itself (`group`). A follower does nothing else than run waves (`serving.follower`).
 
 Waves travel over a socket pair for each follower (`channel`): 41 us there and back for 2 KB, against 105 us over ZeroMQ
 and 512 us for gloo's broadcast. It also ends with either process.

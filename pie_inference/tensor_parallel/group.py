@@ -17,6 +17,7 @@ from ..config import WorkerConfig
 from ..device.machine import choose_device
 from ..device.ranks import Ranks
 from ..errors import RankLost
+from ..execution.interface import Rank
 from ..execution.launched import LaunchedWave
 from ..loading.hub import find_folder
 from ..protocol import (
@@ -31,7 +32,6 @@ from ..protocol import (
     decode_from_worker,
     encode,
 )
-from ..serving.interface import Rank
 from .agreement import agree
 from .channel import RankChannel
 from .collectives import DistributedRanks, lead, listen
@@ -49,7 +49,7 @@ class Follower:
         self.rank = membership.rank
         self.channel, other = RankChannel.pair()
         with other:
-            command = [sys.executable, "-m", "pie_inference.tensor_parallel.follower"]
+            command = [sys.executable, "-m", "pie_inference.serving.follower"]
             arguments = [str(other.fileno()), str(os.getpid())]
             self.process = subprocess.Popen([*command, *arguments], stdin=subprocess.DEVNULL, pass_fds=[other.fileno()])
         self.channel.send(encode_membership(membership))

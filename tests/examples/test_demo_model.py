@@ -20,7 +20,7 @@ from examples.demo_model.arithmetic import Problem, held_out
 from examples.demo_model.data import IGNORED, batches, draw_document, encode, row_length, short_turns, training_texts
 from examples.demo_model.evaluate import Case, final_number, json_scores
 from examples.demo_model.export import export
-from examples.demo_model.generate import Answer, Generator
+from examples.demo_model.generate import Answer, Generator, Prompt
 from examples.demo_model.grammar import fill
 from examples.demo_model.knowledge import CLAIMS, FACTS
 from examples.demo_model.model import DemoLlama, ModelConfig
@@ -29,8 +29,8 @@ from examples.demo_model.talk import Document, Message, Skill, Talk
 from examples.demo_model.tokenizer import END, SPECIAL, save_tokenizer, token_id, train_tokenizer
 from examples.demo_model.topics import SITUATIONS
 from examples.demo_model.train import TrainConfig, load, rate_scale, train
+from pie_inference.testing.worker_batches import Extend, Keys
 from tests.helpers.oracle import Oracle, assert_close
-from tests.helpers.worker_batches import Extend, Keys
 
 SIZES = ModelConfig(hidden=64, layers=2, ffn=96)
 TRAINING = TrainConfig(steps=12, minutes=0, units=2, unit_tokens=256, workers=1)
@@ -280,10 +280,10 @@ def test_special_tokens_have_the_first_ids(tokenizer: Tokenizer) -> None:
 def test_only_what_the_model_says_is_learned(tokenizer: Tokenizer) -> None:
     messages = (Message("user", "Who are you?"), Message("assistant", "I am Pip."))
     [row] = encode(tokenizer, [Document(messages=messages)])
-    written = tokenizer.decode(row.ids, skip_special_tokens=False)
+    written = tokenizer.decode(row.ids.tolist(), skip_special_tokens=False)
     assert written == "<|begin|><|user|>Who are you?<|end|><|assistant|>I am Pip.<|end|>"
     learned = row.targets[row.targets != IGNORED]
-    assert tokenizer.decode(learned, skip_special_tokens=False) == "I am Pip.<|end|>"
+    assert tokenizer.decode(learned.tolist(), skip_special_tokens=False) == "I am Pip.<|end|>"
     at = row.targets[:-1] != IGNORED
     assert (row.targets[:-1][at] == row.ids[1:][at]).all()
 
@@ -291,7 +291,7 @@ def test_only_what_the_model_says_is_learned(tokenizer: Tokenizer) -> None:
 def test_a_plain_text_is_learned_whole_wherever_it_is_cut(tokenizer: Tokenizer) -> None:
     for cut in (0, 3, 7):
         [row] = encode(tokenizer, [Document("Hello, Mia. How are you?", cut)])
-        assert tokenizer.decode(row.ids[1:], skip_special_tokens=False) == "Hello, Mia. How are you?" + END
+        assert tokenizer.decode(row.ids[1:].tolist(), skip_special_tokens=False) == "Hello, Mia. How are you?" + END
         assert (row.targets[:-1] == row.ids[1:]).all()
 
 
@@ -376,7 +376,7 @@ def test_prompts_are_written_as_in_training(trained: Trained, tokenizer: Tokeniz
 
 def test_answers_are_in_the_order_of_the_prompts(trained: Trained) -> None:
     generator = Generator(trained.folder, batch=2)
-    prompts = ["Once upon a time, there was a girl", [Message("user", "What is 4 + 5?")], "Mia"]
+    prompts: list[Prompt] = ["Once upon a time, there was a girl", [Message("user", "What is 4 + 5?")], "Mia"]
     together = generator.answer(prompts, limit=4)
     assert together == [generator.answer([prompt], limit=4)[0] for prompt in prompts]
 

@@ -101,7 +101,7 @@ class FakeHost:
     def __init__(self, argv: Sequence[str] = (), environment: dict[str, str] | None = None, **model: Any) -> None:
         self.model = Model(**model)
         self.argv = list(argv)
-        self.environment_entries = {"inferlet": "i1", "program": "p1"} | (environment or {})
+        self.environment_entries = {"inferlet": "i1", "program": "p1", "user": "u1"} | (environment or {})
         self.sent: list[str] = []
         self.inbox: list[str] = []
         self.result: Any = None
@@ -119,13 +119,12 @@ class FakeHost:
         self.receivers: list[int] = []
         self.max_pages = 1000
         self._next = 0
-        self.core, self.fused = SimpleNamespace(), SimpleNamespace()
-        for interface in set(bindings.INTERFACES) - {"core", "fused"}:
-            setattr(self, interface, SimpleNamespace())
+        interfaces = {interface: SimpleNamespace() for interface in bindings.INTERFACES}
         for function in wit.functions():
-            setattr(getattr(self, function.interface), function.name, self._recorded(function.name))
-        self.core.LogLevel = LogLevel
-        self.fused.SamplerConfig = SamplerConfig
+            setattr(interfaces[function.interface], function.name, self._recorded(function.name))
+        interfaces["core"].LogLevel = LogLevel
+        interfaces["fused"].SamplerConfig = SamplerConfig
+        vars(self).update(interfaces)
 
     def _recorded(self, name: str) -> Callable[..., Any]:
         method = getattr(self, "_" + name)
@@ -211,7 +210,8 @@ class FakeHost:
         return [n for n in numbers if n not in self.asleep and n not in self.receivers]
 
     def _take_message(self, number: int) -> str:
-        return str(self._take(number))
+        text: str = self._take(number)
+        return text
 
     def _cancel(self, number: int) -> None:
         if number in self.receivers:

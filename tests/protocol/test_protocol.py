@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from pie_inference.protocol import (
+    BATCHES,
     CopyKvpage,
     Failure,
     GetNextDistResult,
     Hello,
+    Message,
     ModelDescription,
     ProtocolError,
     Ready,
@@ -30,17 +32,31 @@ from pie_inference.protocol import (
     decode_to_worker,
     encode,
 )
-from pie_inference.protocol.messages import Message
-from tests.helpers.worker_batches import Driver, Extend, Keys, ints, sample_batch
+from pie_inference.testing.worker_batches import Driver, Extend, Keys, ints, sample_batch
 
 DESCRIPTION = ModelDescription(
-    *("name", "LlamaForCausalLM", ("Forward",), "float32", "cpu"),
-    *range(12),
-    (1, 2),
-    b"{}",
-    {"chat_template": "x", "deep": {"list": [1, None, True, {"a": "b"}]}},
-    7,
-    8,
+    name="name",
+    architecture="LlamaForCausalLM",
+    calls=("forward",),
+    dtype="float32",
+    device="cpu",
+    vocab_size=1,
+    hidden_size=2,
+    max_context=3,
+    page_size=4,
+    num_pages=5,
+    num_host_pages=6,
+    num_embeds=7,
+    num_token_slots=8,
+    max_batch_tokens=9,
+    max_batch_rows=10,
+    max_dist=11,
+    max_swap_pages=12,
+    stop_tokens=(1, 2),
+    tokenizer=b"{}",
+    tokenizer_config={"chat_template": "x", "deep": {"list": [1, None, True, {"a": "b"}]}},
+    page_bytes=13,
+    weight_bytes=14,
 )
 
 
@@ -82,6 +98,16 @@ def test_round_trip_to_worker(message: Message) -> None:
 )
 def test_round_trip_from_worker(message: Message) -> None:
     assert equal(decode_from_worker(encode(message)), message)
+
+
+@pytest.mark.parametrize("call", BATCHES)
+def test_batches_and_their_results_are_decoded_by_name(call: str) -> None:
+    kind = BATCHES[call]
+    none = {name: ints([0]) if name.endswith("indptr") else ints([]) for name in kind.__struct_fields__}
+    batch = kind(**none)
+    assert equal(decode_to_worker(encode(RunWave(1, "m", (batch,)))), RunWave(1, "m", (batch,)))
+    done = WaveDone(1, (batch.zeros(),), 0.5)
+    assert equal(decode_from_worker(encode(done)), done)
 
 
 @given(

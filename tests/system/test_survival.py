@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -19,6 +19,7 @@ import pytest
 from pie_control.client import Client
 from pie_control.errors import InferletEnded, WorkerUnavailable
 from tests.helpers.servers import launch, run, started
+from tests.helpers.tree import DEMO_MODEL
 
 GENERATE = """
 from inferlet_sdk import Context, IgnoreStopTokens
@@ -128,20 +129,21 @@ async def main(args, pages):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("damage", "message"),
     [
         (lambda folder: (folder / "model.safetensors").write_bytes(b"\x08"), "model.safetensors"),
         (lambda folder: (folder / "model.safetensors").unlink(), "safetensors"),
         (lambda folder: (folder / "config.json").write_text('{"architectures": ["MambaForCausalLM"]}'), "Mamba"),
     ],
 )
-def test_an_unreadable_checkpoint_is_named(change, message: str, tmp_path: Path, guest_cache: Path) -> None:  # type: ignore[no-untyped-def]
+def test_an_unreadable_checkpoint_is_named(
+    damage: Callable[[Path], object], message: str, tmp_path: Path, guest_cache: Path
+) -> None:
     folder = tmp_path / "broken"
     folder.mkdir()
-    demo = Path(sys.modules["pie_control"].__path__[0]).parent / "pie_inference" / "demo_model"
-    for file in demo.iterdir():
+    for file in DEMO_MODEL.iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
-    change(folder)
+    damage(folder)
 
     async def check() -> None:
         async with started(guest_cache, model=str(folder)):

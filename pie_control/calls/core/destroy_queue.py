@@ -9,6 +9,5 @@ from ..kind import CloseQueue
 
 def issue(space: AddressSpace, queue: int) -> None:
     """Raises NotFound."""
-    space.check_queue(queue)
-    space.queues.discard(queue)
+    space.close_queue(queue)
     space.tell(CloseQueue(space.owner, queue))

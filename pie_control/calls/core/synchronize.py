@@ -11,7 +11,7 @@ from ..values import Done
 def issue(space: AddressSpace, queue: int, future: int) -> None:
     """Raises NotFound, QuotaExceeded."""
     space.check_command(queue)
-    space.issue(Synchronize(space.owner, queue, space.next_seq(), 0, future))
+    space.issue(Synchronize(space.owner, queue, space.next_seq(), 0, future, ()))
 
 
 CALL = define(__name__, issue, value=Done)

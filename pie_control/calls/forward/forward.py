@@ -10,6 +10,7 @@ from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.pages import Context
 from pie_control.resources.ranges import Range, parse_ranges, total_length
 
+from ..arrays import addresses
 from ..kind import Stage, define
 from .batch import ForwardBatch, ForwardCommand
 
@@ -36,14 +37,17 @@ def issue(
         _refuse_length(space, seen, count)
     written = parse_ranges(output_pages, "output page")
     own = space.pages.free_slots(written, count) if written else None
-    if own is None and count > space.model.max_batch_tokens:
-        _refuse_dropping(space, count)
     outputs = _check_outputs(space, output_embeds, count) if output_embeds else ()
+    whole = own is None or (count > 1 and _overwrites_inputs(sources, outputs, count))
+    if whole and count > space.model.max_batch_tokens:
+        _refuse_whole(space, own is None, count)
     after = space.hazards.of_rewriting(own) if own else 0
     if not space.has_one_queue:
         after = max(after, _hazards(space, queue, (*read, *written), sources, outputs))
     seq = space.next_seq()
-    command = ForwardCommand(space.owner, queue, seq, after, None, (), count, seen, sources, positions, own, outputs)
+    command = ForwardCommand(
+        space.owner, queue, seq, after, None, (), count, seen, sources, positions, own, outputs, whole
+    )
     _take_effect(space, command)
     space.issue(command)
 
@@ -55,11 +59,26 @@ def _refuse_length(space: AddressSpace, seen: Context, count: int) -> NoReturn:
     )
 
 
-def _refuse_dropping(space: AddressSpace, count: int) -> NoReturn:
+def _refuse_whole(space: AddressSpace, dropping: bool, count: int) -> NoReturn:
+    most = space.model.max_batch_tokens
+    if dropping:
+        raise InvalidArgument(
+            f"{count} inputs without output pages; at most {most} can run without keeping "
+            "keys and values, name output pages or split the call"
+        )
     raise InvalidArgument(
-        f"{count} inputs without output pages; at most {space.model.max_batch_tokens} can run without keeping "
-        "keys and values, name output pages or split the call"
+        f"outputs go to embeds that are inputs of later tokens; at most {most} inputs can run so, not {count}: "
+        "name other output embeds or split the call"
     )
+
+
+def _overwrites_inputs(inputs: Sequence[Range], outputs: Sequence[Range], count: int) -> bool:
+    """Whether an output goes to the input of a later token, which a later part of the call would read."""
+    if not any(first < end and begin < last for first, last in outputs for begin, end in inputs):
+        return False
+    indices = {embed: index for index, embed in enumerate(addresses(inputs))}
+    token = count - total_length(outputs)
+    return any(indices.get(embed, -1) > token + number for number, embed in enumerate(addresses(outputs)))
 
 
 def _check_outputs(space: AddressSpace, output_embeds: Sequence[int], count: int) -> tuple[Range, ...]:

@@ -83,10 +83,13 @@ class SampleBatch(Batch[SampleCommand]):
     def try_add(self, queue: Hashable, command: SampleCommand, holdings: Holdings, done: int) -> int:
         if len(self.commands) >= self.context.model.max_batch_rows or not self._pool.free:
             return done
-        if any(holdings.tokens[future].wave == self.context.wave for _, future in command.references):
+        if command.references and self._names_own(command, holdings):
             return done
         self._add(command, holdings, self._pool.take(1)[0])
         return 1
+
+    def _names_own(self, command: SampleCommand, holdings: Holdings) -> bool:
+        return any(holdings.tokens[future].wave == self.context.wave for _, future in command.references)
 
     def _add(self, command: SampleCommand, holdings: Holdings, slot: int) -> None:
         self.commands.append(command)

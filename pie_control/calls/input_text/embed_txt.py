@@ -67,7 +67,7 @@ class EmbedBatch(Batch[EmbedCommand]):
         self._tokens: array[int] = array("i")
 
     def try_add(self, queue: Hashable, command: EmbedCommand, holdings: Holdings, done: int) -> int:
-        if not self._written.disjoint(queue, command.embeds):
+        if queue in self._written.first and not self._written.disjoint(queue, command.embeds):
             return done
         self._written.note(queue, command.embeds)
         self.commands.append(command)

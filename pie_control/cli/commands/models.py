@@ -58,15 +58,15 @@ def _check_up(options: argparse.Namespace) -> int:
         print(json.dumps(found, indent=2))
     else:
         print("\n\n".join("\n".join(_lines(each)) for each in found))
-    return 1 if any(each["obstacle"] for each in found) else 0
+    return 1 if any(each["problem"] for each in found) else 0
 
 
 def _lines(checkup: Mapping[str, Any]) -> Iterator[str]:
     yield checkup["model"]
     if checkup["shape"]:
         yield from _shape(checkup["shape"])
-    if checkup["obstacle"]:
-        yield f"  cannot be served here: {checkup['obstacle']}"
+    if checkup["problem"]:
+        yield f"  cannot be served here: {checkup['problem']}"
     else:
         yield from _choice(checkup["choice"])
 

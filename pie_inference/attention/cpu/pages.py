@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...cpu_kernels.library import ADDRESS, FLOAT, INTEGER, SUFFIX, Kernel, Library
-from ...kv_cache.pages import KvCache
+from ...kv_cache.pages import KvCache, KvShape
 from ...protocol import Array, Forward
 from ..interface import AttentionSpec
 from ..ragged import check
@@ -56,20 +56,19 @@ class _Tiles(ctypes.Structure):
     _fields_ = [("tiles", ADDRESS), *[(name, INTEGER) for name in _TILE_COUNTS]]
 
 
-def obstacle(cache: KvCache) -> str | None:
-    """Why the kernel cannot serve a cache, as the end of a sentence; None: it can."""
-    shape = cache.shape
+def why_unsuitable(shape: KvShape, num_pages: int) -> str | None:
+    """Why the kernel cannot serve such a cache, as the end of a sentence; None: it can."""
     if shape.dtype not in SUFFIX:
         return f"its kernel has no {shape.dtype}"
     if shape.head_dim % DIM_UNIT:
         return f"its kernel takes head dimensions that are multiples of {DIM_UNIT}, not {shape.head_dim}"
-    if cache.num_pages * 2 * shape.num_kv_heads * shape.page_size >= MOST_ROWS:
-        return f"its kernel cannot count the slots of {cache.num_pages} pages"
+    if num_pages * 2 * shape.num_kv_heads * shape.page_size >= MOST_ROWS:
+        return f"its kernel cannot count the slots of {num_pages} pages"
     return None
 
 
 class CpuAttention:
-    """Implements `AttentionBackend` for caches to which there is no `obstacle`."""
+    """Implements `AttentionBackend` for caches that `why_unsuitable` lets pass."""
 
     def __init__(self, cache: KvCache, num_heads: int, specs: Sequence[AttentionSpec], library: Library) -> None:
         shape, a = cache.shape, ADDRESS

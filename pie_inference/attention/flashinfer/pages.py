@@ -27,10 +27,10 @@ from .. import page_tables
 from ..interface import AttentionSpec
 from ..page_tables import Masks, PageTable
 from ..ragged import Booleans, Integers
+from .cache_views import CacheViews
 from .cascade import WORTHWHILE_BYTES, Cascade, find_cascade
 from .graph import FlashInferGraphPlan
 from .kernels import WORKSPACE_BYTES, Kernels, Shape, Views
-from .memory import PagedMemory
 
 GRAPH_BYTES = 4 * WORTHWHILE_BYTES
 """What a cascade must save in one layer to run in place of a graph, kernel by kernel. As rough a rule as that one."""
@@ -86,17 +86,17 @@ class FlashInferAttention:
         self._cache = cache
         self._specs = tuple(specs)
         self._kernels = Kernels(library, Shape(cache.shape, num_heads, cache.device), workspace_bytes)
-        self._memory = PagedMemory(cache, library)
+        self._views = CacheViews(cache, library)
         self._graph_capacity = GRAPH_PAGES * cache.num_pages
 
     def plan(self, batch: Forward) -> FlashInferPlan:
         cache = self._cache
-        planner = _Planner(self._kernels, self._memory, batch)
+        planner = _Planner(self._kernels, self._views, batch)
         cache.positions[batch.q_slots] = batch.q_positions
         highest = int(batch.q_positions.max(initial=0))
         effective = [_without_idle_window(spec, highest) for spec in self._specs]
         planned = {spec: planner.steps(spec) for spec in dict.fromkeys(effective)}
-        return FlashInferPlan(self._memory, self._memory.places(batch.q_slots), [planned[spec] for spec in effective])
+        return FlashInferPlan(self._views, self._views.places(batch.q_slots), [planned[spec] for spec in effective])
 
     def compile(self) -> None:
         """Compiles what it may need and has not been compiled yet, which takes up to a minute for each kind of kernel.
@@ -107,7 +107,7 @@ class FlashInferAttention:
 
     def can_replay(self, batch: Forward) -> bool:
         """Decode by page lists, with windows by rank, and not where a cascade would save more than a graph does."""
-        planner = _Planner(self._kernels, self._memory, batch)
+        planner = _Planner(self._kernels, self._views, batch)
         if not planner.decodes_by_pages or len(batch.kv_pages) > self._graph_capacity:
             return False
         if all(spec.window is None for spec in self._specs):
@@ -116,23 +116,23 @@ class FlashInferAttention:
             return planner.windows_are_by_rank()
 
     def graph_plan(self, size: int) -> FlashInferGraphPlan:
-        return FlashInferGraphPlan(size, self._graph_capacity, self._kernels, self._memory, self._specs)
+        return FlashInferGraphPlan(size, self._graph_capacity, self._kernels, self._views, self._specs)
 
 
 class FlashInferPlan:
     """Implements `AttentionPlan`."""
 
-    def __init__(self, memory: PagedMemory, places: Tensor, layers: Sequence[Steps]) -> None:
-        self._memory = memory
+    def __init__(self, views: CacheViews, places: Tensor, layers: Sequence[Steps]) -> None:
+        self._views = views
         self._places = places
         self._layers = layers
 
     def attend(self, layer: int, query: Tensor, key_value: Tensor) -> Tensor:
         planned = self._layers[layer]
-        self._memory.write(layer, key_value, self._places)
+        self._views.write(layer, key_value, self._places)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         for step in planned.steps:
-            step.run(query, self._memory.views(layer, by_slots=step.by_slots), out)
+            step.run(query, self._views.layer(layer, by_slots=step.by_slots), out)
         if planned.blind is not None:
             out.index_fill_(0, planned.blind, 0)
         return out.view(len(out), -1)
@@ -166,11 +166,11 @@ def _without_idle_window(spec: AttentionSpec, highest: int) -> AttentionSpec:
 class _Planner:
     """Sorts the sequences of one batch, and plans their kernels for one spec after another. Raises BatchError."""
 
-    def __init__(self, kernels: Kernels, memory: PagedMemory, batch: Forward) -> None:
+    def __init__(self, kernels: Kernels, views: CacheViews, batch: Forward) -> None:
         self._kernels = kernels
-        self._cache = memory.cache
+        self._cache = views.cache
         self._batch = batch
-        self._ragged = memory.check(batch)
+        self._ragged = views.check(batch)
         self._listed = _fill_pages(batch)
         self._masked = _have_masks(batch)
         self._follow: Booleans | None = None

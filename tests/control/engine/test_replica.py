@@ -79,6 +79,13 @@ def play(body: Callable[[Scene], Awaitable[None]]) -> None:
     asyncio.run(check())
 
 
+async def settled(replica: Replica) -> State:
+    """What it is once its restart, if there is one, has ended."""
+    while replica.state is State.RESTARTING:
+        await asyncio.sleep(0)
+    return replica.state
+
+
 def open_and_wait(replica: Replica, owner: int, future: int) -> None:
     """An inferlet with a queue that it synchronizes."""
     space = replica.open(owner, created=float(owner))
@@ -125,8 +132,7 @@ def test_a_lost_worker_ends_those_placed_on_it_and_serves_the_next_after_its_res
         open_and_wait(replica, 3, future=7)  # waits for the new worker
         assert replica.turn(quiet=True) is None
         scene.client.may_restart.set()
-        while replica.state is State.RESTARTING:
-            await asyncio.sleep(0)
+        assert await settled(replica) is State.SERVING
         assert (replica.restarts, scene.calls[-1]) == (1, "wake")
         served = replica.turn(quiet=True)
         assert served is not None
@@ -155,9 +161,8 @@ def test_a_worker_that_cannot_restart_ends_who_waits_for_it() -> None:
         scene.client.on_lost("gone")
         open_and_wait(replica, 1, future=5)
         scene.client.may_restart.set()
-        while replica.state is State.RESTARTING:
-            await asyncio.sleep(0)
-        assert (replica.state, replica.down, replica.can_serve) == (State.DOWN, "no memory", False)
+        assert await settled(replica) is State.DOWN
+        assert (replica.down, replica.can_serve) == ("no memory", False)
         turn = replica.turn(quiet=True)
         assert turn is not None
         assert [(ending.owner, str(ending.error)) for ending in turn.endings] == [(1, "no memory")]
@@ -171,9 +176,7 @@ def test_a_worker_that_keeps_dying_stays_down() -> None:
         scene.client.may_restart.set()
         for _ in range(MAX_RESTARTS):
             scene.client.on_lost("again")
-            while scene.replica.state is State.RESTARTING:
-                await asyncio.sleep(0)
-        assert scene.replica.state is State.SERVING
+            assert await settled(scene.replica) is State.SERVING
         scene.client.on_lost("once too often")
         assert scene.replica.state is State.DOWN
         assert "died 6 times in a minute and stays down: once too often" in scene.replica.down
@@ -195,10 +198,11 @@ def test_what_an_inferlet_held_is_free_with_the_next_turn() -> None:
     play(body)
 
 
-def test_no_state_is_skipped() -> None:
+def test_it_starts_once() -> None:
     async def body(scene: Scene) -> None:
-        with pytest.raises(AssertionError, match="serving cannot be starting"):
-            scene.replica._become(State.STARTING)
+        with pytest.raises(AssertionError, match="a replica that is serving cannot be serving"):
+            await scene.replica.start()
+        assert scene.replica.state is State.SERVING
 
     play(body)
 

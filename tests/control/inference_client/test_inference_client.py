@@ -18,12 +18,13 @@ import pytest
 from pie_control.errors import WorkerUnavailable
 from pie_control.inference_client.interface import InferenceClient
 from pie_control.inference_client.wave_watch import WaveWatch
-from pie_control.inference_client.zeromq import ZeroMQClient
+from pie_control.inference_client.zeromq import WAVE_SECONDS, ZeroMQClient
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.protocol import (
     PROTOCOL_VERSION,
     GetLogprobs,
+    GetNextDistResult,
     ModelDescription,
     RunWave,
     SampleResult,
@@ -31,9 +32,8 @@ from pie_inference.protocol import (
     SwapOut,
     WaveDone,
 )
-from tests.helpers.checkpoints import make_checkpoint
-from tests.helpers.tree import ROOT
-from tests.helpers.worker_batches import (
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import (
     Driver,
     Extend,
     Keys,
@@ -44,6 +44,7 @@ from tests.helpers.worker_batches import (
     ints,
     sample_batch,
 )
+from tests.helpers.tree import ROOT
 
 DEADLINE = 30.0
 
@@ -53,9 +54,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint(tmp_path_factory.mktemp("model"))
 
 
-def launching(checkpoint: Path, *more: str, **settings: float) -> ZeroMQClient:
+def launching(checkpoint: Path, *more: str, wave_seconds: float = WAVE_SECONDS) -> ZeroMQClient:
     options = ["--model", str(checkpoint), "--name", "model", "--pages", "64", "--embeds", "2048", "--threads", "1"]
-    return ZeroMQClient([*options, *more], start_seconds=DEADLINE, **settings)
+    return ZeroMQClient([*options, *more], start_seconds=DEADLINE, wave_seconds=wave_seconds)
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -96,7 +97,9 @@ def wait_for_end(pid: int) -> None:
         time.sleep(0.02)
 
 
-def test_a_worker_process_serves_and_leaves_nothing_behind(checkpoint: Path, tmp_path: Path, monkeypatch) -> None:
+def test_a_worker_process_serves_and_leaves_nothing_behind(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     async def test() -> None:
@@ -376,9 +379,10 @@ def test_the_fake_model_samples_within_bounds() -> None:
     driver = fake_driver()
     driver.run(*driver.forward_batch([Extend(Keys(), [1, 2, 3])]))
     embeds = ints([driver.outputs + 2] * 3)
-    dist = driver.run(dist_batch(embeds[:1], 5))[0]
+    dist = driver.ask(GetNextDistResult, dist_batch(embeds[:1], 5))
     allowed = np.packbits(np.arange(259) == 65, bitorder="little")[None]
-    result = driver.run(
+    result = driver.ask(
+        SampleResult,
         sample_batch(
             embeds,
             temperature=np.array([0, 1, 0], np.float32),
@@ -386,9 +390,9 @@ def test_the_fake_model_samples_within_bounds() -> None:
             uniform=np.array([0, 0.999, 0]),
             allowed_rows=ints([-1, -1, 0]),
             allowed=allowed,
-        )
-    )[0]
-    assert result.tokens.tolist() == [dist.tokens[0], dist.tokens[4], 65]  # type: ignore[union-attr]
+        ),
+    )
+    assert result.tokens.tolist() == [dist.tokens[0], dist.tokens[4], 65]
 
 
 @pytest.mark.parametrize(
@@ -399,8 +403,8 @@ def test_the_fake_model_samples_within_bounds() -> None:
         (embed_batch(ints([1]), ints([-3])), "token slot 2 is read before"),
         (embed_batch(ints([99999]), ints([1])), "embed numbers are"),
         (copy_batch(ints([1]), ints([2])), "KV slot 1 is read before"),
-        (SwapOut(ints([1]), ints([2])), "a page of which no KV slot was filled"),
-        (SwapIn(ints([1]), ints([2])), "a page of which no host slot was filled"),
+        (SwapOut(ints([1]), ints([2])), "a page without a filled KV slot"),
+        (SwapIn(ints([1]), ints([2])), "a page without a filled host slot"),
         (GetLogprobs(ints([7]), indptr([1]), ints([1])), "embed 7 is read before"),
     ],
 )

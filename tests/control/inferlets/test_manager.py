@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from pie_control.errors import BadRequest, Conflict, Overloaded, QuotaExceeded, UnknownName
 from pie_control.inferlets import manager
 from pie_control.inferlets.events import Ended, Event
+from pie_control.inferlets.inferlet import Inferlet
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
@@ -29,6 +31,10 @@ def on_server(cache_dir: Path, body: Callable[[ServerApi], Awaitable[None]], **o
             await body(server)
 
     asyncio.run(check())
+
+
+def has_finished(inferlet: Inferlet) -> bool:
+    return inferlet.info().status == "finished"
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -153,7 +159,7 @@ def test_a_listener_that_fails_does_not_keep_an_inferlet_from_ending(guest_cache
     async def body(server: ServerApi) -> None:
         program = (await server.upload(HELLO.encode(), "hello")).program
         inferlet = await server.launch(program, listener=fails)
-        await until(lambda: inferlet.info().status == "finished")
+        await until(partial(has_finished, inferlet))
         assert server.inferlet(inferlet.id).info().result == '"hello"'
 
     on_server(guest_cache, body)
@@ -183,7 +189,7 @@ def test_what_ended_inferlets_keep_is_bounded_in_bytes(guest_cache: Path, monkey
         program = (await server.upload(talk.encode(), "talk")).program
         for _ in range(5):
             inferlet = await server.launch(program)
-            await until(lambda one=inferlet: one.info().status == "finished")
+            await until(partial(has_finished, inferlet))
         assert len(server.inferlets()) == 2
         heard: list[Event] = []
         server.inferlets()

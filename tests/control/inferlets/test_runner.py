@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from pie_control.engine.loop import Loop
+from pie_control.engine.replica import Replica
 from pie_control.inferlets import runner as runner_module
 from pie_control.inferlets.lifecycle import Status
+from pie_control.inferlets.manager import InferletManager
 from pie_control.inferlets.runner import PREEMPTIONS_UNTIL_BUSY, Runner
 from pie_control.sandbox.fibers import Step
-from pie_control.services.timers import Timers
 
 
 class Inferlet:
@@ -47,8 +48,8 @@ class Scene:
         self.on_quiet: Callable[[], None] = lambda: self.log.append("quiet")
         self.loop = Loop()
         self.on_step: Callable[[Any, Step], object] = self._after_step
-        self.runner = Runner(self.loop.wake, lambda inferlet, step: self.on_step(inferlet, step))  # type: ignore[arg-type, return-value]
-        self.loop.start(self, [self])  # type: ignore[arg-type, list-item]
+        self.runner = Runner(self.loop.wake, self._stepped)
+        self.loop.start(cast(InferletManager, self), [cast(Replica, self)])
         self._count = 0
 
     def listen(self, **_: Any) -> None:
@@ -70,6 +71,9 @@ class Scene:
         inferlet: Any = Inferlet(self._count, play(), self.log)
         self.runner.ready(inferlet)
         return inferlet
+
+    def _stepped(self, inferlet: Any, step: Step) -> None:
+        self.on_step(inferlet, step)
 
     def _after_step(self, inferlet: Any, step: Step) -> None:
         if step is Step.DONE:
@@ -203,17 +207,5 @@ def test_turns_and_time_are_counted() -> None:
         assert statistics.guest_seconds == pytest.approx(inferlet.cpu_seconds)
         assert inferlet.last_activity >= before
         assert inferlet.status is Status.RUNNING
-
-    asyncio.run(check())
-
-
-def test_a_timer_calls_back_unless_it_is_cancelled() -> None:
-    async def check() -> None:
-        called = list[str]()
-        Timers().call_at(time.monotonic_ns() - 1, lambda: called.append("over"))
-        Timers().call_at(time.monotonic_ns() - 1, lambda: called.append("cancelled")).cancel()
-        Timers().call_at(2**64, lambda: called.append("far")).cancel()
-        await asyncio.sleep(0.01)
-        assert called == ["over"]
 
     asyncio.run(check())

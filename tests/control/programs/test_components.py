@@ -14,7 +14,7 @@ import tests.helpers.wat as wat
 from pie_control.errors import BadProgram, UnknownName
 from pie_control.inferlets.events import Ended
 from pie_control.programs import launcher
-from pie_control.sandbox.components import write_atomically
+from pie_control.sandbox.components import compile_component, write_atomically
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
@@ -128,11 +128,16 @@ def test_receives_and_sleeps_that_are_cancelled_leave_nothing(guest_cache: Path)
 
     async def body(server: ServerApi) -> None:
         await server.upload(binary(run, ("receive", "cancel", "sleep", "wait")), "cancels")
-        inferlet = await server.launch("cancels")
+        listener = Listener()
+        inferlet = await server.launch("cancels", listener=listener)
         while inferlet.cpu_seconds == 0 or not inferlet.instance.waiting:
             await asyncio.sleep(0.005)
-        assert len(inferlet.futures) == len(inferlet._receivers) == 2
-        assert not inferlet._pending_timers
+        assert len(inferlet.futures) == 2
+        inferlet.send("to the first receive")
+        await asyncio.sleep(0.01)
+        assert inferlet.instance.waiting
+        inferlet.send("to the last one")
+        assert (await listener.ended).status == "finished"
 
     on_server(guest_cache, body)
 
@@ -173,11 +178,10 @@ def test_a_component_of_another_world_is_refused_and_not_kept(
 
 def test_uploads_of_one_component_at_a_time_compile_it_once(guest_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
-    original = launcher.compile_component
 
     def counts(*arguments: Any) -> Any:
         compiled.append(arguments)
-        return original(*arguments)
+        return compile_component(*arguments)
 
     async def body(server: ServerApi) -> None:
         monkeypatch.setattr(launcher, "compile_component", counts)

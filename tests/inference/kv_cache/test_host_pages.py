@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,8 +20,8 @@ from pie_inference.kv_cache.page_copies import split_copies
 from pie_inference.kv_cache.pages import KvCache, KvShape
 from pie_inference.protocol import Batch, RunWave, SwapIn, SwapOut
 from pie_inference.serving.worker import Worker
-from tests.helpers.checkpoints import make_checkpoint
-from tests.helpers.worker_batches import Driver, Extend, Keys, copy_batch, ints
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import Driver, Extend, Keys, copy_batch, ints
 
 PAGE_SIZE, PAGES, HOST_PAGES, MOST = 4, 6, 5, 4
 SHAPE = KvShape(num_layers=2, num_kv_heads=1, head_dim=2, page_size=PAGE_SIZE, dtype=torch.float32)
@@ -38,8 +39,9 @@ class LateLane:
 
     def run(self, copy: Callable[[], None], after: Mark) -> Mark:
         self._queued.append(copy)
-        self._marks.append(mark := object())
-        return mark  # type: ignore[return-value]
+        mark: Any = object()
+        self._marks.append(mark)
+        return cast(Mark, mark)
 
     def wait(self, mark: Mark) -> None:
         if mark in self._marks:
@@ -123,7 +125,7 @@ STEPS = st.lists(
 @pytest.mark.parametrize("lane", [InlineLane, LateLane])
 @settings(max_examples=100, deadline=None)
 @given(steps=STEPS)
-def test_contents_survive_writing_copying_and_swapping(lane: Callable[[], CopyLane], steps: list) -> None:
+def test_contents_survive_writing_copying_and_swapping(lane: Callable[[], CopyLane], steps: list[Any]) -> None:
     model = Model(lane())
     for kind, what in steps:
         sources, targets = ([pair[side] for pair in what] if kind != "write" else [] for side in (0, 1))
@@ -159,7 +161,7 @@ class Diary(InlineLane):
 
     def _next(self) -> Mark:
         self._count += 1
-        return f"mark {self._count}"  # type: ignore[return-value]
+        return cast(Mark, f"mark {self._count}")
 
     def mark(self) -> Mark:
         return self._next()

@@ -9,13 +9,15 @@ import httpx
 import huggingface_hub
 import pytest
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
+from huggingface_hub.utils import _paths
 
 from pie_control.config import build_config
 from pie_control.errors import ConfigError
 from pie_inference.errors import CheckpointError
 from pie_inference.loading import hub
 
-ANSWER = httpx.Response(404, request=httpx.Request("GET", "http://hub"))
+ANSWER: Any = httpx.Response(404, request=httpx.Request("GET", "http://hub"))
+"""Of any type: which HTTP library its errors are told of differs between versions of the hub's."""
 
 
 def answer_with(monkeypatch: pytest.MonkeyPatch, result: Any) -> list[tuple[str, dict[str, Any]]]:
@@ -37,7 +39,7 @@ def test_an_id_is_fetched_without_second_copies(tmp_path: Path, monkeypatch: pyt
     assert hub.find_folder(Path("meta-llama/Llama-3.2-1B")) == tmp_path
     [(name, options)] = asked
     files = ["config.json", "model-1.safetensors", "original/a.safetensors", "consolidated.safetensors", "model.bin"]
-    kept = huggingface_hub.utils.filter_repo_objects(files, **options)
+    kept = _paths.filter_repo_objects(files, **options)
     assert (name, list(kept)) == ("meta-llama/Llama-3.2-1B", ["config.json", "model-1.safetensors"])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ from pie_inference.config import WorkerConfig
 from pie_inference.device.machine import _allowed_bytes, free_bytes
 from pie_inference.device.ranks import SingleRank
 from pie_inference.errors import CheckpointError, ConfigError
-from pie_inference.loading import progress
 from pie_inference.loading.checkpoint import INDEX_FILE, Checkpoint
 from pie_inference.loading.progress import LoadProgress
 from pie_inference.loading.weight_sizes import SMALL_HEADROOM, check_fit, sizes, weight_bytes
@@ -22,7 +22,7 @@ from pie_inference.loading.weights import Block, WeightLoader
 from pie_inference.ops.torch_ops import TorchOps
 from pie_inference.quantization.names import FORMATS
 from pie_inference.serving.worker import Worker
-from tests.helpers.checkpoints import make_checkpoint
+from pie_inference.testing.checkpoints import make_checkpoint
 
 CPU = torch.device("cpu")
 NAME = "model.layers.0.mlp.up_proj.weight"
@@ -139,7 +139,7 @@ def test_quick_loading_is_silent() -> None:
 
 def test_slow_loading_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     stream = io.StringIO()
     told = LoadProgress(8_000_000_000, stream)
     for seconds in (0.5, 2.0, 2.1, 4.0):

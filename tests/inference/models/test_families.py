@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from pie_inference.config import WorkerConfig
 from pie_inference.serving.worker import Worker
-from tests.helpers.checkpoints import save_reference
-from tests.helpers.families import FAMILIES
+from pie_inference.testing.worker_batches import Driver, Extend, Keys, copy_batch, ints
+from tests.helpers.families import FAMILIES, save_reference
 from tests.helpers.oracle import (
     VOCAB,
     Oracle,
@@ -23,7 +23,6 @@ from tests.helpers.oracle import (
     log_probabilities,
     random_tokens,
 )
-from tests.helpers.worker_batches import Driver, Extend, Keys, copy_batch, ints
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -77,7 +76,8 @@ def test_bfloat16_is_as_near_to_float32_as_the_reference_is(oracle: Oracle) -> N
 
 def deviations(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Root of the mean square of each row. Of many, the median counts: a row that went to another expert is far off."""
-    return np.sqrt(np.square(actual - expected).mean(-1))
+    roots: np.ndarray = np.sqrt(np.square(actual - expected).mean(-1))
+    return roots
 
 
 @pytest.mark.parametrize("root", ["language_model.model", "model.language_model"])

@@ -32,8 +32,17 @@ from pie_inference.protocol import (
 )
 from pie_inference.serving.worker import Worker
 from pie_inference.tensor_parallel.group import WorkerGroup
-from tests.helpers.checkpoints import make_checkpoint
-from tests.helpers.worker_batches import Driver, Extend, Keys, copy_batch, embed_batch, indptr, ints, sample_batch
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import (
+    Driver,
+    Extend,
+    Keys,
+    copy_batch,
+    embed_batch,
+    indptr,
+    ints,
+    sample_batch,
+)
 
 PROMPTS = (range(1, 21), range(30, 50), range(60, 80))
 NOWHERE = 10**6  # outside of every pool and vocabulary

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -19,14 +20,15 @@ from pie_inference.errors import CheckpointError, ConfigError
 from pie_inference.protocol import (
     Forward,
     GetLogprobs,
+    GetLogprobsResult,
     GetNextDist,
+    GetNextDistResult,
     RunWave,
     SampleResult,
 )
 from pie_inference.serving.worker import Worker
-from tests.helpers.checkpoints import make_checkpoint
-from tests.helpers.tree import ROOT
-from tests.helpers.worker_batches import (
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import (
     Driver,
     Extend,
     Keys,
@@ -37,6 +39,7 @@ from tests.helpers.worker_batches import (
     ints,
     sample_batch,
 )
+from tests.helpers.tree import ROOT
 
 OPTIONS = ["--endpoint", "inproc://x", "--model", "m", "--name", "n"]
 
@@ -142,7 +145,7 @@ def failure(worker: Worker, *batches: Any) -> str:
 
 def forward_of(**changes: object) -> Forward:
     _, forward = Driver(lambda wave: pytest.fail("not run"), "model").forward_batch([Extend(Keys(), [1, 2, 3])])
-    return Forward(**{**{name: getattr(forward, name) for name in forward.__struct_fields__}, **changes})  # type: ignore[arg-type]
+    return msgspec.structs.replace(forward, **changes)
 
 
 @pytest.mark.parametrize(
@@ -183,25 +186,24 @@ def test_a_sampled_token_can_be_embedded_before_it_is_known(worker: Worker) -> N
     sample = sample_batch(ints([driver.outputs + 2]), token_slots=ints([40]))
     _, later = driver.forward_batch([Extend(keys, [0])])
     by_reference = embed_batch(ints([0]), ints([-41]))
-    first = driver.run(embed, forward, sample)[2]
-    second = driver.run(by_reference, later, sample_batch(ints([driver.outputs])))[2]
-    assert [first.tokens[0], second.tokens[0]] == expected  # type: ignore[union-attr]
+    first = driver.ask(SampleResult, embed, forward, sample)
+    second = driver.ask(SampleResult, by_reference, later, sample_batch(ints([driver.outputs])))
+    assert [first.tokens[0], second.tokens[0]] == expected
 
 
 def test_sampling_penalties_and_masks_reach_the_logits(worker: Worker) -> None:
     driver = Driver(worker.run, "model")
     driver.run(*driver.forward_batch([Extend(Keys(), [1, 2, 3])]))
     embed = ints([driver.outputs + 2])
-    [dist] = driver.run(dist_batch(embed, 3))
-    best, second, third = (int(token) for token in dist.tokens)  # type: ignore[union-attr]
+    dist = driver.ask(GetNextDistResult, dist_batch(embed, 3))
+    best, second, third = (int(token) for token in dist.tokens)
     driver.run(sample_batch(embed, token_slots=ints([7])))
     penalized = sample_batch(
         embed, recent_indptr=ints([0, 2]), recent=ints([-8, second]), presence=np.full(1, 1e6, np.float32)
     )
-    assert driver.run(penalized)[0].tokens.tolist() == [third]  # type: ignore[union-attr]
+    assert driver.ask(SampleResult, penalized).tokens.tolist() == [third]
     allowed = np.packbits(np.arange(272) == second, bitorder="little")[None]
-    [masked] = driver.run(sample_batch(embed, allowed_rows=ints([0]), allowed=allowed))
-    assert isinstance(masked, SampleResult)
+    masked = driver.ask(SampleResult, sample_batch(embed, allowed_rows=ints([0]), allowed=allowed))
     assert masked.tokens.tolist() == [second]
     assert best not in (second, third)
 
@@ -212,12 +214,12 @@ def test_distributions_of_different_widths(worker: Worker) -> None:
     embeds = ints([driver.outputs, driver.outputs + 1])
     batch = GetNextDist(embeds, ints([2, 272]), np.ones(2, np.float32))
     score = GetLogprobs(embeds, indptr([1, 2]), ints([5, 5, 6]))
-    dist, logprobs = driver.run(batch, score)
-    assert dist.indptr.tolist() == [0, 2, 274]  # type: ignore[union-attr]
-    narrow, wide = np.split(dist.probabilities, [2])  # type: ignore[union-attr]
-    np.testing.assert_allclose([narrow.sum() + dist.rest[0], wide.sum()], 1, rtol=1e-5)  # type: ignore[union-attr]
-    at = {int(token): float(p) for token, p in zip(dist.tokens[2:], wide, strict=True)}  # type: ignore[union-attr]
-    np.testing.assert_allclose(np.exp(logprobs.logprobs[1:]), [at[5], at[6]], rtol=1e-4)  # type: ignore[union-attr]
+    dist, scores = driver.ask(GetNextDistResult, batch), driver.ask(GetLogprobsResult, score)
+    assert dist.indptr.tolist() == [0, 2, 274]
+    narrow, wide = np.split(dist.probabilities, [2])
+    np.testing.assert_allclose([narrow.sum() + dist.rest[0], wide.sum()], 1, rtol=1e-5)
+    at = {int(token): float(p) for token, p in zip(dist.tokens[2:], wide, strict=True)}
+    np.testing.assert_allclose(np.exp(scores.logprobs[1:]), np.array([at[5], at[6]]), rtol=1e-4)
 
 
 @pytest.mark.parametrize("size", [8, 32])

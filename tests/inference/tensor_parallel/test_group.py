@@ -21,10 +21,10 @@ from pie_inference.errors import CheckpointError, RankLost
 from pie_inference.protocol import RunWave, WaveDone
 from pie_inference.serving.worker import Worker
 from pie_inference.tensor_parallel.group import WorkerGroup
-from tests.helpers.checkpoints import make_checkpoint, save_reference
-from tests.helpers.families import FAMILIES
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import Driver, Extend, Keys
+from tests.helpers.families import FAMILIES, save_reference
 from tests.helpers.servers import launch, run, started
-from tests.helpers.worker_batches import Driver, Extend, Keys
 
 PROMPT = range(5, 45)
 NOTICED_SECONDS = 10.0  # 2 on an idle machine; without a watch it would be half an hour

@@ -25,6 +25,7 @@ from pie_inference.protocol import (
     ProtocolError,
     Ready,
     RunWave,
+    SampleResult,
     Shutdown,
     SwapIn,
     SwapOut,
@@ -32,13 +33,23 @@ from pie_inference.protocol import (
     WorkerFailed,
     encode,
 )
+from pie_inference.serving import follower
 from pie_inference.serving.worker import Worker
-from pie_inference.tensor_parallel import agreement, follower
+from pie_inference.tensor_parallel import agreement
 from pie_inference.tensor_parallel.agreement import agree
 from pie_inference.tensor_parallel.channel import RankChannel
 from pie_inference.tensor_parallel.group import WorkerGroup
-from tests.helpers.checkpoints import make_checkpoint
-from tests.helpers.worker_batches import Driver, Extend, Keys, copy_batch, dist_batch, embed_batch, ints, sample_batch
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import (
+    Driver,
+    Extend,
+    Keys,
+    copy_batch,
+    dist_batch,
+    embed_batch,
+    ints,
+    sample_batch,
+)
 
 OPTIONS: dict[str, Any] = {"pages": 64, "host_pages": 8, "embeds": 2048, "dtype": "float32"}
 PROMPT = range(5, 45)
@@ -92,12 +103,12 @@ def test_sampled_tokens_serve_as_inputs_on_all_ranks(group: WorkerGroup, single:
         keys = Keys()
         embed, forward = driver.forward_batch([Extend(keys, PROMPT)])
         choice = {"temperature": np.full(1, 2, np.float32), "top_p": np.full(1, 0.9, np.float32)}
-        tokens = [driver.run(embed, forward, sample_batch(ints([driver.outputs + 39]), **choice))[-1]]
+        tokens = [driver.ask(SampleResult, embed, forward, sample_batch(ints([driver.outputs + 39]), **choice))]
         for _ in range(10):
             embed, forward = driver.forward_batch([Extend(keys, [0])])
             embed = embed_batch(embed.embeds, ints([-1]))
-            tokens.append(driver.run(embed, forward, sample_batch(ints([driver.outputs]), **choice))[-1])
-        return [result.tokens.tolist() for result in tokens]  # type: ignore[union-attr]
+            tokens.append(driver.ask(SampleResult, embed, forward, sample_batch(ints([driver.outputs]), **choice)))
+        return [result.tokens.tolist() for result in tokens]
 
     first, second = map(generate, drivers(group, single))
     assert first == second

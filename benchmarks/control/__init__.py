@@ -1,0 +1,1 @@
+"""What the control layer costs: calls, launches, memory, a token's way."""
