@@ -119,12 +119,13 @@ class FakeHost:
         self.receivers: list[int] = []
         self.max_pages = 1000
         self._next = 0
-        interfaces = {interface: SimpleNamespace() for interface in bindings.INTERFACES}
+        self.core, self.fused = SimpleNamespace(), SimpleNamespace()
+        for interface in set(bindings.INTERFACES) - {"core", "fused"}:
+            setattr(self, interface, SimpleNamespace())
         for function in wit.functions():
-            setattr(interfaces[function.interface], function.name, self._recorded(function.name))
-        interfaces["core"].LogLevel = LogLevel
-        interfaces["fused"].SamplerConfig = SamplerConfig
-        vars(self).update(interfaces)
+            setattr(getattr(self, function.interface), function.name, self._recorded(function.name))
+        self.core.LogLevel = LogLevel
+        self.fused.SamplerConfig = SamplerConfig
 
     def _recorded(self, name: str) -> Callable[..., Any]:
         method = getattr(self, "_" + name)
@@ -210,8 +211,7 @@ class FakeHost:
         return [n for n in numbers if n not in self.asleep and n not in self.receivers]
 
     def _take_message(self, number: int) -> str:
-        text: str = self._take(number)
-        return text
+        return str(self._take(number))
 
     def _cancel(self, number: int) -> None:
         if number in self.receivers:

@@ -253,14 +253,14 @@ class FakeStatistics:
 
 
 @contextlib.asynccontextmanager
-async def serving(runtime: FakeServerApi, max_body_bytes: int = 1 << 20) -> AsyncIterator[str]:
-    """A server of `runtime` on this loop; gives its address."""
-    server = HttpServer(cast(ServerApi, runtime), bind("127.0.0.1", 0), max_body_bytes)
+async def serving(api: FakeServerApi, max_body_bytes: int = 1 << 20) -> AsyncIterator[str]:
+    """An HTTP server over `api` on this loop; yields its address."""
+    server = HttpServer(cast(ServerApi, api), bind("127.0.0.1", 0), max_body_bytes)
     await server.start()
     try:
         yield server.url
     finally:
-        await runtime.close()
+        await api.close()
         await server.close()
 
 
