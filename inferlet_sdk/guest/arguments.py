@@ -44,7 +44,7 @@ class Args:
 
     @cached_property
     def environment(self) -> dict[str, str]:
-        """Launch metadata: `inferlet`, `program`, and the entries that the client added."""
+        """Launch metadata: `inferlet`, `program` and `user`, set by the server, and what the client added."""
         return traits.get_env()
 
     @cached_property

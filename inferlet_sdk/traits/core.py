@@ -87,7 +87,7 @@ def get_arg() -> list[str]:
 
 
 def get_env() -> dict[str, str]:
-    """Launch metadata: `inferlet`, `program`, and the entries that the client added."""
+    """Launch metadata: `inferlet`, `program` and `user`, set by the server, and the entries that the client added."""
     return dict(call(bindings.core.get_env))
 
 

@@ -37,7 +37,7 @@ class InferletInfo:
 
 
 DEFAULT_USER = "default"
-"""On whose behalf inferlets run, as long as there are no accounts."""
+"""The user of every inferlet while there are no accounts."""
 
 
 class Holdings(Protocol):

@@ -101,7 +101,7 @@ class FakeHost:
     def __init__(self, argv: Sequence[str] = (), environment: dict[str, str] | None = None, **model: Any) -> None:
         self.model = Model(**model)
         self.argv = list(argv)
-        self.environment_entries = {"inferlet": "i1", "program": "p1"} | (environment or {})
+        self.environment_entries = {"inferlet": "i1", "program": "p1", "user": "u1"} | (environment or {})
         self.sent: list[str] = []
         self.inbox: list[str] = []
         self.result: Any = None

@@ -55,7 +55,7 @@ def test_the_loop_of_the_paper() -> None:
     ("text", "result"),
     [
         ("def main(args): return args.argv", ["x", "y=1"]),
-        ("async def main(args): return args.environment['program']", "p1"),
+        ("async def main(args): return args.environment['user']", "u1"),
         ("def main(): return 5", 5),
         ("from inferlet_sdk import inferlet\ndef main(args): return 1\n@inferlet\ndef other(args): return 2", 2),
         ("from inferlet_sdk import *\nasync def task(args): return args.model\ninferlet(task)", "toy"),

@@ -104,7 +104,7 @@ def test_results_are_values_of_the_sdk(host: FakeHost) -> None:
     assert traits.available_traits("toy")[0].functions == ("forward",)
     assert traits.get_vocabs(queue) == VOCAB
     assert traits.usage().max_pages == host.max_pages
-    assert traits.get_env()["program"] == "p1"
+    assert traits.get_env()["user"] == "u1"
     assert traits.now() == host.clock / 1e9
 
 
