@@ -1,4 +1,4 @@
-"""The SDK that runs inside the sandbox: an inferlet is a Python file that imports from here.
+"""The SDK that runs inside the sandbox. An inferlet is a Python file that imports from here:
 
 from inferlet_sdk import Context, inferlet
 

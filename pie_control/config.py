@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
@@ -17,7 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from pie_control.errors import ConfigError
-from pie_inference.protocol.options import OptionError, WorkerOptions, option_fields, read_options, to_arguments
+from pie_inference.options import (
+    HUB_ID,
+    OptionError,
+    WorkerOptions,
+    default_cache_dir,
+    option_fields,
+    read_options,
+    to_arguments,
+)
 
 ENVIRONMENT_PREFIX = "PIE_"
 CLIENT_VARIABLES = frozenset({"PIE_SERVER"})
@@ -28,8 +35,6 @@ DEFAULT_PORT = 8011
 
 MIB = 1 << 20
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-"""What reads like a model on the Hugging Face hub: "organization/name"."""
 NAMED_MODEL = re.compile(r"([\w.-]+)=(.+)")
 """A model with the name that it has in the API."""
 
@@ -89,7 +94,7 @@ class ServerConfig:
         return replace(
             self,
             models=_model_paths(self.model),
-            cache_dir=str(Path(self.cache_dir or _default_cache_dir()).expanduser()),
+            cache_dir=str(Path(self.cache_dir or default_cache_dir()).expanduser()),
         )
 
     def worker_arguments(self, model: ModelPath) -> list[str]:
@@ -201,8 +206,3 @@ def _demo_model() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError("the package pie_inference is not installed, so there is no demo model; give --model PATH")
     return Path(next(iter(spec.submodule_search_locations))) / "demo_model"
-
-
-def _default_cache_dir() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base) / "pie"

@@ -97,8 +97,8 @@ class ServerApi:
         listener: Callable[[Event], None] | None = None,
     ) -> Inferlet:
         """Starts an inferlet of a program (hash, unique prefix of it, or name). `listener` hears its events on the
-        loop's thread and must not block. Raises UnknownName, BadRequest, Overloaded; WorkerUnavailable if no model
-        can be had any more: a launch waits for none."""
+        loop's thread and must not block. Raises UnknownName, BadRequest, Overloaded; WorkerUnavailable if every
+        model is down for good. A launch waits for no model."""
         found = self._store.get(program)
         await self._launcher.prepare(found)
         if all(model.is_down for model in self._models.values()):

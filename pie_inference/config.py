@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import ConfigError
-from .protocol.options import OptionError, WorkerOptions, add_arguments, given_options
+from .options import OptionError, WorkerOptions, add_arguments, given_options
 
 
 @dataclass(frozen=True)
@@ -63,8 +62,3 @@ def read_config(given: argparse.Namespace, model: Path, name: str) -> WorkerConf
     except OptionError as error:
         raise ConfigError(str(error)) from None
     return WorkerConfig(model, name, given.cache_dir, **options)
-
-
-def default_cache_dir() -> Path:
-    """Where compiled kernels are kept unless an option says otherwise."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pie"

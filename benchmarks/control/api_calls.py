@@ -20,7 +20,7 @@ from pie_control.client.running import Running
 
 from ..support.guests import end_all, launch_many, source
 from ..support.samples import median
-from ..support.server import serving
+from ..support.server import scheduler_counts, serving
 
 CONTROL_CALLS = {"now": 100, "send": 50, "tokenize": 20, "wait": 50}
 """Calls in a block: few enough for one turn of the guest, so that no other inferlet comes between."""
@@ -122,5 +122,4 @@ async def _order(running: Running, order: str) -> float:
 
 async def _worker(client: Client) -> dict[str, Any]:
     """The scheduler's counts."""
-    counts: dict[str, Any] = next(iter((await client.statistics())["models"].values()))
-    return counts
+    return scheduler_counts(await client.statistics())

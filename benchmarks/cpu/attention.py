@@ -21,9 +21,9 @@ from torch import Tensor
 from pie_inference.attention.cpu.pages import CpuAttention
 from pie_inference.attention.interface import AttentionBackend, AttentionSpec
 from pie_inference.attention.torch.pages import TorchAttention
-from pie_inference.config import default_cache_dir
 from pie_inference.cpu_kernels.library import find_library
 from pie_inference.kv_cache.pages import KvCache, KvShape
+from pie_inference.options import default_cache_dir
 from pie_inference.protocol import Array, Forward
 
 CPU = torch.device("cpu")

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pie_inference.config import default_cache_dir
 from pie_inference.cpu_kernels.library import find_library
 from pie_inference.ops.choose import choose_ops
 from pie_inference.ops.interface import Linear, Ops
 from pie_inference.ops.torch_ops import TorchOps
+from pie_inference.options import default_cache_dir
 
 from ..support import rooflines
 

@@ -15,6 +15,7 @@ from pie_control.client.running import Running
 
 from .guests import launch_many
 from .samples import median
+from .server import scheduler_counts
 
 Prompts = Sequence[Sequence[int]]
 
@@ -102,19 +103,22 @@ async def _stream(running: Running) -> _Stream:
 def _waves(before: dict[str, Any], after: dict[str, Any]) -> Waves:
     """What the waves between two states of a server were like."""
 
-    def grown(*path: str) -> float:
-        old: Any = before
-        new: Any = after
-        for name in path:
-            old, new = old.get(name, 0), new.get(name, 0)
+    states = [before, after]
+    counts = [scheduler_counts(state) for state in states]
+
+    def grown(found: list[dict[str, Any]], name: str) -> float:
+        old, new = (one.get(name, 0) for one in found)
         return float(new - old)
 
-    model = ("models", next(iter(after["models"])))
-    waves, sampled = grown(*model, "waves"), grown(*model, "batches", "sample")
-    worker = 1e3 * grown(*model, "worker_seconds")
+    def each(found: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+        return [one[name] for one in found]
+
+    waves, sampled = grown(counts, "waves"), grown(each(counts, "batches"), "sample")
+    worker = 1e3 * grown(counts, "worker_seconds")
+    runners = each(each(states, "inferlets"), "runner")
     return Waves(
-        batch=grown(*model, "commands", "sample") / sampled if sampled else math.nan,
+        batch=grown(each(counts, "commands"), "sample") / sampled if sampled else math.nan,
         worker=worker / waves,
-        guest=1e3 * grown("inferlets", "runner", "guest_seconds") / waves,
+        guest=1e3 * grown(runners, "guest_seconds") / waves,
         worker_total=worker,
     )

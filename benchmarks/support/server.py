@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pie_control.config import ServerConfig
 
@@ -84,3 +85,11 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
     except TimeoutError:
         process.kill()
         await process.wait()
+
+
+def scheduler_counts(statistics: dict[str, Any]) -> dict[str, Any]:
+    """What the scheduler of the first worker of the first model has counted, in the statistics of a server. Older
+    servers have one worker, and its counts stand where others have a list of workers."""
+    found: Any = next(iter(statistics["models"].values()))
+    counts: dict[str, Any] = found[0]["scheduler"] if isinstance(found, list) else found
+    return counts

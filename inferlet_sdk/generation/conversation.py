@@ -1,8 +1,7 @@
 """Chat messages in a context.
 
-A chat template renders whole conversations, and what it puts between two messages is its own affair. So each turn
-renders all messages anew and keeps the longest common token prefix: the context then holds exactly what the template
-says.
+A chat template renders whole conversations, and it decides what stands between two messages. So each turn renders all
+messages again and keeps the longest common token prefix. Then the context holds exactly the rendered tokens.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from inferlet_sdk.generation.sequence import TokenSequence
 
 
 class Conversation:
-    """The messages of a context so far, and where they are in its tokens."""
+    """The messages of a context, and their place among its tokens."""
 
     def __init__(self) -> None:
         self._messages: list[Mapping[str, Any]] = []
@@ -23,7 +22,7 @@ class Conversation:
         self._end = 0  # tokens up to the last `add`
 
     def copy(self) -> Conversation:
-        """For a forked context."""
+        """A copy for a forked context."""
         other = Conversation()
         other._messages, other._start, other._end = self._messages.copy(), self._start, self._end
         return other
@@ -35,7 +34,7 @@ class Conversation:
         tools: Sequence[Mapping[str, Any]],
         add_generation_prompt: bool,
     ) -> None:
-        """Appends messages, after the reply that was generated since the last ones."""
+        """Appends the reply that was generated since the last messages, then new messages."""
         start = len(sequence.tokens) if self._start is None else self._start
         all_messages = [*self._messages, *self._reply(sequence), *messages]
         text = traits.format_chat(sequence.queue, all_messages, tools, add_generation_prompt)

@@ -95,7 +95,7 @@ class Generation:
         return rest
 
     def _cut_tokens(self, text_filter: TextFilter) -> None:
-        """Keeps only the emitted text. If a token straddles the cut, its part before the cut is tokenized anew."""
+        """Keeps only the emitted text. If a token straddles the cut, its part before the cut is tokenized again."""
         kept = text_filter.kept_tokens()
         self._sequence.truncate(self._start + kept.count)
         if kept.rest:

@@ -1,7 +1,7 @@
 """The KV pages of one context, shared with the contexts that were forked from it.
 
-Shared pages are always full, so nobody writes to them; a context that cuts back into one gets a copy first. Pages are
-counted within the inferlet: whoever lets go of one last gives it back, whatever the order of closing.
+Shared pages are always full, so no context writes to them; a context that is cut back into a shared page gets a copy
+first. Reference counts within the inferlet free a page with its last context, in any order of closing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from inferlet_sdk.addresses import Addresses, Pages
 from inferlet_sdk.errors import Exhausted, QuotaExceeded
 
 PAGES_AHEAD = 4
-"""Pages allocated at once while a context grows token by token."""
+"""Number of pages allocated at once while a context grows token by token."""
 
 
 class _Page:
@@ -27,7 +27,7 @@ class _Page:
 class PageTable:
     """Pages of one context, in the order of its tokens.
 
-    `context` and `output` are the flat ranges for `forward`: all pages, and those that new tokens may go to.
+    `context` and `output` are flat ranges for `forward`: all pages, and the pages for new tokens.
     """
 
     def __init__(self, queue: int, page_size: int) -> None:
@@ -44,7 +44,7 @@ class PageTable:
         return Pages(self.context)
 
     def reserve(self, tokens: int) -> None:
-        """Makes room for `tokens` tokens in all."""
+        """Makes room for a total of `tokens` tokens."""
         missing = -(-tokens // self._page_size) - len(self._pages)
         if missing > 0:
             self._pages += [_Page(address) for address in self._allocate(missing)]
@@ -55,7 +55,7 @@ class PageTable:
             try:
                 return traits.alloc_kvpage(self._queue, PAGES_AHEAD)
             except (QuotaExceeded, Exhausted):
-                pass  # the pages ahead are a convenience only
+                pass  # the pages ahead are not essential
         return traits.alloc_kvpage(self._queue, missing)
 
     def fork(self, queue: int, tokens: int) -> PageTable:
@@ -72,7 +72,7 @@ class PageTable:
         return child
 
     def cut(self, tokens: int) -> None:
-        """Drops what is behind the first `tokens` tokens. Own pages stay for new tokens."""
+        """Keeps the first `tokens` tokens. Pages of its own stay for new tokens."""
         full, rest = divmod(tokens, self._page_size)
         kept, behind = self._pages[:full], self._pages[full:]
         own = [page for page in behind if page.holders == 1]
@@ -91,7 +91,7 @@ class PageTable:
         self._pages.append(_Page(copy[0]))
 
     def close(self) -> None:
-        """Lets go of all pages."""
+        """Releases all pages."""
         pages, self._pages = self._pages, []
         self._release(pages)
         self._update()

@@ -1,7 +1,7 @@
 """How the next token is chosen.
 
-A `Sampler` works on the worker: only the token travels. Any function from a `Dist` to a token is a sampler too; it
-runs in the inferlet, which then waits for each distribution (no run-ahead).
+A `Sampler` runs on the worker, which sends only the token. Any function from a `Dist` to a token is a sampler too; it
+runs in the inferlet, which waits for each distribution (no run-ahead).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from inferlet_sdk.traits import Dist
 
 @dataclass(frozen=True)
 class Sampler:
-    """Samples from the model's distribution, cut and reshaped. The defaults leave it as it is."""
+    """Samples from the model's distribution, cut and reshaped. The defaults do not change the distribution."""
 
     temperature: float = 1.0
     """0 is greedy."""
     top_k: int = 0
-    """Only the k most probable tokens; 0: all."""
+    """Only the `top_k` most probable tokens; 0: all."""
     top_p: float = 1.0
     """Only the most probable tokens that together reach this mass; 1: all."""
     min_p: float = 0.0
@@ -32,17 +32,17 @@ class Sampler:
     presence_penalty: float = 0.0
     """Subtracted once from the logit of a recent token; 0: none."""
     seed: int | None = None
-    """The same seed gives the same tokens, whatever else the server does; None: a random one."""
+    """The same seed gives the same tokens, at any load of the server; None: a random seed."""
     window: int = 64
-    """How many last tokens of the context, prompt included, the penalties call recent."""
+    """Number of last tokens of the context, prompt included, that the penalties treat as recent."""
 
     @property
     def looks_back(self) -> bool:
-        """A penalty is set, so recent tokens matter."""
+        """Whether a penalty is set, so that recent tokens matter."""
         return (self.repetition_penalty, self.frequency_penalty, self.presence_penalty) != (1.0, 0.0, 0.0)
 
     def create(self) -> int:
-        """A sampler of the host; the caller destroys it."""
+        """Creates a sampler of the host, which the caller destroys."""
         options = {field.name: getattr(self, field.name) for field in fields(Sampler) if field.name != "window"}
         return traits.create_sampler(**options)
 
@@ -56,7 +56,7 @@ class Greedy(Sampler):
 
 @dataclass(frozen=True)
 class DistSampler:
-    """A sampler of one's own: `choose` gets the `k` most probable tokens, logits divided by `temperature`."""
+    """A custom sampler: `choose` gets the `k` most probable tokens, with logits divided by `temperature`."""
 
     choose: Callable[[Dist], int]
     k: int = 256
@@ -67,7 +67,7 @@ AnySampler = Sampler | DistSampler | Callable[[Dist], int]
 
 
 def as_sampler(sampler: AnySampler) -> Sampler | DistSampler:
-    """Wraps a plain function."""
+    """Wraps a plain function in a `DistSampler`; raises TypeError for anything else."""
     if isinstance(sampler, Sampler | DistSampler):
         return sampler
     if callable(sampler):

@@ -9,13 +9,13 @@ from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.generation.sequence import TokenSequence
 
 MAX_CHUNK = 256
-"""Most tokens scored in one `forward`: each needs an output embed and a future."""
+"""Most tokens that one `forward` scores: each needs an output embed and a future."""
 
 
 async def score_tokens(sequence: TokenSequence, tokens: Sequence[int]) -> list[float]:
-    """Log-probability of each token after the sequence and the tokens before it. The sequence stays as it is.
+    """Log-probability of each token, given the sequence and the tokens before it. The sequence does not change.
 
-    Works on a fork, so that long continuations are stored in pages of its own and may be split.
+    A fork stores long continuations in its own pages, so they may be split.
     """
     sequence.flush()
     branch = sequence.fork()
@@ -30,7 +30,7 @@ async def score_tokens(sequence: TokenSequence, tokens: Sequence[int]) -> list[f
 
 
 async def _score_chunk(sequence: TokenSequence, tokens: Sequence[int]) -> list[float]:
-    """The output embed of the sequence scores the first token; the outputs of all but the last score those behind."""
+    """The sequence's output embed scores the first token; the output of each token scores the next one."""
     inputs = traits.alloc_emb(sequence.queue, len(tokens))
     outputs = traits.alloc_emb(sequence.queue, len(tokens))
     futures = [traits.get_logprobs(sequence.queue, sequence.output_embed, tokens[:1])]
@@ -47,6 +47,6 @@ def _score_one(sequence: TokenSequence, embed: int, token: int) -> HostFuture[li
 
 
 def _keep_last_output(sequence: TokenSequence, tokens: Sequence[int]) -> None:
-    """Readies the output embed for the next chunk."""
+    """Prepares the output embed for the next chunk."""
     sequence.tokens += tokens
     sequence.flush()

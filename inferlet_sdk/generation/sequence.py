@@ -1,9 +1,9 @@
 """A token sequence and its KV cache: the engine under `Context`.
 
-`tokens` are what the sequence holds. The keys and values of the first `computed` of them are stored; the others are
-pending and run at the next `flush`, together. The output embed holds the last hidden state of token `output_of - 1`;
-it is of use while `output_of == len(tokens)`. During run-ahead `computed` exceeds `len(tokens)`: `rewind` drops what
-is too much.
+`tokens` are the tokens of the sequence. The KV cache holds keys and values of the first `computed` tokens; the others
+are pending and run together at the next `flush`. The output embed holds the last hidden state of token `output_of - 1`,
+which is the one needed while `output_of == len(tokens)`. During run-ahead `computed` exceeds `len(tokens)`; `rewind`
+drops the excess.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from inferlet_sdk.errors import InvalidState
 from inferlet_sdk.generation.page_table import PageTable
 
 MAX_CHUNK = 512
-"""Most tokens in one `forward`: bounds the embeds that a long prompt needs. The scheduler joins and splits them
-freely.
+"""Most tokens in one `forward`, which bounds the embeds that a long prompt needs. The scheduler joins and splits the
+calls freely.
 """
 
 
@@ -40,18 +40,18 @@ class TokenSequence:
             self._inherit(parent)
 
     def _inherit(self, parent: TokenSequence) -> None:
-        """The last token stays pending: running it again gives this sequence an output of its own."""
+        """Leaves the last token pending: running it again gives this sequence its own output."""
         self.tokens = parent.tokens.copy()
         self.computed = min(parent.computed, max(len(self.tokens) - 1, 0))
         self.pages = parent.pages.fork(self.queue, self.computed)
 
     def fork(self) -> TokenSequence:
-        """A sequence with the same tokens. Runs what is pending first, so that it is computed once for both."""
+        """A sequence with the same tokens. Runs pending tokens first, so that they are computed once for both."""
         self.compute(len(self.tokens) - 1, ())
         return TokenSequence(self.info, self)
 
     def flush(self) -> None:
-        """Runs all pending tokens, so that the output embed is of the last one."""
+        """Runs all pending tokens; the output embed then belongs to the last one."""
         if not self.tokens:
             raise InvalidState("the context is empty: `fill` it before generating")
         if self.output_of == len(self.tokens) == self.computed:
@@ -74,7 +74,7 @@ class TokenSequence:
             traits.dealloc_emb(self.queue, inputs)
 
     def run(self, tokens: Sequence[int], inputs: Embeds, outputs: Embeds) -> None:
-        """Appends keys and values of tokens."""
+        """Runs tokens and appends their keys and values."""
         start, stop = self.computed, self.computed + len(tokens)
         self.pages.reserve(stop)
         traits.embed_txt(self.queue, tokens, range(start, stop), inputs)
@@ -82,7 +82,7 @@ class TokenSequence:
         self.computed = stop
 
     def step(self, token: int) -> None:
-        """Runs one token or token reference and keeps its output. Raw host calls: this is the hot path."""
+        """Runs one token or token reference and keeps its output. Makes raw host calls because this is the hot path."""
         position = self.computed
         if position >= self.pages.capacity:
             self.pages.reserve(position + 1)
@@ -91,7 +91,7 @@ class TokenSequence:
         self.computed = self.output_of = position + 1
 
     def step_and_sample(self, token: int, sampler: int) -> int:
-        """`step`, and a sample of what comes next in the same call; returns the future."""
+        """Does a `step` and samples the next token in the same call; returns the future."""
         position = self.computed
         if position >= self.pages.capacity:
             self.pages.reserve(position + 1)
@@ -109,7 +109,7 @@ class TokenSequence:
         return number
 
     def rewind(self, length: int) -> None:
-        """Drops keys and values behind the first `length` tokens."""
+        """Drops keys and values after the first `length` tokens."""
         if self.computed > length:
             self.pages.cut(length)
             self.computed = length
@@ -121,7 +121,7 @@ class TokenSequence:
         self.rewind(length)
 
     def close(self) -> None:
-        """Gives queue, pages and embeds back. Idempotent."""
+        """Frees queue, pages and embeds. Idempotent."""
         if self.closed:
             return
         self.closed = True

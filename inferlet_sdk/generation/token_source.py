@@ -69,7 +69,7 @@ class SampledTokens:
         return number
 
     def cancel(self) -> None:
-        """Cancels what is under way and drops what it computed. The next token is sampled anew."""
+        """Cancels what is under way and drops what it computed. The next token is sampled again."""
         numbers, self._current, self._ahead = (self._current, self._ahead), None, None
         for number in numbers:
             if number is not None:

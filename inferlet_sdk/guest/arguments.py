@@ -1,4 +1,4 @@
-"""What an inferlet is started with: the `args` handle, and the parameters of `main` beyond it.
+"""The arguments of an inferlet: the `args` handle, and the other parameters of `main`.
 
 `async def main(args, topic: str, points: int = 3)` takes `points=5`, `--points 5`, `--points=5` or plain words in
 order from the command line, and keyword arguments from the Python client (the environment entry "kwargs", JSON).
@@ -24,7 +24,7 @@ class UsageError(Exception):
 
 
 class _Done:
-    """An awaitable that is done: `await args.send(...)` and plain `args.send(...)` are the same."""
+    """An awaitable that is already done: `await args.send(...)` and `args.send(...)` do the same."""
 
     def __await__(self) -> Generator[Any, None, None]:
         return
@@ -35,16 +35,16 @@ _DONE = _Done()
 
 
 class Args:
-    """The inferlet's side of its launch and of its client."""
+    """The launch of an inferlet and the connection to its client."""
 
     @cached_property
     def argv(self) -> list[str]:
-        """Arguments given at launch."""
+        """The arguments given at launch."""
         return traits.get_arg()
 
     @cached_property
     def environment(self) -> dict[str, str]:
-        """Launch metadata: `inferlet`, `program`, `user`, and what the client added."""
+        """Launch metadata: `inferlet`, `program` and `user`, set by the server, and what the client added."""
         return traits.get_env()
 
     @cached_property
@@ -53,7 +53,7 @@ class Args:
         return traits.available_models()[0]
 
     def send(self, text: str) -> _Done:
-        """Sends a message to the client at once; `await` is allowed, not needed."""
+        """Sends a message to the client at once; `await` is allowed but not necessary."""
         traits.send(text)
         return _DONE
 
@@ -67,7 +67,7 @@ class Args:
 
 
 def bind(function: Callable[..., Any], args: Args, program: str) -> Callable[[], Any]:
-    """`function` with its parameters filled. UsageError when they do not fit."""
+    """Binds the launch's arguments to the parameters of `function`; raises UsageError if they do not fit."""
     if _takes_args_only(function) and "kwargs" not in args.environment:
         return lambda: function(args)
     parameters = list(inspect.signature(function).parameters.values())
@@ -82,7 +82,7 @@ def bind(function: Callable[..., Any], args: Args, program: str) -> Callable[[],
 
 
 def _takes_args_only(function: Callable[..., Any]) -> bool:
-    """Told from the code object: `inspect.signature` costs a launch half a millisecond."""
+    """Reads the code object, because `inspect.signature` would take half a millisecond of each launch."""
     code = getattr(function, "__code__", None)
     if code is None or hasattr(function, "__wrapped__"):
         return False
@@ -94,7 +94,7 @@ def _client_kwargs(environment: Mapping[str, str]) -> dict[str, Any]:
     try:
         kwargs = json.loads(environment["kwargs"])
     except json.JSONDecodeError as error:
-        raise UsageError(f"the environment entry 'kwargs' is no JSON: {error}") from None
+        raise UsageError(f"the environment entry 'kwargs' is not JSON: {error}") from None
     if not isinstance(kwargs, dict):
         raise UsageError("the environment entry 'kwargs' must be a JSON object of parameter names and values")
     return kwargs
@@ -119,10 +119,10 @@ def _is_required(parameters: Sequence[inspect.Parameter], name: str) -> bool:
 
 
 def _annotated(function: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> dict[str, Any]:
-    """Parameter names with the types that their texts become."""
+    """The type to which each parameter's text is converted, by name."""
     try:
         hints = typing.get_type_hints(function)
-    except Exception:  # an annotation that names something unknown: texts stay texts
+    except Exception:  # an annotation with an unknown name: its argument stays text
         hints = {}
     return {p.name: hints.get(p.name, _type_of_default(p.default)) for p in parameters}
 
@@ -182,11 +182,11 @@ def _convert(name: str, text: str, wanted: Any, usage: str) -> Any:
         return json.loads(text) if typing.get_origin(wanted) in (list, dict) or wanted in (list, dict) else text
     except (ValueError, KeyError):
         kind = getattr(wanted, "__name__", str(wanted))
-        raise UsageError(f"{name}: {text!r} is no {kind}\n{usage}") from None
+        raise UsageError(f"{name}: {text!r} is not of type {kind}\n{usage}") from None
 
 
 def _without_none(wanted: Any) -> Any:
-    """`X` for `X | None`."""
+    """Turns `X | None` into `X`."""
     if typing.get_origin(wanted) in (typing.Union, types.UnionType):
         return next(option for option in typing.get_args(wanted) if option is not type(None))
     return wanted

@@ -1,7 +1,7 @@
-"""The application of the Python guest component: what componentize-py builds from.
+"""The application of the Python guest component, from which componentize-py builds it.
 
-The interpreter is initialised at build time and stored in the component, with everything that has been imported by
-then: so a launch pays for no import.
+The build initialises the interpreter and stores it in the component with all modules that it has imported, so a launch
+imports nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class WitWorld(wit_world.WitWorld):  # type: ignore[misc]
     """The exports of the component."""
 
     def run(self) -> None:
-        """Runs the program that the host hands over."""
+        """Runs the program that the host supplies."""
         if bindings.guest_source.made_ahead():
             rehearsal.rehearse(rounds=1)
         try:
@@ -33,7 +33,7 @@ standard_library.load()
 event_loop.install()
 rehearsal.rehearse(rounds=3)
 
-# The snapshot's 20,000 objects live for ever. Unless frozen, the garbage collector of every instance would visit them
-# all (15 ms), and write to (so copy) their pages of memory.
+# The snapshot's 20,000 objects are never freed. Without `freeze`, the garbage collector of every instance would visit
+# them all (15 ms) and write to their memory pages, which would then be copied.
 gc.collect()
 gc.freeze()

@@ -1,4 +1,4 @@
-"""Runs the text of a Python inferlet: compile, find the entry, call it, hand over its result."""
+"""Runs the text of a Python inferlet: compiles it, finds the entry, calls it and sets the result."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _entries: list[Callable[..., Any]] = []
 
 
 class ProgramFailed(Exception):
-    """The program ended with an error; the message is for its user."""
+    """The program ended with an error; the message is for the user."""
 
 
 def inferlet(function: F) -> F:
-    """Marks the function that an inferlet starts with: `async def main(args)` or a plain `def`. The last one counts."""
+    """Marks the entry of an inferlet: `async def main(args)` or a plain `def`. The last marked function counts."""
     _entries.append(function)
     return function
 
 
 def compile_source(name: str, text: str) -> str:
-    """Code of a program in a form that later runs take instead of compiling again: base64 of `marshal`."""
+    """The compiled code of a program as base64 of `marshal`; later runs load it instead of compiling again."""
     return base64.b64encode(marshal.dumps(compile(text, name, "exec", dont_inherit=True))).decode()
 
 
 def run_program(name: str, text: str, code: str = "") -> None:
-    """Runs a program to its end and sets its result. ProgramFailed carries the traceback, trimmed to the program."""
+    """Runs a program to its end and sets its result; raises ProgramFailed with the trimmed traceback."""
     try:
         _run(name, text, code)
     except UsageError as error:
@@ -52,18 +52,18 @@ def run_program(name: str, text: str, code: str = "") -> None:
 
 
 def _run(name: str, text: str, code: str) -> None:
-    random.seed()  # the interpreter is a snapshot: without this all inferlets draw the same numbers
+    random.seed()  # the interpreter is a snapshot: without this all inferlets would draw the same numbers
     entry = _load(name, text, code)
     value = bind(entry, Args(), name)()
     if inspect.iscoroutine(value):
         value = event_loop.run(value)
-    if value is not None:  # a result that was set on the way stays
+    if value is not None:  # a result that the program has set stays
         _set_result(value)
 
 
 def _load(name: str, text: str, code: str) -> Callable[..., Any]:
     """Executes the text as module `__main__`; returns its entry."""
-    linecache.cache[name] = (lambda: text,)  # lazily: for tracebacks only
+    linecache.cache[name] = (lambda: text,)  # lazy: only tracebacks need it
     module = types.ModuleType("__main__")
     module.__file__ = name
     sys.modules["__main__"] = module

@@ -1,9 +1,9 @@
-"""Runs a program with nobody listening, so that the interpreter is practised when a real one comes.
+"""Runs a program against a fake host, so that the interpreter is warm when a real program comes.
 
-CPython adapts to what it runs: it specializes bytecode, fills caches and tags types, all by writing to memory. After a
-rehearsal at build time the snapshot holds the adapted state, which instances share, instead of each copying the pages
-that it writes to. An instance that is made ahead of a launch rehearses again, so that the pages that any program writes
-to are its own already. No host listens: one that answers at once stands in for it.
+CPython adapts to the code that it runs: it specializes bytecode, fills caches and tags types, all by writing to memory.
+After a rehearsal at build time the snapshot holds the adapted state and instances share it; otherwise each instance
+would write to these pages and copy them. An instance made ahead of a launch rehearses again, which copies the pages
+that every program writes to before the launch. The fake host answers every call at once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def main(args, tokens: int = 48):
 
 
 def _host() -> Any:
-    """Every function that the program calls; all that it waits for is there at once."""
+    """A host with every function that the program calls; all futures are done at once."""
     numbers = iter(range(1, 1_000_000))
 
     def number(*_: Any) -> int:
@@ -75,7 +75,7 @@ def _host() -> Any:
 
 
 def rehearse(rounds: int) -> None:
-    """Runs the program so many times; leaves the bindings as they were."""
+    """Runs the program `rounds` times, then restores the bindings."""
     real = SimpleNamespace(**{name: getattr(bindings, name) for name in bindings.INTERFACES})
     error = bindings.HostError
     bindings.install(_host(), error)

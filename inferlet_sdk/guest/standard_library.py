@@ -1,6 +1,6 @@
-"""Modules of the standard library that programs may import: loaded when the guest component is built.
+"""Modules of the standard library that programs may import. The build of the guest component loads them.
 
-The sandbox has no files, so a module that is not in the snapshot does not exist there.
+The sandbox has no files, so a module outside of the snapshot does not exist there.
 """
 
 from __future__ import annotations
@@ -70,6 +70,6 @@ MODULES = [
 
 
 def load() -> None:
-    """Imports them all."""
+    """Imports all modules."""
     for name in MODULES:
         import_module(name)

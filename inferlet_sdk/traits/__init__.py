@@ -1,7 +1,7 @@
 """Every call of the inferlet API under its own name, one module per WIT interface.
 
-Calls take effect in the order of their queue. Those that have a result to wait for return a `HostFuture` at once:
-`await` it (or `.result()` in a program without asyncio). Refused calls raise a `PieError`.
+Calls on a queue take effect in order. Calls whose result comes later return a `HostFuture` at once: `await` it, or
+call `.result()` in a program without asyncio. Refused calls raise a `PieError`.
 """
 
 from inferlet_sdk.traits.allocate import *

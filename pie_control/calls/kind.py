@@ -2,7 +2,7 @@
 
 Three things can be handed on by an address space. A `WorkerCommand` waits in its queue until a wave takes it. `Bind`
 and `Synchronize` wait in their queue too, and take effect in the control layer when their turn comes. A note takes
-effect as it arrives. All are plain values with virtual addresses, and nobody changes one once it is issued. (They are
+effect as it arrives. All are plain values with virtual addresses, and no code changes one once it is issued. (They are
 not frozen: building a frozen one takes twice the time, and each token takes three.)
 """
 
@@ -61,6 +61,10 @@ class WorkerCommand(Command):
     """One that a worker runs, in a batch with others of its kind."""
 
     call: ClassVar[Call]
+
+
+LONG = 16
+"""Commands of more parts (input tokens) than this come after the others, and may be split even behind them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -126,7 +130,7 @@ class WaveContext:
 
     model: ModelDescription
     wave: int
-    scratch_slot: int  # the first of those for keys that nobody keeps
+    scratch_slot: int  # the first slot for keys that are dropped after the batch
     token_slots: Pool
 
 

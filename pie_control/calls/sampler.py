@@ -65,7 +65,7 @@ class Sampler:
         return self._returned.popleft() if self._returned else self._random()
 
     def draw_many(self, count: int) -> Draws:
-        """Numbers of which the first ones only may turn out to be needed."""
+        """Numbers that may turn out not to be needed, but for the first ones."""
         numbers = tuple(self.draw() for _ in range(count))
         return Draws(self, numbers, self._draws)
 

@@ -1,4 +1,4 @@
-"""What `pie models` and `pie bench-model` ask of the inference package, in a process of its own: it loads torch."""
+"""Asks the inference package about models, in a separate process, because it loads torch."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from pie_control.errors import PieError
-from pie_inference.protocol.options import add_arguments, option_fields, to_arguments
+from pie_inference.options import add_arguments, option_fields, to_arguments
 
 UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def add_model_settings(parser: argparse.ArgumentParser) -> None:
-    """The options that say how a model is served."""
+    """Adds the options that say how to serve a model."""
     add_arguments(parser)
 
 
 def inspect(what: str, options: argparse.Namespace, models: Sequence[str], more: Sequence[str] = ()) -> Any:
-    """What `python -m pie_inference.inspection` prints of `models`, as JSON objects. Raises PieError."""
+    """Runs `python -m pie_inference.inspection` on `models`; returns the JSON that it prints. Raises PieError."""
     from pie_control.config import build_config, find_model
     from pie_control.inference_client.process import worker_environment
 
@@ -39,7 +39,7 @@ def inspect(what: str, options: argparse.Namespace, models: Sequence[str], more:
 
 
 def amount(number: float, unit: str = "") -> str:
-    """With three digits and a prefix: 1.24 GB."""
+    """A number with three digits and a unit prefix: 1.24 GB."""
     for size, prefix in UNITS:
         if abs(number) >= size:
             return f"{number / size:.3g} {prefix}{unit}"
@@ -47,5 +47,5 @@ def amount(number: float, unit: str = "") -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """1 thread, 2 threads."""
+    """A number and its noun: 1 thread, 2 threads."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

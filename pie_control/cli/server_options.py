@@ -1,4 +1,4 @@
-"""Options that several commands share: which server, and the settings of an own one."""
+"""Options that several commands share: the address of a server, and the settings of one that the command starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT_SERVER = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:
-    """`--server`."""
+    """Adds `--server`."""
     parser.add_argument(
         "--server", metavar="URL", help=f"address of the server (default: $PIE_SERVER or {DEFAULT_SERVER})"
     )
@@ -27,7 +27,7 @@ def server_of(options: argparse.Namespace) -> str | None:
 
 
 def add_settings(parser: argparse.ArgumentParser, without: tuple[str, ...] = ()) -> None:
-    """One option for each setting of a server."""
+    """Adds one option for each setting of a server."""
     group = parser.add_argument_group(
         "settings of the server", "also as environment variables: PIE_MODEL, PIE_MAX_PAGES, ..."
     )
@@ -54,7 +54,7 @@ def given_settings(options: argparse.Namespace) -> dict[str, object]:
 
 
 def config_of(options: argparse.Namespace) -> ServerConfig:
-    """The configuration of an own server; raises ConfigError."""
+    """The configuration of the server that the command starts; raises ConfigError."""
     return build_config(given_settings(options), os.environ).resolved()
 
 

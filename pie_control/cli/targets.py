@@ -1,4 +1,4 @@
-"""Where `pie run` runs its inferlet: on a server, or in one of its own without any network."""
+"""Where `pie run` runs its inferlet: on a server, or in this process without a network."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class Target(Protocol):
-    """Something that runs programs."""
+    """Runs programs."""
 
     async def launch(self, program: str, arguments: Sequence[str]) -> Running:
         """Starts an inferlet of FILE|NAME; its events include log lines."""
 
 
 class ServerTarget:
-    """A server somewhere."""
+    """A server that runs elsewhere."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -42,7 +42,7 @@ class ServerTarget:
 
 
 class OwnTarget:
-    """A server in this process, without its network face; is the `Link` of its inferlets."""
+    """A server in this process, without HTTP; it is the `Link` of its inferlets."""
 
     def __init__(self, api: ServerApi) -> None:
         self._api = api
@@ -68,7 +68,7 @@ class OwnTarget:
 
 @contextlib.asynccontextmanager
 async def server(url: str) -> AsyncIterator[Target]:
-    """A running server; raises ServerUnavailable."""
+    """Connects to a running server; raises ServerUnavailable."""
     from pie_control.client import Client
 
     async with Client(url) as client:
@@ -77,10 +77,10 @@ async def server(url: str) -> AsyncIterator[Target]:
 
 @contextlib.asynccontextmanager
 async def own_server(config: ServerConfig) -> AsyncIterator[Target]:
-    """A server of its own with its workers, ended at the end; raises WorkerUnavailable."""
+    """Starts a server and its workers, and stops them at the end; raises WorkerUnavailable."""
     from pie_control.runtime import build_server
 
-    api = build_server(replace(config, warm_pool=0))  # there is one launch: nothing to make ahead
+    api = build_server(replace(config, warm_pool=0))  # one launch needs no warm pool
     try:
         with explaining_slow_start():
             await api.start()

@@ -1,4 +1,4 @@
-"""Where an inferlet goes: a pure function of what the replicas of a model are doing."""
+"""Where an inferlet goes: a pure function of the loads of a model's replicas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a replica does at the moment. `serves`: it takes work now; otherwise it restarts, and work waits for it."""
+    """The load of a replica now. `serves`: it takes work; otherwise it restarts, and work waits for it."""
 
     serves: bool
     inferlets: int

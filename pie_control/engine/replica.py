@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,6 +29,8 @@ from ..scheduling import (
     WorkerLost,
 )
 from .placement import Load
+
+log = logging.getLogger(__name__)
 
 MAX_RESTARTS = 5
 RESTART_WINDOW_SECONDS = 60.0
@@ -118,7 +121,7 @@ class Replica:
         return Load(self.state is State.SERVING, len(self._spaces), free)
 
     def open(self, owner: Owner, created: float) -> AddressSpace:
-        """Places an inferlet here; `created` (seconds) says who came first when memory runs out."""
+        """Places an inferlet here. `created` is a time in seconds: when memory runs out, it says which one is older."""
         space = AddressSpace(owner, self.description, self._quota, self._events.append)
         self._spaces[owner] = space
         self._events.append(Opened(owner, created))
@@ -200,6 +203,7 @@ class Replica:
         if len(self._losses) > MAX_RESTARTS:
             self._give_up(f"the worker died {len(self._losses)} times in a minute and stays down: {reason}")
         else:
+            log.warning("the worker of model %s died (%s); it restarts", self.description.name, reason)
             self._become(State.RESTARTING)
             self._restart = asyncio.get_running_loop().create_task(self._restart_worker())
 
@@ -207,14 +211,16 @@ class Replica:
         try:
             self._serve((await self._client.restart()).models[0])
             self.restarts += 1
+            log.info("a worker of model %s serves again", self.description.name)
         except WorkerUnavailable as error:
             self._give_up(str(error))
-        except Exception as error:  # nobody awaits this task: inferlets would wait for ever
+        except Exception as error:  # no code awaits this task: inferlets would wait forever
             self._give_up(f"the worker did not restart: {error!r}")
         self._wake()
 
     def _give_up(self, reason: str) -> None:
         """Ends what waits for the worker: it will not come back."""
+        log.error("a worker of model %s stays down: %s", self.description.name, reason)
         self.down = reason
         self._become(State.DOWN)
         error = WorkerError(reason)

@@ -1,4 +1,4 @@
-"""Values of the runtime in the form in which clients see them."""
+"""Values of the server in the form that clients see."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from pie_control.calls import implemented_traits
 from pie_control.programs.store import ProgramInfo
 from pie_control.server_api import ServerApi
 from pie_inference.protocol import ModelDescription
-
-from . import messages as wire
 
 
 @dataclass(frozen=True)
@@ -33,12 +31,21 @@ class ModelInfo:
     has_chat_template: bool
 
 
+@dataclass(frozen=True)
+class LogEntry:
+    """A line of an inferlet's log. `time` is in seconds since the epoch."""
+
+    time: float
+    stream: str
+    text: str
+
+
 _WORKED_OUT = ("traits", "has_chat_template")
 _SHARED = tuple(name for name in ModelInfo.__dataclass_fields__ if name not in _WORKED_OUT)
 
 
 def describe_model(model: ModelDescription) -> ModelInfo:
-    """The description without the tokenizer, which is large and of no use to a client."""
+    """The description without the tokenizer, which is large and useless to a client."""
     config: Mapping[str, object] = model.tokenizer_config
     values = {name: getattr(model, name) for name in _SHARED}
     traits = tuple(trait.name for trait in implemented_traits(model.calls))
@@ -50,21 +57,6 @@ def find_program(api: ServerApi, hash: str) -> ProgramInfo | None:
     return next((program for program in api.programs() if program.program == hash), None)
 
 
-def look_up(api: ServerApi, request: wire.Request) -> object:
-    """The answer to a request of a session that changes nothing."""
-    match request:
-        case wire.Inferlet(inferlet=inferlet):
-            return api.inferlet(inferlet).info()
-        case wire.Inferlets():
-            return api.inferlets()
-        case wire.Logs(inferlet=inferlet):
-            return api.inferlet(inferlet).logs()
-        case wire.Program(program=program):
-            return find_program(api, program)
-        case wire.Programs():
-            return api.programs()
-        case wire.Models():
-            return [describe_model(model) for model in api.models()]
-        case wire.Statistics():
-            return api.statistics()
-    raise AssertionError(f"{type(request).__name__} is no look-up")
+def log_entries(api: ServerApi, inferlet: str) -> list[LogEntry]:
+    """The log of an inferlet, oldest line first; raises UnknownName."""
+    return [LogEntry(line.time, line.stream, line.text) for line in api.inferlet(inferlet).logs()]

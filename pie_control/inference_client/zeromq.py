@@ -37,7 +37,7 @@ WAVE_SECONDS = 300.0  # far beyond any wave, and beyond a kernel that is compile
 
 
 class ZeroMQClient:
-    """Starts a worker process and speaks to it, or waits for one that somebody else starts. Implements
+    """Starts a worker process and speaks to it, or waits for one that is started elsewhere. Implements
     `InferenceClient`.
 
     With `arguments`, the options of `python -m pie_inference.serving` beside --endpoint, it launches the worker and

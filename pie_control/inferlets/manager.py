@@ -1,4 +1,4 @@
-"""The inferlet lifecycle manager (paper, section 5.1): launches, ends and lists inferlets, holds them to limits."""
+"""The inferlet lifecycle manager (paper, section 5.1): launches, ends and lists inferlets, enforces limits."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .mailbox import Listener
 from .runner import Runner, RunnerStatistics
 
 KEPT_ENDED = 1000
-"""Ended inferlets that can still be asked about."""
+"""Number of ended inferlets that clients can still ask about."""
 KEPT_ENDED_BYTES = 64 << 20
-"""What their logs, results and unread messages may take together."""
+"""Limit for the sum of their logs, results and unread messages."""
 SWEEP_SECONDS = 1.0
 WARM_AFTER_SECONDS = 0.02
 
@@ -40,12 +40,12 @@ class InferletStatistics:
 
 
 class Guest(ProgramOwner, Holdings, Protocol):
-    """What owns the instance of an inferlet, and what it holds elsewhere."""
+    """The owner of an inferlet's instance and of its holdings."""
 
 
 class InferletManager:
-    """All inferlets of a server, and their runner. `make_guest` gives an inferlet what its host functions need; `wake`
-    is called when there is something to run."""
+    """All inferlets of a server, and their runner. `make_guest` gives an inferlet what its host functions need; the
+    manager calls `wake` when an inferlet can run."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class InferletManager:
     ) -> Inferlet:
         """Starts an inferlet of a prepared program; raises Overloaded."""
         if len(self._running) >= self._max_inferlets:
-            raise Overloaded(f"{len(self._running)} inferlets run, no more are allowed: try again when some have ended")
+            raise Overloaded(f"{len(self._running)} inferlets run, which is the limit: try again when some have ended")
         self._launched += 1
         inferlet = Inferlet(
             self._launched, program, arguments, environment, self._limits, self.runner.ready, self._timers
@@ -112,7 +112,7 @@ class InferletManager:
     # ---- ending ----
 
     def _after_step(self, inferlet: Inferlet, step: Step) -> None:
-        """An inferlet had a turn: it may have ended by itself, or used too much processor time."""
+        """Ends an inferlet that finished in its last turn, or that has used too much processor time."""
         if step is Step.DONE:
             error = inferlet.instance.outcome()
             self.end(inferlet, Status.FINISHED if error is None else Status.FAILED, error)
@@ -120,9 +120,9 @@ class InferletManager:
             self.end(inferlet, Status.EXCEEDED, f"used more than {self._limits.cpu_seconds:g} s of processor time")
 
     def end(self, inferlet: Inferlet, status: Status, error: str | None) -> None:
-        """Ends an inferlet wherever it is, frees everything that it held, tells its client. Idempotent.
+        """Ends an inferlet in any state, frees everything that it held, and informs its client. Idempotent.
 
-        One that has the processor (it is ended by something that it caused) ends after its turn."""
+        An inferlet that is running now (it caused its own end) ends after its turn."""
         if inferlet is self.runner.current:
             asyncio.get_running_loop().call_soon(self.end, inferlet, status, error)
             return
@@ -150,7 +150,7 @@ class InferletManager:
         for inferlet in [one for one in self._running.values() if one.last_activity < oldest]:
             self.end(inferlet, Status.EXCEEDED, f"was idle for more than {self._limits.idle_seconds:g} s")
 
-    # ---- asking ----
+    # ---- look-ups ----
 
     def get(self, inferlet_id: str) -> Inferlet:
         """A running or recently ended inferlet; raises UnknownName."""
@@ -161,11 +161,11 @@ class InferletManager:
         return found
 
     def try_running(self, number: int) -> Inferlet | None:
-        """The inferlet with this number, if it runs."""
+        """The inferlet with this number if it runs, else None."""
         return self._running.get(number)
 
     def infos(self) -> tuple[InferletInfo, ...]:
-        """Of those that have recently ended and those that run, oldest first."""
+        """Recently ended inferlets, then running ones, oldest first."""
         return tuple(one.info() for one in (*self._ended.values(), *self._running.values()))
 
     def statistics(self) -> InferletStatistics:

@@ -1,9 +1,9 @@
 """Gives inferlets the processor, one at a time, on the thread of the event loop.
 
-Theory of operation. `_ready` holds inferlets that can go on; `run_ready` gives each a turn until all of them wait: only
-then are waves formed, so that everyone whom a result woke takes part in the next batch. An inferlet that was preempted
-a few times in a row without waiting is *busy*: nobody waits for it any more. Busy ones take turns of one slice each
-(`run_busy`), between turns of the event loop, so an endless loop costs the others at most a slice per turn.
+Theory of operation. `_ready` holds the inferlets that can run; `run_ready` gives each a turn until all of them wait.
+Waves are formed only then, so that every inferlet that a result woke takes part in the next batch. An inferlet that was
+preempted a few times in a row is *busy*: the others no longer wait for it. `run_busy` gives one busy inferlet a slice,
+between turns of the event loop, so an endless loop costs the others at most one slice per turn.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .lifecycle import ENDINGS, Status
 
 PREEMPTIONS_UNTIL_BUSY = 3
 LONGEST_RUN_SECONDS = 0.02
-"""After this long `run_ready` lets the event loop have a turn, even if inferlets are ready."""
+"""`run_ready` returns to the event loop after this time, even if inferlets are ready."""
 TURNS_IN_ROUND = 8
-"""Average number of turns of each inferlet that is ready, after which waves are formed though some still are."""
+"""Waves are formed after this many turns per ready inferlet, on average, even if some are still ready."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class RunnerStatistics:
 
 
 class Runner:
-    """Runs inferlets. `wake` is called when there is something to run; `on_step` after each turn of an inferlet."""
+    """Runs inferlets. It calls `wake` when an inferlet can run, and `on_step` after each turn of an inferlet."""
 
     def __init__(self, wake: Callable[[], None], on_step: Callable[[Inferlet, Step], None]) -> None:
         self._wake = wake
@@ -50,19 +50,19 @@ class Runner:
 
     @property
     def has_work(self) -> bool:
-        """Whether an inferlet can go on."""
+        """Whether an inferlet can run."""
         return bool(self._ready or self._busy)
 
     def ready(self, inferlet: Inferlet) -> None:
-        """The inferlet can go on."""
+        """Queues an inferlet that can run."""
         if inferlet.number not in self._queued and inferlet.status not in ENDINGS:
             self._queued.add(inferlet.number)
             self._ready.append(inferlet)
             self._wake()
 
     def run_ready(self) -> bool:
-        """Gives turns until all but the busy wait, or have had their share. False if the event loop should have a turn
-        first."""
+        """Gives turns until all inferlets but the busy ones wait, or have had their share. False if the event loop
+        should run first."""
         deadline = time.perf_counter() + LONGEST_RUN_SECONDS
         if self._turns_left == 0:
             self._turns_left = TURNS_IN_ROUND * len(self._ready)
@@ -72,10 +72,10 @@ class Runner:
             if self._ready and self._turns_left and time.perf_counter() > deadline:
                 return False
         self._turns_left = 0
-        return True  # even if some are ready: those that never rest must not hold up the others
+        return True  # even if some are ready: one that never waits must not delay the others
 
     def run_busy(self) -> bool:
-        """Gives a slice to one of the busy inferlets; False if there is none."""
+        """Gives one busy inferlet a slice; False if there is none."""
         if not self._busy:
             return False
         self._turn(self._busy.popleft())
@@ -111,12 +111,12 @@ class Runner:
         self._preempted[inferlet.number] = count
         self._queued.add(inferlet.number)
         if count < PREEMPTIONS_UNTIL_BUSY:
-            self._ready.appendleft(inferlet)  # taking turns here would only make everyone late
+            self._ready.appendleft(inferlet)  # taking turns here would only delay every one
         else:
             self._busy.append(inferlet)
 
     def forget(self, inferlet: Inferlet) -> None:
-        """An inferlet has ended."""
+        """Drops what is stored for an inferlet that has ended."""
         self._preempted.pop(inferlet.number, None)
 
     def statistics(self) -> RunnerStatistics:

@@ -1,4 +1,4 @@
-"""Compiled programs ready to be launched: the Python guest with its pool of warm instances, and uploaded components."""
+"""Compiles programs and starts instances of them: the Python guest with its warm pool, and uploaded components."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Functions = dict[tuple[str, str], HostFunction]
 
 
 class ProgramOwner(Owner, Protocol):
-    """Whose program an instance runs; `source` is set for a Python program."""
+    """The owner of an instance; `source` is the Python program that it runs."""
 
     source: SourceText | None
 
@@ -75,11 +75,11 @@ class Launcher:
         )
 
     async def prepare(self, program: Program, data: bytes | None = None) -> None:
-        """Compiles a program (and links a component), so that it can be launched; raises BadProgram. `data` is the
-        content of a component that is not stored yet."""
+        """Compiles a program, and links a component, before its first launch; raises BadProgram. `data` is the content
+        of a component that is not stored yet."""
         if program.hash in self._codes or program.hash in self._linked:
             return
-        async with self._compiling:  # one at a time: compiling keeps all cores busy
+        async with self._compiling:  # one at a time: compiling uses all cores
             if program.hash in self._codes or program.hash in self._linked:
                 return  # another caller was first
             if program.kind == "python":
@@ -105,7 +105,7 @@ class Launcher:
             raise BadProgram(f"not a component of the world of inferlets: {error}") from error
 
     def instance(self, program: Program, owner: ProgramOwner) -> Instance:
-        """An instance of a prepared program, for its owner: a new one, or one that waits for a program."""
+        """An instance of a prepared program for an owner: from the warm pool, or a new one."""
         if program.source is None:
             return self._owned(Instance(self._linked[program.hash], self._memory_bytes), owner)
         owner.source = program.name, program.source, self._codes[program.hash]
@@ -127,22 +127,22 @@ class Launcher:
         return instance
 
     def warm_one(self) -> bool:
-        """Works for a slice of time on one more instance that waits for a program; False when there are enough."""
+        """Works for one slice of time on an instance for the warm pool; False if the pool is full."""
         if self._guest is None or len(self._warm) >= self._warm_target:
             return False
         self._warming = self._warming or self._new_guest(MadeAhead())
-        if self._warming.step() is not Step.PREEMPTED:  # the guest is ours: it waits for its source now
+        if self._warming.step() is not Step.PREEMPTED:  # this guest is our own code: now it waits for its source
             self._warm.append(self._warming)
             self._warming = None
         return True
 
     @property
     def warm(self) -> int:
-        """Warm instances at hand."""
+        """Number of instances in the warm pool."""
         return len(self._warm)
 
     def close(self) -> None:
-        """Frees warm instances, stops the ticker. Idempotent."""
+        """Frees the warm instances and stops the ticker. Idempotent."""
         for instance in (*self._warm, *([self._warming] if self._warming else [])):
             instance.close()
         self._warm.clear()

@@ -22,7 +22,7 @@ from pie_inference.protocol import ModelDescription
 from .embeds import EmbedTable
 from .hazards import MAX_QUEUE, Hazards, make_stamp
 from .holdings import Forgotten
-from .kinds import EMBEDS, PAGES, Resource
+from .kinds import Resource
 from .pages import PageTable
 from .quotas import Quota, Usage, check_quota
 from .ranges import Range
@@ -98,13 +98,14 @@ class AddressSpace:
 
     def table(self, resource: Resource) -> PageTable | EmbedTable:
         """The addresses of a kind of memory."""
-        return self.pages if resource is PAGES else self.embeds
+        found: PageTable | EmbedTable = getattr(self, resource.key)
+        return found
 
     def check_allocation(self, resource: Resource, count: int) -> None:
         """Raises InvalidArgument, QuotaExceeded, or Exhausted: more than the pool has, so that it can never be had."""
         if count <= 0:
             raise InvalidArgument(f"{count} {resource} asked for; ask for at least 1")
-        owned, total = self.table(resource).owned, pool_size(self.model, resource)
+        owned, total = self.table(resource).owned, resource.pool_size(self.model)
         if owned + count > total:
             raise Exhausted(f"{owned} {resource} held and {count} more asked for, the whole pool has {total}")
         check_quota(owned, count, self.quota.limit(resource), resource.name, "free some first")
@@ -204,18 +205,6 @@ class _Sample:
     def __init__(self, queue: int) -> None:
         self.queue = queue
         self.error: CallError | None = None
-
-
-def pool_size(model: ModelDescription, resource: Resource) -> int:
-    """What a worker's pool has for inferlets. The last pages are kept for keys that a forward drops again."""
-    if resource is EMBEDS:
-        return model.num_embeds
-    return model.num_pages - scratch_pages(model)
-
-
-def scratch_pages(model: ModelDescription) -> int:
-    """Pages for the tokens of one batch whose keys and values are dropped after it."""
-    return -(-model.max_batch_tokens // model.page_size)
 
 
 def again(error: CallError) -> CallError:

@@ -1,7 +1,7 @@
-"""Who yields when a pool runs out (paper, section 5.2: first come, first served).
+"""Which inferlet yields when a pool runs out (paper, section 5.2: first come, first served).
 
 The scheduler asks the policy only when what is free and what is already coming back do not cover the request. A policy
-sees who holds what, who waits for what since when, and answers with actions.
+sees what each inferlet holds, what it waits for and since when, and answers with actions.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nobody yields: the request waits until somebody gives something back."""
+    """No inferlet yields: the request waits until memory is given back."""
 
 
 Action = End | Wait
@@ -55,7 +55,7 @@ Action = End | Wait
 
 
 class ContentionPolicy(Protocol):
-    """Decides who yields."""
+    """Decides which inferlet yields."""
 
     def resolve(self, shortage: Shortage, holders: Sequence[Holder]) -> tuple[Action, ...]:
         """What to do, in order. `holders` lists all inferlets, the requester among them. If what comes back does not

@@ -8,7 +8,7 @@ cases are rare, and since it follows the order of issue it cannot deadlock.
 A *stamp* is the sequence number of a command and the number of its queue in one integer, so the newer is the larger.
 Reads of shared pages leave no stamp: branches that read a common prefix never wait for each other. Pages need no
 read stamps, for a filled slot is written again only after `trim_kvpage` or by `copy_kvpage`, and both wait for
-everything before. Stamps below `floor` belong to commands that were dispatched, or to none: they hold nobody up.
+everything before. Stamps below `floor` belong to commands that were dispatched, or to none: no command waits for them.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Hazards:
             self.rewrites = {page: seq for page, seq in self.rewrites.items() if fill[page] != NOT_OWNED}
 
     def of_rewriting(self, slots: Sequence[Range]) -> int:
-        """For a command that fills slots, some of which a trim may have emptied."""
+        """For a command that fills slots; a trim may have emptied some of them."""
         if not self.rewrites:
             return 0
         size = self._pages.page_size

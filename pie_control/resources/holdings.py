@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pie_control.errors import CallError
 from pie_control.ids import Owner
 
-from .kinds import PAGES, Resource
+from .kinds import Resource
 from .ranges import Range, total_length
 
 UNBOUND = -1
@@ -107,7 +107,8 @@ class Holdings:
         return bool(self.freed or self.forgotten)
 
     def binding(self, resource: Resource) -> Binding:
-        return self.pages if resource is PAGES else self.embeds
+        found: Binding = getattr(self, resource.key)
+        return found
 
     def returning(self, resource: Resource) -> int:
         """What has been freed and only waits for commands that may touch it."""

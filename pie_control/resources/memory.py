@@ -1,4 +1,4 @@
-"""Physical memory of one worker: its pools, what each inferlet holds of them, and who waits for what."""
+"""Physical memory of one worker: its pools, what each inferlet holds of them, and the requests that wait."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pie_control.ids import Owner
 from pie_inference.protocol import ModelDescription
 
-from .address_space import pool_size
 from .contention import Action, ContentionPolicy, Holder, Shortage
 from .holdings import Holdings
-from .kinds import PAGES, RESOURCES, Resource
+from .kinds import PAGES, RESOURCES, Resource, scratch_pages
 from .pool import Pool, PoolUsage
 
 
@@ -30,18 +29,18 @@ class _Request:
 class Memory:
     """Binds addresses to physical slots and takes them back.
 
-    What is given back stays in quarantine until the last wave whose commands may touch it has completed: the one under
-    formation, else the last that was sent.
+    Memory that is given back stays in quarantine until the last wave whose commands may touch it has completed: the one
+    under formation, else the last that was sent.
     """
 
     def __init__(self, model: ModelDescription, contention: ContentionPolicy) -> None:
-        if pool_size(model, PAGES) <= 0:
+        if PAGES.pool_size(model) <= 0:
             raise ValueError(
                 f"{model.name}: {model.num_pages} pages do not hold one batch of {model.max_batch_tokens} tokens; "
-                f"more than {-(-model.max_batch_tokens // model.page_size)} pages are needed"
+                f"more than {scratch_pages(model)} pages are needed"
             )
-        self.scratch_slot = pool_size(model, PAGES) * model.page_size
-        self.pools = {resource: Pool(pool_size(model, resource)) for resource in RESOURCES}
+        self.scratch_slot = PAGES.pool_size(model) * model.page_size
+        self.pools = {resource: Pool(resource.pool_size(model)) for resource in RESOURCES}
         self.tokens = Pool(model.num_token_slots)
         self.wave = 0  # number of the next wave
         self._policy = contention
@@ -54,7 +53,7 @@ class Memory:
     # ---- holders ----
 
     def open(self, owner: Owner, created: float) -> Holdings:
-        """`created` (seconds) says who came first when memory runs out."""
+        """`created` is a time in seconds: when memory runs out, it says which inferlet is older."""
         assert owner not in self._holdings, f"inferlet {owner} has holdings"
         self._holdings[owner] = holdings = Holdings(owner, created)
         return holdings
@@ -98,7 +97,7 @@ class Memory:
     # ---- shortages ----
 
     def resolve_shortages(self) -> Iterator[Action]:
-        """The wave is formed: for requests that wait for more than what is coming back, asks who yields. Each action
+        """The wave is formed: asks the policy about requests for more memory than is coming back. Each action
         must be taken before the next is asked for."""
         self._since = {(one.owner, one.resource, one.first): one.since for one in self._requests}
         for request in self._requests:

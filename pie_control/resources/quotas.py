@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pie_control.errors import QuotaExceeded
 
-from .kinds import PAGES, Resource
+from .kinds import Resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,8 @@ class Quota:
 
     def limit(self, resource: Resource) -> int:
         """Addresses of a kind of memory."""
-        return self.pages if resource is PAGES else self.embeds
+        limit: int = getattr(self, resource.key)
+        return limit
 
 
 @dataclass(frozen=True, slots=True)

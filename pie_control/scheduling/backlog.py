@@ -21,42 +21,29 @@ class Backlog:
             if not self.queues:
                 self.since = now
             self.queues[queue] = None
-            self._line_up(queue)
-        queue.commands.append(command)
-        queue.account.waiting += 1
+            self.line_up(queue)
+        queue.put(command)
         self.commands += 1
 
     def remove(self, queue: CommandQueue, count: int) -> None:
         """Takes the first commands out of a queue."""
         if not count:
             return
-        commands, account = queue.commands, queue.account
-        for _ in range(count):
-            commands.popleft()
-        queue.done = 0
-        account.waiting -= count
-        account.taken += count
+        queue.take(count)
         self.commands -= count
-        if not commands:
+        if not queue.commands:
             del self.queues[queue]
 
-    def served(self, queue: CommandQueue) -> None:
-        """A wave took something of the queue: it goes to the end of the line."""
-        self._line_up(queue)
-
-    def _line_up(self, queue: CommandQueue) -> None:
+    def line_up(self, queue: CommandQueue) -> None:
+        """The queue goes to the end of the line."""
         self._tickets += 1
-        queue.ticket = self._tickets
+        queue.take_place(self._tickets)
 
     def drop(self, account: Account) -> None:
-        """Forgets what waits of an inferlet."""
-        for queue in account.queues.values():
-            if queue.commands:
-                self.commands -= len(queue.commands)
-                queue.commands.clear()
-                del self.queues[queue]
-        account.waiting = 0
-        account.queues.clear()
+        """Forgets the commands of an inferlet that wait."""
+        for queue in account.drop_queues():
+            self.commands -= len(queue.commands)
+            del self.queues[queue]
 
     def check_integrity(self) -> None:
         """Asserts that the counts are those of the queues."""

@@ -2,9 +2,9 @@
 
 Theory of operation. Address spaces accept calls and hand on commands; they come in as events, with the worker's answers
 and what happens to inferlets. `turn` takes events in order and returns a frozen `Turn`: waves to send, futures that are
-answered, inferlets that must end. Waves are formed at `Quiet`, when every inferlet waits, so that all who were woken by
-the last results take part. Every accepted future is answered exactly once: by its wave or by the end of its inferlet.
-Waves are answered in the order in which they were sent.
+answered, inferlets that must end. Waves are formed at `Quiet`, when every inferlet waits, so that all inferlets that
+the last results woke take part. Every accepted future is answered exactly once: by its wave or by the end of its
+inferlet. Waves are answered in the order in which they were sent.
 
 No socket, clock or thread: `now` (seconds, any origin) is an argument, and nothing happens between turns.
 """
@@ -21,7 +21,7 @@ from pie_control.errors import CallError, Exhausted, WorkerError
 from pie_control.ids import Owner
 from pie_control.resources.address_space import again
 from pie_control.resources.contention import Action, ContentionPolicy, End, FirstComeFirstServed
-from pie_control.resources.holdings import Forgotten, TokenSource
+from pie_control.resources.holdings import Forgotten
 from pie_control.resources.kinds import EMBEDS, PAGES
 from pie_control.resources.memory import Memory
 from pie_inference.protocol import ModelDescription, RunWave, WaveDone
@@ -54,7 +54,7 @@ class Scheduler:
         self._waves: list[RunWave] = []
         self._completions: list[Completion] = []
         self._endings: list[Ending] = []
-        self._moved: dict[Account, None] = {}  # whose address spaces are to hear of progress
+        self._moved: dict[Account, None] = {}  # their address spaces will hear of progress
         self._takers: dict[type, Callable[[Any], None]] = {
             Opened: self._open,
             Closed: self._forget,
@@ -99,55 +99,34 @@ class Scheduler:
 
     def _open_queue(self, note: OpenQueue) -> None:
         if account := self._accounts.get(note.owner):
-            account.queues[note.queue] = CommandQueue(account, note.queue)
+            account.open_queue(note.queue)
 
     def _close_queue(self, note: CloseQueue) -> None:
-        if queue := self._queue(note):
-            queue.closing = True
-            queue.account.forget_if_closed(queue)
+        if account := self._accounts.get(note.owner):
+            account.close_queue(account.queues[note.queue])
 
     def _prioritize(self, note: Prioritize) -> None:
-        if queue := self._queue(note):
-            queue.priority = note.priority
-
-    def _queue(self, note: CloseQueue | Prioritize) -> CommandQueue | None:
-        account = self._accounts.get(note.owner)
-        return account.queues.get(note.queue) if account else None
+        if account := self._accounts.get(note.owner):
+            account.queues[note.queue].priority = note.priority
 
     def _free(self, note: Release) -> None:
         if account := self._accounts.get(note.owner):
-            account.newest = note.freed.seq
-            account.oldest_waiting = account.oldest_now()  # or who comes after the note would wait for it
-            account.holdings.freed.append(note.freed)
+            account.addresses_freed(note.freed)
             self._memory.run_frees(account.holdings, account.oldest_waiting)
 
     def _forget_tokens(self, note: Forgotten) -> None:
         if account := self._accounts.get(note.owner):
-            account.holdings.forgotten.append(note)
+            account.tokens_forgotten(note)
 
     def _enqueue(self, command: Command) -> None:
         account = self._accounts.get(command.owner)
         if account is None:
             return  # its inferlet was ended while the command was on its way
-        account.newest = command.seq
-        if command.future is not None:
-            account.futures.add(command.future)
-            if command.gives_token:
-                account.holdings.tokens[command.future] = TokenSource()
-        if command.references and not self._note_names(account, command):
-            return
-        self._backlog.add(account.queues[command.queue], command, self._now)
-
-    def _note_names(self, account: Account, command: Command) -> bool:
-        """Notes the tokens that a command names. False if its inferlet ends for one that failed: it could not know that
-        yet."""
-        for _, future in command.references:
-            source = account.holdings.tokens[future]
-            source.named = True
-            if source.error is not None:
-                self._end(account, Reason.FAILED, source.error)
-                return False
-        return True
+        error = account.command_arrived(command)
+        if error is None:
+            self._backlog.add(account.queues[command.queue], command, self._now)
+        else:
+            self._end(account, Reason.FAILED, error)
 
     # ---- ends ----
 
@@ -184,23 +163,24 @@ class Scheduler:
     def _form_waves(self) -> None:
         """Forms waves as long as there is one to send."""
         while not self._lost and self._backlog.queues and self._policy.should_send(self._state(), self._now):
-            wave, made_room = self._form()
-            if wave is not None:
-                self._backlog.since = self._now
-                self._in_flight.append(wave)
-                self._waves.append(RunWave(wave.number, self.model.name, wave.build()))
-            elif not made_room:
+            wave = self._form()
+            if wave is None:
                 return
+            self._backlog.since = self._now
+            self._in_flight.append(wave)
+            self._waves.append(RunWave(wave.number, self.model.name, wave.build()))
 
-    def _form(self) -> tuple[Wave | None, bool]:
-        """A wave, and whether to try again without one: something took effect in the control layer alone, or somebody
-        was ended, so other queues may go on."""
-        self._memory.begin()
-        builder = WaveBuilder(self.model, self._backlog, self._memory, self._policy.max_commands, self._now)
-        wave = builder.take_all()
-        ended = [self._act(action) for action in self._memory.resolve_shortages()]
-        self._settle(builder, wave)
-        return wave, builder.progress or any(ended)
+    def _form(self) -> Wave | None:
+        """Tries again while a command takes effect in the control layer alone, or an inferlet was ended: other queues
+        may have waited for it."""
+        while True:
+            self._memory.begin()
+            builder = WaveBuilder(self.model, self._backlog, self._memory, self._policy.max_commands, self._now)
+            wave = builder.take_all()
+            ended = [self._act(action) for action in self._memory.resolve_shortages()]
+            self._settle(builder, wave)
+            if wave is not None or not (builder.progress or any(ended)):
+                return wave
 
     def _act(self, action: Action) -> bool:
         """Does what the contention policy says; whether something comes back by it."""
@@ -237,7 +217,7 @@ class Scheduler:
         )
 
     def _expected(self) -> int:
-        """Inferlets that the waves in flight will wake, as far as they have issued nothing further."""
+        """Inferlets that the waves in flight will wake and that have issued nothing further."""
         waves = self._in_flight
         if not waves:
             return 0
@@ -269,28 +249,24 @@ class Scheduler:
     def _answer(self, owner: Owner, future: int, value: Value | CallError) -> None:
         """The completion, unless the future was answered before, by the end of its inferlet."""
         account = self._accounts.get(owner)
-        if account is None or future not in account.futures:
-            return
-        account.futures.remove(future)
-        self._completions.append(Completion(owner, future, value))
+        if account is not None and account.answer(future):
+            self._completions.append(Completion(owner, future, value))
 
     def _fail(self, command: WorkerCommand, error: CallError) -> None:
         """A command failed on the worker. Its inferlet ends if it relies on what the command should have left."""
         account = self._accounts.get(command.owner)
         if account is None:
             return
-        if command.future is not None:
-            source = account.holdings.tokens.get(command.future)
-            if source is None or not source.named:
-                self._answer(command.owner, command.future, error)
-                return
-        self._end(account, Reason.FAILED, error)
+        if account.relies_on(command):
+            self._end(account, Reason.FAILED, error)
+        elif command.future is not None:
+            self._answer(command.owner, command.future, error)
 
     # ---- inspection ----
 
     @property
     def free_pages(self) -> int:
-        """Pages that can be had at once."""
+        """Pages that are free now."""
         return self._memory.pools[PAGES].free
 
     def statistics(self) -> SchedulerStatistics:

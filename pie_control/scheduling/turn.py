@@ -17,7 +17,8 @@ from pie_inference.protocol import RunWave, WaveDone
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An inferlet uses the model; `created` (seconds) says who came first when memory runs out."""
+    """An inferlet uses the model. `created` is a time in seconds: when memory runs out, it says which inferlet is
+    older."""
 
     owner: Owner
     created: float
@@ -25,7 +26,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """An inferlet has ended: all that it held is free, and nobody waits for its futures."""
+    """An inferlet has ended: all that it held is free, and its futures are forgotten."""
 
     owner: Owner
 

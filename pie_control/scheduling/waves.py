@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pie_control import calls
-from pie_control.calls.kind import Batch, Bind, Call, Command, LongCommand, WaveContext
+from pie_control.calls.kind import LONG, Batch, Bind, Call, Command, LongCommand, WaveContext
 from pie_control.ids import Owner
 from pie_control.resources.memory import Memory
 from pie_inference import protocol
@@ -23,9 +23,6 @@ from .account import Account, CommandQueue
 from .backlog import Backlog
 
 PATIENCE = 32
-LONG = 16
-"""Commands of more parts (input tokens) than this come after the others."""
-
 RANKS = {call: rank for rank, call in enumerate(sorted(calls.CALLS.values(), key=lambda call: (call.stage, call.name)))}
 """Order of the batches in a wave."""
 
@@ -44,7 +41,7 @@ class Wave:
 
 
 class WaveBuilder:
-    """Takes commands out of the backlog. `accounts` are those whose queues it looked at."""
+    """Takes commands out of the backlog. `accounts` are those that have a queue with commands."""
 
     def __init__(
         self, model: ModelDescription, backlog: Backlog, memory: Memory, max_commands: int | None, now: float
@@ -96,7 +93,7 @@ class WaveBuilder:
             done = self._add(call, queue, command, before)
             if done < size:
                 self._backlog.remove(queue, taken)
-                queue.done = done
+                queue.take_part(done)
                 return None
             taken += 1
             stage = call.stage
@@ -110,8 +107,7 @@ class WaveBuilder:
         if done > before:
             if self._left is not None:
                 self._left -= 1
-            if queue.last_wave != self._context.wave:
-                queue.last_wave = self._context.wave
+            if queue.join_wave(self._context.wave):
                 self._used.add(queue.account)
         return done
 
@@ -137,17 +133,14 @@ class WaveBuilder:
         for queue in queues:
             queue.account.forget_if_closed(queue)
         for account in self.accounts:
-            account.oldest_waiting = account.oldest_now()
+            account.settle()
             if account.holdings.returns:
                 self._memory.run_frees(account.holdings, account.oldest_waiting)
         if not self._used:
             return None
         for queue in queues:
-            if queue.last_wave == self._context.wave:
-                queue.passed = 0
-                self._backlog.served(queue)
-            else:
-                queue.passed += 1
+            if queue.wave_sent(self._context.wave):
+                self._backlog.line_up(queue)
         filled = (call for call, batch in self._batches.items() if batch.commands)
         batches = [self._batches[call] for call in sorted(filled, key=RANKS.__getitem__)]
         return Wave(self._context.wave, batches, self._used)

@@ -196,7 +196,7 @@ class FakeModel:
         source_slots, target_slots = self._page_slots(sources), self._page_slots(targets)
         filled = source.filled_among(source_slots)
         if not filled.reshape(len(sources), -1).any(1).all():
-            raise ValueError(f"a page of which no {source.what} was filled is swapped")
+            raise ValueError(f"a page without a filled {source.what} is swapped")
         target.write(target_slots, source.values[source_slots])
         target.filled[target_slots] = filled
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import torch
 
-from ..config import WorkerConfig, default_cache_dir
+from ..config import WorkerConfig
 from ..cpu_kernels.library import find_library
 from ..errors import InferenceError
 from ..loading.checkpoint import Checkpoint, read_json
 from ..loading.hub import find_folder
+from ..options import default_cache_dir
 from ..protocol import EmbedTxt, Forward, ModelDescription, RunWave, Sample
 from ..serving.worker import Worker
 from .batches import DecodeBatch

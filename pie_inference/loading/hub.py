@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from ..errors import CheckpointError
+from ..options import HUB_ID
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 WANTED = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model")
 UNWANTED = ("*/*", "consolidated*")
 """Second copies of the weights in other layouts."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..attention.choose import Requirements
-from ..config import WorkerConfig, default_cache_dir
+from ..config import WorkerConfig
 from ..cpu_kernels.library import Library, find_library
 from ..device.machine import choose_device, choose_dtype, free_bytes_of_rank
 from ..device.ranks import Ranks, share
@@ -21,6 +21,7 @@ from ..kv_cache import sizing
 from ..kv_cache.pages import KvShape
 from ..models.config import ModelConfig
 from ..models.registry import read_architecture
+from ..options import default_cache_dir
 from .checkpoint import Checkpoint, read_json
 from .hub import find_folder
 from .tokenizer_files import TokenizerFiles, read_tokenizer_files

@@ -109,5 +109,5 @@ def join_results(batch: Batch, results: Sequence[Result | None]) -> Result | Non
 
 
 def call_name(kind: type[Batch]) -> str:
-    """The name of the call whose commands a class of batches holds: copy_kvpage of CopyKvpage."""
+    """The call that a class of batches belongs to: copy_kvpage for CopyKvpage."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()

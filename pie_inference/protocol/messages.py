@@ -99,7 +99,9 @@ class Forward(Batch, frozen=True):
 
     def only(self, command: int) -> Self:
         alone = super().only(command)
-        owners = np.searchsorted(self.q_indptr[1:-1], self.out_rows, "right")  # rows that nobody has: the last's
+        owners = np.searchsorted(
+            self.q_indptr[1:-1], self.out_rows, "right"
+        )  # rows of no sequence count as the last one's
         rows, embeds = self.out_rows[owners == command], self.out_embeds[owners == command]
         return msgspec.structs.replace(alone, out_rows=rows - self.q_indptr[command], out_embeds=embeds)
 

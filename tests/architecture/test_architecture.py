@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "inferlet_sdk": ("inferlet_sdk",),
 }
 """What a package may import of ours, the most special entry first; OPEN is open to pie_control."""
-OPEN = ("pie_inference.protocol", "pie_inference.testing.byte_tokenizer")
+OPEN = ("pie_inference.protocol", "pie_inference.options", "pie_inference.testing.byte_tokenizer")
 
 PURE = {package: {"numpy"} for package in PURE_CORE}
 """Packages that import no third-party module but these."""
@@ -61,8 +61,7 @@ LARGE = {"pie_control.sandbox.values"}
 """Files beyond it: all raw calls into wasmtime are to be found in one place."""
 
 MOST_FILES = 12
-LARGE_FOLDERS = {"pie_control/cli", "pie_control/http_server"}
-"""Folders with more files, to be parted."""
+"""In one folder of a package; `__init__.py` does not count."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,7 @@ def test_imports_flow_one_way(package: str) -> None:
 
 def test_only_the_edge_knows_the_composition_root() -> None:
     importers = {each.importer for each in imports() if each.imported == "pie_control.runtime"}
-    assert importers == {"pie_control.cli.serve", "pie_control.cli.targets"}
+    assert importers == {"pie_control.cli.commands.serve", "pie_control.cli.targets"}
 
 
 @pytest.mark.parametrize("package", PURE)
@@ -219,7 +218,7 @@ def test_cycles_are_found() -> None:
 def test_folders_stay_small() -> None:
     folders = Counter(path.parent for path in modules().values() if path.name != "__init__.py")
     large = {str(folder.relative_to(ROOT)) for folder, count in folders.items() if count > MOST_FILES}
-    assert large == LARGE_FOLDERS
+    assert large == set()
 
 
 def test_files_stay_small() -> None:

@@ -13,8 +13,8 @@ from safetensors import safe_open
 
 from benchmarks.cpu import attention, cpu_kernels, peers
 from benchmarks.support.costs import llama_costs
-from pie_inference.config import default_cache_dir
 from pie_inference.cpu_kernels.library import find_library
+from pie_inference.options import default_cache_dir
 from pie_inference.testing.checkpoints import make_checkpoint
 
 from .running import run

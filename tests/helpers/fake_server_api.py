@@ -1,6 +1,6 @@
 """A server without WebAssembly and without a worker: its programs are coroutines of this file.
 
-The HTTP server and the clients see the interface of `pie_control.server_api.ServerApi`; mailboxes are the real ones.
+The HTTP server and the clients see the methods of `pie_control.server_api.ServerApi`; the mailboxes are real.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class FakeInferlet:
         self.ended: float | None = None
         self.result: str | None = None
         self.error: str | None = None
-        self.outbox = Outbox(LIMITS)
+        self.outbox = Outbox(id, LIMITS)
         self._inbox = Inbox()
         self._arrived = asyncio.Event()
         self.task: asyncio.Task[None]
@@ -111,7 +111,7 @@ class FakeInferlet:
     def end(self, status: str, result: str | None, error: str | None) -> None:
         if self.ended is None:
             self.status, self.ended, self.result, self.error = status, time.time(), result, error
-            self.outbox.end(Ended(status, result, error))
+            self.outbox.end(Ended(status, result, error, inferlet=self.id))
 
 
 Body = Callable[[FakeInferlet], Awaitable[Any]]
@@ -165,7 +165,7 @@ BODIES: tuple[Body, ...] = (hello, echo, fail, wait, flood, burst)
 
 
 class FakeServerApi:
-    """A ServerApi. Its own programs are there from the start; an uploaded text runs as `kwargs`."""
+    """Has the methods of a `ServerApi`. It knows the programs of this file; an uploaded text runs as `kwargs`."""
 
     def __init__(self) -> None:
         self.uploads = 0
@@ -253,24 +253,24 @@ class FakeStatistics:
 
 
 @contextlib.asynccontextmanager
-async def serving(server: FakeServerApi, max_body_bytes: int = 1 << 20) -> AsyncIterator[str]:
-    """Offers `server` over HTTP on this loop; gives its address."""
-    face = HttpServer(cast(ServerApi, server), bind("127.0.0.1", 0), max_body_bytes)
-    await face.start()
+async def serving(api: FakeServerApi, max_body_bytes: int = 1 << 20) -> AsyncIterator[str]:
+    """An HTTP server over `api` on this loop; yields its address."""
+    server = HttpServer(cast(ServerApi, api), bind("127.0.0.1", 0), max_body_bytes)
+    await server.start()
     try:
-        yield face.url
+        yield server.url
     finally:
+        await api.close()
         await server.close()
-        await face.close()
 
 
 def serve_async(test: Callable[[str, FakeServerApi], Coroutine[Any, Any, None]], **options: Any) -> None:
     """Runs an asynchronous test against a server in its own loop."""
 
     async def run() -> None:
-        server = FakeServerApi()
-        async with serving(server, **options) as url:
-            await asyncio.wait_for(test(url, server), 30)
+        runtime = FakeServerApi()
+        async with serving(runtime, **options) as url:
+            await asyncio.wait_for(test(url, runtime), 30)
 
     asyncio.run(run())
 

@@ -38,7 +38,7 @@ class Listener:
         self._news.set()
 
     async def until_messages(self, count: int) -> None:
-        """Waits for so many messages; fails if the inferlet ends before."""
+        """Waits for `count` messages; fails if the inferlet ends before."""
         while len(self.messages) < count:
             assert not self.ended.done(), self.ended.result()
             self._news.clear()

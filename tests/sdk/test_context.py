@@ -45,7 +45,7 @@ def host() -> FakeHost:
 
 
 def saying(text: str, after: int) -> Callable[[tuple[tuple[int, int], ...]], int]:
-    """A model that says `text`, then stops, after a prompt of so many tokens."""
+    """A model that says `text`, then stops, after a prompt of `after` tokens."""
     tokens = [*FakeHost._tokenize(install_queue(), 0, text), STOP]
 
     def next_token(context: tuple[tuple[int, int], ...]) -> int:

@@ -55,11 +55,11 @@ async def outcome_of(server: ServerApi, program: Path) -> Ended:
     try:
         await server.upload(program.read_bytes(), program.name)
     except BadProgram as error:
-        return Ended("refused", None, str(error))
+        return Ended("refused", None, str(error), inferlet="")
     inferlet = await server.launch(program.name)
     while (status := inferlet.info().status) in ("created", "running"):
         await asyncio.sleep(0.005)
-    return Ended(status, inferlet.info().result, inferlet.info().error)
+    return Ended(status, inferlet.info().result, inferlet.info().error, inferlet=inferlet.id)
 
 
 async def run_beside_a_neighbour(server: ServerApi, program: Path) -> tuple[Ended, int]:

@@ -1,4 +1,4 @@
-"""The forward batch under formation: ragged sequences whose keys are runs of slots in pages."""
+"""The forward batch under formation: ragged sequences; their keys are runs of slots in pages."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ from pie_control.resources.ranges import Range
 from pie_inference.protocol import Forward
 
 from ..arrays import WrittenEmbeds, as_int32
-from ..kind import Batch, LongCommand, WaveContext
-
-SHORT_FORWARD = 16
-"""Forwards with more input tokens than this may be split even behind others."""
+from ..kind import LONG, Batch, LongCommand, WaveContext
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +53,7 @@ class ForwardBatch(Batch[ForwardCommand]):
         command of its queue writes in this batch."""
         left = command.size - done
         count = min(left, self._max_tokens - self.tokens)
-        whole = command.whole or (left <= SHORT_FORWARD and self.tokens > 0)
+        whole = command.whole or (left <= LONG and self.tokens > 0)
         if count <= 0 or (count < left and whole):
             return done
         if queue in self._written.first and not self._written.disjoint(queue, command.inputs, command.outputs):
@@ -163,7 +160,7 @@ class _Keys:
         self._partial = False  # its last run does not fill its page
 
     def add(self, intervals: Sequence[Range], physical: array[int]) -> None:
-        """Intervals of virtual slots, of an account whose pages are at `physical`."""
+        """Intervals of virtual slots; `physical` has the page of each address."""
         size = self._size
         for start, stop in intervals:
             first, last = start // size, (stop - 1) // size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -198,7 +199,7 @@ def test_what_cannot_be_shipped_is_refused() -> None:
     def closure(args: Any) -> int:
         return outside
 
-    @staticmethod
+    @functools.cache
     def marked(args: Any) -> None: ...
 
     namespace: dict[str, Any] = {}

@@ -220,6 +220,7 @@ def test_information_is_that_of_model_and_limits(guest_cache: Path) -> None:
         assert usage["max_cpu_nanoseconds"] == 60_000_000_000
         assert environment["inferlet"] == inferlet.id
         assert environment["program"] == inferlet.program.hash
+        assert environment["user"] == "default"
 
     on_server(guest_cache, body, max_pages=40, max_futures=50)
 

@@ -13,8 +13,8 @@ import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
 from pie_control.errors import ConfigError
-from pie_control.http_server import session as session_module
 from pie_control.http_server.listening import bind
+from pie_control.http_server.session import session as session_module
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
 
 
@@ -204,7 +204,13 @@ def test_session_launches_and_the_reply_comes_before_the_events() -> None:
             messages = await until(socket, "ended")
             assert [each["type"] for each in messages] == ["reply", "log", "message", "ended"]
             assert messages[0]["id"] == 7
-            assert {each["inferlet"] for each in messages[1:]} == {messages[0]["value"]}
+            inferlet = messages[0]["value"]
+            time = messages[1].pop("time")
+            assert messages[1] == {"type": "log", "inferlet": inferlet, "stream": "log", "text": "greeting"}
+            assert messages[2] == {"type": "message", "inferlet": inferlet, "text": "Hello, A! "}
+            assert messages[3] == {"type": "ended", "inferlet": inferlet, "status": "finished", "result": "1"}
+            (reply,) = await exchange(socket, {"type": "logs", "id": 8, "inferlet": inferlet})
+            assert reply["value"] == [{"time": time, "stream": "log", "text": "greeting"}]
 
     serve_async(test)
 
@@ -231,7 +237,7 @@ def test_session_answers_every_look_up() -> None:
             requests: list[dict[str, Any]] = [{"type": kind, "id": number} for number, kind in enumerate(kinds)]
             requests += [{"type": kind, "id": 10, "inferlet": id} for kind in ("inferlet", "logs")]
             requests += [{"type": "program", "id": 11, "program": "0" * 64}]
-            values = [each.get("value") for each in await exchange(socket, *requests)]
+            values: list[Any] = [each.get("value") for each in await exchange(socket, *requests)]
             assert values[0][0]["id"] == values[4]["id"] == id
             assert values[2][0]["name"] == "fake"
             assert values[3] == {"inferlets": {"launched": 1}}

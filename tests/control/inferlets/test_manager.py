@@ -60,7 +60,7 @@ def test_an_inferlet_that_does_nothing_for_too_long_ends(guest_cache: Path, monk
 
     async def body(server: ServerApi) -> None:
         _, listener = await launch(server, WAIT)
-        assert await listener.ended == Ended("exceeded", None, "was idle for more than 0.2 s")
+        assert await listener.ended == Ended("exceeded", None, "was idle for more than 0.2 s", inferlet="i1")
 
     on_server(guest_cache, body, idle_seconds=0.2)
 
@@ -69,7 +69,7 @@ def test_a_loop_ends_at_its_limit_while_others_go_on(guest_cache: Path) -> None:
     async def body(server: ServerApi) -> None:
         _, looping = await launch(server, LOOP)
         assert await run(server, HELLO) == "hello"
-        assert await looping.ended == Ended("exceeded", None, "used more than 0.3 s of processor time")
+        assert await looping.ended == Ended("exceeded", None, "used more than 0.3 s of processor time", inferlet="i1")
         assert server.statistics().inferlets.ended["exceeded"] == 1
 
     on_server(guest_cache, body, cpu_seconds=0.3)
@@ -108,7 +108,7 @@ def test_terminating_twice_is_terminating_once(guest_cache: Path) -> None:
         await listener.until_messages(1)
         server.terminate(inferlet.id, "first")
         server.terminate(inferlet.id, "second")
-        assert await listener.ended == Ended("terminated", None, "first")
+        assert await listener.ended == Ended("terminated", None, "first", inferlet="i1")
         assert server.statistics().inferlets.ended["terminated"] == 1
         with pytest.raises(Conflict, match="has ended"):
             inferlet.send("too late")
@@ -142,13 +142,12 @@ def test_a_listener_may_terminate(whom: str, guest_cache: Path) -> None:
 
         program = (await server.upload(WAIT.encode(), "wait")).program
         inferlet = await server.launch(program, listener=listener)
-        expected = Ended("terminated", None, "by a listener")
         if whom == "itself":
-            assert await ended == expected
+            assert await ended == Ended("terminated", None, "by a listener", inferlet="i2")
         else:
-            assert await waiting.ended == expected
+            assert await waiting.ended == Ended("terminated", None, "by a listener", inferlet="i1")
             inferlet.send("it goes on")
-            assert await ended == Ended("finished", '"it goes on"', None)
+            assert await ended == Ended("finished", '"it goes on"', inferlet="i2")
 
     on_server(guest_cache, body)
 
@@ -227,6 +226,6 @@ def test_a_stopping_server_ends_what_runs(guest_cache: Path) -> None:
             _, listener = await launch(server, WAIT)
             await listener.until_messages(1)
         await server.close()
-        assert await listener.ended == Ended("terminated", None, "the server stops")
+        assert await listener.ended == Ended("terminated", None, "the server stops", inferlet="i1")
 
     asyncio.run(check())

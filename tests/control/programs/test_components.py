@@ -51,7 +51,7 @@ def test_a_component_echoes_a_message(guest_cache: Path) -> None:
         inferlet = await server.launch("echo", listener=listener)
         await asyncio.sleep(0)
         inferlet.send("Grüße, 世界")
-        assert await listener.ended == Ended("finished", "Grüße, 世界", None)
+        assert await listener.ended == Ended("finished", "Grüße, 世界", None, inferlet="i1")
         assert listener.messages == ["Grüße, 世界"]
 
     on_server(guest_cache, body)
@@ -72,7 +72,7 @@ def test_a_loop_ends_at_the_limit_of_processor_time(where: str, guest_cache: Pat
     async def body(server: ServerApi) -> None:
         loop = binary(wat.FOREVER + wat.SUCCESS) if where == "run" else binary(wat.SUCCESS, start=wat.FOREVER)
         ended = await end_of(server, loop)
-        assert ended == Ended("exceeded", None, "used more than 0.1 s of processor time")
+        assert ended == Ended("exceeded", None, "used more than 0.1 s of processor time", inferlet="i1")
 
     on_server(guest_cache, body, cpu_seconds=0.1)
 

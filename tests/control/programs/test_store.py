@@ -68,7 +68,7 @@ def test_a_prefix_must_be_long_enough_and_unique(tmp_path: Path, monkeypatch: py
         store.get(program.hash[:7])
     monkeypatch.setattr(programs, "MIN_PREFIX", 0)
     store.put(b"another = 1", "y")
-    with pytest.raises(BadRequest, match="beginning of 2 programs"):
+    with pytest.raises(BadRequest, match="2 programs have hashes"):
         store.get("")
 
 

@@ -9,7 +9,7 @@ import pytest
 from pie_control.calls.kind import Bind, CloseQueue, OpenQueue, Release
 from pie_control.errors import CallError, Cancelled, Exhausted, InvalidArgument, NotFound, QuotaExceeded, WorkerError
 from pie_control.resources import address_space
-from pie_control.resources.address_space import again, pool_size
+from pie_control.resources.address_space import again
 from pie_control.resources.addresses import INITIAL_CAPACITY
 from pie_control.resources.hazards import MAX_QUEUE
 from pie_control.resources.kinds import EMBEDS, PAGES, Resource
@@ -115,7 +115,7 @@ def test_too_large_an_allocation_is_refused(
 
 def test_the_last_pages_are_kept_for_keys_that_are_dropped() -> None:
     model = describe(num_pages=20, page_size=4, max_batch_tokens=30, num_embeds=9)
-    assert (pool_size(model, PAGES), pool_size(model, EMBEDS)) == (12, 9)
+    assert (PAGES.pool_size(model), EMBEDS.pool_size(model)) == (12, 9)
 
 
 # ---- queues ----

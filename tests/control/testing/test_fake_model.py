@@ -94,8 +94,8 @@ def test_the_fake_model_samples_within_bounds() -> None:
         (embed_batch(ints([1]), ints([-3])), "token slot 2 is read before"),
         (embed_batch(ints([99999]), ints([1])), "embed numbers are"),
         (copy_batch(ints([1]), ints([2])), "KV slot 1 is read before"),
-        (SwapOut(ints([1]), ints([2])), "a page of which no KV slot was filled"),
-        (SwapIn(ints([1]), ints([2])), "a page of which no host slot was filled"),
+        (SwapOut(ints([1]), ints([2])), "a page without a filled KV slot"),
+        (SwapIn(ints([1]), ints([2])), "a page without a filled host slot"),
         (GetLogprobs(ints([7]), indptr([1]), ints([1])), "embed 7 is read before"),
     ],
 )

@@ -15,7 +15,7 @@ from pie_inference.attention.interface import AttentionBackend, AttentionSpec
 from pie_inference.cpu_kernels.library import find_library
 from pie_inference.errors import ConfigError
 from pie_inference.kv_cache.pages import KvCache, KvShape
-from pie_inference.protocol.options import option_fields
+from pie_inference.options import option_fields
 
 CPU = torch.device("cpu")
 SHAPE = KvShape(1, 2, 16, 8, torch.float32)

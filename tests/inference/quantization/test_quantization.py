@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from pie_inference.config import WorkerConfig, default_cache_dir
+from pie_inference.config import WorkerConfig
 from pie_inference.cpu_kernels.library import Library, find_library
 from pie_inference.errors import ConfigError
+from pie_inference.options import default_cache_dir
 from pie_inference.quantization import cpu_linear, torch_linear
 from pie_inference.quantization.choose import Quantizer
 from pie_inference.quantization.formats import QuantizedWeight, quantize

@@ -12,42 +12,43 @@ from typing import TYPE_CHECKING
 from pie_control.config import DEFAULT_HOST, DEFAULT_PORT
 from pie_control.errors import ConfigError
 
-from .server_options import DEFAULT_SERVER, add_server, add_settings, config_of, given_settings, server_of
+from ..server_options import DEFAULT_SERVER, add_server, add_settings, config_of, given_settings, server_of
 
 if TYPE_CHECKING:
     from pie_control.client.running import Running
     from pie_control.inferlets.events import Event
 
-    from .targets import Target
+    from ..targets import Target
 
+NAME = "run"
 HELP = "run one inferlet; its messages go to stdout, its log to stderr"
 EXAMPLES = """  pie run hello                               a bundled example on the demo model
-  pie run story.py -- --about "a small boat"  options of the inferlet behind --
+  pie run story.py -- --about "a small boat"  options of the inferlet after --
   pie run -i chat                             lines of stdin are sent to the inferlet
   pie run --model ~/models/llama story.py
 
-It uses the server of --server or $PIE_SERVER, else one that answers at the default address, else it starts what is
-needed and stops that at the end. At the end of stdin, `-i` sends one empty message."""
+The command uses the server of --server or $PIE_SERVER, else a server at the default address; else it starts a server
+itself and stops it at the end. At the end of stdin, `-i` sends one empty message."""
 
 PROBE_SECONDS = 0.5
 OWN_SERVER_SETTINGS = ("host", "port", "warm_pool")
-"""Settings that mean nothing to a server that lives inside this command and launches one inferlet."""
+"""Settings that have no effect on a server inside this command, which launches one inferlet."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
     parser.add_argument(
-        "program", metavar="FILE|NAME", help="a Python file, a component, a program of the server, an example"
+        "program", metavar="FILE|NAME", help="a Python file, a component, a program of the server, or an example"
     )
-    parser.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="arguments of the inferlet; options behind --")
+    parser.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="arguments of the inferlet; options after --")
     parser.add_argument("-i", "--interactive", action="store_true", help="send the lines of stdin to the inferlet")
     add_server(parser)
     add_settings(parser, without=OWN_SERVER_SETTINGS)
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Runs it; 0 if it finished, 1 if not."""
-    from .interrupts import run_until_signal
+    """Runs the inferlet; returns 0 if it finished, else 1."""
+    from ..interrupts import run_until_signal
 
     return run_until_signal(_run(options))
 
@@ -57,7 +58,7 @@ async def _run(options: argparse.Namespace) -> int:
         running = await target.launch(options.program, options.program_arguments)
         async with contextlib.AsyncExitStack() as stack:
             if options.interactive:
-                from .stdin import sending_lines
+                from ..stdin import sending_lines
 
                 await stack.enter_async_context(sending_lines(running))
             return await _show(running)
@@ -65,15 +66,15 @@ async def _run(options: argparse.Namespace) -> int:
 
 @contextlib.asynccontextmanager
 async def _target(options: argparse.Namespace) -> AsyncIterator[Target]:
-    """Where the inferlet will run; closed at the end."""
+    """Opens the server that will run the inferlet; closes it at the end."""
     server, own = server_of(options), given_settings(options)
     if server is not None and own:
         raise ConfigError(
-            f"--{next(iter(own))} is a setting of an own server: leave it out, or --server and $PIE_SERVER"
+            f"--{next(iter(own))} is for a server that `pie run` starts: leave it out or unset --server and $PIE_SERVER"
         )
     if server is None and not own and _is_listening():
         server = DEFAULT_SERVER
-    from . import targets
+    from .. import targets
 
     opened = targets.own_server(config_of(options)) if server is None else targets.server(server)
     async with opened as target:
@@ -87,7 +88,7 @@ def _is_listening() -> bool:
 
 
 async def _show(running: Running) -> int:
-    """Prints events until the end; the result too if nothing was sent."""
+    """Prints events until the inferlet ends, and its result if it sent no message."""
     printer = _Printer()
     async for event in running.events():
         printer.show(event)
@@ -95,7 +96,7 @@ async def _show(running: Running) -> int:
 
 
 class _Printer:
-    """Writes an inferlet's events where they belong."""
+    """Writes messages to stdout and log lines to stderr."""
 
     def __init__(self) -> None:
         self.code = 0

@@ -10,13 +10,14 @@ import sys
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from .patience import explaining_slow_start
-from .server_options import add_settings, config_of
+from ..patience import explaining_slow_start
+from ..server_options import add_settings, config_of
 
 if TYPE_CHECKING:
     from pie_control.config import ServerConfig
     from pie_control.http_server.server import HttpServer
 
+NAME = "serve"
 HELP = "serve models to inferlets until interrupted"
 EXAMPLES = """  pie serve                                  the demo model on http://127.0.0.1:8011
   pie serve --model ~/models/llama --port 9000
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Serves; returns only when a signal ends it."""
-    from .interrupts import run_until_signal
+    from ..interrupts import run_until_signal
 
     logging.basicConfig(level=logging.INFO, format="pie: %(message)s", stream=sys.stderr)
     return run_until_signal(_serve(config_of(options)))
@@ -47,7 +48,7 @@ async def _serve(config: ServerConfig) -> int:
 
 @contextlib.asynccontextmanager
 async def open_server(config: ServerConfig) -> AsyncIterator[HttpServer]:
-    """A server and its HTTP face; both are closed at the end. Raises ConfigError, WorkerUnavailable."""
+    """Starts a server with its HTTP API; closes both at the end. Raises ConfigError, WorkerUnavailable."""
     from pie_control.http_server.listening import bind
     from pie_control.runtime import build_server
 
@@ -55,7 +56,7 @@ async def open_server(config: ServerConfig) -> AsyncIterator[HttpServer]:
         api = build_server(config)
         starting = asyncio.create_task(api.start())
         try:
-            await asyncio.sleep(0)  # the worker process starts; what is imported now costs no time
+            await asyncio.sleep(0)  # starts the worker process, which loads while this one imports
             from pie_control.http_server.server import HttpServer
 
             server = HttpServer(api, listener, config.max_program_bytes)
@@ -65,7 +66,7 @@ async def open_server(config: ServerConfig) -> AsyncIterator[HttpServer]:
             try:
                 yield server
             finally:
-                await api.close()  # first: clients still connected hear how their inferlets ended
+                await api.close()  # first, so that connected clients learn how their inferlets ended
                 await server.close()
         finally:
             starting.cancel()

@@ -1,4 +1,4 @@
-"""`pie models`: what a server serves, or what checkpoints would do on this machine."""
+"""`pie models`: the models of a server, or how checkpoints would run on this machine."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .inspection import add_model_settings, amount, count, inspect
-from .server_options import DEFAULT_SERVER, add_server, server_of
-from .tables import format_table
+from ..inspection import add_model_settings, amount, count, inspect
+from ..server_options import DEFAULT_SERVER, add_server, server_of
+from ..tables import format_table
 
-HELP = "list the models of a server, or tell what checkpoints would do here"
-EXAMPLES = """  pie models                                 those of the server
-  pie models ~/models/llama                  size, memory, and what would be chosen here; reads no weights
+NAME = "models"
+HELP = "list the models of a server, or check how checkpoints would run here"
+EXAMPLES = """  pie models                                 the models of the server
+  pie models ~/models/llama                  size, memory and chosen settings; reads no weights
   pie models demo ~/models/* --json
   pie models ~/models/llama --quantization int8"""
 
@@ -26,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "checkpoints", nargs="*", metavar="MODEL", help="folder of a checkpoint, its id on the hub, or `demo`"
     )
-    parser.add_argument("--json", action="store_true", help="print everything that is known, as JSON")
+    parser.add_argument("--json", action="store_true", help="print all fields as JSON")
     add_server(parser)
     add_model_settings(parser)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pie_inference.protocol.options import (
+from pie_inference.options import (
     OptionError,
     WorkerOptions,
     add_arguments,
@@ -92,5 +92,5 @@ def test_quantization_names_the_formats_that_there_are() -> None:
 
 def test_every_option_has_a_help_text_and_no_torch() -> None:
     assert all(option.metadata["help"] for option in option_fields())
-    code = "import sys, pie_inference.protocol.options; assert not {'torch', 'zmq'} & set(sys.modules)"
+    code = "import sys, pie_inference.options; assert not {'torch', 'zmq'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -6,12 +6,12 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import StreamingResponse
 
-from pie_control.inferlets.events import LogLine
 from pie_control.inferlets.inferlet import InferletInfo
 from pie_control.server_api import ServerApi
 
-from .attachments import Attachments
-from .sse import stream_events
+from ..attachments import Attachments
+from ..views import LogEntry, log_entries
+from .event_stream import stream_events
 
 
 class LaunchBody(BaseModel):
@@ -38,8 +38,8 @@ def inferlets_router(api: ServerApi, attachments: Attachments) -> APIRouter:
 
     @router.post("", status_code=201, summary="Launch an inferlet")
     async def launch(body: LaunchBody) -> InferletInfo:
-        """Starts an inferlet that goes on until it ends by itself or is deleted. Its messages are kept, within bounds,
-        until `events` or a session reads them. To launch many and to stream, use `WS /v1/session`."""
+        """Starts an inferlet that runs until it ends by itself or is deleted. The server keeps its messages, within
+        bounds, until `events` or a session reads them. To launch many and to stream, use `WS /v1/session`."""
         inferlet = await api.launch(body.program, body.arguments, environment=body.environment)
         return inferlet.info()
 
@@ -55,18 +55,18 @@ def inferlets_router(api: ServerApi, attachments: Attachments) -> APIRouter:
 
     @router.delete("/{inferlet}", summary="End an inferlet")
     async def terminate(inferlet: str) -> InferletInfo:
-        """Ends it and frees what it holds. Ending one that has ended changes nothing."""
+        """Ends it and frees what it holds. Nothing happens if it has ended already."""
         api.terminate(inferlet, "terminated by a client")
         return api.inferlet(inferlet).info()
 
     @router.get("/{inferlet}/logs", summary="Read the log of an inferlet")
-    async def logs(inferlet: str) -> list[LogLine]:
-        """Lines of stdout, stderr and `log`, oldest first; the newest are kept, within bounds."""
-        return list(api.inferlet(inferlet).logs())
+    async def logs(inferlet: str) -> list[LogEntry]:
+        """Lines of stdout, stderr and `log`, oldest first. The server keeps the newest lines, within bounds."""
+        return log_entries(api, inferlet)
 
     @router.post("/{inferlet}/messages", status_code=202, summary="Send a message to an inferlet")
     async def send(inferlet: str, body: MessageBody) -> InferletInfo:
-        """409 `conflict` if it has ended, 503 `overloaded` if it does not keep up with what was sent before."""
+        """409 `conflict` if it has ended, 503 `overloaded` if it does not keep up."""
         target = api.inferlet(inferlet)
         target.send(body.text)
         return target.info()
@@ -75,8 +75,8 @@ def inferlets_router(api: ServerApi, attachments: Attachments) -> APIRouter:
     async def events(inferlet: str) -> StreamingResponse:
         """Server-sent events: `message` {text}, `log` {time, stream, text}, at the end `ended` {status, result, error}.
 
-        What nobody has read comes first. One client at a time; 409 `conflict` for a second one. The inferlet goes on
-        when the client disconnects. Try `curl -N`.
+        Events that nobody has read come first. Only one client may read; a second one gets 409 `conflict`. The inferlet
+        continues when the client disconnects. Try `curl -N`.
         """
         return stream_events(api.inferlet(inferlet), attachments)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from .server_options import DEFAULT_SERVER, add_server, server_of
+from ..server_options import DEFAULT_SERVER, add_server, server_of
 
+NAME = "stop"
 HELP = "end inferlets"
 EXAMPLES = """  pie stop i7
   pie stop i7 i8"""
@@ -18,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Ends them; one that has ended already is fine."""
+    """Ends the inferlets; nothing happens to those that have ended already."""
     from pie_control.client import SyncClient
 
     with SyncClient(server_of(options) or DEFAULT_SERVER) as client:

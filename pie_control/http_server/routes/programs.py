@@ -10,7 +10,7 @@ from pie_control.errors import UnknownName
 from pie_control.programs.store import ProgramInfo
 from pie_control.server_api import ServerApi
 
-from .views import find_program
+from ..views import find_program
 
 BODY = {
     "requestBody": {
@@ -31,11 +31,11 @@ def programs_router(api: ServerApi) -> APIRouter:
     @router.post("", summary="Upload a program", openapi_extra=BODY)
     async def upload(
         request: Request,
-        name: Annotated[str, Query(description="Its name; `launch` finds the newest program of a name.")] = "",
+        name: Annotated[str, Query(description="Its name; `launch` finds the newest program with a name.")] = "",
     ) -> ProgramInfo:
         """Stores a program under its content hash. Uploading the same bytes again changes nothing but the name.
 
-        422 `bad-program` tells what is wrong: the line of a syntax error, or what a component lacks.
+        422 `bad-program` says what is wrong: the line of a syntax error, or what a component lacks.
         """
         return await api.upload(await request.body(), name)
 

@@ -7,14 +7,15 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .server_options import DEFAULT_SERVER, add_server, server_of
+from ..server_options import DEFAULT_SERVER, add_server, server_of
 
 if TYPE_CHECKING:
     from pie_control.inferlets.events import LogLine
 
+NAME = "logs"
 HELP = "print the log of an inferlet"
 EXAMPLES = """  pie logs i7
-  pie logs -f i7                              until it ends"""
+  pie logs -f i7                              new lines too, until it ends"""
 
 POLL_SECONDS = 0.2
 
@@ -22,13 +23,13 @@ POLL_SECONDS = 0.2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
     parser.add_argument("inferlet", metavar="ID", help="id of the inferlet, as `pie list` shows it")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until the inferlet ends")
+    parser.add_argument("-f", "--follow", action="store_true", help="print new lines until the inferlet ends")
     add_server(parser)
 
 
 def execute(options: argparse.Namespace) -> int:
     """Prints the log."""
-    from .interrupts import run_until_signal
+    from ..interrupts import run_until_signal
 
     return run_until_signal(_print_log(server_of(options) or DEFAULT_SERVER, options.inferlet, options.follow))
 
@@ -39,7 +40,7 @@ async def _print_log(server: str, id: str, follow: bool) -> int:
     seen: Sequence[LogLine] = ()
     async with Client(server) as client:
         while True:
-            # Asked before the lines are read, so that the last lines of one that ends meanwhile are not missed.
+            # Asks before it reads the lines: an inferlet that ends in between would lose its last lines.
             ended = (await client.inferlet(id))["ended"] is not None
             lines = await client.logs(id)
             for line in _new_lines(seen, lines):
@@ -51,7 +52,7 @@ async def _print_log(server: str, id: str, follow: bool) -> int:
 
 
 def _new_lines(seen: Sequence[LogLine], lines: Sequence[LogLine]) -> Sequence[LogLine]:
-    """What stands behind the last line seen; everything if the server has dropped that one."""
+    """The lines after the last one seen; all lines if the server has dropped that one."""
     if seen and seen[-1] in lines:
         return lines[len(lines) - list(reversed(lines)).index(seen[-1]) :]
     return lines

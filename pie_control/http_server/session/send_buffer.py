@@ -1,13 +1,13 @@
-"""What waits to be sent to one client: bounded, and taken all at once, so that a busy loop turn costs one frame."""
+"""What waits to be sent on one connection: bounded, and taken all at once, so that a busy loop turn costs one frame."""
 
 from __future__ import annotations
 
 import asyncio
 
-from .messages import encode
+from ..messages import encode
 
 
-class Outbox:
+class SendBuffer:
     """Encoded messages for one connection. Used on the loop's thread only."""
 
     def __init__(self, limit_bytes: int) -> None:
@@ -18,7 +18,7 @@ class Outbox:
         self.overflow = asyncio.Event()
 
     def put(self, message: object) -> None:
-        """Adds a message. Beyond the limit everything is dropped and `overflow` is set: the client does not read."""
+        """Adds a message. A message beyond the limit drops everything and sets `overflow`: the client does not read."""
         if self.overflow.is_set():
             return
         item = encode(message)
@@ -31,7 +31,7 @@ class Outbox:
             self._ready.set()
 
     async def take(self) -> list[bytes]:
-        """Waits until there is something and returns all of it."""
+        """Waits until there are messages and returns all of them."""
         await self._ready.wait()
         self._ready.clear()
         items, self._items, self._bytes = self._items, [], 0

@@ -1,4 +1,4 @@
-"""`pie bench-model`: how fast a checkpoint is on this machine, and how near to what the machine allows."""
+"""`pie bench-model`: how fast a checkpoint runs on this machine, beside the fastest that the machine allows."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from .inspection import add_model_settings, amount, count, inspect
-from .tables import format_table
+from ..inspection import add_model_settings, amount, count, inspect
+from ..tables import format_table
 
+NAME = "bench-model"
 HELP = "measure a checkpoint here in about a minute: tokens per second, and the bound"
 EXAMPLES = """  pie bench-model ~/models/llama
   pie bench-model ~/models/llama --quantization int8 --threads 4
@@ -21,7 +22,7 @@ COLUMNS = ("WORK", "SEQUENCES", "TOKENS/S", "MS A WAVE", "BOUND TOKENS/S", "REAC
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
     parser.add_argument("checkpoint", metavar="MODEL", help="folder of a checkpoint, its id on the hub, or `demo`")
-    parser.add_argument("--json", action="store_true", help="print everything that was measured, as JSON")
+    parser.add_argument("--json", action="store_true", help="print all measurements as JSON")
     parser.add_argument("--quick", action="store_true", help="measure for a few seconds only")
     add_model_settings(parser)
 
@@ -46,7 +47,7 @@ def _text(found: Mapping[str, Any]) -> str:
         "",
         format_table(COLUMNS, map(_row, found["speeds"])),
         "",
-        "The bound: reading all weights and cached keys once for each wave, or multiplying by them at the rate above.",
+        "The bound: each wave reads all weights and cached keys once, or multiplies by them, at the rates above.",
     )
     return "\n".join(lines)
 

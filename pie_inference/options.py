@@ -1,4 +1,5 @@
-"""The options of a worker, said once: its command line and checks, and the settings of a server, derive from them.
+"""The options of a worker, said once: its command line and checks, and the settings of a server, derive from them. Also
+what both sides must read alike. Light: the command line imports it to answer --help.
 
 Where the worker chooses by itself, options with names say "auto", and numbers are None; as text, both are "auto".
 """
@@ -7,11 +8,23 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 AUTO = "auto"
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+"""What reads like a model on the Hugging Face hub: "organization/name"."""
+
+
+def default_cache_dir() -> Path:
+    """Where compiled code is kept unless an option says otherwise."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pie"
+
 
 Value = str | int | None
 

@@ -1,4 +1,4 @@
-"""Events of one inferlet as server-sent events, for clients such as curl."""
+"""Events of one inferlet as server-sent events, for clients like curl."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from starlette.types import Receive, Scope, Send
 from pie_control.inferlets.events import Ended, Event, LogLine, Message
 from pie_control.inferlets.inferlet import Inferlet
 
-from .attachments import Attachments, attach
-from .messages import encode
+from ..attachments import Attachments, attach
+from ..messages import encode
 
 MAX_WAITING_EVENTS = 100_000
-"""Events kept for a client that reads too slowly; then the stream ends and the inferlet keeps its events again."""
+"""Events kept for a slow client; beyond that the stream ends and the inferlet keeps its events again."""
 COMMENT_SECONDS = 15.0
-"""A comment is sent so often when nothing happens, so that a client that vanished is noticed."""
+"""Time without events after which a comment is sent, which detects a client that vanished."""
 
 
 class _Stream:
@@ -44,7 +44,7 @@ class _Stream:
         self._queue.put_nowait(None)
 
     async def take(self) -> bytes | None:
-        """The next event, a comment when nothing happens for long, or None at the end."""
+        """The next event, a comment after `COMMENT_SECONDS` without one, or None at the end."""
         try:
             return await asyncio.wait_for(self._queue.get(), COMMENT_SECONDS)
         except TimeoutError:
@@ -58,7 +58,7 @@ def _encode_event(event: Event) -> bytes:
         case LogLine(time, stream, text):
             return _format("log", {"time": time, "stream": stream, "text": text})
         case Ended(status, result, error):
-            return _format("ended", {"status": str(status), "result": result, "error": error})
+            return _format("ended", {"status": status, "result": result, "error": error})
 
 
 def _format(kind: str, value: object) -> bytes:
@@ -66,7 +66,7 @@ def _format(kind: str, value: object) -> bytes:
 
 
 class _EventStream(StreamingResponse):
-    """Holds its claim while it runs, whether or not the client stays for the first byte."""
+    """Holds its claim while it runs, even if the client leaves before the first byte."""
 
     def __init__(self, inferlet: Inferlet, attachments: Attachments) -> None:
         self._stream = _Stream()
@@ -89,5 +89,5 @@ class _EventStream(StreamingResponse):
 
 
 def stream_events(inferlet: Inferlet, attachments: Attachments) -> StreamingResponse:
-    """The response that streams until the inferlet ends or the client leaves; raises Conflict."""
+    """A response that streams until the inferlet ends or the client leaves; raises Conflict."""
     return _EventStream(inferlet, attachments)

@@ -7,9 +7,10 @@ import json
 import time
 from typing import Any
 
-from .server_options import DEFAULT_SERVER, add_server, server_of
-from .tables import format_table
+from ..server_options import DEFAULT_SERVER, add_server, server_of
+from ..tables import format_table
 
+NAME = "list"
 HELP = "list running and recently ended inferlets"
 EXAMPLES = """  pie list
   pie list --json"""
@@ -19,7 +20,7 @@ COLUMNS = ("ID", "STATUS", "PROGRAM", "AGE", "CPU", "PAGES")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
-    parser.add_argument("--json", action="store_true", help="print everything that is known, as JSON")
+    parser.add_argument("--json", action="store_true", help="print all fields as JSON")
     add_server(parser)
 
 

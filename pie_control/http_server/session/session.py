@@ -1,7 +1,7 @@
 """`WS /v1/session`: many inferlets on one connection.
 
-Two loops: one carries out requests as frames come in, one sends what waits in the outbox. Whatever arises before the
-sender's next turn, or while it waits for a slow client, goes out as one frame. `messages` has the protocol.
+Two loops: one carries out requests as frames come in, one sends what the send buffer holds. Everything that arises
+before the sender's next turn, or while it waits for a slow client, travels in one frame. `messages` has the protocol.
 """
 
 from __future__ import annotations
@@ -9,73 +9,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from pie_control.errors import BadRequest, Overloaded, UnknownName
-from pie_control.inferlets.events import Ended, Event, LogLine, Message
 from pie_control.inferlets.inferlet import Inferlet
 from pie_control.server_api import ServerApi
 
-from . import messages as wire
-from .attachments import Attachments, attach
-from .failures import error_body
-from .outbox import Outbox
-from .views import look_up
+from .. import messages as wire
+from ..attachments import Attachments, attach
+from ..failures import error_body
+from .channel import Channel
+from .look_ups import look_up
+from .send_buffer import SendBuffer
 
 log = logging.getLogger(__name__)
 
 MAX_UNSENT_BYTES = 16 << 20
-"""Replies and events kept for a client that reads too slowly."""
+"""Replies and events kept for a slow client."""
 MAX_LAUNCHES = 1024
-"""Launches of one connection that are under way at a time."""
+"""Launches of one connection that may be under way at a time."""
 CLOSE_SECONDS = 1.0
 TRY_AGAIN_LATER = 1013
-
-
-class Channel:
-    """Carries the events of one inferlet to the session's outbox; keeps them until the inferlet's id is known."""
-
-    def __init__(self, outbox: Outbox, logs: bool, on_end: Callable[[Channel], None]) -> None:
-        self.id = ""
-        self.inferlet: Inferlet | None = None
-        self._early: list[Event] = []
-        self._outbox = outbox
-        self._logs = logs
-        self._on_end = on_end
-
-    def __call__(self, event: Event) -> None:
-        if not self.id:
-            self._early.append(event)
-            return
-        match event:
-            case Message(text):
-                self._outbox.put(wire.MessageEvent(self.id, text))
-            case LogLine(time, stream, text):
-                if self._logs:
-                    self._outbox.put(wire.LogEvent(self.id, time, stream, text))
-            case Ended(status, result, error):
-                self._outbox.put(wire.EndedEvent(self.id, str(status), result, error))
-                self._on_end(self)
-
-    def bind(self, inferlet: Inferlet) -> None:
-        """Names the inferlet and passes on what it said so far."""
-        self.id, self.inferlet = inferlet.id, inferlet
-        early, self._early = self._early, []
-        for event in early:
-            self(event)
-
-
-@dataclass
-class Held:
-    """An inferlet whose events go to a session."""
-
-    channel: Channel
-    owned: bool  # ends with the session
 
 
 class Session:
@@ -85,15 +42,15 @@ class Session:
         self._websocket = websocket
         self._api = api
         self._attachments = attachments
-        self._outbox = Outbox(MAX_UNSENT_BYTES)
-        self._held: dict[str, Held] = {}
+        self._buffer = SendBuffer(MAX_UNSENT_BYTES)
+        self._channels: dict[str, Channel] = {}
         self._launches: set[asyncio.Task[None]] = set()
         self._open = True
 
     async def run(self) -> None:
-        """Serves the connection until either side closes it; frees what it held."""
+        """Serves the connection until either side closes it, then frees what it held."""
         await self._websocket.accept()
-        parts = (self._receive_frames(), self._send_frames(), self._outbox.overflow.wait())
+        parts = (self._receive_frames(), self._send_frames(), self._buffer.overflow.wait())
         loops: list[asyncio.Task[Any]] = [asyncio.create_task(part) for part in parts]
         try:
             await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
@@ -102,7 +59,7 @@ class Session:
             for task in loops:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
-        if self._outbox.overflow.is_set():
+        if self._buffer.overflow.is_set():
             await self._close_slow_client()
 
     # ---- frames ----
@@ -118,7 +75,7 @@ class Session:
     async def _send_frames(self) -> None:
         with contextlib.suppress(WebSocketDisconnect):
             while True:
-                items = await self._outbox.take()
+                items = await self._buffer.take()
                 text = b"".join((b"[", b",".join(items), b"]")).decode()
                 await self._websocket.send({"type": "websocket.send", "text": text})
 
@@ -134,7 +91,7 @@ class Session:
             requests = wire.decode_requests(frame)
         except msgspec.DecodeError as error:
             refusal = BadRequest(f"a frame holds a request or a list of requests as JSON: {error}")
-            self._outbox.put(wire.Error(_id_of(frame), error_body(refusal)))
+            self._buffer.put(wire.Error(_id_of(frame), error_body(refusal)))
             return
         for request in requests:
             self._take_request(request)
@@ -146,9 +103,9 @@ class Session:
             elif isinstance(request, wire.Attach):
                 self._attach(request)
             else:
-                self._outbox.put(wire.Reply(request.id, self._answer(request)))
+                self._buffer.put(wire.Reply(request.id, self._answer(request)))
         except Exception as error:
-            self._outbox.put(wire.Error(request.id, error_body(error)))
+            self._buffer.put(wire.Error(request.id, error_body(error)))
 
     def _answer(self, request: wire.Request) -> object:
         match request:
@@ -172,56 +129,50 @@ class Session:
         task.add_done_callback(self._launches.discard)
 
     async def _launch(self, request: wire.Launch) -> None:
-        channel = Channel(self._outbox, request.logs, self._forget)
+        channel = Channel(self._buffer, request.logs, not request.detached, self._forget)
         try:
             inferlet = await self._api.launch(
                 request.program, request.arguments, environment=request.environment, listener=channel
             )
             self._attachments.claim(inferlet.id, self)
         except Exception as error:
-            self._outbox.put(wire.Error(request.id, error_body(error)))
+            self._buffer.put(wire.Error(request.id, error_body(error)))
             return
-        self._hold(inferlet, channel, not request.detached)
-        self._outbox.put(wire.Reply(request.id, inferlet.id))
-        channel.bind(inferlet)
+        self._open_channel(request, inferlet, channel)
         if not self._open:  # the client vanished while the program was starting
             self._release()
 
     def _attach(self, request: wire.Attach) -> None:
         inferlet = self._api.inferlet(request.inferlet)
-        if inferlet.id in self._held:
+        if inferlet.id in self._channels:
             raise BadRequest(f"inferlet {inferlet.id} is attached to this connection already")
         self._attachments.claim(inferlet.id, self)
-        channel = Channel(self._outbox, request.logs, self._forget)
-        self._hold(inferlet, channel, False)
-        self._outbox.put(wire.Reply(request.id, inferlet.id))
-        channel.bind(inferlet)
+        channel = Channel(self._buffer, request.logs, False, self._forget)
+        self._open_channel(request, inferlet, channel)
         attach(inferlet, channel)
 
-    def _hold(self, inferlet: Inferlet, channel: Channel, owned: bool) -> None:
-        self._held[inferlet.id] = Held(channel, owned)
+    def _open_channel(self, request: wire.Launch | wire.Attach, inferlet: Inferlet, channel: Channel) -> None:
+        self._channels[inferlet.id] = channel
+        self._buffer.put(wire.Reply(request.id, inferlet.id))
+        channel.bind(inferlet)
 
     def _detach(self, inferlet: str) -> None:
-        held = self._held.get(inferlet)
-        if held is None:
+        channel = self._channels.get(inferlet)
+        if channel is None:
             raise UnknownName(f"inferlet {inferlet!r} is not attached to this connection")
-        self._let_go(held.channel)
+        channel.close()
+        self._forget(inferlet)
 
-    def _let_go(self, channel: Channel) -> None:
-        if channel.inferlet is not None:
-            channel.inferlet.detach()
-        self._forget(channel)
-
-    def _forget(self, channel: Channel) -> None:
-        self._held.pop(channel.id, None)
-        self._attachments.release(channel.id, self)
+    def _forget(self, inferlet: str) -> None:
+        self._channels.pop(inferlet, None)
+        self._attachments.release(inferlet, self)
 
     def _release(self) -> None:
         """Ends the inferlets that end with this connection; the others keep their events for the next client."""
         self._open = False
-        for id, held in list(self._held.items()):
-            self._let_go(held.channel)
-            if held.owned:
+        for id, channel in list(self._channels.items()):
+            self._detach(id)
+            if channel.owned:
                 with contextlib.suppress(UnknownName):
                     self._api.terminate(id, "its client disconnected")
 
