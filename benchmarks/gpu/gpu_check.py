@@ -70,7 +70,7 @@ async def run(plan: Plan) -> list[Found]:
     with tempfile.TemporaryDirectory() as folder:
         for path in plan.only:
             print(f"{path} ...", flush=True)
-            new = _run_in_process(path, plan, Path(folder), end - time.monotonic())
+            new = run_in_process(path, plan, Path(folder), end - time.monotonic())
             for each in new:
                 if not each.passed:
                     print(f"  {'FAILED' if each.passed is False else 'left out'}: {each.name or path}: {each.note}")
@@ -91,7 +91,7 @@ def passed(found: Sequence[Found]) -> bool:
     return True in outcomes and False not in outcomes
 
 
-def _run_in_process(path: str, plan: Plan, folder: Path, seconds: float) -> list[Found]:
+def run_in_process(path: str, plan: Plan, folder: Path, seconds: float) -> list[Found]:
     """What a path found, and one failed check more if its process came to no good end."""
     if seconds < LEAST_SECONDS:
         return [Found(path, "", None, note="no time left")]
@@ -111,12 +111,13 @@ def _run_path(path: str, device: str, cases: str, file: str, folder: str) -> Non
     with torch.inference_mode():
         try:
             for name, run in PATHS[path](setting):
-                append(Path(file), _run_check(path, name, run))
+                append(Path(file), run_check(path, name, run))
         except Unavailable as reason:
             append(Path(file), Found(path, "", None, note=str(reason)))
 
 
-def _run_check(path: str, name: str, run: Callable[[], Errors]) -> Found:
+def run_check(path: str, name: str, run: Callable[[], Errors]) -> Found:
+    """What it found; whatever it raises fails this check only."""
     started, errors, passed, note = time.perf_counter(), Errors(), True, ""
     try:
         errors = run()

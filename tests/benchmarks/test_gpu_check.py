@@ -28,7 +28,7 @@ def test_it_runs_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     ("relative", "passed"), [(1e-3, True), (2e-3, False), (float("nan"), False)], ids=["less", "more", "not a number"]
 )
 def test_an_error_is_compared_with_what_is_allowed(relative: float, passed: bool) -> None:
-    found = gpu_check._run_check("path", "name", lambda: Errors(relative=relative, allowed=1.5e-3))
+    found = gpu_check.run_check("path", "name", lambda: Errors(relative=relative, allowed=1.5e-3))
     assert found.passed is passed
 
 
@@ -36,23 +36,23 @@ def test_a_check_that_raises_fails() -> None:
     def check() -> Errors:
         raise RuntimeError("an illegal memory access")
 
-    found = gpu_check._run_check("path", "name", check)
+    found = gpu_check.run_check("path", "name", check)
     assert (found.passed, found.note) == (False, "RuntimeError: an illegal memory access")
 
 
 def test_a_process_that_dies_fails_its_path(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     append(tmp_path / "no such path.jsonl", Found("no such path", "done before", True))
-    before, failed = gpu_check._run_in_process("no such path", ON_CPU, tmp_path, 60.0)
+    before, failed = gpu_check.run_in_process("no such path", ON_CPU, tmp_path, 60.0)
     assert (before.passed, failed.passed, failed.note) == (True, False, "its process ended with 1")
     assert "KeyError" in capfd.readouterr().err
 
 
 def test_a_process_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_check, "LEAST_SECONDS", 0.0)
-    [failed] = gpu_check._run_in_process("sampling", ON_CPU, tmp_path, 0.01)
+    [failed] = gpu_check.run_in_process("sampling", ON_CPU, tmp_path, 0.01)
     assert (failed.passed, failed.note) == (False, "did not end within 0 s")
     monkeypatch.setattr(gpu_check, "LEAST_SECONDS", 1.0)
-    [left_out] = gpu_check._run_in_process("sampling", ON_CPU, tmp_path, 0.01)
+    [left_out] = gpu_check.run_in_process("sampling", ON_CPU, tmp_path, 0.01)
     assert left_out.passed is None
 
 
