@@ -3,63 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from pie_control.calls.core import create_queue, synchronize
-from pie_control.engine.model import Model
 from pie_control.engine.replica import MAX_RESTARTS, Replica, State
-from pie_control.errors import WorkerError, WorkerUnavailable
+from pie_control.errors import WorkerUnavailable
 from pie_control.resources.quotas import Quota
 from pie_control.scheduling import Reason, Scheduler
-from pie_control.testing.fake_model import FakeModel
-from pie_inference.protocol import PROTOCOL_VERSION, Ready, RunWave, WaveDone
+from pie_inference.protocol import WaveDone
+from tests.helpers.played_client import PlayedClient
 
 QUEUE = 1
-
-
-class Client:
-    """Keeps waves until the test answers them; starts when it may."""
-
-    def __init__(self) -> None:
-        self.on_wave_done: Callable[[WaveDone], None]
-        self.on_lost: Callable[[str], None]
-        self.model = FakeModel()
-        self.sent: list[RunWave] = []
-        self.closed = False
-        self.may_restart = asyncio.Event()
-        self.fails: Exception | None = None
-
-    def _ready(self) -> Ready:
-        return Ready(PROTOCOL_VERSION, os.getpid(), self.model.describe())
-
-    async def start(self) -> Ready:
-        return self._ready()
-
-    def send(self, wave: RunWave) -> None:
-        self.sent.append(wave)
-
-    async def restart(self) -> Ready:
-        await self.may_restart.wait()
-        if self.fails:
-            raise self.fails
-        self.model = FakeModel()
-        return self._ready()
-
-    async def close(self) -> None:
-        self.closed = True
-
-    def answer(self) -> None:
-        self.on_wave_done(self.model.run(self.sent.pop(0)))
 
 
 class Scene:
     """One replica, and what it calls for."""
 
     def __init__(self) -> None:
-        self.client = Client()
+        self.client = PlayedClient()
         self.replica = Replica(self.client, Scheduler, Quota())
         self.calls: list[str] = []
 
@@ -205,42 +168,3 @@ def test_it_starts_once() -> None:
         assert scene.replica.state is State.SERVING
 
     play(body)
-
-
-def test_a_model_places_inferlets_on_replicas_that_live() -> None:
-    async def check() -> None:
-        clients = [Client(), Client()]
-        model = Model("fake", [Replica(client, Scheduler, Quota()) for client in clients])
-        await model.start()
-        first, second = model.replicas
-        for owner in range(4):
-            model.open(owner, created=float(owner))
-        assert (first.load().inferlets, second.load().inferlets) == (2, 2)
-        clients[0].on_lost("gone")
-        first.turn(quiet=True)
-        for owner in range(4, 8):
-            model.open(owner, created=float(owner))
-        assert second.load().inferlets == 6
-        model.release(7)
-        assert second.load().inferlets == 5
-        clients[1].fails = clients[0].fails = WorkerUnavailable("no GPU")
-        clients[1].on_lost("gone, too")
-        for client in clients:
-            client.may_restart.set()
-        while not model.is_down:
-            await asyncio.sleep(0)
-        with pytest.raises(WorkerError, match="model fake has no worker: no GPU"):
-            model.open(9, created=9.0)
-        await model.close()
-
-    asyncio.run(check())
-
-
-def test_a_worker_must_serve_the_model_that_it_was_started_for() -> None:
-    async def check() -> None:
-        model = Model("another", [Replica(Client(), Scheduler, Quota())])
-        with pytest.raises(WorkerUnavailable, match="the worker of model another serves fake"):
-            await model.start()
-        await model.close()
-
-    asyncio.run(check())
