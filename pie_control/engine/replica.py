@@ -96,9 +96,9 @@ class Replica:
         self._serve((await self._client.start()).models[0])
 
     def _serve(self, description: ModelDescription) -> None:
+        self._become(State.SERVING)
         self.description = description
         self._scheduler = self._make_scheduler(description)
-        self._become(State.SERVING)
 
     async def close(self) -> None:
         """Ends the worker. Idempotent."""
