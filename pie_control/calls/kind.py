@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from pie_control import errors
 from pie_control.ids import Owner
@@ -124,8 +124,7 @@ class Release:
 # ---- batches under formation ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class WaveContext:
+class WaveContext(NamedTuple):
     """What a batch needs of the wave that it is part of."""
 
     model: ModelDescription

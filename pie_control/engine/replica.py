@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from enum import StrEnum
 
 from pie_inference.protocol import ModelDescription, WaveDone
@@ -188,7 +187,7 @@ class Replica:
         ended = {ending.owner for ending in turn.endings}
         error = WorkerError(lost.message)
         others = tuple(Ending(owner, Reason.LOST, error) for owner in self._spaces if owner not in ended)
-        self._last_turn = replace(turn, endings=(*turn.endings, *others))
+        self._last_turn = turn._replace(endings=(*turn.endings, *others))
         self._tell(self._last_turn)
         self._restart_or_give_up(reason)
         self._on_results()
@@ -227,7 +226,7 @@ class Replica:
         endings = tuple(Ending(owner, Reason.LOST, error) for owner in self._spaces)
         if endings:
             earlier = self._last_turn or NOTHING
-            self._last_turn = replace(earlier, endings=(*earlier.endings, *endings))
+            self._last_turn = earlier._replace(endings=(*earlier.endings, *endings))
             self._tell(self._last_turn)
         self._events.clear()
 

@@ -72,8 +72,7 @@ class Progress(NamedTuple):
     taken: int
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """What has to be done now."""
 
     waves: tuple[RunWave, ...]  # to send, in order
