@@ -106,5 +106,5 @@ def test_arrays_that_do_not_fit_together_are_named(changes: dict[str, Any], mess
 def test_more_queries_than_keys_are_refused() -> None:
     problem = problem_of(Request(2, 20), Request(5, 5))
     wrong = changed(problem.batch, kv_ends=with_element(problem.batch.kv_ends, -1, 4))
-    with pytest.raises(BatchError, match="more queries than keys: 5 of 4"):
+    with pytest.raises(BatchError, match="more queries than keys: 5 queries, 4 keys"):
         ragged.check(wrong, PAGE, problem.num_pages)
