@@ -45,7 +45,7 @@ def check(batch: Forward, page_size: int, num_pages: int) -> Ragged:
 def _lengths(indptr: Array, count: int, name: str) -> Integers:
     lengths = np.diff(indptr).astype(np.int64)
     if len(indptr) < 1 or indptr[0] != 0 or indptr[-1] != count or lengths.min(initial=0) < 0:
-        raise BatchError(f"{name} must increase from 0 to {count}, the number of elements that it divides")
+        raise BatchError(f"{name} must run from 0 to {count}, its number of elements, and never decrease")
     return lengths
 
 

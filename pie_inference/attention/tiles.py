@@ -22,7 +22,7 @@ SMALLEST_TILE = 16
 """Rows of the smallest matrix product of a GPU."""
 LARGE_TILE = 64
 SPLIT_SLOTS = 256
-"""Least work of a split; a smaller split costs more than it saves."""
+"""Least slots of a split; a smaller split costs more than it saves."""
 MOST_SPLITS = 64
 
 Words = NDArray[np.int32]

@@ -281,5 +281,5 @@ def test_each_rank_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert [choose_device("auto", rank, 2) for rank in range(2)] == [torch.device("cuda", rank) for rank in range(2)]
     assert choose_device("auto") == torch.device("cuda")
-    with pytest.raises(ConfigError, match="--tensor-parallel 4 needs as many CUDA devices; this machine has 2"):
+    with pytest.raises(ConfigError, match="--tensor-parallel 4 needs 4 CUDA devices, and this machine has 2"):
         choose_device("cuda", 0, 4)
