@@ -205,7 +205,7 @@ def test_ranks_that_fail_alike_go_on() -> None:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (failed(1, 1), "failed on one rank of the group only: out of memory"),
+        (failed(1, 1), "failed on only one rank of the group: out of memory"),
         (failed(1, 2, wave=2), "one rank of the group only"),
         (WorkerFailed("rank 1 says why"), "rank 1 says why"),
         (Ready(1, 2, ()), "one rank of the group only"),
