@@ -105,7 +105,7 @@ CANDIDATES: Mapping[str, Candidate] = {
     "cpu": Candidate(("cpu",), _cpu_unsuitable, _cpu),
     "torch": Candidate(("cpu", "cuda"), _always_suitable, _torch),
 }
-"""By their names in `WorkerOptions.attention`, the fastest first."""
+"""All candidates, by their names in `WorkerOptions.attention`, the fastest first."""
 
 
 def choose_attention(name: str, needed: Requirements, cache: KvCache) -> AttentionBackend:

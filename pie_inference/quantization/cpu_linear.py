@@ -19,7 +19,7 @@ NEEDED_FLAGS = frozenset({"avx512_vnni", "avx512vbmi"})
 
 BLOCKS, BLOCK, STEP = 4, 16, 4
 PANEL = BLOCKS * BLOCK
-"""As in the kernels: outputs of a block and of a panel, inputs of a step."""
+"""The kernels' constants: outputs of a block and of a panel, inputs of a step."""
 
 INT8_GROUP = 128
 """Inputs that share the scale of an activation. An int8 weight has one scale for the whole row."""
