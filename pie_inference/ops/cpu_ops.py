@@ -12,7 +12,7 @@ from .cpu_linear import LinearPacker
 from .interface import Activation, Linear, Rotation
 
 ACTIVATIONS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1}
-"""The same constant as in rows.cpp."""
+"""The numbers of the activations in rows.cpp."""
 
 
 class CpuOps:

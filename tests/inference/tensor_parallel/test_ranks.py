@@ -206,10 +206,10 @@ def test_ranks_that_fail_alike_go_on() -> None:
     ("answer", "message"),
     [
         (failed(1, 1), "failed on only one rank of the group: out of memory"),
-        (failed(1, 2, wave=2), "one rank of the group only"),
+        (failed(1, 2, wave=2), "only one rank of the group"),
         (WorkerFailed("rank 1 says why"), "rank 1 says why"),
-        (Ready(1, 2, ()), "one rank of the group only"),
-        (Shutdown(), "one rank of the group only"),
+        (Ready(1, 2, ()), "only one rank of the group"),
+        (Shutdown(), "only one rank of the group"),
     ],
     ids=lambda value: type(value).__name__,
 )
