@@ -1,4 +1,4 @@
-"""Pages in the host's memory, to which the control layer swaps pages that are not needed at the moment.
+"""Pages in the host's memory, to which the control layer can swap pages that are not needed at the moment.
 
 Theory. On the device each page has one piece in each layer, and copying piece by piece would be far slower than the
 bus. So compute gathers the pages of a swap into a staging area, where a page is one piece, as it is on the host. The
