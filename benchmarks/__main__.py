@@ -17,14 +17,14 @@ from . import catalog, plans, report
 from .catalog import Benchmark, Entry
 
 MOST_LOAD = 0.5
-"""Runnable processes of others; above it, times say more of them."""
+"""Most runnable processes of others; above it, times measure them too."""
 LINES = functools.partial(argparse.HelpFormatter, max_help_position=20, width=120)
-"""One for each benchmark."""
+"""One description for each benchmark."""
 TEXT = functools.partial(argparse.RawDescriptionHelpFormatter, width=120)
 
 
 def main(words: Sequence[str]) -> int:
-    """Exit status: 1 if the benchmark did not pass, where one can fail."""
+    """Runs a benchmark. Returns the exit status: 1 if the benchmark is one that can fail, and did."""
     benchmark, options = parse(words)
     machine = report.machine()
     if machine.load > MOST_LOAD:
@@ -38,7 +38,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def parse(words: Sequence[str]) -> tuple[Benchmark, argparse.Namespace]:
-    """What to run, and `name`, `form`, `plan` and `json`; exits with 2 where the command line makes no sense.
+    """The benchmark to run, and `name`, `form`, `plan` and `json`. Exits with 2 if the command line makes no sense.
 
     Only the benchmark that is named is imported, so only its options are known.
     """
@@ -77,7 +77,8 @@ def _add_parser(names: Any, entry: Entry) -> argparse.ArgumentParser:
 
 
 def start(words: Sequence[str]) -> int:
-    """Runs in a worker's environment, for the closed loop; malloc reads it when a process starts, so it starts anew."""
+    """Starts this process again in a worker's environment, for the closed loop: malloc reads it only when a process
+    starts."""
     environment = worker_environment(os.environ)
     if environment != os.environ:
         os.execve(sys.executable, [sys.executable, "-m", "benchmarks", *words], environment)

@@ -1,6 +1,7 @@
-"""Which benchmarks there are: each module here, or in a folder here, that has an `async def run`.
+"""Finds the benchmarks: each module here, or in a folder here, that has an `async def run`.
 
-What such a module must have is `Benchmark`. Finding them imports none, for some need what is not installed everywhere.
+`Benchmark` says what such a module must have. Finding them imports none, because some need packages that are not
+installed everywhere.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ FOLDER = Path(__file__).resolve().parent
 
 
 class Benchmark(Protocol):
-    """The first line of its docstring is the question. `FULL` and `QUICK` are plans, frozen dataclasses of one type;
-    their fields are its options (`plans`). It may have one more, `TINY`, that runs where the others cannot.
+    """A benchmark's module. The first line of its docstring is the question. `FULL` and `QUICK` are plans, frozen
+    dataclasses of one type, whose fields are the options (`plans`). A third plan, `TINY`, may run where these cannot.
 
-    Optional: `summary(rows) -> str`, printed in place of the table; `passed(rows) -> bool`, the exit status; and
-    `add_options` and `chosen`, in place of those of `plans`.
+    Optional: `summary(rows) -> str`, printed instead of the table; `passed(rows) -> bool`, for the exit status; and
+    `add_options` and `chosen`, which replace those of `plans`.
     """
 
     FULL: Any
     QUICK: Any
 
     async def run(self, plan: Any) -> Sequence[Any]:
-        """The rows, which are dataclasses."""
+        """Runs the benchmark; returns its rows, which are dataclasses."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Entry:
 
 
 def find() -> Mapping[str, Entry]:
-    """All, by name."""
+    """All benchmarks, by name."""
     entries = [_entry(path) for path in (*FOLDER.glob("*.py"), *FOLDER.glob("*/*.py"))]
     return {entry.name: entry for entry in sorted(filter(None, entries), key=lambda entry: entry.name)}
 

@@ -2,9 +2,9 @@
 
     python -m benchmarks compare [--rounds N] [--json FILE] BASE NAME [options of NAME]
 
-checks BASE out into a temporary folder and runs NAME with these options on both, in turns. The benchmark itself is this
-tree's in both. One that has the option --tree starts a server of each tree and speaks to it through this tree's
-client, so both must know the same routes and settings; in any other, the packages it imports are each tree's.
+checks BASE out into a temporary folder and runs NAME with these options on both trees, in turns. Both run this tree's
+benchmark. A benchmark with the option --tree starts a server of each tree and uses this tree's client, so both trees
+must know the same routes and settings. Any other benchmark imports the packages of each tree.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class Row:
-    """One number of one row of the benchmark. Medians over the rounds; `ratio`: this tree / base, as are `least` and
-    `most` of the rounds."""
+    """One number of one row of the benchmark. `base`, `here` and `ratio` (this tree / base) are medians over the
+    rounds; `least` and `most` are the smallest and the largest ratio of a round."""
 
     row: str
     number: str
@@ -61,7 +61,8 @@ def add_options(parser: argparse.ArgumentParser, _: catalog.Benchmark) -> None:
 
 
 def chosen(_: catalog.Benchmark, options: argparse.Namespace) -> Plan:
-    """ValueError if there is no such commit or benchmark; options that it does not know exit."""
+    """The plan. Raises ValueError if there is no such commit or benchmark; exits if the benchmark does not know an
+    option."""
     own = argparse.ArgumentParser(f"python -m benchmarks {options.benchmark}", allow_abbrev=False)
     plans.add_options(own, _load(options.benchmark))
     own.parse_args(options.options)
@@ -83,7 +84,8 @@ def _commit(base: str) -> str:
 
 
 async def run(plan: Plan) -> list[Row]:
-    """Each round begins with the tree that ended the one before, so that a drift of the machine meets both alike."""
+    """Runs all rounds. A round begins with the tree that ended the round before, so that both trees suffer alike from a
+    machine that becomes slower."""
     serves = any(field.name == "tree" for field in dataclasses.fields(_load(plan.name).FULL))
     runs: dict[Path, list[Rows]] = {}
     with _checked_out(plan.base) as base, tempfile.TemporaryDirectory() as folder:
@@ -107,7 +109,7 @@ def _checked_out(commit: str) -> Iterator[Path]:
 
 
 def _turn(plan: Plan, tree: Path, serves: bool, folder: Path) -> Rows:
-    """`folder` has nothing but the benchmarks, so that the other packages come from the path."""
+    """Runs one turn. `folder` has only the benchmarks, so that the other packages come from the path."""
     file = folder / "rows.json"
     words = [sys.executable, "-m", "benchmarks", plan.name, *plan.options, "--json", str(file)]
     words += ["--tree", str(tree)] if serves else []
@@ -120,14 +122,15 @@ def _turn(plan: Plan, tree: Path, serves: bool, folder: Path) -> Rows:
 
 
 def compared(base: Sequence[Rows], here: Sequence[Rows]) -> list[Row]:
-    """Of the rows of each round: a row for each float that all have, named by what else is the same in all."""
+    """Compares the rows of all rounds: a row for each float, named by the other fields, which are equal in all
+    rounds."""
     if len(counts := {len(rows) for rows in (*base, *here)}) != 1:
-        raise SystemExit(f"the turns gave {' or '.join(map(str, sorted(counts)))} rows: there is nothing to compare")
+        raise SystemExit(f"the turns gave {' or '.join(map(str, sorted(counts)))} rows: they cannot be compared")
     return [each for rows in zip(*base, *here, strict=True) for each in _compared_row(rows)]
 
 
 def _compared_row(rows: Rows) -> Iterator[Row]:
-    """`rows`: those of the base's rounds, then ours."""
+    """Compares one row. `rows`: this row in the base's rounds, then in ours."""
     half = len(rows) // 2
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     alike = {name: values[0] for name, values in columns.items() if len({str(one) for one in values}) == 1}

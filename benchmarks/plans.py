@@ -1,4 +1,5 @@
-"""A benchmark's plan as options of the command line: one for each field, which replaces what the chosen form says."""
+"""A benchmark's plan as options of the command line: one for each field, which replaces the value of the chosen
+form."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ from .catalog import Benchmark
 
 FORMS = {
     "quick": "fewer rows and samples, in less than a minute",
-    "tiny": "too small to say anything: to see that it runs",
+    "tiny": "too small to measure anything: only to see that it runs",
 }
-"""Beside the full one."""
+"""The forms beside the full one."""
 
 
 def add_options(parser: argparse.ArgumentParser, benchmark: Benchmark) -> None:
-    """Fields of a type that no option can have stay as they are."""
+    """Adds an option for each field of the plan whose type an option can have."""
     forms = _forms(benchmark)
     parser.set_defaults(form="full")
     for form, text in FORMS.items():
@@ -35,14 +36,14 @@ def add_options(parser: argparse.ArgumentParser, benchmark: Benchmark) -> None:
 
 
 def chosen(benchmark: Benchmark, options: argparse.Namespace) -> Any:
-    """The plan that the options ask for. ValueError where it makes no sense."""
+    """The plan that the options ask for. Raises ValueError if it makes no sense."""
     plan = _forms(benchmark)[options.form]
     given = {field.name: getattr(options, field.name, None) for field in dataclasses.fields(plan)}
     return dataclasses.replace(plan, **{name: value for name, value in given.items() if value is not None})
 
 
 def refuse_unknown(what: str, given: tuple[str, ...], known: tuple[str, ...]) -> None:
-    """ValueError that names what there is; for a plan's `__post_init__`."""
+    """Raises ValueError, naming the known values, if some given ones are unknown; for a plan's `__post_init__`."""
     if unknown := [name for name in given if name not in known]:
         raise ValueError(f"there is no {what} {', '.join(unknown)}; there are {', '.join(known)}")
 
@@ -53,7 +54,7 @@ def _forms(benchmark: Benchmark) -> Mapping[str, Any]:
 
 
 def _taken(hint: Any) -> dict[str, Any] | None:
-    """How argparse is to read a type."""
+    """The arguments of argparse for a type; None if no option can have it."""
     if get_origin(hint) is Literal:
         return {"choices": get_args(hint)}
     return TAKEN.get(hint)
@@ -63,7 +64,7 @@ def _listed(item: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
     def parse(text: str) -> tuple[Any, ...]:
         return tuple(item(word.strip()) for word in text.split(",") if word.strip())
 
-    parse.__name__ = f"list of {item.__name__}"  # argparse tells it
+    parse.__name__ = f"list of {item.__name__}"  # argparse shows it in errors
     return parse
 
 

@@ -1,4 +1,4 @@
-"""What a benchmark reports: its rows, and the machine and commit that they come from."""
+"""The report of a benchmark: its rows, and the machine and commit that they come from."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Machine:
-    """Where it ran. No names or addresses: results are published."""
+    """The machine that ran a benchmark, without names or addresses: results are published."""
 
     cpu: str
     cores: int  # usable by this process
@@ -35,7 +35,7 @@ class Machine:
     system: str
     python: str
     packages: dict[str, str]  # those that are installed
-    load: float  # runnable processes in the minute before: above 0.5, the times are not to be trusted
+    load: float  # runnable processes in the minute before; above 0.5, do not trust the times
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class Report:
 
     benchmark: str
     form: str  # full, quick or tiny; options may have changed it
-    plan: Mapping[str, Any]  # what was done
+    plan: Mapping[str, Any]  # how much it did, options included
     date: str
     machine: Machine
-    gpu: Mapping[str, Any] | None  # None where the benchmark used none
+    gpu: Mapping[str, Any] | None  # None if the benchmark used none
     commit: str
     rows: Sequence[Row]
 
@@ -58,14 +58,14 @@ class Report:
 
 
 def make_report(benchmark: str, form: str, plan: Any, machine: Machine, rows: Sequence[Any]) -> Report:
-    """A report of `rows`, which are dataclasses as the plan is, on the commit at hand."""
+    """A report of `rows` on the current commit. The rows and the plan are dataclasses."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     told = [dataclasses.asdict(row) for row in rows]
     return Report(benchmark, form, dataclasses.asdict(plan), today, machine, _gpu(), commit(), told)
 
 
 def machine() -> Machine:
-    """This machine, now; call it before the benchmark makes load of its own."""
+    """This machine, now. Call it before the benchmark itself loads the machine."""
     return Machine(
         cpu=_cpu_model(),
         cores=len(os.sched_getaffinity(0)),

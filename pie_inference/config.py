@@ -13,11 +13,11 @@ from .options import OptionError, WorkerOptions, add_arguments, given_options
 
 @dataclass(frozen=True)
 class WorkerConfig(WorkerOptions):
-    """What a worker serves, and how. Raises ConfigError."""
+    """The model that a worker serves, and the options. Raises ConfigError."""
 
-    model: Path  # folder of a Hugging Face checkpoint, or its id
+    model: Path  # folder of a Hugging Face checkpoint, or its id on the hub
     name: str  # under which the model is served
-    cache_dir: Path | None = None  # for compiled kernels; None: the user's, see `default_cache_dir`
+    cache_dir: Path | None = None  # for compiled kernels; None: `default_cache_dir`
 
     def __post_init__(self) -> None:
         try:
@@ -28,7 +28,7 @@ class WorkerConfig(WorkerOptions):
 
 @dataclass(frozen=True)
 class ProcessOptions:
-    """The whole command line of a worker."""
+    """The command line of a worker."""
 
     endpoint: str  # ZeroMQ address that the control layer has bound
     parent: int | None  # process that the worker must not outlive
@@ -36,13 +36,13 @@ class ProcessOptions:
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> ProcessOptions:
-    """Options of `python -m pie_inference.serving`. Raises ConfigError; exits where argparse does."""
+    """Options of `python -m pie_inference.serving`. Raises ConfigError; exits as argparse does."""
     parser = argparse.ArgumentParser(
         "pie_inference.serving", description="Serves one model to a Pie control process.", allow_abbrev=False
     )
     parser.add_argument("--endpoint", required=True, help="ZeroMQ address that the control process has bound")
     parser.add_argument("--parent", type=int, help="process id that the worker must not outlive")
-    parser.add_argument("--model", type=Path, required=True, help="folder of a Hugging Face checkpoint or its id")
+    parser.add_argument("--model", type=Path, required=True, help="folder of a checkpoint, or its id on the hub")
     parser.add_argument("--name", required=True, help="name under which the model is served")
     add_config_arguments(parser)
     given = parser.parse_args(arguments)
@@ -50,7 +50,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> ProcessOptions:
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `read_config` reads."""
+    """Declares the options that `read_config` reads."""
     parser.add_argument("--cache-dir", type=Path, help="folder for compiled kernels (default: $XDG_CACHE_HOME/pie)")
     add_arguments(parser)
 

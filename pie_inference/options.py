@@ -89,7 +89,7 @@ def read_options(values: Mapping[str, object]) -> dict[str, Any]:
     for name in values:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1) or sorted(known)
-            raise OptionError(f"there is no option {name!r} of a worker, but {', '.join(close)}")
+            raise OptionError(f"a worker has no option {name!r}; did you mean {', '.join(close)}?")
     return {name: _read(known[name], value) for name, value in values.items()}
 
 

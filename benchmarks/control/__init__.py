@@ -1,1 +1,1 @@
-"""What the control layer costs: calls, launches, memory, a token's way."""
+"""The cost of the control layer: calls, launches, memory, the way of a token."""

@@ -1,9 +1,9 @@
 """What does a call cost an inferlet, with some inferlets calling at the same time (paper, Figure 10)?
 
-Layer "control": nanoseconds until the call returns, from inside the guest. Layer "inference": until its value or effect
-is there, less the worker's own time, so that what is left is the way there and back: `us` = `latency_us` - `worker_us`,
-where `worker_us` is the worker's mean time per wave while they called. Several short blocks are measured; the median
-block counts.
+Layer "control": time until the call returns, measured in the guest. Layer "inference": time until its value or effect
+is there, minus the worker's own time, so that the way there and back remains: `us` = `latency_us` - `worker_us`, where
+`worker_us` is the worker's mean time per wave during the calls. Several short blocks are measured; the median block
+counts.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from ..support.server import scheduler_counts, serving
 CONTROL_CALLS = {"now": 100, "send": 50, "tokenize": 20, "wait": 50}
 """Calls in a block: few enough for one turn of the guest, so that no other inferlet comes between."""
 ISSUED_CALLS = {"embed_txt": 20, "forward": 10, "sample": 20, "get_next_dist": 20, "get_logprobs": 20}
-"""The same for calls that also have a row of layer "inference"."""
+"""Calls in a block, for calls that also have a row of layer "inference"."""
 INFERENCE_CALLS = 10
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Numbers of inferlets, and how many blocks of each call are measured: `blocks` over all inferlets together, but
-    never fewer than `least_blocks`. `tree`: to serve from, if not this one.
+    """Numbers of inferlets, and the number of blocks for each call: `blocks` over all inferlets together, but at least
+    `least_blocks`. `tree`: the tree to serve from, if not this one.
     """
 
     inferlets: tuple[int, ...]
@@ -62,13 +62,13 @@ class Row:
 class _Block:
     """One block of calls of all inferlets; times in microseconds."""
 
-    latency: float  # of the median inferlet: one that was preempted in its block says nothing of the call
+    latency: float  # of the median inferlet: one that was preempted in its block says nothing about the call
     worker: float  # mean of the waves
     waves: float  # per call of one inferlet
 
 
 async def run(plan: Plan) -> list[Row]:
-    """Rows of every call, layer and number of inferlets."""
+    """Returns a row for every call, layer and number of inferlets."""
     rows = []
     async with serving(tree=plan.tree) as server, Client(server.url) as client:
         program = await client.upload(source("call_costs"), "call_costs")
@@ -81,7 +81,7 @@ async def run(plan: Plan) -> list[Row]:
 
 
 def _orders() -> list[tuple[str, str, int]]:
-    """Call, layer and calls in a block."""
+    """All measurements: call, layer, and calls in a block."""
     return [
         *((call, "control", count) for call, count in (CONTROL_CALLS | ISSUED_CALLS).items()),
         *((call, "inference", INFERENCE_CALLS) for call in ISSUED_CALLS),

@@ -18,12 +18,13 @@ AT_ONCE = 64
 SETTLE_SECONDS = 1.0
 WARM_POOL = ServerConfig().warm_pool
 EXPECTED_MB = 12
-"""Of one inferlet: a step for which the machine has too little memory is left out."""
+"""Memory to expect for one inferlet: a step that does not fit the machine's memory is left out."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Numbers of idle `inferlets`, ascending; ready guests in the pool. `tree`: to serve from, if not this one."""
+    """Numbers of idle `inferlets`, ascending; ready guests in the pool. `tree`: the tree to serve from, if not this
+    one."""
 
     inferlets: tuple[int, ...]
     warm_pool: int = ServerConfig().warm_pool
@@ -36,7 +37,7 @@ QUICK = Plan((16, 64))
 
 @dataclass(frozen=True)
 class Row:
-    """`mb_each`: growth of the control process's proportional set size (10^6 bytes) over that without inferlets."""
+    """`mb_each`: growth of the control process's proportional set size per inferlet, in 10^6 bytes."""
 
     guest: str
     inferlets: int
@@ -67,7 +68,7 @@ async def _run_guest(guest: str, plan: Plan) -> list[Row]:
 
 
 async def _warm_up(client: Client, program: str) -> None:
-    """What the first inferlet makes the server load is not the inferlets' own."""
+    """Runs one inferlet first, because the memory that it makes the server load does not belong to the inferlets."""
     for running in await launch_many(client, program, 1):
         await running.send("")
         await running.result()
@@ -79,7 +80,7 @@ async def _launch(client: Client, program: str, number: int) -> None:
 
 
 async def _settled_mb(client: Client, server: Server, warm_pool: int) -> float:
-    """The server's memory once its pool of ready guests, which counts as its own, is full again."""
+    """The server's memory once its pool of ready guests, which counts as the server's, is full again."""
     while (await client.statistics())["inferlets"]["warm"] < warm_pool:
         await asyncio.sleep(0.05)
     await asyncio.sleep(SETTLE_SECONDS)

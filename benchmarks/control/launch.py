@@ -1,8 +1,8 @@
 """How long does it take from the launch of an inferlet to its first message, with some launched at once?
 
-Measured twice: through a client's session with a `pie serve` process, and through a `Runtime` without any network.
-Warm: the program was uploaded and run before. Cold: each launch is of a program that the server has never seen, its
-upload included. Between rounds the server rests until its pool of ready guests is full.
+It is measured twice: through a client's session with a `pie serve` process, and through a `ServerApi` without network.
+Warm: the program was uploaded and run before. Cold: each launch uploads and runs a program that the server has never
+seen. Between rounds the server rests until its pool of ready guests is full.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _fresh = count()
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured: a row for each number in `warm` and in `cold` (launches at once), of `launches` launches in at
-    least `least_rounds`, with `warm_pool` ready guests before each. `tree`: to serve from, if not this one; then the
-    runtime in this process is left out."""
+    """A row for each number of launches at once in `warm` and in `cold`, of `launches` launches in at least
+    `least_rounds` rounds, with `warm_pool` ready guests before each. `tree`: the tree to serve from, if not this one;
+    then the rows without network are left out."""
 
     warm: tuple[int, ...]
     cold: tuple[int, ...]
@@ -55,7 +55,7 @@ QUICK = Plan(warm=(1, 16, 64), cold=(1,), launches=40, least_rounds=2)
 
 @dataclass(frozen=True)
 class Row:
-    """`through`: session or runtime; `launches`: how many were measured. Times are of single launches."""
+    """`through`: session or runtime; `launches`: how many were measured. Times are for one launch."""
 
     guest: str
     through: str
@@ -161,7 +161,7 @@ Start = Callable[[], Awaitable[Running]]
 
 
 async def _launch_fresh(target: Target) -> Running:
-    """Launches a program that nobody has seen."""
+    """Launches a program that the server has never seen."""
     program = source("first_message") + f"# {next(_fresh)}\n".encode()
     return await target.launch(await target.upload(program))
 
@@ -178,7 +178,7 @@ async def _round(target: Target, concurrent: int, start: Start, plan: Plan) -> l
 
 
 async def _time_to_first_message(start: Start) -> float:
-    """Seconds; returns when the inferlet has ended."""
+    """Seconds from launch to first message; returns once the inferlet has ended."""
     began = time.perf_counter()
     running = await start()
     await running.receive()

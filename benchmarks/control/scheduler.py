@@ -29,13 +29,13 @@ from ..support.samples import median
 
 PAGES = 16
 QUEUE = 1
-INPUT, OUTPUT = (0, 1), (1, 1)  # ranges of embeds
+INPUT, OUTPUT = (0, 1), (1, 1)  # embeds, as ranges
 TOKEN = 65
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Numbers of inferlets, and how many steps each makes."""
+    """Numbers of inferlets, and the number of steps of each."""
 
     inferlets: tuple[int, ...]
     steps: int
@@ -47,8 +47,8 @@ QUICK = Plan((1, 8, 32), steps=60)
 
 @dataclass(frozen=True)
 class Row:
-    """Medians over the steps. `issue_us`: an inferlet's three commands; `form_us`: the wave of all of them;
-    `done_us`: taking the worker's answer to it. `us_each`: all of that for one inferlet.
+    """Medians over the steps. `issue_us`: to issue an inferlet's three commands; `form_us`: to form the wave of all
+    inferlets; `done_us`: to take the worker's answer. `us_each`: the sum for one inferlet.
     """
 
     inferlets: int
@@ -64,7 +64,7 @@ async def run(plan: Plan) -> list[Row]:
 
 
 class _World:
-    """A scheduler and address spaces; what they hand on are events of its next turn."""
+    """A scheduler and address spaces, whose commands are events of its next turn."""
 
     def __init__(self, number: int) -> None:
         model = FakeModel(num_pages=number * PAGES + 64, num_embeds=2 * number).describe()[0]
@@ -109,7 +109,7 @@ def _measure(number: int, steps: int) -> Row:
 
 
 def _step(world: _World, position: int) -> tuple[float, float, float]:
-    """Seconds to issue, form and finish one step of all."""
+    """Seconds to issue, to form and to finish one step of all inferlets."""
     issued = _timed(lambda: world.issue(position))
     waves: list[RunWave] = []
     formed = _timed(lambda: waves.append(world.form()))
@@ -118,7 +118,7 @@ def _step(world: _World, position: int) -> tuple[float, float, float]:
 
 
 def _answer(wave: RunWave) -> WaveDone:
-    """Token TOKEN for everyone."""
+    """A worker's answer: TOKEN for every inferlet."""
     results = [
         SampleResult(np.full(len(batch.embeds), TOKEN, np.int32)) if isinstance(batch, Sample) else None
         for batch in wave.batches

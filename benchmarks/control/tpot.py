@@ -1,9 +1,9 @@
 """What is the time per output token of concurrent inferlets, against the same worker driven directly?
 
-Each inferlet fills a prompt and, when all have done so, streams greedy tokens to the client through its session. The
-time counts from its first to its last message at the client, divided by the tokens between. The closed loop (a worker
-in this process) and Pie take turns in one run, on the same prompts, with the same worker settings, one idle while the
-other runs; `overhead` is the median of the ratios of the rounds, less one.
+Each inferlet fills a prompt. Once all have done so, they stream greedy tokens to the client through its session. The
+time runs from an inferlet's first to its last message at the client, divided by the tokens between. The closed loop (a
+worker in this process) and Pie take turns in one run, on the same prompts, with the same worker settings; one is idle
+while the other runs. `overhead` is the median of the rounds' ratios, minus one.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ STORY = (
 
 @dataclass(frozen=True)
 class Plan:
-    """Sequences have `prompt` and `tokens` tokens; closed loop and Pie take `rounds` turns each. `tree`: to serve from,
-    if not this one; the closed loop is this one's."""
+    """Prompts have `prompt` tokens, and `tokens` tokens are generated. Closed loop and Pie take `rounds` turns each.
+    `tree`: the tree to serve from, if not this one; the closed loop is always this tree's."""
 
     models: tuple[str, ...]
     concurrent: tuple[int, ...]
@@ -66,8 +66,9 @@ QUICK = Plan(MODELS, (1, 8), prompt=64, tokens=16, rounds=2)
 
 @dataclass(frozen=True)
 class Row:
-    """Medians over the rounds. `batch`: tokens in a Sample batch of Pie's, on average; `worker_ms`: of a wave;
-    `guest_ms`: time inside inferlets per wave. `same_tokens`: both sides gave the same in every round.
+    """Medians over the rounds. `batch`: average number of tokens in a Sample batch of Pie; `worker_ms`: the worker's
+    time per wave; `guest_ms`: time inside inferlets per wave. `same_tokens`: both sides gave the same tokens in every
+    round.
     """
 
     model: str
@@ -85,7 +86,7 @@ class Row:
 
 @dataclass(frozen=True)
 class _Turns:
-    """A turn of each side."""
+    """The results of one turn of each side."""
 
     closed: ClosedRun
     pie: Generated
@@ -135,7 +136,7 @@ async def _compare(loop: ClosedLoop, client: Client, program: str, concurrent: i
 async def _turns(
     loop: ClosedLoop, client: Client, program: str, prompts: Sequence[Sequence[int]], tokens: int
 ) -> _Turns:
-    """A turn of the closed loop, then one of Pie; the prompts run one after the other in both."""
+    """Runs a turn of the closed loop, then one of Pie. In both, the prompts run one after the other."""
     closed = await asyncio.to_thread(loop.generate, prompts, tokens)
     return _Turns(closed, await run_inferlets(client, program, prompts, tokens))
 

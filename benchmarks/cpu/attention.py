@@ -1,10 +1,11 @@
 """How fast is attention over pages on the CPU, against torch's own without pages?
 
-Three take turns: our kernel, the torch backend, and torch's scaled_dot_product_attention (SDPA).
+Three implementations take turns: our kernel, the torch backend, and torch's scaled_dot_product_attention (SDPA).
 
-`error` is the root mean square of the kernel's difference to float64, over that of the result. `gb_s` is what a decode
-reads of keys and values, to hold against the memory's rate in `machine`; `gflop_s` is what a prefill computes of what
-the causal rule leaves. SDPA gets its keys without pages and its queries grouped, and is measured without gathering.
+`error` is the root mean square of the kernel's difference to float64, divided by that of the result. `gb_s` is the rate
+at which a decode reads keys and values; compare it with the rate of memory in `machine`. `gflop_s` is the rate at which
+a prefill computes, without the part that the causal rule hides. SDPA gets keys without pages and grouped queries;
+gathering them is not measured.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ PAGE = 16
 
 @dataclass(frozen=True)
 class Point:
-    """`sequences` with `keys` each, of which the last `queries` are new."""
+    """`sequences` sequences of `keys` keys each; the last `queries` keys are new and have a query."""
 
     sequences: int
     queries: int
@@ -50,7 +51,7 @@ class Plan:
 
     points: tuple[Point, ...]
     rounds: int
-    layer_bytes: int = 256 << 20  # of all layers: more than caches hold
+    layer_bytes: int = 256 << 20  # all layers together: more than CPU caches hold
 
 
 FULL = Plan(
@@ -79,7 +80,7 @@ class Row:
     plan_us: float
     ms: float
     torch_ms: float
-    sdpa_ms: float | None  # None: it has no windows
+    sdpa_ms: float | None  # None: SDPA has no windows
     gb_s: float
     gflop_s: float
     error: float
@@ -91,7 +92,7 @@ async def run(plan: Plan) -> list[Row]:
 
 
 def measure(point: Point, plan: Plan) -> Row:
-    """The sides take turns, so that what else the machine does meets all alike."""
+    """Measures all implementations, in turns, so that other work on the machine affects them alike."""
     setting = _Setting(point, plan.layer_bytes)
     ours, theirs = setting.kernel(), setting.reference()
     times = [(setting.time(ours), setting.time(theirs), setting.time_sdpa()) for _ in range(plan.rounds)]
@@ -156,13 +157,13 @@ class _Setting:
 
     @property
     def operations(self) -> float:
-        """Two products of each query with what it sees, on average half of the new keys."""
+        """Operations of two products of each query with the keys that it sees; of new keys it sees half on average."""
         point = self.point
         keys = self.seen - (point.queries - 1) / 2
         return 4.0 * point.sequences * point.queries * keys * point.num_heads * point.head_dim
 
     def time(self, backend: AttentionBackend) -> float:
-        """Seconds of one layer, planning aside."""
+        """Seconds of one layer, without planning."""
         plan = backend.plan(self.batch)
         inputs = self.rows.clone()
         start = time.perf_counter()
@@ -171,14 +172,14 @@ class _Setting:
         return (time.perf_counter() - start) / self.layers
 
     def time_sdpa(self) -> float:
-        """Of layer 0, whose keys may therefore be in a cache."""
+        """Seconds of SDPA on layer 0; its keys may therefore be in a CPU cache."""
         return _seconds(self._sdpa)
 
     def error(self, backend: AttentionBackend) -> float:
         heads = self.point.num_heads
         inputs = self.rows.clone()
         actual = backend.plan(self.batch).attend(0, inputs[:, :heads], inputs[:, heads:]).double()
-        self._dense = [self._keys(side) for side in (0, 1)]  # with the new ones
+        self._dense = [self._keys(side) for side in (0, 1)]  # keys and values, new ones included
         expected = self._solve()
         return float(f"{((actual - expected).norm() / expected.norm()).item():.1e}")
 
@@ -189,7 +190,7 @@ class _Setting:
         return both[:, :, side].transpose(1, 2).contiguous()
 
     def _queries(self) -> Tensor:
-        """[sequences, kv_heads, group * queries, head_dim]"""
+        """Queries [sequences, kv_heads, group * queries, head_dim]."""
         point = self.point
         shape = (point.sequences, point.queries, point.num_kv_heads, -1, point.head_dim)
         rows = self.rows[:, : point.num_heads].reshape(shape).permute(0, 2, 3, 1, 4)
@@ -201,7 +202,7 @@ class _Setting:
         return F.scaled_dot_product_attention(self._queries(), keys, values, attn_mask=mask)
 
     def _visible(self) -> Tensor:
-        """bool [group * queries, keys]"""
+        """The keys that each query sees, bool [group * queries, keys]."""
         point = self.point
         key = torch.arange(point.keys)
         query = torch.arange(point.keys - point.queries, point.keys)[:, None]
@@ -209,7 +210,7 @@ class _Setting:
         return visible.repeat(point.num_heads // point.num_kv_heads, 1)
 
     def _solve(self) -> Tensor:
-        """float64 [rows, num_heads * head_dim]"""
+        """The solution, float64 [rows, num_heads * head_dim]."""
         point = self.point
         keys, values = (side.double() for side in self._dense)
         scores = self._queries().double() @ keys.transpose(2, 3) * point.head_dim**-0.5

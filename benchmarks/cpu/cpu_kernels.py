@@ -27,7 +27,7 @@ LLAMA_1B = ((2048, 3072), (2048, 2048), (2048, 16384), (8192, 2048))
 
 @dataclass(frozen=True)
 class Plan:
-    """`rows` at a time, `copies` of the layer, the best of `repeats` counts."""
+    """`rows`: rows at a time. `copies` of the layer run in turn. The best of `repeats` counts."""
 
     rows: tuple[int, ...]
     shapes: tuple[tuple[int, int], ...]
@@ -38,7 +38,7 @@ class Plan:
 
     @property
     def weights(self) -> int:
-        """Numbers in one layer."""
+        """Number of weights in one layer."""
         return sum(ins * outs for ins, outs in self.shapes)
 
 
@@ -48,7 +48,8 @@ QUICK = Plan((1, 16), LLAMA_1B, copies=2, repeats=2, threads=2)
 
 @dataclass(frozen=True)
 class Row:
-    """The linear layers of one layer. `bound_ms` is what memory or multipliers take at the least, as measured."""
+    """The linear layers of one Transformer layer. `bound_ms` is the least time that memory or multipliers need, at the
+    measured rates."""
 
     kernels: str
     rows: int

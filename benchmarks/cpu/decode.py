@@ -1,6 +1,6 @@
 """How near does decoding a model of a billion parameters come to what the machine can do?
 
-`random-1b` has the shape of Llama-3.2-1B, random weights in bfloat16. The whole system runs it: inferlets that stream
+`random-1b` has the shape of Llama-3.2-1B, with random weights in bfloat16. The whole system runs it: inferlets stream
 to a client. The bound follows from the machine's rates, which are measured beside each run.
 """
 
@@ -19,8 +19,8 @@ from ..support.samples import median
 
 @dataclass(frozen=True)
 class Plan:
-    """`tokens` are generated behind prompts of `prompt` tokens, `single_tokens` where one inferlet is alone, and then
-    `rounds` times; the rest is as in `machine`. `tree`: to serve from, if not this one."""
+    """`tokens` tokens are generated behind prompts of `prompt` tokens; one inferlet alone generates `single_tokens`, in
+    `rounds` rounds. The other options are as in `machine`. `tree`: the tree to serve from, if not this one."""
 
     model: str
     concurrent: tuple[int, ...]
@@ -40,8 +40,9 @@ QUICK = Plan(LLAMA_TINY, (1, 4), prompt=32, tokens=8, single_tokens=8, rounds=1,
 
 @dataclass(frozen=True)
 class Row:
-    """`ms`: a token, end to end, or a wave by the worker's own count. `bound_ms`: all weights and everyone's keys and
-    values, read once, or all multiplications, whichever takes longer. `batch`: sequences in a wave, on average."""
+    """`ms`: time of a token, end to end, or of a wave by the worker's own count. `bound_ms`: time to read all weights
+    and the keys and values of all sequences once, or to do all multiplications, whichever takes longer. `batch`:
+    average number of sequences in a wave."""
 
     measure: str
     concurrent: int
@@ -52,7 +53,7 @@ class Row:
 
 
 async def run(plan: Plan) -> list[Row]:
-    """Two rows for each number of inferlets."""
+    """Returns two rows for each number of inferlets."""
     async with served(plan.model, plan.pages, plan.tree) as model:
         return [row for count in plan.concurrent for row in await _measure(model, plan, count)]
 

@@ -1,8 +1,8 @@
 """How long does loading take, against reading the files?
 
-Weights are loaded as they are, in bfloat16, and quantized. The checkpoint has the shapes of Llama 8B with fewer layers
+Weights are loaded unchanged, in bfloat16, and quantized. The checkpoint has the shapes of Llama 8B with fewer layers
 and random weights, in two shards that are in the system's cache. Reading them is measured twice: each block over the
-one before, which is all that a test of a disk does, and into memory that holds everything, as a loader must.
+one before, as in a disk test, and into memory that holds everything, as a loader must.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class Row:
     """Seconds are the best of the rounds."""
 
     quantization: str
-    gigabytes: float  # of the files
+    gigabytes: float  # size of the files
     threads: int
     discard_s: float  # reading the files, each block over the one before
     read_s: float  # reading the files into memory that holds them
-    load_s: float  # until a worker stands, with 16 pages of KV cache
+    load_s: float  # until a worker is ready, with 16 pages of KV cache
     of_read: float  # load_s / read_s
     of_discard: float
 
@@ -98,7 +98,7 @@ def measure(folder: Path, files: list[Path], plan: Plan, quantization: str, disc
 
 
 def best(rounds: int, action: Callable[[], object]) -> float:
-    """Seconds of the fastest, what it made being dropped each time."""
+    """Seconds of the fastest of `rounds` runs. The result of each run is dropped."""
     times = []
     for _ in range(rounds):
         started = time.perf_counter()
@@ -117,7 +117,7 @@ def discard_files(files: list[Path]) -> None:
 
 
 def read_files(files: list[Path]) -> list[object]:
-    """In huge pages, the fastest that new memory can be had."""
+    """Reads the files into huge pages, the fastest kind of new memory."""
     contents: list[object] = []
     for path in files:
         memory = lazy_zero_bytes(path.stat().st_size)
@@ -130,7 +130,7 @@ def read_files(files: list[Path]) -> list[object]:
 
 
 def make_checkpoint(folder: Path, plan: Plan) -> list[Path]:
-    """Its weight files. They are written piece by piece, so that little memory is needed."""
+    """Makes a checkpoint; returns its weight files. It writes them piece by piece, to need little memory."""
     config = {
         **CONFIG,
         "num_hidden_layers": plan.layers,
@@ -155,7 +155,7 @@ def make_checkpoint(folder: Path, plan: Plan) -> list[Path]:
 
 
 def safetensors_pieces(shapes: Mapping[str, tuple[int, ...]], numbers: bytes) -> Iterator[bytes]:
-    """A file of bfloat16 tensors, filled with `numbers` again and again."""
+    """The pieces of a file of bfloat16 tensors, filled with `numbers` again and again."""
     header: dict[str, object] = {}
     end = 0
     for name, shape in shapes.items():

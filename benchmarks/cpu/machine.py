@@ -11,8 +11,8 @@ from ..support import rooflines
 
 @dataclass(frozen=True)
 class Plan:
-    """Memory is read in passes over `read_bytes`, matrices have `gemm_size` rows and columns. `threads`: 0 for what a
-    worker would take for a large model."""
+    """Memory is read in passes over `read_bytes` bytes; matrices have `gemm_size` rows and columns. `threads`: 0 for
+    the number that a worker would use for a large model."""
 
     read_bytes: int
     gemm_size: int = rooflines.GEMM_SIZE

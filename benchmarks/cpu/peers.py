@@ -1,6 +1,6 @@
 """How fast is Pie against other engines on the same checkpoint and the same prompts?
 
-All take turns in one run, each idle while another runs; docs/benchmarks.md says with which settings.
+All engines take turns in one run; each is idle while another runs. docs/benchmarks.md has their settings.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ TRIAL_SEQUENCES = 4
 
 @dataclass(frozen=True)
 class Plan:
-    """`tokens` are generated behind prompts of `prompt` tokens; Pie and a peer take `rounds` turns each. `tree`: to
-    serve from, if not this one."""
+    """`tokens` tokens are generated behind prompts of `prompt` tokens. Pie and a peer take `rounds` turns each. `tree`:
+    the tree to serve from, if not this one."""
 
     model: str
     peers: tuple[str, ...]
@@ -46,7 +46,7 @@ QUICK = Plan(LLAMA_TINY, PEERS, (4,), prompt=32, tokens=8, rounds=1, pages=256)
 
 @dataclass(frozen=True)
 class Row:
-    """Tokens per second of all sequences, generated or read; medians of the rounds, and of their ratios."""
+    """Tokens per second of all sequences, generated or read: medians of the rounds, and the median of their ratios."""
 
     peer: str
     measure: str
@@ -58,7 +58,7 @@ class Row:
 
 
 async def run(plan: Plan) -> list[Row]:
-    """Two rows for each peer and number of sequences."""
+    """Returns two rows for each peer and number of sequences."""
     async with served(plan.model, plan.pages, plan.tree) as model:
         return [row for name in plan.peers for row in await _against(name, model, plan)]
 
@@ -69,7 +69,7 @@ async def _against(name: str, model: LargeModel, plan: Plan) -> list[Row]:
             setting = await peer.choose(random_prompts(TRIAL_SEQUENCES, plan.prompt))
             return [row for count in plan.concurrent for row in await _compare(name, model, peer, setting, count, plan)]
     except ImportError as error:
-        note = f"left out, not installed ({error.name}); docs/benchmarks.md says how"
+        note = f"left out: {error.name} is not installed; docs/benchmarks.md says how to install it"
         return [Row(name, "decode", None, None, None, None, note)]
 
 
@@ -98,7 +98,7 @@ def _medians(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, float]
 
 
 def _agreement(ours: Generated, theirs: PeerRun) -> str:
-    """Whether both ran the same model: later tokens part where two logits are almost equal, in bfloat16."""
+    """Says whether both ran the same model. Later tokens may differ where two logits are almost equal in bfloat16."""
     pairs = list(zip(ours.tokens, theirs.tokens, strict=True))
     same = sum(mine[0] == other[0] for mine, other in pairs)
     return f"first token the same in {same} of {len(pairs)}"

@@ -15,8 +15,8 @@ from ..support.samples import median
 
 @dataclass(frozen=True)
 class Plan:
-    """One prompt of `prompt` tokens, `rounds` times; the rest is as in `machine`. `tree`: to serve from, if not
-    this one."""
+    """One prompt of `prompt` tokens, `rounds` times. The other options are as in `machine`. `tree`: the tree to serve
+    from, if not this one."""
 
     model: str
     prompt: int
@@ -33,7 +33,8 @@ QUICK = Plan(LLAMA_TINY, prompt=256, rounds=1, read_bytes=1 << 26, pages=256)
 
 @dataclass(frozen=True)
 class Row:
-    """Operations of the linear layers and of causal attention; `gemm_gflop_s`: the machine's, as in `machine`."""
+    """Operations of the linear layers and of causal attention per second; `gemm_gflop_s`: the machine's rate, as in
+    `machine`."""
 
     measure: str
     tokens: int
@@ -44,7 +45,7 @@ class Row:
 
 
 async def run(plan: Plan) -> list[Row]:
-    """End to end, and by the worker's own count."""
+    """Returns two rows: end to end, and by the worker's own count."""
     prompts = random_prompts(1, plan.prompt)
     async with served(plan.model, plan.pages, plan.tree) as model:
         await model.warm_up(prompts)

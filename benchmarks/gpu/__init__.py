@@ -1,1 +1,1 @@
-"""For whoever has a GPU: does it compute the same, and how fast does it decode?"""
+"""Benchmarks for machines with a GPU: does it compute correctly, and how fast does it decode?"""

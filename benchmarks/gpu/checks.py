@@ -1,4 +1,4 @@
-"""The checks of `gpu_check`, by path. Each yields names and what to run; problems and their solutions in
+"""The checks of `gpu_check`, by path. Each path yields names and functions to run. The problems and their solutions in
 float64 are those of the tests (`pie_inference/testing`)."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from .check_results import Checks, Errors, Setting, Unavailable
 
 BOTH_FORMATS = (torch.float32, torch.bfloat16)
-HEAD_DIMS = (64, 128, 256)  # of FlashInfer
+HEAD_DIMS = (64, 128, 256)  # those that FlashInfer supports
 PRODUCT_ERROR = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
 
 
@@ -150,7 +150,7 @@ def quantized_linears(setting: Setting) -> Checks:
 
 
 def _quantized(name: str, dtype: torch.dtype, rows: int, device: torch.device) -> Errors:
-    """Against the product with the weight that it stands for."""
+    """Compares a quantized layer with the product with its dequantized weights."""
     from pie_inference.quantization.formats import quantize
     from pie_inference.quantization.names import FORMATS
     from pie_inference.quantization.torch_linear import make_linear

@@ -7,8 +7,8 @@ For Llama shapes with random weights in bfloat16 and 1 to 128 concurrent sequenc
 - `transformers`, and `transformers, varlen`: its continuous batching, as shipped and with torch's varlen attention.
 
 Each row has its share of the bound: the time in which the GPU reads all weights and keys once, at the rate measured
-here. Each part runs in a process of its own; one that fails or does not fit the time is told of and left out. Needs
-neither network nor anything beside the repository, torch, transformers and, for FlashInfer, what docs/gpu.md names.
+here. Each part runs in its own process; a part that fails or does not fit the time is reported and left out. It needs
+no network, and only the repository, torch, transformers and, for FlashInfer, the packages that docs/gpu.md names.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from .shapes import SHAPES, write_checkpoint
 FULL, QUICK, TINY = plans.FULL, plans.QUICK, plans.TINY
 SYSTEM_PACKAGES = ("wasmtime", "zmq", "fastapi", "uvicorn", "websockets", "httpx", "msgspec", "componentize_py")
 LEAST_SECONDS = 20.0
-"""A part that has less is not begun."""
+"""Seconds; a part with less time left is not begun."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One way to decode so many sequences of one model; or a part of which something is left out, and `note` says why.
+    """One way to decode `concurrent` sequences of one model; or a part that left something out, and `note` says why.
 
-    `tpot_ms`: between two tokens of a sequence. `bound_ms`: to read all weights and keys once at `read_gb_s`.
+    `tpot_ms`: time between two tokens of a sequence. `bound_ms`: time to read all weights and keys once at `read_gb_s`.
     """
 
     model: str
@@ -59,7 +59,7 @@ class Row:
 
 
 async def run(plan: Plan) -> list[Row]:
-    """What was measured, then what was not."""
+    """Returns the measured rows, then the parts that are left out."""
     plans.need(plan.device)
     end = time.monotonic() + plan.budget
     bandwidth = _bandwidth(plan.device, plan.bandwidth_bytes)
@@ -92,7 +92,7 @@ def _row(found: Measured, plan: Plan, bandwidth: float) -> Row:
 
 
 def _obstacle(part: str, end: float) -> str | None:
-    """Why a part is not begun."""
+    """Why a part cannot begin; None if it can."""
     missing = [name for name in SYSTEM_PACKAGES if importlib.util.find_spec(name) is None]
     if part == "system" and missing:
         return f"{', '.join(missing)} not installed; `closed loop, ahead` drives the worker as the scheduler does"
@@ -102,7 +102,7 @@ def _obstacle(part: str, end: float) -> str | None:
 
 
 def _run_in_process(part: str, model: str, folder: Path, plan: Plan, end: float) -> tuple[list[Measured], list[str]]:
-    """What it measured, also where it fails after a while, and what is missing."""
+    """Runs a part. Returns its rows, also if it fails after a while, and the reasons for missing rows."""
     words = [sys.executable, "-m", __name__, part, model, str(folder), msgspec.json.encode(plan).decode()]
     log(f"{model}: {part} ...")
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
@@ -118,14 +118,14 @@ def _run_in_process(part: str, model: str, folder: Path, plan: Plan, end: float)
 
 
 def _run_part(part: str, model: str, folder: str, plan: str) -> None:
-    """In the process of a part."""
+    """The main function of a part's process."""
     module = importlib.import_module(f"benchmarks.gpu.{part}_part")
     module.run(model, Path(folder), msgspec.json.decode(plan, type=Plan))
 
 
 @contextmanager
 def _checkpoint(model: str) -> Iterator[Path]:
-    """In memory, where that is a file system."""
+    """A checkpoint of a model, in a file system in memory if there is one."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="pie-gpu-bench-", dir=memory) as folder:
         start = time.perf_counter()
@@ -135,7 +135,8 @@ def _checkpoint(model: str) -> Iterator[Path]:
 
 
 def _bandwidth(device: str, num_bytes: int) -> float:
-    """Bytes per second: the better of what a sum reads, and what a copy reads and writes. Best of several."""
+    """Memory rate in bytes per second: of a sum, which reads, or of a copy, which reads and writes, whichever is
+    faster. Best of several runs."""
     source = torch.ones(num_bytes // 4, device=device)
     target = torch.empty_like(source)
     reading = num_bytes / min(_seconds(lambda: source.sum(), device) for _ in range(10))
@@ -144,7 +145,7 @@ def _bandwidth(device: str, num_bytes: int) -> float:
 
 
 def _seconds(work: Any, device: str) -> float:
-    """The GPU's own time, where there is one."""
+    """Seconds of `work`, by the GPU's own clock if there is a GPU."""
     if device != "cuda":
         start = time.perf_counter()
         work()

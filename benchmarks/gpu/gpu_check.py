@@ -1,12 +1,12 @@
 """Does a GPU compute what float64, or the CPU, computes?
 
-Runs every path that computes on a GPU against float64, or against the CPU where tokens or bytes must be equal: torch's,
+Compares every path that computes on a GPU with float64, or with the CPU if tokens or bytes must be equal: torch's,
 Triton's and FlashInfer's attention on all cases of the tests, operations, quantized layers, sampling, swapping, CUDA
-graphs, a whole model. Needs neither network nor anything beside the repository, torch, numpy, and what `docs/gpu.md`
-names; paths whose packages are missing are told of and left out.
+graphs, a whole model. It needs no network, and only the repository, torch, numpy and the packages that `docs/gpu.md`
+names. Paths whose packages are missing are reported and left out.
 
-Each path runs in a process of its own, which writes down each check as it is done: a crash, or a kernel that hangs,
-ends the rest of its path only. The exit status is 0 if no check failed.
+Each path runs in its own process, which writes each result at once. So a crash, or a kernel that hangs, ends only the
+rest of its path. The exit status is 0 if no check failed.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ PATHS: Mapping[str, Callable[[Setting], Checks]] = {
     "graphs": serving_checks.graphs,
     "flashinfer attention": checks.flashinfer_attention,
 }
-"""In this order; the last may have to compile for minutes."""
+"""The paths, in the order in which they run; the last may have to compile for minutes."""
 LEAST_SECONDS = 10.0
-"""A path that has less is not begun."""
+"""Seconds; a path with less time left is not begun."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The paths in `only`, with `cases` of each kind (0: all), in at most `budget` seconds. A device `cpu` tries it out
-    where there is no GPU, Triton in its interpreter, without FlashInfer and graphs."""
+    """The paths in `only`, with `cases` cases of each kind (0: all), in at most `budget` seconds. The device `cpu`
+    tries the checks on a machine without a GPU: Triton in its interpreter, without FlashInfer and graphs."""
 
     only: tuple[str, ...] = tuple(PATHS)
     device: Device = "cuda"
@@ -64,7 +64,7 @@ QUICK = Plan(cases=3)
 
 
 async def run(plan: Plan) -> list[Found]:
-    """All checks, those that failed or could not run among them."""
+    """Runs all checks. Returns all results, also of checks that failed or could not run."""
     need(plan.device)
     end, found = time.monotonic() + plan.budget, list[Found]()
     with tempfile.TemporaryDirectory() as folder:
@@ -80,19 +80,19 @@ async def run(plan: Plan) -> list[Found]:
 
 
 def summary(found: Sequence[Found]) -> str:
-    """In place of a table of hundreds of checks."""
+    """The counts of results, instead of a table of hundreds of checks."""
     counts = Counter(each.passed for each in found)
     return f"{counts[True]} passed, {counts[False]} failed, {counts[None]} left out"
 
 
 def passed(found: Sequence[Found]) -> bool:
-    """No check failed, and some ran."""
+    """Whether some checks ran and none failed."""
     outcomes = {each.passed for each in found}
     return True in outcomes and False not in outcomes
 
 
 def run_in_process(path: str, plan: Plan, folder: Path, seconds: float) -> list[Found]:
-    """What a path found, and one failed check more if its process came to no good end."""
+    """Runs a path. Returns its results, and one more failed check if its process crashed or ran out of time."""
     if seconds < LEAST_SECONDS:
         return [Found(path, "", None, note="no time left")]
     file = folder / f"{path}.jsonl"
@@ -106,7 +106,7 @@ def run_in_process(path: str, plan: Plan, folder: Path, seconds: float) -> list[
 
 
 def _run_path(path: str, device: str, cases: str, file: str, folder: str) -> None:
-    """In the process of a path."""
+    """The main function of a path's process."""
     setting = Setting(torch.device(device), int(cases), Path(folder))
     with torch.inference_mode():
         try:
@@ -125,7 +125,7 @@ def run_check(path: str, name: str, run: Callable[[], Errors]) -> Found:
         note = errors.note if passed else f"relative error {errors.relative} of at most {errors.allowed}"
     except Unavailable as reason:
         return Found(path, name, None, note=str(reason))
-    except Exception as error:  # whatever it is, the other checks go on
+    except Exception as error:  # the other checks go on in any case
         passed, note = False, f"{type(error).__name__}: {error}"[:500]
     seconds = round(time.perf_counter() - started, 3)
     return Found(path, name, passed, seconds, errors.max_abs, errors.relative, note)

@@ -17,7 +17,7 @@ from .shapes import SHAPES
 
 
 def run(model: str, folder: Path, plan: Plan) -> None:
-    """Tells a row for each number of inferlets."""
+    """Sends a row for each number of inferlets."""
     asyncio.run(_serve(model, folder, plan))
 
 

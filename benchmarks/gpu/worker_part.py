@@ -1,5 +1,5 @@
-"""The worker alone: with each wave awaited before the next is made (the closed loop), and with the next one launched
-while one runs, as the scheduler drives it when inferlets run ahead."""
+"""The worker alone, in two ways: each wave is awaited before the next is made (the closed loop), or the next is
+launched while one runs, as the scheduler does when inferlets run ahead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .results import Measured, log, row, tell
 
 
 def run(model: str, folder: Path, plan: Plan) -> None:
-    """Tells rows of both ways for each number of sequences."""
+    """Sends rows of both ways for each number of sequences."""
     loop = ClosedLoop(WorkerConfig(folder, model, device=plan.device, dtype="bfloat16", pages=plan.pages))
     log(f"{model}: loaded on {loop.description.device}")
     for concurrent in plan.concurrent:

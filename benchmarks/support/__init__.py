@@ -1,1 +1,1 @@
-"""What benchmarks share: a server of their own, guests, checkpoints, what a machine can do, other engines."""
+"""Parts that benchmarks share: their own server, guests, checkpoints, the machine's rates, other engines."""

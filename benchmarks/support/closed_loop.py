@@ -1,7 +1,7 @@
-"""The yardstick of `tpot`: the worker's code in a tight loop, without sandbox, control layer or socket between.
+"""The yardstick of `tpot`: the worker's code in a tight loop, without sandbox, control layer or socket.
 
-It runs the waves that Pie sends for the same work: all sequences decode together, each token is fed back through its
-token slot, pages are assigned in advance.
+It runs the waves that Pie sends for the same work: all sequences decode together, and each token is fed back through
+its token slot. Pages are assigned in advance.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class ClosedLoop:
         self._wave = 0
 
     def generate(self, prompts: Sequence[Sequence[int]], count: int, ahead: int = 0) -> Generated:
-        """Greedy tokens behind prompts of one length, which run one after the other before the time is taken. `ahead`
-        waves are launched before the results of one are awaited."""
-        torch.set_num_threads(self.threads)  # it holds for the calling thread, which need not be the one that loaded
+        """Generates `count` greedy tokens behind prompts of equal length, which run one after the other before the
+        measured time. `ahead` more waves are launched before the results of one are awaited."""
+        torch.set_num_threads(self.threads)  # for this thread, which may not be the one that loaded
         batch = DecodeBatch(len(prompts), len(prompts[0]) + count, self.description.page_size)
         for row, prompt in enumerate(prompts):
             self._run(batch.embed_prompt(prompt), batch.prefill(row, len(prompt)))

@@ -1,4 +1,4 @@
-"""What a Llama must read and compute at the least: for bounds."""
+"""The least that a Llama must read and compute, for bounds."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-BYTES = 2  # of a number in bfloat16
+BYTES = 2  # per number in bfloat16
 
 
 @dataclass(frozen=True)
 class LlamaCosts:
-    """Of one model in bfloat16. Norms, rotations and the look-up of embeddings are left out: they are small."""
+    """The costs of one model in bfloat16. Norms, rotations and the look-up of embeddings are small and left out."""
 
     layer_weights: int  # numbers in the linear layers of all layers
     head_weights: int
@@ -20,20 +20,20 @@ class LlamaCosts:
     scores_per_pair: int  # multiplications for one query and one key, all layers and heads, keys and values
 
     def step_bytes(self, sequences: int, context: float) -> float:
-        """Read by one decode step: all weights once, and everyone's keys and values."""
+        """Bytes that one decode step reads: all weights once, and the keys and values of all sequences."""
         return BYTES * (self.layer_weights + self.head_weights + sequences * context * self.key_values)
 
     def step_operations(self, sequences: int, context: float) -> float:
-        """Of one decode step."""
+        """Operations of one decode step."""
         return 2 * sequences * (self.layer_weights + self.head_weights + context * self.scores_per_pair)
 
     def prefill_operations(self, tokens: int) -> float:
-        """Of a causal prompt: each token sees half of it on average; logits for none."""
+        """Operations of a causal prompt without logits: each token sees half of the prompt on average."""
         return 2 * tokens * (self.layer_weights + (tokens + 1) / 2 * self.scores_per_pair)
 
 
 def llama_costs(checkpoint: Path) -> LlamaCosts:
-    """From a checkpoint's config.json."""
+    """The costs of a checkpoint, from its config.json."""
     config: dict[str, Any] = json.loads((checkpoint / "config.json").read_text())
     hidden_size, num_layers, head_dim = config["hidden_size"], config["num_hidden_layers"], config["head_dim"]
     queries, key_values = config["num_attention_heads"] * head_dim, 2 * config["num_key_value_heads"] * head_dim

@@ -1,4 +1,4 @@
-"""Concurrent inferlets that stream greedy tokens: how to run them through a server, and what its waves were like."""
+"""Runs concurrent inferlets that stream greedy tokens through a server, and describes the server's waves."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Prompts = Sequence[Sequence[int]]
 
 @dataclass(frozen=True)
 class Waves:
-    """What the waves of one turn were like, on average. Times in milliseconds."""
+    """Averages over the waves of one turn. Times in milliseconds."""
 
     batch: float  # tokens in a Sample batch
     worker: float  # the worker's own time for a wave
     guest: float  # inside inferlets, for a wave
-    worker_total: float  # of all waves
+    worker_total: float  # the worker's own time for all waves
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Generated:
     prompts: float  # until all prompts are in the cache
     prompt_waves: Waves
     per_token: float  # the median inferlet's, from its first message at the client to its last
-    tokens_per_second: float  # of all together, from the first message of any to the last of any
+    tokens_per_second: float  # of all inferlets, from the first message of any to the last message of any
     waves: Waves
 
 
 @dataclass(frozen=True)
 class _Stream:
-    """What a client saw of one inferlet: tokens between its first and its last message, and when these came."""
+    """One inferlet as its client saw it: tokens between its first and its last message, and the times of these."""
 
     tokens: list[int]
     between: int  # 0 if the model gave special tokens only, which have no text
@@ -55,8 +55,8 @@ class _Stream:
 async def run_inferlets(
     client: Client, program: str, prompts: Prompts, tokens: int, *, together: bool = False
 ) -> Generated:
-    """`tokens` greedy tokens behind each prompt, by the program `generate`. All prompts are run first: one after the
-    other, or `together`, in as few waves as the server makes of them."""
+    """Generates `tokens` greedy tokens behind each prompt, with the program `generate`. All prompts run first: one
+    after the other, or `together`, in as few waves as the server needs."""
     running = await launch_many(client, program, len(prompts), str(tokens))
     before, start = await client.statistics(), time.perf_counter()
     await _fill(running, prompts, together)
@@ -65,7 +65,7 @@ async def run_inferlets(
     after = await client.statistics()
     timed = [one for one in streamed if one.between]
     if not timed:
-        raise RuntimeError("the model gave special tokens only, behind every prompt: there is nothing to time")
+        raise RuntimeError("the model gave only special tokens behind every prompt: there is nothing to time")
     wall = max(one.last for one in timed) - min(one.first for one in timed)
     return Generated(
         tokens=[one.tokens for one in streamed],
@@ -101,7 +101,7 @@ async def _stream(running: Running) -> _Stream:
 
 
 def _waves(before: dict[str, Any], after: dict[str, Any]) -> Waves:
-    """What the waves between two states of a server were like."""
+    """Averages over the waves between two states of a server's statistics."""
 
     states = [before, after]
     counts = [scheduler_counts(state) for state in states]

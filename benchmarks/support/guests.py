@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parent / "inferlets"
 
 
 def source(name: str) -> bytes:
-    """The text of a program in benchmarks/inferlets."""
+    """The text of a program in benchmarks/support/inferlets."""
     return (FOLDER / f"{name}.py").read_bytes()
 
 
@@ -22,14 +22,14 @@ GUESTS = ("python", "component")
 
 
 def program_of(guest: str, name: str) -> bytes:
-    """The program of that name for a kind of guest."""
+    """The program `name` for a kind of guest."""
     if guest == "python":
         return source(name)
     return bytes(wasmtime.wat2wasm((FOLDER / f"{name}.wat").read_text()))
 
 
 async def launch_many(client: Client, program: str, count: int, *arguments: str) -> list[Running]:
-    """`count` inferlets of a program, each of which has sent its first message."""
+    """Launches `count` inferlets of a program, and waits until each has sent its first message."""
     running = await asyncio.gather(*(client.launch(program, *arguments) for _ in range(count)))
     await asyncio.gather(*(one.receive() for one in running))
     return list(running)

@@ -1,4 +1,4 @@
-"""A server with a Llama of random weights, most often of a billion parameters, and what it could do at best."""
+"""A server with a Llama of random weights, usually of a billion parameters, and the bounds of its speed."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class LargeModel:
     threads: int
 
     async def warm_up(self, prompts: Prompts) -> None:
-        """The same number of sequences, without what takes long."""
+        """Runs the same number of sequences for a short time."""
         await self.generate([prompt[:WARM_UP_PROMPT] for prompt in prompts], WARM_UP_TOKENS)
 
     async def generate(self, prompts: Prompts, tokens: int) -> Generated:
         return await run_inferlets(self.client, self.program, prompts, tokens, together=True)
 
     async def rates_now(self, read_bytes: int, gemm_size: int) -> Rates:
-        """The machine's at this moment, for those of a virtual machine change; the model is idle meanwhile."""
+        """Measures the machine's rates now, because those of a virtual machine change. The model is idle meanwhile."""
         return await rooflines.measure_apart(self.threads, read_bytes, gemm_size)
 
 
 @contextlib.asynccontextmanager
 async def served(name: str, pages: int, tree: Path | None) -> AsyncIterator[LargeModel]:
-    """A model of `random_models` in bfloat16, with the threads that a worker takes by itself."""
+    """Serves a model of `random_models` in bfloat16, with a worker's default number of threads."""
     checkpoint = random_model(name)
     costs = llama_costs(checkpoint)
     threads = default_threads(BYTES * (costs.layer_weights + costs.head_weights))
@@ -60,6 +60,6 @@ async def served(name: str, pages: int, tree: Path | None) -> AsyncIterator[Larg
 
 
 def random_prompts(count: int, length: int) -> list[list[int]]:
-    """Printable bytes, which every model of ours has as tokens; the same for everyone."""
+    """Prompts of printable bytes, which all our models have as tokens. They are the same in every run."""
     tokens: list[list[int]] = np.random.default_rng(SEED).integers(32, 127, (count, length)).tolist()
     return tokens

@@ -49,13 +49,13 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "tie_embeddings": True,
     },
 }
-"""random-1b has the shape of Llama-3.2-1B (1.24 billion parameters), random-160m 153 million parameters."""
+"""random-1b has the shape of Llama-3.2-1B (1.24 billion parameters); random-160m has 153 million parameters."""
 VERSION = 1
-"""Raised with every change of a checkpoint's content, so that an older one is made anew."""
+"""Raise it with every change of a checkpoint's content, so that old checkpoints are made again."""
 
 
 def random_model(name: str) -> Path:
-    """The folder of a checkpoint in bfloat16 with a shape of `SHAPES`."""
+    """The folder of a checkpoint in bfloat16 with a shape of `SHAPES`, made on first use."""
     folder = cache_folder() / f"{name}-v{VERSION}"
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def random_model(name: str) -> Path:
 
 
 def cache_folder() -> Path:
-    """Where benchmarks keep what takes long to make."""
+    """The folder in which benchmarks keep files that take long to make."""
     return Path(ServerConfig().resolved().cache_dir) / "benchmarks"
 
 
@@ -76,7 +76,8 @@ def _make(folder: Path, shape: Mapping[str, Any]) -> Path:
 
 
 def word_tokenizer(vocab_size: int) -> dict[str, Any]:
-    """Bytes, special tokens, and a word for every other id, so that a token gives text as in a trained model."""
+    """A tokenizer of bytes, special tokens, and a word for every other id, so that tokens give text as in a trained
+    model."""
     tokenizer: dict[str, Any] = json.loads(byte_tokenizer.tokenizer_json())
     words = {f"Ġword{number}": number for number in range(byte_tokenizer.VOCAB_SIZE, vocab_size)}
     tokenizer["model"]["vocab"] |= words

@@ -1,6 +1,6 @@
-"""What the machine can do: the rate at which it reads memory, and at which it multiplies bfloat16 matrices.
+"""Measures the rates at which the machine reads memory and multiplies bfloat16 matrices.
 
-These are bounds for a model: a decode step reads all weights once, a long prompt is all matrix products.
+These are bounds for a model: a decode step reads all weights once; a long prompt is mostly matrix products.
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ REPEATS = 10  # the best of them counts
 
 @dataclass(frozen=True)
 class Rates:
-    """Of so many threads together."""
+    """Rates of `threads` threads together."""
 
     threads: int
     read: float  # bytes per second
-    gemm: float  # bfloat16 operations per second, a multiplication and an addition being two
+    gemm: float  # bfloat16 operations per second; a multiplication and an addition are two
 
     def seconds(self, num_bytes: float, operations: float) -> float:
-        """No program that reads so much and computes so much can be faster."""
+        """The least time to read `num_bytes` and to do `operations`."""
         return max(num_bytes / self.read, operations / self.gemm)
 
 
 async def measure_apart(threads: int, read_bytes: int, gemm_size: int = GEMM_SIZE) -> Rates:
-    """As `measure`, in a process that leaves no threads or settings behind."""
+    """Like `measure`, in a separate process, which leaves no threads or settings behind."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return await asyncio.get_running_loop().run_in_executor(pool, measure, threads, read_bytes, REPEATS, gemm_size)
 
 
 def measure(threads: int, read_bytes: int, repeats: int, gemm_size: int = GEMM_SIZE) -> Rates:
-    """Best of `repeats`. RuntimeError without a C compiler. Sets torch's threads: to be run in a process of its own."""
+    """Measures both rates, the best of `repeats`. It sets torch's threads, so run it in a separate process. Raises
+    RuntimeError without a C compiler."""
     torch.set_num_threads(threads)
     return Rates(threads, _read_rate(threads, read_bytes, repeats), _gemm_rate(repeats, gemm_size))
 
@@ -63,7 +64,8 @@ def _read_rate(threads: int, num_bytes: int, repeats: int) -> float:
 
 
 def _pages(num_bytes: int) -> mmap.mmap:
-    """Memory in huge pages where the system has them, and written: else all of it is the one page of zeros."""
+    """Memory in huge pages if the system has them. It is written once, because unwritten memory is one page of
+    zeros."""
     memory = mmap.mmap(-1, num_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -72,7 +74,7 @@ def _pages(num_bytes: int) -> mmap.mmap:
 
 
 def _compile() -> Callable[[int, int], int]:
-    """`read_memory`; ctypes lets go of the interpreter lock while it runs."""
+    """Compiles and loads `read_memory`; ctypes releases the interpreter lock while it runs."""
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "read_memory.so"
         command = ["cc", "-O3", "-march=native", "-shared", "-fPIC", "-o", str(library), str(SOURCE)]
@@ -94,7 +96,7 @@ def _gemm_rate(repeats: int, size: int) -> float:
 
 
 def _best(action: Callable[[], object], repeats: int) -> float:
-    """Seconds of the fastest of `repeats`, behind one that does not count."""
+    """Seconds of the fastest of `repeats` runs, after one that does not count."""
     action()
     return min(_time(action) for _ in range(repeats))
 

@@ -1,4 +1,4 @@
-"""Numbers of samples."""
+"""Statistics of samples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def percentile(samples: Sequence[float], percent: float) -> float:
-    """Linear interpolation between the closest samples."""
+    """The percentile of samples, interpolated linearly between the two closest."""
     return float(np.percentile(samples, percent))
 
 

@@ -1,4 +1,4 @@
-"""A `pie serve` process of a benchmark's own."""
+"""Starts a `pie serve` process for a benchmark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pie_control.config import ServerConfig
 from ..report import ROOT
 
 SHARED = ("compiled", "guest", "kernels")
-"""Folders of the user's cache that the benchmark's cache shares: what is in them takes a quarter minute to compile."""
+"""Folders of the user's cache that the benchmark's cache shares: their content takes 15 seconds to compile."""
 STOP_SECONDS = 10.0
 
 
@@ -31,7 +31,7 @@ class Server:
 
 @contextlib.contextmanager
 def cache_folder() -> Iterator[Path]:
-    """A cache folder without programs, so that an upload is really one, and nothing stays behind."""
+    """A temporary cache folder without programs, so that each upload really stores a program."""
     own = Path(ServerConfig().resolved().cache_dir)
     with tempfile.TemporaryDirectory(prefix="pie-benchmark-") as name:
         for shared in SHARED:
@@ -42,9 +42,10 @@ def cache_folder() -> Iterator[Path]:
 
 @contextlib.asynccontextmanager
 async def serving(*, tree: Path | None = None, **settings: object) -> AsyncIterator[Server]:
-    """`pie serve` on a free port with these settings (`max_inferlets=2000`); RuntimeError with its last words.
+    """Runs `pie serve` on a free port with these settings (`max_inferlets=2000`). Raises RuntimeError, with the end of
+    its log, if it does not start.
 
-    `tree`: a folder with the packages to serve with, if not these (a checkout of another commit).
+    `tree`: the folder with the packages to serve with, if not these (a checkout of another commit).
     """
     root = (tree or ROOT).resolve()
     with cache_folder() as cache, tempfile.TemporaryFile() as errors:
@@ -68,7 +69,7 @@ async def serving(*, tree: Path | None = None, **settings: object) -> AsyncItera
 
 
 def _environment(root: Path) -> dict[str, str]:
-    """For processes that the server starts, too: packages come from `root` first. No settings of Pie's."""
+    """The environment of the server and of its processes: packages come from `root` first, and Pie has no settings."""
     path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
     return {name: value for name, value in os.environ.items() if not name.startswith("PIE_")} | {"PYTHONPATH": path}
 

@@ -6,9 +6,9 @@ The answer to "47 + 38" is
     Tens: 4 + 3 + 1 = 8.
     Answer: 85
 
-and a subtraction whose second number is larger first turns the numbers round and says so. One pair of numbers in eight is
-held out: `held_out` decides by a hash of the unordered pair and the operator, so "38 + 47" is held out with "47 + 38". What is
-held out is never worked out in training; requests to tools with their results, and votes on sums of single digits, may hold it.
+and a subtraction whose second number is larger first swaps the numbers and says so. One pair of numbers in eight is held out:
+`held_out` decides by a hash of the unordered pair and the operator, so "38 + 47" is held out with "47 + 38". Training never works
+out a held-out problem, but it may appear in requests to tools with their results, and in votes on sums of single digits.
 """
 
 # ruff: noqa: E501, SIM905 - tables of words and templates read best one entry a line
@@ -90,7 +90,7 @@ def _addition(left: int, right: int) -> list[str]:
 
 
 def _subtraction(left: int, right: int) -> list[str]:
-    """Lines for `left >= right`."""
+    """The lines of a subtraction with `left >= right`."""
     borrow = int(left % 10 < right % 10)
     top = left % 10 + 10 * borrow
     first = f"Ones: {top} - {right % 10} = {top - right % 10}, borrow {borrow}."

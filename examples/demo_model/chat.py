@@ -126,7 +126,7 @@ def _word(rng: random.Random) -> str:
 
 @dataclass(frozen=True)
 class Memory:
-    """Something that users tell of themselves, in templates over its value `v`; `ask` and `recall` come later."""
+    """Something that users say about themselves, in templates over its value `v`; `ask` and `recall` come later."""
 
     draw: Callable[[random.Random], str]
     say: str
@@ -175,7 +175,7 @@ def tell_memory(talk: Talk) -> None:
 
 
 def ask_memory(talk: Talk) -> None:
-    """A question about something that the user has said before, or now and then about something not said."""
+    """A question about something that the user has said before, or sometimes about something not said."""
     if not talk.memory and talk.rng.random() < 0.7:
         tell_memory(talk)
     known = list(talk.memory)
@@ -232,7 +232,7 @@ def tell_story(talk: Talk) -> None:
 
 
 def story_questions(talk: Talk) -> None:
-    """The user brings a text and asks about it."""
+    """The user gives a text and asks about it."""
     draw = talk.rng.random()
     story = (stories.tell if draw < 0.6 else stories.journey if draw < 0.85 else stories.counting)(talk.rng)
     if talk.rng.random() < 0.3:

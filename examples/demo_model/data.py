@@ -74,7 +74,7 @@ class Mixture:
 
 @dataclass(frozen=True)
 class Row:
-    """Token ids and what to learn at each position (the next id or `IGNORED`); both of the row's length."""
+    """Token ids, and the target of each position (the next id or `IGNORED`); both have the row's length."""
 
     ids: np.ndarray
     targets: np.ndarray
@@ -156,7 +156,7 @@ def _converse(talk: Talk, skills: dict[Skill, float], turns: int) -> None:
 
 
 def training_texts(seed: int, documents: int) -> Iterator[str]:
-    """What the tokenizer is trained on: texts of the mixture, message by message."""
+    """The texts that train the tokenizer: those of the mixture, message by message."""
     rng = random.Random(f"{seed}/tokenizer")
     for _ in range(documents):
         document = draw_document(rng, turns=short_turns)
@@ -184,7 +184,7 @@ def encode(tokenizer: Tokenizer, documents: Sequence[Document]) -> list[Row]:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A part of a document that is tokenized by itself, with the special tokens around it."""
+    """A part of a document that is tokenized separately, with the special tokens around it."""
 
     head: tuple[str, ...]
     text: str

@@ -67,7 +67,7 @@ def _sum_cases(rng: random.Random, count: int, operator: str, prompt: str) -> li
 
 
 def final_number(text: str) -> str:
-    """What follows "Answer: " in the last line, or the whole text if it is only a number."""
+    """The text after "Answer: " in the last line, or the whole text if it is only a number."""
     return text.strip().splitlines()[-1].removeprefix("Answer: ") if text.strip() else ""
 
 
@@ -125,7 +125,7 @@ SUM_PROMPTS = {
 
 
 class Evaluation:
-    """Runs all groups and gathers scores and how many answers ended by themselves."""
+    """Runs all groups, and collects the scores and the number of answers that ended by themselves."""
 
     def __init__(self, generator: Generator, count: int) -> None:
         self._generator = generator
@@ -172,7 +172,7 @@ class Evaluation:
 
 
 def json_scores(cases: list[Case], answers: list[Answer]) -> dict[str, float]:
-    """Shares of the answers that are flat JSON objects, and of the expected fields that they hold."""
+    """The share of answers that are flat JSON objects, and the share of expected fields that they have."""
     valid = fields = right = 0
     for case, answer in zip(cases, answers, strict=True):
         expected = json.loads(case.expected)

@@ -1,4 +1,4 @@
-"""What the demo model knows about everyday things, as tables for the chat data.
+"""The demo model's knowledge of everyday things, as tables for the chat data.
 
 Each `Fact` has ways to ask, a full answer and a short answer (one or two words), so that a system prompt can ask for either.
 """

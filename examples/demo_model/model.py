@@ -97,7 +97,7 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The part that a checkpoint names `model.*`: token ids to normalised hidden states."""
+    """The part that checkpoints call `model.*`: from token ids to normalized hidden states."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -62,7 +62,7 @@ MORE_OPENINGS = (
 
 @dataclass(frozen=True)
 class Story:
-    """A told story; `topics` are words for which one could have asked."""
+    """A story; `topics` are words that a listener could have asked for."""
 
     text: str
     summary: str
@@ -157,7 +157,7 @@ def tell(rng: random.Random, plot: Plot | None = None) -> Story:
 
 
 def _topics(cast: Cast, plot: Plot) -> tuple[str, ...]:
-    """What a listener could have asked for: the hero, and the other parts that the plot surely names."""
+    """The words that a listener could have asked for: the hero, and other parts that the plot always names."""
     told = " ".join(beat for beat in plot.beats if not beat.startswith(("?", "<")))
     hero, friend, adult, pet, thing = cast.hero, cast.friend, cast.adult, cast.pet, cast.thing
     topics = [hero.name]

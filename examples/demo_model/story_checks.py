@@ -52,7 +52,7 @@ def closed(text: str) -> bool:
 
 
 def same_beings(text: str) -> bool:
-    """Whoever is called "Rosa the ..." is what the world says."""
+    """Each "Rosa the ..." in the story agrees with the world."""
     kinds = {being.name: being.kind for being in (*ADULTS, *ANIMALS)}
     for name, title in _TITLE.findall(text):
         if name in kinds and not (title == kinds[name] or title.startswith(kinds[name].split()[0])):
@@ -72,7 +72,7 @@ def same_things(text: str) -> bool:
 
 @torch.no_grad()
 def perplexity(generator: Generator, documents: int = 100) -> float:
-    """Per token over stories of a seed that training does not use."""
+    """Perplexity per token over stories from a seed that training does not use."""
     rng = random.Random("held-out stories")
     total, tokens = 0.0, 0
     for _ in range(documents):

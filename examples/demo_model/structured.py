@@ -61,7 +61,7 @@ def _describe(rng: random.Random, named: Record, subject: str, values: dict[str,
 
 
 def from_text(talk: Talk) -> None:
-    """ "Mia is 9 and lives in Oslo." to JSON with named keys, now and then with one key that the text does not tell."""
+    """ "Mia is 9 and lives in Oslo." to JSON with named keys, sometimes with one key that the text does not mention."""
     rng = talk.rng
     described = (draw_person if rng.random() < 0.7 else draw_thing)(rng)
     record = described.record

@@ -57,7 +57,7 @@ STYLES = (
 class Talk:
     """A conversation under construction.
 
-    `bot` is the assistant's name from the system prompt ("" without one), `memory` what the user has told of themselves.
+    `bot` is the assistant's name from the system prompt ("" without one), `memory` what the user has said about themselves.
     """
 
     rng: random.Random

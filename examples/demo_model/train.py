@@ -90,7 +90,7 @@ def rate_scale(progress: float, config: TrainConfig) -> float:
 
 
 class Run:
-    """How far a training run is, by its steps or by the clock, and what it has seen."""
+    """The progress of a training run, by its steps or by the clock, and the tokens that it has seen."""
 
     def __init__(self, config: TrainConfig) -> None:
         self.losses: list[float] = []
@@ -104,7 +104,7 @@ class Run:
 
     @property
     def progress(self) -> float:
-        """From 0 to 1, and beyond when the clock ran out during a step."""
+        """The progress from 0 to 1; more than 1 if the time ran out during a step."""
         if self._config.steps:
             return len(self.losses) / self._config.steps
         return self.seconds / (60 * self._config.minutes)
@@ -124,7 +124,7 @@ class Run:
 def train(
     model: DemoLlama, steps: Iterator[list[Batch]], config: TrainConfig, save: Callable[[DemoLlama], None]
 ) -> list[float]:
-    """Train `model` in bfloat16 on its device and save it now and then and at the end; returns the steps' losses."""
+    """Train `model` in bfloat16 on its device; save it regularly and at the end; return the losses of the steps."""
     weights = MixedPrecision(model, config)
     run, saved = Run(config), 0.0
     with ThreadPoolExecutor(config.workers) as pool:
@@ -168,7 +168,7 @@ def gradients_of(
 
 
 def load(sizes: ModelConfig, device: torch.device, start: Path | None) -> DemoLlama:
-    """A new model, or one with the weights of a former run's folder."""
+    """A new model, or one with the weights in the folder of an earlier run."""
     model = DemoLlama(sizes).to(device)
     if start is not None:
         model.load_state_dict(load_file(start / "model.safetensors", device=str(device)))
@@ -206,7 +206,7 @@ def main() -> None:
         tokenizer = train_tokenizer(training_texts(config.seed, documents=40_000))
     save_tokenizer(tokenizer, arguments.out)
     torch.manual_seed(config.seed)
-    torch.set_num_threads(1)  # of each worker, see gradients_of
+    torch.set_num_threads(1)  # threads of each worker, see gradients_of
     model = load(ModelConfig(layers=arguments.layers), device, arguments.start)
     steps = batches(tokenizer, seed=config.seed, unit_tokens=config.unit_tokens, units=config.units)
     train(model, steps, config, lambda trained: export(trained, arguments.out))

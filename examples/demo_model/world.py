@@ -44,7 +44,7 @@ class Being:
 
 @dataclass(frozen=True)
 class Place:
-    """A place of the village; `at` says how one is there ("by the river")."""
+    """A place in the village; `at` says where one is there ("by the river")."""
 
     name: str
     at: str
@@ -63,7 +63,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Thing:
-    """Something one can carry, with the one adjective that it keeps through a text."""
+    """A thing that one can carry, with the one adjective that it has throughout a text."""
 
     noun: str
     adjective: str

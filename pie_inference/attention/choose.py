@@ -1,7 +1,7 @@
-"""Which `AttentionBackend` serves: the one that was asked for, else the fastest that can.
+"""Chooses the `AttentionBackend`: the one that the operator asked for, else the fastest that can serve.
 
-A backend is one `Candidate`. Heavy and optional dependencies are imported in its functions, so asking costs nothing
-where a better one is found first.
+Each backend has a `Candidate`. Its functions import heavy and optional dependencies, so a candidate that is never asked
+costs nothing.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ log = logging.getLogger("pie.attention")
 
 @dataclass(frozen=True)
 class Requirements:
-    """What a backend is to serve."""
+    """The cache, the heads and the layers that a backend must serve."""
 
     shape: KvShape
     num_pages: int
     device: torch.device
     num_heads: int  # of this rank
     specs: Sequence[AttentionSpec]  # of each layer
-    library: Library | None = None  # the compiled kernels for CPUs, if there are any
+    library: Library | None = None  # the compiled kernels for CPUs; None: there are none
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Candidate:
 
 
 def _always_suitable(_: Requirements) -> None:
-    """There is nothing that it cannot serve."""
+    """Gives no reason: this backend can serve everything."""
 
 
 def _cpu_unsuitable(needed: Requirements) -> str | None:
@@ -105,12 +105,12 @@ CANDIDATES: Mapping[str, Candidate] = {
     "cpu": Candidate(("cpu",), _cpu_unsuitable, _cpu),
     "torch": Candidate(("cpu", "cuda"), _always_suitable, _torch),
 }
-"""By their names in `WorkerOptions.attention`, the fastest first."""
+"""All candidates, by their names in `WorkerOptions.attention`, the fastest first."""
 
 
 def choose_attention(name: str, needed: Requirements, cache: KvCache) -> AttentionBackend:
-    """`name` is one of `WorkerOptions.attention`. Raises ConfigError where what was asked for by name cannot serve;
-    what `auto` finds but cannot make (its kernels do not compile) gives way to the next, with the reason in the log."""
+    """Makes the backend `name`, one of `WorkerOptions.attention`. Raises ConfigError if it cannot serve. With `auto`, a
+    backend that fails to start (its kernels do not compile) is logged with the reason, and the next one is tried."""
     if name != "auto":
         return CANDIDATES[name_of_choice(name, needed)].make(needed, cache)
     *others, last = _suitable(needed)
@@ -123,7 +123,7 @@ def choose_attention(name: str, needed: Requirements, cache: KvCache) -> Attenti
 
 
 def name_of_choice(name: str, needed: Requirements) -> str:
-    """The backend that `choose_attention` makes. Raises ConfigError as it does."""
+    """The name of the backend that `choose_attention` would make. Raises ConfigError as it does."""
     if name == "auto":
         return next(_suitable(needed))
     reason = _why_unsuitable(CANDIDATES[name], needed)

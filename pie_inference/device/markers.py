@@ -1,4 +1,4 @@
-"""Marks in the stream of a device, by which the host knows how far it has come."""
+"""Marks in the stream of a device, which tell the host how far the device has come."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ class Marker(Protocol):
     """A place in the stream of a device; `torch.cuda.Event` is one."""
 
     def query(self) -> bool:
-        """Whether the device has come past it."""
+        """Whether the device has passed it."""
 
     def synchronize(self) -> None:
-        """Waits until it has. Raises RuntimeError where work before it failed on the device."""
+        """Waits until the device has passed it. Raises RuntimeError if earlier work failed on the device."""
 
 
 def mark_stream(device: torch.device) -> Marker | None:
-    """Marks what has been launched so far; None on a CPU, where all is done."""
+    """Marks the work launched so far; None on a CPU, where all launched work is done."""
     if device.type != "cuda":
         return None
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
-"""The ranks that share one model by tensor parallelism: who this process is, and what it does with the others.
+"""The ranks that share one model by tensor parallelism: the number of this process, and operations with the others.
 
-Linear layers are split in pairs (Shoeybi et al. 2019): the first by its outputs (heads, inner width), so that each rank
-computes its own share, the second by its inputs, after which the ranks' partial sums are added.
+Linear layers are split in pairs (Shoeybi et al. 2019). The first layer is split by its outputs (heads, inner width), so
+each rank computes its own share. The second is split by its inputs; then the ranks' partial sums are added.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Ranks(Protocol):
         """Joins the ranks' tensors along the last dimension."""
 
     def broadcast(self, values: Tensor) -> Tensor:
-        """Replaces all ranks' tensors by the leader's, in place; returns it."""
+        """Replaces the tensors of all ranks by the leader's, in place; returns it."""
 
     def all_reduce_min(self, number: int) -> int:
         """The smallest of the ranks' numbers."""
@@ -52,7 +52,8 @@ class SingleRank:
 
 
 def share(ranks: Ranks, count: int, what: str) -> int:
-    """How many of `count` heads or columns are this rank's. Raises CheckpointError where they do not divide."""
+    """The number of heads or columns of this rank, out of `count`. Raises CheckpointError if ranks do not divide it.
+    `what` names them in the message."""
     if count % ranks.size:
-        raise CheckpointError(f"{count} {what} cannot be split over {ranks.size} ranks; choose a divisor")
+        raise CheckpointError(f"{count} {what} cannot be split over {ranks.size} ranks; choose a divisor of {count}")
     return count // ranks.size

@@ -1,4 +1,4 @@
-"""What runs waves: a worker, whole or as one rank of a group."""
+"""The interface of a worker that runs waves, whole or as one rank of a group."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ..protocol import Failure, ModelDescription, RunWave, WaveDone
 from .launched import LaunchedWave
 
 Agree = Callable[[Failure], None]
-"""How the ranks of a group meet where something failed: returns once all have met the same failure. Raises RankLost
-where they do not."""
+"""How the ranks of a group agree on a failure: returns once all ranks have met the same failure. Raises RankLost if
+they do not."""
 
 
 def agree_alone(failure: Failure) -> None:
-    """There are no other ranks."""
+    """Agrees at once: there are no other ranks."""
 
 
 class ServedWorker(Protocol):
@@ -24,12 +24,12 @@ class ServedWorker(Protocol):
         """The models that `launch` accepts."""
 
     def launch(self, wave: RunWave) -> LaunchedWave:
-        """Runs the batches in order, on a GPU without waiting for it; only commands at fault fail. Raises
-        RankLost where the ranks of a group did not fail alike; the group is then of no use any more."""
+        """Runs the batches in order, without waiting for a GPU; only commands at fault fail. Raises RankLost if the
+        ranks of a group did not fail in the same place; the group cannot go on then."""
 
     def finish(self, launched: LaunchedWave) -> WaveDone:
-        """Waits for a wave's results; waves finish in the order of their launches. Raises RuntimeError where the
-        device failed: it is then lost with all it held. `seconds` counts from when the wave before was finished."""
+        """Waits for the results of a wave. Finish waves in the order of their launches. Raises RuntimeError if the
+        device failed; everything on it is lost then. `seconds` starts when the wave before was finished."""
 
     def run(self, wave: RunWave) -> WaveDone:
         """Launches a wave and waits for its results."""
@@ -39,4 +39,4 @@ class Rank(ServedWorker, Protocol):
     """One rank's share of a model."""
 
     def launch(self, wave: RunWave, agree: Agree = agree_alone) -> LaunchedWave:
-        """Calls `agree` for each failure, before it goes on."""
+        """Like `ServedWorker.launch`; calls `agree` at each failure before it goes on."""

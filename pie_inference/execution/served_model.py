@@ -1,4 +1,4 @@
-"""A loaded model with its memory: what the handlers work on."""
+"""A loaded model with its memory, on which the handlers work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .direct import Executor
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model, its pools, and how its worker describes it."""
+    """A model, its pools, and its description for the control layer."""
 
     model: Model
     cache: KvCache
@@ -35,13 +35,13 @@ class ServedModel:
         return self.embeds.device
 
     def next_logits(self, embeds: Array) -> Tensor:
-        """Of the token behind each of these embeds, float32 [N, vocab_size], new memory. Raises BatchError."""
+        """Logits of the next token at each embed, float32 [N, vocab_size], in new memory. Raises BatchError."""
         rows = upload(index_tensor(embeds, len(self.embeds), "embed"), self.device)
         return self.model.logits(self.embeds.index_select(0, rows))
 
     def token_ids(self, tokens: Array) -> Tensor:
-        """Token ids int64 on the model's device; -(s + 1) stands for what `Sample` has left in token slot s. Raises
-        BatchError."""
+        """Token ids, int64 on the model's device; -(s + 1) stands for the token that `Sample` wrote to token slot s.
+        Raises BatchError."""
         references = np.flatnonzero(tokens < 0)
         literal = tokens.copy()
         literal[references] = 0

@@ -1,4 +1,4 @@
-"""Log-probabilities of given tokens at each embed."""
+"""Computes log-probabilities of given tokens at each embed."""
 
 from __future__ import annotations
 

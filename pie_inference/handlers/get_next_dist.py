@@ -1,4 +1,4 @@
-"""The most probable next tokens at each embed."""
+"""Finds the most probable next tokens at each embed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def get_next_dist(served: ServedModel, batch: GetNextDist) -> PendingResult:
 
 
 def _ragged(k: Array, tokens: Array, probabilities: Array) -> GetNextDistResult:
-    """The first k tokens of each row of [N, widest]."""
+    """The result with the first k tokens of each row, from tokens and probabilities [N, widest]."""
     wanted = np.arange(tokens.shape[1]) < k[:, None]
     return GetNextDistResult(
         indptr=np.concatenate(([0], np.cumsum(k))).astype(np.int32),

@@ -1,4 +1,4 @@
-"""Samples one token at each embed, and leaves it in a token slot for later batches."""
+"""Samples one token at each embed, and writes it to a token slot for later batches."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def _penalize(served: ServedModel, batch: Sample, logits: Tensor) -> None:
 
 
 def _recent_tokens(served: ServedModel, batch: Sample) -> NDArray[np.int64]:
-    """Penalties count occurrences on the host, so tokens that are only in token slots yet must be waited for."""
+    """The recent tokens. Penalties count occurrences on the host, so this waits for tokens that are still on the
+    device."""
     if (batch.recent < 0).any():
         return served.token_ids(batch.recent).cpu().numpy()
     return index_tensor(batch.recent, served.description.vocab_size, "token").numpy()

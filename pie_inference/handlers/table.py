@@ -1,4 +1,4 @@
-"""Which handler runs which batch: of each call, the function of its name in the module of its name."""
+"""Maps each kind of batch to its handler: the function with the call's name, in the module with the call's name."""
 
 from __future__ import annotations
 

@@ -22,19 +22,19 @@ def verify(served: ServedModel, batch: Verify) -> PendingResult:
 
 
 def _check(batch: Verify, vocab_size: int) -> None:
-    """Raises BatchError or ValueError: what is wrong must be found before the tokens are there."""
+    """Raises BatchError or ValueError if the batch is wrong, before any token is sampled."""
     for rows in (batch.embeds, batch.draft, batch.uniform):
         check_indptr(batch.indptr, len(batch.temperature), len(rows), "indptr")
     if (np.diff(batch.indptr) < 1).any():
-        raise BatchError("there is no row for the token behind the draft")
+        raise BatchError("a command has no row for the token behind its draft")
     last = batch.indptr[1:] - 1
     if (batch.draft[last] != -1).any():
-        raise BatchError("the last row has a draft token; it must be -1")
+        raise BatchError("the last row of a command has a draft token; it must be -1")
     index_tensor(np.delete(batch.draft, last), vocab_size, "token")
 
 
 def _choice(batch: Verify) -> sampling.Choice:
-    """Each row by the parameters of its command."""
+    """How each row chooses: by the parameters of its command."""
     rows = np.diff(batch.indptr)
     return sampling.Choice(
         temperature=batch.temperature.astype(np.float64).repeat(rows),
@@ -46,7 +46,8 @@ def _choice(batch: Verify) -> sampling.Choice:
 
 
 def _compare(batch: Verify, chosen: Array) -> VerifyResult:
-    """Of the tokens chosen, int32 [R]. The last row of a command always differs from the draft: it has none."""
+    """The result, given the chosen tokens, int32 [R]. The last row of a command has no draft token, so it always
+    differs."""
     differs = np.flatnonzero(chosen != batch.draft)
     first = differs[np.searchsorted(differs, batch.indptr[:-1])]
     return VerifyResult((first - batch.indptr[:-1]).astype(np.int32), chosen[first])

@@ -14,7 +14,7 @@ from ..errors import InferenceError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0, or 2 with the reason on stderr."""
+    """Returns the exit code: 0, or 2 with the reason on stderr."""
     options = _parser().parse_args(arguments)
     try:
         found = [_inspect(options, model) for model in options.models]

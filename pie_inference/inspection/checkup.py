@@ -1,4 +1,4 @@
-"""What can be told of a checkpoint without reading a weight."""
+"""Describes a checkpoint without reading a weight."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..loading.weight_sizes import WeightSize, sizes
 
 @dataclass(frozen=True)
 class Shape:
-    """The model itself."""
+    """Sizes of the model itself."""
 
     family: str  # model_type of config.json
     architecture: str
@@ -27,7 +27,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Choice:
-    """How it would be served here."""
+    """How the model would be served here."""
 
     device: str
     dtype: str
@@ -42,13 +42,13 @@ class Choice:
 
     @property
     def cached_tokens(self) -> int:
-        """Tokens of all sequences together that the KV cache would hold."""
+        """Tokens that the KV cache would hold, of all sequences together."""
         return self.num_pages * self.page_size
 
 
 @dataclass(frozen=True)
 class Checkup:
-    """What is known of a checkpoint. `problem` says why it cannot be served; then the rest may be missing."""
+    """Everything known about a checkpoint. `problem` says why it cannot be served; then the rest may be missing."""
 
     model: str
     problem: str | None
@@ -64,7 +64,7 @@ class Checkup:
 
 
 def check_up(config: WorkerConfig) -> Checkup:
-    """Everything that can be told; nothing raises for what is wrong with the checkpoint or the options."""
+    """Describes a checkpoint as far as possible. Wrong checkpoints and options do not raise; they give a `problem`."""
     shape: Shape | None = None
     try:
         files = read_model(config)

@@ -1,4 +1,5 @@
-"""How fast a checkpoint is here: the worker itself, run for about a minute, against the machine's bounds."""
+"""Measures how fast a checkpoint is here: runs a worker for about a minute and compares it with the machine's
+bounds."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from .costs import Costs, model_costs
 from .rates import Rates, measure_rates
 
 SEQUENCES = (1, 8, 32)
-CONTEXT = 128  # tokens before the first that is decoded
+CONTEXT = 128  # tokens before the first decoded token
 PREFILL = 1024
 DECODE_SECONDS = 4.0
 PREFILL_SECONDS = 6.0
@@ -33,19 +34,19 @@ LEAST_WAVES = 3
 
 @dataclass(frozen=True)
 class Speed:
-    """Of one kind of work."""
+    """The speed of one kind of work."""
 
     work: str  # decode or prefill
     sequences: int
     tokens_per_second: float
     milliseconds: float  # of one wave, the median
-    bound_tokens_per_second: float  # what reading the weights, or multiplying by them, allows
-    share: float  # of the bound that is reached
+    bound_tokens_per_second: float  # the most that reading the weights, or multiplying by them, allows
+    share: float  # share of the bound that is reached
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """All that was measured."""
+    """All results of one measurement."""
 
     model: str
     architecture: str
@@ -57,12 +58,13 @@ class Measurement:
     weight_bytes: int
     read_bytes_per_second: float
     gemm_operations_per_second: float
-    peak_bytes: int  # memory of the process; of the GPU where that serves
+    peak_bytes: int  # memory of the process, or of the GPU if the model runs there
     speeds: tuple[Speed, ...]
 
 
 def measure(config: WorkerConfig, sequences: tuple[int, ...] = SEQUENCES, budget: float = 1.0) -> Measurement:
-    """`budget` scales the times that are spent. Raises InferenceError where the model cannot be served."""
+    """Measures the model of `config`. `budget` scales the time it takes. Raises InferenceError if the model cannot be
+    served."""
     _tell("loading")
     started = time.perf_counter()
     worker = Worker(config)
@@ -117,7 +119,7 @@ class _Timed:
 
 
 class _Probe:
-    """Runs waves on a worker. Keys and values are the zeros of fresh pages: attention does the same work on them."""
+    """Runs waves on a worker. Keys and values are the zeros of fresh pages; attention takes as long on them."""
 
     def __init__(self, worker: Worker, model: ModelDescription, costs: Costs, budget: float) -> None:
         self._worker = worker
@@ -126,7 +128,7 @@ class _Probe:
         self._budget = budget
 
     def decode(self, sequences: int) -> _Timed:
-        """One token of each sequence in a wave."""
+        """Times a wave that decodes one token of each sequence."""
         _tell(f"decoding {sequences} at a time")
         context = min(CONTEXT, self._model.max_context // 2)
         sequences = min(sequences, self._model.num_pages // -(-(context + 1) // self._model.page_size))
@@ -137,7 +139,7 @@ class _Probe:
         return _Timed("decode", sequences, sequences, seconds, self._costs.read_bytes(sequences) + keys, operations)
 
     def prefill(self) -> _Timed:
-        """One prompt in a wave."""
+        """Times a wave that reads one prompt."""
         capacity = self._model.num_pages * self._model.page_size
         tokens = min(PREFILL, self._model.max_batch_tokens, self._model.max_context, capacity)
         _tell(f"reading a prompt of {tokens} tokens")
@@ -148,7 +150,7 @@ class _Probe:
         return _Timed("prefill", 1, tokens, seconds, self._costs.read_bytes(tokens), operations)
 
     def _median(self, action: Callable[[], None], seconds: float) -> float:
-        """Seconds of an action, once it has run twice."""
+        """The median time of an action in seconds, after two runs that do not count."""
         for _ in range(2):
             action()
         times: list[float] = []

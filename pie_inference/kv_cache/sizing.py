@@ -1,4 +1,4 @@
-"""How large a worker's pools are, by the memory that is free once the model is loaded."""
+"""Chooses the sizes of a worker's pools, by the memory that is free once the model is loaded."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ MAX_EMBED_BYTES = 1 << 30
 MAX_CPU_CACHE_BYTES = 4 << 30
 MAX_HOST_BYTES = 4 << 30
 MAX_SWAP_PAGES = 256
-MAX_SWAP_BYTES = 64 << 20  # some 3 ms of a PCIe bus
+MAX_SWAP_BYTES = 64 << 20  # about 3 ms on a PCIe bus
 HOST_MEMORY_SHARE = 0.1
-MEMORY_SHARE = {"cpu": 0.25, "cuda": 0.8}  # of the memory that is free once the model is loaded
+MEMORY_SHARE = {"cpu": 0.25, "cuda": 0.8}  # share of the memory that is free once the model is loaded
 
 
 def fitting_pages(shape: KvShape, device: torch.device, free: int, ranks: int) -> int:
-    """Pages on a device where `free` bytes are left for one of `ranks` ranks."""
+    """The number of pages on a device, given `free` bytes for one of `ranks` ranks."""
     available = free * MEMORY_SHARE[device.type]
     if device.type == "cpu":
         available = min(available, MAX_CPU_CACHE_BYTES / ranks)
@@ -26,16 +26,16 @@ def fitting_pages(shape: KvShape, device: torch.device, free: int, ranks: int) -
 
 
 def fitting_host_pages(shape: KvShape, free: int, ranks: int) -> int:
-    """Pages on the host, where `free` bytes are left for one of `ranks` ranks."""
+    """The number of pages on the host, given `free` bytes for one of `ranks` ranks."""
     fitting = min(free * HOST_MEMORY_SHARE, MAX_HOST_BYTES / ranks)
     return min(MAX_PAGES, int(fitting // shape.page_bytes))
 
 
 def fitting_swap_pages(shape: KvShape, num_host_pages: int) -> int:
-    """Pages that may move at a time."""
+    """The number of pages that may move at a time."""
     return min(num_host_pages, max(1, MAX_SWAP_BYTES // shape.page_bytes), MAX_SWAP_PAGES)
 
 
 def fitting_embeds(hidden_size: int, dtype: torch.dtype) -> int:
-    """Embeds in their pool."""
+    """The number of embeds in the pool."""
     return min(MAX_EMBEDS, max(1, MAX_EMBED_BYTES // (hidden_size * dtype.itemsize)))

@@ -1,4 +1,4 @@
-"""Loads a model as its plan says, and takes memory for its pools."""
+"""Loads a model as its plan says, and allocates its pools."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_DIST = 4096
 
 
 def load(plan: ServingPlan) -> ServedModel:
-    """Raises CheckpointError or ConfigError."""
+    """The model with its pools. Raises CheckpointError or ConfigError."""
     progress = _show_progress(plan)
     weights = _weight_loader(plan, progress)
     model = build_model(plan.model, weights)
@@ -60,7 +60,7 @@ def _weight_loader(plan: ServingPlan, progress: LoadProgress) -> WeightLoader:
 
 
 def _show_progress(plan: ServingPlan) -> LoadProgress:
-    """The leader tells of its own share; the others take about as long."""
+    """Shows progress, on the leader only and for its own share; other ranks take about as long."""
     silent = None if plan.ranks.rank == 0 else io.StringIO()
     return LoadProgress(plan.checkpoint.num_bytes() // plan.ranks.size, silent)
 

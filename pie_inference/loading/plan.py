@@ -1,6 +1,6 @@
-"""How a checkpoint is served on this machine, decided before a weight is read.
+"""Plans how a checkpoint is served on this machine, before a weight is read.
 
-The one place that chooses: a worker loads what the plan says, and `pie models` only tells it.
+This is the one place that chooses: a worker loads what the plan says, and `pie models` only prints it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .weight_sizes import check_fit, check_groups, weight_bytes
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """What the files of a checkpoint say."""
+    """The files of a checkpoint, as read from config.json and the headers."""
 
     raw_config: Mapping[str, Any]  # config.json
     config: ModelConfig
@@ -46,7 +46,7 @@ def read_model(config: WorkerConfig) -> ModelFiles:
 
 @dataclass(frozen=True)
 class ServingPlan:
-    """What was chosen. Sizes are those of one rank, who has its share of heads, pages and weights."""
+    """The choices for serving a model. Sizes are those of one rank, which has a share of heads, pages and weights."""
 
     config: WorkerConfig
     model: ModelConfig
@@ -55,24 +55,24 @@ class ServingPlan:
     ranks: Ranks
     device: torch.device
     dtype: torch.dtype
-    library: Library | None  # compiled kernels for CPUs
+    library: Library | None  # the compiled kernels for CPUs; None: there are none
     kv_shape: KvShape
     num_heads: int
-    free_bytes: int  # of the device, as long as nothing is loaded
+    free_bytes: int  # free memory of the device before anything is loaded
     weight_bytes: int
 
     @property
     def threads(self) -> int:
-        """Threads that compute."""
+        """The number of threads that compute."""
         total = self.config.threads or default_threads(self.weight_bytes * self.ranks.size)
         return threads_of_rank(total, self.ranks.size)
 
     def num_pages(self, free: int) -> int:
-        """KV pages, where `free` bytes of the device are left once the weights are loaded."""
+        """The number of KV pages, if `free` bytes of the device are left once the weights are loaded."""
         return self.config.pages or sizing.fitting_pages(self.kv_shape, self.device, free, self.ranks.size)
 
     def num_host_pages(self) -> int:
-        """All ranks ask together."""
+        """The number of host pages. All ranks call it together."""
         if self.config.host_pages is not None:
             return self.config.host_pages
         free = free_bytes_of_rank(torch.device("cpu"), self.ranks)
@@ -83,14 +83,14 @@ class ServingPlan:
         return self.config.embeds or sizing.fitting_embeds(self.model.hidden_size, self.dtype)
 
     def attention_requirements(self, num_pages: int) -> Requirements:
-        """For a cache of `num_pages` pages."""
+        """What attention must serve with a cache of `num_pages` pages."""
         specs = self.model.attention
         return Requirements(self.kv_shape, num_pages, self.device, self.num_heads, specs, self.library)
 
 
 def make_plan(config: WorkerConfig, files: ModelFiles, ranks: Ranks) -> ServingPlan:
-    """Raises CheckpointError for files that cannot be served, ConfigError for options that do not fit them or this
-    machine. All ranks ask together."""
+    """Plans a model. Raises CheckpointError for files that cannot be served, ConfigError for options that do not fit
+    the files or this machine. All ranks call it together."""
     model, checkpoint = files.config, files.checkpoint
     tokenizer = read_tokenizer_files(checkpoint.folder, files.raw_config)
     kv_heads = share(ranks, model.num_kv_heads, "key-value heads")

@@ -12,7 +12,7 @@ from . import lifetime
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0, 1 where serving failed, 2 for wrong options."""
+    """Runs the worker. Returns the exit status: 0, 1 if serving failed, 2 for wrong options."""
     lifetime.ignore_interrupts()
     try:
         options = parse_options(arguments)
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if options.parent is not None:
         lifetime.die_with(options.parent)
-    from .loop import run  # imports torch: wrong options and --help are answered before
+    from .loop import run  # imports torch, which wrong options and --help need not wait for
 
     return run(options)
 
@@ -29,4 +29,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 if __name__ == "__main__":
     status = main()
     sys.stderr.flush()
-    os._exit(status)  # taking torch down in order would take a third of a second for nothing
+    os._exit(status)  # ending torch in order would take a third of a second for nothing

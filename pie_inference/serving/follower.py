@@ -1,4 +1,4 @@
-"""A rank that the leader has started: `python -m pie_inference.serving.follower DESCRIPTOR PARENT`."""
+"""The process of a rank that the leader started: `python -m pie_inference.serving.follower DESCRIPTOR PARENT`."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from .worker import Worker
 
 
 def serve(channel: RankChannel, worker: Worker) -> None:
-    """Runs waves until another message comes. Nobody reads the results: they are the leader's too."""
+    """Runs waves until another message comes. Drops the results: the leader has the same ones."""
     while isinstance(message := decode_to_worker(channel.receive()), RunWave):
         worker.launch(message, partial(agree, message.wave, channel=channel))
 
 
 def load(membership: Membership) -> Worker:
-    """Joins the group and loads this rank's share."""
+    """Joins the group and loads this rank's share of the model."""
     device = choose_device(membership.config.device, membership.rank, membership.size)
     return Worker(membership.config, follow(membership.port, membership.rank, membership.size, device))
 
 
 def run(channel: RankChannel) -> int:
-    """Serves until the leader says otherwise; 0, or 1 with the reason told to the leader and on stderr."""
+    """Serves until the leader ends it. Returns 0, or 1 after it has sent the reason to the leader and to stderr."""
     membership = decode_membership(channel.receive())
     try:
         worker = load(membership)
@@ -53,4 +53,4 @@ def main(descriptor: int, parent: int) -> int:
 if __name__ == "__main__":
     status = main(*map(int, sys.argv[1:]))
     sys.stderr.flush()
-    os._exit(status)  # as the leader does
+    os._exit(status)  # like the leader, without ending torch in order

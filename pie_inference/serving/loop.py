@@ -21,11 +21,11 @@ from .transport import Transport
 from .worker import Worker
 
 WAVES_IN_FLIGHT = 2
-"""One that runs and one behind it: more would only delay what arrives next."""
+"""One wave runs and one waits behind it; more would only delay the next wave to arrive."""
 
 
 def run(options: ProcessOptions) -> int:
-    """Serves until `Shutdown`; 0, or 1 with a `WorkerFailed` sent and the reason on stderr."""
+    """Serves until `Shutdown`. Returns 0, or 1 after it has sent `WorkerFailed` and printed the reason on stderr."""
     with Transport(options.endpoint) as transport:
         try:
             with open_worker(options.config) as worker:
@@ -39,8 +39,7 @@ def run(options: ProcessOptions) -> int:
 
 @contextmanager
 def open_worker(config: WorkerConfig) -> Iterator[ServedWorker]:
-    """What serves a configuration: a worker of this process, or a group of ranks that it leads. Raises
-    InferenceError."""
+    """The worker for a configuration: in this process, or a group of ranks that it leads. Raises InferenceError."""
     if config.tensor_parallel == 1:
         yield Worker(config)
     else:
@@ -49,7 +48,7 @@ def open_worker(config: WorkerConfig) -> Iterator[ServedWorker]:
 
 
 def serve(transport: Transport, worker: ServedWorker) -> None:
-    """Answers messages until `Shutdown`, and then what has been launched."""
+    """Answers messages until `Shutdown`, then the waves that are still under way."""
     running: deque[LaunchedWave] = deque()
     while not isinstance(message := _next_message(transport, worker, running), Shutdown):
         if isinstance(message, RunWave):
@@ -61,8 +60,8 @@ def serve(transport: Transport, worker: ServedWorker) -> None:
 
 
 def _next_message(transport: Transport, worker: ServedWorker, running: deque[LaunchedWave]) -> ToWorker:
-    """Waits for a message, and meanwhile answers waves that are done. It polls, as waiting for a GPU does anyway: a
-    sleep would be long beside a wave."""
+    """Waits for a message, and meanwhile answers waves that are done. It polls, as waiting for a GPU does anyway,
+    because a sleep would be long compared with a wave."""
     while running:
         if len(running) == WAVES_IN_FLIGHT or running[0].is_done:
             transport.send(worker.finish(running.popleft()))

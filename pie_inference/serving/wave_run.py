@@ -1,10 +1,10 @@
-"""How the batches of a wave run, and what happens when one fails.
+"""Runs the batches of a wave, also when one fails.
 
-A batch that fails is taken apart: its commands run one by one, in order, so that only those at fault fail. What comes
-behind it runs as well; who depends on what failed is known to the control layer, and is no concern of a worker.
+A batch that fails is taken apart: its commands run one by one, in order, so that only those at fault fail. Later
+batches run as well. The control layer, not the worker, knows which inferlets depend on a failed command.
 
-The ranks of a group do all this alike. At each failure, of a batch or of a command, they meet (`agree`) before they go
-on, for a rank that fails alone would take a batch apart while others wait in an operation on all of it.
+All ranks of a group do the same. At each failure of a batch or a command they meet (`agree`) before they go on: a rank
+that failed alone would take a batch apart, while the others wait in an operation on the whole batch.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ..handlers.table import HANDLERS
 from ..protocol import Batch, Failure, RunWave, call_name, join_results
 
 FAULTS = (InferenceError, RuntimeError, ValueError, IndexError, MemoryError)
-"""What a handler raises where it cannot do what a batch says."""
+"""The exceptions of a handler that cannot run its batch."""
 
 WHOLE_BATCH = -1
-"""Stands for a command in the failure of a batch that is going to be taken apart."""
+"""The number in place of a command's in the failure of a batch that will be taken apart."""
 
 
 class WaveRun:
-    """Runs the batches of one wave; `failures` are those so far."""
+    """Runs the batches of one wave; `failures` has the failures so far."""
 
     def __init__(self, served: ServedModel, wave: RunWave, agree: Agree) -> None:
         self.failures: list[Failure] = []
@@ -33,7 +33,7 @@ class WaveRun:
         self._agree = agree
 
     def run(self) -> tuple[Outcome, ...]:
-        """Runs them in order, on a GPU without waiting for it. Raises RankLost."""
+        """Runs the batches in order, without waiting for a GPU. Raises RankLost."""
         if self._wave.model == self._served.description.name:
             return tuple(self._run_batch(number, batch) for number, batch in enumerate(self._wave.batches))
         message = f"this worker serves {self._served.description.name!r}, not {self._wave.model!r}"

@@ -18,7 +18,7 @@ from .wave_run import WaveRun
 
 
 class Worker:
-    """Implements `Rank` on one device, or for one rank's share of a model. Raises InferenceError if it cannot
+    """Implements `Rank` on one device, for a model or one rank's share of it. Raises InferenceError if the model cannot
     be loaded."""
 
     def __init__(self, config: WorkerConfig, ranks: Ranks | None = None) -> None:

@@ -1,4 +1,4 @@
-"""How ranks make sure that all of them have met the same failure, before they go on."""
+"""Makes sure that all ranks have met the same failure, before they go on."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from ..protocol import Failure, ProtocolError, WaveDone, WorkerFailed, decode_fr
 from .channel import RankChannel
 
 AGREE_SECONDS = 20.0
-"""In which every rank has come to the place where another one failed. They are less than a layer apart."""
+"""Seconds within which every rank reaches the place where another rank failed. They are less than a layer apart."""
 
 
 def agree(wave: int, failure: Failure, channel: RankChannel) -> None:
-    """Tells the rank at the other end, which does the same. Raises RankLost where it has not met a failure in the same
-    place; why it failed may be told in other words."""
+    """Exchanges the failure with the rank at the other end. Raises RankLost if that rank has not failed in the same
+    place; its message may differ."""
     channel.send(encode(WaveDone(wave, (), 0.0, (failure,))))
     try:
         other = decode_from_worker(channel.receive(AGREE_SECONDS))
@@ -21,7 +21,7 @@ def agree(wave: int, failure: Failure, channel: RankChannel) -> None:
     if isinstance(other, WorkerFailed):
         raise RankLost(other.message)
     if not isinstance(other, WaveDone) or _places(other) != (wave, [(failure.batch, failure.command)]):
-        raise RankLost(f"a batch failed on one rank of the group only: {failure.message}")
+        raise RankLost(f"a batch failed on only one rank of the group: {failure.message}")
 
 
 def _places(done: WaveDone) -> tuple[int, list[tuple[int, int]]]:

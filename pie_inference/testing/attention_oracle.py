@@ -1,8 +1,8 @@
-"""Random attention problems over pages, and their dense float64 solution: what every attention backend is tested with.
+"""Random attention problems over pages, and their dense float64 solution. They test every attention backend.
 
-`CASES` names problems; `Problem(case, dtype)` makes one: a cache with contents, a `Forward` batch and the vectors of
-each layer. `run(problem, backend, device)` solves it with a backend, `expected` without pages, ragged arrays or
-`attention.layout`. Needs nothing but numpy, torch and the package, so that other machines can use it too.
+`CASES` names problems. `Problem(case, dtype)` makes one: a cache with contents, a `Forward` batch and the vectors of
+each layer. `run(problem, backend, device)` solves it with a backend; `expected` solves it without pages, ragged arrays
+or `attention.layout`. It needs only numpy, torch and this package, so that other machines can use it too.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from ..kv_cache.pages import KvCache, KvShape
 from ..protocol import Forward
 
 MakeBackend = Callable[[KvCache, int, Sequence[AttentionSpec]], AttentionBackend]
-"""From a cache, the number of query heads and a spec for each layer, as all backends are made."""
+"""Makes a backend from a cache, the number of query heads and a spec for each layer."""
 
 Layout = Literal["dense", "holes", "scattered"]
 Mask = Literal["random", "blind", "own"]
 Run = tuple[int, int, int]
 
 UNSEEN = 50.0
-"""What slots hold that nobody may see: finite, as the cache promises, but too large to go unnoticed."""
+"""The content of slots that no query may see: finite, as the cache promises, but too large to go unnoticed."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One sequence of a batch; its queries are the last of its keys.
+    """One sequence of a batch; its queries belong to its last keys.
 
     Layouts: "dense" fills pages in order, "holes" leaves slots out, "scattered" takes single slots in any order.
-    Masks: "random"; "blind", where some queries see nothing; "own", where each query sees only itself.
+    Masks: "random"; "blind": some queries see no key; "own": each query sees only itself.
     """
 
     queries: int
     keys: int
     layout: Layout = "dense"
     mask: Mask | None = None
-    shares: int | None = None  # request whose full pages are the start of this one; both dense
+    shares: int | None = None  # request whose full pages are also the first pages of this one; both are dense
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Sequence_:
-    """Keys in order as slots, and what each query may see of them beside the window."""
+    """The slots of a sequence's keys, in order, and the keys that each query may see, apart from the window."""
 
     slots: np.ndarray
     num_queries: int
@@ -81,7 +81,7 @@ def _mask(rng: np.random.Generator, request: Request) -> np.ndarray:
 
 
 class _Pages:
-    """Hands out pages in random order; slots left over of a page stay unused. Page 0 is never used."""
+    """Hands out pages in random order. Left-over slots of a page stay unused. Page 0 is never used."""
 
     def __init__(self, rng: np.random.Generator, requests: Sequence[Request], page_size: int) -> None:
         self.page_size = page_size
@@ -95,7 +95,7 @@ class _Pages:
         return self._slots(pages)[:count]
 
     def holes(self, count: int) -> np.ndarray:
-        """A random half of the slots of its pages, in order within each page."""
+        """A random half of the slots of some pages, in order within each page."""
         slots = self._slots([self._free.pop() for _ in range(2 * -(-count // self.page_size))])
         return slots[np.sort(self._rng.permutation(len(slots))[:count])]
 
@@ -107,7 +107,7 @@ class _Pages:
 
 
 def _runs(slots: np.ndarray, page_size: int) -> list[Run]:
-    """(page, begin, end) of maximal runs."""
+    """The maximal runs of `slots`, as (page, begin, end)."""
     runs: list[Run] = []
     for slot in slots.tolist():
         page, offset = divmod(slot, page_size)
@@ -123,7 +123,7 @@ def _is_dense(runs: Sequence[Run], page_size: int) -> bool:
 
 
 class Problem:
-    """A case made concrete. All vectors are rounded to `dtype` before the solution is computed from them."""
+    """A case with random contents. All vectors are rounded to `dtype` before the solution is computed from them."""
 
     def __init__(self, case: Case, dtype: torch.dtype) -> None:
         self.case, self.dtype = case, dtype
@@ -147,7 +147,7 @@ class Problem:
         for request in self.case.requests:
             shared = np.zeros(0, np.int64)
             if request.shares is not None:
-                # only keys that are old to both
+                # only keys that are old for both
                 other = self.case.requests[request.shares]
                 most = min(other.keys - other.queries, request.keys - request.queries)
                 shared = placed[request.shares].slots[: most // self.case.page_size * self.case.page_size]
@@ -158,7 +158,7 @@ class Problem:
         return placed
 
     def _positions(self, rng: np.random.Generator) -> np.ndarray:
-        """int32 [slots]: increasing along dense sequences, with gaps where slots have holes, else any."""
+        """Positions of all slots, int32 [slots]: increasing along dense sequences, with gaps at holes, else random."""
         positions = rng.integers(0, 1000, self.num_pages * self.case.page_size)
         for request, sequence in zip(self.case.requests, self.sequences, strict=True):
             count = len(sequence.slots)
@@ -193,8 +193,8 @@ class Problem:
         )
 
     def _make_vectors(self, generator: torch.Generator) -> None:
-        """Per layer: `cached` [slots, 2 * kv_heads, head_dim], and `rows` [T, heads + 2 * kv_heads, head_dim], the
-        queries, keys and values of the batch as a model computes them."""
+        """Makes, for each layer, `cached` [slots, 2 * kv_heads, head_dim] and `rows` [T, heads + 2 * kv_heads,
+        head_dim], the queries, keys and values of the batch as a model computes them."""
         case, layers = self.case, len(self.case.specs)
         slots, width = self.num_pages * case.page_size, 2 * case.num_kv_heads
         cached = torch.randn(layers, slots, width, case.head_dim, generator=generator)
@@ -208,13 +208,13 @@ class Problem:
         self.rows = rows.to(self.dtype)
 
     def expected_cache(self, layer: int) -> Tensor:
-        """[slots, 2 * kv_heads, head_dim] once the batch is written."""
+        """The cache [slots, 2 * kv_heads, head_dim] of a layer once the batch is written."""
         cached = self.cached[layer].clone()
         cached[torch.from_numpy(self.new_slots)] = self.rows[layer, :, self.case.num_heads :]
         return cached
 
     def expected(self, layer: int) -> Tensor:
-        """float64 [T, num_heads * head_dim]."""
+        """The solution of a layer, float64 [T, num_heads * head_dim]."""
         keys, values = self.expected_cache(layer).double().chunk(2, 1)
         queries = self.rows[layer, :, : self.case.num_heads].double()
         parts = torch.split(queries, [sequence.num_queries for sequence in self.sequences])
@@ -231,7 +231,7 @@ class Problem:
         if spec.soft_cap is not None:
             scores = spec.soft_cap * torch.tanh(scores / spec.soft_cap)
         scores.masked_fill_(torch.from_numpy(~self._visible(spec, sequence)), -torch.inf)
-        weights = scores.softmax(-1).nan_to_num(0.0)  # all minus infinity: a query that sees nothing
+        weights = scores.softmax(-1).nan_to_num(0.0)  # all minus infinity: a query that sees no key
         return torch.einsum("hqk,khd->qhd", weights, values)
 
     def _visible(self, spec: AttentionSpec, sequence: Sequence_) -> np.ndarray:
@@ -249,13 +249,13 @@ def _indptr(lengths: Sequence[int]) -> np.ndarray:
 
 
 def filled_cache(problem: Problem, device: torch.device) -> KvCache:
-    """As earlier batches have left it."""
+    """The cache as earlier batches left it."""
     cache = KvCache(problem.shape, problem.num_pages, device)
     every = cache.locate(np.arange(problem.num_pages * problem.case.page_size, dtype=np.int32))
     for layer, contents in enumerate(problem.cached):
         cache.write(layer, every, contents.to(device))
     cache.positions[:] = problem.positions
-    cache.positions[problem.new_slots] = -1000  # of an earlier owner
+    cache.positions[problem.new_slots] = -1000  # the position of an earlier owner
     return cache
 
 
@@ -266,7 +266,8 @@ class Solution:
 
 
 def run(problem: Problem, make_backend: MakeBackend, device: torch.device) -> Solution:
-    """Solves it as a model would: one plan, then layer by layer, with queries and keys as views of one tensor."""
+    """Solves a problem as a model would: one plan, then layer by layer, with queries and keys as views of one
+    tensor."""
     cache = filled_cache(problem, device)
     backend = make_backend(cache, problem.case.num_heads, problem.case.specs)
     plan = backend.plan(problem.batch)
@@ -279,7 +280,7 @@ def run(problem: Problem, make_backend: MakeBackend, device: torch.device) -> So
 
 
 def assert_solves(problem: Problem, make_backend: MakeBackend, device: torch.device) -> None:
-    """Runs it and compares everything: outputs, the cache's contents and its positions."""
+    """Solves a problem and checks everything: outputs, the cache's contents and its positions."""
     solution = run(problem, make_backend, device)
     every = np.arange(problem.num_pages * problem.case.page_size, dtype=np.int32)
     for layer, output in enumerate(solution.outputs):
@@ -290,7 +291,8 @@ def assert_solves(problem: Problem, make_backend: MakeBackend, device: torch.dev
 
 
 def assert_near(actual: Tensor, expected: Tensor) -> None:
-    """float32 to a few roundings; bfloat16 to what rounding queries, scores, weights and results loses."""
+    """Checks that `actual` is near: in float32 within a few roundings; in bfloat16 within the loss of rounding queries,
+    scores, weights and results."""
     exact = actual.dtype == torch.float32
     actual = actual.detach().cpu().double()
     assert actual.shape == expected.shape

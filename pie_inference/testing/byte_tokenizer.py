@@ -15,12 +15,12 @@ CHAT_TEMPLATE = (
 
 
 def tokenizer_config() -> dict[str, object]:
-    """What tokenizer_config.json would hold."""
+    """The content of tokenizer_config.json."""
     return {"bos_token": "<|begin|>", "eos_token": "<|end|>", "chat_template": CHAT_TEMPLATE}
 
 
 def tokenizer_json(vocab_size: int = VOCAB_SIZE) -> bytes:
-    """A tokenizer.json in which token b is byte b; ids behind the special tokens are fillers that no text gives."""
+    """A tokenizer.json in which token b is byte b. Ids above the special tokens are fillers that no text produces."""
     fillers = [f"<|unused{number}|>" for number in range(VOCAB_SIZE, vocab_size)]
     added = [_added_token(256 + number, content) for number, content in enumerate([*SPECIAL_TOKENS, *fillers])]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}

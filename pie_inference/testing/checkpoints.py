@@ -66,7 +66,7 @@ def make_checkpoint(
 
 
 def write_tokenizer(folder: Path, vocab_size: int) -> None:
-    """A tokenizer of bytes."""
+    """Writes the files of a byte tokenizer into `folder`."""
     (folder / "tokenizer.json").write_bytes(byte_tokenizer.tokenizer_json(vocab_size))
     (folder / "tokenizer_config.json").write_text(json.dumps(byte_tokenizer.tokenizer_config()))
 
@@ -107,7 +107,7 @@ def _random(name: str, shape: Shape, generator: torch.Generator) -> torch.Tensor
 
 
 def _rope_keys(rope: dict[str, object] | None, old: bool) -> dict[str, object]:
-    """Theta and scaling as transformers 5 writes them, or as its predecessors did."""
+    """The keys of config.json for theta and scaling, as transformers 5 writes them, or as older versions did."""
     if old:
         return {"rope_theta": 10000.0, "rope_scaling": rope}
     return {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, **(rope or {})}}

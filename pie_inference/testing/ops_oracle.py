@@ -1,6 +1,6 @@
-"""What implementations of `Ops` are tested with on any device: random problems, solved in float64 on the CPU.
+"""Random problems that test implementations of `Ops` on any device, with solutions in float64 on the CPU.
 
-Needs nothing but torch and the package, so that other machines can use it too.
+It needs only torch and this package, so that other machines can use it too.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from ..ops.torch_ops import TorchOps
 
 REFERENCE = TorchOps(torch.device("cpu"), torch.float64)
 TOLERANCE = {torch.float32: 5e-6, torch.float16: 1.5e-3, torch.bfloat16: 1.2e-2}
-"""Relative to the largest number: the last rounding, and some in between where an implementation has them."""
+"""Largest error relative to the largest number: it allows the last rounding, and a few before it."""
 
 Check = Callable[[Ops, torch.dtype, torch.device], float]
-"""Returns the largest error relative to the largest number."""
+"""A check; it returns the largest error relative to the largest number."""
 
 
 def _random(dtype: torch.dtype, device: torch.device, *shape: int, seed: int = 0) -> Tensor:
@@ -57,7 +57,7 @@ def _add_rms_norm(*shape: int) -> Check:
 
 
 def _rotate(count: int, heads: int, dim: int, width: int) -> Check:
-    """Of some heads among others, the leading `dim` of `width` dimensions."""
+    """Checks rotation of some heads among others, in the leading `dim` of `width` dimensions."""
 
     def check(ops: Ops, dtype: torch.dtype, device: torch.device) -> float:
         angles = torch.linspace(0, 50, count * dim // 2).view(count, 1, -1)

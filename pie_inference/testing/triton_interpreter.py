@@ -1,7 +1,8 @@
 """A process in which Triton kernels run on the CPU, by Triton's interpreter.
 
-Triton reads TRITON_INTERPRET when it is first imported, and what it makes of kernels then is of no use to a compiler:
-so the interpreter gets a process of its own. Exceptions of a call, failed assertions too, are raised where it is made.
+Triton reads TRITON_INTERPRET when it is first imported, and kernels that it makes for the interpreter cannot be
+compiled. So the interpreter gets its own process. An exception in a call, also a failed assertion, is raised at the
+caller.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def running_interpreter() -> Iterator[Interpreter]:
 
 
 def prepare() -> None:
-    """Makes this process the interpreter; before anything imports triton."""
+    """Makes this process the interpreter. Call it before anything imports triton."""
     os.environ["TRITON_INTERPRET"] = "1"
     _multiply_bfloat16()
 
@@ -48,7 +49,7 @@ def _start() -> None:
 
 
 def _multiply_bfloat16() -> None:
-    """The interpreter keeps bfloat16 as the 16-bit integers of its bits, and multiplies matrices of these."""
+    """Mends the interpreter, which stores bfloat16 as 16-bit integers of its bits and multiplies these integers."""
     tl: Any = import_module("triton.language")
     interpreter: Any = import_module("triton.runtime.interpreter")
 

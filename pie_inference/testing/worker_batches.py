@@ -1,4 +1,4 @@
-"""Builds the protocol's batches: a naive control layer that keeps one page list for each sequence."""
+"""Builds batches of the protocol, as a naive control layer with one page list for each sequence."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Keys:
         return replace(self, slots=list(self.slots))
 
     def runs(self, page_size: int) -> list[Run]:
-        """(page, begin, end) of maximal runs of slots."""
+        """The maximal runs of slots, as (page, begin, end)."""
         runs: list[Run] = []
         for slot in self.slots:
             page, offset = divmod(slot, page_size)
@@ -59,15 +59,15 @@ class Keys:
 
 @dataclass
 class Extend:
-    """Appends tokens to a sequence; keeps the outputs of all of them."""
+    """Appends tokens to a sequence, and asks for the outputs of all of them."""
 
     keys: Keys
     tokens: Sequence[int]
-    mask: np.ndarray | None = None  # bool [len(tokens), keys with the new ones]
+    mask: np.ndarray | None = None  # bool [len(tokens), keys], new keys included
 
 
 class Driver:
-    """Runs batches on `run_wave`; embeds 0, 1, ... hold inputs, those from `outputs` on outputs."""
+    """Runs batches with `run_wave`. Embeds 0, 1, ... are for inputs, those from `outputs` on for outputs."""
 
     def __init__(self, run_wave: Callable[[RunWave], WaveDone], model: str, page_size: int = 16) -> None:
         self.run_wave = run_wave
@@ -84,13 +84,13 @@ class Driver:
         return done.results
 
     def ask(self, kind: type[R], *batches: Batch) -> R:
-        """The result of the last of these batches, which is of this kind."""
+        """Runs the batches as one wave; returns the result of the last, which is of type `kind`."""
         result = self.run(*batches)[-1]
         assert isinstance(result, kind)
         return result
 
     def add_slots(self, keys: Keys, count: int) -> list[int]:
-        """Appends slots: the rest of the last page if the sequence ends within it, else new pages out of order."""
+        """Appends slots: first the rest of a partly filled last page, then new pages out of order."""
         new: list[int] = []
         for _ in range(count):
             last = keys.slots[-1] if keys.slots else -1
@@ -133,7 +133,7 @@ class Driver:
         return EmbedTxt(rows, ints(tokens), forward.q_indptr), forward
 
     def logprobs(self, *parts: Extend, vocab_size: int) -> list[np.ndarray]:
-        """Runs all parts as one Forward; log-probabilities float32 [len(tokens), vocab_size] for each part."""
+        """Runs all parts as one Forward; returns log-probabilities float32 [len(tokens), vocab_size] for each part."""
         count = sum(len(part.tokens) for part in parts)
         rows = ints(range(count))
         score = GetLogprobs(rows + self.outputs, indptr([vocab_size] * count), ints(list(range(vocab_size)) * count))
@@ -142,7 +142,7 @@ class Driver:
         return np.split(table, np.cumsum([len(part.tokens) for part in parts])[:-1])
 
     def generate(self, keys: Keys, prompt: Sequence[int], count: int) -> list[int]:
-        """Greedy tokens."""
+        """Generates `count` greedy tokens behind a prompt."""
         tokens: list[int] = []
         pending: Sequence[int] = prompt
         for _ in range(count):
@@ -159,17 +159,17 @@ def is_dense(runs: Sequence[Run], page_size: int) -> bool:
 
 
 def embed_batch(embeds: np.ndarray, tokens: np.ndarray, lengths: Sequence[int] | None = None) -> EmbedTxt:
-    """One command, unless `lengths` says how the arrays are divided."""
+    """A batch of one command, unless `lengths` divides the arrays into several."""
     return EmbedTxt(embeds, tokens, indptr([len(embeds)] if lengths is None else lengths))
 
 
 def copy_batch(source: np.ndarray, target: np.ndarray, lengths: Sequence[int] | None = None) -> CopyKvpage:
-    """One command, unless `lengths` says how the arrays are divided."""
+    """A batch of one command, unless `lengths` divides the arrays into several."""
     return CopyKvpage(source, target, indptr([len(source)] if lengths is None else lengths))
 
 
 def sample_batch(embeds: np.ndarray, **changes: np.ndarray) -> Sample:
-    """Greedy, unless changed."""
+    """A greedy batch; `changes` replace its arrays."""
     n = len(embeds)
     columns: dict[str, np.ndarray] = {
         "token_slots": ints(range(n)),

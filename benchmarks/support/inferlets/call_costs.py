@@ -13,7 +13,7 @@ TEXT = "The old clock in the hall struck nine."
 
 
 class Calls:
-    """Each method is a call; those with a value return its future."""
+    """Each method makes a call; calls with a value return its future."""
 
     def __init__(self, args: Args) -> None:
         self._args = args
@@ -57,7 +57,7 @@ class Calls:
         return traits.get_logprobs(self.queue, self.output[0], [100])
 
     async def settle(self, results: Sequence[HostFuture[object] | None]) -> None:
-        """Waits until everything that was issued is done."""
+        """Waits until all issued calls are done."""
         await gather(*(future for future in results if future is not None))
         await traits.synchronize(self.queue)
 

@@ -14,10 +14,10 @@ async def main(args: Args, max_tokens: int) -> dict[str, Any]:
     args.send("ready")
     await args.receive()
     generation = ctx.generate(max_tokens, stop=IgnoreStopTokens())
-    counts = []  # tokens at each message: special tokens, and those that end within a character, give no text
+    counts = []  # tokens at each message: special tokens, and tokens that end within a character, give no text
     async for piece in generation:
         args.send(piece)
         counts.append(len(generation.tokens))
-    args.send("")  # so that the client sees the last token in any case
+    args.send("")  # so that the client always sees the last token
     counts.append(len(generation.tokens))
     return {"counts": counts, "tokens": generation.tokens}

@@ -1,1 +1,1 @@
-"""Other engines on the same checkpoint: what `peers` compares with. Each runs in a process of its own."""
+"""Other engines on the same checkpoint, with which `peers` compares Pie. Each runs in its own process."""

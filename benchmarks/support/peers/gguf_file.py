@@ -30,7 +30,7 @@ WHOLE_FILE = "model.safetensors"
 
 
 def gguf_of(checkpoint: Path) -> Path:
-    """The file beside the checkpoint's folder, made once. ImportError without gguf."""
+    """The file beside the checkpoint's folder, made once. Raises ImportError without gguf."""
     path = checkpoint.with_name(f"{checkpoint.name}-bf16.gguf")
     if not path.exists():
         gguf = import_module("gguf")
@@ -45,7 +45,7 @@ def _write(gguf: Any, checkpoint: Path, path: Path) -> None:
     writer = gguf.GGUFWriter(path, "llama")
     _add_shape(writer, config)
     for name, tensor in _tensors(checkpoint, config):
-        if tensor.ndim == 1:  # llama.cpp has norms in float32
+        if tensor.ndim == 1:  # llama.cpp stores norms in float32
             writer.add_tensor(name, tensor.float().numpy())
         else:
             writer.add_tensor(name, _bytes(tensor), raw_dtype=gguf.GGMLQuantizationType.BF16)
@@ -56,7 +56,7 @@ def _write(gguf: Any, checkpoint: Path, path: Path) -> None:
 
 
 def _add_shape(writer: Any, config: Config) -> None:
-    """No tokenizer: token ids go in and come out."""
+    """Writes the sizes, but no tokenizer: inputs and outputs are token ids."""
     writer.add_tokenizer_model("no_vocab")
     writer.add_vocab_size(config["vocab_size"])
     writer.add_context_length(config["max_position_embeddings"])
@@ -71,7 +71,7 @@ def _add_shape(writer: Any, config: Config) -> None:
 
 
 def _tensors(checkpoint: Path, config: Config) -> Iterator[tuple[str, Tensor]]:
-    """In llama.cpp's names; without `output`, the head is the embedding."""
+    """The tensors by llama.cpp's names; without `output`, the embedding is also the head."""
     safetensors = import_module("safetensors.torch").load_file(checkpoint / WHOLE_FILE)
     yield "token_embd.weight", safetensors["model.embed_tokens.weight"]
     yield "output_norm.weight", safetensors["model.norm.weight"]
@@ -85,7 +85,7 @@ def _tensors(checkpoint: Path, config: Config) -> Iterator[tuple[str, Tensor]]:
 
 
 def _interleave(weight: Tensor, heads: int) -> Tensor:
-    """llama.cpp rotates neighbours, Hugging Face the halves of a head; so rows of queries and keys change places."""
+    """Reorders rows of queries and keys: llama.cpp rotates neighbours, Hugging Face the halves of a head."""
     halves = weight.view(heads, 2, -1, weight.shape[1])
     return halves.transpose(1, 2).reshape(weight.shape)
 

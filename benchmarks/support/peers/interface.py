@@ -1,4 +1,4 @@
-"""What a peer is."""
+"""The interface of a peer."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from ..generation import Prompts
 
 @dataclass(frozen=True)
 class PeerRun:
-    """Greedy tokens behind prompts of one length; all prompts, then all sequences together, step by step."""
+    """Greedy tokens behind prompts of equal length: first all prompts ran, then all sequences together, step by
+    step."""
 
     setting: str
     tokens: list[list[int]]
-    prompt_seconds: float  # until the first token of each is there
+    prompt_seconds: float  # until each sequence has its first token
     seconds_per_token: float  # between the first token and the last
 
 
 class Peer(Protocol):
-    """A loaded model. `settings`: ways to run it that a knowing user might choose; which is fastest is found out."""
+    """A loaded model. `settings`: ways to run it that an expert user might choose; a trial finds the fastest."""
 
     settings: Sequence[str]
 
     def generate(self, setting: str, prompts: Prompts, count: int) -> PeerRun:
-        """`count` tokens, at least 2, for each of the prompts, which have one length."""
+        """Generates `count` tokens, at least 2, behind each prompt. All prompts have the same length."""
 
 
 class PeerFactory(Protocol):
-    """Loads a checkpoint in bfloat16 to compute with so many threads. ImportError where the peer is not installed."""
+    """Loads a checkpoint in bfloat16, to compute with `threads` threads. Raises ImportError if the peer is not
+    installed."""
 
     def __call__(self, checkpoint: Path, threads: int) -> Peer: ...

@@ -1,4 +1,4 @@
-"""llama.cpp through llama-cpp-python: batches of several sequences by its low-level interface, greedy tokens."""
+"""llama.cpp through the low-level interface of llama-cpp-python: batches of several sequences, greedy tokens."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class LlamaCppPeer:
         parameters.n_batch, parameters.n_seq_max = BATCH, sequences
         parameters.n_threads = parameters.n_threads_batch = self._threads
         parameters.flash_attn_type = flash_attention
-        parameters.kv_unified = False  # sequences that share nothing: the faster way, says its documentation
+        parameters.kv_unified = False  # its documentation says that this is faster for sequences that share nothing
         context = self._library.llama_init_from_model(self._model, parameters)
         if not context:
             raise RuntimeError("llama.cpp cannot make a context")
@@ -62,7 +62,7 @@ class LlamaCppPeer:
             self._library.llama_free(context)
 
     def _prefill(self, context: Any, prompts: Prompts) -> NDArray[np.int64]:
-        """The first token of each sequence; whole prompts, as many at a time as fit a batch."""
+        """The first token of each sequence. Runs whole prompts, as many at a time as fit a batch."""
         length = len(prompts[0])
         each = max(1, BATCH // length)
         found = []
@@ -79,7 +79,8 @@ class LlamaCppPeer:
         return self._run(context, [(int(token), position, row, True) for row, token in enumerate(tokens)])
 
     def _run(self, context: Any, rows: Sequence[tuple[int, int, int, bool]]) -> NDArray[np.int64]:
-        """Runs tokens (id, position, sequence, whether its logits are wanted); the best token behind each wanted."""
+        """Runs tokens (id, position, sequence, whether to compute logits); returns the best next token for each with
+        logits."""
         batch = self._library.llama_batch_init(len(rows), 0, 1)
         try:
             batch.n_tokens = len(rows)
@@ -87,7 +88,7 @@ class LlamaCppPeer:
                 batch.token[place], batch.pos[place], batch.logits[place] = token, position, wanted
                 batch.n_seq_id[place], batch.seq_id[place][0] = 1, sequence
             if status := self._library.llama_decode(context, batch):
-                raise RuntimeError(f"llama_decode answered {status}")
+                raise RuntimeError(f"llama_decode failed with {status}")
         finally:
             self._library.llama_batch_free(batch)
         best: NDArray[np.int64] = self._logits(context, sum(wanted for *_, wanted in rows)).argmax(1)
@@ -108,5 +109,5 @@ def load(checkpoint: Path, threads: int) -> LlamaCppPeer:
 
 @cache
 def _silent(library: Any) -> Any:
-    """A log function that writes nothing; kept for ever, for llama.cpp keeps its address."""
+    """A log function that writes nothing. It is kept for ever, because llama.cpp keeps its address."""
     return library.llama_log_callback(lambda level, text, data: None)

@@ -1,4 +1,4 @@
-"""A peer in a process of its own, so that its threads and its memory are its own, and go with it."""
+"""A peer in its own process, so that its threads and its memory are separate and end with it."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _loaded: list[Peer] = []  # in the peer's process
 
 
 class PeerProcess:
-    """A loaded peer."""
+    """A loaded peer in its process."""
 
     def __init__(self, pool: ProcessPoolExecutor) -> None:
         self._pool = pool
 
     async def choose(self, prompts: Prompts) -> str:
-        """The fastest setting in a short trial."""
+        """Finds the fastest setting in a short trial."""
         runs: list[PeerRun] = await _call(self._pool, _try_settings, prompts)
         return min(runs, key=lambda run: run.seconds_per_token).setting
 
     async def generate(self, setting: str, prompts: Prompts, count: int) -> PeerRun:
-        """As `Peer.generate`."""
+        """Like `Peer.generate`."""
         run: PeerRun = await _call(self._pool, _generate, setting, prompts, count)
         return run
 
 
 @asynccontextmanager
 async def running(module: str, checkpoint: Path, threads: int) -> AsyncIterator[PeerProcess]:
-    """The peer of a module in this package. ImportError where it is not installed."""
+    """Starts the peer of a module in this package. Raises ImportError if it is not installed."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         await _call(pool, _load, module, checkpoint, threads)
         yield PeerProcess(pool)

@@ -28,7 +28,7 @@ class TransformersPeer:
     def __init__(self, checkpoint: Path) -> None:
         self._transformers: Any = import_module("transformers")
         self._model = self._transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16).eval()
-        self._model.generation_config.eos_token_id = None  # what a run's own configuration leaves open comes from here
+        self._model.generation_config.eos_token_id = None  # a run's own configuration takes missing values from here
 
     def generate(self, setting: str, prompts: Prompts, count: int) -> PeerRun:
         attention, cache = SETTINGS[setting]
@@ -52,7 +52,7 @@ class TransformersPeer:
 
 
 class _Clock:
-    """A stopping criterion that never stops anything: it is asked behind each token."""
+    """A stopping criterion that never stops: transformers calls it after each token, so it can note the time."""
 
     def __init__(self) -> None:
         self.times: list[float] = []

@@ -1,4 +1,4 @@
-"""The KV cache as FlashInfer sees it: by pages, and slot by slot."""
+"""The KV cache as FlashInfer sees it: by pages, and by single slots."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ FEW_ROWS = 256
 
 
 class CacheViews:
-    """Views of all layers, and how new keys and values get there: to FlashInfer, each new row is a sequence of its own
-    with one page of one slot."""
+    """Views of all layers, and the way new keys and values get there: FlashInfer takes each new row as a separate
+    sequence with one page of one slot."""
 
     def __init__(self, cache: KvCache, library: FlashInfer) -> None:
         self.cache = cache
@@ -30,7 +30,7 @@ class CacheViews:
         self._checked: tuple[Forward, Ragged] | None = None
 
     def check(self, batch: Forward) -> Ragged:
-        """As `ragged.check`; once for a batch that is first asked about and then run. Raises BatchError."""
+        """Like `ragged.check`, but checks a batch only once if it is first tested and then run. Raises BatchError."""
         if self._checked is None or self._checked[0] is not batch:
             self._checked = batch, ragged.check(batch, self.cache.shape.page_size, self.cache.num_pages)
         return self._checked[1]
@@ -41,17 +41,17 @@ class CacheViews:
         self._ones = torch.ones_like(self._numbers)
 
     def layer(self, layer: int, *, by_slots: bool) -> Views:
-        """Keys and values."""
+        """Keys and values of a layer, by slots or by pages."""
         return self._slots[layer] if by_slots else self._pages[layer]
 
     def places(self, slots: Array) -> Tensor:
-        """For `write`, int32 on the device."""
+        """The argument of `write` for these slots, int32 on the device."""
         if len(slots) >= len(self._numbers):
             self._make_constants(2 * len(slots))
         return upload(torch.from_numpy(page_tables.slot_places(slots, self.cache.shape)), self.cache.device)
 
     def write(self, layer: int, key_value: Tensor, places: Tensor) -> None:
-        """key_value: [rows, 2 * kv_heads, head_dim], keys before values."""
+        """Writes keys and values to `places`. key_value: [rows, 2 * kv_heads, head_dim], keys before values."""
         rows, heads = len(key_value), self.cache.shape.num_kv_heads
         self._append(
             key_value[:, :heads],

@@ -1,6 +1,6 @@
-"""FlashInfer's decode kernels in memory that stays where it is, for CUDA graphs.
+"""FlashInfer's decode kernels on memory at fixed addresses, for CUDA graphs.
 
-In its graph mode a wrapper launches as many blocks as the largest batch could need, and what they do is read from the
+In its graph mode a wrapper launches as many blocks as the largest batch could need. The blocks read their work from the
 device, where each `plan` puts it.
 """
 
@@ -21,7 +21,7 @@ from .kernels import GraphBuffers, Kernels, host_array
 
 
 class FlashInferGraphPlan:
-    """Implements `GraphPlan`. `capacity` is how many pages a batch may list."""
+    """Implements `GraphPlan`. A batch may list at most `capacity` pages."""
 
     def __init__(
         self, size: int, capacity: int, kernels: Kernels, views: CacheViews, specs: Sequence[AttentionSpec]
@@ -55,7 +55,7 @@ class FlashInferGraphPlan:
         return out.view(len(out), -1)
 
     def _table(self, batch: Forward) -> PageTable:
-        """Sequences that are missing have one key, in the scratch page."""
+        """The page table of the batch. Missing sequences get one key, in the scratch page."""
         cache = self._views.cache
         ragged = self._views.check(batch)
         missing = self.size - len(batch.q_slots)

@@ -1,5 +1,5 @@
 """Gemma 2 (Gemma team 2024): norms on both sides of attention and feed-forward, soft-capped scores and logits, windows
-in every other layer, scaled embeddings, and norm weights that are stored less one."""
+in every other layer, scaled embeddings, and norm weights that are stored minus one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..decoder import ROOT, Decoder, load_embedding, load_head
 
 @dataclass(frozen=True)
 class Gemma2Config(ModelConfig):
-    """With a bound on the logits."""
+    """The configuration of a Gemma, with a bound on the logits."""
 
     logit_cap: float | None
 
@@ -39,7 +39,7 @@ def read(config: ConfigJson) -> Gemma2Config:
 
 
 def gemma_fields(config: ConfigJson, layer_types: list[str]) -> dict[str, Any]:
-    """What a Gemma's config.json says in its own way."""
+    """The fields that a Gemma's config.json writes in its own way."""
     windows = windows_by_type(config, layer_types, config.optional_whole("sliding_window"))
     scale, cap = config.number("query_pre_attn_scalar") ** -0.5, config.optional_number("attn_logit_softcapping")
     return {
@@ -50,7 +50,7 @@ def gemma_fields(config: ConfigJson, layer_types: list[str]) -> dict[str, Any]:
 
 
 class CappedHead:
-    """Logits between minus and plus `cap`."""
+    """A head whose logits are between minus and plus `cap`."""
 
     def __init__(self, head: LanguageHead, cap: float) -> None:
         self._head = head
@@ -91,7 +91,7 @@ def build(config: Gemma2Config, weights: WeightLoader) -> Decoder:
 
 
 def gemma_decoder(config: Gemma2Config, weights: WeightLoader, root: str, layers: list[SandwichLayer]) -> Decoder:
-    """The frame around the layers; `root` is what the names of tensors begin with."""
+    """The frame around the layers; `root` is the beginning of the names of tensors."""
     # The factor is rounded to the model's dtype, as it was in training.
     factor = float(torch.tensor(config.hidden_size**0.5, dtype=weights.dtype))
     embedding = Scaled(load_embedding(config, weights, root), factor)

@@ -1,7 +1,7 @@
-"""Gemma 3 (Gemma team 2025), its text model: Gemma 2 with normalized queries and keys instead of capped scores, five
-layers with a window for each without one, and a rotation of its own for each of the two kinds.
+"""The text model of Gemma 3 (Gemma team 2025): Gemma 2 with normalized queries and keys instead of capped scores, five
+layers with a window for each layer without one, and a different rotation for each of these two kinds of layers.
 
-Folders of Gemma3ForConditionalGeneration hold the same model beside a vision tower, which is not served.
+Folders of Gemma3ForConditionalGeneration have the same model beside a vision tower, which is not served.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..rope_json import read_rope
 from . import gemma2
 
 ROOTS = (ROOT, "language_model.model", "model.language_model")
-"""What names begin with, in text checkpoints and in those with images, as different versions write them."""
+"""Beginnings of the tensors' names, in text checkpoints and in those with images, in different versions."""
 DEFAULTS = {
     "head_dim": 256,
     "hidden_size": 2304,
@@ -30,11 +30,11 @@ DEFAULTS = {
     "tie_word_embeddings": True,
     "vocab_size": 262208,
 }
-"""Checkpoints with images leave out whatever is as here."""
+"""Defaults; checkpoints with images leave out keys that have these values."""
 
 
 def read(config: ConfigJson) -> gemma2.Gemma2Config:
-    """Reads a config.json; of one with images, its `text_config`."""
+    """Reads a config.json, or its `text_config` if the model takes images."""
     config = config.within("text_config").with_defaults(**DEFAULTS)
     config.refuse("use_bidirectional_attention", "attn_logit_softcapping")
     types = layer_types(config)
@@ -49,7 +49,7 @@ def read(config: ConfigJson) -> gemma2.Gemma2Config:
 
 
 def layer_types(config: ConfigJson) -> list[str]:
-    """Every sixth layer without a window, unless the config.json says otherwise."""
+    """The type of each layer: every sixth has no window, unless the config.json says otherwise."""
     pattern = config.whole("sliding_window_pattern", 6)
     kinds = ("sliding_attention", "full_attention")
     return config.items("layer_types") or [

@@ -18,7 +18,7 @@ from ..decoder import ROOT, Decoder, load_embedding, load_head
 
 @dataclass(frozen=True)
 class GraniteConfig(ModelConfig):
-    """With its factors."""
+    """The configuration of a Granite, with its factors."""
 
     mlp_bias: bool
     embedding_factor: float

@@ -15,7 +15,7 @@ from ..decoder import Decoder, plain_decoder
 
 @dataclass(frozen=True)
 class LlamaConfig(ModelConfig):
-    """With biases in its feed-forward layers, perhaps."""
+    """The configuration of a Llama, whose feed-forward layers may have biases."""
 
     mlp_bias: bool
 

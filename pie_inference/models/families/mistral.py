@@ -1,4 +1,4 @@
-"""Mistral (Jiang et al. 2023): Llama whose layers may look back through a window only."""
+"""Mistral (Jiang et al. 2023): Llama with an optional window in all layers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from . import llama
 
 
 def read(config: ConfigJson) -> llama.LlamaConfig:
-    """Reads a config.json. The window is that of all layers; null: none."""
+    """Reads a config.json. Its window is for all layers; null: no window."""
     config = config.with_defaults(sliding_window=4096, num_key_value_heads=8)
     windows = [config.optional_whole("sliding_window")] * config.whole("num_hidden_layers")
     return llama.LlamaConfig.read(config, windows=windows, attention_bias=False, mlp_bias=False)

@@ -1,4 +1,4 @@
-"""Mixtral (Jiang et al. 2024): Mistral with eight feed-forward layers, of which each token uses two."""
+"""Mixtral (Jiang et al. 2024): Mistral with eight experts per layer; each token uses two of them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ NAMES = ExpertNames(gate="w1", up="w3", down="w2")
 
 @dataclass(frozen=True)
 class MixtralConfig(ModelConfig):
-    """With a mixture of experts in every layer."""
+    """The configuration of a Mixtral, with a mixture of experts in every layer."""
 
     moe: MoeShape
 
 
 def read(config: ConfigJson) -> MixtralConfig:
-    """Reads a config.json. The window is that of all layers; null: none."""
+    """Reads a config.json. Its window is for all layers; null: no window."""
     config = config.with_defaults(num_key_value_heads=8, rms_norm_eps=1e-5, rope_theta=1e6)
     moe = MoeShape(
         hidden_size=config.whole("hidden_size"),

@@ -1,4 +1,4 @@
-"""OLMo 2 (OLMo team 2024): norms behind attention and feed-forward instead of before them; queries and keys normalized
+"""OLMo 2 (OLMo team 2024): norms after attention and feed-forward instead of before them; queries and keys normalized
 over all heads together."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Phi-3 and Phi-4-mini (Abdin et al. 2024): Llama with fused projections, LongRoPE and partly rotated heads.
 
-Beyond the context that it was trained for first, the model needs other rotary factors, which harm short texts: it is
-served with the short ones and that context, unless the operator asks for a longer one (`layers.rotary`).
+Beyond its original context the model needs other rotary factors, which harm short texts. It is served with the short
+factors and the original context, unless the operator asks for a longer one (`layers.rotary`).
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from ..decoder import Decoder, plain_decoder
 
 
 def read(config: ConfigJson) -> ModelConfig:
-    """Reads a config.json. The window is that of all layers; null: none."""
+    """Reads a config.json. Its window is for all layers; null: no window."""
     config = config.with_defaults(original_max_position_embeddings=4096, rms_norm_eps=1e-5)
     windows = [config.optional_whole("sliding_window")] * config.whole("num_hidden_layers")
     return ModelConfig.read(config, windows=windows)
 
 
 def fused_qkv(prefix: str, shape: AttentionShape) -> list[Block]:
-    """PREFIX.qkv_proj: queries, keys and values below each other."""
+    """The tensor PREFIX.qkv_proj: rows of queries, then keys, then values."""
     return stacked(f"{prefix}.qkv_proj", shape.widths)
 
 
 def fused_gate_up(prefix: str, inner_size: int) -> list[Block]:
-    """PREFIX.gate_up_proj: gates, then what they multiply."""
+    """The tensor PREFIX.gate_up_proj: rows of gates, then of the factors that they multiply."""
     return stacked(f"{prefix}.gate_up_proj", (inner_size, inner_size))
 
 
 def stacked(name: str, sizes: tuple[int, ...]) -> list[Block]:
-    """A tensor as blocks of `sizes` rows, so that ranks can share each of them."""
+    """A tensor as blocks of `sizes` rows, so that ranks can share each block."""
     return [Block(name, rows, sum(sizes[:place]), sum(sizes)) for place, rows in enumerate(sizes)]
 
 

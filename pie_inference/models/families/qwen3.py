@@ -1,4 +1,4 @@
-"""Qwen3 (Yang et al. 2025): Qwen2 without its biases, each head's query and key normalized."""
+"""Qwen3 (Yang et al. 2025): Qwen2 without biases, with the query and key of each head normalized."""
 
 from __future__ import annotations
 

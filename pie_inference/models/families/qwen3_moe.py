@@ -16,14 +16,14 @@ from . import qwen3
 
 @dataclass(frozen=True)
 class Qwen3MoeConfig(ModelConfig):
-    """With a mixture of experts in its sparse layers."""
+    """The configuration of a Qwen3-MoE, with a mixture of experts in its sparse layers."""
 
     moe: MoeShape
-    sparse: tuple[bool, ...]  # of each layer
+    sparse: tuple[bool, ...]  # for each layer, whether it has experts
 
 
 def read(config: ConfigJson) -> Qwen3MoeConfig:
-    """Reads a config.json. The window is that of all layers, if `use_sliding_window` is set."""
+    """Reads a config.json. Its window is for all layers, if `use_sliding_window` is set."""
     num_layers = config.whole("num_hidden_layers")
     window = config.optional_whole("sliding_window") if config.flag("use_sliding_window") else None
     return Qwen3MoeConfig.read(
@@ -32,7 +32,7 @@ def read(config: ConfigJson) -> Qwen3MoeConfig:
 
 
 def read_moe(config: ConfigJson) -> MoeShape:
-    """The number of experts has a new name since transformers 5."""
+    """Sizes of the mixture. The key for the number of experts has a new name since transformers 5."""
     return MoeShape(
         hidden_size=config.whole("hidden_size"),
         inner_size=config.whole("moe_intermediate_size"),
@@ -43,7 +43,7 @@ def read_moe(config: ConfigJson) -> MoeShape:
 
 
 def sparse_layers(config: ConfigJson, num_layers: int) -> tuple[bool, ...]:
-    """Every `decoder_sparse_step`th layer but those of `mlp_only_layers`."""
+    """Which layers are sparse: every `decoder_sparse_step`th, except those in `mlp_only_layers`."""
     step, dense = config.whole("decoder_sparse_step", 1), config.items("mlp_only_layers")
     return tuple((layer + 1) % step == 0 and layer not in dense for layer in range(num_layers))
 

@@ -59,7 +59,7 @@ def test_auto_goes_on_where_kernels_do_not_compile(
     [
         (16, torch.float32, False, "there are no compiled kernels here"),
         (24, torch.float32, True, "its kernel takes head dimensions that are multiples of 16, not 24"),
-        (16, torch.float16, True, "its kernel has no torch.float16"),
+        (16, torch.float16, True, "its kernel does not support torch.float16"),
     ],
 )
 def test_the_cpu_kernel_says_why_it_cannot_serve(

@@ -216,7 +216,7 @@ def test_it_can_be_recorded() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "head_dim", "reason"),
-    [(torch.float32, 64, "not in float32"), (torch.bfloat16, 80, "no kernels for heads of 80 dimensions")],
+    [(torch.float32, 64, "not float32"), (torch.bfloat16, 80, "heads of 64, 128, 256 dimensions, not of 80")],
 )
 def test_what_flashinfer_cannot_serve_is_told(dtype: torch.dtype, head_dim: int, reason: str) -> None:
     assert reason in str(flashinfer_library.why_no_attention(dtype, head_dim))

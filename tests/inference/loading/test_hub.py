@@ -54,7 +54,10 @@ def test_a_folder_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (GatedRepoError("x", response=ANSWER), "org/name: its owner grants access on request: ask on its page, then"),
+        (
+            GatedRepoError("x", response=ANSWER),
+            "org/name: its owner grants access on request; ask on the model's page, then",
+        ),
         (RepositoryNotFoundError("x", response=ANSWER), "no such folder here and no such model on the hub"),
         (LocalEntryNotFoundError("x"), "no such folder here, and the hub cannot be reached; copy"),
         (OSError(28, "No space left on device"), "the hub failed: .*No space left"),

@@ -73,7 +73,7 @@ def test_stop_tokens(generation: dict[str, object], tokens: tuple[int, ...], fol
     [
         (
             {"tokenizer.model": "x"},
-            r"tokenizer.json: unreadable .* slow tokenizer only; convert them with",
+            r"tokenizer.json: unreadable .* slow tokenizer; convert them with",
         ),
         ({"README.md": "x"}, "only fast tokenizers are supported"),
     ],

@@ -157,7 +157,7 @@ def forward_of(**changes: object) -> Forward:
         (copy_batch(ints([0]), ints([64 * 16])), "KV slot 1024 does not exist"),
         (forward_of(kv_pages=ints([64])), "page 64 does not exist"),
         (forward_of(kv_ends=ints([17])), "keys 0 to 17 leave their page"),
-        (forward_of(kv_ends=ints([2])), "more queries than keys: 3 of 2"),
+        (forward_of(kv_ends=ints([2])), "more queries than keys: 3 queries, 2 keys"),
         (forward_of(q_slots=ints([16, 17, 5000])), "KV slot 5000"),
         (forward_of(mask_indptr=np.array([0, 1]), mask_bits=np.zeros(1, np.uint8)), "the mask has 1 bytes"),
         (GetNextDist(ints([1]), ints([273]), np.ones(1, np.float32)), "k must be 1 to 272"),

@@ -205,11 +205,11 @@ def test_ranks_that_fail_alike_go_on() -> None:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (failed(1, 1), "failed on one rank of the group only: out of memory"),
-        (failed(1, 2, wave=2), "one rank of the group only"),
+        (failed(1, 1), "failed on only one rank of the group: out of memory"),
+        (failed(1, 2, wave=2), "only one rank of the group"),
         (WorkerFailed("rank 1 says why"), "rank 1 says why"),
-        (Ready(1, 2, ()), "one rank of the group only"),
-        (Shutdown(), "one rank of the group only"),
+        (Ready(1, 2, ()), "only one rank of the group"),
+        (Shutdown(), "only one rank of the group"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -281,5 +281,5 @@ def test_each_rank_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert [choose_device("auto", rank, 2) for rank in range(2)] == [torch.device("cuda", rank) for rank in range(2)]
     assert choose_device("auto") == torch.device("cuda")
-    with pytest.raises(ConfigError, match="--tensor-parallel 4 needs as many CUDA devices; this machine has 2"):
+    with pytest.raises(ConfigError, match="--tensor-parallel 4 needs 4 CUDA devices, and this machine has 2"):
         choose_device("cuda", 0, 4)
