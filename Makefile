@@ -2,13 +2,15 @@
 # make test    runs all checks and tests
 # make serve   starts a server on the demo model
 # make clean   removes .venv and caches
+#
+# TORCH_INDEX=URL takes torch from that package index, TORCH_INDEX= from where pip finds it (see scripts/install.py).
 
 PYTHON ?= python3
 VENV ?= .venv
 DEMO ?= text_completion -- "Once upon a time"
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+INSTALL := $(BIN)/python scripts/install.py
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
@@ -34,12 +36,12 @@ $(BIN)/python:
 
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV) (some minutes the first time)"
-	@$(PIP) --editable .
+	@$(INSTALL)
 	@touch $@
 
 $(INSTALLED_DEV): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV) with what the tests need (some minutes the first time)"
-	@$(PIP) --editable '.[dev]'
+	@$(INSTALL) dev
 	@touch $@ $(INSTALLED)
 
 clean:

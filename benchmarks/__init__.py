@@ -1,1 +1,1 @@
-"""Benchmarks: one module per question, run as `python -m benchmarks NAME --json FILE` (see docs/benchmarks.md)."""
+"""Benchmarks: one module per question, run as `python -m benchmarks NAME` (docs/benchmarks.md)."""

@@ -1,88 +1,89 @@
-"""`python -m benchmarks NAME --json FILE [--quick]`."""
+"""`python -m benchmarks NAME [options]`: runs one benchmark, prints its rows, writes them with machine and commit."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import dataclasses
-import importlib
+import functools
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pie_control.inference_client.process import worker_environment
 
-from . import report
+from . import catalog, plans, report
+from .catalog import Benchmark, Entry
 
-BENCHMARKS = ("launch", "api_calls", "tpot", "idle", "scheduler", "cpu_model", "cpu_kernels", "attention", "loading")
-OPTIONS = ("parts", "concurrent", "rounds", "baseline")
-"""Of `cpu_model` only: they replace what its plan says."""
 MOST_LOAD = 0.5
-"""Runnable processes of others; above it, times say more of them."""
+"""Most runnable processes of others; above it, times measure them too."""
+LINES = functools.partial(argparse.HelpFormatter, max_help_position=20, width=120)
+"""One description for each benchmark."""
+TEXT = functools.partial(argparse.RawDescriptionHelpFormatter, width=120)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one benchmark, prints its rows as a table and writes them as JSON."""
-    options = parse(arguments)
+def main(words: Sequence[str]) -> int:
+    """Runs a benchmark. Returns the exit status: 1 if the benchmark is one that can fail, and did."""
+    benchmark, options = parse(words)
     machine = report.machine()
     if machine.load > MOST_LOAD:
         print(f"the machine is not idle (load {machine.load}): times will be too long", file=sys.stderr)
-    changes = {name: getattr(options, name) for name in OPTIONS if getattr(options, name)}
-    rows = run(options.name, options.quick, changes)
-    made = report.make_report(options.name, "quick" if options.quick else "full", machine, rows)
-    print(report.as_table(made.rows))
+    rows = asyncio.run(benchmark.run(options.plan))
+    made = report.make_report(options.name, options.form, options.plan, machine, rows)
+    print(benchmark.summary(rows) if hasattr(benchmark, "summary") else report.as_table(made.rows))
     if options.json is not None:
         made.write(options.json)
-    return 0
+    return 0 if not hasattr(benchmark, "passed") or benchmark.passed(rows) else 1
 
 
-def run(name: str, quick: bool, changes: Mapping[str, Any]) -> list[Any]:
-    """The rows of a benchmark, as dataclasses. `changes` to its plan."""
-    module = importlib.import_module(f"benchmarks.{name}")
-    plan = dataclasses.replace(module.QUICK if quick else module.FULL, **changes)
-    rows: list[Any] = asyncio.run(module.run(plan))
-    assert all(dataclasses.is_dataclass(row) for row in rows)
-    return rows
+def parse(words: Sequence[str]) -> tuple[Benchmark, argparse.Namespace]:
+    """The benchmark to run, and `name`, `form`, `plan` and `json`. Exits with 2 if the command line makes no sense.
+
+    Only the benchmark that is named is imported, so only its options are known.
+    """
+    entries = catalog.find()
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks", description="Measures Pie; docs/benchmarks.md has more.", formatter_class=LINES
+    )
+    names = parser.add_subparsers(dest="name", metavar="NAME", required=True, help="its options: NAME --help")
+    parsers = {name: _add_parser(names, entry) for name, entry in entries.items()}
+    if not words or words[0] not in entries:
+        parser.parse_args(words)  # --help, or an error
+        parser.error("the name comes first")
+    benchmark, own = entries[words[0]].load(), parsers[words[0]]
+    given: Any = benchmark if hasattr(benchmark, "add_options") else plans
+    given.add_options(own, benchmark)
+    options, unknown = parser.parse_known_args(words)
+    if unknown:
+        own.error(f"unrecognized arguments: {' '.join(unknown)}")
+    try:
+        options.plan = given.chosen(benchmark, options)
+    except ValueError as error:
+        own.error(str(error))
+    return benchmark, options
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line; exits where it makes no sense."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    if options.name != "cpu_model" and any(getattr(options, name) for name in OPTIONS):
-        parser.error(f"{', '.join('--' + name for name in OPTIONS)} are of cpu_model only")
-    return options
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m benchmarks", description="Measures Pie; docs/benchmarks.md has more.")
-    parser.add_argument("name", choices=BENCHMARKS)
+def _add_parser(names: Any, entry: Entry) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = names.add_parser(
+        entry.name,
+        help=entry.question,
+        description=entry.description,
+        allow_abbrev=False,
+        formatter_class=TEXT,
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the rows go, with machine and commit")
-    parser.add_argument("--quick", action="store_true", help="fewer rows and samples, in less than a minute")
-    parser.add_argument("--parts", type=_parts, metavar="A,B", help="cpu_model: only these parts (docs/benchmarks.md)")
-    parser.add_argument("--concurrent", type=_numbers, metavar="N,M", help="cpu_model: only so many sequences at once")
-    parser.add_argument("--rounds", type=int, metavar="N", help="cpu_model: turns of each side")
-    parser.add_argument("--baseline", type=Path, metavar="FOLDER", help="cpu_model: a checkout of the commit to beat")
     return parser
 
 
-def _parts(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split(",")))
-
-
-def _compute_as_a_worker_does() -> None:
-    """Starts anew in a worker's environment, for the closed loop: malloc reads it when a process starts."""
+def start(words: Sequence[str]) -> int:
+    """Starts this process again in a worker's environment, for the closed loop: malloc reads it only when a process
+    starts."""
     environment = worker_environment(os.environ)
     if environment != os.environ:
-        os.execve(sys.executable, [sys.executable, "-m", "benchmarks", *sys.argv[1:]], environment)
+        os.execve(sys.executable, [sys.executable, "-m", "benchmarks", *words], environment)
+    return main(words)
 
 
 if __name__ == "__main__":
-    _compute_as_a_worker_does()
-    sys.exit(main())
+    sys.exit(start(sys.argv[1:]))

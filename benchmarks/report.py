@@ -1,36 +1,41 @@
-"""What a benchmark reports: its rows, and the machine and commit that they come from."""
+"""The report of a benchmark: its rows, and the machine and commit that they come from."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import json
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("torch", "wasmtime", "numpy", "pyzmq")
+PACKAGES = (
+    *("torch", "wasmtime", "numpy", "pyzmq"),
+    *("triton", "flashinfer-python", "apache-tvm-ffi", "transformers", "llama-cpp-python"),
+)
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where it ran. No names or addresses: results are published."""
+    """The machine that ran a benchmark, without names or addresses: results are published."""
 
     cpu: str
     cores: int  # usable by this process
     memory_gb: float
     system: str
     python: str
-    packages: dict[str, str]
-    load: float  # runnable processes in the minute before: above 0.5, the times are not to be trusted
+    packages: dict[str, str]  # those that are installed
+    load: float  # runnable processes in the minute before; above 0.5, do not trust the times
 
 
 @dataclass(frozen=True)
@@ -38,35 +43,54 @@ class Report:
     """One run of one benchmark, as it is written to a file."""
 
     benchmark: str
-    form: str  # quick or full
+    form: str  # full, quick or tiny; options may have changed it
+    plan: Mapping[str, Any]  # how much it did, options included
     date: str
     machine: Machine
+    gpu: Mapping[str, Any] | None  # None if the benchmark used none
     commit: str
     rows: Sequence[Row]
 
     def write(self, path: Path) -> None:
         """Writes JSON; makes the folder if need be."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+        path.write_text(json.dumps(dataclasses.asdict(self), indent=1, default=str) + "\n")
 
 
-def make_report(benchmark: str, form: str, machine: Machine, rows: Sequence[Any]) -> Report:
-    """A report of `rows`, which are dataclasses, on the commit at hand."""
+def make_report(benchmark: str, form: str, plan: Any, machine: Machine, rows: Sequence[Any]) -> Report:
+    """A report of `rows` on the current commit. The rows and the plan are dataclasses."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return Report(benchmark, form, today, machine, commit(), [dataclasses.asdict(row) for row in rows])
+    told = [dataclasses.asdict(row) for row in rows]
+    return Report(benchmark, form, dataclasses.asdict(plan), today, machine, _gpu(), commit(), told)
 
 
 def machine() -> Machine:
-    """This machine, now; call it before the benchmark makes load of its own."""
+    """This machine, now. Call it before the benchmark itself loads the machine."""
     return Machine(
         cpu=_cpu_model(),
         cores=len(os.sched_getaffinity(0)),
         memory_gb=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
-        packages={name: version(name) for name in PACKAGES},
+        packages=_versions(),
         load=round(os.getloadavg()[0], 2),
     )
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def _gpu() -> dict[str, Any] | None:
+    torch: Any = sys.modules.get("torch")  # a benchmark that did not import it used no GPU
+    if torch is None or not torch.cuda.is_available():
+        return None
+    capability = torch.cuda.get_device_capability()
+    return {"name": torch.cuda.get_device_name(), "capability": capability, "cuda": torch.version.cuda}
 
 
 def _cpu_model() -> str:

@@ -1,4 +1,4 @@
-"""The SDK that runs inside the sandbox: an inferlet is a Python file that imports from here.
+"""The SDK that runs inside the sandbox. An inferlet is a Python file that imports from here:
 
 from inferlet_sdk import Context, inferlet
 
@@ -14,7 +14,6 @@ from asyncio import gather
 
 from inferlet_sdk import traits
 from inferlet_sdk.addresses import Embeds, Pages, Slots
-from inferlet_sdk.arguments import Args
 from inferlet_sdk.context import Context
 from inferlet_sdk.errors import (
     Cancelled,
@@ -29,10 +28,11 @@ from inferlet_sdk.errors import (
 )
 from inferlet_sdk.event_loop import Deadlock
 from inferlet_sdk.futures import HostFuture, TokenFuture
-from inferlet_sdk.generation import Generation
-from inferlet_sdk.program import inferlet
-from inferlet_sdk.sampling import DistSampler, Greedy, Sampler
-from inferlet_sdk.stopping import IgnoreStopTokens, MaxTokens, StopRegex, StopString, StopTokens, StopWhen
+from inferlet_sdk.generation.generation import Generation
+from inferlet_sdk.generation.sampling import DistSampler, Greedy, Sampler
+from inferlet_sdk.generation.stopping import IgnoreStopTokens, MaxTokens, StopRegex, StopString, StopTokens, StopWhen
+from inferlet_sdk.guest.arguments import Args
+from inferlet_sdk.guest.program import inferlet
 from inferlet_sdk.traits import Dist
 
 __all__ = [

@@ -1,7 +1,7 @@
-"""Lists of pages, embeds and slots as small values that know ranges.
+"""Lists of pages, embeds and slots, stored as ranges.
 
-A host call takes such a list as flat ranges (first, length, first, length, ...). `pages[2:5]` cuts, `a + b` joins,
-and no list of single numbers is built on the way.
+A host call takes such a list as flat ranges (first, length, first, length, ...). `pages[2:5]` slices and `a + b` joins
+without building a list of single numbers.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import Self, overload
 
 
 class Addresses:
-    """An immutable sequence of addresses, kept as ranges. Indexing gives an address (int), slicing the same type."""
+    """An immutable sequence of addresses, stored as ranges. An index gives an address (int), a slice the same type."""
 
     __slots__ = ("_length", "ranges")
 
     def __init__(self, ranges: Iterable[int] = ()) -> None:
         flat = tuple(ranges)
         if len(flat) % 2:
-            raise ValueError(f"ranges are pairs (first, length), here are {len(flat)} numbers")
+            raise ValueError(f"ranges are pairs (first, length), but there are {len(flat)} numbers")
         self.ranges = flat
         self._length = sum(flat[1::2])
 
     @classmethod
     def of(cls, addresses: Iterable[int]) -> Self:
-        """From single addresses; neighbours join."""
+        """From single addresses; adjacent ones become one range."""
         ranges: list[int] = []
         for address in addresses:
             if ranges and ranges[-2] + ranges[-1] == address:
@@ -56,7 +56,7 @@ class Addresses:
         return next(iter(type(self)(self._cut(position, position + 1))))
 
     def _cut(self, start: int, stop: int) -> Iterator[int]:
-        """Ranges of positions start..stop."""
+        """Ranges of the addresses at positions start..stop."""
         offset = 0
         for first, length in zip(self.ranges[::2], self.ranges[1::2], strict=True):
             begin, end = max(start - offset, 0), min(stop - offset, length)
@@ -105,7 +105,7 @@ class Pages(Addresses):
 
 
 def to_ranges(addresses: Addresses | Iterable[int]) -> list[int]:
-    """Flat ranges of an address list, or of plain numbers."""
+    """Flat ranges of an address list or of plain numbers."""
     if isinstance(addresses, Addresses):
         return list(addresses.ranges)
     return list(Addresses.of(addresses).ranges)

@@ -1,7 +1,7 @@
 """The host's functions: the only module that imports what componentize-py generates from the WIT world.
 
-Inside the component the names below are the generated modules. On a normal CPython there is no host; tests (and whoever
-runs an inferlet natively) give one with `install`. Other modules say `bindings.core.send(...)`, so that they see it.
+Inside the component the names below are the generated modules. Normal CPython has no host; tests, and users who run an
+inferlet natively, install one with `install`. Other modules call `bindings.core.send(...)`, so that they see it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ INTERFACES = ("core", "allocate", "input_text", "forward", "tokenize", "output_t
 
 
 class _NoHost:
-    """Stands for an interface where no host is."""
+    """Replaces an interface where there is no host."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -27,13 +27,13 @@ class _NoHost:
 
 
 class _NoHostError(Exception):
-    """Stands for the generated error type where no host is."""
+    """Replaces the generated error type where there is no host."""
 
     value: Any = None
 
 
 HostError: type[Exception] = _NoHostError
-"""What a refused host call raises; `value` is the WIT record `error`."""
+"""The exception of a refused host call; `value` is the WIT record `error`."""
 
 core: Any = _NoHost("core")
 allocate: Any = _NoHost("allocate")
@@ -46,14 +46,14 @@ guest_source: Any = _NoHost("guest_source")
 
 
 def install(host: Any, host_error: type[Exception]) -> None:
-    """Uses `host`, an object with one attribute per interface, and the error type that its functions raise."""
+    """Installs `host`, an object with one attribute per interface, and the error type that its functions raise."""
     for name in INTERFACES:
         globals()[name] = getattr(host, name)
     globals()["HostError"] = host_error
 
 
 def _install_generated() -> None:
-    """Inside the component: uses what componentize-py generated."""
+    """Installs the modules that componentize-py generated inside the component."""
     interfaces = {name: import_module("wit_world.imports." + name) for name in INTERFACES}
     install(SimpleNamespace(**interfaces), import_module("componentize_py_types").Err)
 

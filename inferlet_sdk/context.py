@@ -1,7 +1,7 @@
 """`Context`: a text that a model continues.
 
-It owns a queue, KV pages and embeds, and gives them back on `close` (or when the inferlet ends). For what it does not
-offer, `traits` has every call, and `queue`, `pages` and `tokens` are there to be used with them.
+It owns a queue, KV pages and embeds, and frees them on `close` or when the inferlet ends. `traits` has every call that
+`Context` lacks; `queue`, `pages` and `tokens` are there to be used with these calls.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import Any, Self
 
 from inferlet_sdk import traits
 from inferlet_sdk.addresses import Pages
-from inferlet_sdk.conversation import Conversation
 from inferlet_sdk.errors import InvalidState
-from inferlet_sdk.generation import Generation, _token_source
-from inferlet_sdk.sampling import AnySampler, Greedy, as_sampler
-from inferlet_sdk.scoring import score_tokens
-from inferlet_sdk.sequence import TokenSequence
-from inferlet_sdk.stopping import StopConditions, StopRules
+from inferlet_sdk.generation.conversation import Conversation
+from inferlet_sdk.generation.generation import Generation
+from inferlet_sdk.generation.sampling import AnySampler, Greedy, as_sampler
+from inferlet_sdk.generation.scoring import score_tokens
+from inferlet_sdk.generation.sequence import TokenSequence
+from inferlet_sdk.generation.stopping import StopConditions, StopRules
+from inferlet_sdk.generation.token_source import token_source
 from inferlet_sdk.traits import Dist
 from inferlet_sdk.traits.core import ModelInfo
 
@@ -33,8 +34,8 @@ def _model_info(model: str) -> ModelInfo:
 class Context:
     """A growing text with its KV cache. The default model is the first of `available_models()`.
 
-    Text is taken in lazily: `fill` only notes it, and the next call that needs an output of the model tokenizes what
-    was noted as one piece and runs it at once.
+    Filling is lazy: `fill` only stores the text. The next call that needs an output of the model tokenizes the stored
+    text in one piece and runs it in one go.
     """
 
     def __init__(self, model: str | None = None) -> None:
@@ -56,7 +57,7 @@ class Context:
 
     @property
     def queue(self) -> int:
-        """Its command queue, for calls of `traits`."""
+        """Its command queue, for the calls of `traits`."""
         return self._sequence.queue
 
     @property
@@ -71,7 +72,7 @@ class Context:
 
     @property
     def text(self) -> str:
-        """Text of all tokens, special tokens left out."""
+        """Text of all tokens, without special tokens."""
         return traits.detokenize(self.queue, self._settled().tokens)
 
     def __len__(self) -> int:
@@ -81,7 +82,7 @@ class Context:
     # ---- filling -------------------------------------------------------------------------------------------------
 
     def fill(self, text: str | Iterable[int]) -> Self:
-        """Appends text or tokens. Special tokens written in the text are recognized, none are added."""
+        """Appends text or tokens. Special tokens in the text are recognized; none are added."""
         if isinstance(text, str):
             self._open()
             self._noted.append(text)
@@ -99,7 +100,7 @@ class Context:
     ) -> Self:
         """Appends chat messages in the model's template: a role and its content, or a list of {"role", "content"}.
 
-        Text generated since the last `fill_chat` is taken as the assistant's message before them.
+        Text generated since the last `fill_chat` becomes the assistant's message before them.
         """
         new = [{"role": messages, "content": content}] if isinstance(messages, str) else list(messages)
         self._conversation.add(self._settled(), new, tools, add_generation_prompt)
@@ -120,8 +121,8 @@ class Context:
         stop: StopConditions = None,
         run_ahead: bool = True,
     ) -> Generation:
-        """Continues the text: an asynchronous iterator over its pieces. Each piece is in the context once it is
-        yielded.
+        """Continues the text: an asynchronous iterator over its pieces. The context holds each piece when the iterator
+        yields it.
 
         Ends at a stop condition (see `stopping`; the model's stop tokens by default), after `max_tokens`, or when the
         model's context is full. Stop tokens and stop strings are neither emitted nor kept.
@@ -146,36 +147,40 @@ class Context:
         return "".join([piece async for piece in pieces])
 
     async def sample(self, sampler: AnySampler = _GREEDY) -> int:
-        """One next token, which is not appended: `ctx.fill([token])` does that."""
-        source = _token_source(self._settled(), as_sampler(sampler), run_ahead=False)
+        """Samples the next token without appending it; `ctx.fill([token])` appends it."""
+        sequence = self._settled()
+        detokenizer = traits.create_detokenizer(sequence.queue)
+        source = token_source(sequence, as_sampler(sampler), detokenizer, run_ahead=False)
         try:
-            return await source.next(False)
+            token, _ = await source.next(False)
+            return token
         finally:
             source.close()
+            traits.destroy_detokenizer(detokenizer)
 
     async def next_dist(self, k: int = 256, temperature: float = 1.0) -> Dist:
-        """The distribution of the next token, cut to the `k` most probable."""
+        """The distribution of the next token, cut to the `k` most probable tokens."""
         sequence = self._settled()
         sequence.flush()
         return await traits.get_next_dist(sequence.queue, sequence.output_embed, k, temperature)
 
     async def score(self, continuation: str | Sequence[int]) -> list[float]:
-        """Log-probability of each token of a continuation, which is not appended."""
+        """Log-probability of each token of a continuation, without appending it."""
         sequence = self._settled()
         tokens = traits.tokenize(self.queue, continuation) if isinstance(continuation, str) else continuation
         return await score_tokens(sequence, tokens)
 
     async def flush(self) -> None:
-        """Runs what was filled and waits until it is done; otherwise this happens when an output is needed."""
+        """Runs the filled text and waits until that is done. Otherwise the next call that needs an output runs it."""
         self._settled().flush()
         await traits.synchronize(self.queue)
 
     # ---- life cycle ----------------------------------------------------------------------------------------------
 
     def fork(self) -> Context:
-        """A context with the same text and its own queue. Full pages are shared, so this costs next to nothing.
+        """A context with the same text and its own queue. Both share full pages, so a fork is cheap.
 
-        Parent and child may be closed in any order.
+        Close parent and child in any order.
         """
         child = Context.__new__(Context)
         child._start(self._settled().fork())
@@ -183,7 +188,7 @@ class Context:
         return child
 
     def close(self) -> None:
-        """Gives queue, pages and embeds back. Idempotent; any other use afterwards raises InvalidState."""
+        """Frees queue, pages and embeds. Idempotent; any other use afterwards raises InvalidState."""
         if self._sequence.closed:
             return
         self._end_generation()
@@ -202,14 +207,14 @@ class Context:
         self.close()
 
     def _open(self) -> TokenSequence:
-        """The sequence, after the generation that may be under way has ended."""
+        """The sequence. Ends a generation that is under way."""
         if self._sequence.closed:
             raise InvalidState("the context is closed: make a new one, or fork before closing")
         self._end_generation()
         return self._sequence
 
     def _settled(self) -> TokenSequence:
-        """The sequence, with all noted text tokenized."""
+        """The sequence, with all stored text tokenized."""
         sequence = self._open()
         if self._noted:
             text, self._noted = "".join(self._noted), []

@@ -3,7 +3,7 @@
 PieError
 ├── InvalidArgument   malformed or out of range
 ├── NotFound          a handle or name that the inferlet does not own or that does not exist
-├── InvalidState      no free slot, embed never filled, use after close
+├── InvalidState      no free slot, an embed that was never filled, use after close
 ├── QuotaExceeded     a limit of this inferlet
 ├── Exhausted         the whole pool is too small
 ├── Unsupported       the model lacks the trait, or the server the function
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class PieError(Exception):
-    """A refused API call. `code` is the case of `error-code`, such as "not-found"; `message` says what to do."""
+    """A refused API call. `code` is the case of `error-code`, like "not-found"; `message` says what to do."""
 
     code = "invalid-argument"
 
@@ -67,7 +67,7 @@ _BY_CODE = {error.code.replace("-", "_").upper(): error for error in PieError.__
 
 
 def from_host(error: Exception) -> Exception:
-    """The `PieError` for the generated error of a host call; an error that is none is given back."""
+    """The `PieError` for the error of a host call; returns any other error unchanged."""
     record = getattr(error, "value", None)
     code = getattr(record, "code", None)
     if record is None or code is None:

@@ -1,12 +1,11 @@
 """An asyncio event loop whose selector is the host.
 
-A CPython guest has no threads, sockets or signals; all that it can wait for are futures of the host. So the loop is
-the one of the standard library, with a selector that suspends the whole guest in `core.wait` until one of these is
-done. Timers become one host future for the nearest. `asyncio.sleep`, `timeout`, `gather`, `TaskGroup`, `Queue` and so
-on work unchanged.
+A CPython guest has no threads, sockets or signals; it can wait only for futures of the host. So this is the standard
+library's loop with a selector that suspends the whole guest in `core.wait` until one of these futures is done. One host
+future stands for the nearest timer. `asyncio.sleep`, `timeout`, `gather`, `TaskGroup` and `Queue` work unchanged.
 
-One short cut keeps plain generation cheap: while nothing else is ready, timed or waiting in the loop, a task that waits
-for the host suspends the guest on the spot (`until_done`), without an asyncio future and a turn of the loop.
+A short cut keeps plain generation cheap: while the loop has nothing else ready, timed or waiting, a task that waits for
+the host suspends the guest immediately (`until_done`), without an asyncio future and a turn of the loop.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from inferlet_sdk import bindings
 T = TypeVar("T")
 
 _TURNS_BEFORE_YIELD = 32
-"""Turns of the loop with ready callbacks after which the host gets a turn: tasks that spin on `sleep(0)` must not keep
-results from arriving."""
+"""The host gets a turn after this many turns of the loop with ready callbacks: tasks that spin on `sleep(0)` must not
+keep results from arriving."""
 
 
 class Deadlock(RuntimeError):
-    """Every task waits for something that only another waiting task could do."""
+    """Every task waits for another task that also waits."""
 
 
 class _HostSelector:
@@ -38,7 +37,7 @@ class _HostSelector:
         self._busy_turns = 0
 
     def select(self, timeout: float | None) -> list[int]:
-        """Numbers of host futures that are done; waits at most `timeout` seconds (None: for ever)."""
+        """Waits at most `timeout` seconds (None: without limit); returns the numbers of host futures that are done."""
         if timeout is not None:
             return self._select_until(timeout)
         if not self.waiters:
@@ -81,7 +80,7 @@ class HostEventLoop(asyncio.BaseEventLoop):
         self.set_exception_handler(_print_unhandled)
 
     def is_alone(self) -> bool:
-        """Nothing but the running task can make progress."""
+        """Whether only the running task can make progress."""
         return not self._ready and not self._scheduled and not self._selector.waiters
 
     async def any_host_future(self, numbers: Sequence[int]) -> None:
@@ -110,7 +109,7 @@ class HostEventLoop(asyncio.BaseEventLoop):
                     future.set_result(None)
 
     def _write_to_self(self) -> None:
-        """Nothing to wake: there are no other threads."""
+        """Does nothing: there are no other threads to wake the loop."""
 
     def run_in_executor(self, *_: Any) -> NoReturn:  # type: ignore[override]
         raise RuntimeError("an inferlet has no threads: call the function directly instead of to_thread or an executor")
@@ -122,7 +121,7 @@ class HostEventLoop(asyncio.BaseEventLoop):
             raise Deadlock(_describe_deadlock(self)) from None
 
     def finish(self) -> None:
-        """Cancels the tasks that are left, lets them clean up, and closes the loop."""
+        """Cancels the remaining tasks, lets them clean up, and closes the loop."""
         left = asyncio.all_tasks(self)
         for task in left:
             task.cancel()
@@ -146,7 +145,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 async def until_done(number: int) -> None:
-    """Waits until host future `number` is done. Without a running loop (a plain `def main`) the guest just suspends."""
+    """Waits until host future `number` is done. Without a running loop (a plain `def main`) this suspends the guest."""
     loop: Any = asyncio._get_running_loop()
     if loop is None or loop.is_alone():
         bindings.core.wait([number])
@@ -154,8 +153,19 @@ async def until_done(number: int) -> None:
         await loop.any_host_future((number,))
 
 
+async def until_alone_or_done(number: int) -> None:
+    """Waits until host future `number` is done. Returns at once if only this task can make progress: the caller's next
+    call may then suspend the whole guest.
+    """
+    loop: Any = asyncio._get_running_loop()
+    if loop is not None and not loop.is_alone():
+        await loop.any_host_future((number,))
+
+
 async def until_any_done(numbers: Sequence[int]) -> list[int]:
-    """Waits until one of the host futures is done; returns those that are. None given: returns at once."""
+    """Waits until one of the host futures is done; returns the numbers of all done ones. Returns at once if `numbers`
+    is empty.
+    """
     loop: Any = asyncio._get_running_loop()
     if numbers and loop is not None and not loop.is_alone():
         await loop.any_host_future(numbers)
@@ -163,9 +173,7 @@ async def until_any_done(numbers: Sequence[int]) -> list[int]:
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Result of a coroutine of this SDK in a program without asyncio. Such a coroutine never yields: it suspends the
-    guest.
-    """
+    """Runs a coroutine of this SDK in a program without asyncio. The coroutine never yields; it suspends the guest."""
     if asyncio._get_running_loop() is not None:
         coroutine.close()
         raise RuntimeError("inside `async def` use the asynchronous form: `await ...` or `async for ...`")
@@ -179,7 +187,7 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def _print_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A task that nobody awaits failed: its traceback goes to the log of the inferlet."""
+    """Prints the traceback of a failed task that nobody awaits to the inferlet's log."""
     from inferlet_sdk.tracebacks import format_error
 
     error = context.get("exception")

@@ -6,19 +6,19 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, Generic, TypeVar
 
 from inferlet_sdk import bindings
-from inferlet_sdk.errors import PieError, call
+from inferlet_sdk.errors import Cancelled, PieError, call
 from inferlet_sdk.event_loop import until_done
 
 T = TypeVar("T")
 
 REFERENCE_BIT = 0x8000_0000
-"""A token with this bit is a token reference (see input-text.wit)."""
+"""A token with this bit set is a token reference (see input-text.wit)."""
 
 
 class HostFuture(Generic[T]):
     """The result of a call that has been issued. `await` it, or call `result()` in a program without asyncio.
 
-    It can be awaited often; the value is taken from the host once. A refused or failed call raises its `PieError` then.
+    You may await it several times; the SDK takes the value from the host once. A failed call raises its `PieError`.
     """
 
     __slots__ = ("_error", "_take", "_taken", "_value", "number")
@@ -40,18 +40,16 @@ class HostFuture(Generic[T]):
         return self._result()
 
     def result(self) -> T:
-        """The value; suspends the guest until it is there."""
+        """The value; suspends the guest until it is known."""
         if not self._taken:
             bindings.core.wait([self.number])
         return self._result()
 
     def cancel(self) -> None:
-        """Forgets the future; what was issued still takes effect. Nothing happens if it is taken or cancelled
-        already.
-        """
+        """Gives up the future; the call itself still takes effect. Does nothing if it is taken or cancelled already."""
         if self._taken:
             return
-        self._taken, self._error = True, _cancelled()
+        self._taken, self._error = True, Cancelled("the future was cancelled")
         call(bindings.core.cancel, self.number)
 
     def _result(self) -> T:
@@ -70,7 +68,7 @@ class HostFuture(Generic[T]):
 
 
 class TokenFuture(HostFuture[int]):
-    """A token that is being sampled. `embed_txt` accepts it in place of a number before its value is known."""
+    """A token that is being sampled. `embed_txt` accepts it as a token before its value is known."""
 
     __slots__ = ()
 
@@ -80,12 +78,6 @@ class TokenFuture(HostFuture[int]):
         return REFERENCE_BIT | self.number
 
 
-def _cancelled() -> PieError:
-    from inferlet_sdk.errors import Cancelled
-
-    return Cancelled("the future was cancelled")
-
-
 def token_ids(tokens: Sequence[int | TokenFuture]) -> list[int]:
-    """Numbers for a host call: token references in place of token futures."""
+    """Numbers for a host call: a token reference for each token future."""
     return [token if isinstance(token, int) else token.reference for token in tokens]

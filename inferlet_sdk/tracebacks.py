@@ -1,4 +1,4 @@
-"""Tracebacks of a program's errors, without the frames of what runs it."""
+"""Tracebacks of a program's errors, without the frames of the SDK and of asyncio."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MACHINERY = (_HERE, os.path.dirname(traceback.__file__) + os.sep + "asyncio")
 
 
 def format_error(error: BaseException) -> str:
-    """Traceback text: the program's own frames, and the last one where that is elsewhere."""
+    """Traceback text: the program's own frames, and the last frame even if it is not one of them."""
     report = traceback.TracebackException.from_exception(error)
     _trim(report)
     return "".join(report.format()).rstrip("\n")

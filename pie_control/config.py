@@ -1,21 +1,30 @@
 """Configuration of the server: one frozen object, built once at the edge from options and environment.
 
-Each field of `ServerConfig` and `InferletLimits` is an option of `pie serve` and `pie run` (`max_pages`: `--max-pages`)
-and an environment variable (`PIE_MAX_PAGES`); an option beats the variable, the variable beats the default.
+Each setting of `ServerConfig`, `InferletLimits` and `WorkerOptions` is an option of `pie serve` and `pie run`
+(`max_pages`: `--max-pages`) and an environment variable (`PIE_MAX_PAGES`); an option beats the variable, the variable
+beats the default.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib.util
-import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from pie_control.errors import ConfigError
+from pie_inference.options import (
+    HUB_ID,
+    OptionError,
+    WorkerOptions,
+    default_cache_dir,
+    option_fields,
+    read_options,
+    to_arguments,
+)
 
 ENVIRONMENT_PREFIX = "PIE_"
 CLIENT_VARIABLES = frozenset({"PIE_SERVER"})
@@ -26,12 +35,20 @@ DEFAULT_PORT = 8011
 
 MIB = 1 << 20
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-"""What reads like a model on the Hugging Face hub: "organization/name"."""
+NAMED_MODEL = re.compile(r"([\w.-]+)=(.+)")
+"""A model with the name that it has in the API."""
 
 
 def _setting(default: Any, text: str, *, choices: tuple[str, ...] = (), least: float = 0) -> Any:
     return field(default=default, metadata={"help": text, "choices": choices, "least": least})
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPath:
+    """A model to be served: its name in the API, and the folder of its checkpoint or its id on the hub."""
+
+    name: str
+    path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +72,10 @@ class ServerConfig:
 
     host: str = _setting(DEFAULT_HOST, "address to listen on")
     port: int = _setting(DEFAULT_PORT, "port to listen on; 0: any free one", least=0)
-    model: str = _setting("demo", "folder of a Hugging Face checkpoint, its id on the hub, or `demo`")
-    model_name: str = _setting("", "name of the model in the API; default: the name of its folder")
-    dtype: str = _setting("auto", "number format of the weights", choices=("auto", "float32", "bfloat16"))
-    device: str = _setting("auto", "where the model runs: auto, cpu or cuda", choices=("auto", "cpu", "cuda"))
-    kernels: str = _setting("auto", "kernels of all operations but attention", choices=("auto", "torch"))
-    attention: str = _setting(
-        "auto",
-        "kernels of attention; auto: the fastest that can",
-        choices=("auto", "flashinfer", "triton", "cpu", "torch"),
+    model: tuple[str, ...] = _setting(
+        ("demo",), "[NAME=]MODEL: folder of a Hugging Face checkpoint, its id on the hub, or `demo`; may be repeated"
     )
-    quantization: str = _setting(
-        "none", "form of the weights of linear layers", choices=("none", "int8", "int4", "int4-64", "int4-32", "fp8")
-    )
-    cuda_graphs: str = _setting("auto", "CUDA graphs for decode batches on a GPU", choices=("auto", "off"))
-    max_context: int = _setting(0, "most tokens in a sequence; 0: as the model says", least=0)
-    pages: int = _setting(0, "KV pages in the pool; 0: what fits the memory", least=0)
-    page_size: int = _setting(16, "tokens in a KV page, 8 to 32", least=8)
-    threads: int = _setting(0, "threads of the worker; 0: 1 for a small model, else all cores but one", least=0)
-    tensor_parallel: int = _setting(1, "processes that share the model, each on a GPU of its own", least=1)
+    replicas: int = _setting(1, "workers of each model", least=1)
     wave_timeout: float = _setting(300.0, "seconds after which a worker that does not answer is restarted; 0: never")
     cache_dir: str = _setting("", "folder for what is compiled; default: $XDG_CACHE_HOME/pie or ~/.cache/pie")
     max_inferlets: int = _setting(1000, "inferlets that may run at a time", least=1)
@@ -84,22 +86,28 @@ class ServerConfig:
     run_ahead: int = _setting(2, "waves in flight at a time; 1: none ahead", least=1)
     max_program_bytes: int = _setting(64 * MIB, "largest program that is accepted, in bytes", least=1024)
     limits: InferletLimits = field(default_factory=InferletLimits)
+    worker: WorkerOptions = field(default_factory=WorkerOptions)
+    models: tuple[ModelPath, ...] = ()  # worked out by `resolved`
 
     def resolved(self) -> ServerConfig:
-        """A new config in which model path, model name and cache folder are worked out; raises ConfigError."""
-        path = _model_path(self.model)
+        """A new config in which the models and the cache folder are worked out; raises ConfigError."""
         return replace(
             self,
-            model=str(path),
-            model_name=self.model_name or ("demo" if self.model == "demo" else path.name),
-            cache_dir=str(Path(self.cache_dir or _default_cache_dir()).expanduser()),
+            models=_model_paths(self.model),
+            cache_dir=str(Path(self.cache_dir or default_cache_dir()).expanduser()),
         )
+
+    def worker_arguments(self, model: ModelPath) -> list[str]:
+        """Command line of a worker of one of the models."""
+        own = ["--model", model.path, "--name", model.name, "--cache-dir", self.cache_dir]
+        return [*own, *to_arguments(self.worker)]
 
 
 def settings() -> Iterator[Field[Any]]:
-    """The fields that an operator can set: those of ServerConfig, then those of InferletLimits."""
-    yield from (each for each in fields(ServerConfig) if each.name != "limits")
+    """The fields that an operator can set: those of ServerConfig, of InferletLimits and of WorkerOptions."""
+    yield from (each for each in fields(ServerConfig) if each.metadata)
     yield from fields(InferletLimits)
+    yield from option_fields()
 
 
 def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -126,13 +134,27 @@ def build_config(options: Mapping[str, object], environment: Mapping[str, str] |
     unknown = [name for name in values if name not in known]
     if unknown:
         raise ConfigError(f"unknown setting {unknown[0]!r}{_suggestion(unknown[0], known)}")
-    parsed: dict[str, Any] = {name: _parse(known[name], value) for name, value in values.items()}
-    limits = {each.name: parsed.pop(each.name) for each in fields(InferletLimits) if each.name in parsed}
-    return ServerConfig(**parsed, limits=InferletLimits(**limits))
+    of_worker, of_limits = _take(values, option_fields()), _take(values, fields(InferletLimits))
+    try:
+        worker = WorkerOptions(**read_options(of_worker))
+    except OptionError as error:
+        raise ConfigError(str(error)) from None
+    limits = InferletLimits(**_parsed(known, of_limits))
+    return ServerConfig(**_parsed(known, values), limits=limits, worker=worker)
 
 
-def _parse(setting: Field[Any], value: object) -> str | int | float:
+def _take(values: dict[str, object], part: Iterable[Field[Any]]) -> dict[str, object]:
+    return {each.name: values.pop(each.name) for each in part if each.name in values}
+
+
+def _parsed(known: Mapping[str, Field[Any]], values: Mapping[str, object]) -> dict[str, Any]:
+    return {name: _parse(known[name], value) for name, value in values.items()}
+
+
+def _parse(setting: Field[Any], value: Any) -> Any:
     kind: Any = type(setting.default)
+    if kind is tuple:
+        return tuple(value.split(",")) if isinstance(value, str) else tuple(map(str, value))
     try:
         parsed: str | int | float = kind(value)
     except (TypeError, ValueError):
@@ -155,13 +177,27 @@ def _suggestion(name: str, known: Mapping[str, object]) -> str:
     return f"; did you mean {close[0]}?" if close else f"; known are: {', '.join(sorted(known))}"
 
 
-def _model_path(model: str) -> Path:
+def _model_paths(given: Sequence[str]) -> tuple[ModelPath, ...]:
+    models = tuple(find_model(text) for text in given)
+    names = [model.name for model in models]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"two models are called {name!r}: rename one, as in --model NAME=MODEL")
+    if not models:
+        raise ConfigError("no model: give at least one, as in --model demo")
+    return models
+
+
+def find_model(text: str) -> ModelPath:
+    """The model that [NAME=]MODEL says; raises ConfigError."""
+    named = NAMED_MODEL.fullmatch(text)
+    name, model = (named[1], named[2]) if named else ("", text)
     path = _demo_model() if model == "demo" else Path(model).expanduser().resolve()
     if not path.exists() and HUB_ID.fullmatch(model):
-        return Path(model)  # the worker fetches it
+        return ModelPath(name or model.rpartition("/")[2], model)  # the worker fetches it
     if not (path / "config.json").is_file():
         raise ConfigError(f"no model at {path}: a folder with config.json, tokenizer.json and *.safetensors is needed")
-    return path
+    return ModelPath(name or ("demo" if model == "demo" else path.name), str(path))
 
 
 def _demo_model() -> Path:
@@ -170,8 +206,3 @@ def _demo_model() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError("the package pie_inference is not installed, so there is no demo model; give --model PATH")
     return Path(next(iter(spec.submodule_search_locations))) / "demo_model"
-
-
-def _default_cache_dir() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base) / "pie"

@@ -4,10 +4,10 @@ InferenceError
 ├── ConfigError        the operator's fault: a wrong option of the worker
 ├── CheckpointError    the operator's fault: a model folder that is unreadable, incomplete or not supported
 ├── KernelsUnavailable nobody's fault: this machine cannot compile or run the CPU kernels; torch serves instead
-├── BatchError         the control layer's fault: a batch that breaks the protocol; answered with `Failure`
-└── RankLost           a process of a group ended, or failed where the others did not: the group ends
+├── BatchError         the control layer's fault: a command that breaks the protocol; answered with `Failure`
+└── RankLost           a rank of a group ended, or failed where the others did not: the group ends
 
-`protocol.ProtocolError` (bytes that are no message) stands beside them.
+`protocol.ProtocolError` (bytes that are not a message) and `protocol.options.OptionError` stand beside these.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class ConfigError(InferenceError):
 
 
 class CheckpointError(InferenceError):
-    """A model folder that is unreadable, incomplete or not supported. The message names file and tensor."""
+    """A model folder that is unreadable, incomplete or not supported. The message names the file and the tensor."""
 
 
 class BatchError(InferenceError):
-    """A batch that breaks the protocol. It has no effect; the worker goes on."""
+    """A command that breaks the protocol. It fails; the other commands of its batch run."""
 
 
 class KernelsUnavailable(InferenceError):
@@ -34,4 +34,4 @@ class KernelsUnavailable(InferenceError):
 
 
 class RankLost(InferenceError):
-    """A process of a group of ranks ended, or failed where the others did not. The group is of no use any more."""
+    """A rank of a group ended, or failed where the others did not. The group cannot go on."""

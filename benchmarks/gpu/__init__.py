@@ -1,1 +1,1 @@
-"""The parts of `gpu_bench`, each run in a process of its own so that it has the GPU to itself."""
+"""Benchmarks for machines with a GPU: does it compute correctly, and how fast does it decode?"""

@@ -1,4 +1,4 @@
-"""What a check is given, what it found, and how that travels from the process that made it."""
+"""The setting of a check, its result, and the file that carries results from the process that made them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Setting:
     """Where the checks run."""
 
     device: torch.device
-    quick: bool
+    cases: int  # number of cases of each kind; 0: all
     folder: Path  # for checkpoints
 
     @property
@@ -30,8 +30,8 @@ class Setting:
 
 @dataclass(frozen=True)
 class Errors:
-    """Largest difference, and the relative error; the check fails if that is more than `allowed`. A check that decides
-    by itself raises AssertionError."""
+    """The largest difference, and the relative error; the check fails if the latter is more than `allowed`. A check
+    that decides by itself raises AssertionError."""
 
     max_abs: float | None = None
     relative: float | None = None
@@ -44,24 +44,24 @@ Checks = Iterator[tuple[str, Callable[[], Errors]]]
 
 @dataclass(frozen=True)
 class Found:
-    """One check. Errors are against float64 unless the note says otherwise."""
+    """The result of one check. Errors are against float64 unless the note says otherwise."""
 
     path: str  # what was checked, such as "triton attention"
     name: str
-    passed: bool | None  # None: it cannot run here, and `note` says why
+    passed: bool | None  # None: the check cannot run here, and `note` says why
     seconds: float = 0.0
     max_abs_error: float | None = None
-    relative_error: float | None = None  # root mean square, or largest of largest, as the check says
+    relative_error: float | None = None  # of root mean squares, or of largest numbers, depending on the check
     note: str = ""
 
 
 def append(file: Path, found: Found) -> None:
-    """One line of JSON, so that what a process found outlives it."""
+    """Appends one line of JSON, so that results outlive their process."""
     with file.open("a") as lines:
         lines.write(json.dumps(dataclasses.asdict(found)) + "\n")
 
 
 def read(file: Path) -> list[Found]:
-    """All that was appended; a line cut short by a crash is left out."""
+    """All results in the file; a line truncated by a crash is left out."""
     lines = file.read_text().split("\n")[:-1] if file.exists() else []
     return [Found(**json.loads(line)) for line in lines]

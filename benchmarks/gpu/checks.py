@@ -1,5 +1,5 @@
-"""The checks of `benchmarks.gpu_check`, by path. Each yields names and what to run; problems and their solutions in
-float64 are those of the tests (`tests/attention_oracle.py`, `tests/ops_oracle.py`)."""
+"""The checks of `gpu_check`, by path. Each path yields names and functions to run. The problems and their solutions in
+float64 are those of the tests (`pie_inference/testing`)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from torch import Tensor
 from .check_results import Checks, Errors, Setting, Unavailable
 
 BOTH_FORMATS = (torch.float32, torch.bfloat16)
-HEAD_DIMS = (64, 128, 256)  # of FlashInfer
-QUICK = 3  # cases of each kind in the quick form
+HEAD_DIMS = (64, 128, 256)  # those that FlashInfer supports
 PRODUCT_ERROR = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
 
 
 def _first(setting: Setting, names: Sequence[str]) -> Sequence[str]:
-    return names[:QUICK] if setting.quick else names
+    return names[: setting.cases or None]
 
 
 # ---- attention -------------------------------------------------------------------------------------------------------
@@ -44,9 +43,9 @@ def triton_attention(setting: Setting) -> Checks:
 def flashinfer_attention(setting: Setting) -> Checks:
     from pie_inference.device import flashinfer_library as library
 
-    obstacle = library.obstacle(setting.device) if setting.is_gpu else "FlashInfer runs on GPUs"
-    if obstacle is not None:
-        raise Unavailable(obstacle)
+    reason = library.why_unavailable(setting.device) if setting.is_gpu else "FlashInfer runs on GPUs"
+    if reason is not None:
+        raise Unavailable(reason)
     from pie_inference.attention.flashinfer.pages import FlashInferAttention
 
     def make(cache: Any, num_heads: int, specs: Any) -> Any:
@@ -58,7 +57,7 @@ def flashinfer_attention(setting: Setting) -> Checks:
 def _attention(
     setting: Setting, make: Any, dtypes: Sequence[torch.dtype], also: str = "", head_dims: Sequence[int] = ()
 ) -> Checks:
-    from tests.helpers.attention_oracle import CASES
+    from pie_inference.testing.attention_oracle import CASES
 
     for name in _first(setting, list(CASES)):
         case = CASES[name]
@@ -69,7 +68,7 @@ def _attention(
 
 
 def _attend(case: Any, dtype: torch.dtype, make: Any, device: torch.device) -> Errors:
-    from tests.helpers.attention_oracle import Problem, assert_near, root_mean_square, run
+    from pie_inference.testing.attention_oracle import Problem, assert_near, root_mean_square, run
 
     problem = Problem(case, dtype)
     solution = run(problem, make, device)
@@ -86,12 +85,12 @@ def _prepare_triton(setting: Setting) -> None:
     from pie_inference.device import triton_support
 
     if not setting.is_gpu and triton_support.is_installed():
-        import tests.helpers.triton_interpreter as triton_interpreter
+        from pie_inference.testing import triton_interpreter
 
         triton_interpreter.prepare()
-    obstacle = triton_support.obstacle(setting.device)
-    if obstacle is not None:
-        raise Unavailable(obstacle)
+    reason = triton_support.why_unavailable(setting.device)
+    if reason is not None:
+        raise Unavailable(reason)
 
 
 # ---- operations ------------------------------------------------------------------------------------------------------
@@ -111,9 +110,9 @@ def triton_ops(setting: Setting) -> Checks:
 def flashinfer_ops(setting: Setting) -> Checks:
     from pie_inference.device import flashinfer_library as library
 
-    obstacle = library.obstacle(setting.device) if setting.is_gpu else "FlashInfer runs on GPUs"
-    if obstacle is not None:
-        raise Unavailable(obstacle)
+    reason = library.why_unavailable(setting.device) if setting.is_gpu else "FlashInfer runs on GPUs"
+    if reason is not None:
+        raise Unavailable(reason)
     from pie_inference.ops.flashinfer_ops import FlashInferOps
 
     def make(device: torch.device, dtype: torch.dtype) -> Any:
@@ -129,7 +128,7 @@ def _plain_ops(device: torch.device, dtype: torch.dtype) -> Any:
 
 
 def _ops(setting: Setting, make: Any, dtypes: Sequence[torch.dtype] = BOTH_FORMATS) -> Checks:
-    from tests.helpers.ops_oracle import CHECKS, TOLERANCE
+    from pie_inference.testing.ops_oracle import CHECKS, TOLERANCE
 
     def run(name: str, dtype: torch.dtype) -> Errors:
         error = CHECKS[name](make(setting.device, dtype), dtype, setting.device)
@@ -151,7 +150,7 @@ def quantized_linears(setting: Setting) -> Checks:
 
 
 def _quantized(name: str, dtype: torch.dtype, rows: int, device: torch.device) -> Errors:
-    """Against the product with the weight that it stands for."""
+    """Compares a quantized layer with the product with its dequantized weights."""
     from pie_inference.quantization.formats import quantize
     from pie_inference.quantization.names import FORMATS
     from pie_inference.quantization.torch_linear import make_linear

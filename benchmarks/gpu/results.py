@@ -1,4 +1,4 @@
-"""What a part of `gpu_bench` tells: rows, as JSON."""
+"""The output of a part of `gpu_bench`: rows, as JSON."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ PROBLEM = "PROBLEM "
 
 
 @dataclass(frozen=True)
-class Row:
-    """One way to decode so many sequences of one model."""
+class Measured:
+    """One way to decode `concurrent` sequences of one model."""
 
     model: str
     way: str
     concurrent: int
-    tpot_ms: float  # between two tokens of a sequence
+    tpot_ms: float  # time between two tokens of a sequence
     tokens_per_second: float  # of all sequences
     note: str = ""
 
 
-def row(model: str, way: str, concurrent: int, seconds_per_token: float, note: str = "") -> Row:
-    """From the time of a step that gives each sequence a token."""
-    return Row(
+def row(model: str, way: str, concurrent: int, seconds_per_token: float, note: str = "") -> Measured:
+    """A row, from the time of a step that gives each sequence a token."""
+    return Measured(
         model, way, concurrent, round(1e3 * seconds_per_token, 4), round(concurrent / seconds_per_token, 1), note
     )
 
 
-def tell(rows: Sequence[Row]) -> None:
-    """To the process that started this one; at once, so that what is measured survives what follows."""
+def tell(rows: Sequence[Measured]) -> None:
+    """Sends rows to the process that started this one, at once, so that they survive a later crash."""
     for each in rows:
         print(MARK + json.dumps(asdict(each)), flush=True)
 
 
-def read(output: str) -> list[Row]:
-    """What a part has told."""
-    return [Row(**json.loads(line[len(MARK) :])) for line in output.splitlines() if line.startswith(MARK)]
+def read(output: str) -> list[Measured]:
+    """The rows that a part sent."""
+    return [Measured(**json.loads(line[len(MARK) :])) for line in output.splitlines() if line.startswith(MARK)]
 
 
 def tell_problem(text: str) -> None:
-    """What could not be measured, and why."""
+    """Reports rows that could not be measured, and why."""
     print(PROBLEM + " ".join(text.split()), flush=True)
 
 
 def read_problems(output: str) -> list[str]:
-    """What a part has told of them."""
+    """The problems that a part reported."""
     return [line[len(PROBLEM) :] for line in output.splitlines() if line.startswith(PROBLEM)]
 
 
 def log(text: str) -> None:
-    """For whoever watches."""
+    """Prints progress for the user."""
     print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The checks of `benchmarks.gpu_check` that need more than one kernel: sampling, swapping, graphs, a whole model."""
+"""The checks of `gpu_check` that need more than one kernel: sampling, swapping, graphs, a whole model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .check_results import Checks, Errors, Setting, Unavailable
 from .checks import compare
 
 TOKENS = 24
-VOCAB = 272  # of the tests' checkpoints
+VOCAB = 272  # vocabulary of the tests' checkpoints
 LOGPROB_ERROR = {"float32": 1e-3, "bfloat16": 5e-2}
 ATTENTIONS = ("flashinfer", "triton", "torch")
 
@@ -23,7 +23,7 @@ ATTENTIONS = ("flashinfer", "triton", "torch")
 
 
 def sampling(setting: Setting) -> Checks:
-    """Tokens of the device equal those of the CPU."""
+    """Checks that the device samples the same tokens as the CPU."""
     bounds: dict[str, dict[str, Any]] = {
         "greedy": {"temperature": [0.0]},
         "temperature": {"temperature": [0.3, 1.0, 3.0]},
@@ -60,7 +60,7 @@ def host_pages(setting: Setting) -> Checks:
 
 
 def _swap(device: torch.device) -> Errors:
-    """Pages are overwritten as soon as they are swapped out, then come back elsewhere, again and again."""
+    """Overwrites pages as soon as they are swapped out, then swaps them in elsewhere, again and again."""
     from pie_inference.kv_cache.copy_lane import make_lane
     from pie_inference.kv_cache.host_pages import HostPages
     from pie_inference.kv_cache.pages import KvCache, KvShape
@@ -88,7 +88,7 @@ def _swap(device: torch.device) -> Errors:
 
 
 def graphs(setting: Setting) -> Checks:
-    """Decode by CUDA graphs equals decode kernel by kernel."""
+    """Checks that decode by CUDA graphs equals decode kernel by kernel."""
     if not setting.is_gpu:
         raise Unavailable("CUDA graphs need a GPU")
     for attention in ATTENTIONS[:2]:
@@ -103,7 +103,7 @@ def _graphs(setting: Setting, attention: str) -> Errors:
 
 
 def model(setting: Setting) -> Checks:
-    """A random model equals what the CPU serves, with each attention."""
+    """Checks that a random model gives the same results as on the CPU, with each attention."""
     for attention in ATTENTIONS if setting.is_gpu else ("auto", "torch"):
         for dtype in ("float32", "bfloat16"):
             if attention != "flashinfer" or dtype == "bfloat16":
@@ -122,19 +122,19 @@ def _model(setting: Setting, attention: str, dtype: str) -> Errors:
 
 
 def _need(setting: Setting, attention: str) -> None:
-    """Raises Unavailable where an optional attention is not there at all; what is there must serve."""
+    """Raises Unavailable if an optional attention is not installed; one that is installed must serve."""
     from pie_inference.device import flashinfer_library, triton_support
 
-    known = {"flashinfer": flashinfer_library.obstacle, "triton": triton_support.obstacle}
-    obstacle = known[attention](setting.device) if attention in known else None
-    if obstacle is not None:
-        raise Unavailable(obstacle)
+    known = {"flashinfer": flashinfer_library.why_unavailable, "triton": triton_support.why_unavailable}
+    reason = known[attention](setting.device) if attention in known else None
+    if reason is not None:
+        raise Unavailable(reason)
 
 
 def _served(setting: Setting, dtype: str, **options: Any) -> Any:
     from pie_inference.config import WorkerConfig
     from pie_inference.serving.worker import Worker
-    from tests.helpers.checkpoints import make_checkpoint
+    from pie_inference.testing.checkpoints import make_checkpoint
 
     folder: Path = setting.folder / "model"
     if not folder.exists():
@@ -144,8 +144,8 @@ def _served(setting: Setting, dtype: str, **options: Any) -> Any:
 
 
 def _compare_decoding(found: Any, expected: Any, dtype: str) -> Errors:
-    """Log-probabilities of 3 prompts and of `TOKENS` decode steps of them, fed with the same tokens; in float32 the
-    greedy tokens are the same too."""
+    """Compares log-probabilities of 3 prompts and of `TOKENS` decode steps on the same tokens; in float32 the greedy
+    tokens must be the same too."""
     actual, reference = (torch.from_numpy(_logprobs(worker)) for worker in (found, expected))
     errors = compare(actual, reference.double(), LOGPROB_ERROR[dtype])
     tokens = [_greedy(worker) for worker in (found, expected)]
@@ -155,8 +155,8 @@ def _compare_decoding(found: Any, expected: Any, dtype: str) -> Errors:
 
 
 def _logprobs(worker: Any) -> np.ndarray:
-    """[rows, vocab]"""
-    from tests.helpers.worker_batches import Driver, Extend, Keys
+    """Log-probabilities [rows, vocab]."""
+    from pie_inference.testing.worker_batches import Driver, Extend, Keys
 
     driver, rng = Driver(worker.run, "model"), np.random.default_rng(0)
     sequences = [Keys() for _ in range(3)]
@@ -170,7 +170,7 @@ def _logprobs(worker: Any) -> np.ndarray:
 
 
 def _greedy(worker: Any) -> list[int]:
-    from tests.helpers.worker_batches import Driver, Keys
+    from pie_inference.testing.worker_batches import Driver, Keys
 
     tokens: list[int] = Driver(worker.run, "model").generate(Keys(), list(range(30, 50)), TOKENS)
     return tokens

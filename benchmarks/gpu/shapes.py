@@ -1,4 +1,4 @@
-"""Llama 3 with random weights: their shapes, what a decode step must read, and checkpoints that are made in seconds."""
+"""Llama 3 with random weights: shapes, the bytes that a decode step must read, and checkpoints made in seconds."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 
 import torch
 
-from pie_control.testing import byte_tokenizer
-from tests.helpers.checkpoints import tensor_shapes
+from pie_inference.testing import byte_tokenizer
+from pie_inference.testing.checkpoints import tensor_shapes
 
-from ..checkpoint import word_tokenizer
+from ..support.random_models import word_tokenizer
 
 BLOCK_BYTES = 64 << 20
-"""Of random numbers, written over and over: making all weights one by one would take minutes."""
+"""Size of a block of random numbers, which is written over and over: making all weights would take minutes."""
 ITEM_BYTES = 2  # bfloat16
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A Llama. Contexts are bounded by what the benchmark runs."""
+    """The shape of a Llama. Its context is only as long as the benchmark needs."""
 
     hidden_size: int
     intermediate_size: int
@@ -36,7 +36,7 @@ class Shape:
     tie_embeddings: bool
 
     def config(self) -> dict[str, Any]:
-        """As in config.json."""
+        """The config.json."""
         return {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
@@ -60,8 +60,8 @@ class Shape:
         }
 
     def step_bytes(self, sequences: int, context: int) -> int:
-        """What a decode step of so many sequences with so many tokens each reads at least: all weights, of the input
-        embeddings only where they are the head as well, and all keys and values."""
+        """The least bytes that a decode step of `sequences` sequences with `context` tokens each reads: all weights,
+        and all keys and values. The embedding table counts only if it is also the head."""
         shapes = tensor_shapes(self.config())
         weights = sum(math.prod(shape) for shape in shapes.values())
         if not self.tie_embeddings:
@@ -76,11 +76,11 @@ SHAPES: Mapping[str, Shape] = {
     "llama-8b": Shape(4096, 14336, 32, 32, 8, 128, 128256, False),
     "tiny": Shape(64, 128, 2, 4, 2, 16, 512, True),
 }
-"""Those of Llama 3.2 1B and 3B and Llama 3.1 8B, without their rope scaling, which costs nothing."""
+"""The shapes of Llama 3.2 1B and 3B and Llama 3.1 8B, without their rope scaling, which costs nothing."""
 
 
 def write_checkpoint(shape: Shape, folder: Path) -> Path:
-    """In bfloat16, weights from a normal distribution of width 0.02, norms 1."""
+    """Writes a checkpoint in bfloat16: weights from a normal distribution of width 0.02, norms 1."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(shape.config()))
     (folder / "tokenizer.json").write_text(json.dumps(word_tokenizer(shape.vocab_size)))
@@ -90,7 +90,7 @@ def write_checkpoint(shape: Shape, folder: Path) -> Path:
 
 
 def _write_safetensors(shapes: Mapping[str, tuple[int, ...]], path: Path) -> None:
-    """The format by hand, for safetensors' own writer wants all tensors in memory."""
+    """Writes the format by hand, because safetensors' own writer needs all tensors in memory."""
     sizes = {name: ITEM_BYTES * math.prod(shape) for name, shape in shapes.items()}
     header, offset = dict[str, Any](), 0
     for name, shape in shapes.items():

@@ -8,21 +8,21 @@ from typing import Any
 
 from pie_control.client import Client
 
-from ..generation import Generated, run_inferlets
-from ..guests import source
-from ..server import serving
+from ..support.generation import Generated, run_inferlets
+from ..support.guests import source
+from ..support.server import serving
 from .plan import Plan, prompts
-from .results import Row, log, tell
+from .results import Measured, log, tell
 from .shapes import SHAPES
 
 
-def run(model: str, folder: Path, device: str, plan: Plan) -> None:
-    """Tells a row for each number of inferlets."""
-    asyncio.run(_run(model, folder, device, plan))
+def run(model: str, folder: Path, plan: Plan) -> None:
+    """Sends a row for each number of inferlets."""
+    asyncio.run(_serve(model, folder, plan))
 
 
-async def _run(model: str, folder: Path, device: str, plan: Plan) -> None:
-    settings: dict[str, Any] = {"model": folder, "model_name": model, "device": device, "dtype": "bfloat16"}
+async def _serve(model: str, folder: Path, plan: Plan) -> None:
+    settings: dict[str, Any] = {"model": folder, "device": plan.device, "dtype": "bfloat16"}
     async with serving(**settings, pages=plan.pages) as server, Client(server.url) as client:
         log(f"{model}: served")
         program = await client.upload(source("generate"), "generate")
@@ -33,6 +33,6 @@ async def _run(model: str, folder: Path, device: str, plan: Plan) -> None:
             tell([_row(model, concurrent, min(runs, key=lambda one: one.per_token))])
 
 
-def _row(model: str, concurrent: int, best: Generated) -> Row:
+def _row(model: str, concurrent: int, best: Generated) -> Measured:
     note = f"batch {best.waves.batch:.1f}, worker {best.waves.worker:.3f} ms"
-    return Row(model, "pie", concurrent, round(best.per_token, 4), round(best.tokens_per_second, 1), note)
+    return Measured(model, "pie", concurrent, round(best.per_token, 4), round(best.tokens_per_second, 1), note)

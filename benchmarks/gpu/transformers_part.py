@@ -1,8 +1,8 @@
 """transformers' continuous batching, as it ships and with torch's varlen attention over its cache registered.
 
-As shipped it computes a dense mask over all sequences, for neither flash-attn nor its kernels can be assumed; the other
-way is what a knowing user would do with nothing but torch. The time of a token is the difference between a long run and
-a short one, divided by the tokens between, so that prompts and start do not count.
+As shipped it computes a dense mask over all sequences, because we cannot assume flash-attn or its kernels. The other
+way is what an expert user would do with torch alone. The time of a token is the difference between a long run and a
+short one, divided by the tokens between, so that prompts and start do not count.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from .shapes import SHAPES
 
 BLOCK = 32
 NOTHING = 1e-6
-"""Seconds: less than this is noise."""
+"""Seconds; a shorter time is noise."""
 
 WAYS = {"transformers": "sdpa", "transformers, varlen": "paged|varlen"}
-"""Names of attention. Its name must not contain "flash", which would import it."""
+"""The attention of each way. A name must not contain "flash", because transformers would then import flash-attn."""
 
 
-def run(model: str, folder: Path, device: str, plan: Plan) -> None:
-    """Tells rows of both ways for each number of sequences."""
+def run(model: str, folder: Path, plan: Plan) -> None:
+    """Sends rows of both ways for each number of sequences."""
     transformers = import_module("transformers")
     _register()
-    loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(device).eval()
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(plan.device).eval()
     log(f"{model}: loaded by transformers {transformers.__version__}")
     for way, attention in WAYS.items():
         try:
@@ -53,7 +53,7 @@ def _measure(model: str, way: str, loaded: Any, plan: Plan) -> None:
 
 
 def _generate(loaded: Any, texts: Sequence[Sequence[int]], count: int) -> float:
-    """Seconds for so many tokens behind each text."""
+    """Seconds to generate `count` tokens behind each text."""
     generation = import_module("transformers").GenerationConfig(
         max_new_tokens=count, do_sample=False, eos_token_id=-1, pad_token_id=0
     )
@@ -72,7 +72,8 @@ def _generate(loaded: Any, texts: Sequence[Sequence[int]], count: int) -> float:
 
 
 def _config(sequences: int, length: int, device: str) -> Any:
-    """A cache that fits, and CUDA graphs, which it does not always use. What a version does not know is left out."""
+    """A configuration with a cache that fits, and with CUDA graphs, which transformers does not always use. Options
+    that a version does not know are left out."""
     module = import_module("transformers.generation.configuration_utils")
     wanted = {
         "block_size": BLOCK,
@@ -85,7 +86,7 @@ def _config(sequences: int, length: int, device: str) -> Any:
 
 
 def _register() -> None:
-    """`varlen_attn` of torch as an attention over the paged cache."""
+    """Registers torch's `varlen_attn` as an attention over the paged cache."""
     attentions = import_module("transformers.modeling_utils").ALL_ATTENTION_FUNCTIONS
     varlen = import_module("torch.nn.attention.varlen").varlen_attn
     attentions.register("paged|varlen", lambda module, *args, **more: (_attend(varlen, module, *args, **more), None))
@@ -94,7 +95,8 @@ def _register() -> None:
 def _attend(
     varlen: Callable[..., Tensor], module: Any, query: Tensor, key: Tensor, value: Tensor, _: Any, **more: Any
 ) -> Tensor:
-    """query, key, value: [1, heads, tokens, head_dim] of all sequences; returns [1, tokens, heads, head_dim]."""
+    """Attends. query, key, value: [1, heads, tokens, head_dim] of all sequences; returns [1, tokens, heads,
+    head_dim]."""
     keys, values = more["cache"].update(
         key_states=key,
         value_states=value,
@@ -111,5 +113,5 @@ def _attend(
 
 
 def _of_full_attention(given: Any) -> Any:
-    """Some arguments come for each kind of layer."""
+    """The argument for layers with full attention; transformers passes some arguments for each kind of layer."""
     return given["full_attention"] if isinstance(given, dict) else given

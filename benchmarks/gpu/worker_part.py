@@ -1,27 +1,27 @@
-"""The worker alone: with each wave awaited before the next is made (the closed loop), and with the next one launched
-while one runs, as the scheduler drives it when inferlets run ahead."""
+"""The worker alone, in two ways: each wave is awaited before the next is made (the closed loop), or the next is
+launched while one runs, as the scheduler does when inferlets run ahead."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from pie_inference.config import WorkerConfig
-from pie_inference.serving.worker import WAVES_IN_FLIGHT
+from pie_inference.serving.loop import WAVES_IN_FLIGHT
 
-from ..closed_loop import ClosedLoop
+from ..support.closed_loop import ClosedLoop
 from .plan import Plan, prompts
-from .results import Row, log, row, tell
+from .results import Measured, log, row, tell
 
 
-def run(model: str, folder: Path, device: str, plan: Plan) -> None:
-    """Tells rows of both ways for each number of sequences."""
-    loop = ClosedLoop(WorkerConfig(folder, model, device=device, dtype="bfloat16", pages=plan.pages))
+def run(model: str, folder: Path, plan: Plan) -> None:
+    """Sends rows of both ways for each number of sequences."""
+    loop = ClosedLoop(WorkerConfig(folder, model, device=plan.device, dtype="bfloat16", pages=plan.pages))
     log(f"{model}: loaded on {loop.description.device}")
     for concurrent in plan.concurrent:
         tell(_measure(model, loop, concurrent, plan))
 
 
-def _measure(model: str, loop: ClosedLoop, concurrent: int, plan: Plan) -> list[Row]:
+def _measure(model: str, loop: ClosedLoop, concurrent: int, plan: Plan) -> list[Measured]:
     texts = prompts(concurrent, plan.prompt, loop.description.vocab_size)
     loop.generate(texts, plan.warm_up)  # compiles, and records the graph of this size
     ways = {"closed loop": 0, "closed loop, ahead": WAVES_IN_FLIGHT - 1}

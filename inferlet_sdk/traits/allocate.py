@@ -1,6 +1,6 @@
 """Allocate: pages of the KV cache and embedding slots (paper, section 4.1).
 
-Addresses are valid at once for later calls; memory is bound when the queue reaches the command.
+Later calls may use the addresses at once; memory is bound when the queue reaches the command.
 """
 
 from __future__ import annotations
@@ -11,24 +11,33 @@ from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds, Pages, Slots, to_ranges
 from inferlet_sdk.errors import call
 
+__all__ = [
+    "alloc_emb",
+    "alloc_kvpage",
+    "copy_kvpage",
+    "dealloc_emb",
+    "dealloc_kvpage",
+    "trim_kvpage",
+]
+
 
 def alloc_kvpage(queue: int, count: int = 1) -> Pages:
-    """Allocates pages. QuotaExceeded, or Exhausted where the whole pool is too small."""
+    """Allocates pages; raises QuotaExceeded, or Exhausted if the whole pool is too small."""
     return Pages((call(bindings.allocate.alloc_kvpage, queue, count), count))
 
 
 def dealloc_kvpage(queue: int, pages: Pages | Iterable[int]) -> None:
-    """Gives pages back when the commands issued before have taken effect. The addresses are invalid at once."""
+    """Frees pages once the commands issued before have taken effect. The addresses become invalid at once."""
     call(bindings.allocate.dealloc_kvpage, queue, to_ranges(pages))
 
 
 def alloc_emb(queue: int, count: int = 1) -> Embeds:
-    """Allocates embeds. QuotaExceeded, or Exhausted where the whole pool is too small."""
+    """Allocates embeds; raises QuotaExceeded, or Exhausted if the whole pool is too small."""
     return Embeds((call(bindings.allocate.alloc_emb, queue, count), count))
 
 
 def dealloc_emb(queue: int, embeds: Embeds | Iterable[int]) -> None:
-    """Gives embeds back when the commands issued before have taken effect."""
+    """Frees embeds once the commands issued before have taken effect. The addresses become invalid at once."""
     call(bindings.allocate.dealloc_emb, queue, to_ranges(embeds))
 
 

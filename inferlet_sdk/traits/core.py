@@ -12,6 +12,27 @@ from inferlet_sdk.errors import call
 from inferlet_sdk.event_loop import until_any_done
 from inferlet_sdk.futures import HostFuture
 
+__all__ = [
+    "available_models",
+    "available_traits",
+    "cancel",
+    "create_queue",
+    "destroy_queue",
+    "get_arg",
+    "get_env",
+    "get_model_info",
+    "log",
+    "now",
+    "receive",
+    "send",
+    "set_queue_priority",
+    "set_result",
+    "sleep",
+    "synchronize",
+    "usage",
+    "wait",
+]
+
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -27,7 +48,7 @@ class TraitInfo:
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What an inferlet needs to know of a model."""
+    """Properties of a model that an inferlet needs."""
 
     name: str
     page_size: int  # tokens in a page
@@ -39,7 +60,7 @@ class ModelInfo:
 
 @dataclass(frozen=True)
 class Usage:
-    """What the inferlet holds now, and its limits."""
+    """The resources that the inferlet holds now, and its limits."""
 
     pages: int
     max_pages: int
@@ -55,7 +76,7 @@ class Usage:
 
 
 def check_encodable(text: str) -> None:
-    """Raises UnicodeEncodeError for what would end the inferlet: only valid text leaves the sandbox."""
+    """Raises UnicodeEncodeError for invalid text, which would end the inferlet if it left the sandbox."""
     if not text.isascii():
         text.encode()
 
@@ -66,7 +87,7 @@ def get_arg() -> list[str]:
 
 
 def get_env() -> dict[str, str]:
-    """Launch metadata: `inferlet`, `program`, `user`, and what the client added."""
+    """Launch metadata: `inferlet`, `program` and `user`, set by the server, and the entries that the client added."""
     return dict(call(bindings.core.get_env))
 
 
@@ -84,7 +105,9 @@ def receive() -> HostFuture[str]:
 
 
 def set_result(value: Any) -> None:
-    """The final value for the client, as JSON. The last call counts; `main` returning other than None is one, too."""
+    """Sets the result for the client, as JSON. The last call counts; a return value of `main` other than None sets it
+    too.
+    """
     call(bindings.core.set_result, json.dumps(value))
 
 
@@ -105,18 +128,18 @@ def now() -> float:
 
 
 def sleep(seconds: float) -> HostFuture[None]:
-    """Done after so many seconds. `asyncio.sleep` works too."""
+    """A future that is done after `seconds` seconds. `asyncio.sleep` works too."""
     return HostFuture(call(bindings.core.sleep, max(0, round(seconds * 1e9))), bindings.core.take)
 
 
 async def wait(futures: Sequence[HostFuture[Any]]) -> list[HostFuture[Any]]:
-    """Waits until at least one of `futures` is done; returns those that are. Await these for their values."""
+    """Waits until at least one of `futures` is done; returns the done ones. Await these to get their values."""
     done = await until_any_done([future.number for future in futures])
     return [future for future in futures if future.number in done]
 
 
 def cancel(future: HostFuture[Any]) -> None:
-    """Forgets a future; what was issued still takes effect."""
+    """Gives up a future; the call itself still takes effect."""
     future.cancel()
 
 
@@ -126,13 +149,13 @@ def available_models() -> list[str]:
 
 
 def available_traits(model: str) -> list[TraitInfo]:
-    """Traits that a model implements. NotFound for an unknown model."""
+    """Traits that a model implements; raises NotFound for an unknown model."""
     traits = call(bindings.core.available_traits, model)
     return [TraitInfo(t.name, t.version, tuple(t.functions), tuple(t.supertraits)) for t in traits]
 
 
 def get_model_info(model: str) -> ModelInfo:
-    """Page size, vocabulary and limits of a model. NotFound for an unknown model."""
+    """Page size, vocabulary and limits of a model; raises NotFound for an unknown model."""
     info = call(bindings.core.get_model_info, model)
     return ModelInfo(
         name=info.name,
@@ -145,26 +168,26 @@ def get_model_info(model: str) -> ModelInfo:
 
 
 def create_queue(model: str) -> int:
-    """A new command queue. QuotaExceeded when the inferlet has too many."""
+    """Creates a command queue; raises QuotaExceeded if the inferlet has too many."""
     return int(call(bindings.core.create_queue, model))
 
 
 def destroy_queue(queue: int) -> None:
-    """Ends a queue after the commands that it holds."""
+    """Destroys a queue after the commands that it holds."""
     call(bindings.core.destroy_queue, queue)
 
 
 def synchronize(queue: int) -> HostFuture[None]:
-    """Done when every command issued to the queue so far has taken effect."""
+    """A future that is done when every command issued to the queue so far has taken effect."""
     return HostFuture(call(bindings.core.synchronize, queue), bindings.core.take)
 
 
 def set_queue_priority(queue: int, priority: int) -> None:
-    """Higher goes first; 0 at creation."""
+    """Queues with higher priority are served first. A new queue has priority 0."""
     call(bindings.core.set_queue_priority, queue, priority)
 
 
 def usage() -> Usage:
-    """What the inferlet holds now, and its limits."""
+    """The resources that the inferlet holds now, and its limits."""
     host = call(bindings.core.usage)
     return Usage(**{name: getattr(host, name) for name in Usage.__dataclass_fields__})

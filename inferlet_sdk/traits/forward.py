@@ -8,6 +8,10 @@ from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds, Pages, to_ranges
 from inferlet_sdk.errors import call
 
+__all__ = [
+    "forward",
+]
+
 
 def forward(
     queue: int,
@@ -18,10 +22,10 @@ def forward(
 ) -> None:
     """Runs the Transformer over the input embeds.
 
-    Each query attends to the tokens of `context` whose position is smaller than its own, and causally to the other
-    inputs. Keys and values go to the next free slots of `output_pages`, in order; without output pages they are
-    dropped. The last outputs land in `output_embeds`, as many as there are. InvalidState: no free slot, or an embed
-    never filled.
+    Each query attends to the tokens of `context` at smaller positions, and causally to the other inputs. Keys and
+    values go to the next free slots of `output_pages`, in order; without output pages they are dropped. The outputs of
+    the last `len(output_embeds)` inputs go to `output_embeds`. Raises InvalidState if there is no free slot, or if an
+    input embed was never filled.
     """
     ranges = [to_ranges(part) for part in (context, input_embeds, output_pages, output_embeds)]
     call(bindings.forward.forward, queue, *ranges)

@@ -4,11 +4,32 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.errors import call
-from inferlet_sdk.futures import TokenFuture, token_ids
+from inferlet_sdk.futures import HostFuture, TokenFuture, token_ids
+
+__all__ = [
+    "Verified",
+    "create_sampler",
+    "destroy_sampler",
+    "forward_with_sampling",
+    "sample",
+    "sample_constrained",
+    "verify",
+]
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The outcome of `verify`."""
+
+    accepted: int
+    """Number of draft tokens that the sampler would have chosen too."""
+    token: int
+    """The token after them."""
 
 
 def create_sampler(
@@ -22,8 +43,8 @@ def create_sampler(
     presence_penalty: float = 0.0,
     seed: int | None = None,
 ) -> int:
-    """A sampler for `sample`. Temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 keep all tokens; 1, 0, 0: no
-    penalties.
+    """Creates a sampler for `sample`. Temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 keep all tokens; penalties
+    of 1, 0 and 0 change nothing.
     """
     config = bindings.fused.SamplerConfig(
         temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty, seed
@@ -32,7 +53,7 @@ def create_sampler(
 
 
 def destroy_sampler(sampler: int) -> None:
-    """Gives a sampler back."""
+    """Frees a sampler."""
     call(bindings.fused.destroy_sampler, sampler)
 
 
@@ -51,7 +72,7 @@ def forward_with_sampling(
     output_embed: int,
     sampler: int,
 ) -> TokenFuture:
-    """`embed_txt`, `forward` and `sample` in one call, for what needs nothing in between."""
+    """Does `embed_txt`, `forward` and `sample` in one call."""
     number = call(
         bindings.fused.forward_with_sampling,
         queue,
@@ -69,9 +90,23 @@ def forward_with_sampling(
 def sample_constrained(
     queue: int, embed: int, sampler: int, recent: Sequence[int | TokenFuture] = (), allowed: bytes = b""
 ) -> TokenFuture:
-    """`sample` with penalties over `recent` tokens, and only of tokens whose bit is set in `allowed` (lowest bit
+    """Does `sample` with penalties over `recent` tokens, among the tokens whose bit is set in `allowed` (lowest bit
     first).
     """
     mask = base64.b64encode(allowed).decode()
     number = call(bindings.fused.sample_constrained, queue, embed, sampler, token_ids(recent), mask)
     return TokenFuture(number, bindings.fused.take_token)
+
+
+def verify(queue: int, embeds: Embeds, draft: Sequence[int], sampler: int) -> HostFuture[Verified]:
+    """Checks a draft of tokens in one call: `embeds` are the outputs at the last token and at each token of the draft.
+
+    The tokens are exactly those that sampling one by one would give. The sampler must have no penalties.
+    """
+    number = call(bindings.fused.verify, queue, list(embeds.ranges), list(draft), sampler)
+    return HostFuture(number, take_verified)
+
+
+def take_verified(number: int) -> Verified:
+    """The value of a done `verify` future."""
+    return Verified(*bindings.fused.take_verified(number))

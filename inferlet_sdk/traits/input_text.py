@@ -9,12 +9,16 @@ from inferlet_sdk.addresses import Embeds, to_ranges
 from inferlet_sdk.errors import call
 from inferlet_sdk.futures import TokenFuture, token_ids
 
+__all__ = [
+    "embed_txt",
+]
+
 
 def embed_txt(
     queue: int, tokens: Sequence[int | TokenFuture], positions: Sequence[int], embeds: Embeds | Iterable[int]
 ) -> None:
-    """Fills embeds from tokens at positions (as many of each).
+    """Fills embeds with tokens at positions; all three have the same length.
 
-    A `TokenFuture` of the same queue may stand for a token: its value need not be known yet (paper, section 7.4).
+    A `TokenFuture` of the same queue may replace a token, before its value is known (paper, section 7.4).
     """
     call(bindings.input_text.embed_txt, queue, token_ids(tokens), list(positions), to_ranges(embeds))

@@ -9,6 +9,12 @@ from inferlet_sdk import bindings
 from inferlet_sdk.errors import call
 from inferlet_sdk.futures import HostFuture
 
+__all__ = [
+    "Dist",
+    "get_logprobs",
+    "get_next_dist",
+]
+
 
 @dataclass(frozen=True)
 class Dist:
@@ -17,15 +23,15 @@ class Dist:
     tokens: list[int]
     probabilities: list[float]
     rest: float
-    """Probability mass of all tokens that are left out."""
+    """Probability mass of all other tokens."""
 
     def max_index(self) -> int:
-        """The most probable token (the paper's listing calls it so)."""
+        """The most probable token (the name is from the paper's listing)."""
         return self.tokens[0]
 
 
 def get_next_dist(queue: int, embed: int, k: int = 256, temperature: float = 1.0) -> HostFuture[Dist]:
-    """The next-token distribution at an output embed, cut to `k` tokens, logits divided by `temperature` (> 0)."""
+    """The next-token distribution at an output embed, cut to `k` tokens, with logits divided by `temperature` (> 0)."""
     return HostFuture(call(bindings.output_text.get_next_dist, queue, embed, k, temperature), take_dist)
 
 

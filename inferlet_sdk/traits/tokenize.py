@@ -1,4 +1,4 @@
-"""Tokenize: text to tokens and back, for the model of a queue. Answered by the control layer at once."""
+"""Tokenize: text to tokens and back, for the model of a queue. The control layer answers these calls at once."""
 
 from __future__ import annotations
 
@@ -10,29 +10,39 @@ from typing import Any
 from inferlet_sdk import bindings
 from inferlet_sdk.errors import call
 
+__all__ = [
+    "create_detokenizer",
+    "destroy_detokenizer",
+    "detokenize",
+    "format_chat",
+    "get_vocabs",
+    "push_tokens",
+    "tokenize",
+]
+
 
 def tokenize(queue: int, text: str) -> list[int]:
-    """Token ids of a text. Special tokens written in the text are recognized, none are added."""
+    """Token ids of a text. Special tokens in the text are recognized; none are added."""
     return list(call(bindings.tokenize.tokenize, queue, text))
 
 
 def detokenize(queue: int, tokens: Sequence[int]) -> str:
-    """Text of tokens; bytes that are no valid UTF-8 become U+FFFD. Special tokens are left out."""
+    """Text of tokens, without special tokens. Bytes that are not valid UTF-8 become U+FFFD."""
     return str(call(bindings.tokenize.detokenize, queue, list(tokens)))
 
 
 def create_detokenizer(queue: int) -> int:
-    """A detokenizer keeps the bytes of an unfinished character until the rest arrives."""
+    """Creates a detokenizer, which keeps the bytes of an incomplete character until the rest arrives."""
     return int(call(bindings.tokenize.create_detokenizer, queue))
 
 
 def push_tokens(detokenizer: int, tokens: Sequence[int]) -> str:
-    """Adds tokens; returns the text that they complete. Never half a character."""
+    """Adds tokens; returns the text that they complete, always whole characters."""
     return str(call(bindings.tokenize.push_tokens, detokenizer, list(tokens)))
 
 
 def destroy_detokenizer(detokenizer: int) -> None:
-    """Gives a detokenizer back."""
+    """Frees a detokenizer."""
     call(bindings.tokenize.destroy_detokenizer, detokenizer)
 
 
@@ -48,8 +58,8 @@ def format_chat(
     tools: Sequence[Mapping[str, Any]] = (),
     add_generation_prompt: bool = True,
 ) -> str:
-    """Renders the model's chat template. `messages`: mappings with "role" and "content". Unsupported without a
-    template.
+    """Renders `messages`, mappings with "role" and "content", in the model's chat template; raises Unsupported if the
+    model has none.
     """
     tools_json = json.dumps(list(tools)) if tools else ""
     return str(

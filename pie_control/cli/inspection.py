@@ -1,4 +1,4 @@
-"""What `pie models` and `pie bench-model` ask of the inference package, in a process of its own: it loads torch."""
+"""Asks the inference package about models, in a separate process, because it loads torch."""
 
 from __future__ import annotations
 
@@ -10,37 +10,25 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from pie_control.config import settings
 from pie_control.errors import PieError
-
-SETTINGS = ("dtype", "device", "quantization", "kernels", "attention", "threads", "page_size")
-"""Of a server, that matter here."""
+from pie_inference.options import add_arguments, option_fields, to_arguments
 
 UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def add_model_settings(parser: argparse.ArgumentParser) -> None:
-    """The options that say how a model is served."""
-    for setting in settings():
-        if setting.name in SETTINGS:
-            choices = setting.metadata["choices"]
-            parser.add_argument(
-                f"--{setting.name.replace('_', '-')}",
-                choices=choices or None,
-                type=type(setting.default),
-                help=setting.metadata["help"],
-            )
+    """Adds the options that say how to serve a model."""
+    add_arguments(parser)
 
 
 def inspect(what: str, options: argparse.Namespace, models: Sequence[str], more: Sequence[str] = ()) -> Any:
-    """What `python -m pie_inference.inspection` prints of `models`, as JSON objects. Raises PieError."""
-    from pie_control.config import ServerConfig, build_config
+    """Runs `python -m pie_inference.inspection` on `models`; returns the JSON that it prints. Raises PieError."""
+    from pie_control.config import build_config, find_model
     from pie_control.inference_client.process import worker_environment
 
-    given = {name: getattr(options, name) for name in SETTINGS if getattr(options, name)}
-    config = build_config(given, os.environ)
-    words = [f"--{name.replace('_', '-')}={value}" for name in SETTINGS if (value := getattr(config, name))]
-    folders = [ServerConfig(model=model).resolved().model for model in models]
+    given = {option.name: getattr(options, option.name) for option in option_fields()}
+    words = to_arguments(build_config(given, os.environ).worker)
+    folders = [find_model(model).path for model in models]
     command = [sys.executable, "-m", "pie_inference.inspection", what, *words, *more, "--", *folders]
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=worker_environment(os.environ), check=False
@@ -51,7 +39,7 @@ def inspect(what: str, options: argparse.Namespace, models: Sequence[str], more:
 
 
 def amount(number: float, unit: str = "") -> str:
-    """With three digits and a prefix: 1.24 GB."""
+    """A number with three digits and a unit prefix: 1.24 GB."""
     for size, prefix in UNITS:
         if abs(number) >= size:
             return f"{number / size:.3g} {prefix}{unit}"
@@ -59,5 +47,5 @@ def amount(number: float, unit: str = "") -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """1 thread, 2 threads."""
+    """A number and its noun: 1 thread, 2 threads."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

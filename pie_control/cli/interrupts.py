@@ -1,4 +1,4 @@
-"""Runs a command's coroutine so that Ctrl-C and SIGTERM end it, and all that it opened, soon."""
+"""Runs a command's coroutine; Ctrl-C and SIGTERM end it quickly and close what it opened."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_until_signal(command: Coroutine[Any, Any, int]) -> int:
-    """The command's exit code. On a signal it is cancelled, its `finally` clauses run, and the process ends with 128
-    plus the signal's number."""
+    """Returns the command's exit code. A signal cancels the command: its `finally` clauses run, then the process exits
+    with 128 plus the signal number."""
     return asyncio.run(_guard(command))
 
 
@@ -33,14 +33,14 @@ async def _guard(command: Coroutine[Any, Any, int]) -> int:
 
 
 def _interrupt(task: asyncio.Future[int], number: int, received: list[int]) -> None:
-    if received:  # the second signal: not even the cleaning up is waited for
+    if received:  # the second signal: exit without waiting for the clean-up
         os._exit(128 + number)
     received.append(number)
     task.cancel()
 
 
 def _leave(code: int) -> None:
-    """Ends the process now: a thread that compiles a component cannot be cancelled, and would be waited for."""
+    """Exits at once. A normal exit would wait for a thread that compiles a component, which cannot be cancelled."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

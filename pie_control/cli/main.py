@@ -6,42 +6,16 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import Protocol
 
 from pie_control.errors import InferletEnded, PieError
 
-from . import bench_model, launch, logs, models, run, serve, stop
-from . import listing as list
+from .commands import all_commands
 
 FAILED = 1
 MISUSED = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
-
-class Command(Protocol):
-    """One module of this package."""
-
-    HELP: str
-    EXAMPLES: str
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
-
-    def execute(self, options: argparse.Namespace) -> int:
-        """Runs the command and returns the exit code."""
-
-
-COMMANDS: dict[str, Command] = {
-    "run": run,
-    "serve": serve,
-    "launch": launch,
-    "list": list,
-    "logs": logs,
-    "stop": stop,
-    "models": models,
-    "bench-model": bench_model,
-}
 
 EPILOG = """exit codes: 0 success, 1 the inferlet failed, 2 wrong use or no server, 130 interrupted
 
@@ -57,9 +31,9 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name, command in COMMANDS.items():
+    for command in all_commands():
         sub = commands.add_parser(
-            name,
+            command.NAME,
             help=command.HELP,
             description=command.HELP,
             epilog="examples:\n" + command.EXAMPLES,
@@ -71,11 +45,11 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Options of a command line; what stands behind `--` is left to the inferlet, as `program_arguments`."""
+    """Options of a command line; what follows `--` goes to the inferlet, as `program_arguments`."""
     ours, dashes, theirs = _split(arguments)
     options = make_parser().parse_args(ours)
     if dashes and not hasattr(options, "program"):
-        raise SystemExit("pie: only `run` and `launch` take arguments behind `--`")
+        raise SystemExit("pie: only `run` and `launch` take arguments after `--`")
     options.program_arguments = [*getattr(options, "arguments", []), *theirs]
     return options
 
@@ -101,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has gone; the interpreter must not complain when it flushes at exit.
+        # Nobody reads our output any more; the interpreter must not complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
 

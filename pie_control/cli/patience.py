@@ -1,4 +1,4 @@
-"""Tells the user why a start takes long."""
+"""Tells the user why the start takes long."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 from collections.abc import Iterator
 
 SECONDS = 4.0
-NOTICE = "pie: still starting; the first start builds and compiles the Python sandbox, which is then kept"
+NOTICE = "pie: still starting; the first start builds and compiles the Python sandbox; later starts reuse it"
 
 
 @contextlib.contextmanager
 def explaining_slow_start() -> Iterator[None]:
-    """Prints a notice if the block takes longer than a start does when everything is prepared."""
+    """Prints a notice if the block takes longer than a start with everything cached."""
     timer = asyncio.get_running_loop().call_later(SECONDS, lambda: print(NOTICE, file=sys.stderr, flush=True))
     try:
         yield

@@ -1,4 +1,4 @@
-"""What FILE|NAME on the command line means."""
+"""Finds the program that FILE|NAME on the command line means."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def find_program(reference: str, known: Sequence[tuple[str, str]]) -> Path | str
     example = examples_folder() / reference / f"{reference}.py"
     if example.is_file():
         return example
-    raise UnknownName(f"{reference!r} is no file, no program of the server and no example{_examples()}")
+    raise UnknownName(f"{reference!r} is not a file, a program of the server or an example{_examples()}")
 
 
 def _is_prefix(reference: str, hash: str) -> bool:

@@ -1,18 +1,21 @@
-"""Options that several commands share: which server, and the settings of an own one."""
+"""Options that several commands share: the address of a server, and the settings of one that the command starts."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import Field
 from pathlib import Path
+from typing import Any
 
 from pie_control.config import DEFAULT_HOST, DEFAULT_PORT, ServerConfig, build_config, settings
 
+METAVARS = {str: "TEXT", int: "N", float: "SECONDS", tuple: "[NAME=]MODEL", type(None): "N"}
 DEFAULT_SERVER = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:
-    """`--server`."""
+    """Adds `--server`."""
     parser.add_argument(
         "--server", metavar="URL", help=f"address of the server (default: $PIE_SERVER or {DEFAULT_SERVER})"
     )
@@ -24,20 +27,24 @@ def server_of(options: argparse.Namespace) -> str | None:
 
 
 def add_settings(parser: argparse.ArgumentParser, without: tuple[str, ...] = ()) -> None:
-    """One option for each setting of a server."""
+    """Adds one option for each setting of a server."""
     group = parser.add_argument_group(
         "settings of the server", "also as environment variables: PIE_MODEL, PIE_MAX_PAGES, ..."
     )
     for setting in settings():
         if setting.name in without:
             continue
-        choices = setting.metadata["choices"]
-        default = f" (default: {setting.default})" if setting.default not in ("", 0) else ""
         group.add_argument(
             f"--{setting.name.replace('_', '-')}",
-            metavar="|".join(choices) if choices else type(setting.default).__name__.upper(),
-            help=(setting.metadata["help"] + default).replace("%", "%%"),
+            action="append" if isinstance(setting.default, tuple) else "store",
+            metavar="|".join(setting.metadata["choices"]) or METAVARS[type(setting.default)],
+            help=(setting.metadata["help"] + _default(setting)).replace("%", "%%"),
         )
+
+
+def _default(setting: Field[Any]) -> str:
+    default = " ".join(setting.default) if isinstance(setting.default, tuple) else setting.default
+    return f" (default: {default})" if default not in ("", 0, None) else ""
 
 
 def given_settings(options: argparse.Namespace) -> dict[str, object]:
@@ -47,7 +54,7 @@ def given_settings(options: argparse.Namespace) -> dict[str, object]:
 
 
 def config_of(options: argparse.Namespace) -> ServerConfig:
-    """The configuration of an own server; raises ConfigError."""
+    """The configuration of the server that the command starts; raises ConfigError."""
     return build_config(given_settings(options), os.environ).resolved()
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 STDIN = 0
 END = ""
-"""What the inferlet receives at the end of stdin: `receive` has no other way to tell it."""
+"""The message that stands for the end of stdin: `receive` has no other way to report it."""
 
 
 @contextlib.asynccontextmanager
@@ -33,13 +33,13 @@ async def sending_lines(running: Running) -> AsyncIterator[None]:
 
 
 async def _send(lines: asyncio.Queue[str], running: Running) -> None:
-    with contextlib.suppress(Conflict):  # it has ended and hears no more
+    with contextlib.suppress(Conflict):  # the inferlet has ended
         while True:
             await running.send(await lines.get())
 
 
 def _start_reader(loop: asyncio.AbstractEventLoop, put: Callable[[str], None]) -> None:
-    """Reads in a daemon thread: a terminal, a pipe and a file are alike, and none of them keeps the process alive."""
+    """Reads in a daemon thread: works for a terminal, a pipe and a file, and does not keep the process alive."""
 
     def read() -> None:
         with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile

@@ -1,4 +1,4 @@
-"""Where `pie run` runs its inferlet: on a server, or in a runtime of its own without any network."""
+"""Where `pie run` runs its inferlet: on a server, or in this process without a network."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from .programs import find_program
 if TYPE_CHECKING:
     from pie_control.client import Client
     from pie_control.config import ServerConfig
-    from pie_control.http_server.host import InferletHost
     from pie_control.inferlets.events import LogLine
+    from pie_control.server_api import ServerApi
 
 
 class Target(Protocol):
-    """Something that runs programs."""
+    """Runs programs."""
 
     async def launch(self, program: str, arguments: Sequence[str]) -> Running:
         """Starts an inferlet of FILE|NAME; its events include log lines."""
 
 
 class ServerTarget:
-    """A server somewhere."""
+    """A server that runs elsewhere."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -41,34 +41,34 @@ class ServerTarget:
         return await self._client.launch(reference, *arguments, logs=True)
 
 
-class RuntimeTarget:
-    """A runtime in this process; is the `Link` of its inferlets."""
+class OwnTarget:
+    """A server in this process, without HTTP; it is the `Link` of its inferlets."""
 
-    def __init__(self, runtime: InferletHost) -> None:
-        self._runtime = runtime
+    def __init__(self, api: ServerApi) -> None:
+        self._api = api
 
     async def launch(self, program: str, arguments: Sequence[str]) -> Running:
-        found = find_program(program, [(each.program, each.name) for each in self._runtime.programs()])
+        found = find_program(program, [(each.program, each.name) for each in self._api.programs()])
         if isinstance(found, Path):
-            found = (await self._runtime.upload(found.read_bytes(), found.stem)).program
+            found = (await self._api.upload(found.read_bytes(), found.stem)).program
         running = Running("", self)
-        inferlet = await self._runtime.launch(found, arguments, listener=running.deliver)
+        inferlet = await self._api.launch(found, arguments, listener=running.deliver)
         running.id = inferlet.id
         return running
 
     async def send(self, inferlet: str, text: str) -> None:
-        self._runtime.inferlet(inferlet).send(text)
+        self._api.inferlet(inferlet).send(text)
 
     async def terminate(self, inferlet: str) -> None:
-        self._runtime.terminate(inferlet, "terminated by its client")
+        self._api.terminate(inferlet, "terminated by its client")
 
     async def logs(self, inferlet: str) -> tuple[LogLine, ...]:
-        return self._runtime.inferlet(inferlet).logs()
+        return self._api.inferlet(inferlet).logs()
 
 
 @contextlib.asynccontextmanager
 async def server(url: str) -> AsyncIterator[Target]:
-    """A running server; raises ServerUnavailable."""
+    """Connects to a running server; raises ServerUnavailable."""
     from pie_control.client import Client
 
     async with Client(url) as client:
@@ -76,14 +76,14 @@ async def server(url: str) -> AsyncIterator[Target]:
 
 
 @contextlib.asynccontextmanager
-async def own_runtime(config: ServerConfig) -> AsyncIterator[Target]:
-    """A runtime with its worker, ended at the end; raises WorkerUnavailable."""
-    from pie_control.runtime import Runtime
+async def own_server(config: ServerConfig) -> AsyncIterator[Target]:
+    """Starts a server and its workers, and stops them at the end; raises WorkerUnavailable."""
+    from pie_control.runtime import build_server
 
-    runtime = Runtime(replace(config, warm_pool=0))  # there is one launch: nothing to make ahead
+    api = build_server(replace(config, warm_pool=0))  # one launch needs no warm pool
     try:
         with explaining_slow_start():
-            await runtime.start()
-        yield RuntimeTarget(runtime)
+            await api.start()
+        yield OwnTarget(api)
     finally:
-        await asyncio.shield(runtime.close())
+        await asyncio.shield(api.close())

@@ -21,7 +21,7 @@ from .shipping import program_of
 
 DEFAULT_SERVER = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 UPLOAD_SECONDS = 300.0
-"""A large component is compiled before its upload is answered."""
+"""Long, because the server compiles a component before it answers."""
 
 
 class Client:
@@ -69,10 +69,10 @@ class Client:
         return digest
 
     async def _post_program(self, data: bytes, name: str) -> None:
-        import httpx  # a tenth of a second; most launches need no upload
+        import httpx  # takes 0.1 s; most launches need no upload
 
         try:
-            verify = self.server.startswith("https:")  # preparing to verify costs 15 ms
+            verify = self.server.startswith("https:")  # loading certificates takes 15 ms
             async with httpx.AsyncClient(trust_env=False, timeout=UPLOAD_SECONDS, verify=verify) as http:
                 answer = await http.post(f"{self.server}/v1/programs", params={"name": name}, content=data)
         except httpx.HTTPError as error:
@@ -90,9 +90,9 @@ class Client:
         detached: bool = False,
         logs: bool = False,
     ) -> Running:
-        """Starts an inferlet of a program given by content hash, a unique beginning of it, or name.
+        """Starts an inferlet of a program, given by content hash, a unique prefix of the hash, or name.
 
-        It ends with this client unless `detached`. With `logs`, `Running.events` has its log lines too.
+        It ends with this client unless `detached`. With `logs`, `Running.events` includes its log lines.
         """
         return await self._session.follow(
             wire.Launch,
@@ -104,14 +104,15 @@ class Client:
         )
 
     async def attach(self, inferlet: str, logs: bool = False) -> Running:
-        """A running inferlet with the messages that nobody has read; raises UnknownName, Conflict."""
+        """A running inferlet, with the messages that nobody has read; raises UnknownName, Conflict."""
         return await self._session.follow(wire.Attach, inferlet=inferlet, logs=logs)
 
     async def run(self, function: Callable[..., Any], /, **kwargs: Any) -> Any:
         """Runs a Python function beside the model and returns its result.
 
-        `function(args, **kwargs)` is shipped as source: it uses `inferlet_sdk`, its arguments (values that JSON can
-        hold) and what it imports, nothing else of its module. Raises InferletEnded with the traceback if it fails.
+        The client ships the source of `function(args, **kwargs)`. The function may use `inferlet_sdk`, its arguments
+        (JSON values) and modules that it imports itself, but nothing else of its own module. Raises InferletEnded with
+        the traceback if it fails.
         """
         try:
             environment = {"kwargs": json.dumps(kwargs)}
@@ -129,7 +130,7 @@ class Client:
         if self._connection is not None and not self._connection.is_lost:
             await running.terminate()
 
-    # ---- what there is ----
+    # ---- look-ups ----
 
     async def programs(self) -> list[dict[str, Any]]:
         """All programs: program (content hash), name, kind, size."""
@@ -140,7 +141,7 @@ class Client:
         return await self._list(wire.Inferlets)
 
     async def inferlet(self, inferlet: str) -> dict[str, Any]:
-        """One inferlet, as in `inferlets`; raises UnknownName."""
+        """One inferlet, with the same fields as in `inferlets`; raises UnknownName."""
         value: dict[str, Any] = await self._session.request(wire.Inferlet, inferlet=inferlet)
         return value
 
@@ -157,7 +158,7 @@ class Client:
         return await self._list(wire.Models)
 
     async def statistics(self) -> dict[str, Any]:
-        """How the server is doing, as nested objects of numbers."""
+        """Statistics of the server, as nested objects of numbers."""
         value: dict[str, Any] = await self._session.request(wire.Statistics)
         return value
 

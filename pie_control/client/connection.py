@@ -8,14 +8,13 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from pie_control import errors
 from pie_control.errors import PieError
 from pie_control.http_server import messages as wire
-from pie_control.inferlets.events import Ended, Event, LogLine, Message
+from pie_control.inferlets.events import Ended, Event, LogLine
 
 from .running import Running
 
@@ -32,7 +31,7 @@ def _class_name(code: str) -> str:
 
 
 def error_of(body: wire.ErrorBody) -> PieError:
-    """The exception that a server's error stands for."""
+    """The exception for an error that the server sent."""
     kind = getattr(errors, _class_name(body.code), PieError)
     if not (isinstance(kind, type) and issubclass(kind, PieError)) or kind is errors.InferletEnded:
         kind = PieError
@@ -41,7 +40,7 @@ def error_of(body: wire.ErrorBody) -> PieError:
 
 
 def session_url(server: str) -> str:
-    """Address of the session of a server given as `http://host:port`."""
+    """The address of the session on the server `http://host:port`."""
     if not server.startswith(("http://", "https://")):
         raise ServerUnavailable(f"the address of a server begins with http:// or https://, not {server!r}")
     return "ws" + server.removeprefix("http").rstrip("/") + "/v1/session"
@@ -65,7 +64,7 @@ class Connection:
     async def open(cls, server: str, timeout: float = CONNECT_SECONDS) -> Connection:
         """Connects; raises ServerUnavailable."""
         try:
-            # A proxy would see every token and must not be in the way of a server on this machine.
+            # No proxy: it would delay every token, and a server on this machine needs none.
             socket = await connect(
                 session_url(server), compression=None, max_size=None, open_timeout=timeout, proxy=None, close_timeout=1
             )
@@ -76,7 +75,7 @@ class Connection:
         return cls(server, socket)
 
     async def close(self) -> None:
-        """Ends the session; what was launched on it and not detached ends too. Idempotent."""
+        """Ends the session, and with it the inferlets that it launched, unless they are detached. Idempotent."""
         await self._socket.close()
         self._reader.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -95,7 +94,7 @@ class Connection:
         return await self._exchange(kind(id=next(self._ids), **fields))
 
     async def follow(self, kind: type[wire.Launch] | type[wire.Attach], /, **fields: Any) -> Running:
-        """As `request`, for one that is answered with the id of an inferlet whose events follow."""
+        """Sends a request whose reply is the id of an inferlet; its events follow. Raises like `request`."""
         request = kind(id=next(self._ids), **fields)
         self._following[request.id] = request
         running: Running = await self._exchange(request)
@@ -110,7 +109,7 @@ class Connection:
             await self._socket.send(wire.encode(request).decode())
             return await reply
         except ConnectionClosed:
-            return await reply  # the reader tells why
+            return await reply  # the reader sets the reason
         finally:
             self._replies.pop(request.id, None)
 
@@ -124,16 +123,16 @@ class Connection:
 
     async def logs(self, inferlet: str) -> tuple[LogLine, ...]:
         lines = await self.request(wire.Logs, inferlet=inferlet)
-        return tuple(msgspec.convert(line, LogLine) for line in lines)
+        return tuple(LogLine(line["time"], line["stream"], line["text"], inferlet=inferlet) for line in lines)
 
-    # ---- what comes in ----
+    # ---- incoming messages ----
 
     async def _read(self) -> None:
         try:
             async for frame in self._socket:
                 for message in wire.decode_frame(frame):
                     self._take(message)
-        except Exception as error:  # whatever ends the reader must reach those who wait for it
+        except Exception as error:  # whatever stops the reader must reach those who wait for replies
             self._lose(ServerUnavailable(f"the connection to {self._server} broke: {error}"))
         else:
             reason = self._socket.close_reason or "the server ended it"
@@ -141,23 +140,19 @@ class Connection:
 
     def _take(self, message: wire.FromServer) -> None:
         match message:
-            case wire.MessageEvent(inferlet=inferlet, text=text):
-                self._deliver(inferlet, Message(text))
-            case wire.LogEvent(inferlet=inferlet, time=time, stream=stream, text=text):
-                self._deliver(inferlet, LogLine(time, stream, text))
-            case wire.EndedEvent(inferlet=inferlet, status=status, result=result, error=error):
-                self._deliver(inferlet, Ended(status, result, error))
             case wire.Reply(id=id, value=value):
                 self._take_reply(id, value)
             case wire.Error(id=id, error=body):
                 self._take_error(id, body)
+            case event:
+                self._deliver(event)
 
-    def _deliver(self, inferlet: str, event: Event) -> None:
-        running = self._running.get(inferlet)
+    def _deliver(self, event: Event) -> None:
+        running = self._running.get(event.inferlet)
         if running is not None:
             running.deliver(event)
         if isinstance(event, Ended):
-            self._running.pop(inferlet, None)
+            self._running.pop(event.inferlet, None)
 
     def _take_reply(self, id: int, value: Any) -> None:
         reply, following = self._replies.get(id), self._following.pop(id, None)
@@ -170,7 +165,7 @@ class Connection:
             reply.set_result(value)
 
     def _undo(self, request: wire.Launch | wire.Attach, inferlet: str) -> None:
-        """The caller gave up waiting for its inferlet."""
+        """Undoes a launch or an attachment whose caller no longer waits for it."""
         kind = wire.Terminate if isinstance(request, wire.Launch) else wire.Detach
         task = asyncio.create_task(self.request(kind, inferlet=inferlet))
         self._undoing.add(task)

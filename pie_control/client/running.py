@@ -1,4 +1,4 @@
-"""One inferlet, as the client that launched it or attached to it sees it."""
+"""One inferlet, for the client that launched it or attached to it."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class Link(Protocol):
     """Where the inferlet runs: behind a connection, or in this process."""
 
     async def send(self, inferlet: str, text: str) -> None:
-        """A message to the inferlet."""
+        """Sends a message to the inferlet."""
 
     async def terminate(self, inferlet: str) -> None:
         """Ends the inferlet."""
 
     async def logs(self, inferlet: str) -> tuple[LogLine, ...]:
-        """Its log."""
+        """The log of the inferlet."""
 
 
 class Running:
     """A running inferlet.
 
-    Messages are kept until they are read, by `receive`, by `async for message in running`, or by `events`. Two readers
-    at once share them; nothing is delivered twice.
+    It keeps messages until `receive`, `async for message in running` or `events` reads them. Each message goes to one
+    reader only.
     """
 
     def __init__(self, id: str, link: Link) -> None:
@@ -50,14 +50,15 @@ class Running:
         self._changed.set()
 
     def lose(self, error: PieError) -> None:
-        """Nothing more will come: the connection broke. What was delivered can still be read."""
+        """The connection broke: no more events will come. Events delivered before can still be read."""
         self._lost = error
         self._changed.set()
 
     # ---- for users ----
 
     async def send(self, text: str) -> None:
-        """A message for the inferlet's `receive`; raises Conflict if it has ended, Overloaded if it lags."""
+        """Sends a message, which the inferlet's `receive` returns; raises Conflict if the inferlet has ended,
+        Overloaded if it does not keep up."""
         await self._link.send(self.id, text)
 
     async def receive(self) -> str:
@@ -75,7 +76,8 @@ class Running:
                 yield event.text
 
     async def events(self) -> AsyncIterator[Event]:
-        """Messages, log lines (if asked for at launch) and at last Ended; raises ServerUnavailable if it is lost."""
+        """Messages, log lines (if `launch` asked for them), and Ended as the last; raises ServerUnavailable if the
+        connection breaks."""
         while (event := await self._next()) is not None:
             yield event
 
@@ -87,9 +89,9 @@ class Running:
         return self._events.popleft()
 
     async def result(self) -> Any:
-        """Waits for the end and returns the inferlet's result, None if it has none. Leaves messages to be read.
+        """Waits for the end; returns the inferlet's result, or None. Messages stay to be read.
 
-        Raises InferletEnded, whose message is the traceback or reason, unless the inferlet finished.
+        Raises InferletEnded with the traceback or reason unless the inferlet finished.
         """
         while self._ended is None:
             await self._wait()
@@ -98,7 +100,7 @@ class Running:
         return None if self._ended.result is None else json.loads(self._ended.result)
 
     async def logs(self) -> tuple[LogLine, ...]:
-        """Lines of its stdout, stderr and `log`, as far as the server keeps them."""
+        """The lines of its stdout, stderr and `log` that the server keeps."""
         return await self._link.logs(self.id)
 
     async def terminate(self) -> None:

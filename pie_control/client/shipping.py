@@ -1,4 +1,4 @@
-"""Makes a program of a Python function, for `Client.run`."""
+"""Turns a Python function into a program, for `Client.run`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ HEADER = "from inferlet_sdk import *\n"
 
 
 def program_of(function: Callable[..., Any]) -> str:
-    """Program text whose entry is `function`; raises BadRequest for what cannot be shipped as source.
+    """Program text whose entry is `function`; raises BadRequest if its source cannot be shipped.
 
-    The function runs in the sandbox of the server: it sees its own source and `inferlet_sdk`, not the module around it.
+    The function runs in the server's sandbox: it sees its own source and `inferlet_sdk`, but not the module around it.
     """
     name = getattr(function, "__name__", "")
     if not inspect.isfunction(inspect.unwrap(function)) or name == "<lambda>":
-        raise BadRequest("only a function written with `def` or `async def` can be shipped, no lambda, method or class")
+        raise BadRequest(
+            "only a function written with `def` or `async def` can be shipped, not a lambda, method or class"
+        )
     original = inspect.unwrap(function)
     if original.__code__.co_freevars:
         names = ", ".join(original.__code__.co_freevars)
@@ -37,7 +39,7 @@ def _source(function: Callable[..., Any]) -> str:
 
 
 def _undecorated(source: str) -> str:
-    """The definition without `@inferlet`, which the last line of the program stands for; refuses other decorators."""
+    """The definition without `@inferlet`, which the program's last line applies; other decorators are refused."""
     definition = ast.parse(source).body[0]
     assert isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef), "the source of a function is a definition"
     for decorator in definition.decorator_list:

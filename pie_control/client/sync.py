@@ -1,4 +1,4 @@
-"""The client without `async`: the same calls, carried out by an event loop in a thread of its own."""
+"""The client without `async`: the same calls, run by an event loop in a separate thread."""
 
 from __future__ import annotations
 
@@ -49,11 +49,12 @@ class SyncRunning:
         self._call = thread.call
 
     def send(self, text: str) -> None:
-        """As `Running.send`."""
+        """Sends a message, which the inferlet's `receive` returns; raises Conflict if the inferlet has ended,
+        Overloaded if it does not keep up."""
         self._call(self._running.send(text))
 
     def receive(self) -> str:
-        """As `Running.receive`."""
+        """The next message of the inferlet; raises InferletEnded if it has ended and no message is left."""
         return self._call(self._running.receive())
 
     def __iter__(self) -> Iterator[str]:
@@ -63,21 +64,22 @@ class SyncRunning:
             yield text
 
     def events(self) -> Iterator[Event]:
-        """As `Running.events`."""
+        """Messages, log lines (if `launch` asked for them), and Ended as the last; raises ServerUnavailable if the
+        connection breaks."""
         events = self._running.events()
         while (event := self._call(_next(events))) is not None:
             yield event
 
     def result(self) -> Any:
-        """As `Running.result`."""
+        """Waits for the end and returns the inferlet's result, or None; raises InferletEnded unless it finished."""
         return self._call(self._running.result())
 
     def logs(self) -> tuple[LogLine, ...]:
-        """As `Running.logs`."""
+        """The lines of its stdout, stderr and `log` that the server keeps."""
         return self._call(self._running.logs())
 
     def terminate(self) -> None:
-        """As `Running.terminate`."""
+        """Ends the inferlet; nothing happens if it has ended."""
         self._call(self._running.terminate())
 
 
@@ -112,7 +114,10 @@ class SyncClient:
             thread.stop()
 
     def upload(self, program: str | os.PathLike[str] | bytes, name: str | None = None) -> str:
-        """As `Client.upload`."""
+        """Uploads a file, or the bytes of a program, unless the server has it. Returns its content hash, for `launch`.
+
+        `name` defaults to the file's name without its suffix. Raises BadProgram.
+        """
         return self._call(self._client.upload(program, name))
 
     def launch(
@@ -123,44 +128,50 @@ class SyncClient:
         detached: bool = False,
         logs: bool = False,
     ) -> SyncRunning:
-        """As `Client.launch`."""
+        """Starts an inferlet of a program, given by content hash, a unique prefix of the hash, or name.
+
+        It ends with this client unless `detached`. With `logs`, `SyncRunning.events` includes its log lines.
+        """
         launch = self._client.launch(program, *arguments, environment=environment, detached=detached, logs=logs)
         return self._running(launch)
 
     def attach(self, inferlet: str, logs: bool = False) -> SyncRunning:
-        """As `Client.attach`."""
+        """A running inferlet, with the messages that nobody has read; raises UnknownName, Conflict."""
         return self._running(self._client.attach(inferlet, logs))
 
     def run(self, function: Callable[..., Any], /, **kwargs: Any) -> Any:
-        """As `Client.run`."""
+        """Runs a Python function beside the model and returns its result; `Client.run` says what a function may use.
+
+        Raises InferletEnded with the traceback if the function fails.
+        """
         return self._call(self._client.run(function, **kwargs))
 
     def programs(self) -> list[dict[str, Any]]:
-        """As `Client.programs`."""
+        """All programs: program (content hash), name, kind, size."""
         return self._call(self._client.programs())
 
     def inferlets(self) -> list[dict[str, Any]]:
-        """As `Client.inferlets`."""
+        """Running and recently ended inferlets: id, program, program_name, status, created, ended, ..."""
         return self._call(self._client.inferlets())
 
     def inferlet(self, inferlet: str) -> dict[str, Any]:
-        """As `Client.inferlet`."""
+        """One inferlet, with the same fields as in `inferlets`; raises UnknownName."""
         return self._call(self._client.inferlet(inferlet))
 
     def logs(self, inferlet: str) -> tuple[LogLine, ...]:
-        """As `Client.logs`."""
+        """The log of any inferlet; raises UnknownName."""
         return self._call(self._client.logs(inferlet))
 
     def terminate(self, inferlet: str) -> None:
-        """As `Client.terminate`."""
+        """Ends any inferlet; raises UnknownName."""
         self._call(self._client.terminate(inferlet))
 
     def models(self) -> list[dict[str, Any]]:
-        """As `Client.models`."""
+        """Models: name, traits, page_size, max_context, ..."""
         return self._call(self._client.models())
 
     def statistics(self) -> dict[str, Any]:
-        """As `Client.statistics`."""
+        """Statistics of the server, as nested objects of numbers."""
         return self._call(self._client.statistics())
 
     def _running(self, start: Coroutine[Any, Any, Running]) -> SyncRunning:

@@ -1,26 +1,21 @@
-"""What an inferlet may call: one module per WIT interface, of the same name; one function per WIT function."""
+"""What an inferlet may call: the functions of the WIT, by interface. Those of `pie_control.calls` are derived from
+their records; the modules here have the others, one for each WIT interface, one function for each WIT function."""
 
 from __future__ import annotations
 
-from types import FunctionType, ModuleType
-
 from ..sandbox.functions import HostFunction
-from . import allocate, core, forward, fused, guest_source, input_text, output_text, tokenize
+from . import core, derived, fused, guest_source, tokenize
+from .interfaces import written_functions
+from .suspending import is_suspending
 
 PACKAGE = "pie:inferlet/"
-INTERFACES = (core, allocate, input_text, forward, tokenize, output_text, fused, guest_source)
-SUSPENDING = frozenset({("core", "wait"), ("guest-source", "source")})
-
-
-def _interface_functions(module: ModuleType) -> dict[tuple[str, str], HostFunction]:
-    interface = module.__name__.rsplit(".", 1)[1].replace("_", "-")
-    return {
-        (PACKAGE + interface, name.replace("_", "-")): HostFunction(call, (interface, name) in SUSPENDING)
-        for name, call in vars(module).items()
-        if isinstance(call, FunctionType) and call.__module__ == module.__name__ and not name.startswith("_")
-    }
+MODULES = (core, tokenize, fused, guest_source)
 
 
 def functions() -> dict[tuple[str, str], HostFunction]:
     """All host functions by (interface, name), as in the WIT."""
-    return {key: value for module in INTERFACES for key, value in _interface_functions(module).items()}
+    found = (*derived.functions(), *(one for module in MODULES for one in written_functions(module)))
+    return {
+        (PACKAGE + interface.replace("_", "-"), name.replace("_", "-")): HostFunction(call, is_suspending(call))
+        for interface, name, call in found
+    }

@@ -5,82 +5,86 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ..inferlets.inferlet import Inferlet
+from ..calls.values import Done
 from ..inferlets.mailbox import Received
+from ..programs.languages.python_source import Compilation
 from ..sandbox.fibers import SUSPEND
-from ..scheduling import Done
-from .handles import Queue, account_of, issue, model_of, queue_of
-from .traits import TRAITS
+from .guest import Guest
+from .suspending import suspending
+from .traits import traits_of
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
-def get_arg(inferlet: Inferlet) -> list[str]:
-    return inferlet.arguments
+def get_arg(owner: Guest | Compilation) -> list[str]:
+    return owner.arguments
 
 
-def get_env(inferlet: Inferlet) -> list[tuple[str, str]]:
-    return list(inferlet.environment.items())
+def get_env(owner: Guest | Compilation) -> list[tuple[str, str]]:
+    return list(owner.environment.items())
 
 
-def send(inferlet: Inferlet, message: str) -> None:
-    inferlet.put_message(message)
+def send(guest: Guest, message: str) -> None:
+    guest.inferlet.put_message(message)
 
 
-def receive(inferlet: Inferlet) -> int:
-    return inferlet.receive()
+def receive(guest: Guest) -> int:
+    return guest.inferlet.receive()
 
 
-def take_message(inferlet: Inferlet, future: int) -> str:
-    message: Received = inferlet.futures.take(future, Received)
+def take_message(guest: Guest, future: int) -> str:
+    message: Received = guest.futures.take(future, Received)
     return message.text
 
 
-def set_result(inferlet: Inferlet, value: str) -> None:
-    inferlet.put_result(value)
+def set_result(owner: Guest | Compilation, value: str) -> None:
+    owner.put_result(value)
 
 
-def log(inferlet: Inferlet, level: int, message: str) -> None:
-    inferlet.put_log(f"{LOG_LEVELS[level]}: {message}")
+def log(guest: Guest, level: int, message: str) -> None:
+    guest.inferlet.put_log(f"{LOG_LEVELS[level]}: {message}")
 
 
-def now(_inferlet: Inferlet) -> int:
+def now(_guest: Guest) -> int:
     return time.time_ns()
 
 
-def sleep(inferlet: Inferlet, nanoseconds: int) -> int:
-    future = inferlet.futures.new()
-    inferlet.resolve_later(future, Done(), time.monotonic_ns() + nanoseconds)
+def sleep(guest: Guest, nanoseconds: int) -> int:
+    future = guest.futures.new()
+    guest.inferlet.resolve_later(future, Done(), time.monotonic_ns() + nanoseconds)
     return future
 
 
-def wait(inferlet: Inferlet, futures: list[int]) -> Any:
-    done = inferlet.futures.done(futures)
+@suspending
+def wait(guest: Guest, futures: list[int]) -> Any:
+    done = guest.futures.done(futures)
     if done or not futures:
         return done
-    inferlet.await_futures(futures)
+    guest.inferlet.await_futures(futures)
     return SUSPEND
 
 
-def take(inferlet: Inferlet, future: int) -> None:
-    inferlet.futures.take(future, Done)
+def take(guest: Guest, future: int) -> None:
+    guest.futures.take(future, Done)
 
 
-def cancel(inferlet: Inferlet, future: int) -> None:
-    inferlet.cancel(future)
+def cancel(guest: Guest, future: int) -> None:
+    guest.inferlet.cancel(future)
 
 
-def available_models(inferlet: Inferlet) -> list[str]:
-    return list(inferlet.models)
+def available_models(guest: Guest) -> list[str]:
+    return list(guest.models)
 
 
-def available_traits(inferlet: Inferlet, model: str) -> list[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
-    traits = [TRAITS[name] for name in model_of(inferlet, model).description.traits if name in TRAITS]
-    return [(trait.name, trait.version, trait.functions, trait.supertraits) for trait in traits]
+def available_traits(guest: Guest, model: str) -> list[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
+    return [
+        (trait.name, trait.version, functions, trait.supertraits)
+        for trait, functions in traits_of(guest.model(model).description)
+    ]
 
 
-def get_model_info(inferlet: Inferlet, model: str) -> tuple[str, int, int, int, list[int], bool]:
-    found = model_of(inferlet, model)
+def get_model_info(guest: Guest, model: str) -> tuple[str, int, int, int, list[int], bool]:
+    found = guest.model(model)
     about = found.description
     return (
         about.name,
@@ -92,43 +96,27 @@ def get_model_info(inferlet: Inferlet, model: str) -> tuple[str, int, int, int, 
     )
 
 
-def create_queue(inferlet: Inferlet, model: str) -> int:
-    found = model_of(inferlet, model)
-    account = account_of(inferlet, found)
-    inferlet.next_queue += 1
-    inferlet.queues[inferlet.next_queue] = Queue(account, account.create_queue(), found)
-    return inferlet.next_queue
+def create_queue(guest: Guest, model: str) -> int:
+    return guest.create_queue(model)
 
 
-def destroy_queue(inferlet: Inferlet, queue: int) -> None:
-    found = queue_of(inferlet, queue)
-    found.account.destroy_queue(found.number)
-    del inferlet.queues[queue]
+def destroy_queue(guest: Guest, queue: int) -> None:
+    guest.destroy_queue(queue)
 
 
-def synchronize(inferlet: Inferlet, queue: int) -> int:
-    found = queue_of(inferlet, queue)
-    return issue(inferlet, found.account.synchronize, found.number)
-
-
-def set_queue_priority(inferlet: Inferlet, queue: int, priority: int) -> None:
-    found = queue_of(inferlet, queue)
-    found.account.set_queue_priority(found.number, priority)
-
-
-def usage(inferlet: Inferlet) -> tuple[int, ...]:
-    held = [session.holdings() for session in inferlet.sessions.values()]
-    limits = inferlet.limits
+def usage(guest: Guest) -> tuple[int, ...]:
+    pages, embeds = guest.usage()
+    limits = guest.inferlet.limits
     return (
-        sum(pages for pages, _ in held),
+        pages,
         limits.max_pages,
-        sum(embeds for _, embeds in held),
+        embeds,
         limits.max_embeds,
-        len(inferlet.queues),
+        len(guest.queues),
         limits.max_queues,
-        len(inferlet.futures),
+        len(guest.futures),
         limits.max_futures,
         limits.memory_bytes,
-        int(inferlet.cpu_seconds * 1e9),
+        int(guest.inferlet.cpu_seconds * 1e9),
         int(limits.cpu_seconds * 1e9),
     )

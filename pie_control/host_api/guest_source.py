@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import Unsupported
-from ..inferlets.inferlet import Inferlet
 from ..programs.languages.python_source import MadeAhead
 from ..sandbox.fibers import SUSPEND
+from .guest import Guest
+from .suspending import suspending
 
 
-def made_ahead(owner: Inferlet | MadeAhead) -> bool:
+def made_ahead(owner: Guest | MadeAhead) -> bool:
     """Whether the instance waits for a program, to rehearse meanwhile."""
     return type(owner) is MadeAhead
 
 
-def source(owner: Inferlet | MadeAhead) -> Any:
-    """Suspends an instance that was made ahead; `ComponentHost.instance` resumes it with a program."""
+@suspending
+def source(owner: Guest | MadeAhead) -> Any:
+    """Suspends an instance that was made ahead; `Launcher.instance` resumes it with a program."""
     if owner.source is not None:
         return owner.source
     if made_ahead(owner):

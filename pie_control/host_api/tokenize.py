@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-from ..inferlets.inferlet import Inferlet
 from ..services.tokenizer import Detokenizer
-from .handles import handle_of, queue_of
+from .guest import Guest
 
 
-def tokenize(inferlet: Inferlet, queue: int, text: str) -> list[int]:
-    return queue_of(inferlet, queue).model.tokenizer.encode(text)
+def tokenize(guest: Guest, queue: int, text: str) -> list[int]:
+    return guest.model_of(queue).tokenizer.encode(text)
 
 
-def detokenize(inferlet: Inferlet, queue: int, tokens: list[int]) -> str:
-    return queue_of(inferlet, queue).model.tokenizer.decode(tokens)
+def detokenize(guest: Guest, queue: int, tokens: list[int]) -> str:
+    return guest.model_of(queue).tokenizer.decode(tokens)
 
 
-def create_detokenizer(inferlet: Inferlet, queue: int) -> int:
-    return inferlet.add_handle(Detokenizer(queue_of(inferlet, queue).model.tokenizer))
+def create_detokenizer(guest: Guest, queue: int) -> int:
+    return guest.add_handle(Detokenizer(guest.model_of(queue).tokenizer))
 
 
-def push_tokens(inferlet: Inferlet, detokenizer: int, tokens: list[int]) -> str:
-    return handle_of(inferlet, detokenizer, Detokenizer).push(tokens)
+def push_tokens(guest: Guest, detokenizer: int, tokens: list[int]) -> str:
+    return guest.handle(detokenizer, Detokenizer).push(tokens)
 
 
-def destroy_detokenizer(inferlet: Inferlet, detokenizer: int) -> None:
-    handle_of(inferlet, detokenizer, Detokenizer)
-    del inferlet.handles[detokenizer]
+def destroy_detokenizer(guest: Guest, detokenizer: int) -> None:
+    guest.drop_handle(detokenizer, Detokenizer)
 
 
-def get_vocabs(inferlet: Inferlet, queue: int) -> str:
-    return queue_of(inferlet, queue).model.tokenizer.vocabulary
+def get_vocabs(guest: Guest, queue: int) -> str:
+    return guest.model_of(queue).tokenizer.vocabulary
 
 
-def format_chat(inferlet: Inferlet, queue: int, messages: str, tools: str, add_generation_prompt: bool) -> str:
-    return queue_of(inferlet, queue).model.tokenizer.format_chat(messages, tools, add_generation_prompt)
+def format_chat(guest: Guest, queue: int, messages: str, tools: str, add_generation_prompt: bool) -> str:
+    return guest.model_of(queue).tokenizer.format_chat(messages, tools, add_generation_prompt)

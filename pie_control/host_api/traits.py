@@ -1,58 +1,21 @@
-"""Traits as data (paper, section 4.4): name, version, functions by WIT interface, supertraits."""
+"""The traits that a model implements, and what each of them consists of (paper, section 4.4)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pie_inference.protocol import ModelDescription
+
+from ..calls import implemented_traits
+from ..calls.traits import Trait
+from . import derived, fused, tokenize
+from .interfaces import written_functions
+
+_FUNCTIONS = (*derived.functions(), *written_functions(tokenize), *written_functions(fused))
 
 
-@dataclass(frozen=True)
-class Trait:
-    """A group of functions that a model implements."""
-
-    name: str
-    version: str
-    functions: tuple[str, ...]
-    supertraits: tuple[str, ...]
+def traits_of(model: ModelDescription) -> list[tuple[Trait, tuple[str, ...]]]:
+    """Each trait with the names of its functions, as in the WIT."""
+    return [(trait, _names(trait.interface)) for trait in implemented_traits(model.calls)]
 
 
-TRAITS: dict[str, Trait] = {
-    trait.name: trait
-    for trait in (
-        Trait(
-            "Allocate",
-            "0.1.0",
-            ("alloc-kvpage", "dealloc-kvpage", "alloc-emb", "dealloc-emb", "copy-kvpage", "trim-kvpage"),
-            (),
-        ),
-        Trait("Forward", "0.1.0", ("forward",), ("Allocate",)),
-        Trait("InputText", "0.1.0", ("embed-txt",), ("Allocate", "Forward")),
-        Trait(
-            "Tokenize",
-            "0.1.0",
-            (
-                "tokenize",
-                "detokenize",
-                "create-detokenizer",
-                "push-tokens",
-                "destroy-detokenizer",
-                "get-vocabs",
-                "format-chat",
-            ),
-            ("InputText",),
-        ),
-        Trait("OutputText", "0.1.0", ("get-next-dist", "take-dist", "get-logprobs", "take-logprobs"), ("Allocate",)),
-        Trait(
-            "Fused",
-            "0.1.0",
-            (
-                "create-sampler",
-                "destroy-sampler",
-                "sample",
-                "sample-constrained",
-                "forward-with-sampling",
-                "take-token",
-            ),
-            ("OutputText", "InputText"),
-        ),
-    )
-}
+def _names(interface: str) -> tuple[str, ...]:
+    return tuple(sorted({name.replace("_", "-") for of, name, _ in _FUNCTIONS if of == interface}))

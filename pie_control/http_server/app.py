@@ -5,17 +5,16 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import FastAPI, WebSocket
-from starlette.responses import Response
+
+from pie_control.server_api import ServerApi
 
 from . import failures
 from .attachments import Attachments
 from .guard import Guard
-from .host import InferletHost
-from .inferlets import inferlets_router
-from .messages import encode
-from .programs import programs_router
-from .session import Session
-from .views import ModelInfo, describe_model
+from .routes.inferlets import inferlets_router
+from .routes.programs import programs_router
+from .routes.system import system_router
+from .session.session import Session
 
 DESCRIPTION = """Upload small programs (*inferlets*) that run beside the model and drive generation themselves.
 
@@ -31,35 +30,18 @@ def package_version() -> str:
         return "0"
 
 
-def create_app(host: InferletHost, max_body_bytes: int = 64 << 20) -> FastAPI:
+def create_app(api: ServerApi, max_body_bytes: int = 64 << 20) -> FastAPI:
     """The application over one runtime, which the caller starts and closes."""
     app = FastAPI(title="Pie", version=package_version(), description=DESCRIPTION)
     attachments = Attachments()
     app.add_middleware(Guard, max_body_bytes=max_body_bytes)
     failures.add_handlers(app)
-    app.include_router(programs_router(host))
-    app.include_router(inferlets_router(host, attachments))
-    _add_system_routes(app, host)
+    app.include_router(programs_router(api))
+    app.include_router(inferlets_router(api, attachments))
+    app.include_router(system_router(api, app.version))
 
     @app.websocket("/v1/session")
     async def session(websocket: WebSocket) -> None:
-        await Session(websocket, host, attachments).run()
+        await Session(websocket, api, attachments).run()
 
     return app
-
-
-def _add_system_routes(app: FastAPI, host: InferletHost) -> None:
-    @app.get("/v1/models", tags=["system"], summary="List models")
-    async def models() -> list[ModelInfo]:
-        """The models that inferlets can use, and the traits that each implements."""
-        return [describe_model(model) for model in host.models()]
-
-    @app.get("/v1/statistics", tags=["system"], summary="Read statistics", response_class=Response)
-    async def statistics() -> Response:
-        """Numbers on inferlets, waves, batches and pools, as nested JSON objects."""
-        return Response(encode(host.statistics()), media_type="application/json")
-
-    @app.get("/v1/health", tags=["system"], summary="Check health")
-    async def health() -> dict[str, str]:
-        """Answers when the server takes requests."""
-        return {"status": "ok", "server": "pie", "version": app.version}

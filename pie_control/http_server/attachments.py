@@ -1,15 +1,15 @@
-"""Who hears the events of which inferlet. An inferlet has one listener: a second one would take its messages away."""
+"""Which client reads the events of which inferlet. One client at a time: a second one would take messages away."""
 
 from __future__ import annotations
 
 from pie_control.errors import Conflict
 from pie_control.inferlets.events import Ended, Event
-
-from .host import HostedInferlet, Listener
+from pie_control.inferlets.inferlet import Inferlet
+from pie_control.inferlets.mailbox import Listener
 
 
 class Attachments:
-    """Inferlets with a listener of this server."""
+    """The inferlets whose events a client of this server reads."""
 
     def __init__(self) -> None:
         self._owners: dict[str, object] = {}
@@ -20,13 +20,13 @@ class Attachments:
             raise Conflict(f"another client is attached to inferlet {inferlet}: let it detach or disconnect first")
 
     def release(self, inferlet: str, owner: object) -> None:
-        """Gives a claim back; idempotent."""
+        """Drops a claim; idempotent."""
         if self._owners.get(inferlet) is owner:
             del self._owners[inferlet]
 
 
-def attach(inferlet: HostedInferlet, listener: Listener) -> None:
-    """Attaches a listener. One that comes when the end was heard already is told it again."""
+def attach(inferlet: Inferlet, listener: Listener) -> None:
+    """Attaches a listener. If another listener has already heard the end, this one hears it again."""
     heard_end = False
 
     def hear(event: Event) -> None:
@@ -37,4 +37,4 @@ def attach(inferlet: HostedInferlet, listener: Listener) -> None:
     inferlet.attach(hear)
     info = inferlet.info()
     if info.ended is not None and not heard_end:
-        listener(Ended(info.status, info.result, info.error))
+        listener(Ended(info.status, info.result, info.error, inferlet=info.id))

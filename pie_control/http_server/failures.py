@@ -25,11 +25,11 @@ def error_code(error: PieError) -> str:
 
 
 def error_body(error: Exception) -> ErrorBody:
-    """What a client is told of an error. What is no PieError is our fault: it is logged, and told without details."""
+    """An error as the client sees it. One that is not a PieError is our fault: only the log has details."""
     if isinstance(error, PieError):
         return ErrorBody(error_code(error), str(error))
     log.error("a request failed", exc_info=error)
-    return ErrorBody("internal", "the server failed on this request; its log tells why")
+    return ErrorBody("internal", "the server failed on this request; its log says why")
 
 
 def _status(error: Exception) -> int:
@@ -49,7 +49,7 @@ def _explain(error: RequestValidationError) -> str:
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Makes every failure of `app` an answer in our shape."""
+    """Answers every failure of `app` in this shape."""
 
     async def on_failure(_: Request, error: Exception) -> JSONResponse:
         return response(_status(error), error_body(error))

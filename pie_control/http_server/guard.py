@@ -1,7 +1,7 @@
-"""What every request passes first: a bound on bodies, and no requests from foreign web pages.
+"""Checks every request first: limits the body's size, and refuses requests from foreign web pages.
 
-The server has no accounts: whoever reaches its port may use it. A browser on the same machine reaches a loopback port
-on behalf of any page that it shows; such a request carries the page's `Origin`, and is refused unless that is ours.
+The server has no accounts: anyone who reaches its port may use it. A browser on the same machine can reach a loopback
+port on behalf of any page that it shows. Such a request carries the page's `Origin`; a foreign origin is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .messages import ErrorBody
 
 
 class Guard:
-    """ASGI middleware. `max_body_bytes` bounds the body of one request."""
+    """ASGI middleware. The body of a request may have at most `max_body_bytes` bytes."""
 
     def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
         self._app = app

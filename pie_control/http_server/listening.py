@@ -1,4 +1,4 @@
-"""The listening socket, apart from what answers on it: to be had before anything slow is imported or started."""
+"""The listening socket, opened before the server imports or starts anything slow: a bad address fails early."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pie_control.errors import ConfigError
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; raises ConfigError if the address cannot be had."""
+    """A listening socket; raises ConfigError if the address is invalid or in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol given, asyncio switches Nagle's algorithm off on what is accepted: tokens must not wait.
+    # With the protocol given, asyncio disables Nagle's algorithm on accepted connections: tokens must not wait.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,9 +1,9 @@
 """Messages of `WS /v1/session`, the connection that many inferlets share. JSON in text frames.
 
-A client sends a request, or a list of them, in one frame. The server answers in frames that hold a list: replies and
-events in the order in which they arose; all that arise in one turn of its loop travel in one frame. Each message has a
-`type`. A request's `id` is chosen by the client and repeated by its reply, `reply` or `error`. The events of an
-inferlet that was launched or attached on the connection follow that reply; `ended` is the last one.
+A frame from the client holds one request or a list of requests. A frame from the server holds a list of replies and
+events in the order in which they arose; everything from one turn of its loop travels in one frame. Each message has a
+`type`. The client chooses a request's `id`; the answer, `reply` or `error`, repeats it. The events of an inferlet that
+was launched or attached on the connection (`pie_control.inferlets.events`) follow that reply; `ended` is the last one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+
+from pie_control.inferlets.events import Event
 
 
 class _Tagged(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower, omit_defaults=True):
@@ -35,7 +37,7 @@ class Launch(_Tagged, frozen=True):
 
 
 class Attach(_Tagged, frozen=True):
-    """Sends the events of a running inferlet here, those that nobody has read first. It outlives the connection."""
+    """Sends the events of a running inferlet here, first those that nobody has read. It outlives the connection."""
 
     id: int
     inferlet: str
@@ -43,14 +45,14 @@ class Attach(_Tagged, frozen=True):
 
 
 class Detach(_Tagged, frozen=True):
-    """Stops the events of an inferlet here and lets it outlive the connection."""
+    """Sends no more events of an inferlet here, and lets it outlive the connection."""
 
     id: int
     inferlet: str
 
 
 class Send(_Tagged, frozen=True):
-    """A message for the inferlet's `receive`."""
+    """Sends a message, which the inferlet's `receive` returns."""
 
     id: int
     inferlet: str
@@ -66,7 +68,7 @@ class Terminate(_Tagged, frozen=True):
 
 
 class Inferlet(_Tagged, frozen=True):
-    """The value tells of one inferlet."""
+    """The value describes one inferlet."""
 
     id: int
     inferlet: str
@@ -79,14 +81,14 @@ class Inferlets(_Tagged, frozen=True):
 
 
 class Logs(_Tagged, frozen=True):
-    """The value lists the log lines kept of an inferlet."""
+    """The value lists the log lines of an inferlet that the server keeps."""
 
     id: int
     inferlet: str
 
 
 class Program(_Tagged, frozen=True):
-    """The value tells of one program, or is null when the server does not have it."""
+    """The value describes one program, or is null if the server does not have it."""
 
     id: int
     program: str
@@ -105,7 +107,7 @@ class Models(_Tagged, frozen=True):
 
 
 class Statistics(_Tagged, frozen=True):
-    """The value tells how the server is doing."""
+    """The value holds the server's statistics."""
 
     id: int
 
@@ -139,33 +141,7 @@ class Error(_Tagged, frozen=True):
     error: ErrorBody
 
 
-class MessageEvent(_Tagged, frozen=True, tag="message"):
-    """The inferlet called `send`."""
-
-    inferlet: str
-    text: str
-
-
-class LogEvent(_Tagged, frozen=True, tag="log"):
-    """A line of `stdout`, `stderr` or `log`; `time` in seconds since the epoch."""
-
-    inferlet: str
-    time: float
-    stream: str
-    text: str
-
-
-class EndedEvent(_Tagged, frozen=True, tag="ended"):
-    """The last event of an inferlet. `result` is the JSON text of its result."""
-
-    inferlet: str
-    status: str
-    result: str | None = None
-    error: str | None = None
-
-
-InferletEvent = MessageEvent | LogEvent | EndedEvent
-FromServer = Reply | Error | InferletEvent
+FromServer = Reply | Error | Event
 
 _requests = msgspec.json.Decoder(Request | list[Request])
 _frames = msgspec.json.Decoder(list[FromServer])

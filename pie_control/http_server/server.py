@@ -1,4 +1,4 @@
-"""Runs the HTTP API on a socket. Owns neither the runtime nor the process: signals are the caller's matter."""
+"""Runs the HTTP API on a socket. It owns neither the server behind it nor the process; the caller handles signals."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import uvicorn
 
+from pie_control.server_api import ServerApi
+
 from .app import create_app
-from .host import InferletHost
 
 MAX_FRAME_BYTES = 16 << 20
 """Largest WebSocket frame from a client."""
@@ -24,11 +25,11 @@ class _Uvicorn(uvicorn.Server):
 
 
 class HttpServer:
-    """The HTTP API of one runtime on one listening socket, which it owns. `close` takes about 1 s at most."""
+    """The HTTP API of one runtime on one listening socket, which it owns. `close` takes at most about 1 s."""
 
-    def __init__(self, host: InferletHost, listener: socket.socket, max_body_bytes: int = 64 << 20) -> None:
+    def __init__(self, api: ServerApi, listener: socket.socket, max_body_bytes: int = 64 << 20) -> None:
         config = uvicorn.Config(
-            create_app(host, max_body_bytes),
+            create_app(api, max_body_bytes),
             log_level="warning",
             access_log=False,
             lifespan="off",
@@ -43,12 +44,12 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        """Base address, such as `http://127.0.0.1:8011`."""
+        """Base address, like `http://127.0.0.1:8011`."""
         host, port = self._listener.getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     async def start(self) -> None:
-        """Returns when requests are answered."""
+        """Returns when the server accepts requests."""
         self._task = asyncio.create_task(self._server.serve(sockets=[self._listener]))
         while not self._server.started and not self._task.done():
             await asyncio.sleep(0.005)  # uvicorn offers nothing to wait for

@@ -1,15 +1,14 @@
-"""Values of the runtime in the form in which clients see them."""
+"""Values of the server in the form that clients see."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pie_control.calls import implemented_traits
 from pie_control.programs.store import ProgramInfo
+from pie_control.server_api import ServerApi
 from pie_inference.protocol import ModelDescription
-
-from . import messages as wire
-from .host import InferletHost
 
 
 @dataclass(frozen=True)
@@ -32,36 +31,32 @@ class ModelInfo:
     has_chat_template: bool
 
 
-_SHARED = tuple(name for name in ModelInfo.__dataclass_fields__ if name != "has_chat_template")
+@dataclass(frozen=True)
+class LogEntry:
+    """A line of an inferlet's log. `time` is in seconds since the epoch."""
+
+    time: float
+    stream: str
+    text: str
+
+
+_WORKED_OUT = ("traits", "has_chat_template")
+_SHARED = tuple(name for name in ModelInfo.__dataclass_fields__ if name not in _WORKED_OUT)
 
 
 def describe_model(model: ModelDescription) -> ModelInfo:
-    """The description without the tokenizer, which is large and of no use to a client."""
+    """The description without the tokenizer, which is large and useless to a client."""
     config: Mapping[str, object] = model.tokenizer_config
     values = {name: getattr(model, name) for name in _SHARED}
-    return ModelInfo(**values, has_chat_template=bool(config.get("chat_template")))
+    traits = tuple(trait.name for trait in implemented_traits(model.calls))
+    return ModelInfo(**values, traits=traits, has_chat_template=bool(config.get("chat_template")))
 
 
-def find_program(host: InferletHost, hash: str) -> ProgramInfo | None:
+def find_program(api: ServerApi, hash: str) -> ProgramInfo | None:
     """The program with this content hash, if the server has it."""
-    return next((program for program in host.programs() if program.program == hash), None)
+    return next((program for program in api.programs() if program.program == hash), None)
 
 
-def look_up(host: InferletHost, request: wire.Request) -> object:
-    """The answer to a request of a session that changes nothing."""
-    match request:
-        case wire.Inferlet(inferlet=inferlet):
-            return host.inferlet(inferlet).info()
-        case wire.Inferlets():
-            return host.inferlets()
-        case wire.Logs(inferlet=inferlet):
-            return host.inferlet(inferlet).logs()
-        case wire.Program(program=program):
-            return find_program(host, program)
-        case wire.Programs():
-            return host.programs()
-        case wire.Models():
-            return [describe_model(model) for model in host.models()]
-        case wire.Statistics():
-            return host.statistics()
-    raise AssertionError(f"{type(request).__name__} is no look-up")
+def log_entries(api: ServerApi, inferlet: str) -> list[LogEntry]:
+    """The log of an inferlet, oldest line first; raises UnknownName."""
+    return [LogEntry(line.time, line.stream, line.text) for line in api.inferlet(inferlet).logs()]

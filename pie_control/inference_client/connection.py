@@ -72,7 +72,11 @@ class Connection:
 
     def _flush(self) -> None:
         while self._outbox and _events(self._socket) & zmq.POLLOUT:
-            self._socket.send_multipart(self._outbox.popleft(), zmq.NOBLOCK)
+            try:
+                self._socket.send_multipart(self._outbox[0], zmq.NOBLOCK)
+            except zmq.Again:  # the peer has gone in between
+                return
+            self._outbox.popleft()
 
     def _pump(self) -> None:
         """Sends and receives until the socket can do neither."""

@@ -41,7 +41,7 @@ class ModelRunner(Protocol):
         """The models that `run` accepts."""
 
     def run(self, wave: RunWave) -> WaveDone:
-        """Runs the batches of a wave in order. Failures are results, not exceptions."""
+        """Runs the batches of a wave in order. What fails is told, not raised."""
 
 
 def ignore_wave(done: WaveDone) -> None:

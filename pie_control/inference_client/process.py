@@ -76,7 +76,8 @@ class WorkerProcess:
         return f"the worker {how}" + (f"; its last words:\n{said}" if said else "")
 
     async def end(self, patience: float) -> None:
-        """Waits so many seconds for the process to end by itself, then terminates and at last kills it."""
+        """Waits at most `patience` seconds for the process to end by itself, then terminates it, and kills it at
+        last."""
         if not await self._wait(patience):
             self._process.terminate()
             if not await self._wait(TERMINATE_SECONDS):

@@ -37,7 +37,7 @@ WAVE_SECONDS = 300.0  # far beyond any wave, and beyond a kernel that is compile
 
 
 class ZeroMQClient:
-    """Starts a worker process and speaks to it, or waits for one that somebody else starts. Implements
+    """Starts a worker process and speaks to it, or waits for one that is started elsewhere. Implements
     `InferenceClient`.
 
     With `arguments`, the options of `python -m pie_inference.serving` beside --endpoint, it launches the worker and
@@ -113,10 +113,12 @@ class ZeroMQClient:
         return await self.start()
 
     async def close(self) -> None:
+        patience = 0.0
         if self._connection is not None and self._serving:
             self._connection.send(encode(Shutdown()))
+            patience = SHUTDOWN_SECONDS
         self._serving = False
-        await self._tear_down(SHUTDOWN_SECONDS)
+        await self._tear_down(patience)
 
     async def _tear_down(self, patience: float) -> None:
         if self._watch is not None:

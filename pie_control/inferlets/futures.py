@@ -1,4 +1,4 @@
-"""The futures of one inferlet: numbers that stand for results that are not there yet."""
+"""The futures of one inferlet: numbers that stand for results that may not be known yet."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from ..errors import CallError, InvalidArgument, InvalidState, NotFound, QuotaExceeded
+from ..ids import LAST_FUTURE
 
 PENDING: Final = object()
 UNKNOWN: Final = object()
-LAST_NUMBER = 0x7FFF_FFFF
-"""Futures stay below the bit that marks a token reference."""
 
 
 class FutureTable:
@@ -26,10 +25,6 @@ class FutureTable:
     def __len__(self) -> int:
         return len(self._values)
 
-    @property
-    def limit(self) -> int:
-        return self._limit
-
     def new(self) -> int:
         """Number of a new pending future; raises QuotaExceeded."""
         if len(self._values) >= self._limit:
@@ -43,17 +38,14 @@ class FutureTable:
 
     @staticmethod
     def _after(number: int) -> int:
-        return number + 1 if number < LAST_NUMBER else 1
+        return number + 1 if number < LAST_FUTURE else 1
 
     def forget(self, number: int) -> None:
-        """Drops a future whose command was refused."""
+        """Drops a future, because its command was refused."""
         self._values.pop(number, None)
 
-    def is_pending(self, number: int) -> bool:
-        return self._values.get(number, UNKNOWN) is PENDING
-
     def done(self, numbers: Iterable[int]) -> list[int]:
-        """Those that are not pending, in the order given."""
+        """The numbers that are not pending, in the order given."""
         values = self._values
         return [number for number in numbers if values.get(number, UNKNOWN) is not PENDING]
 
@@ -65,7 +57,7 @@ class FutureTable:
         return True
 
     def take(self, number: int, kind: type) -> Any:
-        """Value of a done future of this kind, which is consumed; raises its error if it failed."""
+        """Consumes a done future and returns its value, which must be a `kind`; raises the error of a failed one."""
         value = self._values.get(number, UNKNOWN)
         if value is UNKNOWN:
             raise NotFound(f"there is no future {number}: it was taken or cancelled, or never existed")

@@ -1,4 +1,4 @@
-"""One running inferlet, as its host functions and its client see it."""
+"""One running inferlet: its side for the host functions, and its side for the client."""
 
 from __future__ import annotations
 
@@ -6,30 +6,22 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ..config import InferletLimits
 from ..errors import Conflict, QuotaExceeded
-from ..programs.languages.python_source import SourceText
 from ..programs.store import Program
 from ..sandbox.fibers import Instance
-from ..sandbox.wasi import WasiState
+from ..services.timers import Timer, Timers
 from .events import Ended, LogLine
 from .futures import FutureTable
 from .lifecycle import ENDINGS, Status, check_transition
 from .mailbox import Inbox, Listener, Outbox, Received, byte_size
 
-if TYPE_CHECKING:  # what host_api keeps here for an inferlet; nothing of it is used here
-    from ..engine.model import Model
-    from ..host_api.handles import Queue, Session
-
-MAX_HANDLES = 1024
-"""Samplers and detokenizers of one inferlet."""
-
 
 @dataclass(frozen=True)
 class InferletInfo:
-    """What can be told of an inferlet. Times are seconds since the epoch."""
+    """The state of an inferlet, for clients. Times are seconds since the epoch."""
 
     id: str
     program: str
@@ -44,25 +36,32 @@ class InferletInfo:
     embeds: int
 
 
-class Timer(Protocol):
-    """A call that is to come."""
-
-    def cancel(self) -> None:
-        """It does not come."""
+DEFAULT_USER = "default"
+"""The user of every inferlet while there are no accounts."""
 
 
-class Wakes(Protocol):
-    """The runner, as an inferlet needs it."""
+class Holdings(Protocol):
+    """The resources that an inferlet holds at models."""
 
-    def ready(self, inferlet: Inferlet) -> None:
-        """The inferlet can go on."""
+    def usage(self) -> tuple[int, int]:
+        """Numbers of pages and embeds."""
 
-    def call_at(self, deadline_ns: int, callback: Callable[[], None]) -> Timer:
-        """Calls back at a time of the monotonic clock."""
+    def release(self) -> None:
+        """Gives everything back. Idempotent."""
+
+
+class NoHoldings:
+    """The holdings of an inferlet that has no instance yet."""
+
+    def usage(self) -> tuple[int, int]:
+        return 0, 0
+
+    def release(self) -> None:
+        """Does nothing."""
 
 
 class Inferlet:
-    """One running inferlet. Everything in it is its own; nothing here knows another inferlet."""
+    """One running inferlet. It owns all of its state and knows no other inferlet."""
 
     def __init__(
         self,
@@ -71,46 +70,43 @@ class Inferlet:
         arguments: Sequence[str],
         environment: Mapping[str, str],
         limits: InferletLimits,
-        runner: Wakes,
+        wake: Callable[[Inferlet], None],
+        timers: Timers,
     ) -> None:
+        """The inferlet calls `wake` when it can run."""
         self.number = number
         self.id = f"i{number}"
         self.program = program
         self.arguments = list(arguments)
-        self.environment = {**environment, "inferlet": self.id, "program": program.hash}
+        self.environment = {**environment, "inferlet": self.id, "program": program.hash, "user": DEFAULT_USER}
         self.limits = limits
         self.status = Status.CREATED
         self.created = time.time()
         self.ended: float | None = None
         self.error: str | None = None
         self.result: str | None = None
-        self.kept_bytes = 0  # of an ended one: what its log, messages and result take
+        self.kept_bytes = 0  # size of log, messages and result, once it has ended
         self.cpu_seconds = 0.0
         self.last_activity = time.monotonic()
         self.instance: Instance
-        self.source: SourceText | None = None  # of a Python program
-        self.wasi = WasiState()
+        self.holdings: Holdings = NoHoldings()
         self.futures = FutureTable(limits.max_futures)
-        self.models: Mapping[str, Model] = {}
-        self.sessions: dict[str, Session] = {}
-        self.handles: dict[int, object] = {}
-        self.queues: dict[int, Queue] = {}
-        self.next_queue = 0
-        self._next_handle = 1
-        self._runner = runner
+        self._wake = wake
+        self._timers = timers
         self._inbox = Inbox()
-        self._outbox = Outbox(limits)
+        self._outbox = Outbox(self.id, limits)
         self._receivers: OrderedDict[int, None] = OrderedDict()
-        self._timers: dict[int, Timer] = {}
+        self._pending_timers: dict[int, Timer] = {}
         self._sleep_timer: Timer | None = None
+        self._sleep_value: Any = None
         self._awaited: list[int] | None = None
         self._awaited_set: Collection[int] = ()
-        self._sleep_value: Any = None
+        self._answer: Callable[[list[int]], Any] = list
 
     # ---- for the client ----
 
     def info(self) -> InferletInfo:
-        held = [session.holdings() for session in self.sessions.values()]
+        pages, embeds = self.holdings.usage()
         return InferletInfo(
             id=self.id,
             program=self.program.hash,
@@ -121,12 +117,12 @@ class Inferlet:
             result=self.result,
             error=self.error,
             cpu_seconds=round(self.cpu_seconds, 6),
-            pages=sum(pages for pages, _ in held),
-            embeds=sum(embeds for _, embeds in held),
+            pages=pages,
+            embeds=embeds,
         )
 
     def send(self, text: str) -> None:
-        """A message to the inferlet; raises Conflict if it has ended, Overloaded if it does not keep up."""
+        """Sends a message to the inferlet; raises Conflict if it has ended, Overloaded if it does not keep up."""
         if self.status in ENDINGS:
             raise Conflict(f"inferlet {self.id} has ended ({self.status})")
         self._inbox.put(text)
@@ -136,11 +132,11 @@ class Inferlet:
         return self._outbox.logs()
 
     def attach(self, listener: Listener) -> None:
-        """Sends events to a listener from now on, those that nobody has heard first. It must not block."""
+        """Sends events to a listener from now on, first those that nobody has heard. The listener must not block."""
         self._outbox.attach(listener)
 
     def detach(self) -> None:
-        """Keeps events again, within bounds."""
+        """Drops the listener; keeps events again, within bounds."""
         self._outbox.detach()
 
     # ---- for host functions ----
@@ -165,17 +161,17 @@ class Inferlet:
             raise QuotaExceeded(f"{size} bytes are more than a message may have ({limit}): send it in pieces")
 
     def receive(self) -> int:
-        """A future of the next message."""
+        """A future for the next message; raises QuotaExceeded."""
         future = self.futures.new()
         self._receivers[future] = None
         self._deliver()
         return future
 
     def cancel(self, future: int) -> None:
-        """Forgets a future. A message that it had received goes to the next receiver."""
+        """Cancels a future. If it holds a message, the next receiver gets that."""
         value = self.futures.cancel(future)
         self._receivers.pop(future, None)
-        if timer := self._timers.pop(future, None):
+        if timer := self._pending_timers.pop(future, None):
             timer.cancel()
         if isinstance(value, Received):
             self._inbox.put_back(value)
@@ -189,48 +185,41 @@ class Inferlet:
             future, _ = self._receivers.popitem(last=False)
             self.resolve(future, message)
 
-    def add_handle(self, value: object) -> int:
-        """Number of a new handle (sampler, detokenizer); raises QuotaExceeded."""
-        if len(self.handles) >= MAX_HANDLES:
-            raise QuotaExceeded(f"{MAX_HANDLES} samplers and detokenizers exist: destroy some first")
-        number = self._next_handle
-        self._next_handle += 1
-        self.handles[number] = value
-        return number
-
     # ---- waiting ----
 
     def resolve(self, future: int, value: Any) -> None:
-        """Gives a future its value and wakes the inferlet if it waits for it."""
+        """Gives a future its value, and wakes the inferlet if it waits for this future."""
         if self.futures.resolve(future, value) and self._awaited is not None and future in self._awaited_set:
-            self._runner.ready(self)
+            self._wake(self)
 
     def resolve_later(self, future: int, value: Any, deadline_ns: int) -> None:
-        """Gives a future its value at a time of the monotonic clock."""
+        """Gives a future its value at `deadline_ns` of the monotonic clock."""
 
         def resolve() -> None:
-            del self._timers[future]
+            del self._pending_timers[future]
             self.resolve(future, value)
 
-        self._timers[future] = self._runner.call_at(deadline_ns, resolve)
+        self._pending_timers[future] = self._timers.call_at(deadline_ns, resolve)
 
-    def await_futures(self, futures: list[int]) -> None:
-        """The guest suspends until one of these, all pending, is done."""
+    def await_futures(self, futures: list[int], answer: Callable[[list[int]], Any] = list) -> None:
+        """Suspends the guest until one of these pending futures is done. Its call then returns `answer(done futures)`,
+        or fails with the error that this raises."""
         self._awaited = futures
         self._awaited_set = futures if len(futures) <= 8 else frozenset(futures)
+        self._answer = answer
 
     def sleep_until(self, deadline_ns: int, value: Any) -> None:
-        """The guest suspends until a time of the monotonic clock; its call then returns `value`."""
+        """Suspends the guest until `deadline_ns` of the monotonic clock; its call then returns `value`."""
         self._sleep_value = value
-        self._sleep_timer = self._runner.call_at(deadline_ns, lambda: self._runner.ready(self))
+        self._sleep_timer = self._timers.call_at(deadline_ns, lambda: self._wake(self))
 
     def before_step(self) -> None:
-        """Hands a waiting guest what it waited for."""
+        """Answers the call for which the guest waits, if its result is there."""
         if self._awaited is not None:
             done = self.futures.done(self._awaited)
             if done:
                 self._awaited = None
-                self.instance.resume(done)
+                self.instance.answer(self._answer, done)
         elif self._sleep_timer is not None:
             self._sleep_timer = None
             self.instance.resume(self._sleep_value)
@@ -242,23 +231,22 @@ class Inferlet:
         self.status = status
 
     def finish(self, status: Status, error: str | None) -> None:
-        """Records the ending and tells the client. The caller has freed what the inferlet held outside."""
+        """Records the end and sends it to the client. The caller has released the inferlet's holdings."""
         self.change(status)
         self._drop_what_only_the_guest_needed()
         self.ended = time.time()
         self.error = error
         if status is not Status.FINISHED:
             self.result = None
-        self._outbox.end(Ended(status, self.result, error))
+        self._outbox.end(Ended(status.value, self.result, error, inferlet=self.id))
         self.kept_bytes = self._outbox.kept_bytes + byte_size(self.result or "") + byte_size(error or "")
 
     def _drop_what_only_the_guest_needed(self) -> None:
-        """The inferlet may be asked about for long: keeps what can be told of it."""
-        for timer in (*self._timers.values(), *([self._sleep_timer] if self._sleep_timer else [])):
+        """Clients may ask about the inferlet for a long time: this keeps only what they can ask for."""
+        for timer in (*self._pending_timers.values(), *([self._sleep_timer] if self._sleep_timer else [])):
             timer.cancel()
-        self._timers.clear()
+        self._pending_timers.clear()
         self._receivers.clear()
         self._inbox = Inbox()
         self.futures = FutureTable(0)
-        self.handles = {}
-        self.wasi = WasiState()
+        self._answer = list

@@ -1,4 +1,4 @@
-"""What passes between an inferlet and its client: messages in, messages and log lines out, all bounded."""
+"""The mail between an inferlet and its client: messages in, messages and log lines out, all bounded."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Listener = Callable[[Event], None]
 logger = logging.getLogger(__name__)
 
 MAX_INBOX_BYTES = 8 << 20
-"""Messages to an inferlet that it has not received."""
+"""Limit for messages that an inferlet has not received."""
 MAX_KEPT_BYTES = 8 << 20
-"""Messages of an inferlet that no client has read."""
+"""Limit for messages that no client has read."""
 EVENT_BYTES = 64
-"""What an event is counted for beside its text."""
+"""Counted for each event in addition to its text."""
 
 
 def byte_size(text: str) -> int:
@@ -31,19 +31,19 @@ def byte_size(text: str) -> int:
 
 
 def cut(text: str, most: int) -> str:
-    """The beginning of a text, at most so many bytes in UTF-8, never half a character."""
+    """The beginning of a text: at most `most` bytes in UTF-8, and whole characters."""
     return text if byte_size(text) <= most else text.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
 
 
 class Received(NamedTuple):
-    """A message to the inferlet and its place among all."""
+    """A message to the inferlet, with its number in the order of arrival."""
 
     number: int
     text: str
 
 
 class Inbox:
-    """Messages that the inferlet has not received yet, in the order in which they came."""
+    """Messages that the inferlet has not received yet, in the order of arrival."""
 
     __slots__ = ("_bytes", "_count", "_messages")
 
@@ -52,14 +52,14 @@ class Inbox:
         self._bytes = self._count = 0
 
     def put(self, text: str) -> None:
-        """Raises Overloaded when the inferlet does not keep up."""
+        """Adds a message; raises Overloaded if too many wait."""
         if self._bytes + byte_size(text) > MAX_INBOX_BYTES:
             raise Overloaded(f"{len(self._messages)} messages wait for the inferlet: let it receive some first")
         self._count += 1
         self.put_back(Received(self._count, text))
 
     def put_back(self, message: Received) -> None:
-        """Returns a message whose receiver was cancelled to its place."""
+        """Puts a message whose receiver was cancelled back in its place."""
         heapq.heappush(self._messages, message)
         self._bytes += byte_size(message.text) + EVENT_BYTES
 
@@ -72,10 +72,11 @@ class Inbox:
 
 
 class Outbox:
-    """Events for the client. With no listener they are kept in order, within bounds: messages until the inferlet gets
-    an error at `send`, log lines until they are dropped. `logs` has the newest lines, heard or not."""
+    """Events for the client. Without a listener it keeps them in order, within bounds: beyond them `send` raises an
+    error, and log lines are dropped. `logs` has the newest lines, heard or not."""
 
     __slots__ = (
+        "_inferlet",
         "_kept",
         "_kept_bytes",
         "_kept_log_bytes",
@@ -87,7 +88,8 @@ class Outbox:
         "dropped_lines",
     )
 
-    def __init__(self, limits: InferletLimits) -> None:
+    def __init__(self, inferlet: str, limits: InferletLimits) -> None:
+        self._inferlet = inferlet
         self._limits = limits
         self._listener: Listener | None = None
         self._kept: deque[Event] = deque()
@@ -98,8 +100,8 @@ class Outbox:
         self.dropped_lines = 0
 
     def attach(self, listener: Listener) -> None:
-        """Sends events to a listener from now on, those that were kept first."""
-        self._listener = None  # until it has heard them: what is emitted meanwhile comes behind
+        """Sends events to a listener from now on, first those that were kept."""
+        self._listener = None  # until it has heard these: events emitted meanwhile come after them
         while self._kept:
             listener(self._kept.popleft())
         self._kept_bytes = self._kept_log_bytes = 0
@@ -110,20 +112,20 @@ class Outbox:
 
     @property
     def kept_bytes(self) -> int:
-        """Memory held by log and events that nobody has heard."""
+        """Size of the log and of the events that nobody has heard."""
         return self._kept_bytes + self._kept_log_bytes + self._log_bytes
 
     def send(self, text: str) -> None:
-        """Raises QuotaExceeded if nobody reads."""
+        """Sends a message; raises QuotaExceeded if nobody reads and too many are kept."""
         if self._listener is None:
             if self._kept_bytes + byte_size(text) > MAX_KEPT_BYTES:
                 raise QuotaExceeded(f"no client reads, and {self._kept_bytes} bytes of messages are kept: send less")
             self._kept_bytes += byte_size(text) + EVENT_BYTES
-        self._emit(Message(text))
+        self._emit(Message(text, inferlet=self._inferlet))
 
     def log(self, stream: str, text: str) -> None:
-        """Adds a line to the log, cut to the size of a message."""
-        line = LogLine(time.time(), stream, cut(text, self._limits.max_message_bytes))
+        """Adds a line to the log, cut to the maximum size of a message."""
+        line = LogLine(time.time(), stream, cut(text, self._limits.max_message_bytes), inferlet=self._inferlet)
         self._log_lines.append(line)
         size = _size_of(line)
         self._log_bytes += size
@@ -137,7 +139,7 @@ class Outbox:
             self._emit(line)
 
     def write(self, stream: str, data: bytes) -> None:
-        """Takes bytes of stdout or stderr; whole lines go to the log."""
+        """Takes bytes of stdout or stderr, and adds whole lines to the log."""
         *lines, rest = (self._partial[stream] + data).split(b"\n")
         if len(rest) > self._limits.max_message_bytes:
             lines, rest = [*lines, rest], b""
@@ -146,7 +148,7 @@ class Outbox:
             self.log(stream, line.decode("utf-8", "replace"))
 
     def end(self, ended: Ended) -> None:
-        """Flushes unfinished lines and sends the last event."""
+        """Adds incomplete lines to the log and sends the last event."""
         for stream, rest in self._partial.items():
             if rest:
                 self.log(stream, rest.decode("utf-8", "replace"))
@@ -162,7 +164,7 @@ class Outbox:
             return
         try:
             self._listener(event)
-        except Exception:  # the inferlet is not to blame, and its end must go on
+        except Exception:  # not the inferlet's fault, and its end must not fail
             logger.exception("a listener failed and hears no more")
             self._listener = None
 

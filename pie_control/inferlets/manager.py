@@ -1,4 +1,4 @@
-"""The inferlet lifecycle manager (paper, section 5.1): launches, ends and lists inferlets, holds them to limits."""
+"""The inferlet lifecycle manager (paper, section 5.1): launches, ends and lists inferlets, enforces limits."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ..config import InferletLimits
 from ..errors import Overloaded, UnknownName
-from ..programs.launcher import ComponentHost
+from ..programs.launcher import Launcher, ProgramOwner
 from ..programs.store import Program
-from .inferlet import Inferlet, InferletInfo
+from ..sandbox.fibers import Step
+from ..services.timers import Timers
+from .inferlet import Holdings, Inferlet, InferletInfo
 from .lifecycle import ENDINGS, Status, check_transition
 from .mailbox import Listener
 from .runner import Runner, RunnerStatistics
 
-if TYPE_CHECKING:
-    from ..engine.model import Model
-
 KEPT_ENDED = 1000
-"""Ended inferlets that can still be asked about."""
+"""Number of ended inferlets that clients can still ask about."""
 KEPT_ENDED_BYTES = 64 << 20
-"""What their logs, results and unread messages may take together."""
+"""Limit for the sum of their logs, results and unread messages."""
 SWEEP_SECONDS = 1.0
 WARM_AFTER_SECONDS = 0.02
 
@@ -40,25 +39,30 @@ class InferletStatistics:
     runner: RunnerStatistics
 
 
+class Guest(ProgramOwner, Holdings, Protocol):
+    """The owner of an inferlet's instance and of its holdings."""
+
+
 class InferletManager:
-    """All inferlets of a server. `release(inferlet)` frees what one held at the models; `on_quiet` forms waves."""
+    """All inferlets of a server, and their runner. `make_guest` gives an inferlet what its host functions need; the
+    manager calls `wake` when an inferlet can run."""
 
     def __init__(
         self,
-        host: ComponentHost,
+        launcher: Launcher,
         limits: InferletLimits,
         max_inferlets: int,
-        release: Callable[[Inferlet], None],
-        on_quiet: Callable[[], None],
+        make_guest: Callable[[Inferlet], Guest],
+        wake: Callable[[], None],
     ) -> None:
-        self._host = host
+        self._launcher = launcher
         self._limits = limits
         self._max_inferlets = max_inferlets
-        self._release = release
-        self.on_quiet = on_quiet
-        self.runner = Runner(self)
-        self._running: dict[str, Inferlet] = {}
-        self._ended: OrderedDict[str, Inferlet] = OrderedDict()
+        self._make_guest = make_guest
+        self.runner = Runner(wake, self._after_step)
+        self._timers = Timers()
+        self._running: dict[int, Inferlet] = {}  # by number
+        self._ended: OrderedDict[int, Inferlet] = OrderedDict()
         self._ended_bytes = 0
         self._launched = 0
         self._endings = {str(status): 0 for status in sorted(ENDINGS)}
@@ -77,19 +81,21 @@ class InferletManager:
         program: Program,
         arguments: Sequence[str],
         environment: Mapping[str, str],
-        models: Mapping[str, Model],
         listener: Listener | None,
     ) -> Inferlet:
         """Starts an inferlet of a prepared program; raises Overloaded."""
         if len(self._running) >= self._max_inferlets:
-            raise Overloaded(f"{len(self._running)} inferlets run, no more are allowed: try again when some have ended")
+            raise Overloaded(f"{len(self._running)} inferlets run, which is the limit: try again when some have ended")
         self._launched += 1
-        inferlet = Inferlet(self._launched, program, arguments, environment, self._limits, self.runner)
-        inferlet.models = models
-        self._host.instance(program, inferlet)
+        inferlet = Inferlet(
+            self._launched, program, arguments, environment, self._limits, self.runner.ready, self._timers
+        )
+        guest = self._make_guest(inferlet)
+        self._launcher.instance(program, guest)
+        inferlet.instance, inferlet.holdings = guest.instance, guest
         if listener is not None:
             inferlet.attach(listener)
-        self._running[inferlet.id] = inferlet
+        self._running[inferlet.number] = inferlet
         self.runner.ready(inferlet)
         self._warm_later()
         return inferlet
@@ -100,42 +106,39 @@ class InferletManager:
 
     def _warm_up(self) -> None:
         self._warmer = None
-        if self._host.warm_one():
+        if self._launcher.warm_one():
             self._warm_later()
 
     # ---- ending ----
 
-    def on_done(self, inferlet: Inferlet) -> None:
-        """The guest has ended by itself."""
-        error = inferlet.instance.outcome()
-        self.end(inferlet, Status.FINISHED if error is None else Status.FAILED, error)
-
-    def on_step(self, inferlet: Inferlet) -> None:
-        """The guest had a turn: holds it to its processor time."""
-        limit = self._limits.cpu_seconds
-        if inferlet.cpu_seconds > limit:
-            self.end(inferlet, Status.EXCEEDED, f"used more than {limit:g} s of processor time")
+    def _after_step(self, inferlet: Inferlet, step: Step) -> None:
+        """Ends an inferlet that finished in its last turn, or that has used too much processor time."""
+        if step is Step.DONE:
+            error = inferlet.instance.outcome()
+            self.end(inferlet, Status.FINISHED if error is None else Status.FAILED, error)
+        elif inferlet.cpu_seconds > self._limits.cpu_seconds:
+            self.end(inferlet, Status.EXCEEDED, f"used more than {self._limits.cpu_seconds:g} s of processor time")
 
     def end(self, inferlet: Inferlet, status: Status, error: str | None) -> None:
-        """Ends an inferlet wherever it is, frees everything that it held, tells its client. Idempotent.
+        """Ends an inferlet in any state, frees everything that it held, and informs its client. Idempotent.
 
-        One that has the processor (it is ended by something that it caused) ends after its turn."""
+        An inferlet that is running now (it caused its own end) ends after its turn."""
         if inferlet is self.runner.current:
             asyncio.get_running_loop().call_soon(self.end, inferlet, status, error)
             return
-        if inferlet.id not in self._running:
+        if inferlet.number not in self._running:
             return
         check_transition(inferlet.status, status)
-        del self._running[inferlet.id]
+        del self._running[inferlet.number]
         self.runner.forget(inferlet)
         inferlet.instance.close()
-        self._release(inferlet)
+        inferlet.holdings.release()
         inferlet.finish(status, error)
         self._endings[status] += 1
         self._keep_ended(inferlet)
 
     def _keep_ended(self, inferlet: Inferlet) -> None:
-        self._ended[inferlet.id] = inferlet
+        self._ended[inferlet.number] = inferlet
         self._ended_bytes += inferlet.kept_bytes
         while len(self._ended) > KEPT_ENDED or (self._ended_bytes > KEPT_ENDED_BYTES and len(self._ended) > 1):
             _, oldest = self._ended.popitem(last=False)
@@ -147,25 +150,27 @@ class InferletManager:
         for inferlet in [one for one in self._running.values() if one.last_activity < oldest]:
             self.end(inferlet, Status.EXCEEDED, f"was idle for more than {self._limits.idle_seconds:g} s")
 
-    # ---- asking ----
+    # ---- look-ups ----
 
     def get(self, inferlet_id: str) -> Inferlet:
         """A running or recently ended inferlet; raises UnknownName."""
-        found = self._running.get(inferlet_id) or self._ended.get(inferlet_id)
-        if found is None:
+        number = int(inferlet_id[1:]) if inferlet_id[:1] == "i" and inferlet_id[1:].isdecimal() else 0
+        found = self._running.get(number) or self._ended.get(number)
+        if found is None or found.id != inferlet_id:
             raise UnknownName(f"no inferlet {inferlet_id!r}: it never existed, or ended long ago")
         return found
 
-    def running(self) -> tuple[Inferlet, ...]:
-        return tuple(self._running.values())
+    def try_running(self, number: int) -> Inferlet | None:
+        """The inferlet with this number if it runs, else None."""
+        return self._running.get(number)
 
     def infos(self) -> tuple[InferletInfo, ...]:
-        """Of those that have recently ended and those that run, oldest first."""
+        """Recently ended inferlets, then running ones, oldest first."""
         return tuple(one.info() for one in (*self._ended.values(), *self._running.values()))
 
     def statistics(self) -> InferletStatistics:
         return InferletStatistics(
-            len(self._running), self._launched, dict(self._endings), self._host.warm, self.runner.statistics()
+            len(self._running), self._launched, dict(self._endings), self._launcher.warm, self.runner.statistics()
         )
 
     def close(self) -> None:
@@ -173,6 +178,6 @@ class InferletManager:
         for timer in (self._sweeper, self._warmer):
             if timer is not None:
                 timer.cancel()
-        for inferlet in self.running():
+        for inferlet in list(self._running.values()):
             self.end(inferlet, Status.TERMINATED, "the server stops")
-        self._host.close()
+        self._launcher.close()

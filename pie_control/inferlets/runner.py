@@ -1,30 +1,27 @@
 """Gives inferlets the processor, one at a time, on the thread of the event loop.
 
-Theory of operation. `_ready` holds inferlets that can go on; `run` gives each a turn until all of them wait, and then
-tells the watcher that it is quiet: only now are waves formed, so that everyone whom a result woke takes part in the
-next batch. An inferlet that was preempted a few times in a row without waiting is *busy*: nobody waits for it any more.
-Busy ones take turns of one slice each, between turns of the event loop, so an endless loop costs the others at most a
-slice per turn.
+Theory of operation. `_ready` holds the inferlets that can run; `run_ready` gives each a turn until all of them wait.
+Waves are formed only then, so that every inferlet that a result woke takes part in the next batch. An inferlet that was
+preempted a few times in a row is *busy*: the others no longer wait for it. `run_busy` gives one busy inferlet a slice,
+between turns of the event loop, so an endless loop costs the others at most one slice per turn.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from ..sandbox.fibers import Step
-from .inferlet import Inferlet, Timer
+from .inferlet import Inferlet
 from .lifecycle import ENDINGS, Status
 
 PREEMPTIONS_UNTIL_BUSY = 3
 LONGEST_RUN_SECONDS = 0.02
-"""After this long `run` lets the event loop have a turn, even if inferlets are ready."""
+"""`run_ready` returns to the event loop after this time, even if inferlets are ready."""
 TURNS_IN_ROUND = 8
-"""Turns for each inferlet that is ready, on the average, after which waves are formed though some still are."""
+"""Waves are formed after this many turns per ready inferlet, on average, even if some are still ready."""
 
 
 @dataclass(frozen=True)
@@ -36,70 +33,36 @@ class RunnerStatistics:
     guest_seconds: float
 
 
-class Watcher(Protocol):
-    """Who is told what the runner sees."""
-
-    def on_done(self, inferlet: Inferlet) -> None:
-        """The guest has ended; its instance knows the outcome."""
-
-    def on_step(self, inferlet: Inferlet) -> None:
-        """The guest had a turn and goes on later."""
-
-    def on_quiet(self) -> None:
-        """All inferlets but the busy ones wait."""
-
-
 class Runner:
-    """Runs inferlets; tells a watcher."""
+    """Runs inferlets. It calls `wake` when an inferlet can run, and `on_step` after each turn of an inferlet."""
 
-    def __init__(self, watcher: Watcher) -> None:
-        self._watcher = watcher
+    def __init__(self, wake: Callable[[], None], on_step: Callable[[Inferlet, Step], None]) -> None:
+        self._wake = wake
+        self._on_step = on_step
         self._ready: deque[Inferlet] = deque()
         self._queued: set[int] = set()
         self._busy: deque[Inferlet] = deque()
         self._preempted: dict[int, int] = {}
-        self._scheduled = False
-        self._in_run = False
         self.current: Inferlet | None = None
         self._turns_left = 0  # of this round
         self._turns = self._preemptions = 0
         self._guest_seconds = 0.0
 
+    @property
+    def has_work(self) -> bool:
+        """Whether an inferlet can run."""
+        return bool(self._ready or self._busy)
+
     def ready(self, inferlet: Inferlet) -> None:
-        """The inferlet can go on: it runs in this loop turn's `run`."""
+        """Queues an inferlet that can run."""
         if inferlet.number not in self._queued and inferlet.status not in ENDINGS:
             self._queued.add(inferlet.number)
             self._ready.append(inferlet)
-            self.schedule()
+            self._wake()
 
-    def call_at(self, deadline_ns: int, callback: Callable[[], None]) -> Timer:
-        """Calls back at a time of the monotonic clock."""
-        loop = asyncio.get_running_loop()
-        return loop.call_later(max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9), callback)
-
-    def schedule(self) -> None:
-        """Calls `run` soon."""
-        if not self._scheduled and not self._in_run:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._scheduled_run)
-
-    def _scheduled_run(self) -> None:
-        self._scheduled = False
-        self.run()
-
-    def run(self) -> None:
-        """Turns until all but the busy wait; then `on_quiet`; then a slice for a busy one."""
-        if self._in_run:
-            return
-        self._in_run = True
-        try:
-            self._run_ready()
-        finally:
-            self._in_run = False
-            if self._ready or self._busy:
-                self.schedule()
-
-    def _run_ready(self) -> None:
+    def run_ready(self) -> bool:
+        """Gives turns until all inferlets but the busy ones wait, or have had their share. False if the event loop
+        should run first."""
         deadline = time.perf_counter() + LONGEST_RUN_SECONDS
         if self._turns_left == 0:
             self._turns_left = TURNS_IN_ROUND * len(self._ready)
@@ -107,12 +70,16 @@ class Runner:
             self._turns_left -= 1
             self._turn(self._ready.popleft())
             if self._ready and self._turns_left and time.perf_counter() > deadline:
-                return  # the event loop gets a turn, then the round goes on
+                return False
         self._turns_left = 0
-        self._watcher.on_quiet()  # even if some are ready: those that never rest must not hold up the others
-        if self._busy:
-            self._turn(self._busy.popleft())
-            self._watcher.on_quiet()  # it may have issued commands before it waited
+        return True  # even if some are ready: one that never waits must not delay the others
+
+    def run_busy(self) -> bool:
+        """Gives one busy inferlet a slice; False if there is none."""
+        if not self._busy:
+            return False
+        self._turn(self._busy.popleft())
+        return True
 
     def _turn(self, inferlet: Inferlet) -> None:
         self._queued.discard(inferlet.number)
@@ -132,18 +99,11 @@ class Runner:
         inferlet.last_activity = time.monotonic()
         self._turns += 1
         self._guest_seconds += elapsed
-        self._after_step(inferlet, step)
-
-    def _after_step(self, inferlet: Inferlet, step: Step) -> None:
-        if step is Step.DONE:
-            self._preempted.pop(inferlet.number, None)
-            self._watcher.on_done(inferlet)
-            return
-        if step is Step.WAITING:
-            self._preempted.pop(inferlet.number, None)
-        else:
+        if step is Step.PREEMPTED:
             self._after_preemption(inferlet)
-        self._watcher.on_step(inferlet)
+        else:
+            self._preempted.pop(inferlet.number, None)
+        self._on_step(inferlet, step)
 
     def _after_preemption(self, inferlet: Inferlet) -> None:
         self._preemptions += 1
@@ -151,12 +111,12 @@ class Runner:
         self._preempted[inferlet.number] = count
         self._queued.add(inferlet.number)
         if count < PREEMPTIONS_UNTIL_BUSY:
-            self._ready.appendleft(inferlet)  # taking turns here would only make everyone late
+            self._ready.appendleft(inferlet)  # taking turns here would only delay every one
         else:
             self._busy.append(inferlet)
 
     def forget(self, inferlet: Inferlet) -> None:
-        """An inferlet has ended."""
+        """Drops what is stored for an inferlet that has ended."""
         self._preempted.pop(inferlet.number, None)
 
     def statistics(self) -> RunnerStatistics:

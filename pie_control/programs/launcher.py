@@ -1,13 +1,13 @@
-"""Compiled programs ready to be launched: the Python guest with its pool of warm instances, and uploaded components."""
+"""Compiles programs and starts instances of them: the Python guest with its warm pool, and uploaded components."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from pathlib import Path
+from typing import Protocol
 
 from ..errors import BadProgram, ConfigError
-from ..inferlets.inferlet import Inferlet
 from ..sandbox import wasi
 from ..sandbox.components import (
     Component,
@@ -24,19 +24,25 @@ from ..sandbox.linker import LinkedComponent
 from ..sandbox.selftest import self_test
 from ..sandbox.values import ContractError
 from .languages.python_guest import build_guest, guest_hash
-from .languages.python_source import Compilation, MadeAhead, compile_in_guest
+from .languages.python_source import Compilation, MadeAhead, SourceText, compile_in_guest
 from .store import Program, ProgramStore
 
 Functions = dict[tuple[str, str], HostFunction]
 
 
-class ComponentHost:
+class ProgramOwner(Owner, Protocol):
+    """The owner of an instance; `source` is the Python program that it runs."""
+
+    source: SourceText | None
+
+
+class Launcher:
     """Makes instances of programs."""
 
-    def __init__(self, cache_dir: Path, functions: Functions, memory_bytes: int, warm_instances: int) -> None:
+    def __init__(self, store: ProgramStore, functions: Functions, memory_bytes: int, warm_instances: int) -> None:
         self.engine = new_engine()
         self._ticker = Ticker(self.engine)
-        self._cache_dir = cache_dir
+        self._store = store
         self._functions: Functions = {**wasi.FUNCTIONS, **functions}
         self._memory_bytes = memory_bytes
         self._warm_target = warm_instances
@@ -48,38 +54,38 @@ class ComponentHost:
         self._compiling = asyncio.Lock()
         self._guest: LinkedComponent | None = None
 
-    async def start(self, store: ProgramStore) -> None:
+    async def start(self) -> None:
         """Builds and compiles the Python guest, or loads it; raises ConfigError."""
         try:
-            component = await asyncio.to_thread(self._compiled_guest, store)
+            component = await asyncio.to_thread(self._compiled_guest)
             self_test(self.engine)
             self._guest = self._link(component)
         except (LinkError, ContractError) as error:
             raise ConfigError(f"the Python guest does not fit this server: {error}") from error
         self._contract = contract_of(self.engine, component)
 
-    def _compiled_guest(self, store: ProgramStore) -> Component:
-        path = store.compiled_path(guest_hash())
+    def _compiled_guest(self) -> Component:
+        path = self._store.compiled_path(guest_hash())
         loaded = try_load_compiled(self.engine, path)
-        return loaded or compile_component(self.engine, build_guest(self._cache_dir), path)
+        return loaded or compile_component(self.engine, build_guest(self._store.cache_dir), path)
 
     def _link(self, component: Component) -> LinkedComponent:
         return LinkedComponent(
             self.engine, component, self._functions, wasi.RESOURCES, wasi.drop_resource, self._ticker.wake
         )
 
-    async def prepare(self, program: Program, store: ProgramStore, data: bytes | None = None) -> None:
-        """Compiles a program (and links a component), so that it can be launched; raises BadProgram. `data` is the
-        content of a component that is not stored yet."""
+    async def prepare(self, program: Program, data: bytes | None = None) -> None:
+        """Compiles a program, and links a component, before its first launch; raises BadProgram. `data` is the content
+        of a component that is not stored yet."""
         if program.hash in self._codes or program.hash in self._linked:
             return
-        async with self._compiling:  # one at a time: compiling keeps all cores busy
+        async with self._compiling:  # one at a time: compiling uses all cores
             if program.hash in self._codes or program.hash in self._linked:
                 return  # another caller was first
             if program.kind == "python":
                 await self._compile_python(program)
             else:
-                await self._compile_and_link(program, store.compiled_path(program.hash), data)
+                await self._compile_and_link(program, self._store.compiled_path(program.hash), data)
 
     async def _compile_python(self, program: Program) -> None:
         compilation = Compilation(program)
@@ -98,8 +104,8 @@ class ComponentHost:
         except (LinkError, ContractError) as error:
             raise BadProgram(f"not a component of the world of inferlets: {error}") from error
 
-    def instance(self, program: Program, owner: Inferlet) -> Instance:
-        """An instance of a prepared program, for its owner: a new one, or one that waits for a program."""
+    def instance(self, program: Program, owner: ProgramOwner) -> Instance:
+        """An instance of a prepared program for an owner: from the warm pool, or a new one."""
         if program.source is None:
             return self._owned(Instance(self._linked[program.hash], self._memory_bytes), owner)
         owner.source = program.name, program.source, self._codes[program.hash]
@@ -121,22 +127,22 @@ class ComponentHost:
         return instance
 
     def warm_one(self) -> bool:
-        """Works for a slice of time on one more instance that waits for a program; False when there are enough."""
+        """Works for one slice of time on an instance for the warm pool; False if the pool is full."""
         if self._guest is None or len(self._warm) >= self._warm_target:
             return False
         self._warming = self._warming or self._new_guest(MadeAhead())
-        if self._warming.step() is not Step.PREEMPTED:  # the guest is ours: it waits for its source now
+        if self._warming.step() is not Step.PREEMPTED:  # this guest is our own code: now it waits for its source
             self._warm.append(self._warming)
             self._warming = None
         return True
 
     @property
     def warm(self) -> int:
-        """Warm instances at hand."""
+        """Number of instances in the warm pool."""
         return len(self._warm)
 
     def close(self) -> None:
-        """Frees warm instances, stops the ticker. Idempotent."""
+        """Frees the warm instances and stops the ticker. Idempotent."""
         for instance in (*self._warm, *([self._warming] if self._warming else [])):
             instance.close()
         self._warm.clear()

@@ -31,7 +31,7 @@ Kind = Literal["python", "component"]
 
 @dataclass(frozen=True)
 class ProgramInfo:
-    """What can be told of a program."""
+    """A program as clients see it."""
 
     program: str
     name: str
@@ -72,18 +72,20 @@ def kind_of(data: bytes) -> Kind:
 
 
 def content_hash(data: bytes) -> str:
-    """The name of a program's content."""
+    """SHA-256 of a program's content, by which it is identified."""
     return hashlib.sha256(data).hexdigest()
 
 
 class ProgramStore:
-    """Uploaded programs. Holds one text per Python program in memory; components stay on disk.
+    """Uploaded programs. The texts of Python programs are in memory; components stay on disk.
 
-    Several processes may share the folder: files are named by their content and written atomically; each process knows
-    the programs that were there at its start and its own.
+    Several processes may share the folder: content hashes name the files, and writes are atomic. Each process knows the
+    programs that were there when it started, and those uploaded to it.
     """
 
-    def __init__(self, cache_dir: Path) -> None:
+    def __init__(self, cache_dir: Path, max_bytes: int = MAX_PROGRAM_BYTES) -> None:
+        self.cache_dir = cache_dir
+        self._max_bytes = max_bytes
         self._folder = cache_dir / "programs"
         self._compiled = cache_dir / "compiled"
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -98,7 +100,7 @@ class ProgramStore:
         except FileNotFoundError:
             return {}
         except (ValueError, AttributeError, RecursionError) as error:
-            logger.warning("%s is damaged, programs go by their hashes: %s", path, error)
+            logger.warning("%s is damaged, so programs have no names but their hashes: %s", path, error)
             return {}
 
     def _write_name(self, name: str, program_hash: str) -> None:
@@ -121,25 +123,25 @@ class ProgramStore:
     def _load_python(self, path: Path, name: str) -> None:
         data = path.read_bytes()
         if content_hash(data) != path.stem:
-            logger.warning("%s is damaged and left out: upload the program again", path)
+            logger.warning("%s is damaged and ignored: upload the program again", path)
             return
         self._programs[path.stem] = Program(path.stem, name, "python", len(data), path, data.decode())
 
     def compiled_path(self, program_hash: str) -> Path:
-        """Where the compiled form of a component is kept."""
+        """File of a component's compiled form."""
         return self._compiled / f"{program_hash}-{WASMTIME_VERSION}.cwasm"
 
     def describe(self, data: bytes, name: str) -> Program:
-        """What a program would be stored as, before it is; raises BadProgram."""
-        if len(data) > MAX_PROGRAM_BYTES:
-            raise BadProgram(f"the program has {len(data)} bytes, more than {MAX_PROGRAM_BYTES}")
+        """Checks a program that is not stored yet, and describes it; raises BadProgram."""
+        if len(data) > self._max_bytes:
+            raise BadProgram(f"the program has {len(data)} bytes, more than {self._max_bytes} (--max-program-bytes)")
         kind, hash_ = kind_of(data), content_hash(data)
         path = self._folder / f"{hash_}{'.py' if kind == 'python' else '.wasm'}"
         source = data.decode() if kind == "python" else None
         return Program(hash_, name or hash_[:12], kind, len(data), path, source)
 
     def keep(self, program: Program, data: bytes) -> None:
-        """Stores what `describe` gave."""
+        """Stores a program that `describe` returned."""
         if not program.path.exists() or program.path.stat().st_size != len(data):
             write_atomically(program.path, data)
         self._programs[program.hash] = program
@@ -152,13 +154,14 @@ class ProgramStore:
         return program
 
     def get(self, reference: str) -> Program:
-        """By full hash, name, or unique prefix of at least MIN_PREFIX characters; raises UnknownName, BadRequest."""
+        """Finds a program by hash, by name, or by a unique prefix of its hash with at least MIN_PREFIX characters;
+        raises UnknownName, BadRequest."""
         exact = self._programs.get(reference) or self._programs.get(self._names.get(reference, ""))
         if exact is not None:
             return exact
         matches = list(self._matching(reference)) if len(reference) >= MIN_PREFIX else []
         if len(matches) > 1:
-            raise BadRequest(f"{reference!r} is the beginning of {len(matches)} programs' hashes: give more of it")
+            raise BadRequest(f"{len(matches)} programs have hashes that begin with {reference!r}: give more characters")
         if not matches:
             raise UnknownName(f"no program {reference!r}: upload it first, or see the list of programs")
         return matches[0]

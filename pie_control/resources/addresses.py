@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Sequence
 
 from .ranges import Range
@@ -39,9 +38,11 @@ class AddressAllocator:
         self._next = first + count
         return first
 
-    def release(self, first: int, count: int) -> None:
-        assert self._taken.find(0, first, first + count) < 0, "an address was released twice"
-        self._taken[first : first + count] = bytes(count)
+    def release(self, ranges: Sequence[Range]) -> None:
+        """The addresses can be handed out again."""
+        for first, last in ranges:
+            assert self._taken.find(0, first, last) < 0, "an address was released twice"
+            self._taken[first:last] = bytes(last - first)
 
     def _extend(self, count: int) -> int:
         first = len(self._taken.rstrip(b"\0"))
@@ -51,13 +52,3 @@ class AddressAllocator:
     def _grow(self, added: int) -> None:
         self._taken.extend(bytes(added))
         self._grow_owner(added)
-
-
-def release_bound(physical: array[int], addresses: AddressAllocator, ranges: Sequence[Range]) -> list[int]:
-    """Gives addresses back; returns what was bound to them in `physical`, which is then -1 there."""
-    slots: list[int] = []
-    for first, last in ranges:
-        slots.extend(slot for slot in physical[first:last] if slot >= 0)
-        physical[first:last] = array("i", [-1]) * (last - first)
-        addresses.release(first, last - first)
-    return slots

@@ -1,6 +1,7 @@
-"""Who yields when a pool runs out (paper, section 5.2: first come, first served).
+"""Which inferlet yields when a pool runs out (paper, section 5.2: first come, first served).
 
-The scheduler asks the policy only when what is free and what is already coming back do not cover the request.
+The scheduler asks the policy only when what is free and what is already coming back do not cover the request. A policy
+sees what each inferlet holds, what it waits for and since when, and answers with actions.
 """
 
 from __future__ import annotations
@@ -9,41 +10,56 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from pie_control.ids import Owner
+
+from .kinds import Resource
+
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """`owner` asks for slots of a pool of `total`, and `missing` of them are neither free nor coming back."""
+    """`owner` asks for `requested` of a pool of `total`, and `missing` of them are neither free nor coming back."""
 
-    owner: int
-    what: str  # "KV pages" or "embeds"
+    owner: Owner
+    resource: Resource
     requested: int
     missing: int
     total: int
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
-    """Slots that ending this inferlet gives back."""
+class Holder:
+    """An inferlet and what it holds of a kind of memory. `waits_for`: what it asks for and does not have yet."""
 
-    owner: int
+    owner: Owner
     created: float  # seconds
     held: int
+    waits_for: int = 0
+    waits_since: float | None = None  # seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Eviction:
-    """An inferlet that has to end, and the message for it."""
+class End:
+    """The inferlet ends now, with this message; all that it holds comes back."""
 
-    owner: int
+    owner: Owner
     message: str
 
 
-class ContentionPolicy(Protocol):
-    """Decides who yields."""
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """No inferlet yields: the request waits until memory is given back."""
 
-    def resolve(self, shortage: Shortage, holdings: Sequence[Holding]) -> tuple[Eviction, ...]:
-        """Inferlets to end. `holdings` lists all that are not ending yet, the requester among them. If what they hold
-        does not cover the shortage and the requester stays, its request waits."""
+
+Action = End | Wait
+"""What can be done about a shortage."""
+
+
+class ContentionPolicy(Protocol):
+    """Decides which inferlet yields."""
+
+    def resolve(self, shortage: Shortage, holders: Sequence[Holder]) -> tuple[Action, ...]:
+        """What to do, in order. `holders` lists all inferlets, the requester among them. If what comes back does not
+        cover the shortage and the requester stays, its request waits."""
         ...
 
 
@@ -51,28 +67,27 @@ class ContentionPolicy(Protocol):
 class FirstComeFirstServed:
     """Ends the youngest inferlets until the request fits; the requester itself if it is the youngest left."""
 
-    def resolve(self, shortage: Shortage, holdings: Sequence[Holding]) -> tuple[Eviction, ...]:
-        evictions: list[Eviction] = []
+    def resolve(self, shortage: Shortage, holders: Sequence[Holder]) -> tuple[Action, ...]:
+        actions: list[Action] = []
         missing = shortage.missing
-        for holding in sorted(holdings, key=_age, reverse=True):
+        for holder in sorted(holders, key=_age, reverse=True):
             if missing <= 0:
                 break
-            if holding.owner == shortage.owner:
-                evictions.append(Eviction(holding.owner, _text(shortage, "it asked for them")))
-                break
-            if holding.held:
-                evictions.append(Eviction(holding.owner, _text(shortage, "an older inferlet asked for them")))
-                missing -= holding.held
-        return tuple(evictions)
+            if holder.owner == shortage.owner:
+                return (*actions, End(holder.owner, _text(shortage, "it asked for them")))
+            if holder.held:
+                actions.append(End(holder.owner, _text(shortage, "an older inferlet asked for them")))
+                missing -= holder.held
+        return tuple(actions) or (Wait(),)
 
 
-def _age(holding: Holding) -> tuple[float, int]:
-    return holding.created, holding.owner
+def _age(holder: Holder) -> tuple[float, int]:
+    return holder.created, holder.owner
 
 
 def _text(shortage: Shortage, why: str) -> str:
     return (
-        f"out of {shortage.what}: {shortage.requested} were asked for and {shortage.missing} of them are missing in a "
-        f"pool of {shortage.total}; this inferlet is the youngest and was ended ({why}; first come, first served). "
-        f"Hold fewer {shortage.what} or run fewer inferlets at a time"
+        f"out of {shortage.resource}: {shortage.requested} were asked for and {shortage.missing} of them are missing "
+        f"in a pool of {shortage.total}; this inferlet is the youngest and was ended ({why}; first come, first "
+        f"served). Hold fewer {shortage.resource} or run fewer inferlets at a time"
     )

@@ -1,13 +1,12 @@
-"""The embed addresses of one inferlet: what is in them as issued, and the physical slot once bound."""
+"""The embed addresses of one inferlet: what is in them, as issued."""
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 
 from pie_control.errors import InvalidState, NotFound
 
-from .addresses import AddressAllocator, release_bound
+from .addresses import AddressAllocator
 from .ranges import Range
 
 NOT_OWNED = -2
@@ -17,17 +16,14 @@ NEVER_FILLED = -1
 class EmbedTable:
     """State by virtual address. `positions` is the token position in an embed, or one of the constants above.
 
-    `writes` and `reads` hold the stamp of the last command that did so (see scheduling.hazards); `physical` is -1 until
-    the queue has reached the allocation.
+    `writes` and `reads` hold the stamp of the last command that did so (see hazards.py).
     """
 
     def __init__(self) -> None:
         self.positions: list[int] = []
         self.writes: list[int] = []
         self.reads: list[int] = []
-        self.physical: array[int] = array("i")
         self.owned = 0
-        self.bound = 0
         self._addresses = AddressAllocator(self._grow)
 
     def allocate(self, count: int, stamp: int) -> int:
@@ -39,28 +35,15 @@ class EmbedTable:
         self.owned += count
         return first
 
-    def bind(self, first: int, slots: Sequence[int]) -> None:
-        self.physical[first : first + len(slots)] = array("i", slots)
-        self.bound += len(slots)
-
     def disown(self, ranges: Sequence[Range]) -> None:
-        """The addresses are invalid from now on; they and their slots are kept until `unbind`."""
+        """The addresses are invalid from now on; they are kept until `release`."""
         for first, last in ranges:
             self.positions[first:last] = [NOT_OWNED] * (last - first)
             self.owned -= last - first
 
-    def unbind(self, ranges: Sequence[Range]) -> list[int]:
-        """Physical slots of the addresses, which can be handed out again."""
-        slots = release_bound(self.physical, self._addresses, ranges)
-        self.bound -= len(slots)
-        return slots
-
-    def unbind_all(self) -> list[int]:
-        """Physical slots of everything, for an inferlet that ends."""
-        slots = [slot for slot in self.physical if slot >= 0]
-        self.physical = array("i", [-1]) * len(self.physical)
-        self.bound = 0
-        return slots
+    def release(self, ranges: Sequence[Range]) -> None:
+        """Addresses that were disowned can be handed out again."""
+        self._addresses.release(ranges)
 
     def check_owned(self, ranges: Sequence[Range]) -> None:
         """Raises NotFound if an address is not owned."""
@@ -79,6 +62,13 @@ class EmbedTable:
             self._refuse_unfilled(ranges)
         return found
 
+    def fill(self, ranges: Sequence[Range], positions: Sequence[int]) -> None:
+        """Puts tokens at these positions into the embeds, which are owned and as many."""
+        done = 0
+        for first, last in ranges:
+            self.positions[first:last] = positions[done : done + last - first]
+            done += last - first
+
     def _owned_slice(self, first: int, last: int) -> list[int]:
         self.check_owned(((first, last),))
         return self.positions[first:last]
@@ -93,4 +83,3 @@ class EmbedTable:
         self.positions.extend([NOT_OWNED] * added)
         self.writes.extend([0] * added)
         self.reads.extend([0] * added)
-        self.physical.extend([-1] * added)

@@ -1,4 +1,4 @@
-"""The page addresses of one inferlet: which slot holds which position, as issued, and the physical page once bound.
+"""The page addresses of one inferlet: which slot holds which position, as issued.
 
 Theory of operation. State is kept at issue time, in the order in which the inferlet issues commands, so what a command
 sees does not depend on when it runs. A page is *regular* when its filled slots are its first ones; then `fill` (their
@@ -12,7 +12,6 @@ pages from a first one on are full. Full pages change only through `trim`, `copy
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from pie_control.errors import InvalidState, NotFound
 
-from .addresses import AddressAllocator, release_bound
+from .addresses import AddressAllocator
 from .ranges import Range
 
 NOT_OWNED = -1
@@ -51,17 +50,15 @@ class Context:
 
 
 class PageTable:
-    """State by virtual page address; `physical` is -1 until the queue has reached the allocation."""
+    """State by virtual page address."""
 
     def __init__(self, page_size: int) -> None:
         self.page_size = page_size
         self.fill: list[int] = []
         self.top: list[int] = []
-        self.writes: list[int] = []  # stamp of the last command that wrote here (see scheduling.hazards)
-        self.physical: array[int] = array("i")
+        self.writes: list[int] = []  # stamp of the last command that wrote here (see hazards.py)
         self.positions: NDArray[np.int32] = np.empty(0, np.int32)
         self.owned = 0
-        self.bound = 0
         self._spans: dict[int, Span] = {}
         self._addresses = AddressAllocator(self._grow)
 
@@ -76,30 +73,17 @@ class PageTable:
         self.owned += count
         return first
 
-    def bind(self, first: int, slots: Sequence[int]) -> None:
-        self.physical[first : first + len(slots)] = array("i", slots)
-        self.bound += len(slots)
-
     def disown(self, ranges: Sequence[Range]) -> None:
-        """The addresses are invalid from now on; they and their pages are kept until `unbind`."""
+        """The addresses are invalid from now on; they are kept until `release`."""
         for first, last in ranges:
             self.fill[first:last] = [NOT_OWNED] * (last - first)
             self.positions[first * self.page_size : last * self.page_size] = EMPTY
             self.owned -= last - first
         self._spans.clear()
 
-    def unbind(self, ranges: Sequence[Range]) -> list[int]:
-        """Physical pages of the addresses, which can be handed out again."""
-        pages = release_bound(self.physical, self._addresses, ranges)
-        self.bound -= len(pages)
-        return pages
-
-    def unbind_all(self) -> list[int]:
-        """Physical pages of everything, for an inferlet that ends."""
-        pages = [page for page in self.physical if page >= 0]
-        self.physical = array("i", [-1]) * len(self.physical)
-        self.bound = 0
-        return pages
+    def release(self, ranges: Sequence[Range]) -> None:
+        """Addresses that were disowned can be handed out again."""
+        self._addresses.release(ranges)
 
     def check_owned(self, ranges: Sequence[Range]) -> None:
         """Raises NotFound if an address is not owned."""
@@ -288,7 +272,6 @@ class PageTable:
         self.fill.extend([NOT_OWNED] * added)
         self.top.extend([EMPTY] * added)
         self.writes.extend([0] * added)
-        self.physical.extend([-1] * added)
         more = np.full(added * self.page_size, EMPTY, np.int32)
         self.positions = np.concatenate([self.positions, more])
 

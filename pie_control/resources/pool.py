@@ -37,7 +37,7 @@ class Pool:
         return len(self._free)
 
     def take(self, count: int) -> list[int]:
-        """`count` free slots, each with one reference. The caller has checked that there are so many."""
+        """`count` free slots, each with one reference. The caller has checked that there are enough."""
         assert 0 < count <= len(self._free), f"took {count} of {len(self._free)} free slots"
         slots = self._free[-count:]
         del self._free[-count:]
@@ -53,7 +53,7 @@ class Pool:
             self._references[slot] += 1
 
     def release(self, slots: Iterable[int], wave: int | None) -> None:
-        """Drops a reference. Slots that nobody holds are quarantined until `wave` completes (None: free at once)."""
+        """Drops a reference. Slots without a reference are quarantined until `wave` completes (None: free at once)."""
         dropped = [slot for slot in slots if self._drop(slot)]
         if wave is None:
             self._free.extend(dropped)
@@ -83,6 +83,7 @@ class Pool:
         """Asserts that every slot is in exactly one state."""
         idle = self._free + [slot for _, slots in self._quarantine for slot in slots]
         assert len(set(idle)) == len(idle), "a slot is free twice"
-        assert all(self._references[slot] == 0 for slot in idle), "a free slot is referenced"
-        assert len(idle) + sum(count > 0 for count in self._references) == self.total, "a slot is lost"
+        assert not any(map(self._references.__getitem__, idle)), "a free slot is referenced"
+        assert self._references.count(0) == len(idle), "a slot is lost"
+        assert min(self._references, default=0) >= 0, "a slot has fewer than no references"
         assert self.quarantined == sum(len(slots) for _, slots in self._quarantine)

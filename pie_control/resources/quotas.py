@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from pie_control.errors import QuotaExceeded
 
+from .kinds import Resource
+
 
 @dataclass(frozen=True, slots=True)
 class Quota:
@@ -15,7 +17,11 @@ class Quota:
     embeds: int = 1 << 16
     queues: int = 1024
     commands: int = 1 << 16  # issued and not yet dispatched
-    futures: int = 1 << 16  # not yet answered
+
+    def limit(self, resource: Resource) -> int:
+        """Addresses of a kind of memory."""
+        limit: int = getattr(self, resource.key)
+        return limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +32,6 @@ class Usage:
     embeds: int
     queues: int
     commands: int
-    futures: int
 
 
 def check_quota(held: int, added: int, limit: int, what: str, advice: str) -> None:

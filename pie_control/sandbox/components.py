@@ -1,4 +1,4 @@
-"""Compiled components: how they are made, kept in files, and what they import of our world."""
+"""Compiled components: compiling them, keeping them in files, and checking what they import."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def try_load_compiled(engine: Engine, path: Path) -> Component | None:
     try:
         return Component.deserialize_file(engine, str(path))
     except WasmtimeError as error:
-        logger.warning("%s is compiled anew: %s", path, error)
+        logger.warning("compiling %s again: %s", path, error)
         return None
 
 
 def compile_component(engine: Engine, data: bytes, path: Path) -> Component:
-    """Compiles a component and keeps the outcome in a file; raises LinkError. Takes seconds for a large one: call it in
-    a thread."""
+    """Compiles a component and keeps the result in a file; raises LinkError. A large component takes seconds: call this
+    in a thread."""
     try:
         compiled = Component(engine, data)
     except WasmtimeError as error:
@@ -67,7 +67,7 @@ def compile_component(engine: Engine, data: bytes, path: Path) -> Component:
 
 
 def contract_of(engine: Engine, component: Component) -> Contract:
-    """The functions of our world that a component imports. Raises ContractError."""
+    """The functions of `pie:inferlet` that a component imports; raises ContractError."""
     found = {}
     for interface, extern in component.type.imports(engine).items():
         kind = extern.ty
@@ -80,10 +80,10 @@ def contract_of(engine: Engine, component: Component) -> Contract:
 
 
 def check_contract(engine: Engine, component: Component, offered: Contract) -> None:
-    """Raises LinkError if a component imports what this server does not offer."""
+    """Raises LinkError if a component imports a function that this server does not offer."""
     for interface in component.type.imports(engine):
         if not interface.startswith((WORLD_PACKAGE, WASI_PACKAGES)):
-            raise LinkError(f"imports {interface}, which is no part of the world of inferlets")
+            raise LinkError(f"imports {interface}, which is not part of the world of inferlets")
     for (interface, name), given in contract_of(engine, component).items():
         wanted = offered.get((interface, name))
         if wanted is None:

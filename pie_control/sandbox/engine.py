@@ -1,4 +1,4 @@
-"""The wasmtime engine that everything shares: its version, its epochs, its errors."""
+"""The wasmtime engine that all instances share: its version, its epochs, its errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .values import c_function
 
 WASMTIME_VERSION = "50.0.1"
 TICK_SECONDS = 0.002
-"""A guest that does not wait is interrupted after one to two of these."""
+"""Time between two ticks. A guest that does not wait is interrupted after one to two ticks."""
 
 _P = ctypes.c_void_p
 _error_message = c_function("wasmtime_error_message", None, _P, _P)
@@ -24,11 +24,11 @@ _bytes_delete = c_function("wasm_byte_vec_delete", None, _P)
 
 
 class LinkError(Exception):
-    """A component cannot be linked against what inferlets may import."""
+    """A component cannot be linked: it imports what inferlets may not, or lacks an export."""
 
 
 def check_version() -> None:
-    """Raises LinkError unless wasmtime is the one that this module was written for."""
+    """Raises LinkError unless the installed wasmtime has the version for which this module was written."""
     installed = metadata.version("wasmtime")
     if installed != WASMTIME_VERSION:
         raise LinkError(
@@ -49,7 +49,7 @@ def new_engine() -> wasmtime.Engine:
 
 
 class Ticker:
-    """Increments the epoch of an engine every TICK_SECONDS, from a thread; rests when it has not been needed lately."""
+    """Increments the epoch of an engine every TICK_SECONDS, from a thread. It sleeps if no guest has run lately."""
 
     REST_AFTER_TICKS = 50
 
@@ -69,11 +69,11 @@ class Ticker:
             self._event.clear()
             time.sleep(TICK_SECONDS)
             self._engine.increment_epoch()
-            wakes = self._wakes  # only `wake` writes it, so none is missed, whenever it comes
+            wakes = self._wakes  # only `wake` writes this counter, so no wake is missed
             idle, seen = (0 if wakes != seen else idle + 1), wakes
 
     def wake(self) -> None:
-        """A guest runs now."""
+        """Call this before a guest runs."""
         self._wakes += 1
         if not self._event.is_set():
             self._event.set()
@@ -92,7 +92,7 @@ def address_of(managed: Any) -> int:
 
 
 def take_message(error: int) -> str:
-    """Text of an error of the C API, which is freed."""
+    """Frees an error of the C API and returns its text."""
     text = ffi.wasm_byte_vec_t()
     _error_message(error, ctypes.addressof(text))
     message = ctypes.string_at(text.data, text.size).decode("utf-8", "replace")

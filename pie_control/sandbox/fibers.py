@@ -1,18 +1,18 @@
 """Component instances on wasmtime fibers: calling, suspending, preempting.
 
 Theory of operation. An instance runs on a fiber of its own, inside `Instance.step`, which polls it: the guest runs
-until it ends, suspends in a host function (`core.wait`, a WASI sleep) or an epoch tick takes the processor from it.
-Nothing of Python is on the fiber's stack across a suspension: a suspending host function leaves its arguments on the
-instance and returns; wasmtime then asks a continuation at every poll whether the result is there. Only one instance
-runs at a time, so host functions find theirs in `running`.
+until it ends, suspends in a host function (`core.wait`, a WASI sleep) or is preempted by an epoch tick. No Python frame
+is on the fiber's stack across a suspension: a suspending host function stores its arguments in the instance and
+returns; at every poll wasmtime then asks a continuation whether there is a result. Only one instance runs at a time, so
+host functions find theirs in `running`.
 
 Rules that keep a guest from ending the host, each learned the hard way:
-- a callback catches everything; an error ends the guest with a trap and stands in `Instance.fault`. wasmtime-py keeps
-  exceptions in a module global, where they reach the wrong guest, so its `add_func` is not used;
-- parameters and results of a call outlive its future, the future is deleted before the store;
+- a callback catches every exception; an error ends the guest with a trap and is stored in `Instance.fault`. This module
+  does not use wasmtime-py's `add_func`, which keeps exceptions in a module global, where they reach the wrong guest;
+- parameters and results of a call outlive its future; the future is deleted before the store;
 - a guest that does not end is dropped with its future, which unwinds its fiber.
 
-The layout of everything here belongs to exactly one version of wasmtime; `sandbox.engine` says so at start.
+All of this holds for exactly one version of wasmtime, which `sandbox.engine` checks at start.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import wasmtime
+import wasmtime.component
 from wasmtime import _ffi as ffi
 
+from ..errors import CallError
 from .engine import address_of, take_message
 from .values import SIZE, Result, c_function
 
-if TYPE_CHECKING:
-    from .linker import LinkedComponent
+T = TypeVar("T")
 
 MAX_TABLES = 20
 MAX_TABLE_ELEMENTS = 100_000
 MAX_CORE_INSTANCES = 100
-"""What a store allows beside its one memory; the Python guest needs 2 tables of less than 10,000 elements."""
+"""What a store may have besides its memory; the Python guest needs 2 tables with fewer than 10,000 elements."""
 
 TRAP_FRAMES = 8
-"""Frames of the guest that are told when it traps."""
+"""Number of guest frames in the message of a trap."""
 
 _P, _N = ctypes.c_void_p, ctypes.c_size_t
 _Continuation = ctypes.CFUNCTYPE(ctypes.c_bool, _P)
@@ -46,7 +47,7 @@ _set_epoch_deadline = c_function("wasmtime_context_set_epoch_deadline", None, _P
 _yield_on_epoch = c_function("wasmtime_context_epoch_deadline_async_yield_and_update", _P, _P, ctypes.c_uint64)
 _future_delete = c_function("wasmtime_call_future_delete", None, _P)
 _value_delete = c_function("wasmtime_component_val_delete", None, _P)
-# These run guest code, for up to a tick: other threads go on meanwhile.
+# These run guest code for up to a tick, and release the GIL so that other threads can run.
 _GIL_FREE = ctypes.CDLL(ffi.dll._name)
 _instantiate = c_function("wasmtime_component_linker_instantiate_async", _P, _P, _P, _P, _P, _P, library=_GIL_FREE)
 _call = c_function("wasmtime_component_func_call_async", _P, _P, _P, _P, _N, _P, _N, _P, library=_GIL_FREE)
@@ -54,20 +55,37 @@ _poll = c_function("wasmtime_call_future_poll", ctypes.c_bool, _P, library=_GIL_
 
 
 class Suspend:
-    """What a suspending host function returns when its result is not there yet; `Instance.resume` gives it."""
+    """A suspending host function returns this while it has no result; `Instance.resume` supplies the result."""
 
 
 SUSPEND = Suspend()
 
 
 class Owner(Protocol):
-    """Whose calls an instance makes: the first argument of every host function."""
+    """The inferlet behind an instance: the first argument of every host function."""
 
     instance: Instance
 
 
+class Linked(Protocol):
+    """A component with its imports defined: `LinkedComponent` is one."""
+
+    engine: wasmtime.Engine
+    linker_address: int
+    component_address: int
+    wake: Callable[[], None]
+
+    def run_function(self, store: wasmtime.Store, instance: Any) -> wasmtime.component.Func:
+        """The exported function `run` of an instance."""
+        ...
+
+    def read_outcome(self, address: int) -> Result:
+        """The value that `run` returned."""
+        ...
+
+
 class Step(Enum):
-    """What an instance did when it had the processor."""
+    """How a step of an instance ended."""
 
     DONE = "done"
     WAITING = "waiting"
@@ -84,7 +102,7 @@ def _explain_trap(message: str) -> str:
 
 
 running: list[Any] = [None]
-"""The instance that has the processor, or None."""
+"""The instance that runs now, or None."""
 
 
 class Instance:
@@ -97,6 +115,7 @@ class Instance:
         "_future",
         "_instance",
         "_linked",
+        "_refuse",
         "_result",
         "_result_address",
         "_resumed",
@@ -109,7 +128,7 @@ class Instance:
         "waiting",
     )
 
-    def __init__(self, linked: LinkedComponent, memory_bytes: int) -> None:
+    def __init__(self, linked: Linked, memory_bytes: int) -> None:
         self.owner: Owner | None = None
         self.fault: str | None = None
         self.waiting = False
@@ -118,6 +137,7 @@ class Instance:
         self._resumed = False
         self._value: Any = None
         self._write: Callable[[int, Any], None] | None = None
+        self._refuse: Callable[[int, CallError], None] | None = None
         self._result_address = 0
         self._store = wasmtime.Store(linked.engine)
         self._store.set_limits(
@@ -143,11 +163,11 @@ class Instance:
 
     @property
     def context(self) -> int:
-        """The store, as host resources need it."""
+        """The store's context, which host resources need."""
         return self._context
 
     def instantiate(self) -> Step:
-        """Instantiates without calling `run`: DONE when the instance is ready to start. Its code may run already."""
+        """Instantiates without calling `run`: DONE when the instance is ready to start. Its start code may run here."""
         if self._started or not self._poll_once():
             return Step.DONE if self._started else Step.PREEMPTED
         self._started = True
@@ -161,7 +181,7 @@ class Instance:
         return Step.DONE
 
     def step(self) -> Step:
-        """Gives the guest the processor until it ends, waits or is preempted."""
+        """Runs the guest until it ends, waits or is preempted."""
         if not self._started and self.instantiate() is Step.PREEMPTED:
             return self._pending()
         if self._future is None or self._poll_once():
@@ -191,7 +211,7 @@ class Instance:
         return self.fault is not None
 
     def outcome(self) -> str | None:
-        """Of an instance that is DONE: None if `run` succeeded, else what it or the trap said."""
+        """For an instance that is DONE: None if `run` succeeded, else its error or the trap's message."""
         if self._failed():
             return self.fault
         result: Result = self._linked.read_outcome(ctypes.addressof(self._result))
@@ -199,13 +219,27 @@ class Instance:
         return None if result.is_ok else (result.value or "the inferlet returned an error without a message")
 
     def resume(self, value: Any) -> None:
-        """Gives the host function that suspended the guest its value; the next step goes on behind it."""
+        """Gives the host function that suspended the guest its result; the next step continues after that call."""
         assert self.waiting, "resume of an instance that does not wait"
         self._value = value
         self._resumed = True
 
+    def answer(self, function: Callable[[T], Any], argument: T) -> None:
+        """Resumes with the value that the function returns, or the error that it raises."""
+        try:
+            value = function(argument)
+        except CallError as error:
+            self.refuse(error)
+        else:
+            self.resume(value)
+
+    def refuse(self, error: CallError) -> None:
+        """Resumes with an error."""
+        self._write = self._refuse
+        self.resume(error)
+
     def close(self) -> None:
-        """Ends the guest wherever it is and frees it. Idempotent. Not from within a step of its own."""
+        """Ends the guest in any state and frees it. Idempotent. Do not call it within the instance's own step."""
         before = running[0]
         assert before is not self, "an instance is closed from within its own step"
         if self._future is not None:
@@ -221,13 +255,19 @@ class Instance:
 
     # ---- for host functions, while the guest is in one ----
 
-    def expect(self, write: Callable[[int, Any], None] | None, address: int) -> None:
-        """The guest suspends: `resume` gives a value, which `write` puts at the address."""
-        self._write, self._result_address = write, address
+    def expect(
+        self,
+        write: Callable[[int, Any], None] | None,
+        refuse: Callable[[int, CallError], None],
+        address: int,
+    ) -> None:
+        """Suspends the guest. `resume` supplies a value, which `write` stores at the address; `answer` may call
+        `refuse` instead."""
+        self._write, self._refuse, self._result_address = write, refuse, address
         self.waiting, self._resumed = True, False
 
     def forget_result(self) -> None:
-        """The host function failed: there is nothing to wait for."""
+        """Stops waiting, because the host function failed."""
         self._write, self._resumed = None, True
 
 
@@ -247,4 +287,4 @@ def _continue(_env: int | None) -> bool:
 
 _CALLBACK = _Continuation(_continue)
 CONTINUATION = ctypes.cast(_CALLBACK, _P).value or 0
-"""Address of the function that wasmtime asks whether a suspended guest can go on."""
+"""Address of the function that wasmtime asks whether a suspended guest can continue."""

@@ -1,4 +1,4 @@
-"""Host functions: Python functions that guests import, with the values of their WIT types converted."""
+"""Host functions: Python functions that guests import, with conversion of their WIT values."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _error_new = c_function("wasmtime_error_new", _P, ctypes.c_char_p)
 
 @dataclass(frozen=True)
 class HostFunction:
-    """A function that guests import. `call` gets the owner and the arguments, and returns the value (of the ok case, if
-    the WIT result is a `result<_, error>`); it refuses with a CallError. A suspending one may return SUSPEND."""
+    """A function that guests import. `call` takes the owner and the arguments, and returns the value (of the ok case,
+    if the WIT result is a `result<_, error>`) or raises CallError. A suspending function may return SUSPEND."""
 
     call: Callable[..., Any]
     suspends: bool = False
@@ -51,7 +51,7 @@ class _Trap(Exception):
 
 
 def trap(message: str) -> None:
-    """Called by a host function: ends the guest; `message` is its fault."""
+    """Ends the guest that called a host function; `message` says why."""
     raise _Trap(message)
 
 
@@ -79,7 +79,7 @@ def _argument_readers(function: component.FuncType) -> Callable[[int, int], list
 
 
 def _resource_list_reader(context: int, args: int) -> list[Any]:
-    """Of the one function that takes a list of resources: `poll`."""
+    """Reads the arguments of `poll`, the one function that takes a list of resources."""
     size, data = ctypes.c_uint64.from_address(args + 8).value, ctypes.c_uint64.from_address(args + 16).value
     return [[resource_number(context, data + i * SIZE) for i in range(size)]]
 
@@ -136,7 +136,7 @@ def _sync_callback(implementation: HostFunction, function: component.FuncType) -
 
 
 def _async_callback(implementation: HostFunction, function: component.FuncType) -> Any:
-    read, write = _argument_readers(function), _result_writer(function)
+    read, write, refuse = _argument_readers(function), _result_writer(function), _error_writer(function)
     call = implementation.call
     u64 = ctypes.c_uint64.from_address
 
@@ -149,10 +149,13 @@ def _async_callback(implementation: HostFunction, function: component.FuncType) 
         u64(continuation + 16).value = 0
         instance: Instance = running[0]
         try:
-            instance.expect(write, results)
-            value = call(instance.owner, *read(context, args))
+            instance.expect(write, refuse, results)
+            arguments = read(context, args)
+            value = call(instance.owner, *arguments)
             if value is not SUSPEND:
                 instance.resume(value)
+        except CallError as error:
+            instance.refuse(error)
         except BaseException as error:
             u64(error_out).value = _record_fault(error)
             instance.forget_result()
@@ -169,14 +172,14 @@ def _add(instance: Any, name: str, callback: Any, add: Callable[..., int | None]
 
 
 def add_function(instance: Any, name: str, implementation: HostFunction, function: component.FuncType) -> Any:
-    """Defines a host function in a linker's instance. What it returns must outlive the linker."""
+    """Defines a host function in a linker's instance. The returned object must outlive the linker."""
     if implementation.suspends:
         return _add(instance, name, _async_callback(implementation, function), _add_async)
     return _add(instance, name, _sync_callback(implementation, function), _add_sync)
 
 
 def add_trap(instance: Any, name: str, message: str) -> Any:
-    """Defines a function that ends the guest with a message. What it returns must outlive the linker."""
+    """Defines a function that ends the guest with a message. The returned object must outlive the linker."""
 
     def callback(*_: Any) -> int:
         return _record_fault(_Trap(message))
@@ -187,7 +190,7 @@ def add_trap(instance: Any, name: str, message: str) -> Any:
 def run_guest_of(
     engine: wasmtime.Engine, linker: component.Linker, guest: component.Component, name: str, *arguments: Any
 ) -> Any:
-    """Calls an export of a component of ours through wasmtime-py's public conversion, without a fiber."""
+    """Calls an export of one of our own components through wasmtime-py's public conversion, without a fiber."""
     store = wasmtime.Store(engine)
     store.set_epoch_deadline(1 << 40)
     function = linker.instantiate(store, guest).get_func(store, name)

@@ -16,9 +16,11 @@ from .values import Result, reader
 
 
 class LinkedComponent:
-    """A component and a linker that defines all of its imports. `functions` by (interface without version, name);
-    `resources` by resource name: its host type number; `drop` is told when a guest drops one. `wake` is called before
-    every step, so that the ticker never rests while a guest runs."""
+    """A component and a linker that defines all of its imports.
+
+    `functions`: by interface without version, and name. `resources`: host type numbers by resource name. `drop` is
+    called when a guest drops a resource, `wake` before every step, so that the ticker never sleeps while a guest runs.
+    """
 
     def __init__(
         self,
@@ -50,7 +52,7 @@ class LinkedComponent:
             for interface, extern in self._component.type.imports(self.engine).items():
                 kind = extern.ty
                 if not isinstance(kind, component.ComponentInstanceType):
-                    raise LinkError(f"imports {interface!r}, which is no interface of the world of inferlets")
+                    raise LinkError(f"imports {interface!r}, which is not an interface of the world of inferlets")
                 with root.add_instance(interface) as instance:
                     self._define_interface(instance, interface, kind)
 
@@ -83,7 +85,7 @@ class LinkedComponent:
         if not isinstance(run, component.FuncType):
             raise LinkError("does not export the function `run: func() -> result<_, string>`")
         if run.params or not isinstance(run.result, wt.ResultType):
-            raise LinkError("exports `run` with another type than `func() -> result<_, string>`")
+            raise LinkError("exports `run` with a type other than `func() -> result<_, string>`")
         return reader(run.result)
 
     def read_outcome(self, address: int) -> Result:

@@ -1,7 +1,7 @@
-"""Checks at start that our raw conversion of values agrees with wasmtime-py's own, on the machine at hand.
+"""Checks at start that our raw conversion of values agrees with wasmtime-py's own on this machine.
 
-A tiny component passes what it is given to the host and hands back what the host answers. It is called through
-wasmtime-py's public conversion and answered through ours, so a layout that differs shows in either direction.
+A tiny component passes its arguments to the host and returns the host's answer. The test calls it through wasmtime-py's
+public conversion, and the host answers through ours, so a difference in layout shows in either direction.
 """
 
 from __future__ import annotations

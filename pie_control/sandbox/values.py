@@ -1,14 +1,14 @@
 """Component values as the C API lays them out in memory: read and written by address.
 
 wasmtime-py converts values generically, at 50-400 us for calls of our size; the functions here cost 0.3-1 us per value
-because each is put together once per WIT type. Theory of operation:
+because each is built once per WIT type. Theory of operation:
 
 A value (`wasmtime_component_val_t`) is 32 bytes: a kind byte, and at OF a union. Scalars stand in the union; a string
 is (size, pointer to bytes); a list or tuple (size, pointer to values); a record (size, pointer to entries of a name and
 a value); option, result and variant hold a pointer to a value or NULL. `reader(type)` returns a function from an
-address to a Python value; `writer(type)` one that writes a Python value to an address. What a reader reads stays owned
-by wasmtime. What a writer writes is allocated by wasmtime's own allocators and is wasmtime's from then on. wasmtime
-drops what stands there even when a writer raises, so the kind byte is set only when the union behind it is valid.
+address to a Python value; `writer(type)` one that writes a Python value to an address. wasmtime keeps
+ownership of the values that a reader reads. A writer allocates with wasmtime's own allocators, and wasmtime owns the
+result. It drops that value even when a writer raises, so the kind byte is set only when the union behind it is valid.
 
 Python forms: u8..u64, s32, f32, f64, bool, str; list<T> a list (list<u8> bytes; list<u32> and list<f32> may be written
 from numpy arrays); tuple and record a tuple, in the order of fields; enum its index; option None or the value; result a
@@ -37,7 +37,7 @@ ENTRY_VALUE: int = ffi.wasmtime_component_valrecord_entry_t.val.offset
 WORDS = SIZE // 4
 
 LIBRARY = ctypes.PyDLL(ffi.dll._name)
-"""Calls that keep the GIL: they are short, and giving it up costs more than they take."""
+"""Calls that keep the GIL: they are so short that releasing it would cost more."""
 
 u8 = ctypes.c_uint8.from_address
 u32 = ctypes.c_uint32.from_address
@@ -247,7 +247,7 @@ def _scalar_writer(kind: int, form: Any) -> Writer:
 
 
 def _packed_list_writer(kind: int, dtype: Any) -> Writer:
-    """Writes a list of scalars of at most 4 bytes from anything that numpy takes, without a loop in Python."""
+    """Writes a list of scalars of at most 4 bytes from anything that numpy accepts, without a loop in Python."""
     items = np.dtype({"names": ["kind", "of"], "formats": ["u1", dtype], "offsets": [0, OF], "itemsize": SIZE})
 
     def write_packed(address: Address, value: Any) -> None:
@@ -317,7 +317,7 @@ def _enum_writer(names: Sequence[str]) -> Writer:
 
 
 def _boxed(write: Writer, value: Any) -> int:
-    """Writes a value to memory of wasmtime's own; returns its address."""
+    """Writes a value to memory that wasmtime allocates; returns its address."""
     scratch = (ctypes.c_uint64 * (SIZE // 8))()
     address = ctypes.addressof(scratch)
     write(address, value)
@@ -391,7 +391,7 @@ def writer(kind: Any) -> Writer:
 
 
 class OwnedResource(NamedTuple):
-    """A host resource to be handed to a guest."""
+    """A host resource that a guest will own."""
 
     context: int
     number: int

@@ -1,8 +1,8 @@
 """The part of WASI that a sandboxed program needs, and nothing else: clocks, random numbers, output to its own log, an
-empty environment and file system, exit. Sleeping suspends the fiber. Every other WASI function traps, naming itself.
+empty environment and file system, exit. Sleeping suspends the fiber. Every other WASI function traps with its name.
 
-wasmtime's own WASI is not used: its async form needs a Tokio reactor that the C API lacks and ends the process when a
-guest sleeps; its sync form blocks the control loop for as long as the guest likes.
+This replaces wasmtime's own WASI. Its async form needs a Tokio reactor, which the C API lacks, and ends the process
+when a guest sleeps; its sync form blocks the control loop for as long as the guest sleeps.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ READY = 0
 MAX_TIMERS = 4096
 MAX_RANDOM_BYTES = 65536
 WRITE_BUDGET = 4096
-"""Bytes that a guest writes in one call; CPython splits longer output by it."""
+"""Most bytes that a guest may write in one call; CPython splits longer output."""
 ACCESS_DENIED = 1
 """Index of `access-denied` in the error codes of wasi:sockets."""
 
 
 class WasiState:
-    """Of one inferlet: its timers."""
+    """The timers of one inferlet."""
 
     __slots__ = ("deadlines", "next_timer")
 
@@ -50,15 +50,15 @@ class WasiState:
 
 
 class WasiOwner(Owner, Protocol):
-    """What an inferlet offers to its WASI functions."""
+    """What WASI functions need of an inferlet."""
 
     wasi: WasiState
 
     def write_output(self, stream: str, data: bytes) -> None:
-        """Takes what the guest wrote to stdout or stderr."""
+        """Takes bytes that the guest wrote to stdout or stderr."""
 
     def sleep_until(self, deadline_ns: int, value: object) -> None:
-        """Asks to be resumed with a value at a time of the monotonic clock."""
+        """Resumes the guest with `value` at `deadline_ns` of the monotonic clock."""
 
 
 def _pollable(owner: WasiOwner, deadline: int) -> OwnedResource:
@@ -92,7 +92,7 @@ def _block(owner: WasiOwner, pollable: int) -> Any:
 
 
 def _poll(owner: WasiOwner, pollables: Sequence[int]) -> Any:
-    """Indices of the pollables that are ready. With none ready it sleeps until the first is, and answers with it."""
+    """Indices of the pollables that are ready. If none is, the guest sleeps until the first one is."""
     if not pollables:
         trap("poll of no pollables")
     deadlines = [owner.wasi.deadlines.get(number, 0) for number in pollables]
@@ -106,7 +106,7 @@ def _poll(owner: WasiOwner, pollables: Sequence[int]) -> Any:
 
 
 def drop_resource(owner: WasiOwner, resource_type: int, number: int) -> None:
-    """A guest dropped a resource."""
+    """Frees a resource that a guest dropped."""
     if resource_type == RESOURCES["pollable"]:
         owner.wasi.deadlines.pop(number, None)
 

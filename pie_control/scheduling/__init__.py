@@ -1,27 +1,26 @@
-"""Commands, queues, batch and wave formation, policies: pure, without socket, clock or thread."""
+"""Queues, forming of waves, policies: pure, without socket, clock or thread. Knows no call by name."""
 
-from .account import Account
 from .policies import Adaptive, DispatchPolicy, DispatchState, Eager, KOnly, TOnly
 from .scheduler import Scheduler
 from .statistics import SchedulerStatistics
-from .values import Completion, Dist, Done, Failed, Logprobs, SamplingParams, TokenValue, Value
+from .turn import Closed, Ending, Event, Opened, Progress, Quiet, Reason, Turn, WorkerLost
 
 __all__ = [
-    "Account",
     "Adaptive",
-    "Completion",
+    "Closed",
     "DispatchPolicy",
     "DispatchState",
-    "Dist",
-    "Done",
     "Eager",
-    "Failed",
+    "Ending",
+    "Event",
     "KOnly",
-    "Logprobs",
-    "SamplingParams",
+    "Opened",
+    "Progress",
+    "Quiet",
+    "Reason",
     "Scheduler",
     "SchedulerStatistics",
     "TOnly",
-    "TokenValue",
-    "Value",
+    "Turn",
+    "WorkerLost",
 ]

@@ -1,32 +1,37 @@
-"""The scheduler of one worker: calls of inferlets go in, waves come out; answers go in, completions come out.
+"""The scheduler of one worker: events go in, and what has to be done comes out.
 
-Theory of operation. An `Account` (one for each inferlet) validates calls and appends commands to queues. `next_wave`
-takes what can run together out of the queues; `wave_done` maps the worker's answer back to futures. Every accepted
-future is answered exactly once: by its wave, by `close`, or by `worker_lost`. Waves are answered in the order in which
-they were sent.
+Theory of operation. Address spaces accept calls and hand on commands; they come in as events, with the worker's answers
+and what happens to inferlets. `turn` takes events in order and returns a frozen `Turn`: waves to send, futures that are
+answered, inferlets that must end. Waves are formed at `Quiet`, when every inferlet waits, so that all inferlets that
+the last results woke take part. Every accepted future is answered exactly once: by its wave or by the end of its
+inferlet. Waves are answered in the order in which they were sent.
 
-No socket, clock or thread: `now` (seconds, any origin) is an argument, and nothing happens between calls. The caller,
-in turn: runs all inferlets until each waits; calls `next_wave` until it returns None, sending each; hands out
-`take_completions`; closes the accounts of `take_evictions` and, if there were some, begins again (there is room now);
-then waits for an answer of the worker, a new inferlet, or `next_deadline`.
+No socket, clock or thread: `now` (seconds, any origin) is an argument, and nothing happens between turns.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from pie_control.errors import CallError, WorkerError
-from pie_control.resources.contention import ContentionPolicy, Eviction, FirstComeFirstServed
-from pie_control.resources.quotas import Quota
+from pie_control.calls.kind import CloseQueue, Command, OpenQueue, Prioritize, Release, WorkerCommand
+from pie_control.calls.values import Completion, Done, Value
+from pie_control.errors import CallError, Exhausted, WorkerError
+from pie_control.ids import Owner
+from pie_control.resources.address_space import again
+from pie_control.resources.contention import Action, ContentionPolicy, End, FirstComeFirstServed
+from pie_control.resources.holdings import Forgotten
+from pie_control.resources.kinds import EMBEDS, PAGES
+from pie_control.resources.memory import Memory
 from pie_inference.protocol import ModelDescription, RunWave, WaveDone
 
-from .account import Account, Shared
-from .memory import Memory
+from .account import Account, CommandQueue
+from .answers import in_place, read_answers
+from .backlog import Backlog
 from .policies import Adaptive, DispatchPolicy, DispatchState
-from .queues import Backlog
-from .results import answer_future, check_answer, deliver, free_token_slots
 from .statistics import Counts, SchedulerStatistics
-from .values import Completion, Done, Failed, Value, again
+from .turn import Closed, Ending, Event, Opened, Progress, Quiet, Reason, Turn, WorkerLost
 from .waves import Wave, WaveBuilder
 
 
@@ -34,78 +39,157 @@ class Scheduler:
     """Schedules the commands of all inferlets on one model of one worker."""
 
     def __init__(
-        self,
-        model: ModelDescription,
-        policy: DispatchPolicy | None = None,
-        contention: ContentionPolicy | None = None,
-        quota: Quota | None = None,
+        self, model: ModelDescription, policy: DispatchPolicy | None = None, contention: ContentionPolicy | None = None
     ) -> None:
         self.model = model
         self._policy = policy or Adaptive()
         self._backlog = Backlog()
         self._memory = Memory(model, contention or FirstComeFirstServed())
-        self._shared = Shared(model, quota or Quota(), self._backlog, self._memory)
+        self._accounts: dict[Owner, Account] = {}
         self._in_flight: deque[Wave] = deque()
-        self._completions: list[Completion] = []
-        self._lost: WorkerError | None = None
-        self._asked = float("-inf")  # when next_wave was called last
+        self._lost = False
+        self._now = float("-inf")  # of the last turn
         self._counts = Counts()
+        self._evictions = 0
+        self._waves: list[RunWave] = []
+        self._completions: list[Completion] = []
+        self._endings: list[Ending] = []
+        self._moved: dict[Account, None] = {}  # their address spaces will hear of progress
+        self._takers: dict[type, Callable[[Any], None]] = {
+            Opened: self._open,
+            Closed: self._forget,
+            OpenQueue: self._open_queue,
+            CloseQueue: self._close_queue,
+            Prioritize: self._prioritize,
+            Release: self._free,
+            Forgotten: self._forget_tokens,
+            WaveDone: self._wave_done,
+            WorkerLost: self._worker_lost,
+            Quiet: lambda _: self._form_waves(),
+        }
 
-    # ---- inferlets ----
+    def turn(self, now: float, events: Iterable[Event]) -> Turn:
+        """Takes events in order. Raises WorkerError if an answer of the worker does not fit: it must be restarted."""
+        self._now = now
+        takers, enqueue = self._takers, self._enqueue
+        for event in events:
+            takers.get(type(event), enqueue)(event)
+        return self._end_turn()
 
-    def open(self, owner: int, created: float) -> Account:
-        """An account for an inferlet; `created` (seconds) says who came first when memory runs out."""
-        if self._lost is not None:
-            raise again(self._lost)
-        assert owner not in self._memory.accounts, f"inferlet {owner} has an account"
-        account = Account(owner, created, self._shared)
-        self._memory.accounts[owner] = account
+    def _end_turn(self) -> Turn:
+        moved = (one for one in self._moved if one.owner in self._accounts)
+        progress = [Progress(one.owner, one.oldest_waiting, one.taken) for one in moved]
+        turn = Turn(
+            tuple(self._waves), tuple(self._completions), tuple(self._endings), tuple(progress), self._deadline()
+        )
+        for gathered in (self._waves, self._completions, self._endings, self._moved):
+            gathered.clear()
+        return turn
+
+    def _deadline(self) -> float | None:
+        if not self._backlog.queues:
+            return None
+        deadline = self._policy.deadline(self._state())
+        return deadline if deadline is not None and deadline > self._now else None
+
+    # ---- what arrives ----
+
+    def _open(self, event: Opened) -> None:
+        self._accounts[event.owner] = Account(event.owner, self._memory.open(event.owner, event.created))
+
+    def _open_queue(self, note: OpenQueue) -> None:
+        if account := self._accounts.get(note.owner):
+            account.open_queue(note.queue)
+
+    def _close_queue(self, note: CloseQueue) -> None:
+        if account := self._accounts.get(note.owner):
+            account.close_queue(account.queues[note.queue])
+
+    def _prioritize(self, note: Prioritize) -> None:
+        if account := self._accounts.get(note.owner):
+            account.queues[note.queue].priority = note.priority
+
+    def _free(self, note: Release) -> None:
+        if account := self._accounts.get(note.owner):
+            account.addresses_freed(note.freed)
+            self._memory.run_frees(account.holdings, account.oldest_waiting)
+
+    def _forget_tokens(self, note: Forgotten) -> None:
+        if account := self._accounts.get(note.owner):
+            account.tokens_forgotten(note)
+
+    def _enqueue(self, command: Command) -> None:
+        account = self._accounts.get(command.owner)
+        if account is None:
+            return  # its inferlet was ended while the command was on its way
+        error = account.command_arrived(command)
+        if error is None:
+            self._backlog.add(account.queues[command.queue], command, self._now)
+        else:
+            self._end(account, Reason.FAILED, error)
+
+    # ---- ends ----
+
+    def _close(self, owner: Owner) -> Account | None:
+        """Forgets an inferlet and frees all that it held. Nothing happens if it is forgotten already."""
+        account = self._accounts.pop(owner, None)
+        if account is not None:
+            self._backlog.drop(account)
+            self._memory.close(owner)
         return account
 
-    def close(self, account: Account, reason: CallError) -> tuple[Completion, ...]:
-        """Ends an inferlet: answers its outstanding futures with `reason` and frees all that it held. Idempotent."""
-        if self._memory.accounts.get(account.owner) is not account:
-            return ()
-        account.ended = account.ended or reason
-        for queue in account.queues.values():
-            self._backlog.drop(queue)
-        account.queues.clear()
-        self._memory.free_all(account)
-        del self._memory.accounts[account.owner]
-        return _fail_futures(account, reason)
+    def _forget(self, event: Closed) -> None:
+        self._close(event.owner)
 
-    def take_evictions(self) -> tuple[Eviction, ...]:
-        """Inferlets that have to end for lack of memory, each once; the caller closes their accounts."""
-        evictions = tuple(self._memory.evictions)
-        self._memory.evictions.clear()
-        return evictions
+    def _end(self, account: Account, reason: Reason, error: CallError) -> None:
+        """Closes an account for a reason that its inferlet must hear, and answers all its futures."""
+        if self._close(account.owner) is None:
+            return
+        failures = (Completion(account.owner, future, again(error)) for future in sorted(account.futures))
+        self._completions.extend(failures)
+        account.futures.clear()
+        self._endings.append(Ending(account.owner, reason, error))
 
-    # ---- waves ----
+    def _worker_lost(self, event: WorkerLost) -> None:
+        """The scheduler is of no further use; the next worker gets a new one."""
+        self._lost = True
+        error = WorkerError(event.message)
+        for account in list(self._accounts.values()):
+            self._end(account, Reason.LOST, error)
+        self._in_flight.clear()
 
-    def next_wave(self, now: float) -> RunWave | None:
-        """The next wave to send, or None if nothing is to be sent now."""
-        self._asked = now
-        if not self._backlog.queues or self._lost is not None:
-            return None
-        if not self._policy.should_send(self._state(), now):
-            return None
-        wave = self._form()
-        if wave is None:
-            return None
-        self._backlog.since = now
-        self._in_flight.append(wave)
-        return RunWave(wave.number, self.model.name, wave.build())
+    # ---- forming waves ----
+
+    def _form_waves(self) -> None:
+        """Forms waves as long as there is one to send."""
+        while not self._lost and self._backlog.queues and self._policy.should_send(self._state(), self._now):
+            wave = self._form()
+            if wave is None:
+                return
+            self._backlog.since = self._now
+            self._in_flight.append(wave)
+            self._waves.append(RunWave(wave.number, self.model.name, wave.build()))
 
     def _form(self) -> Wave | None:
-        """Tries again while something takes effect in the control layer alone: other queues may have waited for it."""
+        """Tries again while a command takes effect in the control layer alone, or an inferlet was ended: other queues
+        may have waited for it."""
         while True:
             self._memory.begin()
-            builder = WaveBuilder(self.model, self._backlog, self._memory, self._memory.wave, self._policy.max_commands)
+            builder = WaveBuilder(self.model, self._backlog, self._memory, self._policy.max_commands, self._now)
             wave = builder.take_all()
-            self._memory.make_room()
+            ended = [self._act(action) for action in self._memory.resolve_shortages()]
             self._settle(builder, wave)
-            if wave is not None or not builder.progress:
+            if wave is not None or not (builder.progress or any(ended)):
                 return wave
+
+    def _act(self, action: Action) -> bool:
+        """Does what the contention policy says; whether something comes back by it."""
+        match action:
+            case End(owner, message) if owner in self._accounts:
+                self._evictions += 1
+                self._end(self._accounts[owner], Reason.EVICTED, Exhausted(message))
+                return True
+        return False
 
     def _settle(self, builder: WaveBuilder, wave: Wave | None) -> None:
         if wave is not None:
@@ -113,30 +197,18 @@ class Scheduler:
             self._counts.add(wave)
         elif not self._in_flight:
             self._memory.all_completed()
+        self._moved.update(dict.fromkeys(builder.accounts))
         for queue, command in builder.reached:
             assert command.future is not None
-            self._reach(queue.account, queue.last_wave, command.future, wave)
+            self._reach(queue, command.future, wave)
 
-    def _reach(self, account: Account, last_wave: int, future: int, formed: Wave | None) -> None:
+    def _reach(self, queue: CommandQueue, future: int, formed: Wave | None) -> None:
         """A synchronize took its turn: it is done with the last wave that its queue is in."""
         for wave in (*self._in_flight, *([formed] if formed else [])):
-            if wave.number == last_wave:
-                wave.syncs.append((account, future))
+            if wave.number == queue.last_wave:
+                wave.syncs.append((queue.account.owner, future))
                 return
-        self._completions.extend(answer_future(account, future, _sync_value(account)))
-
-    def take_completions(self) -> tuple[Completion, ...]:
-        """Futures that `next_wave` found done without the worker (`synchronize` on a queue with nothing in flight)."""
-        completions = tuple(self._completions)
-        self._completions.clear()
-        return completions
-
-    def next_deadline(self) -> float | None:
-        """When to call `next_wave` though nothing happened."""
-        if not self._backlog.queues:
-            return None
-        deadline = self._policy.deadline(self._state())
-        return deadline if deadline is not None and deadline > self._asked else None
+        self._answer(queue.account.owner, future, Done())
 
     def _state(self) -> DispatchState:
         backlog = self._backlog
@@ -145,55 +217,63 @@ class Scheduler:
         )
 
     def _expected(self) -> int:
-        """Inferlets that the waves in flight will wake, as far as they have issued nothing further."""
+        """Inferlets that the waves in flight will wake and that have issued nothing further."""
         waves = self._in_flight
         if not waves:
             return 0
         accounts = waves[0].accounts if len(waves) == 1 else set().union(*(wave.accounts for wave in waves))
-        return sum(1 for account in accounts if not account.waiting and account.ended is None)
+        return sum(1 for account in accounts if not account.waiting and account.owner in self._accounts)
 
     # ---- answers ----
 
-    def wave_done(self, done: WaveDone, now: float) -> tuple[Completion, ...]:
-        """Answers the futures of the oldest wave in flight. Raises WorkerError, and changes nothing, if the answer
-        does not fit it: the caller restarts the worker."""
-        wave = self._in_flight[0] if self._in_flight else None
-        if wave is None or wave.number != done.wave or len(wave.batches) != len(done.results):
-            raise WorkerError(f"the worker answered wave {done.wave}, which is not the oldest in flight, or in part")
-        for batch, result in zip(wave.batches, done.results, strict=True):
-            check_answer(batch, result)
-        completions: list[Completion] = []
-        for batch, result in zip(wave.batches, done.results, strict=True):
-            completions.extend(deliver(batch, result))
-            free_token_slots(batch, self._memory.tokens)
-        for account, future in wave.syncs:
-            completions.extend(answer_future(account, future, _sync_value(account)))
-        self._retire(wave, done.seconds)
-        return tuple(completions)
-
-    def _retire(self, wave: Wave, seconds: float) -> None:
+    def _wave_done(self, done: WaveDone) -> None:
+        if not self._in_flight:
+            raise WorkerError(f"the worker answered wave {done.wave}, and none is in flight")
+        wave = self._in_flight[0]
+        answers = read_answers(wave, done)
         self._in_flight.popleft()
-        self._counts.seconds += seconds
+        for batch, values, errors in answers:
+            batch.completed(values, errors)
+            for command, value in in_place(batch, values, errors):
+                if isinstance(value, CallError):
+                    self._fail(command, value)
+                elif command.future is not None:
+                    self._answer(command.owner, command.future, value)
+        for owner, future in wave.syncs:
+            self._answer(owner, future, Done())
+        self._counts.seconds += done.seconds
         self._memory.wave_completed(wave.number)
         if not self._in_flight:
             self._memory.all_completed()
 
-    def worker_lost(self, message: str) -> tuple[Completion, ...]:
-        """The worker is gone, and with it what inferlets held: answers everything with WorkerError and closes all
-        accounts. The scheduler is of no further use; make a new one for the next worker."""
-        self._lost = WorkerError(f"the inference worker was lost: {message}")
-        completions: list[Completion] = []
-        for account in list(self._memory.accounts.values()):
-            completions.extend(self.close(account, self._lost))
-        self._in_flight.clear()
-        return tuple(completions)
+    def _answer(self, owner: Owner, future: int, value: Value | CallError) -> None:
+        """The completion, unless the future was answered before, by the end of its inferlet."""
+        account = self._accounts.get(owner)
+        if account is not None and account.answer(future):
+            self._completions.append(Completion(owner, future, value))
+
+    def _fail(self, command: WorkerCommand, error: CallError) -> None:
+        """A command failed on the worker. Its inferlet ends if it relies on what the command should have left."""
+        account = self._accounts.get(command.owner)
+        if account is None:
+            return
+        if account.relies_on(command):
+            self._end(account, Reason.FAILED, error)
+        elif command.future is not None:
+            self._answer(command.owner, command.future, error)
 
     # ---- inspection ----
 
+    @property
+    def free_pages(self) -> int:
+        """Pages that are free now."""
+        return self._memory.pools[PAGES].free
+
     def statistics(self) -> SchedulerStatistics:
         counts, memory = self._counts, self._memory
+        usage = memory.usage()
         return SchedulerStatistics(
-            inferlets=len(memory.accounts),
+            inferlets=len(self._accounts),
             queues_waiting=len(self._backlog.queues),
             commands_waiting=self._backlog.commands,
             waves_in_flight=len(self._in_flight),
@@ -202,26 +282,15 @@ class Scheduler:
             batches=dict(counts.batches),
             input_tokens=counts.input_tokens,
             worker_seconds=counts.seconds,
-            pages=memory.pages.usage(),
-            embeds=memory.embeds.usage(),
+            pages=usage[PAGES],
+            embeds=usage[EMBEDS],
             token_slots=memory.tokens.usage(),
-            evictions=memory.evicted,
+            evictions=self._evictions,
         )
 
     def check_integrity(self) -> None:
         """Asserts the invariants of pools, queues and counters."""
         self._memory.check_integrity()
         self._backlog.check_integrity()
-        for account in self._memory.accounts.values():
+        for account in self._accounts.values():
             account.check_integrity()
-
-
-def _sync_value(account: Account) -> Value:
-    return Done() if account.ended is None else Failed(account.ended)
-
-
-def _fail_futures(account: Account, reason: CallError) -> tuple[Completion, ...]:
-    failed = Failed(reason)
-    completions = tuple(Completion(account.owner, future, failed) for future in sorted(account.futures))
-    account.futures.clear()
-    return completions

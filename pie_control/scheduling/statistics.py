@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from pie_control.resources.pool import PoolUsage
 
-from .forward_batch import ForwardBatch
 from .waves import Wave
 
 
@@ -20,8 +19,8 @@ class SchedulerStatistics:
     commands_waiting: int
     waves_in_flight: int
     waves: int
-    commands: dict[str, int]  # dispatched, by kind of batch; a split forward counts once for each part
-    batches: dict[str, int]  # by kind of batch
+    commands: dict[str, int]  # dispatched, by call; a split forward counts once for each part
+    batches: dict[str, int]  # by call
     input_tokens: int  # of all forward batches
     worker_seconds: float
     evictions: int
@@ -43,8 +42,7 @@ class Counts:
     def add(self, wave: Wave) -> None:
         self.waves += 1
         for batch in wave.batches:
-            self.batches[batch.name] += 1
-            self.commands[batch.name] += len(batch.commands)
-            if isinstance(batch, ForwardBatch):
-                self.commands[batch.name] += len(batch.parts)
-                self.input_tokens += batch.tokens
+            name = batch.commands[0].call.name
+            self.batches[name] += 1
+            self.commands[name] += len(batch.commands)
+            self.input_tokens += batch.tokens

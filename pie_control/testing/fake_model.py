@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pie_inference.protocol import (
+    BATCHES,
     Array,
     Batch,
     CopyKvpage,
@@ -34,17 +36,21 @@ from pie_inference.protocol import (
     SampleResult,
     SwapIn,
     SwapOut,
+    Verify,
+    VerifyResult,
     WaveDone,
+    call_name,
+    join_results,
 )
-
-from . import byte_tokenizer
+from pie_inference.testing import byte_tokenizer
 
 Hashes = NDArray[np.uint64]
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 SCORE_RANGE = 8.0
-TRAITS = ("Core", "Allocate", "InputText", "Forward", "Tokenize", "OutputText", "Fused")
+FAULTS = (ValueError, IndexError)
+"""What a command raises that cannot run."""
 
 
 def mix(values: Array) -> Hashes:
@@ -78,7 +84,7 @@ class FilledArray:
     def write(self, indices: Array, values: Array) -> None:
         self._check_range(indices)
         if len(np.unique(indices)) != len(indices):
-            raise ValueError(f"a {self.what} is written twice in one batch")
+            raise ValueError(f"one {self.what} is written twice in one batch")
         self.values[indices] = values
         self.filled[indices] = True
 
@@ -112,7 +118,7 @@ class FakeModel:
         self._description = ModelDescription(
             name=name,
             architecture="FakeModel",
-            traits=TRAITS,
+            calls=tuple(BATCHES),
             dtype="uint64",
             device="cpu",
             vocab_size=byte_tokenizer.VOCAB_SIZE,
@@ -138,15 +144,8 @@ class FakeModel:
         self._embeds = FilledArray("embed", num_embeds)
         self._tokens = FilledArray("token slot", num_token_slots)
         self._powers = np.multiply.accumulate(np.full(page_size * num_pages, 0x9E3779B97F4A7C15, np.uint64))
-        self._handlers: dict[type, Callable[[Any], Result]] = {
-            SwapOut: self._swap_out,
-            SwapIn: self._swap_in,
-            CopyKvpage: self._copy_kvpage,
-            EmbedTxt: self._embed_txt,
-            Forward: self._forward,
-            Sample: self._sample,
-            GetNextDist: self._get_next_dist,
-            GetLogprobs: self._get_logprobs,
+        self._handlers: dict[type[Batch], Callable[[Any], Result | None]] = {
+            kind: getattr(self, f"_{call}") for call, kind in BATCHES.items()
         }
 
     def describe(self) -> tuple[ModelDescription, ...]:
@@ -154,19 +153,35 @@ class FakeModel:
 
     def run(self, wave: RunWave) -> WaveDone:
         started = time.perf_counter()
-        results: list[Result] = []
-        for batch in wave.batches:
-            failed = bool(results) and isinstance(results[-1], Failure)
-            results.append(results[-1] if failed else self._run_batch(wave.model, batch))
-        return WaveDone(wave.wave, tuple(results), time.perf_counter() - started)
+        failures: list[Failure] = []
+        results = tuple(
+            self._run_batch(wave.model, number, batch, failures) for number, batch in enumerate(wave.batches)
+        )
+        return WaveDone(wave.wave, results, time.perf_counter() - started, tuple(failures))
 
-    def _run_batch(self, model: str, batch: Batch) -> Result:
+    def _run_batch(self, model: str, number: int, batch: Batch, failures: list[Failure]) -> Result | None:
+        """As a worker does it: what fails is taken apart. Where none of the commands fails alone, they do what they
+        must not do together, and all fail."""
         try:
-            if model != self._description.name:
-                raise ValueError(f"there is no model {model!r} here, only {self._description.name!r}")
-            return self._handlers[type(batch)](batch)
-        except (ValueError, IndexError) as error:
-            return Failure(f"{type(batch).__name__}: {error}")
+            return self._handle(model, batch)
+        except FAULTS as error:
+            message = f"{call_name(type(batch))}: {error}"
+        results, before = [], len(failures)
+        for command in range(batch.count()):
+            try:
+                results.append(self._handle(model, batch.only(command)))
+            except FAULTS as error:
+                results.append(None)
+                failures.append(Failure(number, command, f"{call_name(type(batch))}: {error}"))
+        if len(failures) > before:
+            return join_results(batch, results)
+        failures += [Failure(number, command, message) for command in range(batch.count())]
+        return None
+
+    def _handle(self, model: str, batch: Batch) -> Result | None:
+        if model != self._description.name:
+            raise ValueError(f"there is no model {model!r} here, only {self._description.name!r}")
+        return self._handlers[type(batch)](batch)
 
     def _swap_out(self, batch: SwapOut) -> None:
         self._swap(self._slots, batch.pages, self._host_slots, batch.host_pages)
@@ -181,7 +196,7 @@ class FakeModel:
         source_slots, target_slots = self._page_slots(sources), self._page_slots(targets)
         filled = source.filled_among(source_slots)
         if not filled.reshape(len(sources), -1).any(1).all():
-            raise ValueError(f"a page of which no {source.what} was filled is swapped")
+            raise ValueError(f"a page without a filled {source.what} is swapped")
         target.write(target_slots, source.values[source_slots])
         target.filled[target_slots] = filled
 
@@ -200,11 +215,18 @@ class FakeModel:
         resolved = tokens.astype(np.int64)
         references = resolved < 0
         resolved[references] = self._tokens.read(-resolved[references] - 1)
-        if len(resolved) and resolved.max() >= self._description.vocab_size:
-            raise ValueError(f"token {resolved.max()} is outside the vocabulary")
+        self._check_tokens(resolved)
         return resolved
 
+    def _check_tokens(self, tokens: Array) -> None:
+        if len(tokens) and not (tokens.min() >= 0 and tokens.max() < self._description.vocab_size):
+            raise ValueError(f"a token of {tokens} is outside the vocabulary")
+
     def _forward(self, batch: Forward) -> None:
+        if batch.q_positions.min(initial=0) < 0:
+            raise ValueError("a position is negative")
+        if batch.kv_begins.min(initial=0) < 0 or batch.kv_ends.max(initial=0) > self._description.page_size:
+            raise ValueError("a run of keys leaves its page")
         self._slots.write(batch.q_slots, hash_key(self._embeds.read(batch.q_embeds), batch.q_positions))
         outputs = [self._attend(batch, n) for n in range(len(batch.q_indptr) - 1)]
         self._embeds.write(batch.out_embeds, np.concatenate([np.zeros(0, np.uint64), *outputs])[batch.out_rows])
@@ -215,7 +237,7 @@ class FakeModel:
         count = queries.stop - queries.start
         slots = self._key_slots(batch, n)
         if not np.array_equal(slots[len(slots) - count :], batch.q_slots[queries]):
-            raise ValueError(f"the keys of sequence {n} do not end with its own tokens")
+            raise ValueError("the keys of a sequence do not end with its own tokens")
         keys = self._slots.read(slots)
         mask = explicit_mask(batch, n, count, len(keys))
         if mask is None:
@@ -242,13 +264,23 @@ class FakeModel:
     def _sample_row(self, batch: Sample, n: int, scores: Floats) -> int:
         self._penalize(batch, n, scores)
         forbid(batch, n, scores)
-        if batch.temperature[n] == 0:
-            return int(scores.argmax())
-        order = np.argsort(-scores, kind="stable")
-        probabilities = softmax(scores[order] / batch.temperature[n])
-        kept = kept_prefix(probabilities, int(batch.top_k[n]), float(batch.top_p[n]), float(batch.min_p[n]))
-        mass = np.cumsum(probabilities[:kept])
-        return int(order[min(int(np.searchsorted(mass, batch.uniform[n] * mass[-1], "right")), kept - 1)])
+        return choose(batch, n, float(batch.uniform[n]), scores)
+
+    def _verify(self, batch: Verify) -> VerifyResult:
+        ends = batch.indptr[1:]
+        if (np.diff(batch.indptr) < 1).any() or (batch.draft[ends - 1] != -1).any():
+            raise ValueError("the last row of a draft has no -1")
+        self._check_tokens(np.delete(batch.draft, ends - 1))
+        scores = self._scores(batch.embeds)
+        accepted, tokens = [], []
+        for n, (first, end) in enumerate(pairwise(batch.indptr.tolist())):
+            row = first
+            while (token := choose(batch, n, float(batch.uniform[row]), scores[row])) == batch.draft[row]:
+                row += 1
+            assert row < end
+            accepted.append(row - first)
+            tokens.append(token)
+        return VerifyResult(np.array(accepted, np.int32), np.array(tokens, np.int32))
 
     def _penalize(self, batch: Sample, n: int, scores: Floats) -> None:
         recent = self._resolve(batch.recent[batch.recent_indptr[n] : batch.recent_indptr[n + 1]])
@@ -258,6 +290,8 @@ class FakeModel:
         scores[tokens] = penalized - counts * batch.frequency[n] - batch.presence[n]
 
     def _get_next_dist(self, batch: GetNextDist) -> GetNextDistResult:
+        if batch.k.min(initial=1) < 1 or batch.k.max(initial=1) > self._description.max_dist:
+            raise ValueError(f"k must be 1 to {self._description.max_dist}")
         probabilities = [softmax(row / t) for row, t in zip(self._scores(batch.embeds), batch.temperature, strict=True)]
         orders = [np.argsort(-row, kind="stable")[:k] for row, k in zip(probabilities, batch.k, strict=True)]
         kept = [row[order] for row, order in zip(probabilities, orders, strict=True)]
@@ -269,6 +303,7 @@ class FakeModel:
         )
 
     def _get_logprobs(self, batch: GetLogprobs) -> GetLogprobsResult:
+        self._check_tokens(batch.tokens)
         logprobs = np.log(np.array([softmax(row) for row in self._scores(batch.embeds)]))
         rows = np.repeat(np.arange(len(batch.embeds)), np.diff(batch.indptr))
         return GetLogprobsResult(logprobs[rows, batch.tokens].astype(np.float32))
@@ -279,6 +314,8 @@ def explicit_mask(batch: Forward, n: int, queries: int, keys: int) -> NDArray[np
     if batch.mask_indptr is None or batch.mask_bits is None or batch.mask_indptr[n] == batch.mask_indptr[n + 1]:
         return None
     bits = batch.mask_bits[batch.mask_indptr[n] : batch.mask_indptr[n + 1]].astype(np.uint8)
+    if len(bits) != -(-queries * keys // 8):
+        raise ValueError(f"a mask has {len(bits)} bytes for {queries} x {keys} bits")
     return np.unpackbits(bits, count=queries * keys, bitorder="little").reshape(queries, keys).astype(np.bool_)
 
 
@@ -289,8 +326,19 @@ def forbid(batch: Sample, n: int, scores: Floats) -> None:
     bits = batch.allowed[batch.allowed_rows[n]].astype(np.uint8)
     allowed = np.unpackbits(bits, count=len(scores), bitorder="little").astype(np.bool_)
     if not allowed.any():
-        raise ValueError(f"row {n}: the mask allows no token")
+        raise ValueError("the mask allows no token")
     scores[~allowed] = -np.inf
+
+
+def choose(batch: Sample | Verify, n: int, uniform: float, scores: Floats) -> int:
+    """The token that the parameters of command n choose."""
+    if batch.temperature[n] == 0:
+        return int(scores.argmax())
+    order = np.argsort(-scores, kind="stable")
+    probabilities = softmax(scores[order] / batch.temperature[n])
+    kept = kept_prefix(probabilities, int(batch.top_k[n]), float(batch.top_p[n]), float(batch.min_p[n]))
+    mass = np.cumsum(probabilities[:kept])
+    return int(order[min(int(np.searchsorted(mass, uniform * mass[-1], "right")), kept - 1)])
 
 
 def softmax(scores: Floats) -> Floats:

@@ -29,6 +29,11 @@ class InProcessClient:
         self._thread: ThreadPoolExecutor | None = None
         self._epoch = 0
 
+    @property
+    def model_name(self) -> str:
+        """The name under which the model is served."""
+        return self._model.describe()[0].name
+
     async def start(self) -> Ready:
         self._loop = asyncio.get_running_loop()
         if not self._inline:

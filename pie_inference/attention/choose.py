@@ -1,7 +1,7 @@
-"""Which `AttentionBackend` serves: the one that was asked for, else the fastest that can.
+"""Chooses the `AttentionBackend`: the one that the operator asked for, else the fastest that can serve.
 
-A backend is one `Candidate`. Heavy and optional dependencies are imported in its functions, so asking costs nothing
-where a better one is found first.
+Each backend has a `Candidate`. Its functions import heavy and optional dependencies, so a candidate that is never asked
+costs nothing.
 """
 
 from __future__ import annotations
@@ -10,23 +10,27 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from ..cpu_kernels.library import Library
 from ..device import triton_support
 from ..errors import ConfigError
-from ..kv_cache.pages import KvCache
+from ..kv_cache.pages import KvCache, KvShape
 from .interface import AttentionBackend, AttentionSpec
 
 log = logging.getLogger("pie.attention")
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a backend is to serve."""
+class Requirements:
+    """The cache, the heads and the layers that a backend must serve."""
 
-    cache: KvCache
+    shape: KvShape
+    num_pages: int
+    device: torch.device
     num_heads: int  # of this rank
     specs: Sequence[AttentionSpec]  # of each layer
-    library: Library | None = None  # the compiled kernels for CPUs, if there are any
+    library: Library | None = None  # the compiled kernels for CPUs; None: there are none
 
 
 @dataclass(frozen=True)
@@ -34,45 +38,47 @@ class Candidate:
     """A backend that may serve."""
 
     devices: tuple[str, ...]  # types of torch devices that it runs on
-    obstacle: Callable[[Wanted], str | None]  # why it cannot serve, as the end of a sentence; None: it can
-    make: Callable[[Wanted], AttentionBackend]
+    why_unsuitable: Callable[[Requirements], str | None]  # the end of a sentence; None: it can serve
+    make: Callable[[Requirements, KvCache], AttentionBackend]
 
 
-def _none(_: Wanted) -> None:
-    """Nothing stands in the way."""
+def _always_suitable(_: Requirements) -> None:
+    """Gives no reason: this backend can serve everything."""
 
 
-def _cpu_obstacle(wanted: Wanted) -> str | None:
-    from .cpu.pages import obstacle
+def _cpu_unsuitable(needed: Requirements) -> str | None:
+    from .cpu.pages import why_unsuitable
 
-    return "there are no compiled kernels here" if wanted.library is None else obstacle(wanted.cache)
+    if needed.library is None:
+        return "there are no compiled kernels here"
+    return why_unsuitable(needed.shape, needed.num_pages)
 
 
-def _cpu(wanted: Wanted) -> AttentionBackend:
+def _cpu(needed: Requirements, cache: KvCache) -> AttentionBackend:
     from .cpu.pages import CpuAttention
 
-    assert wanted.library is not None
-    return CpuAttention(wanted.cache, wanted.num_heads, wanted.specs, wanted.library)
+    assert needed.library is not None
+    return CpuAttention(cache, needed.num_heads, needed.specs, needed.library)
 
 
-def _torch(wanted: Wanted) -> AttentionBackend:
+def _torch(needed: Requirements, cache: KvCache) -> AttentionBackend:
     from .torch.pages import TorchAttention
 
-    return TorchAttention(wanted.cache, wanted.num_heads, wanted.specs)
+    return TorchAttention(cache, needed.num_heads, needed.specs)
 
 
-def _flashinfer_obstacle(wanted: Wanted) -> str | None:
+def _flashinfer_unsuitable(needed: Requirements) -> str | None:
     from ..device import flashinfer_library as library
 
-    shape = wanted.cache.shape
-    return library.attention_obstacle(shape.dtype, shape.head_dim) or library.obstacle(wanted.cache.device)
+    reason = library.why_no_attention(needed.shape.dtype, needed.shape.head_dim)
+    return reason or library.why_unavailable(needed.device)
 
 
-def _flashinfer(wanted: Wanted) -> AttentionBackend:
+def _flashinfer(needed: Requirements, cache: KvCache) -> AttentionBackend:
     from ..device import flashinfer_library as library
     from .flashinfer.pages import FlashInferAttention
 
-    backend = FlashInferAttention(wanted.cache, wanted.num_heads, wanted.specs, library.load())
+    backend = FlashInferAttention(cache, needed.num_heads, needed.specs, library.load())
     try:
         backend.compile()
     except RuntimeError as error:
@@ -82,56 +88,55 @@ def _flashinfer(wanted: Wanted) -> AttentionBackend:
     return backend
 
 
-def _triton_obstacle(wanted: Wanted) -> str | None:
-    head_dim = wanted.cache.shape.head_dim
-    return f"head_dim {head_dim} is more than 256" if head_dim > 256 else triton_support.obstacle(wanted.cache.device)
+def _triton_unsuitable(needed: Requirements) -> str | None:
+    head_dim = needed.shape.head_dim
+    return f"head_dim {head_dim} is more than 256" if head_dim > 256 else triton_support.why_unavailable(needed.device)
 
 
-def _triton(wanted: Wanted) -> AttentionBackend:
+def _triton(needed: Requirements, cache: KvCache) -> AttentionBackend:
     from .triton.pages import TritonAttention
 
-    return TritonAttention(wanted.cache, wanted.num_heads, wanted.specs)
+    return TritonAttention(cache, needed.num_heads, needed.specs)
 
 
 CANDIDATES: Mapping[str, Candidate] = {
-    "flashinfer": Candidate(("cuda",), _flashinfer_obstacle, _flashinfer),
-    "triton": Candidate(("cuda", "cpu"), _triton_obstacle, _triton),
-    "cpu": Candidate(("cpu",), _cpu_obstacle, _cpu),
-    "torch": Candidate(("cpu", "cuda"), _none, _torch),
+    "flashinfer": Candidate(("cuda",), _flashinfer_unsuitable, _flashinfer),
+    "triton": Candidate(("cuda", "cpu"), _triton_unsuitable, _triton),
+    "cpu": Candidate(("cpu",), _cpu_unsuitable, _cpu),
+    "torch": Candidate(("cpu", "cuda"), _always_suitable, _torch),
 }
-"""By their names in `config.ATTENTIONS`, the fastest first."""
+"""All candidates, by their names in `WorkerOptions.attention`, the fastest first."""
 
 
-def choose_attention(name: str, wanted: Wanted) -> AttentionBackend:
-    """`name` is of `config.ATTENTIONS`. Raises ConfigError where what was asked for by name cannot serve; what `auto`
-    finds but cannot make (its kernels do not compile) gives way to the next, with the reason in the log."""
+def choose_attention(name: str, needed: Requirements, cache: KvCache) -> AttentionBackend:
+    """Makes the backend `name`, one of `WorkerOptions.attention`. Raises ConfigError if it cannot serve. With `auto`, a
+    backend that fails to start (its kernels do not compile) is logged with the reason, and the next one is tried."""
     if name != "auto":
-        return CANDIDATES[name_of_choice(name, wanted)].make(wanted)
-    *others, last = _able(wanted)
+        return CANDIDATES[name_of_choice(name, needed)].make(needed, cache)
+    *others, last = _suitable(needed)
     for known in others:
         try:
-            return CANDIDATES[known].make(wanted)
+            return CANDIDATES[known].make(needed, cache)
         except ConfigError as error:
             log.warning("attention %s cannot serve: %s", known, error)
-    return CANDIDATES[last].make(wanted)
+    return CANDIDATES[last].make(needed, cache)
 
 
-def name_of_choice(name: str, wanted: Wanted) -> str:
-    """The backend that `choose_attention` makes. Raises ConfigError as it does."""
+def name_of_choice(name: str, needed: Requirements) -> str:
+    """The name of the backend that `choose_attention` would make. Raises ConfigError as it does."""
     if name == "auto":
-        return next(_able(wanted))
-    obstacle = _obstacle(CANDIDATES[name], wanted)
-    if obstacle is not None:
-        raise ConfigError(f"--attention {name}: {obstacle}")
+        return next(_suitable(needed))
+    reason = _why_unsuitable(CANDIDATES[name], needed)
+    if reason is not None:
+        raise ConfigError(f"--attention {name}: {reason}")
     return name
 
 
-def _able(wanted: Wanted) -> Iterator[str]:
-    return (name for name, each in CANDIDATES.items() if _obstacle(each, wanted) is None)
+def _suitable(needed: Requirements) -> Iterator[str]:
+    return (name for name, each in CANDIDATES.items() if _why_unsuitable(each, needed) is None)
 
 
-def _obstacle(candidate: Candidate, wanted: Wanted) -> str | None:
-    device = wanted.cache.device.type
-    if device not in candidate.devices:
-        return f"it runs on {' and '.join(candidate.devices)}, not on {device}"
-    return candidate.obstacle(wanted)
+def _why_unsuitable(candidate: Candidate, needed: Requirements) -> str | None:
+    if needed.device.type not in candidate.devices:
+        return f"it runs on {' and '.join(candidate.devices)}, not on {needed.device.type}"
+    return candidate.why_unsuitable(needed)

@@ -1,7 +1,7 @@
 """The seam to attention kernels.
 
-A backend reads a `Forward` batch once (`plan`) and then serves every layer of it (`attend`), so that building indices
-costs once per batch, not once per layer. It owns how keys are found; `kv_cache` owns where they lie.
+A backend reads a `Forward` batch once (`plan`) and then serves every layer of it (`attend`), so that indices are built
+once per batch, not once per layer. The backend decides how keys are found; `kv_cache` decides where they are stored.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ..protocol import Forward
 
 @dataclass(frozen=True)
 class AttentionSpec:
-    """How one layer attends, beside what the batch says."""
+    """How one layer attends, apart from what the batch says."""
 
-    scale: float  # on the product of query and key
+    scale: float  # factor on the product of query and key
     window: int | None = None  # a query at position p sees keys at positions above p - window
     soft_cap: float | None = None  # scores become soft_cap * tanh(score / soft_cap)
 
@@ -38,34 +38,34 @@ class AttentionBackend(Protocol):
     """Attention over a `KvCache`, made with one `AttentionSpec` for each layer."""
 
     def plan(self, batch: Forward) -> AttentionPlan:
-        """Prepares a batch, and notes the positions of its rows in the cache (`KvCache.place`).
+        """Prepares a batch, and records the positions of its rows in the cache (`KvCache.place`).
 
-        Batches are planned in the order in which they run; the same holds for `KvCache.copy`. Raises BatchError where
-        one breaks the protocol, and has noted nothing then.
+        Plan batches in the order in which they run, and call `KvCache.copy` in that order too. Raises BatchError,
+        before it records anything, if the batch breaks the protocol.
         """
 
 
 class GraphPlan(Protocol):
-    """Attention for decode batches of at most `size` sequences in memory that stays where it is, so that a CUDA graph
+    """Attention for decode batches of at most `size` sequences on memory at fixed addresses, so that a CUDA graph
     recorded with one batch serves others."""
 
     size: int
 
     def update(self, batch: Forward) -> None:
-        """Loads a batch that `GraphBackend.can_replay` accepts, before each recording and each replay, outside of them;
-        notes positions as `AttentionBackend.plan` does. Rows beyond the batch's go to and see `KvCache.scratch_slot`.
-        Raises BatchError."""
+        """Loads a batch that `GraphBackend.can_replay` accepts. Call it before each recording and each replay, outside
+        of them. Records positions as `AttentionBackend.plan` does. Rows beyond the batch write to and see only
+        `KvCache.scratch_slot`. Raises BatchError."""
 
     def attend(self, layer: int, query: Tensor, key_value: Tensor) -> Tensor:
-        """As `AttentionPlan.attend`, with `size` rows."""
+        """Like `AttentionPlan.attend`, with `size` rows."""
 
 
 @runtime_checkable
 class GraphBackend(Protocol):
-    """What a backend that CUDA graphs can record offers beside `AttentionBackend`."""
+    """The methods that a backend needs beside `AttentionBackend` so that CUDA graphs can record it."""
 
     def can_replay(self, batch: Forward) -> bool:
-        """Whether graphs may serve the batch: one query for each sequence, and what its plans can hold."""
+        """Whether graphs may serve the batch: each sequence has one query, and the batch fits the backend's plans."""
 
     def graph_plan(self, size: int) -> GraphPlan:
         """New memory for batches of at most `size` sequences."""

@@ -1,10 +1,10 @@
-"""How a `Forward` batch is cut into dense pieces: numpy only, once per batch and distinct window.
+"""Cuts a `Forward` batch into dense pieces, with numpy only, once per batch and distinct window.
 
-A *segment* is a set of sequences of similar length whose pages are gathered together; a *tile* is a block of at most
-`TILE` queries of each of them. A decode batch is one segment with one tile of one query each; a long prefill is a
-segment of its own with many tiles. Shorter sequences of a segment repeat their last page and their last query; what a
-query may see is a boolean block, from the causal rule or the explicit mask, and the window. Holes in the keys are
-invisible slots of pages. Runs that lie outside the window of all queries of their sequence are left out.
+A *segment* is a set of sequences of similar length whose pages are gathered together. A *tile* is a block of at most
+`TILE` queries of each of these sequences. A decode batch is one segment with one tile of one query each; a long prefill
+is a segment of its own with many tiles. Shorter sequences of a segment repeat their last page and their last query. A
+boolean block says which keys a query may see, by the causal rule or the explicit mask, and by the window. Holes in the
+keys are invisible slots of pages. Runs outside the windows of all queries of their sequence are left out.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from ..protocol import Array, Forward
 from .ragged import Booleans, Integers, Ragged, mask_of
 
 TILE = 64
-"""Queries in one product. Chunks of 64 measured 2 to 10 times as fast as one product over a long prefill."""
+"""Queries in one product. Chunks of 64 were measured to be 2 to 10 times as fast as one product over a long prefill."""
 NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
 class Window:
-    """A window with what it is measured against."""
+    """A window, and the positions that it applies to."""
 
     size: int
-    positions: Array  # int32 [num_pages, page_size], of all slots, those of the batch included
+    positions: Array  # int32 [num_pages, page_size], positions of all slots, including those of the batch
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Tile:
     rows: Integers  # [S * Q], rows of the batch
     first_page: int
     visible: Booleans  # [S, Q, P * page_size]
-    may_be_blind: bool  # whether a query may see nothing at all
+    may_be_blind: bool  # whether a query may see no key at all
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class Segment:
 
 
 def cut(batch: Forward, ragged: Ragged, page_size: int, window: Window | None) -> list[Segment]:
-    """Segments that together hold every row once. `ragged` is that of the batch."""
+    """Segments that together hold every row once. `ragged` has the lengths of the batch."""
     cutter = _Cutter(batch, ragged, page_size, window)
     return [cutter.segment(members) for members in cutter.groups()]
 
 
 class _Cutter:
-    """A batch with the runs that its queries may see."""
+    """Cuts one batch, given the runs that its queries may see."""
 
     def __init__(self, batch: Forward, ragged: Ragged, page_size: int, window: Window | None) -> None:
         self._batch = batch
@@ -67,20 +67,21 @@ class _Cutter:
         self._first_run = np.cumsum(self._num_runs) - self._num_runs
 
     def _useful_runs(self) -> tuple[Integers, Integers]:
-        """Runs, and how many of them each sequence has: at least its last."""
+        """The useful runs, and their number in each sequence: at least one, its last run."""
         ragged, batch = self._ragged, self._batch
         if self._window is None:
             return np.arange(len(batch.kv_pages)), ragged.num_runs
         lowest = np.full(len(ragged.num_rows), NEVER)
         np.minimum.at(lowest, np.repeat(np.arange(len(lowest)), ragged.num_rows), batch.q_positions.astype(np.int64))
         owners = np.repeat(np.arange(len(lowest)), ragged.num_runs)
-        newest = self._window.positions[batch.kv_pages].max(1)  # of the page: at least that of the run
+        newest = self._window.positions[batch.kv_pages].max(1)  # the newest of the page is at least that of the run
         useful = newest > lowest[owners] - self._window.size
         useful[batch.kv_indptr[1:][ragged.num_runs > 0] - 1] = True
         return np.flatnonzero(useful), np.bincount(owners[useful], minlength=len(lowest))
 
     def groups(self) -> Iterator[Integers]:
-        """Sequences that share a segment: alike in queries and, within a factor of about two, in pages."""
+        """Sequences that share a segment: their numbers of queries, and within a factor of about two of pages,
+        agree."""
         num_rows = self._ragged.num_rows
         classes = np.ceil(np.log2(np.maximum(num_rows, 1))).astype(np.int64)
         for size in np.unique(classes[num_rows > 0]):
@@ -88,7 +89,7 @@ class _Cutter:
             yield from members[:, None] if 2**size > TILE else self._split(members)
 
     def _split(self, members: Integers) -> Iterator[Integers]:
-        """Cuts where padding to the longest sequence would waste more than about half."""
+        """Splits members where padding to the longest sequence would waste more than about half."""
         runs = self._num_runs[members]
         if runs.max() <= 2 * runs.min() + 4:
             yield members
@@ -110,7 +111,7 @@ class _Cutter:
         return Segment(pages, tuple(tiles.tile(first, min(TILE, longest - first)) for first in range(0, longest, TILE)))
 
     def _ranks(self, runs: Integers, valid: Booleans) -> Integers:
-        """Rank of each slot [S, P * page_size] of the pages of `runs` [S, P]; NEVER where it is no key."""
+        """Rank of each slot [S, P * page_size] of the pages of `runs` [S, P]; NEVER for slots without a key."""
         offsets = np.arange(self._page_size)
         begins, ends = self._batch.kv_begins[runs][..., None], self._batch.kv_ends[runs][..., None]
         inside = (offsets >= begins) & (offsets < ends) & valid[..., None]
@@ -118,7 +119,7 @@ class _Cutter:
         return ranks.reshape(len(runs), -1)
 
     def rows(self, members: Integers, first: int, num_queries: int) -> tuple[Integers, Integers]:
-        """Numbers of queries within their sequences [S, Q], the last one repeated; and their rows."""
+        """Indices of queries within their sequences [S, Q], with the last one repeated; and their rows."""
         queries = np.minimum(first + np.arange(num_queries), self._ragged.num_rows[members, None] - 1)
         return queries, self._first_row[members, None] + queries
 
@@ -127,13 +128,13 @@ class _Cutter:
         return (self._ragged.num_keys - self._ragged.num_rows)[members, None] + queries
 
     def masks(self, members: Integers) -> list[Booleans | None]:
-        """Explicit masks of sequences; an empty list where the batch has none."""
+        """Explicit masks of the members; an empty list if the batch has none."""
         if self._batch.mask_bits is None:
             return []
         return [mask_of(self._batch, self._ragged, int(member)) for member in members]
 
     def key_positions(self, pages: Integers) -> Integers | None:
-        """Position of each slot [S, P * page_size], if there is a window."""
+        """Position of each slot [S, P * page_size]; None without a window."""
         if self._window is None:
             return None
         return self._window.positions[pages].reshape(len(pages), -1).astype(np.int64)
@@ -180,7 +181,7 @@ class _Tiles:
         return slice(int(found[0]) // page_size * page_size, (int(found[-1]) // page_size + 1) * page_size)
 
     def _allowed(self, queries: Integers, last_visible: Integers, slots: slice) -> Booleans:
-        """What the causal rule or the mask shows [S, Q, slots]."""
+        """The slots that the causal rule or the mask shows, bool [S, Q, slots]."""
         ranks = self._ranks[:, slots]
         visible = ranks[:, None, :] <= last_visible[:, :, None]
         for place, mask in enumerate(self._masks):
@@ -190,6 +191,6 @@ class _Tiles:
 
 
 def _look_up(mask: Booleans, ranks: Integers) -> Booleans:
-    """Columns of `mask` at `ranks`, False where there is no key."""
+    """Columns of `mask` at `ranks`, False for slots without a key."""
     seen: Booleans = mask[:, np.minimum(ranks, mask.shape[1] - 1)] & (ranks != NEVER)
     return seen

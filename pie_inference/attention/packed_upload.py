@@ -1,4 +1,4 @@
-"""Many small arrays to the device in one copy: each copy costs the host more than the bytes cost the bus."""
+"""Uploads many small arrays in one copy, because a copy costs the host more than the bytes cost the bus."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor
 from ..protocol import Array
 
 ALIGNMENT = 16
-"""Bytes. Triton compiles a kernel anew for pointers that are aligned otherwise."""
+"""Alignment in bytes. Triton compiles a kernel again for pointers with another alignment."""
 
 TORCH_DTYPES = {"int32": torch.int32, "int64": torch.int64, "uint8": torch.uint8}
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where an array lies in the buffer."""
+    """The place of an array in the buffer."""
 
     offset: int  # bytes
     dtype: np.dtype[np.generic]
@@ -27,7 +27,7 @@ class Place:
 
 
 class PackedUpload:
-    """A buffer on the device for named arrays. Its tensors stay where they are, so a CUDA graph may hold them."""
+    """A buffer on the device for named arrays. Its tensors never move, so a CUDA graph may hold them."""
 
     def __init__(self, places: Mapping[str, Place], num_bytes: int, device: torch.device) -> None:
         self._places = places
@@ -39,10 +39,10 @@ class PackedUpload:
         return self._buffer[place.offset : end].view(TORCH_DTYPES[place.dtype.name])
 
     def fill(self, arrays: Mapping[str, Array]) -> None:
-        """Uploads arrays, each up to the capacity of its place; what lies behind an array's end is undefined.
+        """Uploads arrays, each up to the capacity of its place; the elements behind an array's end are undefined.
 
-        Each time through new pinned memory, for the copy before may not have run yet; torch takes it again once it
-        has. Nothing waits.
+        Each upload uses new pinned memory, because the copy before may not have run yet; torch reuses that memory once
+        the copy has run. Nothing waits.
         """
         ends = {name: self._places[name].offset + array.nbytes for name, array in arrays.items()}
         used = max(ends.values(), default=0)
@@ -55,7 +55,7 @@ class PackedUpload:
 
 
 def make_room(sizes: Mapping[str, tuple[str, int]], device: torch.device) -> PackedUpload:
-    """Room for arrays of dtype and capacity each, in this order."""
+    """A buffer with room for arrays, each with its dtype and capacity, in this order."""
     places, end = {}, 0
     for name, (kind, capacity) in sizes.items():
         dtype = np.dtype(kind)

@@ -1,7 +1,7 @@
-"""Sequences of a `Forward` batch as the page tables that paged attention kernels take: numpy only.
+"""Turns the sequences of a `Forward` batch into the page tables that paged attention kernels take, with numpy only.
 
-Where a sequence fills its pages in order, the table lists pages. Where it has holes, the table lists slots, and the
-kernel is told that pages have one slot: in the cache, slot `offset` of page `page` begins, in units of head_dim, at
+If a sequence fills its pages in order, the table lists pages. If it has holes, the table lists slots, and the kernel
+works with pages of one slot: in the cache, slot `offset` of page `page` begins, in units of head_dim, at
 `page * (2 * kv_heads * page_size) + offset` (its *place*), and heads are page_size units apart (`slot_views`).
 """
 
@@ -23,13 +23,13 @@ Int32 = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class PageTable:
-    """S sequences with their queries, which are the last of their keys."""
+    """S sequences with their queries; the queries belong to the last keys of each sequence."""
 
-    sequences: Integers  # [S], in the batch
+    sequences: Integers  # [S], numbers in the batch
     rows: Integers  # rows of the batch, sequence by sequence
     q_indptr: Int32  # [S + 1], into `rows`
     indptr: Int32  # [S + 1], into `indices`
-    indices: Int32  # pages, or places where page_size is 1
+    indices: Int32  # pages, or places if page_size is 1
     last_page_len: Int32  # [S], 1 to page_size
     num_keys: Int32  # [S]
     page_size: int
@@ -40,15 +40,16 @@ class PageTable:
 
 @dataclass(frozen=True)
 class Masks:
-    """Explicit masks of S sequences: row-major bits [queries, keys], lowest first, each sequence begins at a byte."""
+    """Explicit masks of S sequences: row-major bits [queries, keys], lowest bit first; each sequence begins at a
+    byte."""
 
     indptr: Int32  # [S + 1], bytes
     bits: NDArray[np.uint8]
-    blind: Integers  # rows of the batch that see nothing
+    blind: Integers  # rows of the batch that see no key
 
 
 def page_table(batch: Forward, ragged: Ragged, sequences: Integers, page_size: int) -> PageTable:
-    """Of sequences that are dense."""
+    """The table of dense `sequences`, by pages."""
     runs, indptr = take(batch.kv_indptr, sequences)
     rows, q_indptr = take(batch.q_indptr, sequences)
     last_page_len = batch.kv_ends[batch.kv_indptr[1:][sequences] - 1]
@@ -59,7 +60,7 @@ def page_table(batch: Forward, ragged: Ragged, sequences: Integers, page_size: i
 
 
 def slot_table(batch: Forward, ragged: Ragged, sequences: Integers, shape: KvShape) -> PageTable:
-    """Of any sequences."""
+    """The table of any `sequences`, by slots."""
     runs, _ = take(batch.kv_indptr, sequences)
     rows, q_indptr = take(batch.q_indptr, sequences)
     first = places(batch.kv_pages[runs], batch.kv_begins[runs], shape)
@@ -70,24 +71,24 @@ def slot_table(batch: Forward, ragged: Ragged, sequences: Integers, shape: KvSha
 
 
 def places(pages: Array, offsets: Array, shape: KvShape) -> Integers:
-    """Places of slots."""
+    """Places of the slots at `offsets` of `pages`."""
     return pages.astype(np.int64) * (2 * shape.num_kv_heads * shape.page_size) + offsets
 
 
 def slot_places(slots: Array, shape: KvShape) -> Int32:
-    """Places of slot numbers."""
+    """Places of slots, given their numbers."""
     pages = slots // shape.page_size
     return places(pages, slots - pages * shape.page_size, shape).astype(np.int32)
 
 
 def page_views(layer: Tensor, shape: KvShape) -> tuple[Tensor, Tensor]:
-    """Keys and values of a cache's layer, [num_pages, kv_heads, page_size, head_dim] each."""
+    """Keys and values of one layer of the cache, [num_pages, kv_heads, page_size, head_dim] each."""
     return layer[:, : shape.num_kv_heads], layer[:, shape.num_kv_heads :]
 
 
 def slot_views(layer: Tensor, shape: KvShape) -> tuple[Tensor, Tensor]:
-    """Keys and values of a cache's layer by place, [places, kv_heads, 1, head_dim] each. Most places overlap others'
-    heads; only those that `places` gives begin at a slot."""
+    """Keys and values of one layer of the cache by place, [places, kv_heads, 1, head_dim] each. Most indices overlap
+    heads of other slots; only those that `places` returns begin at a slot."""
     heads, page, dim = shape.num_kv_heads, shape.page_size, shape.head_dim
     count = (len(layer) - 1) * 2 * heads * page + page
     size, stride = (count, heads, 1, dim), (dim, page * dim, dim, 1)
@@ -96,7 +97,7 @@ def slot_views(layer: Tensor, shape: KvShape) -> tuple[Tensor, Tensor]:
 
 
 def explicit_masks(batch: Forward, table: PageTable, ragged: Ragged) -> Masks:
-    """The masks of sequences that have one, as they came."""
+    """The explicit masks of sequences that have one, unchanged."""
     assert batch.mask_indptr is not None
     assert batch.mask_bits is not None
     taken, indptr = take(batch.mask_indptr, table.sequences)
@@ -107,7 +108,7 @@ def explicit_masks(batch: Forward, table: PageTable, ragged: Ragged) -> Masks:
 def windowed_masks(
     batch: Forward, table: PageTable, ragged: Ragged, positions: Array, window: int, page_size: int
 ) -> Masks:
-    """The causal rule or the explicit mask of sequences, and the window by `positions` of all slots, as bits."""
+    """The causal rule or the explicit mask of each sequence, combined with the window by `positions` of all slots."""
     masks = [_windowed(batch, ragged, int(one), positions, window, page_size) for one in table.sequences]
     packed = [np.packbits(mask, bitorder="little") for mask in masks]
     blind = [_blind_rows(batch, mask, int(one)) for mask, one in zip(masks, table.sequences, strict=True)]
@@ -133,11 +134,11 @@ def _blind_rows(batch: Forward, mask: Booleans | None, sequence: int) -> Integer
 
 
 def positions_follow_ranks(batch: Forward, ragged: Ragged, positions: Array, page_size: int) -> Booleans:
-    """Sequences [N] whose keys lie at consecutive positions: there a window by rank is one by position."""
+    """bool [N]: sequences whose keys have consecutive positions, so a window by rank equals one by position."""
     offsets = np.arange(page_size, dtype=np.int32)
     of_pages = positions.reshape(-1, page_size)[batch.kv_pages]  # [R, page_size]
     first_rank = (ragged.first_rank - batch.kv_begins).astype(np.int32)
-    shifts = of_pages - first_rank[:, None] - offsets  # of position against rank: the same for all keys of a sequence
+    shifts = of_pages - first_rank[:, None] - offsets  # position minus rank: the same for all keys of such a sequence
     inside = (offsets >= batch.kv_begins[:, None]) & (offsets < batch.kv_ends[:, None])
     owners = np.repeat(np.arange(len(ragged.num_runs)), ragged.num_runs)
     shift = _shift_of_last_key(batch, ragged)
@@ -147,7 +148,7 @@ def positions_follow_ranks(batch: Forward, ragged: Ragged, positions: Array, pag
 
 
 def _shift_of_last_key(batch: Forward, ragged: Ragged) -> Int32:
-    """Of the last query of each sequence, whose position is at hand; without queries it does not matter."""
+    """Position minus rank of the last key of each sequence, from its last query; any number without queries."""
     last_row = np.maximum(batch.q_indptr[1:] - 1, 0)
     position = batch.q_positions[last_row] if len(batch.q_positions) else np.zeros(len(last_row), np.int32)
     shift: Int32 = (position - (ragged.num_keys - 1)).astype(np.int32)
@@ -155,28 +156,28 @@ def _shift_of_last_key(batch: Forward, ragged: Ragged) -> Int32:
 
 
 def take(indptr: Array, parts: Integers) -> tuple[Integers, Int32]:
-    """Numbers of the elements of `parts` of what `indptr` divides, and the indptr that divides these."""
+    """Indices of the elements of `parts`, where `indptr` divides the elements into parts; and their own indptr."""
     lengths = indptr[1:][parts] - indptr[:-1][parts]
     return ranges(indptr[:-1][parts], lengths), indptr_of(lengths)
 
 
 def ranges(starts: Array, lengths: Array) -> Integers:
-    """starts[0], starts[0] + 1, ..., `lengths[0]` numbers, then those from starts[1] on, and so on."""
+    """`lengths[0]` numbers from starts[0] on, then `lengths[1]` numbers from starts[1] on, and so on."""
     ends = np.cumsum(lengths, dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
     return np.repeat(starts.astype(np.int64) - (ends - lengths), lengths) + np.arange(total)
 
 
 def indptr_of(lengths: Array | list[int]) -> Int32:
-    """Offsets of parts of these lengths, and behind the last."""
+    """Offsets of parts of these lengths, and the offset behind the last part."""
     indptr = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=indptr[1:])
     return indptr
 
 
 def shared_prefixes(table: PageTable) -> Iterator[tuple[Integers, int]]:
-    """Groups of sequences, by their numbers in the table, whose lists begin with the same pages, and how many: at least
-    one of at least two sequences, and each keeps its last page for itself."""
+    """Groups of sequences (their numbers in the table) whose lists begin with the same pages, and the number of these
+    pages. A group has at least two sequences and one shared page; the last page of a sequence is never shared."""
     first_pages = table.indices[table.indptr[:-1]]
     _, inverse, counts = np.unique(first_pages, return_inverse=True, return_counts=True)
     lengths = np.diff(table.indptr)

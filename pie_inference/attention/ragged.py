@@ -1,4 +1,4 @@
-"""The ragged arrays of a `Forward` batch, checked: what every backend begins with."""
+"""Checks the ragged arrays of a `Forward` batch. Every backend begins with this."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Booleans = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Ragged:
-    """N sequences with R runs of keys. A key's *rank* is its place among its sequence's keys."""
+    """N sequences with R runs of keys. A key's *rank* is its index among the keys of its sequence."""
 
     num_rows: Integers  # [N]
     num_runs: Integers  # [N]
@@ -25,8 +25,8 @@ class Ragged:
 
 
 def check(batch: Forward, page_size: int, num_pages: int) -> Ragged:
-    """Lengths of a batch. Raises BatchError, naming the sequence, where the batch contradicts itself or a cache of
-    `num_pages` pages: no backend looks again, and kernels would read and write wherever a wrong number leads."""
+    """The lengths of a batch. Raises BatchError if the batch contradicts itself or a cache of `num_pages` pages.
+    Backends do not check again, and kernels would read and write at any wrong address."""
     num_rows = _lengths(batch.q_indptr, len(batch.q_slots), "q_indptr")
     num_runs = _lengths(batch.kv_indptr, len(batch.kv_pages), "kv_indptr")
     _check_sizes(batch)
@@ -37,7 +37,7 @@ def check(batch: Forward, page_size: int, num_pages: int) -> Ragged:
     num_keys = before[batch.kv_indptr[1:]] - before[batch.kv_indptr[:-1]]
     if (num_rows > num_keys).any():
         number = int(np.argmax(num_rows > num_keys))
-        raise BatchError(f"sequence {number} has more queries than keys: {num_rows[number]} of {num_keys[number]}")
+        raise BatchError(f"a sequence has more queries than keys: {num_rows[number]} queries, {num_keys[number]} keys")
     _check_masks(batch, num_rows * num_keys)
     return Ragged(num_rows, num_runs, num_keys, before[:-1] - np.repeat(before[batch.kv_indptr[:-1]], num_runs))
 
@@ -45,7 +45,7 @@ def check(batch: Forward, page_size: int, num_pages: int) -> Ragged:
 def _lengths(indptr: Array, count: int, name: str) -> Integers:
     lengths = np.diff(indptr).astype(np.int64)
     if len(indptr) < 1 or indptr[0] != 0 or indptr[-1] != count or lengths.min(initial=0) < 0:
-        raise BatchError(f"{name} does not lead in order from 0 to the {count} elements that it divides")
+        raise BatchError(f"{name} must run from 0 to {count}, its number of elements, and never decrease")
     return lengths
 
 
@@ -59,32 +59,28 @@ def _check_sizes(batch: Forward) -> None:
 
 
 def _check_slots(batch: Forward, num_slots: int) -> None:
-    """Slots and positions of new keys. As unsigned numbers, negative ones are large."""
+    """Checks slots and positions of new keys. As unsigned numbers, negative ones are large."""
     slots, positions = batch.q_slots, batch.q_positions
     if slots.view(np.uint32).max(initial=0) >= max(num_slots, 1):
-        row = int(slots.view(np.uint32).argmax())
-        owner = _owner(batch.q_indptr, row)
-        raise BatchError(f"sequence {owner}: KV slot {slots[row]} does not exist; they are 0 to {num_slots - 1}")
-    if positions.min(initial=0) < 0:
-        row = int(positions.argmin())
-        raise BatchError(f"sequence {_owner(batch.q_indptr, row)}: position {positions[row]} is negative")
+        wrong = slots[slots.view(np.uint32).argmax()]
+        raise BatchError(f"KV slot {wrong} does not exist; they are 0 to {num_slots - 1}")
+    if (lowest := positions.min(initial=0)) < 0:
+        raise BatchError(f"position {lowest} is negative")
 
 
 def _check_runs(batch: Forward, page_size: int, num_pages: int) -> None:
     pages, begins, ends = batch.kv_pages, batch.kv_begins, batch.kv_ends
     if pages.view(np.uint32).max(initial=0) >= max(num_pages, 1):
-        run = int(pages.view(np.uint32).argmax())
-        owner = _owner(batch.kv_indptr, run)
-        raise BatchError(f"sequence {owner}: page {pages[run]} does not exist; they are 0 to {num_pages - 1}")
+        unknown = pages[pages.view(np.uint32).argmax()]
+        raise BatchError(f"page {unknown} does not exist; they are 0 to {num_pages - 1}")
     wrong = (begins < 0) | (ends < begins) | (ends > page_size)
     if wrong.any():
         run = int(wrong.argmax())
-        owner = _owner(batch.kv_indptr, run)
-        raise BatchError(f"sequence {owner}: keys {begins[run]} to {ends[run]} leave their page of {page_size} slots")
+        raise BatchError(f"keys {begins[run]} to {ends[run]} leave their page of {page_size} slots")
 
 
 def _check_masks(batch: Forward, num_bits: Integers) -> None:
-    """A sequence has a whole mask or none."""
+    """Checks that each sequence has a whole mask or none."""
     if batch.mask_indptr is None or batch.mask_bits is None:
         return
     lengths = _lengths(batch.mask_indptr, len(batch.mask_bits), "mask_indptr")
@@ -94,18 +90,12 @@ def _check_masks(batch: Forward, num_bits: Integers) -> None:
     if wrong.any():
         number = int(wrong.argmax())
         raise BatchError(
-            f"the mask of sequence {number} has {lengths[number]} bytes, not one bit for each of {num_bits[number]}"
-            " pairs of query and key"
+            f"the mask has {lengths[number]} bytes, not one bit for each of {num_bits[number]} pairs of query and key"
         )
 
 
-def _owner(indptr: Array, element: int) -> int:
-    """The sequence that an element belongs to."""
-    return int(np.searchsorted(indptr, element, "right")) - 1
-
-
 def mask_of(batch: Forward, ragged: Ragged, sequence: int) -> Booleans | None:
-    """The explicit mask [queries, keys] of a sequence, if it has one."""
+    """The explicit mask [queries, keys] of a sequence; None if it has none."""
     indptr, bits = batch.mask_indptr, batch.mask_bits
     if indptr is None or bits is None or indptr[sequence] == indptr[sequence + 1]:
         return None

@@ -1,11 +1,11 @@
-"""How a `Forward` batch is cut into tiles for `triton_kernels`: numpy only, once per batch, no work for each key.
+"""Cuts a `Forward` batch into tiles for the Triton kernels, with numpy only, once per batch, without work for each key.
 
-The queries of a sequence are cut into tiles of so many that with the heads of a group they fill the rows of one matrix
-product. Sequences whose queries fit the smallest tile (decoding) and longer ones (prefill) are two groups, each with
-its own size of tile and number of splits.
+The queries of a sequence are cut into tiles; the queries of a tile, times the heads of a group, fill the rows of one
+matrix product. Sequences whose queries fit the smallest tile (decoding) form one group, longer ones (prefill) another;
+each group has its own size of tile and number of splits.
 
-Keys are told as pieces: a page and 32 bits that say which of its slots are keys. Where all sequences are dense, the
-pages are enough. Runs in one page, in order, become one piece.
+Keys are given as pieces: a page, and 32 bits that say which of its slots are keys. If all sequences are dense, the
+pages are enough. Consecutive runs in one page, in order, become one piece.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from ..protocol import Array, Forward
 from .ragged import Integers, Ragged
 
 SMALLEST_TILE = 16
-"""Rows; the smallest matrix product of a GPU."""
+"""Rows of the smallest matrix product of a GPU."""
 LARGE_TILE = 64
 SPLIT_SLOTS = 256
-"""A split with less to do costs more than it brings."""
+"""Least slots of a split; a smaller split costs more than it saves."""
 MOST_SPLITS = 64
 
 Words = NDArray[np.int32]
@@ -43,7 +43,7 @@ class TileGroup:
     """Tiles of one size."""
 
     rows: int  # of the matrix product
-    queries: int  # at most, in one tile
+    queries: int  # most queries in one tile
     sequence: Words  # [tiles]
     first: Words  # [tiles], first query, counted within the sequence
     end: Words  # [tiles], behind the last slot that a query may see
@@ -59,7 +59,7 @@ def tile_rows(group: int, smallest: int) -> int:
 
 
 def choose_splits(programs: int, longest: int, processors: int) -> int:
-    """Over how many programs the keys of a tile are split, so that twice as many programs as processors run, unless
+    """The number of programs that share the keys of a tile: enough to run twice as many programs as processors, unless
     there are too few keys for that."""
     wanted = -(-2 * processors // max(programs, 1))
     return max(1, min(wanted, longest // SPLIT_SLOTS, MOST_SPLITS))
@@ -82,7 +82,7 @@ def cut_pieces(batch: Forward, ragged: Ragged) -> Pieces:
 
 
 def _begins_piece(batch: Forward, ragged: Ragged) -> NDArray[np.bool_]:
-    """bool [R]: runs that do not lie behind the one before them in the same page."""
+    """bool [R]: runs that do not continue the run before them in the same page."""
     begins = np.ones(len(batch.kv_pages), np.bool_)
     begins[1:] = (batch.kv_pages[1:] != batch.kv_pages[:-1]) | (batch.kv_begins[1:] < batch.kv_ends[:-1])
     begins[batch.kv_indptr[:-1][ragged.num_runs > 0]] = True
@@ -90,7 +90,7 @@ def _begins_piece(batch: Forward, ragged: Ragged) -> NDArray[np.bool_]:
 
 
 def cut_tiles(batch: Forward, ragged: Ragged, pieces: Pieces, page_size: int, group: int) -> list[TileGroup]:
-    """Tiles that together hold each query once; `group` heads share keys."""
+    """Tiles that together have each query once; `group` heads share keys."""
     small, large = tile_rows(group, SMALLEST_TILE), tile_rows(group, LARGE_TILE)
     short = ragged.num_rows <= small // group
     has_rows = ragged.num_rows > 0
@@ -100,7 +100,7 @@ def cut_tiles(batch: Forward, ragged: Ragged, pieces: Pieces, page_size: int, gr
 
 
 def _cut(ragged: Ragged, ends: _Ends, members: Integers, rows: int, queries: int) -> TileGroup:
-    """The tiles with the most to do come first, so that none is left over at the end."""
+    """The tiles of `members`. The largest come first, so that no large tile is left for the end."""
     counts = -(-ragged.num_rows[members] // queries)
     sequence = np.repeat(members, counts)
     first = (np.arange(len(sequence)) - np.repeat(counts.cumsum() - counts, counts)) * queries
@@ -110,14 +110,14 @@ def _cut(ragged: Ragged, ends: _Ends, members: Integers, rows: int, queries: int
 
 
 class _Ends:
-    """Behind which slot nothing is visible."""
+    """For each query, the end of the slots that it may see."""
 
     def __init__(self, batch: Forward, ragged: Ragged, pieces: Pieces, page_size: int) -> None:
         self._ragged, self._pieces, self._page_size = ragged, pieces, page_size
         self._masked = has_mask(batch)
 
     def of(self, sequence: Integers, queries: Integers) -> Integers:
-        """For the first `queries` queries of sequences."""
+        """The end of the slots that the first `queries` queries of each sequence may see."""
         num_rows, num_keys = self._ragged.num_rows[sequence], self._ragged.num_keys[sequence]
         keys = np.where(self._masked[sequence], num_keys, num_keys - num_rows + queries)
         return keys if self._pieces.rank is None else self._slots(sequence, keys)
@@ -140,6 +140,6 @@ def has_mask(batch: Forward) -> NDArray[np.bool_]:
 
 
 def mask_starts(batch: Forward) -> Array:
-    """int64 [N]: byte of `mask_bits` at which a sequence's mask starts, -1 where it has none."""
+    """int64 [N]: byte of `mask_bits` at which a sequence's mask starts; -1 if it has none."""
     assert batch.mask_indptr is not None
     return np.where(has_mask(batch), batch.mask_indptr[:-1], -1).astype(np.int64)

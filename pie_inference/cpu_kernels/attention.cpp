@@ -1,6 +1,5 @@
-// Attention over pages, straight from the cache, by one of two ways for each tile. Numbers are float or bfloat16; sums,
-// scores and results are float until they are stored, weights are rounded to the numbers' format for the product with
-// values.
+// Attention over pages, directly on the cache, in one of two ways for each tile. Numbers are float or bfloat16. Sums, scores
+// and results are float until they are stored; weights are rounded to the numbers' format for the product with values.
 
 #include "attention_decode.h"
 #include "attention_packed.h"
@@ -19,7 +18,7 @@ static void write_rows(const Batch& batch, const Cache& cache, const Layer<Numbe
     }
 }
 
-// One call: what its threads share.
+// The data that the threads of one call share.
 template <class Number>
 class Call {
   public:
@@ -31,7 +30,7 @@ class Call {
         barrier(threads);
         int64_t packed = (tiles_.count - tiles_.num_decodes) * cache_.num_kv_heads;
         for (int64_t n; (n = next_++) < packed + tiles_.num_decodes;) {
-            // The last tiles first: of a prefill they are the largest.
+            // The last tiles first: in a prefill they are the largest.
             if (n < packed) attend_packed(tiles_.tiles[tiles_.count - 1 - n / cache_.num_kv_heads], n % cache_.num_kv_heads);
             else decode(tiles_.tiles[n - packed], packed);
         }
@@ -67,7 +66,7 @@ class Call {
         return partials_ + tile.partial + head * tile.num_queries * cache_.group() * (cache_.head_dim + 2);
     }
 
-    // Of the split tiles of which this is the first one.
+    // Merges the tiles of a split, given the first of them.
     void merge(const Tile& tile) {
         static thread_local Memory memory;
         OnlineSoftmax<Number> softmax(layer_, cache_.head_dim);

@@ -1,14 +1,14 @@
-// What a `Forward` batch is to the attention kernels. `cpu_pages.py` has the same structures.
+// A `Forward` batch for the attention kernels. `attention/cpu/pages.py` has the same structures.
 #pragma once
 
 #include <cstdint>
 
-// N sequences of T rows, with K keys in all. A key's rank is its place among its sequence's keys.
+// N sequences of T rows, with K keys in all. A key's rank is its index among the keys of its sequence.
 struct Batch {
     int64_t num_sequences, num_rows;
     const int32_t *q_indptr, *q_slots, *q_positions;
     const int32_t *kv_indptr, *kv_pages, *kv_begins, *kv_ends;
-    const int64_t* mask_indptr;  // null: no sequence has a mask of its own
+    const int64_t* mask_indptr;  // null: no sequence has an explicit mask
     const uint8_t* mask_bits;
     int32_t* slot_positions;  // of all slots of the cache
     int64_t* key_indptr;      // [N + 1]
@@ -16,8 +16,8 @@ struct Batch {
     int32_t* key_positions;   // [K]; null: no layer has a window
 };
 
-// A layer is [pages, 2 * num_kv_heads, page_size, head_dim], keys before values. A slot's row is the number of its vector
-// for the first head; those of head h are h * page_size vectors on, values num_kv_heads * page_size behind keys.
+// A layer is [pages, 2 * num_kv_heads, page_size, head_dim], keys before values. A slot's row is the index of its vector for
+// the first head; the vector of head h is h * page_size further, and values are num_kv_heads * page_size behind keys.
 struct Cache {
     int64_t num_heads, num_kv_heads, head_dim, page_size, number_bytes;
 
@@ -25,19 +25,19 @@ struct Cache {
     uint32_t row(int64_t page, int64_t offset) const { return uint32_t(page * 2 * num_kv_heads * page_size + offset); }
 };
 
-// Queries of one sequence and the keys, by rank, that they may see. Where few tiles have most of the keys, these are
-// split among several tiles with the same queries, whose results are merged.
+// Queries of one sequence and the keys, by rank, that they may see. If few tiles have most of the keys, these are split
+// among several tiles with the same queries, whose results are merged.
 struct Tile {
     int64_t sequence, first_query, num_queries, first_key, end_key;
     int64_t split, num_splits;
-    int64_t partial;  // where its result waits for the others', in numbers
+    int64_t partial;  // offset of its partial result, in numbers
 };
 
-// A *decode* is a tile of one query that is without a mask of its own.
+// A *decode* is a tile of one query without an explicit mask.
 struct Tiles {
     Tile* tiles;
     int64_t count, num_decodes;  // the first ones are decodes
-    int64_t threads;   // that the work is worth
+    int64_t threads;   // that are worth starting for the work
     int64_t partials;  // numbers in all partial results
     int64_t window;    // a query at position p sees keys at positions above p - window; 0: all
 };
@@ -46,7 +46,7 @@ static inline bool has_mask(const Batch& batch, int64_t sequence) {
     return batch.mask_indptr && batch.mask_indptr[sequence] < batch.mask_indptr[sequence + 1];
 }
 
-// What one layer's call brings.
+// The arguments of one layer's call.
 template <class Number>
 struct Layer {
     Number* cache;

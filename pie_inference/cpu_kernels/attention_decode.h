@@ -1,8 +1,8 @@
-// Attention of single queries: a thread takes all heads of one tile and goes through its keys block by block. There are
-// too few rows for each key to pay for packing it, so keys and values are read where they lie.
+// Attention of single queries: a thread takes all heads of one tile and goes through its keys block by block. Each key has
+// too few rows to pay for packing it, so keys and values are read in place.
 //
-// What bounds it is the memory. So the heads of a block come one after another, as they lie in a page, and while a head
-// computes, the vectors that it needs in the next block are fetched.
+// Memory is the bound. So the heads of a block come in the order in which a page stores them, and while a head computes,
+// its vectors of the next block are prefetched.
 #pragma once
 
 #include "online_softmax.h"
@@ -11,10 +11,10 @@
 
 #include <type_traits>
 
-static const int64_t DECODE_BLOCK_BYTES = 1 << 17;  // of keys and values, of which the second-level cache holds a few
+static const int64_t DECODE_BLOCK_BYTES = 1 << 17;  // of keys and values in a block; the second-level cache holds a few blocks
 static const int64_t MOST_DECODE_KEYS = 32;         // in a block
 
-// Calls body(first, constant) for `count` rows in parts of at most MOST, as equal as can be; the constant is its rows.
+// Calls body(first, constant) for `count` rows in nearly equal parts of at most MOST rows; the constant is their number.
 template <int MOST, class Body>
 static inline void by_rows(int64_t count, const Body& body) {
     int64_t parts = (count + MOST - 1) / MOST;
@@ -37,8 +37,8 @@ static inline __m512 add_quarters(__m512 a, __m512 b) {
     return _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
 }
 
-// From 8 vectors, of which vector i belongs to key i % 4 * 4 + i / 4, sums of each one's numbers, in two parts:
-// `join_sums` makes them whole, with those of the keys 2 further on.
+// Sums the numbers of each of 8 vectors, in two parts; vector i belongs to key i % 4 * 4 + i / 4. `join_sums` completes the
+// sums, together with those of the keys 2 further on.
 static inline __m512 partial_sums(const __m512 x[8]) {
     __m512 even = add_halves(add_halves(x[0], x[1]), add_halves(x[2], x[3]));
     __m512 odd = add_halves(add_halves(x[4], x[5]), add_halves(x[6], x[7]));
@@ -109,7 +109,7 @@ static inline void mix(const Word* weights, int64_t weights_stride, const Number
         for (int v = 0; v < VECTORS; v++) _mm512_storeu_ps(mixed + r * dim + 16 * v, sums[r][v]);
 }
 
-// All heads of one tile of one query.
+// Attends with all heads of one tile of one query.
 template <class Number>
 class DecodeTask {
   public:
@@ -222,8 +222,8 @@ class DecodeTask {
         });
     }
 
-    // 16 keys, or values, of the next block; keys apart from values, for long pieces of memory come at twice the rate of
-    // short ones. Inline, for GCC takes a function that only prefetches for one without effect, and drops its calls.
+    // Prefetches 16 keys, or values, of the next block. Keys come apart from values, because long pieces of memory come at
+    // twice the rate of short ones. Inline, because GCC drops calls of a function that only prefetches as without effect.
     __attribute__((always_inline)) inline void fetch(const Block& block, int64_t first, int64_t offset) const {
         for (int64_t n = first; n < std::min(first + 16, block.num_fetched); n++) {
             const Number* vector = layer_.cache + block.fetched[n] * dim_ + offset;

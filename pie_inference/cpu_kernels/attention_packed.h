@@ -1,5 +1,5 @@
-// Attention of many queries: a thread takes one key-value head of one tile, and goes through its keys block by block,
-// which it packs for products.
+// Attention of many queries: a thread takes one key-value head of one tile, goes through its keys block by block, and packs
+// each block for products.
 //
 // A row is one query of one of the heads that share keys: query q and head g of the group are row q * group + g. So keys
 // are read once for the whole group, and a tile of queries is one product.
@@ -9,7 +9,7 @@
 #include "parallel.h"
 #include "tiles.h"
 
-static const int64_t BLOCK_BYTES = 1 << 15;  // of packed keys and values, in the first-level cache beside the rest
+static const int64_t BLOCK_BYTES = 1 << 15;  // of packed keys and values; fits the first-level cache beside the rest
 static const int64_t MOST_KEYS = 128;        // in a block
 
 template <class Number>
@@ -17,7 +17,7 @@ static int64_t keys_per_block(int64_t head_dim) {
     return std::clamp<int64_t>(BLOCK_BYTES / (2 * head_dim * (int64_t)sizeof(Number)) / 16 * 16, 16, MOST_KEYS);
 }
 
-// One key-value head of one tile.
+// Attends with one key-value head of one tile.
 template <class Number>
 class PackedTask {
   public:
@@ -46,7 +46,7 @@ class PackedTask {
     void store_partial(float* partial) { softmax_.store_partial(0, rows_, partial); }
 
   private:
-    // The vectors of one block, and what hides some of its keys from some queries.
+    // The vectors of one block, and the masks that hide some of its keys from some queries.
     struct Block {
         int64_t first, count, vectors;
         const uint16_t* masks;  // of 16 keys each: [queries or 1][vectors]
@@ -146,8 +146,8 @@ class PackedTask {
         return bits >> bit % 8 & 0xffff;
     }
 
-    // Meanwhile the next block's vectors are fetched: found by one index, they are too scattered for the processor to
-    // foresee, and waiting for them would take several times as long as computing.
+    // Meanwhile the vectors of the next block are prefetched: they are too scattered for the processor to predict, and
+    // waiting for them would take several times as long as computing.
     void pack(const Block& block) {
         find(block.first, block.count);
         int64_t width = 16 * block.vectors;
@@ -163,7 +163,7 @@ class PackedTask {
         std::memset(packed_values_ + filled * dim_, 0, (steps - filled) * dim_ * sizeof(Word));
     }
 
-    // Inline, for GCC takes a function that only prefetches for one without effect, and drops its calls.
+    // Inline, because GCC drops calls of a function that only prefetches as without effect.
     __attribute__((always_inline)) inline void prefetch(uint32_t row) const {
         const char* key = (const char*)(layer_.cache + (row + head_ * cache_.page_size) * dim_);
         int64_t behind = cache_.num_kv_heads * cache_.page_size * dim_ * sizeof(Number);

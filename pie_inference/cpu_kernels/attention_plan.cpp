@@ -1,17 +1,17 @@
-// Once per batch: where its keys lie. Once per batch and window: how the work is cut.
+// Finds the keys, once per batch, and cuts the work into tiles, once per batch and window.
 
 #include "attention.h"
 
 #include <algorithm>
 
-// Multiplications that one more thread must have to itself, about 20 microseconds of them.
+// Least multiplications for one more thread: about 20 microseconds of work.
 static const int64_t WORK_PER_THREAD = 1 << 21;
-// A bfloat16 key costs as much as so many rows: it comes from memory and may be packed.
+// The cost of a bfloat16 key, in rows: it comes from memory and may be packed.
 static const int64_t ROWS_PER_KEY = 8;
 static const int64_t FEWEST_KEYS = 256;  // in a split
 static const int64_t TASKS_PER_THREAD = 2;
 
-// Fills key_indptr, key_rows and key_positions; notes the positions of new keys.
+// Fills key_indptr, key_rows and key_positions; records the positions of new keys.
 extern "C" void list_keys(const Batch* batch, const Cache* cache) {
     for (int64_t row = 0; row < batch->num_rows; row++)
         batch->slot_positions[batch->q_slots[row]] = batch->q_positions[row];
@@ -49,7 +49,7 @@ static Tile make_tile(const Batch& batch, int64_t window, int64_t sequence, int6
     return tile;
 }
 
-// For one head.
+// The work of a tile for one head, in multiplications.
 static int64_t work(const Cache& cache, const Tile& tile) {
     int64_t rows = tile.num_queries * cache.group() + ROWS_PER_KEY * cache.number_bytes / 2;
     return (tile.end_key - tile.first_key) * rows * cache.head_dim;
@@ -83,7 +83,7 @@ static Tile* split(const Cache& cache, const Tile& tile, int64_t heads, int64_t 
     return end;
 }
 
-// Fills tiles->tiles, which has room for `capacity`: enough are N + T / most_queries + TASKS_PER_THREAD * threads.
+// Fills tiles->tiles, which has room for `capacity` tiles; N + T / most_queries + TASKS_PER_THREAD * threads are enough.
 extern "C" void list_tiles(const Batch* batch, const Cache* cache, int64_t most_queries, int64_t threads, Tiles* tiles,
                            int64_t capacity) {
     int64_t whole = 0, total = 0;
@@ -97,7 +97,7 @@ extern "C" void list_tiles(const Batch* batch, const Cache* cache, int64_t most_
     tiles->threads = std::clamp<int64_t>(total / WORK_PER_THREAD, 1, threads);
     tiles->partials = 0;
     int64_t limit = tiles->threads == 1 ? INT64_MAX / 2 : std::max<int64_t>(total / (tiles->threads * TASKS_PER_THREAD), 1);
-    // From behind, so that what is read is not yet overwritten; then together again at the front.
+    // From the end, so that tiles are not overwritten before they are read; then moved to the front.
     Tile *end = tiles->tiles + capacity, *begin = end;
     for (int64_t n = whole - 1; n >= 0; n--) {
         Tile tile = tiles->tiles[n];

@@ -1,7 +1,7 @@
 """Compiles the kernels with the system's C++ compiler and keeps the result in a cache folder.
 
-The name of the library is a hash of all that it depends on, so it is never stale. It is compiled beside its place and
-moved there, so several processes may do so at once. Imports no torch.
+The name of the library is a hash of everything that it depends on, so it is never stale. It is compiled under another
+name and then moved into place, so several processes may compile at once. Imports no torch.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ SOURCES = Path(__file__).parent
 COMPILERS = ("g++", "clang++", "c++")
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC")
 NEEDED_FLAGS = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16"})
-TIMEOUT = 300.0  # seconds; a few are usual
+TIMEOUT = 300.0  # seconds; compiling usually takes a few
 
 
 def build(cache_dir: Path, compilers: tuple[str, ...] = COMPILERS) -> Path:
-    """The compiled library. Raises KernelsUnavailable where it cannot be had here."""
+    """The compiled library. Raises KernelsUnavailable if this machine cannot compile or run it."""
     if missing := NEEDED_FLAGS - cpu_flags():
         raise KernelsUnavailable(f"this CPU has no {', '.join(sorted(missing))}")
     compiler = _find(compilers)
@@ -40,7 +40,7 @@ def build(cache_dir: Path, compilers: tuple[str, ...] = COMPILERS) -> Path:
 
 @functools.cache
 def cpu_flags() -> frozenset[str]:
-    """Names of the CPU's instruction sets, as Linux gives them; none elsewhere."""
+    """Names of the CPU's instruction sets, as Linux lists them; empty on other systems."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -52,7 +52,7 @@ def cpu_flags() -> frozenset[str]:
 def _find(compilers: tuple[str, ...]) -> str:
     found = next((path for name in compilers if (path := shutil.which(name))), None)
     if found is None:
-        raise KernelsUnavailable(f"there is no C++ compiler here: install one of {', '.join(compilers)}")
+        raise KernelsUnavailable(f"there is no C++ compiler here; install one of {', '.join(compilers)}")
     return found
 
 
@@ -74,11 +74,12 @@ def _compile(compiler: str, path: Path) -> None:
             _run([compiler, "-shared", "-o", str(unfinished), *objects])
             os.replace(unfinished, path)
     except OSError as error:
-        raise KernelsUnavailable(f"{path.parent} cannot be written: {error.strerror}") from error
+        reason = f"{path.parent} cannot be written: {error.strerror}; choose another --cache-dir"
+        raise KernelsUnavailable(reason) from error
 
 
 def _compile_one(compiler: str, folder: Path, source: Path) -> str:
-    """The object file."""
+    """Compiles one source; returns the path of the object file."""
     made = str(folder / f"{source.stem}.o")
     _run([compiler, *FLAGS, "-c", "-o", made, str(source)])
     return made
@@ -95,4 +96,4 @@ def _run(command: list[str]) -> None:
 
 def _first_error(stderr: str) -> str:
     lines = stderr.strip().splitlines()
-    return next((line for line in lines if "error" in line), lines[-1] if lines else "it said nothing")
+    return next((line for line in lines if "error" in line), lines[-1] if lines else "it printed nothing")

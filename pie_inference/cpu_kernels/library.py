@@ -25,7 +25,7 @@ log = logging.getLogger("pie.kernels")
 
 
 class Library:
-    """Functions of one compiled library. Calls leave the interpreter's lock to others."""
+    """Functions of one compiled library. Calls release the interpreter's lock."""
 
     def __init__(self, path: Path) -> None:
         self._functions = ctypes.CDLL(str(path))
@@ -40,7 +40,7 @@ class Library:
 
 
 class _OpenMp(ctypes.Structure):
-    """`OpenMp` of parallel.h."""
+    """The struct `OpenMp` of parallel.h."""
 
     _fields_ = [(name, ctypes.c_void_p) for name in ("parallel", "barrier", "thread_num", "num_threads")]
 
@@ -51,9 +51,9 @@ class _OpenMp(ctypes.Structure):
 
 
 def find_library(kernels: str, cache_dir: Path, device: torch.device) -> Library | None:
-    """The kernels for `device`, compiled first if need be; None, with the reason in the log, where there are none.
+    """The kernels for `device`, compiled first if necessary; None, with the reason in the log, if there are none.
 
-    `kernels` is of `config.KERNELS`.
+    `kernels` is one of `WorkerOptions.kernels`.
     """
     if kernels == "torch" or device.type != "cpu":
         return None
@@ -65,7 +65,7 @@ def find_library(kernels: str, cache_dir: Path, device: torch.device) -> Library
 
 
 def _loaded_openmp() -> ctypes.CDLL:
-    """The OpenMP runtime that torch brought into this process. All of them have the entry points of GNU's."""
+    """The OpenMP runtime that torch loaded into this process. Every such runtime has the entry points of GNU's."""
     for path in loaded_libraries():
         if Path(path).name.startswith(OPENMP_RUNTIMES):
             return ctypes.CDLL(path)

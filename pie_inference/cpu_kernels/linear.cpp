@@ -1,12 +1,12 @@
-// Linear layers: rows [M, K] times weights [N, K], packed once so that one copy serves one row as well as thousands.
+// Linear layers: rows [M, K] times weights [N, K]. The weights are packed once, in a form that suits one row and thousands.
 //
-// A *step* is 32 bits of a row: one float, or a pair of bfloat16. The weights lie in *panels* of 48 outputs, [steps][48]
-// without gaps (the last panel is 16, 32 or 48 wide). For each step a tile of up to 8 rows loads 3 vectors of weights and
-// spreads one step of each row over a vector, so 24 vectors of sums stay in registers, with no sums across lanes.
+// A *step* is 32 bits of a row: one float, or a pair of bfloat16. The weights are in *panels* of 48 outputs, [steps][48]
+// without gaps (the last panel is 16, 32 or 48 wide). For each step, a tile of up to 8 rows loads 3 vectors of weights and
+// broadcasts one step of each row to a vector. So 24 vectors of sums stay in registers, and no sum goes across lanes.
 //
-// Few rows are bound by memory: a thread reads its panels as one stream, fetched ahead. With more rows than one tile has, a
-// block of a panel stays in the second-level cache for all tiles. To fetch the next block meanwhile, or rows packed tile by
-// tile, measured slower.
+// With few rows, memory is the bound: a thread reads its panels as one stream, with prefetch. With more rows than one tile,
+// a block of a panel stays in the second-level cache for all tiles. Prefetching the next block meanwhile, and packing rows
+// tile by tile, were both measured to be slower.
 
 #include <algorithm>
 
@@ -14,9 +14,9 @@
 #include "vectors.h"
 
 static const int LANES = 16, VECTORS = 3, WIDTH = VECTORS * LANES, ROWS = 8;
-static const int64_t BLOCK_STEPS = (256 << 10) / (WIDTH * 4);  // of a panel; they stay in the second-level cache
+static const int64_t BLOCK_STEPS = (256 << 10) / (WIDTH * 4);  // in a block of a panel, which stays in the second-level cache
 static const int64_t ROW_BLOCK = 256;                          // rows whose partial sums are kept
-static const int64_t STREAM_AHEAD = 4096;                      // bytes; as far as 1024 and 16384 measured slower
+static const int64_t STREAM_AHEAD = 4096;                      // bytes; 1024 and 16384 were measured to be slower
 static const int64_t WEIGHTS_PER_THREAD = 1 << 15;
 
 static inline __m512 multiply_add(__m512 sum, __m512 weights, __m512 row, float) {

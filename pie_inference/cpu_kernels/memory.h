@@ -1,15 +1,15 @@
-// Memory that a thread works in.
+// Working memory of a thread.
 #pragma once
 
 #include <cstdint>
 #include <cstdlib>
 
-// Memory of one thread, which grows and stays. What does not fit its type is not constructed.
+// Memory of one thread, which grows and is kept. It constructs no objects.
 class Memory {
   public:
     ~Memory() { std::free(bytes_); }
 
-    // Forgets what was taken, and has room for `size` bytes.
+    // Takes back all pieces, and makes room for `size` bytes.
     void reset(int64_t size) {
         used_ = 0;
         if (size <= size_) return;

@@ -36,10 +36,10 @@ class OnlineSoftmax {
   public:
     OnlineSoftmax(const Layer<Number>& layer, int64_t dim) : scale_(layer.scale), soft_cap_(layer.soft_cap), dim_(dim) {}
 
-    // What `start` takes.
+    // Bytes that `start` takes.
     int64_t bytes(int64_t rows) const { return rows * (dim_ + 2) * sizeof(float) + 3 * 64; }
 
-    // Nothing is seen yet.
+    // Starts without any key.
     void start(Memory& memory, int64_t rows) {
         mixed_ = memory.take<float>(rows * dim_);
         peaks_ = memory.take<float>(rows);
@@ -49,10 +49,10 @@ class OnlineSoftmax {
         std::memset(mixed_, 0, rows * dim_ * sizeof(float));
     }
 
-    // Sums of weighted values [rows][head_dim], to be added to.
+    // Sums of weighted values [rows][head_dim]; the caller adds to them.
     float* mixed(int64_t row) const { return mixed_ + row * dim_; }
 
-    // Scores to weights, relative to the row's peak, which may rise.
+    // Turns scores into weights, relative to the row's peak, which may rise.
     void weigh(int64_t row, float* scores, Number* weights, const uint16_t* masks, int64_t vectors) {
         float factor = soft_cap_ ? soft_cap_ * LOG2_E : scale_ * LOG2_E;
         __m512 highest = _mm512_set1_ps(LOWEST);
@@ -73,21 +73,21 @@ class OnlineSoftmax {
         totals_[row] += _mm512_reduce_add_ps(sum);
     }
 
-    // What the row has seen; one that has seen nothing becomes zeros.
+    // Stores the result of a row; zeros if it has seen no key.
     void store(int64_t row, Number* output) const {
         __m512 factor = _mm512_set1_ps(totals_[row] > 0 ? 1 / totals_[row] : 0.0f);
         for (int64_t d = 0; d < dim_; d += 16) ::store(output + d, _mm512_mul_ps(_mm512_loadu_ps(mixed(row) + d), factor));
     }
 
-    // [rows][head_dim] of sums, then peaks and totals.
+    // Stores sums [rows][head_dim], then peaks and totals.
     void store_partial(int64_t first, int64_t rows, float* partial) const {
         std::memcpy(partial, mixed(first), rows * dim_ * sizeof(float));
         std::memcpy(partial + rows * dim_, peaks_ + first, rows * sizeof(float));
         std::memcpy(partial + rows * (dim_ + 1), totals_ + first, rows * sizeof(float));
     }
 
-    // Adds up what `store_partial` has stored of row `row` of `rows` in `count` splits, `stride` apart. It takes the place
-    // of what row 0 has seen.
+    // Adds the parts that `store_partial` stored for row `row` of `rows` in `count` splits, `stride` apart. The sum replaces
+    // row 0.
     void merge(const float* partials, int64_t count, int64_t stride, int64_t row, int64_t rows) {
         peaks_[0] = LOWEST;
         totals_[0] = 0;
@@ -105,7 +105,7 @@ class OnlineSoftmax {
         return tanh(_mm512_mul_ps(score, _mm512_set1_ps(scale_ / soft_cap_)));
     }
 
-    // Raises the row's peak if `highest` is above it, and scales what was added up below it. A finite peak.
+    // Raises the row's peak to `highest` if that is above it, and scales the sums so far. The peak must be finite.
     float raise(int64_t row, float highest) {
         float old = peaks_[row];
         if (highest <= old) return old == LOWEST ? 0.0f : old;

@@ -1,4 +1,4 @@
-// Brings the weights of a linear layer into the order of linear.cpp, straight from where a checkpoint is mapped.
+// Packs the weights of a linear layer into the order of linear.cpp, directly from the mapped checkpoint.
 
 #include <algorithm>
 
@@ -17,7 +17,7 @@ static inline __m512 load(const half* from, __mmask16 mask) {
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, from));
 }
 
-// 16 steps of a row, of which `count` numbers are there.
+// 16 steps of a row, with `count` valid numbers.
 template <class Source>
 static inline __m512i read_steps(const Source* from, int64_t count, float) {
     return _mm512_castps_si512(load(from, first_lanes(count)));
@@ -34,7 +34,7 @@ static inline __m512i read_steps(const bfloat16* from, int64_t count, bfloat16) 
     return _mm512_maskz_loadu_epi16(count >= 32 ? __mmask32(-1) : __mmask32((1u << count) - 1), from);
 }
 
-// 16 rows of K numbers to [steps][16] inside a panel `width` wide. The result is not read soon: it goes past the caches.
+// Packs 16 rows of K numbers into [steps][16] of a panel of `width`. The result bypasses the caches: it is not read soon.
 template <class Source, class Number>
 static void pack_vector(const Source* const* rows, int64_t count, int64_t ins, float* panel, int64_t width) {
     const int64_t per_step = 4 / sizeof(Number);

@@ -1,7 +1,7 @@
 // Work shared by threads of torch's OpenMP pool.
 //
-// A second OpenMP runtime in the process would bring a second pool, whose threads spin against the first. So nothing here
-// is compiled or linked with OpenMP: `library.py` finds the runtime that torch has loaded and hands over its entry points.
+// A second OpenMP runtime in the process would bring a second pool, whose threads would compete with the first. So nothing
+// here is compiled or linked with OpenMP: `library.py` finds the runtime that torch loaded and passes its entry points.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct OpenMp {
 
 extern OpenMp openmp;
 
-// Calls body(thread, threads) in at most so many threads, and waits for all. It must not throw.
+// Calls body(thread, threads) in at most `num_threads` threads, and waits for all. The body must not throw.
 template <class Body>
 static inline void parallel(int64_t num_threads, const Body& body) {
     if (num_threads <= 1) return body(0, 1);
@@ -23,7 +23,7 @@ static inline void parallel(int64_t num_threads, const Body& body) {
     openmp.parallel(run, (void*)&body, (unsigned)num_threads, 0);
 }
 
-// Waits until all `threads` of the surrounding `parallel` have come here.
+// Waits until all threads of the surrounding `parallel` are here.
 static inline void barrier(int64_t threads) {
     if (threads > 1) openmp.barrier();
 }
@@ -32,7 +32,7 @@ struct Range {
     int64_t begin, end;
 };
 
-// The part of `count` items that is one thread's.
+// One thread's part of `count` items.
 static inline Range share(int64_t count, int64_t thread, int64_t threads) {
     return {count * thread / threads, count * (thread + 1) / threads};
 }

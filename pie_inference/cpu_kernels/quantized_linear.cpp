@@ -1,12 +1,12 @@
 // Products of bfloat16 rows with weights of 8 or 4 bits (`quantization/cpu_linear.py` packs them).
 //
-// int8 and int4: within each group of input features, a row becomes 16-bit integers with a scale of its own, which loses
-// less than bfloat16 itself does, and depends on no other row. Each integer is 256 * high + low with both of 8 bits, so one
-// instruction multiplies 64 weights, stored without sign, by 4 digits and adds up exactly. fp8: weights become bfloat16 by
-// looking their upper and lower bytes up.
+// int8 and int4: in each group of input features, a row becomes 16-bit integers with their own scale. This loses less than
+// bfloat16 itself does, and depends on no other row. Each integer is 256 * high + low, both of 8 bits, so one instruction
+// multiplies 64 unsigned weights by 4 digits and adds exactly. fp8: weights become bfloat16 by looking up their upper and
+// lower bytes.
 //
-// Weights lie in panels of 64 outputs: [panels][steps][4 blocks][16 outputs][4 inputs], a step being 4 inputs. A byte is one
-// weight; of int4, two: of steps 2 i and 2 i + 1. fp8 has its inputs in an order that suits unpacking.
+// Weights are in panels of 64 outputs: [panels][steps][4 blocks][16 outputs][4 inputs]; a step is 4 inputs. A byte is one
+// weight, or two in int4: those of steps 2 i and 2 i + 1. fp8 has its inputs in an order that suits unpacking.
 
 #include "parallel.h"
 #include "vectors.h"
@@ -25,12 +25,12 @@ struct Arguments {
     const bfloat16* scales;  // int8 and fp8: [outs rounded up to panels]; int4: [panels][groups][scale, zero][64]
     const bfloat16* bias;    // [outs], or none
     bfloat16* output;        // [count][outs]
-    const uint16_t* bytes;   // fp8: what each of 128 magnitudes is as bfloat16
+    const uint16_t* bytes;   // fp8: the value of each of 128 magnitudes as bfloat16
     int64_t count, ins, outs, group;
     int64_t threads;
 };
 
-// A row as digits: per step, 4 high ones and 4 low ones; per group, the scale and the sum of its integers.
+// A row as digits: 4 high ones and 4 low ones for each step; the scale and the sum of the integers for each group.
 struct Digits {
     int64_t steps, groups;
     std::unique_ptr<int32_t[]> high, low, sums;
@@ -106,7 +106,7 @@ static inline void add_step(const __m512i (&weights)[VECTORS], const int32_t* hi
 
 template <bool FOUR_BITS, int ROWS, int VECTORS>
 static void integer_tile(const Arguments& a, const Digits& d, int64_t row, int64_t panel, int64_t block) {
-    const int64_t middle = FOUR_BITS ? 8 : 128;  // what a stored weight of 0 stands for
+    const int64_t middle = FOUR_BITS ? 8 : 128;  // the stored value of a weight of 0
     const int64_t group_steps = a.group / 4, bytes_per_step = STEP_BYTES * BLOCKS / (FOUR_BITS ? 2 : 1);
     const uint8_t* from = a.weights + panel * d.steps * bytes_per_step + block * STEP_BYTES;
     const __m512i nibble = _mm512_set1_epi8(15);

@@ -1,12 +1,12 @@
-// Reads memory as fast as the machine can: the bound of what streams weights.
+// Reads memory as fast as the machine can: the bound of every kernel that streams weights.
 
 #include "parallel.h"
 #include "vectors.h"
 
 static const int64_t LANES = 8, AHEAD = 1024, BLOCK = LANES * 64;
 
-// Sum of the 64-bit numbers in `size` bytes at `data`, both multiples of 64; in `sums`, one for each thread, so that reading
-// is not optimized away.
+// Sums the 64-bit numbers in `size` bytes at `data`, both multiples of 64. Each thread writes to `sums`, so that reading is
+// not optimized away.
 extern "C" void read_memory(const char* data, int64_t size, int64_t* sums, int64_t threads) {
     parallel(threads, [&](int64_t thread, int64_t active) {
         Range part = share(size / BLOCK, thread, active);

@@ -3,7 +3,7 @@
 #include "parallel.h"
 #include "vectors.h"
 
-// Below so many numbers a second thread costs more than it brings.
+// Below this many numbers a second thread costs more than it saves.
 static const int64_t NUMBERS_PER_THREAD = 1 << 15;
 
 static int64_t useful_threads(int64_t numbers, int64_t threads) {
@@ -31,7 +31,7 @@ static float sum_of_squares(const Number* row, int64_t size) {
     return _mm512_reduce_add_ps(squares);
 }
 
-// Adds `row` to `residual` in place; returns the sum of the squares of what was stored.
+// Adds `row` to `residual` in place; returns the sum of the squares of the stored numbers.
 template <class Number>
 static float add(Number* residual, const Number* row, int64_t size) {
     __m512 squares = _mm512_setzero_ps();
@@ -69,7 +69,7 @@ static void add_rms_norm(Number* residual, const Number* rows, const Number* wei
     });
 }
 
-// One vector: both halves at a time, for each needs the other as it was.
+// Rotates one vector, both halves at a time, because each needs the old values of the other.
 template <class Number>
 static void rotate_one(Number* vector, const Number* cos, const Number* sin, int64_t half) {
     for (int64_t i = 0; i < half; i += 16) {

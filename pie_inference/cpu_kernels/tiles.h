@@ -1,8 +1,8 @@
 // Small matrix products in registers, and packing of their right-hand sides.
 //
-// A *word* is 32 bits: a float or a pair of bfloat16 numbers, which one instruction multiplies and adds up. A right-hand
-// side is packed as words [steps][width] so that a row of words is a row of vectors; a left-hand side has its words as
-// they lie, and each is broadcast.
+// A *word* is 32 bits: a float or a pair of bfloat16 numbers, which one instruction multiplies and adds. A right-hand side is
+// packed as words [steps][width], so that a row of words is a row of vectors. A left-hand side is not packed; each of its
+// words is broadcast.
 #pragma once
 
 #include "vectors.h"
@@ -68,7 +68,7 @@ static void multiply_columns(Product p, int64_t width) {
     }
 }
 
-// As `multiply`, for at most MOST_ROWS rows and any multiple of 16 columns.
+// Like `multiply`, for at most MOST_ROWS rows and any multiple of 16 columns.
 template <class Number, bool ADD>
 static void multiply_rows(const Product& p, int64_t rows, int64_t width) {
     switch (rows) {
@@ -106,7 +106,7 @@ static inline void transpose(__m512i x[16]) {
     for (int i = 0; i < 16; i++) x[i] = y[i];
 }
 
-// `count` <= 16 vectors of `words` words as columns of packed [words][stride]; other columns up to 16 become 0.
+// Packs `count` <= 16 vectors of `words` words as columns of packed [words][stride]; other columns up to 16 become 0.
 static inline void pack_columns(const Word* const* vectors, int64_t count, int64_t words, Word* packed, int64_t stride) {
     for (int64_t first = 0; first < words; first += 16) {
         __mmask16 mask = first_lanes(words - first);
@@ -117,28 +117,28 @@ static inline void pack_columns(const Word* const* vectors, int64_t count, int64
     }
 }
 
-// `count` vectors of `size` numbers, a multiple of 16, as rows of packed [count][size].
+// Packs `count` vectors of `size` numbers, a multiple of 16, as rows of packed [count][size].
 static inline void pack_rows(const float* const* vectors, int64_t count, int64_t size, Word* packed) {
     for (int64_t i = 0; i < count; i++)
         for (int64_t d = 0; d < size; d += 16)
             _mm512_storeu_si512(packed + i * size + d, _mm512_loadu_si512(vectors[i] + d));
 }
 
-// Pairs of bfloat16 numbers of a and b: of the first 16 of each.
+// Pairs of the first 16 bfloat16 numbers of a and b.
 static inline __m512i zip_lower(__m512i a, __m512i b) {
     const __m512i zip = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5,
                                          36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
     return _mm512_permutex2var_epi16(a, zip, b);
 }
 
-// Of the last 16.
+// Pairs of the last 16 bfloat16 numbers of a and b.
 static inline __m512i zip_upper(__m512i a, __m512i b) {
     const __m512i zip = _mm512_set_epi16(63, 31, 62, 30, 61, 29, 60, 28, 59, 27, 58, 26, 57, 25, 56, 24, 55, 23, 54, 22, 53, 21,
                                          52, 20, 51, 19, 50, 18, 49, 17, 48, 16);
     return _mm512_permutex2var_epi16(a, zip, b);
 }
 
-// The same of bfloat16, pairs of vectors in one row: packed [ceil(count / 2)][size].
+// The same for bfloat16, with pairs of vectors in one row: packed [ceil(count / 2)][size].
 static inline void pack_rows(const bfloat16* const* vectors, int64_t count, int64_t size, Word* packed) {
     for (int64_t i = 0; i < count; i += 2)
         for (int64_t d = 0; d < size; d += 32) {

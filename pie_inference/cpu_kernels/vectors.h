@@ -1,4 +1,4 @@
-// Vectors of 16 numbers: loads and stores of float and bfloat16, and what the standard library lacks.
+// Vectors of 16 numbers: loads and stores of float and bfloat16, and functions that the standard library lacks.
 #pragma once
 
 #include <immintrin.h>
@@ -32,7 +32,7 @@ static inline void store(bfloat16* to, __m512 numbers, __mmask16 mask = 0xffff) 
     _mm256_mask_storeu_epi16(to, mask, (__m256i)_mm512_cvtneps_pbh(numbers));
 }
 
-// What a number becomes when it is stored and read again.
+// The value of a number after it is stored and read again.
 static inline __m512 rounded(const float*, __m512 numbers) {
     return numbers;
 }
@@ -42,8 +42,8 @@ static inline __m512 rounded(const bfloat16*, __m512 numbers) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
-// e to the power of each number, to about 1e-7 of it; 0 or infinity beyond what a float holds. 2^n times the Taylor series
-// of the rest, which is at most ln(2) / 2.
+// e to the power of each number, with a relative error of about 1e-7; 0 or infinity outside the range of a float. It is 2^n
+// times the Taylor series of the rest, which is at most ln(2) / 2.
 static inline __m512 exp(__m512 x) {
     x = _mm512_max_ps(_mm512_min_ps(x, _mm512_set1_ps(104.0f)), _mm512_set1_ps(-103.0f));
     __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT);

@@ -1,4 +1,4 @@
-"""Memory for packed weights, in huge pages: with pages of 4 KB, looking up addresses costs a fifth of the memory's
+"""Memory for packed weights, in huge pages: with pages of 4 KB, address translation costs a fifth of the memory's
 speed."""
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from ..device.host_memory import lazy_zero_bytes
 
 CHUNK = 64 << 20
 ALIGNMENT = 64
-"""Bytes; a cache line, and the longest vector."""
+"""Alignment in bytes: a cache line, and the longest vector."""
 
 
 class WeightMemory:
-    """Hands out memory piece by piece. A piece is given back together with its neighbours, once none is used."""
+    """Hands out memory in pieces. Neighbouring pieces are freed together, once none of them is used."""
 
     def __init__(self) -> None:
         self._chunk = torch.empty(0, dtype=torch.uint8)
 
     def allocate(self, size: int) -> Tensor:
-        """Zeros, uint8 [size], aligned to cache lines. What is never written takes no memory."""
+        """Zeros, uint8 [size], aligned to cache lines. Parts that are never written take no memory."""
         if size > len(self._chunk):
             self._chunk = torch.from_numpy(lazy_zero_bytes(max(size, CHUNK)))
         piece = self._chunk[:size]

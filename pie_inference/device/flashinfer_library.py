@@ -1,7 +1,8 @@
-"""FlashInfer, where it is installed: its only importer, and the one place that knows what its versions do differently.
+"""FlashInfer: its only importer, and the one place that knows how its versions differ.
 
-Written against 0.6.18 and 0.7.2, whose calls that we make are alike; `tests/flashinfer_signatures.json` records them.
-Modules that are not compiled yet are compiled at first use, which needs nvcc and ninja (docs/gpu.md).
+The code is written against 0.6.18 and 0.7.2, which agree in the calls that we make
+(`tests/inference/attention/flashinfer_signatures.json` records them). Modules that are not compiled yet are compiled at
+first use, which needs nvcc and ninja (docs/gpu.md).
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from typing import Any
 import torch
 
 HEAD_DIMS = (64, 128, 256)
-"""For which it has attention kernels of every kind."""
+"""Sizes of heads for which FlashInfer has every kind of attention kernel."""
 
 DTYPES = (torch.float16, torch.bfloat16)
 
 DECODE_GROUPS = (1, 2, 3, 4, 6, 8)
-"""Query heads for each key-value head for which it has a decode kernel without tensor cores, in all versions."""
+"""Numbers of query heads per key-value head for which all versions have a decode kernel without tensor cores."""
 
 TENSOR_CORE_GROUP = 4
-"""From this group size on, decode uses tensor cores too: there are enough rows to fill them. As its documentation
-advises; to be measured."""
+"""Least number of query heads per key-value head for which decode uses tensor cores: these have enough rows to fill
+them. FlashInfer's documentation advises it; we have not measured it."""
 
 
 @dataclass(frozen=True)
 class FlashInfer:
-    """What we use of it. Tests put a torch implementation in its place."""
+    """The part of FlashInfer that we use. Tests replace it with a torch implementation."""
 
     version: str
     decode_wrapper: Callable[..., Any]  # BatchDecodeWithPagedKVCacheWrapper
@@ -48,7 +49,7 @@ class FlashInfer:
 
 @dataclass(frozen=True)
 class ModuleKey:
-    """What a compiled attention module is made for."""
+    """The properties that a compiled attention module depends on."""
 
     dtype: torch.dtype
     head_dim: int
@@ -58,7 +59,7 @@ class ModuleKey:
 
 @functools.cache
 def load() -> FlashInfer:
-    """Imports it. Raises ImportError where it or what it needs is missing or unusable."""
+    """Imports FlashInfer. Raises ImportError if it or one of its dependencies is missing or unusable."""
     os.environ.setdefault("FLASHINFER_USE_CUDA_NORM", "1")  # the other norm kernels need a package of 92 MB
     library = importlib.import_module("flashinfer")
     return FlashInfer(
@@ -75,17 +76,17 @@ def load() -> FlashInfer:
     )
 
 
-def obstacle(device: torch.device) -> str | None:
-    """Why it cannot be used at all, as the end of a sentence; None: it can."""
+def why_unavailable(device: torch.device) -> str | None:
+    """Why FlashInfer cannot be used at all, as the end of a sentence; None: it can."""
     major, minor = torch.cuda.get_device_capability(device)
     if major < 8:
-        return f"FlashInfer needs a GPU of compute capability 8.0, this one has {major}.{minor}"
+        return f"FlashInfer needs a GPU of compute capability 8.0 or more, and this one has {major}.{minor}"
     try:
         load()
     except (ImportError, RuntimeError, OSError, AttributeError) as error:
         return f"FlashInfer cannot be imported ({error}); docs/gpu.md says what it needs"
     if not _can_compile() and not any(_folders()):
-        return "FlashInfer's kernels are not compiled yet, and nvcc and ninja, which compile them, are missing"
+        return "FlashInfer's kernels are not compiled yet, and nvcc or ninja is missing; install both (docs/gpu.md)"
     return None
 
 
@@ -98,29 +99,29 @@ def _can_compile() -> bool:
 
 
 def _folders() -> Iterator[Path]:
-    """Where compiled modules lie, each in a folder of its own: what came along, and what was compiled here."""
+    """The folders of compiled modules, one for each: those that FlashInfer brought, and those compiled here."""
     environment = importlib.import_module("flashinfer.jit.env")
     for parent in (environment.FLASHINFER_AOT_DIR, environment.FLASHINFER_JIT_DIR):
         if Path(parent).is_dir():
             yield from Path(parent).iterdir()
 
 
-def attention_obstacle(dtype: torch.dtype, head_dim: int) -> str | None:
-    """Why it cannot attend, as the end of a sentence; None: it can."""
+def why_no_attention(dtype: torch.dtype, head_dim: int) -> str | None:
+    """Why FlashInfer cannot attend, as the end of a sentence; None: it can."""
     if dtype not in DTYPES:
-        return f"FlashInfer attends in float16 and bfloat16, not in {str(dtype).removeprefix('torch.')}"
+        return f"FlashInfer supports float16 and bfloat16, not {str(dtype).removeprefix('torch.')}"
     if head_dim not in HEAD_DIMS:
-        return f"FlashInfer has no kernels for heads of {head_dim} dimensions, only of {', '.join(map(str, HEAD_DIMS))}"
+        return f"FlashInfer supports heads of {', '.join(map(str, HEAD_DIMS))} dimensions, not of {head_dim}"
     return None
 
 
 def decodes_with_tensor_cores(group: int) -> bool:
-    """For so many query heads to each key-value head."""
+    """Whether decode uses tensor cores for `group` query heads per key-value head."""
     return group not in DECODE_GROUPS or group >= TENSOR_CORE_GROUP
 
 
 def _causal_backend(key: ModuleKey) -> str:
-    """ "fa3" on Hopper where its module is compiled already: that takes minutes, those of "fa2" seconds."""
+    """ "fa3" on Hopper if its module is compiled already, else "fa2": compiling "fa3" takes minutes, "fa2" seconds."""
     if torch.cuda.get_device_capability()[0] != 9:
         return "fa2"
     return "fa3" if _is_compiled("fa3", key) else "fa2"

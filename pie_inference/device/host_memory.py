@@ -12,8 +12,8 @@ HUGE_PAGE = 2 << 20
 
 
 def lazy_zero_bytes(count: int) -> NDArray[np.uint8]:
-    """Zeros, taken from the system when they are first written, where it can in huge pages: what is read at random
-    otherwise waits for address translation as long as for memory."""
+    """Zeros, which take memory only when they are first written; in huge pages if the system has them. With small
+    pages, random reads wait for address translation as long as for memory."""
     if count < HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return np.zeros(count, np.uint8)
     memory = mmap.mmap(-1, count + HUGE_PAGE)
@@ -27,11 +27,11 @@ def _advise_huge_pages(memory: mmap.mmap) -> None:
     try:
         memory.madvise(mmap.MADV_HUGEPAGE)
     except OSError:
-        return  # a kernel without them: small pages serve as well
+        return  # this kernel has none: small pages work too
 
 
 def release_freed() -> None:
-    """Gives memory back to the system that malloc has kept: what loading a model needed in passing."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc only
+    """Gives freed memory that malloc keeps back to the system, such as the temporary memory of loading a model."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
     if trim is not None:
         trim(0)

@@ -1,4 +1,4 @@
-"""What the machine offers: device, number format, free memory."""
+"""Chooses device and number format for this machine, and reads its free memory."""
 
 from __future__ import annotations
 
@@ -9,43 +9,42 @@ from pathlib import Path
 import torch
 
 from ..errors import ConfigError
-from ..loading.checkpoint import Checkpoint
 from .ranks import Ranks
 
 SMALL_MODEL = 200_000_000  # parameters up to which a CPU serves float32: exact, and fast enough
 
 
 def choose_device(name: str, rank: int = 0, ranks: int = 1) -> torch.device:
-    """`name` is of `config.DEVICES`; rank r has the r-th GPU. Raises ConfigError."""
+    """The device for `name`, one of `WorkerOptions.device`; rank r gets the r-th GPU. Raises ConfigError."""
     if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device cuda: this machine or this torch has no CUDA device")
+        raise ConfigError("--device cuda: torch finds no CUDA device; install torch for CUDA, or use --device cpu")
     if name == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     found = torch.cuda.device_count()
     if ranks > found:
-        raise ConfigError(f"--tensor-parallel {ranks} needs as many CUDA devices; this machine has {found}")
+        raise ConfigError(f"--tensor-parallel {ranks} needs {ranks} CUDA devices, and this machine has {found}")
     return torch.device("cuda") if ranks == 1 else torch.device("cuda", rank)
 
 
-def choose_dtype(name: str, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:
-    """`name` is of `config.DTYPES`."""
+def choose_dtype(name: str, device: torch.device, num_parameters: int) -> torch.dtype:
+    """The number format for `name`, one of `WorkerOptions.dtype`."""
     if name != "auto":
         return torch.float32 if name == "float32" else torch.bfloat16
     if device.type == "cuda":
         return torch.bfloat16
     fast_bfloat16 = torch.cpu._is_avx512_bf16_supported()
-    return torch.bfloat16 if fast_bfloat16 and checkpoint.num_parameters() > SMALL_MODEL else torch.float32
+    return torch.bfloat16 if fast_bfloat16 and num_parameters > SMALL_MODEL else torch.float32
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory of the device that nobody uses."""
+    """Free memory of the device, in bytes."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return min(_available_bytes(), _allowed_bytes())
 
 
 def _available_bytes() -> int:
-    """What the system could give, cached files that it would drop for it included."""
+    """Memory that the system could give, including cached files that it would drop."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -54,7 +53,7 @@ def _available_bytes() -> int:
 
 
 def _allowed_bytes(group: Path = Path("/sys/fs/cgroup")) -> int:
-    """What the container's limit leaves; cached files do not count against it."""
+    """Memory below the container's limit; cached files do not count as used."""
     try:
         limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
         cached = next(
@@ -62,12 +61,13 @@ def _allowed_bytes(group: Path = Path("/sys/fs/cgroup")) -> int:
             for line in (group / "memory.stat").read_text().splitlines()
             if line.startswith("inactive_file ")
         )
-    except (OSError, ValueError, StopIteration):  # "max" is no number: there is no limit
+    except (OSError, ValueError, StopIteration):  # "max" is not a number: there is no limit
         return sys.maxsize
     return max(0, limit - used + cached)
 
 
 def free_bytes_of_rank(device: torch.device, ranks: Ranks) -> int:
-    """What of it a rank may take, the same for all; ranks on CPUs share their memory. All ranks ask together."""
-    free = ranks.least(free_bytes(device))
+    """Free memory that each rank may use, the same for all ranks; ranks on CPUs share their memory. All ranks call it
+    together."""
+    free = ranks.all_reduce_min(free_bytes(device))
     return free // ranks.size if device.type == "cpu" else free

@@ -1,7 +1,7 @@
-"""The ranks that share one model by tensor parallelism: who this process is, and what it does with the others.
+"""The ranks that share one model by tensor parallelism: the number of this process, and operations with the others.
 
-Linear layers are split in pairs (Shoeybi et al. 2019): the first by its outputs (heads, inner width), so that each rank
-computes its own share, the second by its inputs, after which the ranks' partial sums are added.
+Linear layers are split in pairs (Shoeybi et al. 2019). The first layer is split by its outputs (heads, inner width), so
+each rank computes its own share. The second is split by its inputs; then the ranks' partial sums are added.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ class Ranks(Protocol):
     rank: int
     size: int
 
-    def sum_(self, partial: Tensor) -> Tensor:
+    def all_reduce(self, partial: Tensor) -> Tensor:
         """Adds the ranks' tensors in place; returns it."""
 
-    def gather(self, share: Tensor) -> Tensor:
+    def all_gather(self, share: Tensor) -> Tensor:
         """Joins the ranks' tensors along the last dimension."""
 
-    def lead_(self, values: Tensor) -> Tensor:
-        """Replaces all ranks' tensors by the leader's, in place; returns it."""
+    def broadcast(self, values: Tensor) -> Tensor:
+        """Replaces the tensors of all ranks by the leader's, in place; returns it."""
 
-    def least(self, number: int) -> int:
+    def all_reduce_min(self, number: int) -> int:
         """The smallest of the ranks' numbers."""
 
 
@@ -38,21 +38,22 @@ class SingleRank:
     rank = 0
     size = 1
 
-    def sum_(self, partial: Tensor) -> Tensor:
+    def all_reduce(self, partial: Tensor) -> Tensor:
         return partial
 
-    def gather(self, share: Tensor) -> Tensor:
+    def all_gather(self, share: Tensor) -> Tensor:
         return share
 
-    def lead_(self, values: Tensor) -> Tensor:
+    def broadcast(self, values: Tensor) -> Tensor:
         return values
 
-    def least(self, number: int) -> int:
+    def all_reduce_min(self, number: int) -> int:
         return number
 
 
 def share(ranks: Ranks, count: int, what: str) -> int:
-    """How many of `count` heads or columns are this rank's. Raises CheckpointError where they do not divide."""
+    """The number of heads or columns of this rank, out of `count`. Raises CheckpointError if ranks do not divide it.
+    `what` names them in the message."""
     if count % ranks.size:
-        raise CheckpointError(f"{count} {what} cannot be split over {ranks.size} ranks; choose a divisor")
+        raise CheckpointError(f"{count} {what} cannot be split over {ranks.size} ranks; choose a divisor of {count}")
     return count // ranks.size

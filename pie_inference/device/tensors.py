@@ -1,4 +1,4 @@
-"""Arrays of the protocol to tensors, and tensors between host and device."""
+"""Converts arrays of the protocol to tensors, and copies tensors between host and device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..protocol import Array
 
 
 def index_tensor(numbers: Array, size: int, what: str) -> Tensor:
-    """Indices into something of `size` as int64 on the CPU. Raises BatchError where one is out of range."""
+    """Indices as int64 on the CPU. Raises BatchError if one is not in 0 to `size` - 1; `what` names it."""
     if len(numbers) and not 0 <= (highest := int(numbers.view(np.uint32).max())) < size:
         wrong = highest if highest < 2**31 else int(numbers.min())
         raise BatchError(f"{what} {wrong} does not exist; they are 0 to {size - 1}")
@@ -26,14 +26,14 @@ def tensor(numbers: Array, dtype: np.dtype[np.generic] | type[np.generic]) -> Te
 
 
 def upload(host: Tensor, device: torch.device) -> Tensor:
-    """A CPU tensor on `device`, without waiting for what runs there: a copy from pageable memory would wait."""
+    """Copies a CPU tensor to `device` without waiting for its work: a copy from pageable memory would wait."""
     if device.type != "cuda":
         return host.to(device)
     return host.pin_memory().to(device, non_blocking=True)
 
 
 def upload_together(parts: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """As `upload` for several int64 tensors, in one copy."""
+    """Uploads several int64 tensors in one copy, like `upload`."""
     if device.type == "cpu":
         return list(parts)
     uploaded = upload(torch.cat([part.reshape(-1) for part in parts]), device)
@@ -42,7 +42,8 @@ def upload_together(parts: Sequence[Tensor], device: torch.device) -> list[Tenso
 
 
 def download(values: Tensor) -> Tensor:
-    """A tensor on the CPU, without waiting: on a GPU its numbers are there once the stream has come to this point."""
+    """Copies a tensor to the CPU without waiting: from a GPU, its numbers arrive once the stream has reached this
+    point."""
     if values.device.type != "cuda":
         return values.cpu()
     host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)

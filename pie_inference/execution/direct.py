@@ -1,4 +1,4 @@
-"""How a `Forward` batch runs: straight away, kernel by kernel. `cuda_graphs` has another way for decode batches."""
+"""Runs a `Forward` batch kernel by kernel. `execution.graphs` has a faster way for decode batches."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from ..protocol import Forward
 
 
 class Executor(Protocol):
-    """Runs batches over a model and its embeds."""
+    """Runs batches on a model and its embeds."""
 
     def forward(self, batch: Forward) -> None:
-        """Runs the Transformer, on a GPU without waiting for it, and leaves its outputs in their embeds. Raises
-        BatchError."""
+        """Runs the Transformer and writes its outputs to their embeds. Does not wait for a GPU. Raises BatchError."""
 
 
 class DirectExecutor:

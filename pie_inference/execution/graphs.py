@@ -1,13 +1,13 @@
 """CUDA graphs for decode batches.
 
 A decode step of a large model is hundreds of small kernels, and launching them one by one takes longer than running
-them. A graph launches all with one call, but replays exactly what was recorded: the same kernels on the same memory. So
-each size of `SIZES` has its own graph over buffers that stay where they are; a batch is filled up to the next size with
-rows that write to a scratch slot, loaded into the buffers, and replayed.
+them. A graph launches all of them with one call, but it replays exactly the recorded kernels on the same memory. So
+each size of `SIZES` has its own graph over buffers at fixed addresses. A batch is filled up to the next size with rows
+that write to a scratch slot, loaded into the buffers, and replayed.
 
-Graphs are recorded when they are needed: the first batch of a size runs directly, which also compiles and warms up what
-its kernels need, the second is recorded. Recording at start would delay it by seconds for sizes that may never occur,
-and recording later costs one batch about as much as running it directly.
+A graph is recorded when it is needed. The first batch of a size runs directly, which also compiles and warms up the
+kernels; the second is recorded. Recording at start would delay it by seconds, for sizes that may never occur. Recording
+later costs that batch about as much as running it directly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from ..protocol import Forward
 from .direct import DirectExecutor, Executor
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
-"""Numbers of sequences. Filling up wastes little: a decode step takes as long for 17 rows as for 24."""
+"""Numbers of sequences that have a graph. Filling up wastes little: a decode step of 24 rows takes as long as one of
+17."""
 
 Work = Callable[[], None]
 
@@ -38,11 +39,11 @@ class Recorder(Protocol):
     """Makes graphs."""
 
     def record(self, work: Work) -> Work:
-        """What runs, when called, the kernels that `work` launches. Recording does not run them."""
+        """A function that runs the kernels that `work` launches. Recording does not run them."""
 
 
 class CudaRecorder:
-    """Implements `Recorder`. All graphs share memory for what they compute in between: they never run side by side."""
+    """Implements `Recorder`. All graphs share memory for intermediate results, because they never run side by side."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
@@ -65,7 +66,7 @@ class _Recording:
 
 
 class GraphExecutor:
-    """Implements `Executor`: decode batches by graphs, others by `direct`."""
+    """Implements `Executor`: runs decode batches by graphs, others by `direct`."""
 
     def __init__(
         self, direct: Executor, model: Model, attention: GraphBackend, embeds: Tensor, recorder: Recorder
@@ -87,7 +88,7 @@ class GraphExecutor:
             self._replay(recording, batch)
 
     def _recording(self, batch: Forward) -> _Recording | None:
-        """The graph for a batch, if there is or can be one."""
+        """The graph for a batch, recorded now if possible; None if there is none."""
         size = _next_size(len(batch.q_slots))
         if self._broken or size is None or not self._attention.can_replay(batch):
             return None
@@ -99,7 +100,8 @@ class GraphExecutor:
         return self._recordings.get(size)
 
     def _try_record(self, size: int, batch: Forward) -> None:
-        """After a failure everything runs directly: what cannot be recorded once cannot be later."""
+        """Records a graph. After a failure everything runs directly: a model that cannot be recorded now cannot be
+        later."""
         try:
             self._recordings[size] = self._record(size, batch)
         except RuntimeError as error:
@@ -134,7 +136,8 @@ class GraphExecutor:
 
 
 def make_executor(choice: str, model: Model, attention: AttentionBackend, embeds: Tensor) -> Executor:
-    """With graphs on a GPU whose attention backend can be recorded; `choice`, of `config.CUDA_GRAPHS`, may forbid."""
+    """The executor of a model. It uses graphs on a GPU whose attention backend can be recorded, unless `choice`
+    (`WorkerOptions.cuda_graphs`) forbids them."""
     direct = DirectExecutor(model, attention, embeds)
     if choice == "off" or embeds.device.type != "cuda" or not isinstance(attention, GraphBackend):
         return direct
@@ -147,7 +150,7 @@ def _next_size(rows: int) -> int | None:
 
 
 def _filled_up(batch: Forward, size: int, num_embeds: int) -> Tensor:
-    """Embeds and positions int64 [2, size]; rows that are missing read the last embed at position 0."""
+    """Embeds and positions of the batch, int64 [2, size]; missing rows read the last embed at position 0."""
     filled = torch.zeros(2, size, dtype=torch.int64)
     rows = index_tensor(batch.q_embeds, num_embeds, "embed")
     filled[0, : len(rows)] = rows

@@ -1,67 +1,52 @@
-"""Waves under way: a GPU computes behind the host's back, so a wave is launched, and its results are read later.
+"""Waves under way. A GPU computes while the host goes on, so a wave is launched first and its results are read later.
 
-Everything that a wave does on a GPU is in the order of one stream; uploads come from pinned memory and nothing waits
-for the device until the results. So the host prepares the next wave while this one runs. On a CPU a launched wave is
-done.
+All work of a wave on a GPU is in one stream, in order. Uploads come from pinned memory, and only the results wait for
+the device. So the host prepares the next wave while this one runs. On a CPU a launched wave is done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-import torch
-
-from ..protocol import Result
+from ..device.markers import Marker
+from ..protocol import Failure, Result
 
 
 @dataclass(frozen=True)
 class PendingResult:
-    """A result whose numbers may still be on their way. `build` is called once the wave is done."""
+    """A result whose numbers may not have arrived yet. `build` is called once the wave is done."""
 
-    build: Callable[[], Result]
-
-
-Outcome = Result | PendingResult
-"""What a handler returns."""
+    build: Callable[[], Result | None]
 
 
-class Marker(Protocol):
-    """A place in the stream of a device; `torch.cuda.Event` is one."""
+Outcome = Result | PendingResult | None
+"""The return value of a handler."""
 
-    def query(self) -> bool:
-        """Whether the device has come past it."""
 
-    def synchronize(self) -> None:
-        """Waits until it has. Raises RuntimeError where work before it failed on the device."""
+def await_outcome(outcome: Outcome) -> Result | None:
+    """The result of an outcome, once its wave is done."""
+    return outcome.build() if isinstance(outcome, PendingResult) else outcome
 
 
 @dataclass(frozen=True)
 class LaunchedWave:
-    """A wave whose batches are all launched, or failed."""
+    """A wave whose batches are all launched, except commands that failed."""
 
     wave: int
     started: float  # time.perf_counter
     outcomes: tuple[Outcome, ...]
-    end: Marker | None  # None: it is done
+    failures: tuple[Failure, ...]
+    end: Marker | None  # None: the wave is done
 
     @property
     def is_done(self) -> bool:
-        """Whether `results` answers at once."""
+        """Whether `results` returns without waiting."""
         return self.end is None or self.end.query()
 
-    def results(self) -> tuple[Result, ...]:
-        """Waits for the device. Raises RuntimeError where its work failed there: the device is then lost."""
+    def results(self) -> tuple[Result | None, ...]:
+        """Waits for the device. Raises RuntimeError if the work failed there; the device cannot be used any more
+        then."""
         if self.end is not None:
             self.end.synchronize()
-        return tuple(one.build() if isinstance(one, PendingResult) else one for one in self.outcomes)
-
-
-def mark_stream(device: torch.device) -> Marker | None:
-    """Marks what has been launched so far; None on a CPU, where all is done."""
-    if device.type != "cuda":
-        return None
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record(torch.cuda.current_stream(device))
-    return event
+        return tuple(map(await_outcome, self.outcomes))

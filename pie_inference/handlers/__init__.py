@@ -1,1 +1,2 @@
-"""One module per command kind (the paper's API handlers, section 5.3). `table` maps a batch's type to its handler."""
+"""One module for each call (the paper's API handlers, section 5.3), with a function of the same name. `table` finds
+them."""

@@ -1,4 +1,4 @@
-"""The most probable next tokens at each embed."""
+"""Finds the most probable next tokens at each embed."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from ..execution import sampling
 from ..execution.launched import PendingResult
 from ..execution.served_model import ServedModel
 from ..protocol import Array, GetNextDist, GetNextDistResult
-from .logits import next_logits
 
 
 def get_next_dist(served: ServedModel, batch: GetNextDist) -> PendingResult:
     widest = int(batch.k.max(initial=1))
     if widest > served.description.max_dist or batch.k.min(initial=1) < 1:
         raise BatchError(f"k must be 1 to {served.description.max_dist}")
-    logits = next_logits(served, batch.embeds)
+    logits = served.next_logits(batch.embeds)
     temperature = upload(tensor(batch.temperature, np.float64), logits.device)
     tokens, probabilities = map(download, sampling.distributions(logits, temperature, widest))
     return PendingResult(lambda: _ragged(batch.k, tokens.numpy(), probabilities.numpy()))
 
 
 def _ragged(k: Array, tokens: Array, probabilities: Array) -> GetNextDistResult:
-    """The first k tokens of each row of [N, widest]."""
+    """The result with the first k tokens of each row, from tokens and probabilities [N, widest]."""
     wanted = np.arange(tokens.shape[1]) < k[:, None]
     return GetNextDistResult(
         indptr=np.concatenate(([0], np.cumsum(k))).astype(np.int32),

@@ -1,4 +1,4 @@
-"""Samples one token at each embed, and leaves it in a token slot for later batches."""
+"""Samples one token at each embed, and writes it to a token slot for later batches."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ from ..execution import sampling
 from ..execution.launched import PendingResult
 from ..execution.served_model import ServedModel
 from ..protocol import Sample, SampleResult
-from .logits import next_logits
-from .token_references import resolve
 
 
 def sample(served: ServedModel, batch: Sample) -> PendingResult:
     slots = upload(index_tensor(batch.token_slots, len(served.tokens), "token slot"), served.device)
-    logits = next_logits(served, batch.embeds)
+    logits = served.next_logits(batch.embeds)
     if len(batch.recent):
         _penalize(served, batch, logits)
     if (batch.allowed_rows >= 0).any():
         _forbid(batch, logits)
     tokens = sampling.choose(logits, _choice(batch))
-    tokens = served.ranks.lead_(tokens)  # devices may differ in the last bit of a sum
+    tokens = served.ranks.broadcast(tokens)  # devices may differ in the last bit of a sum
     served.tokens[slots] = tokens
     host = download(tokens.to(torch.int32))
     return PendingResult(lambda: SampleResult(host.numpy()))
@@ -40,9 +38,10 @@ def _penalize(served: ServedModel, batch: Sample, logits: Tensor) -> None:
 
 
 def _recent_tokens(served: ServedModel, batch: Sample) -> NDArray[np.int64]:
-    """Penalties count occurrences on the host, so tokens that are only in token slots yet must be waited for."""
+    """The recent tokens. Penalties count occurrences on the host, so this waits for tokens that are still on the
+    device."""
     if (batch.recent < 0).any():
-        return resolve(served, batch.recent).cpu().numpy()
+        return served.token_ids(batch.recent).cpu().numpy()
     return index_tensor(batch.recent, served.description.vocab_size, "token").numpy()
 
 

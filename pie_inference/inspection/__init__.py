@@ -1,1 +1,1 @@
-"""What a checkpoint would do on this machine: told from its headers (`checkup`), or measured (`measure`)."""
+"""How a checkpoint would run on this machine: computed from its headers (`checkup`), or measured (`measure`)."""

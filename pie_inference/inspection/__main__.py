@@ -6,15 +6,15 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 
-from ..config import ATTENTIONS, DEVICES, DTYPES, KERNELS, QUANTIZATIONS, WorkerConfig
+from ..config import add_config_arguments, read_config
 from ..errors import InferenceError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0, or 2 with the reason on stderr."""
+    """Returns the exit code: 0, or 2 with the reason on stderr."""
     options = _parser().parse_args(arguments)
     try:
         found = [_inspect(options, model) for model in options.models]
@@ -26,9 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _inspect(options: argparse.Namespace, model: Path) -> dict[str, object]:
-    known = {field.name for field in fields(WorkerConfig)}
-    given = {name: value for name, value in vars(options).items() if name in known and value is not None}
-    config = WorkerConfig(**{**given, "model": model, "name": model.name})
+    config = read_config(options, model, model.name)
     if options.what == "checkup":
         from .checkup import check_up
 
@@ -42,15 +40,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("pie_inference.inspection", allow_abbrev=False)
     parser.add_argument("what", choices=("checkup", "measure"))
     parser.add_argument("models", type=Path, nargs="+")
-    parser.add_argument("--dtype", choices=DTYPES)
-    parser.add_argument("--device", choices=DEVICES)
-    parser.add_argument("--quantization", choices=QUANTIZATIONS)
-    parser.add_argument("--kernels", choices=KERNELS)
-    parser.add_argument("--attention", choices=ATTENTIONS)
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("--page-size", type=int)
-    parser.add_argument("--cache-dir", type=Path)
     parser.add_argument("--budget", type=float, default=1.0, help="factor on the time that measuring takes")
+    add_config_arguments(parser)
     return parser
 
 

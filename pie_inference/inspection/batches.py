@@ -1,6 +1,6 @@
 """Waves of sequences that decode together, as the control layer sends them for the same work.
 
-Each token is fed back through its token slot, pages are assigned in advance.
+Each token is fed back through its token slot; pages are assigned in advance.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..protocol import Array, EmbedTxt, Forward, Sample
 
 
 class DecodeBatch:
-    """The batches of `rows` sequences of at most `length` tokens, each in pages of its own, one behind the other."""
+    """Makes batches for `rows` sequences of at most `length` tokens, each in consecutive pages of its own."""
 
     def __init__(self, rows: int, length: int, page_size: int) -> None:
         self._rows = rows
@@ -23,29 +23,33 @@ class DecodeBatch:
         self._inputs, self._outputs = np.arange(2 * rows, dtype=np.int32).reshape(2, rows)
         self._indptr = np.arange(rows + 1, dtype=np.int32)
         self._first_pages = np.arange(rows, dtype=np.int32) * self._pages_each
-        self._embed = EmbedTxt(self._inputs, -1 - self._indptr[:rows])
+        self._embed = EmbedTxt(self._inputs, -1 - self._indptr[:rows], self._indptr)
         self._sample = _greedy(self._outputs, self._indptr)
 
     def prompt_embeds(self, length: int) -> Array:
         """Embeds that no decode step uses."""
         return np.arange(2 * self._rows, 2 * self._rows + length, dtype=np.int32)
 
+    def embed_prompt(self, tokens: Sequence[int]) -> EmbedTxt:
+        """Embeds a prompt into `prompt_embeds`."""
+        return EmbedTxt(self.prompt_embeds(len(tokens)), _int32(tokens), _int32([0, len(tokens)]))
+
     def prefill(self, row: int, length: int) -> Forward:
         return self._extend(self.prompt_embeds(length), _int32([0, length]), row, row + 1, 0, _int32([length - 1]))
 
     def embed(self) -> EmbedTxt:
-        """The tokens that `sample` has left in the token slots."""
+        """Embeds the tokens that `sample` wrote to the token slots."""
         return self._embed
 
     def forward(self, position: int) -> Forward:
-        """One token of each sequence."""
+        """Runs one token of each sequence, at `position`."""
         return self._extend(self._inputs, self._indptr, 0, self._rows, position, self._indptr[:-1])
 
     def sample(self) -> Sample:
         return self._sample
 
     def _extend(self, embeds: Array, indptr: Array, first: int, last: int, begin: int, out_rows: Array) -> Forward:
-        """Sequences first .. last get tokens from position `begin` on."""
+        """Adds tokens from position `begin` on to sequences first .. last."""
         rows = last - first
         end = begin + len(embeds) // rows
         used = -(-end // self._page_size)

@@ -1,4 +1,4 @@
-"""What a model must read and compute at the least, from the shapes of its tensors. Attention's scores are left out."""
+"""The least that a model must read and compute, from the shapes of its tensors. Attention scores are left out."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from ..loading.checkpoint import Checkpoint, StoredTensor
 from ..loading.weight_sizes import tensor_bytes
 
 EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
-"""Names of the number of experts in a layer, by family."""
+"""Keys of config.json for the number of experts in a layer; families differ."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Numbers are those of matrices: a token costs two operations for each that it meets."""
+    """Sizes of a model's matrices. A token costs two operations for each of their numbers that it uses."""
 
-    layer_bytes: int  # but for experts
+    layer_bytes: int  # without experts
     layer_numbers: int
-    expert_bytes: int  # of all experts of all layers
+    expert_bytes: int  # all experts of all layers
     expert_numbers: int
     head_bytes: int
     head_numbers: int
-    expert_share: float  # of the experts that one token meets
+    expert_share: float  # share of the experts that one token uses
 
     def read_bytes(self, tokens: int) -> float:
-        """Weights that so many tokens need together, if each chooses its experts at random."""
+        """Bytes of the weights that `tokens` tokens need together, if each chooses its experts at random."""
         touched = 1 - (1 - self.expert_share) ** tokens
         return self.layer_bytes + self.head_bytes + touched * self.expert_bytes
 
     def operations(self, tokens: int, logits: int) -> float:
-        """Of so many tokens, of which some are to have logits."""
+        """Operations for `tokens` tokens, if `logits` of them get logits."""
         each = self.layer_numbers + self.expert_share * self.expert_numbers
         return 2 * (tokens * each + logits * self.head_numbers)
 
 
 def model_costs(checkpoint: Checkpoint, config: Mapping[str, Any], dtype: torch.dtype, quantization: str) -> Costs:
-    """`config` is config.json."""
+    """The costs of a checkpoint's model. `config` is its config.json."""
     parts: dict[str, list[StoredTensor]] = {"layer": [], "expert": [], "head": [], "table": []}
     for tensor in checkpoint.tensors():
         if len(tensor.shape) > 1:

@@ -1,4 +1,5 @@
-"""How fast a checkpoint is here: the worker itself, run for about a minute, against the machine's bounds."""
+"""Measures how fast a checkpoint is here: runs a worker for about a minute and compares it with the machine's
+bounds."""
 
 from __future__ import annotations
 
@@ -11,19 +12,20 @@ from dataclasses import dataclass
 
 import torch
 
-from ..config import WorkerConfig, default_cache_dir
+from ..config import WorkerConfig
 from ..cpu_kernels.library import find_library
 from ..errors import InferenceError
 from ..loading.checkpoint import Checkpoint, read_json
 from ..loading.hub import find_folder
-from ..protocol import EmbedTxt, Failure, Forward, ModelDescription, RunWave, Sample
+from ..options import default_cache_dir
+from ..protocol import EmbedTxt, Forward, ModelDescription, RunWave, Sample
 from ..serving.worker import Worker
 from .batches import DecodeBatch
 from .costs import Costs, model_costs
 from .rates import Rates, measure_rates
 
 SEQUENCES = (1, 8, 32)
-CONTEXT = 128  # tokens before the first that is decoded
+CONTEXT = 128  # tokens before the first decoded token
 PREFILL = 1024
 DECODE_SECONDS = 4.0
 PREFILL_SECONDS = 6.0
@@ -32,19 +34,19 @@ LEAST_WAVES = 3
 
 @dataclass(frozen=True)
 class Speed:
-    """Of one kind of work."""
+    """The speed of one kind of work."""
 
     work: str  # decode or prefill
     sequences: int
     tokens_per_second: float
     milliseconds: float  # of one wave, the median
-    bound_tokens_per_second: float  # what reading the weights, or multiplying by them, allows
-    share: float  # of the bound that is reached
+    bound_tokens_per_second: float  # the most that reading the weights, or multiplying by them, allows
+    share: float  # share of the bound that is reached
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """All that was measured."""
+    """All results of one measurement."""
 
     model: str
     architecture: str
@@ -56,12 +58,13 @@ class Measurement:
     weight_bytes: int
     read_bytes_per_second: float
     gemm_operations_per_second: float
-    peak_bytes: int  # memory of the process; of the GPU where that serves
+    peak_bytes: int  # memory of the process, or of the GPU if the model runs there
     speeds: tuple[Speed, ...]
 
 
 def measure(config: WorkerConfig, sequences: tuple[int, ...] = SEQUENCES, budget: float = 1.0) -> Measurement:
-    """`budget` scales the times that are spent. Raises InferenceError where the model cannot be served."""
+    """Measures the model of `config`. `budget` scales the time it takes. Raises InferenceError if the model cannot be
+    served."""
     _tell("loading")
     started = time.perf_counter()
     worker = Worker(config)
@@ -116,7 +119,7 @@ class _Timed:
 
 
 class _Probe:
-    """Runs waves on a worker. Keys and values are the zeros of fresh pages: attention does the same work on them."""
+    """Runs waves on a worker. Keys and values are the zeros of fresh pages; attention takes as long on them."""
 
     def __init__(self, worker: Worker, model: ModelDescription, costs: Costs, budget: float) -> None:
         self._worker = worker
@@ -125,7 +128,7 @@ class _Probe:
         self._budget = budget
 
     def decode(self, sequences: int) -> _Timed:
-        """One token of each sequence in a wave."""
+        """Times a wave that decodes one token of each sequence."""
         _tell(f"decoding {sequences} at a time")
         context = min(CONTEXT, self._model.max_context // 2)
         sequences = min(sequences, self._model.num_pages // -(-(context + 1) // self._model.page_size))
@@ -136,18 +139,18 @@ class _Probe:
         return _Timed("decode", sequences, sequences, seconds, self._costs.read_bytes(sequences) + keys, operations)
 
     def prefill(self) -> _Timed:
-        """One prompt in a wave."""
+        """Times a wave that reads one prompt."""
         capacity = self._model.num_pages * self._model.page_size
         tokens = min(PREFILL, self._model.max_batch_tokens, self._model.max_context, capacity)
         _tell(f"reading a prompt of {tokens} tokens")
         batch = DecodeBatch(1, tokens, self._model.page_size)
-        embed = EmbedTxt(batch.prompt_embeds(tokens), batch.prompt_embeds(tokens) % self._model.vocab_size)
+        embed = batch.embed_prompt([n % self._model.vocab_size for n in range(tokens)])
         seconds = self._median(lambda: self._run(embed, batch.prefill(0, tokens)), PREFILL_SECONDS)
         operations = self._costs.operations(tokens, 0)
         return _Timed("prefill", 1, tokens, seconds, self._costs.read_bytes(tokens), operations)
 
     def _median(self, action: Callable[[], None], seconds: float) -> float:
-        """Seconds of an action, once it has run twice."""
+        """The median time of an action in seconds, after two runs that do not count."""
         for _ in range(2):
             action()
         times: list[float] = []
@@ -160,9 +163,8 @@ class _Probe:
 
     def _run(self, *batches: EmbedTxt | Forward | Sample) -> None:
         done = self._worker.run(RunWave(1, self._model.name, batches))
-        failed = next((result for result in done.results if isinstance(result, Failure)), None)
-        if failed is not None:
-            raise InferenceError(failed.message)
+        if done.failures:
+            raise InferenceError(done.failures[0].message)
 
 
 def _peak_bytes(device: torch.device) -> int:

@@ -1,4 +1,4 @@
-"""What the machine can do: how fast it reads memory, and how fast it multiplies matrices."""
+"""Measures how fast the machine reads memory and multiplies matrices."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from ..device.host_memory import lazy_zero_bytes
 
 READ_BYTES = 1 << 30
 GEMM_SIZE = 2048
-SECONDS = 1.5  # that each rate is measured
+SECONDS = 1.5  # time to measure each rate
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Of the threads that torch has, or of the GPU."""
+    """Rates of torch's threads together, or of the GPU."""
 
     read_bytes: float  # per second
-    gemm_operations: float  # per second, a multiplication and an addition being two
+    gemm_operations: float  # per second; a multiplication and an addition are two
 
 
 def measure_rates(device: torch.device, dtype: torch.dtype, library: Library | None) -> Rates:
-    """`library`: the compiled kernels for CPUs; without, torch reads memory, which is slower than it could be."""
+    """Measures both rates. `library`: the compiled kernels for CPUs; without them torch reads the memory, more slowly
+    than the machine could."""
     return Rates(_read_rate(device, library), _gemm_rate(device, dtype))
 
 
@@ -50,7 +51,7 @@ def _gemm_rate(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def best_seconds(action: Callable[[], object], device: torch.device, budget: float = SECONDS) -> float:
-    """Of the fastest run among those that fit the budget, behind one that does not count."""
+    """Seconds of the fastest run of `action`, among the runs within `budget` seconds, after one that does not count."""
     _timed(action, device)
     best, deadline = float("inf"), time.perf_counter() + budget
     while time.perf_counter() < deadline or best == float("inf"):

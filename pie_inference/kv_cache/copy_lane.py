@@ -1,7 +1,7 @@
 """A lane for copies between device and host that runs beside the computation.
 
-Two sequences of work exist: what compute queues (kernels, in the order of calls) and what the lane queues (copies).
-They meet only in marks. On a CPU both are the same sequence, and a mark means nothing.
+There are two sequences of work: compute queues kernels, in the order of calls; the lane queues copies. They meet only
+in marks. On a CPU both are the same sequence, and a mark has no effect.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Any, Protocol
 import torch
 
 Mark = torch.cuda.Event | None
-"""A point in either sequence; None: long past."""
+"""A point in one of the sequences; None: it has passed."""
 
 
 class CopyLane(Protocol):
-    """The lane as its user, on the side of compute, sees it."""
+    """The lane, as seen from the side of compute."""
 
     def mark(self) -> Mark:
-        """All that compute has queued so far."""
+        """Marks all work that compute has queued so far."""
 
     def run(self, copy: Callable[[], None], after: Mark) -> Mark:
-        """Queues a copy behind the lane's others and behind `after`; returns its end."""
+        """Queues a copy behind the lane's other copies and behind `after`; returns a mark at its end."""
 
     def wait(self, mark: Mark) -> None:
-        """What compute queues from now on runs after `mark`."""
+        """Makes all work that compute queues from now on run after `mark`."""
 
 
 class InlineLane:
@@ -45,7 +45,7 @@ class InlineLane:
 class CudaLane:
     """A CUDA stream of its own beside the current one of `device`. Implements `CopyLane`.
 
-    Nobody waits on the host: marks are events, and streams wait for them.
+    The host never waits: marks are events, and streams wait for them.
     """
 
     def __init__(self, device: torch.device) -> None:

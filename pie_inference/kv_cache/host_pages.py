@@ -1,14 +1,14 @@
-"""Pages in the host's memory, to which the control layer swaps those that nobody computes with at the moment.
+"""Pages in the host's memory, to which the control layer can swap pages that are not needed at the moment.
 
-Theory. A page lies in as many pieces as there are layers, and a copy between device and host of a piece at a time
-would be far from the bus's rate. So compute gathers the pages of a swap into a staging area, where a page is one
-piece, as it is on the host; the copy lane moves that, in runs of neighbouring host pages. Compute may overwrite pages
-as soon as they are staged, so forwards do not wait for what is swapped out. Each direction has a staging area:
+Theory. On the device each page has one piece in each layer, and copying piece by piece would be far slower than the
+bus. So compute gathers the pages of a swap into a staging area, where a page is one piece, as it is on the host. The
+copy lane moves that piece, in runs of neighbouring host pages. Compute may overwrite pages as soon as they are staged,
+so forwards do not wait for a swap out. Each direction has its staging area:
 
     swap out    compute: gather, once the copy before has left the area    lane: copy, once gathered
     swap in     lane: copy, once the scatter before has emptied the area   compute: scatter, once copied
 
-The lane keeps its order, so a host page is whole before it is copied back.
+The lane works in order, so a host page is complete before it is copied back.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Run:
 
 
 class HostPages:
-    """`num_pages` pages of `cache` on the host; at most `max_swap_pages` move at a time."""
+    """Room for `num_pages` pages of `cache` on the host; at most `max_swap_pages` move at a time."""
 
     def __init__(self, cache: KvCache, num_pages: int, max_swap_pages: int, lane: CopyLane) -> None:
         self.cache = cache
@@ -73,9 +73,9 @@ class HostPages:
         self._incoming_free = self._lane.mark()
 
     def _check(self, what: str, pages: Array, host_pages: Array, targets: Array) -> tuple[Tensor, Array]:
-        """Pages as an index on the device, in the order in which host pages ascend, and this order."""
+        """Checks a swap. Returns the pages as an index on the device, sorted by host page, and the sort order."""
         if len(pages) != len(host_pages):
-            raise BatchError(f"{what} names {len(pages)} pages and {len(host_pages)} host pages")
+            raise BatchError(f"{what} names {len(pages)} pages and {len(host_pages)} host pages, not as many of both")
         if len(pages) > self.max_swap_pages:
             raise BatchError(f"{what} moves {len(pages)} pages; at most {self.max_swap_pages} move at a time")
         if len(np.unique(targets)) != len(targets):
@@ -100,14 +100,14 @@ def _page_shape(cache: KvCache) -> tuple[int, ...]:
 
 
 def _host_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Pinned where a device copies from and to it; else taken only when it is first written."""
+    """Zeros on the host: pinned if a GPU copies from and to them; else they take memory when they are first written."""
     if device.type == "cuda":
         return torch.zeros(shape, dtype=dtype, pin_memory=True)
     return lazy_zeros(shape, dtype, torch.device("cpu"))
 
 
 def _runs(host_pages: Array) -> Iterator[_Run]:
-    """Of ascending page numbers; a page that occurs twice begins a new run."""
+    """Runs of ascending page numbers; a page that occurs twice begins a new run."""
     starts = [0, *(np.flatnonzero(np.diff(host_pages) != 1) + 1).tolist(), len(host_pages)]
     for start, end in itertools.pairwise(starts if len(host_pages) else ()):
         first = int(host_pages[start])

@@ -1,4 +1,4 @@
-"""Finds the whole pages among copies of slots: a page is one piece of memory for each head, a slot is not."""
+"""Finds whole pages among copies of slots. They are faster to copy: a head's part of a page is one piece of memory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ..protocol import Array
 
 @dataclass(frozen=True)
 class Copies:
-    """Numbers of pages or of slots, [M] each."""
+    """Copies from `source` to `target`: numbers of pages or of slots, [M] each."""
 
     source: Array
     target: Array
 
 
 def split_copies(source: Array, target: Array, page_size: int) -> tuple[Copies, Copies]:
-    """Copies of slots as copies of whole pages and of the slots that are left."""
+    """Splits copies of slots into copies of whole pages and copies of the remaining slots."""
     firsts = _whole_pages(source, target, page_size)
     if not len(firsts):
         return Copies(source[:0].astype(np.int64), target[:0].astype(np.int64)), Copies(source, target)
@@ -29,7 +29,7 @@ def split_copies(source: Array, target: Array, page_size: int) -> tuple[Copies, 
 
 
 def _whole_pages(source: Array, target: Array, page_size: int) -> Array:
-    """Where in the copies a page begins of which all slots follow in order."""
+    """The indices in the copies at which a whole page begins, with all its slots in order."""
     firsts = np.flatnonzero((source % page_size == 0) & (target % page_size == 0))
     firsts = firsts[firsts + page_size <= len(source)]
     steps = firsts[:, None] + np.arange(page_size)

@@ -1,4 +1,4 @@
-"""The paged key-value cache: all layers' pages, addressed by slot numbers (page * page_size + offset)."""
+"""The paged key-value cache: the pages of all layers, addressed by slot numbers (page * page_size + offset)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from .page_copies import split_copies
 
 
 def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros; on a CPU, memory is taken only when it is first written (torch.zeros writes it at once), in huge pages."""
+    """Zeros. On a CPU they take memory only when they are first written (torch.zeros writes them at once), in huge
+    pages."""
     if device.type != "cpu" or 0 in shape:
         return torch.zeros(shape, dtype=dtype, device=device)
     return torch.from_numpy(lazy_zero_bytes(math.prod(shape) * dtype.itemsize)).view(dtype).view(shape)
@@ -25,7 +26,7 @@ def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device)
 
 @dataclass(frozen=True)
 class KvShape:
-    """What a cache holds."""
+    """Sizes and number format of a cache."""
 
     num_layers: int
     num_kv_heads: int
@@ -35,13 +36,14 @@ class KvShape:
 
     @property
     def page_bytes(self) -> int:
-        """Memory of one page, all layers."""
+        """Memory of one page in all layers."""
         return self.num_layers * 2 * self.num_kv_heads * self.page_size * self.head_dim * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
 class Slots:
-    """Slot numbers, on the host, and as page numbers and offsets, both int64 [M] on the cache's device."""
+    """Slot numbers on the host, and the same slots as page numbers and offsets, both int64 [M] on the cache's
+    device."""
 
     numbers: Array  # int32 [M]
     pages: Tensor
@@ -51,14 +53,14 @@ class Slots:
 class KvCache:
     """Pages of keys and values.
 
-    A layer is a tensor [num_pages, 2 * num_kv_heads, page_size, head_dim], keys before values, so one head's part of a
-    page is contiguous: gathering it reads long pieces and gives just what a batched matrix product wants. It starts as
-    zeros, for attention multiplies slots that it must not see by zero, and what was never written may be NaN.
+    A layer is a tensor [num_pages + 1, 2 * num_kv_heads, page_size, head_dim], keys before values. So one head's part
+    of a page is contiguous: gathering it reads long pieces and gives the layout of a batched matrix product. It starts
+    as zeros, because attention multiplies slots that it must not see by zero, and unwritten memory may be NaN.
 
-    `positions`, int32 [num_pages * page_size] on the host, has the position with which each slot was last written; what
-    a window shows depends on it. It follows the order of calls, not that of the device: batches are planned in order.
+    `positions`, int32 [num_pages * page_size] on the host, has the position of the last write to each slot; windows
+    depend on it. It follows the order of calls, not that of the device: batches are planned in order.
 
-    Behind the pages that can be named lies one more: `scratch_slot` is for rows that only fill up a batch.
+    The last page is extra: its `scratch_slot` is for rows that only fill up a batch.
     """
 
     def __init__(self, shape: KvShape, num_pages: int, device: torch.device) -> None:
@@ -74,7 +76,7 @@ class KvCache:
 
     @property
     def scratch_slot(self) -> int:
-        """Its keys are read by nobody who matters."""
+        """A slot for rows that only fill up a batch. No sequence reads its keys."""
         return self.num_pages * self.shape.page_size
 
     def layer(self, layer: int) -> Tensor:
@@ -82,41 +84,43 @@ class KvCache:
         return self._pages[layer]
 
     def locate(self, slots: Array) -> Slots:
-        """Checks slot numbers; raises BatchError."""
+        """Checks slot numbers, and converts them to pages and offsets. Raises BatchError."""
         numbers = index_tensor(slots, self.num_pages * self.shape.page_size, "KV slot")
         pages = numbers.div(self.shape.page_size, rounding_mode="floor")
         offsets = numbers - pages * self.shape.page_size
         return Slots(slots, upload(pages, self.device), upload(offsets, self.device))
 
     def place(self, slots: Array, positions: Array) -> Slots:
-        """As `locate`, and notes the positions, int32 [M], of what will be written there."""
+        """Like `locate`; also records the positions, int32 [M], of the keys that will be written there."""
         located = self.locate(slots)
         self.note_positions(slots, positions)
         return located
 
     def note_positions(self, slots: Array, positions: Array) -> None:
-        """What is, or will be, in `slots` has these positions, int32 [M]. Nothing else changes `positions`."""
+        """Records the positions, int32 [M], of the keys that are or will be in `slots`. Nothing else changes
+        `positions`."""
         self.positions[slots] = positions
         if self._device_positions is not None:
             where, values = (upload(tensor(numbers, np.int64), self.device) for numbers in (slots, positions))
             self._device_positions[where] = values.int()
 
     def device_positions(self) -> Tensor:
-        """`positions` on the device, kept equal to them from the first call on, in the order of the device's work."""
+        """A copy of `positions` on the device, kept up to date from the first call on, in the order of the device's
+        work."""
         if self._device_positions is None:
             self._device_positions = torch.from_numpy(self.positions).to(self.device, copy=True)
         return self._device_positions
 
     def write(self, layer: int, slots: Slots, key_value: Tensor) -> None:
-        """Writes [M, 2 * num_kv_heads, head_dim]."""
+        """Writes keys and values [M, 2 * num_kv_heads, head_dim] to slots."""
         self._slots[layer][slots.pages, slots.offsets] = key_value
 
     def read(self, layer: int, slots: Slots) -> Tensor:
-        """[M, 2 * num_kv_heads, head_dim], new memory."""
+        """Keys and values of slots, [M, 2 * num_kv_heads, head_dim], in new memory."""
         return self._slots[layer][slots.pages, slots.offsets]
 
     def piece_index(self, pages: Array) -> Tensor:
-        """For page numbers [S, P]: what `gather` needs to collect their keys, then their values, head by head."""
+        """The index for `gather` to collect keys, then values, of pages [S, P], head by head."""
         heads = self.shape.num_kv_heads
         index_tensor(pages.reshape(-1), self.num_pages, "page")
         parts = np.arange(2 * heads).reshape(2, 1, heads, 1)
@@ -149,18 +153,18 @@ class KvCache:
 
     @property
     def page_positions(self) -> Array:
-        """`positions` as [num_pages, page_size], to read."""
+        """A view of `positions` as [num_pages, page_size]; only for reading."""
         return self.positions.reshape(self.num_pages, self.shape.page_size)
 
     def note_page_positions(self, pages: Array, positions: Array) -> None:
-        """As `note_positions`, for all slots of pages [P]; positions [P, page_size]."""
+        """Like `note_positions`, for all slots of pages [P]; positions [P, page_size]."""
         slots = pages[:, None] * self.shape.page_size + np.arange(self.shape.page_size)
         self.note_positions(slots.reshape(-1), positions.reshape(-1))
 
     def read_pages(self, layer: int, pages: Tensor) -> Tensor:
-        """[P, 2 * num_kv_heads, page_size, head_dim] of pages int64 [P], new memory."""
+        """Keys and values of pages int64 [P], [P, 2 * num_kv_heads, page_size, head_dim], in new memory."""
         return self._pages[layer].index_select(0, pages)
 
     def write_pages(self, layer: int, pages: Tensor, key_value: Tensor) -> None:
-        """Writes what `read_pages` gives."""
+        """Writes keys and values, in the form that `read_pages` returns, to pages int64 [P]."""
         self._pages[layer].index_copy_(0, pages, key_value)

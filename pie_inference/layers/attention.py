@@ -15,12 +15,12 @@ from .shape import AttentionShape
 
 
 def separate_qkv(prefix: str, shape: AttentionShape) -> list[Block]:
-    """PREFIX.q_proj, .k_proj and .v_proj."""
+    """Separate tensors PREFIX.q_proj, .k_proj and .v_proj, as blocks of one layer."""
     return [Block(f"{prefix}.{name}_proj", rows) for name, rows in zip("qkv", shape.widths, strict=True)]
 
 
 class Attention:
-    """Attention of one layer: queries, keys and values in one product."""
+    """Attention of one layer, with queries, keys and values in one product."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Attention:
         self._layer, self._dim, self._norm, self._ops = layer, shape.head_dim, norm, weights.ops
 
     def __call__(self, rows: Tensor, rotation: Rotation, attention: AttentionPlan) -> Tensor:
-        """[T, hidden_size] to as many rows of the same width."""
+        """[T, hidden_size] to [T, hidden_size]."""
         qkv = self._qkv(rows).view(len(rows), -1, self._dim)
         query_key = qkv[:, : self._rotated]
         if self._norm is not None:

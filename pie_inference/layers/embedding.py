@@ -1,4 +1,4 @@
-"""Where tokens become vectors, and vectors become logits."""
+"""The layers that turn tokens into vectors, and vectors into logits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..loading.weights import Block, WeightLoader
 
 
 class TokenEmbedding:
-    """A vector for each token, whole on every rank."""
+    """A vector for each token. Every rank has the whole table."""
 
     def __init__(self, weights: WeightLoader, name: str, vocab_size: int, size: int) -> None:
         self._table = weights.tensor(f"{name}.weight", vocab_size, size)
@@ -19,7 +19,7 @@ class TokenEmbedding:
 
 
 class LanguageHead:
-    """The last product; ranks share the vocabulary."""
+    """The last product, which gives logits. Each rank has a share of the vocabulary."""
 
     def __init__(self, weights: WeightLoader, name: str, vocab_size: int, size: int) -> None:
         self._multiply = weights.linear([Block(name, vocab_size)], size, split="outputs", exact=True)
@@ -27,4 +27,4 @@ class LanguageHead:
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """[N, size] to float32 [N, vocab_size]."""
-        return self._ranks.gather(self._multiply(hidden)).float()
+        return self._ranks.all_gather(self._multiply(hidden)).float()

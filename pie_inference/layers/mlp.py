@@ -12,22 +12,22 @@ from ..ops.interface import Activation
 
 
 def separate_gate_up(prefix: str, inner_size: int) -> list[Block]:
-    """PREFIX.gate_proj and .up_proj."""
+    """Separate tensors PREFIX.gate_proj and .up_proj, as blocks of one layer."""
     return [Block(f"{prefix}.{name}_proj", inner_size) for name in ("gate", "up")]
 
 
 class FeedForward(Protocol):
-    """Works on each row by itself."""
+    """A layer that works on each row separately."""
 
     capturable: bool
     """Whether a CUDA graph can record it."""
 
     def __call__(self, rows: Tensor, /) -> Tensor:
-        """[T, hidden_size] to as many rows of the same width."""
+        """[T, hidden_size] to [T, hidden_size]."""
 
 
 class GatedMlp:
-    """down(activation(gate(x)) * up(x)), gate and up computed in one product. Implements `FeedForward`."""
+    """down(activation(gate(x)) * up(x)), with gate and up in one product. Implements `FeedForward`."""
 
     capturable = True
 

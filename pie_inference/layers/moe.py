@@ -1,7 +1,7 @@
 """Mixture of experts (Shazeer et al. 2017): a router chooses for each token a few of many feed-forward layers.
 
-Rows are sorted by expert, so that each chosen expert runs once over its rows and others are not touched. What a token
-gets is the weighted sum over its own choices in their order, whatever else is in the batch.
+Rows are sorted by expert, so that each chosen expert runs once over its rows and other experts do not run. The result
+of a token is the weighted sum over its own choices in their order; it does not depend on the rest of the batch.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ..loading.weights import Block, WeightLoader
 from ..ops.interface import Activation
 
 GROUPED_ALIGNMENT = 8
-"""Features must be a multiple of it for `grouped_mm`, which loads 16 bytes at once."""
+"""`grouped_mm` needs multiples of this many features, because it loads 16 bytes at once."""
 
 
 @dataclass(frozen=True)
 class MoeShape:
-    """Sizes of a mixture, all ranks together."""
+    """Sizes of a mixture of experts, over all ranks."""
 
     hidden_size: int
     inner_size: int  # of one expert
@@ -43,7 +43,7 @@ class MoeShape:
 
 @dataclass(frozen=True)
 class ExpertNames:
-    """What the tensors of expert N are called: PREFIX.experts.N.GATE.weight and so on."""
+    """Names of the tensors of expert N: PREFIX.experts.N.GATE.weight and so on."""
 
     gate: str = "gate_proj"
     up: str = "up_proj"
@@ -57,8 +57,8 @@ class Experts(Protocol):
     """Whether a CUDA graph can record them."""
 
     def __call__(self, rows: Tensor, ends: Tensor) -> Tensor:
-        """Rows [R, hidden_size], sorted by expert; int32 [num_experts], where those of each expert end. On several
-        ranks, this rank's part of the sum."""
+        """Runs each expert on its rows. rows: [R, hidden_size], sorted by expert; ends: int32 [num_experts], the end of
+        each expert's rows. With several ranks it returns this rank's part of the sum."""
 
 
 class MixtureOfExperts:
@@ -81,27 +81,27 @@ class MixtureOfExperts:
         self.capturable = self._experts.capturable
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """[T, hidden_size] to as many rows of the same width."""
+        """[T, hidden_size] to [T, hidden_size]."""
         chosen, shares = self._route(rows)
         experts, order = chosen.view(-1).sort(stable=True)
         ends = torch.searchsorted(experts, self._every, right=True, out_int32=True)
         sorted_results = self._experts(rows.index_select(0, order // chosen.shape[1]), ends)
         results = torch.empty_like(sorted_results).index_copy_(0, order, sorted_results)
         mixed = (results.view(*chosen.shape, -1) * shares.unsqueeze(-1)).sum(1).to(rows.dtype)
-        return self._ranks.sum_(mixed)
+        return self._ranks.all_reduce(mixed)
 
     def _route(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Experts int64 and their weights float32, both [T, experts_per_token]."""
+        """The experts of each row, int64, and their weights, float32, both [T, experts_per_token]."""
         probabilities = self._router(rows).float().softmax(-1)
         shares, chosen = probabilities.topk(self._shape.experts_per_token, -1)
         return chosen, shares / shares.sum(-1, keepdim=True) if self._shape.renormalize else shares
 
 
 class LoopedExperts:
-    """One expert after the other, as linear layers of their own: on CPUs, and where weights are quantized.
+    """Runs one expert after the other, each as separate linear layers: on CPUs, and if weights are quantized.
     Implements `Experts`."""
 
-    capturable = False  # how many rows an expert has must be known on the host
+    capturable = False  # the host must know how many rows an expert has
 
     def __init__(
         self, weights: WeightLoader, prefix: str, shape: MoeShape, activation: Activation, names: ExpertNames
@@ -126,7 +126,8 @@ class LoopedExperts:
 
 
 class GroupedExperts:
-    """All experts in one product, which reads on the device how many rows each has. Implements `Experts`."""
+    """Runs all experts in one product, which reads the number of rows of each expert on the device. Implements
+    `Experts`."""
 
     capturable = True
 
@@ -151,12 +152,13 @@ def gate_up(prefix: str, expert: int, shape: MoeShape, names: ExpertNames) -> Se
 
 
 def down(prefix: str, expert: int, shape: MoeShape, names: ExpertNames) -> Sequence[Block]:
-    """Its second layer."""
+    """The second layer of an expert."""
     return [Block(f"{prefix}.{expert}.{names.down}", shape.hidden_size)]
 
 
 def can_group(weights: WeightLoader, shape: MoeShape) -> bool:
-    """Whether torch has a kernel for `grouped_mm` here; elsewhere it loops over experts too, and waits to do so."""
+    """Whether torch has a real kernel for `grouped_mm` here. Elsewhere torch loops over the experts itself, and waits
+    for the device to do so."""
     if weights.quantized or weights.device.type != "cuda" or weights.dtype != torch.bfloat16:
         return False
     sizes = (shape.hidden_size, share(weights.ranks, shape.inner_size, "inner features of an expert"))

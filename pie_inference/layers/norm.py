@@ -11,7 +11,7 @@ from ..loading.weights import WeightLoader
 class RmsNorm:
     """Divides rows by their root mean square and multiplies them by a weight [size].
 
-    add_one: the checkpoint stores the weight less one, as Gemma's do.
+    add_one: the checkpoint stores the weight minus one, as Gemma's do.
     """
 
     def __init__(self, weights: WeightLoader, name: str, size: int, eps: float, *, add_one: bool = False) -> None:
@@ -28,7 +28,7 @@ class RmsNorm:
 
 
 def load_norm_weight(weights: WeightLoader, name: str, size: int, *, add_one: bool = False) -> Tensor:
-    """The tensor NAME.weight [size], the one added before the sum is rounded to the model's dtype."""
+    """The tensor NAME.weight [size]. `add_one` adds one to it before the sum is rounded to the model's dtype."""
     if not add_one:
         return weights.tensor(f"{name}.weight", size)
     return (weights.tensor(f"{name}.weight", size, dtype=torch.float32) + 1).to(weights.dtype)

@@ -1,4 +1,4 @@
-"""The Transformer layer that normalizes before attention and feed-forward, as Llama made it common."""
+"""The Transformer layer that normalizes before attention and feed-forward, as in Llama."""
 
 from __future__ import annotations
 

@@ -15,13 +15,13 @@ from .shape import AttentionShape
 
 
 class QkNorm(Protocol):
-    """In place, on queries and keys [T, num_heads + num_kv_heads, head_dim] of this rank."""
+    """Normalizes queries and keys [T, num_heads + num_kv_heads, head_dim] of this rank, in place."""
 
     def __call__(self, query_key: Tensor) -> None: ...
 
 
 class HeadNorm:
-    """Each head by itself, as in Qwen3 and Gemma 3. Implements `QkNorm`."""
+    """Normalizes each head separately, as in Qwen3 and Gemma 3. Implements `QkNorm`."""
 
     def __init__(
         self, weights: WeightLoader, prefix: str, shape: AttentionShape, eps: float, *, add_one: bool = False
@@ -39,8 +39,8 @@ class HeadNorm:
 
 
 class WidthNorm:
-    """All heads together, as in OLMo 2: ranks that hold only some of them add their sums of squares.
-    Implements `QkNorm`."""
+    """Normalizes all heads together, as in OLMo 2. Each rank has some of the heads, so the ranks add their sums of
+    squares. Implements `QkNorm`."""
 
     def __init__(self, weights: WeightLoader, prefix: str, shape: AttentionShape, eps: float) -> None:
         self._ranks, self._ops, self._eps = weights.ranks, weights.ops, eps
@@ -62,7 +62,7 @@ class WidthNorm:
     def _normalize_shares(self, parts: list[Tensor]) -> Iterator[Tensor]:
         squares = torch.stack([part.float().square().sum(-1) for part in parts])
         for part, weight, width, total in zip(
-            parts, self._weights, self._widths, self._ranks.sum_(squares), strict=True
+            parts, self._weights, self._widths, self._ranks.all_reduce(squares), strict=True
         ):
             yield part.float() * torch.rsqrt(total / width + self._eps).unsqueeze(-1) * weight
 

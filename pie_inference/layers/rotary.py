@@ -1,6 +1,6 @@
 """Rotary position embeddings, with the context extensions that checkpoints use.
 
-Frequencies follow Hugging Face's `modeling_rope_utils`, which checkpoints are made for.
+Frequencies follow Hugging Face's `modeling_rope_utils`, because checkpoints are made for it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Parameters = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class RopeConfig:
-    """Which rotation a layer uses. `parameters` are those of Hugging Face's `rope_parameters` or `rope_scaling`."""
+    """The rotation of a layer. `parameters` are those of Hugging Face's `rope_parameters` or `rope_scaling`."""
 
     type: str
     theta: float
-    dim: int  # leading dimensions of a head that are rotated
-    context: int  # positions that are served
+    dim: int  # number of leading dimensions of a head that are rotated
+    context: int  # number of positions that are served
     parameters: Parameters
 
 
 @dataclass(frozen=True)
 class Frequencies:
-    """Angle per position of each pair of dimensions, float32 [dim / 2], and a factor on cosine and sine."""
+    """The angle per position of each pair of dimensions, float32 [dim / 2], and a factor on cosine and sine."""
 
     inverse: Tensor
     scale: float = 1.0
@@ -51,16 +51,16 @@ def _linear(rope: RopeConfig) -> Frequencies:
 
 
 def _dynamic(rope: RopeConfig) -> Frequencies:
-    """A larger base for a longer context (NTK-aware scaling). It is that of the context which is served, not of the
-    longest sequence in a batch, so that a sequence's result does not depend on what else runs."""
+    """NTK-aware scaling: a larger base for a longer context. It follows the served context, not the longest sequence in
+    a batch, so that the result of a sequence does not depend on what else runs."""
     factor, trained = rope.parameters["factor"], rope.parameters["original_max_position_embeddings"]
     stretch = factor * max(rope.context, trained) / trained - (factor - 1)
     return Frequencies(_inverse(rope.theta * stretch ** (rope.dim / (rope.dim - 2)), rope.dim))
 
 
 def _longrope(rope: RopeConfig) -> Frequencies:
-    """LongRoPE (Ding et al. 2024): found factors for each dimension, one set for texts within the trained context and
-    one beyond. All positions use the set that the served context asks for."""
+    """LongRoPE (Ding et al. 2024): factors for each dimension that were found by search, one set for texts within the
+    trained context and one for longer texts. The served context decides which set all positions use."""
     trained = rope.parameters["original_max_position_embeddings"]
     factors = torch.tensor(rope.parameters["long_factor" if rope.context > trained else "short_factor"])
     inverse = _inverse(rope.theta, rope.dim)
@@ -77,7 +77,7 @@ def _longrope_scale(parameters: Parameters, trained: int) -> float:
 
 
 def _llama3(rope: RopeConfig) -> Frequencies:
-    """Llama 3.1: long waves are stretched, short ones kept, a smooth passage between."""
+    """Llama 3.1: long waves are stretched, short ones are kept, with a smooth transition between them."""
     inverse, parameters = _inverse(rope.theta, rope.dim), rope.parameters
     low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
     turns = parameters["original_max_position_embeddings"] * inverse / (2 * math.pi)
@@ -102,7 +102,7 @@ def _yarn_turns(parameters: Parameters) -> tuple[float, float]:
 
 
 def _yarn_dimension(rope: RopeConfig, turns: float) -> float:
-    """The dimension whose wave turns so often within the original context."""
+    """The dimension whose wave makes `turns` turns within the original context."""
     original = rope.parameters["original_max_position_embeddings"]
     return rope.dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
 
@@ -131,7 +131,7 @@ ROPE_TYPES: Mapping[str, Callable[[RopeConfig], Frequencies]] = {
 
 
 def frequencies(rope: RopeConfig) -> Frequencies:
-    """Those of a rotation. Raises CheckpointError where its type lacks parameters or cannot use them."""
+    """The frequencies of a rotation. Raises CheckpointError if parameters of its type are missing or wrong."""
     try:
         return ROPE_TYPES[rope.type](rope)
     except KeyError as error:
@@ -141,7 +141,7 @@ def frequencies(rope: RopeConfig) -> Frequencies:
 
 
 class Rotary:
-    """Makes rotations. Angles are computed once per batch: a table of all positions would cost more than it saves."""
+    """Makes the rotation of each batch. A table of all positions would cost more than it saves."""
 
     def __init__(self, rope: RopeConfig, device: torch.device) -> None:
         found = frequencies(rope)

@@ -1,4 +1,4 @@
-"""A factor on what a part of a model computes."""
+"""A factor on the result of a part of a model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Scaled:
-    """What `part` returns, which must be new memory, times `factor`."""
+    """Multiplies the result of `part`, which must be new memory, by `factor`."""
 
     def __init__(self, part: Callable[..., Tensor], factor: float) -> None:
         self._part = part

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """Sizes of an attention layer, all ranks together."""
+    """Sizes of an attention layer, over all ranks."""
 
     hidden_size: int
     num_heads: int
@@ -16,6 +16,6 @@ class AttentionShape:
 
     @property
     def widths(self) -> tuple[int, int, int]:
-        """Of queries, keys and values."""
+        """Widths of queries, keys and values."""
         kv = self.num_kv_heads * self.head_dim
         return self.num_heads * self.head_dim, kv, kv

@@ -1,4 +1,4 @@
-"""The folder of a Hugging Face checkpoint: config.json and memory-mapped safetensors, whole or in shards."""
+"""The folder of a Hugging Face checkpoint: config.json and memory-mapped safetensors, in one file or in shards."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ INDEX_FILE = "model.safetensors.index.json"
 OTHER_FORMATS = ("*.bin", "*.pth", "*.pt", "*.gguf", "*.h5", "*.msgpack")
 
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1}
-"""Number formats that weights may have, as safetensors calls them, with the bytes of one number."""
+"""Number formats of weights, by their names in safetensors, with the bytes of one number."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object. Raises CheckpointError naming the file."""
+    """Reads a file with a JSON object. Raises CheckpointError, which names the file."""
     try:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -37,12 +37,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """What a file's header says of a tensor."""
+    """A tensor, as the header of its file describes it."""
 
     name: str
     path: Path
     shape: tuple[int, ...]
-    format: str  # as safetensors calls it: BF16, F32, ...
+    format: str  # its name in safetensors: BF16, F32, ...
 
     @property
     def numel(self) -> int:
@@ -54,8 +54,8 @@ class StoredTensor:
 
 
 class Checkpoint:
-    """The tensors of a model folder by name. All headers are read at once, so that a missing or cut-off file is told
-    at the start; numbers are read when they are asked for."""
+    """The tensors of a model folder by name. It reads all headers at once, so that a missing or truncated file is found
+    at the start; it reads numbers only on request."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -66,18 +66,18 @@ class Checkpoint:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Each file once."""
+        """The files with the tensors, each once."""
         return tuple(dict.fromkeys(self._where.values()))
 
     def __contains__(self, name: str) -> bool:
         return name in self._where
 
     def tensors(self) -> Iterator[StoredTensor]:
-        """All of them, from the headers alone."""
+        """All tensors, from the headers alone."""
         return map(self.find, self._where)
 
     def find(self, name: str) -> StoredTensor:
-        """One of them, from its file's header. Raises CheckpointError where it is missing."""
+        """One tensor, from its file's header. Raises CheckpointError if it is missing."""
         if name not in self._where:
             raise CheckpointError(f"{self.folder}: tensor {name!r} is missing")
         path = self._where[name]
@@ -88,8 +88,8 @@ class Checkpoint:
         return StoredTensor(name, path, tuple(entry.get_shape()), entry.get_dtype())
 
     def read(self, name: str, shape: Sequence[int]) -> Tensor:
-        """A tensor as it is stored, memory-mapped. Raises CheckpointError where it is missing, has another shape, or
-        does not hold floating-point numbers."""
+        """A tensor as it is stored, memory-mapped. Raises CheckpointError if it is missing, has another shape, or does
+        not hold floating-point numbers."""
         stored = self.find(name)
         if stored.shape != tuple(shape):
             raise CheckpointError(
@@ -103,11 +103,11 @@ class Checkpoint:
         return tensor
 
     def num_parameters(self) -> int:
-        """Numbers in all tensors together."""
+        """The count of numbers in all tensors together."""
         return sum(stored.numel for stored in self.tensors())
 
     def num_bytes(self) -> int:
-        """Of all tensors together, as they are stored."""
+        """Bytes of all tensors together, as they are stored."""
         return sum(stored.nbytes for stored in self.tensors())
 
     def _locate(self) -> Mapping[str, Path]:
@@ -123,9 +123,9 @@ class Checkpoint:
         return {name: self._file(index, name, file) for name, file in weight_map.items()}
 
     def _file(self, index: Path, tensor: str, file: object) -> Path:
-        """A file beside the index: who made the index does not choose what else is opened."""
+        """The path of a file beside the index. The index must not name files outside of its folder."""
         if not isinstance(file, str) or Path(file).name != file:
-            raise CheckpointError(f"{index}: tensor {tensor!r} lies in {file!r}, which is not a file of this folder")
+            raise CheckpointError(f"{index}: tensor {tensor!r} points to {file!r}, which is not a file of this folder")
         return self.folder / file
 
     def _refuse_other_formats(self, path: Path) -> None:

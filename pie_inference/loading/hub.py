@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from ..errors import CheckpointError
+from ..options import HUB_ID
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 WANTED = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model")
 UNWANTED = ("*/*", "consolidated*")
-"""Second copies of the weights in other layouts."""
+"""Files that repeat the weights in other layouts."""
 
 
 def find_folder(model: Path) -> Path:
-    """The folder of a checkpoint: `model` itself where it exists; else, if it reads like an id of the hub, the copy of
-    that in the user's cache, fetched first if need be. Raises CheckpointError."""
+    """The folder of a checkpoint: `model` itself if it exists; else, if it looks like an id on the hub, the copy in the
+    user's cache, which is downloaded first if necessary. Raises CheckpointError."""
     if model.is_dir():
         return model
     if model.exists():
-        raise CheckpointError(f"{model}: not a folder; name the folder that holds config.json")
+        raise CheckpointError(f"{model}: not a folder; give the folder that has config.json")
     if not HUB_ID.fullmatch(str(model)):
         raise CheckpointError(f"{model}: there is no such folder")
     return _fetch(str(model))
@@ -32,13 +31,13 @@ def _fetch(name: str) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=list(WANTED), ignore_patterns=list(UNWANTED)))
     except GatedRepoError as error:
-        reason = "its owner grants access on request: ask on its page, then set HF_TOKEN to a token of yours"
+        reason = "its owner grants access on request; ask on the model's page, then set HF_TOKEN to your token"
         raise CheckpointError(f"{name}: {reason}") from error
     except RepositoryNotFoundError as error:
-        reason = "no such folder here and no such model on the hub; of a private one, set HF_TOKEN"
+        reason = "no such folder here and no such model on the hub; for a private model, set HF_TOKEN"
         raise CheckpointError(f"{name}: {reason}") from error
     except LocalEntryNotFoundError as error:
         reason = "no such folder here, and the hub cannot be reached; copy the model's folder here and give its path"
         raise CheckpointError(f"{name}: {reason}") from error
-    except Exception as error:  # of the HTTP library, and which that is changes with the version; a full disk
+    except Exception as error:  # from the HTTP library, which differs between versions; or a full disk
         raise CheckpointError(f"{name}: no such folder here, and the hub failed: {error}") from error

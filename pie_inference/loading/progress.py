@@ -1,6 +1,7 @@
-"""Tells on stderr how far loading has come: silent when it is quick, one line that is rewritten when it is not.
+"""Shows on stderr how far loading has come: nothing if it is quick, else one line that is rewritten.
 
-The line ends in a carriage return, so a terminal overwrites it; a control process that reads it decides how to show it.
+The line ends with a carriage return, so a terminal overwrites it; a control process that reads it decides how to show
+it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class LoadProgress:
         self._shown = False
 
     def advance(self, nbytes: int) -> None:
-        """So many bytes more are where they are needed."""
+        """Counts `nbytes` more bytes as loaded."""
         self._done += nbytes
         now = time.monotonic()
         if now >= self._next:

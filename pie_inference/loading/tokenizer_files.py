@@ -1,4 +1,4 @@
-"""The tokenizer files of a model folder, read but not interpreted: tokenizing is the control layer's work."""
+"""Reads the tokenizer files of a model folder. It does not interpret them: the control layer tokenizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLOW_TOKENIZERS = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """As they go into `ModelDescription`."""
+    """The files in the form of `ModelDescription`."""
 
     tokenizer: bytes
     config: dict[str, object]
@@ -23,7 +23,8 @@ class TokenizerFiles:
 
 
 def read_tokenizer_files(folder: Path, config: Mapping[str, Any]) -> TokenizerFiles:
-    """Reads them beside the model's `config`. Raises CheckpointError where tokenizer.json is missing."""
+    """Reads the tokenizer files of a folder; `config` is its config.json. Raises CheckpointError if tokenizer.json is
+    missing."""
     path = folder / "tokenizer.json"
     try:
         tokenizer = path.read_bytes()
@@ -35,15 +36,15 @@ def read_tokenizer_files(folder: Path, config: Mapping[str, Any]) -> TokenizerFi
 def _advice(folder: Path) -> str:
     if any((folder / name).exists() for name in SLOW_TOKENIZERS):
         return (
-            "the folder has the files of a slow tokenizer only; convert them with transformers: "
+            "the folder has only the files of a slow tokenizer; convert them with transformers: "
             f"AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) writes tokenizer.json (FOLDER: {folder})"
         )
-    return "only fast tokenizers are supported, which are in that file"
+    return "only fast tokenizers are supported, which are stored in tokenizer.json"
 
 
 def _tokenizer_config(folder: Path) -> dict[str, object]:
-    """tokenizer_config.json with the special tokens of special_tokens_map.json where it names none, and with the chat
-    template of the file that transformers would take it from."""
+    """tokenizer_config.json, with the special tokens of special_tokens_map.json if it names none, and with the chat
+    template from the file where transformers would look for it."""
     config: dict[str, object] = {
         **_read_optional(folder / "special_tokens_map.json"),
         **_read_optional(folder / "tokenizer_config.json"),
@@ -53,7 +54,7 @@ def _tokenizer_config(folder: Path) -> dict[str, object]:
 
 
 def _chat_template(folder: Path) -> object | None:
-    """Of a file of its own; None where there is none."""
+    """The chat template from a separate file; None if there is no such file."""
     try:
         return (folder / "chat_template.jinja").read_text("utf-8")
     except FileNotFoundError:
@@ -63,14 +64,14 @@ def _chat_template(folder: Path) -> object | None:
 
 
 def _stop_tokens(folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
-    """`eos_token_id` of generation_config.json, else of config.json: a number, a list or nothing."""
+    """`eos_token_id` of generation_config.json, else of config.json; it may be a number, a list or missing."""
     generation = folder / "generation_config.json"
     tokens = _read_optional(generation).get("eos_token_id")
     if tokens is None:
         tokens = config.get("eos_token_id")
     found = tokens if isinstance(tokens, list) else [] if tokens is None else [tokens]
     if not all(isinstance(token, int) for token in found):
-        raise CheckpointError(f"{folder}: eos_token_id {tokens!r} is neither a token's number nor a list of them")
+        raise CheckpointError(f"{folder}: eos_token_id {tokens!r} is neither a token id nor a list of token ids")
     return tuple(found)
 
 

@@ -1,4 +1,4 @@
-"""How much memory a checkpoint will take here, told from its headers alone."""
+"""Computes how much memory a checkpoint will take here, from its headers alone."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ KEPT_EXACT = (
     "block_sparse_moe.gate.weight",
     "router.weight",
 )
-"""Ends of the names of matrices that are never quantized: embeddings, output heads, routers."""
+"""Endings of the names of matrices that are never quantized: embeddings, output heads, routers."""
 
 HEADROOM = 1 << 29
-"""Memory that a worker needs beside weights: its code, intermediate results, a small KV cache."""
+"""Memory that a worker needs beside the weights: its code, intermediate results, a small KV cache."""
 SMALL_HEADROOM = 1 << 26
-"""As much beside a model of no size; a small one needs as much again as its weights."""
+"""A small model needs less: this, plus as much as its weights."""
 
 GB = 1e9
 
 
 @dataclass(frozen=True)
 class WeightSize:
-    """Memory of all weights in one form."""
+    """The memory of all weights in one form."""
 
     dtype: str  # float32 or bfloat16
     quantization: str  # none, or one of FORMATS
@@ -40,14 +40,14 @@ class WeightSize:
 
 def weight_bytes(tensors: Iterable[StoredTensor], dtype: torch.dtype, quantization: str) -> int:
     """Memory that these weights take when they serve; quantization "none" or one of FORMATS. A model without an output
-    head uses its embedding table for it, in a second, packed form."""
+    head also uses its embedding table as one, in a second, packed form."""
     by_name = {tensor.name: tensor_bytes(tensor, dtype.itemsize, quantization) for tensor in tensors}
     tied = not any(name.endswith(HEAD) for name in by_name)
     return sum(by_name.values()) + tied * sum(size for name, size in by_name.items() if name.endswith(TABLE))
 
 
 def tensor_bytes(tensor: StoredTensor, itemsize: int, quantization: str) -> int:
-    """Memory of one tensor, in numbers of `itemsize` bytes where it is not quantized."""
+    """Memory of one tensor; if it is not quantized, its numbers have `itemsize` bytes."""
     format = FORMATS.get(quantization)
     if format is None or not _is_quantized(tensor):
         return tensor.numel * itemsize
@@ -70,24 +70,25 @@ def sizes(checkpoint: Checkpoint) -> tuple[WeightSize, ...]:
 
 
 def check_groups(checkpoint: Checkpoint, quantization: str) -> None:
-    """Raises ConfigError where a layer's inputs cannot be cut into the groups of the format, naming what fits."""
+    """Raises ConfigError if the inputs of a layer cannot be cut into the groups of the format; it names formats that
+    fit."""
     for tensor in checkpoint.tensors():
         if quantization != "none" and _is_quantized(tensor):
             refuse_groups(quantization, tensor.name, tensor.shape[-1])
 
 
 def refuse_groups(quantization: str, name: str, columns: int) -> None:
-    """Raises ConfigError where so many input features of a layer cannot be cut into the groups of the format."""
+    """Raises ConfigError if the `columns` input features of a layer cannot be cut into the groups of the format."""
     if not FORMATS[quantization].divides(columns):
         fitting = [each.name for each in FORMATS.values() if each.divides(columns)]
         raise ConfigError(
-            f"--quantization {quantization}: {name} has {columns} input features on each rank, which is no multiple of "
+            f"--quantization {quantization}: {name} has {columns} input features on each rank, not a multiple of "
             f"{FORMATS[quantization].group}; choose {' or '.join(fitting)}"
         )
 
 
 def check_fit(checkpoint: Checkpoint, dtype: torch.dtype, quantization: str, free: int, ranks: int = 1) -> None:
-    """Raises ConfigError where the weights of one of so many ranks exceed `free` bytes, telling what would fit."""
+    """Raises ConfigError if the weights of one rank exceed `free` bytes; it names forms that would fit."""
     needed = weight_bytes(checkpoint.tensors(), dtype, quantization) // ranks
     needed += _headroom(needed)
     if needed <= free:
@@ -106,7 +107,7 @@ def _headroom(nbytes: int) -> int:
 def _advice(checkpoint: Checkpoint, free: int) -> str:
     fitting = [size for size in sizes(checkpoint) if size.nbytes + _headroom(size.nbytes) <= free]
     if not fitting:
-        return "no form of them would fit"
+        return "they would not fit in any form"
     return "these would fit: " + ", ".join(f"{_option(size)} ({size.nbytes / GB:.1f} GB)" for size in fitting)
 
 

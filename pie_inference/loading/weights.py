@@ -1,4 +1,4 @@
-"""Hands the tensors of a checkpoint to the layers of a model."""
+"""Gives the tensors of a checkpoint to the layers of a model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Split = Literal["outputs", "inputs"]
 class Block:
     """Rows of a linear layer of the checkpoint, `NAME.weight` and perhaps `NAME.bias`.
 
-    A layer that stores several side by side is named once for each: rows `first` to `first + rows` of `total`.
+    A tensor that stores several layers is named once for each: rows `first` to `first + rows` of `total`.
     """
 
     name: str
@@ -33,8 +33,8 @@ class Block:
 
 
 class WeightLoader:
-    """Hands a checkpoint's tensors to layers, on the device and in the dtype in which they serve, with the operations
-    to use them. Of what is split over ranks, only this rank's share."""
+    """Gives a checkpoint's tensors to layers, on the device and in the dtype in which they serve, with the operations
+    that use them. Of tensors that are split over ranks it gives this rank's share."""
 
     def __init__(
         self,
@@ -61,11 +61,11 @@ class WeightLoader:
 
     @property
     def quantized(self) -> bool:
-        """Whether linear layers are, as far as they may."""
+        """Whether linear layers are quantized, except those that must not be."""
         return self._quantizer is not None
 
     def tensor(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """One tensor, whole, in the model's dtype unless another is named. Raises CheckpointError."""
+        """One whole tensor, in the model's dtype unless `dtype` names another. Raises CheckpointError."""
         stored = self._checkpoint.read(name, shape)
         tensor = stored.to(self.device, dtype or self.dtype)
         if tensor.dtype == self.dtype:
@@ -83,11 +83,12 @@ class WeightLoader:
         exact: bool = False,
         add_up: bool = True,
     ) -> Linear:
-        """The layer of `blocks` with `ins` input features, their outputs side by side: one large product beats several.
+        """One layer made of `blocks` with `ins` input features, with their outputs side by side: one large product is
+        faster than several.
 
-        split "outputs": each rank has its share of every block's rows. "inputs": its share of the columns, and the
-        ranks' results are added, unless `add_up` is False because the caller does it. exact: never quantized, as output
-        heads and routers should be. Raises CheckpointError.
+        split "outputs": each rank has its share of the rows of every block. split "inputs": each rank has its share of
+        the columns, and the ranks' results are added, unless `add_up` is False because the caller adds them. exact: the
+        layer is never quantized, as is right for output heads and routers. Raises CheckpointError.
         """
         parts = [self._weight(block, ins, split) for block in blocks]
         own_bias = bias and not (split == "inputs" and self.ranks.rank)
@@ -95,12 +96,12 @@ class WeightLoader:
         multiply = self._make(blocks[0].name, parts, whole_bias, exact)
         if split != "inputs" or self.ranks.size == 1 or not add_up:
             return multiply
-        return lambda rows: self.ranks.sum_(multiply(rows))
+        return lambda rows: self.ranks.all_reduce(multiply(rows))
 
     def stacked(self, layers: Sequence[Sequence[Block]], ins: int, split: Split) -> Tensor:
-        """The weights of several layers, each as in `linear` without bias, as one [layers, out_features, in_features]
-        for products over all of them; they are never quantized. With split "inputs", the caller adds the ranks'
-        results. Raises CheckpointError."""
+        """The weights of several layers, each as in `linear` without bias, as one tensor [layers, out_features,
+        in_features] for products over all of them. They are never quantized. With split "inputs", the caller adds the
+        ranks' results. Raises CheckpointError."""
         return torch.stack([self._stored(blocks, ins, split) for blocks in layers])
 
     def _stored(self, blocks: Sequence[Block], ins: int, split: Split) -> Tensor:
@@ -128,7 +129,7 @@ class WeightLoader:
             self._progress.advance(stored.nbytes)
 
     def _weight(self, block: Block, ins: int, split: Split | None) -> Tensor:
-        """As it is stored, memory-mapped; or as it is in use already, where the output head is the embedding table."""
+        """The weight as it is stored, memory-mapped; or the embedding table in use, if it is also the output head."""
         name, shape = f"{block.name}.weight", (block.total or block.rows, ins)
         whole = self._resident.get(name)
         rows = (self._checkpoint.read(name, shape) if whole is None else whole).narrow(0, block.first, block.rows)

@@ -1,7 +1,7 @@
-"""What the models of several families have in common, read from a config.json of any dialect.
+"""The configuration that several families share, read from a config.json of any dialect.
 
-transformers 5 writes `rope_parameters` and `layer_types` where older versions wrote `rope_theta`, `rope_scaling` and
-window keys of each family. Everything unsupported is refused here, before weights are read.
+transformers 5 writes `rope_parameters` and `layer_types`; older versions wrote `rope_theta`, `rope_scaling` and
+different window keys for each family. Unsupported models are refused here, before weights are read.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from .config_json import ConfigJson
 from .rope_json import Context, read_context, read_rope
 
 ACTIVATIONS: Mapping[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
-"""By their names in transformers."""
+"""Activations by their names in transformers."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Shape of a decoder-only Transformer. What only one family has is in a subclass, in that family's module."""
+    """Shape of a decoder-only Transformer. Fields that only one family has are in a subclass, in that family's
+    module."""
 
     architecture: str
     vocab_size: int
@@ -44,7 +45,7 @@ class ModelConfig:
 
     @property
     def max_context(self) -> int:
-        """Tokens that a sequence may have."""
+        """The most tokens that a sequence may have."""
         return self.context.served
 
     @property
@@ -58,13 +59,13 @@ class ModelConfig:
 
     @property
     def heads(self) -> AttentionShape:
-        """The sizes of an attention layer."""
+        """Sizes of an attention layer."""
         return AttentionShape(self.hidden_size, self.num_heads, self.num_kv_heads, self.head_dim)
 
     @classmethod
     def read(cls, config: ConfigJson, *, windows: Sequence[int | None] | None = None, **specific: Any) -> Self:
-        """Reads what families share, with the `windows` of layers where they have any; `specific` are a subclass's
-        fields and what differs from here."""
+        """Reads the fields that families share. `windows` are those of the layers, if they have any. `specific` are the
+        fields of a subclass, and fields that replace the ones read here."""
         num_layers, num_heads = config.whole("num_hidden_layers"), config.whole("num_attention_heads")
         head_dim = config.whole("head_dim", config.whole("hidden_size") // num_heads)
         shared: dict[str, Any] = {
@@ -87,13 +88,15 @@ class ModelConfig:
         return cls(**{**shared, **specific})
 
     def serving(self, max_context: int | None) -> Self:
-        """For sequences of up to `max_context` tokens, or as many as this model knows; None: as it says itself."""
+        """The configuration for sequences of up to `max_context` tokens, or the most that this model can serve; None:
+        its default context."""
         context = self.context.limited_to(max_context)
         return replace(self, context=context, rope=tuple(replace(rope, context=context.served) for rope in self.rope))
 
 
 def read_kv_heads(config: ConfigJson) -> int:
-    """As many as attention heads where nothing is said. Raises CheckpointError where they cannot be shared."""
+    """The number of key-value heads; by default that of attention heads. Raises CheckpointError if it does not divide
+    that."""
     num_heads = config.whole("num_attention_heads")
     num_kv_heads = config.whole("num_key_value_heads", num_heads)
     if num_heads % num_kv_heads:
@@ -102,7 +105,7 @@ def read_kv_heads(config: ConfigJson) -> int:
 
 
 def read_activation(config: ConfigJson, key: str, default: str = "silu") -> Activation:
-    """Raises CheckpointError for an unknown one."""
+    """The activation that `key` names. Raises CheckpointError for an unknown one."""
     name = config.text(key, default)
     if name not in ACTIVATIONS:
         raise CheckpointError(f"config.json: {key} {name!r} is not supported, only {', '.join(ACTIVATIONS)}")

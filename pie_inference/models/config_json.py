@@ -1,4 +1,4 @@
-"""config.json of a checkpoint, read key by key: whatever is wrong is reported by the key's name."""
+"""config.json of a checkpoint, read key by key: errors name the key."""
 
 from __future__ import annotations
 
@@ -23,70 +23,70 @@ class ConfigJson:
         self._values = {**(defaults or {}), **values}
 
     def within(self, key: str) -> ConfigJson:
-        """An object of it, with the architecture; itself where there is none."""
+        """The object at `key`, with the architecture of this one; this one itself if there is no such object."""
         inner = self.section(key)
         return ConfigJson({**inner, "architecture": self.get("architecture")}) if inner else self
 
     def refuse(self, *keys: str) -> None:
-        """Raises CheckpointError where one of `keys` is set to anything but null, false or an empty list."""
+        """Raises CheckpointError if one of `keys` is set to anything but null, false or an empty list."""
         for key in keys:
             if self.get(key):
                 raise CheckpointError(f"config.json: {key} {self.get(key)!r} is not supported")
 
     def with_defaults(self, **defaults: Any) -> ConfigJson:
-        """The same, with values for keys that are missing; a key that is null stays null."""
+        """The same config, with `defaults` for missing keys; a key that is null stays null."""
         return ConfigJson(self._values, defaults)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value as it stands; `default` where it is missing or null."""
+        """The unchecked value; `default` if it is missing or null."""
         value = self._values.get(key)
         return default if value is None else value
 
     def whole(self, key: str, default: int | None = None) -> int:
-        """A number of things, at least 1; `default` where it is missing or null. Raises CheckpointError."""
+        """A whole number, at least 1; `default` if it is missing or null. Raises CheckpointError."""
         value = self._required(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise CheckpointError(f"config.json: {key} must be a whole number above 0, not {value!r}")
         return value
 
     def optional_whole(self, key: str) -> int | None:
-        """A number of things, at least 1, or None where it is missing or null. Raises CheckpointError."""
+        """A whole number, at least 1, or None if it is missing or null. Raises CheckpointError."""
         return None if self._values.get(key) is None else self.whole(key)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A number above 0; `default` where it is missing or null. Raises CheckpointError."""
+        """A number above 0; `default` if it is missing or null. Raises CheckpointError."""
         value = self._required(key, default)
         if not is_number(value, above=0):
             raise CheckpointError(f"config.json: {key} must be a number above 0, not {value!r}")
         return float(value)
 
     def optional_number(self, key: str) -> float | None:
-        """A number above 0, or None where it is missing or null. Raises CheckpointError."""
+        """A number above 0, or None if it is missing or null. Raises CheckpointError."""
         return None if self._values.get(key) is None else self.number(key)
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A string; `default` where it is missing or null. Raises CheckpointError."""
+        """A string; `default` if it is missing or null. Raises CheckpointError."""
         value = self._required(key, default)
         if not isinstance(value, str):
             raise CheckpointError(f"config.json: {key} must be a string, not {value!r}")
         return value
 
     def items(self, key: str) -> list[Any]:
-        """A list, empty where it is missing or null. Raises CheckpointError."""
+        """A list; empty if it is missing or null. Raises CheckpointError."""
         value = self.get(key, [])
         if not isinstance(value, list):
             raise CheckpointError(f"config.json: {key} must be a list, not {value!r}")
         return value
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """A truth value; `default` where it is missing or null. Raises CheckpointError."""
+        """A boolean; `default` if it is missing or null. Raises CheckpointError."""
         value = self._required(key, default)
         if not isinstance(value, bool):
             raise CheckpointError(f"config.json: {key} must be true or false, not {value!r}")
         return value
 
     def section(self, key: str) -> Mapping[str, Any]:
-        """An object, empty where it is missing or null. Raises CheckpointError."""
+        """An object; empty if it is missing or null. Raises CheckpointError."""
         value = self.get(key, {})
         if not isinstance(value, dict):
             raise CheckpointError(f"config.json: {key} must be an object, not {value!r}")

@@ -1,4 +1,4 @@
-"""The frame of every model here: embedding, layers over one residual stream, last norm, head."""
+"""The frame of every model: embedding, layers over one residual stream, last norm, head."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from ..ops.interface import Rotation
 from .config import ModelConfig
 
 ROOT = "model"
-"""What the names of most tensors begin with."""
+"""The beginning of the names of most tensors."""
 
 
 class Layer(Protocol):
     """One Transformer layer."""
 
     capturable: bool
-    """Whether a CUDA graph can record it: nothing that it launches depends on numbers on the device."""
+    """Whether a CUDA graph can record the layer: its launches do not depend on numbers on the device."""
 
     def __call__(self, hidden: Tensor, change: Tensor | None, rotation: Rotation, attention: AttentionPlan) -> Tensor:
-        """Adds `change`, what the layer before computed, and all but its own last result to the residual stream
-        `hidden` [T, hidden_size] in place; returns that last result, which is still to be added. (So an addition can
+        """Adds `change`, the result of the layer before, and its own results except the last to the residual stream
+        `hidden` [T, hidden_size] in place. Returns its last result, which the next layer adds. (So an addition can
         share a kernel with the norm that follows it.)"""
 
 
@@ -70,7 +70,7 @@ class Decoder:
 
 
 def plain_decoder(config: ModelConfig, weights: WeightLoader, make_layer: Callable[[int, str], Layer]) -> Decoder:
-    """A decoder with nothing unusual around its layers; `make_layer(index, prefix of its tensors)` makes these."""
+    """A decoder with an ordinary frame around its layers; `make_layer(index, prefix of its tensors)` makes a layer."""
     embedding = load_embedding(config, weights)
     layers = [make_layer(index, f"{ROOT}.layers.{index}") for index in range(config.num_layers)]
     norm = RmsNorm(weights, f"{ROOT}.norm", config.hidden_size, config.norm_eps)
@@ -78,11 +78,11 @@ def plain_decoder(config: ModelConfig, weights: WeightLoader, make_layer: Callab
 
 
 def load_embedding(config: ModelConfig, weights: WeightLoader, root: str = ROOT) -> TokenEmbedding:
-    """ROOT.embed_tokens."""
+    """Loads ROOT.embed_tokens."""
     return TokenEmbedding(weights, f"{root}.embed_tokens", config.vocab_size, config.hidden_size)
 
 
 def load_head(config: ModelConfig, weights: WeightLoader, root: str = ROOT) -> LanguageHead:
-    """lm_head, or the embedding once more where they are tied."""
+    """Loads lm_head, or the embedding again if they are tied."""
     name = f"{root}.embed_tokens" if config.tie_embeddings else "lm_head"
     return LanguageHead(weights, name, config.vocab_size, config.hidden_size)

@@ -1,4 +1,4 @@
-"""What a model is to the rest of the worker."""
+"""The interface between a model and the rest of the worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Model(Protocol):
 
     config: ModelConfig
     capturable: bool
-    """Whether a CUDA graph can record `forward`: nothing that it launches depends on numbers on the device."""
+    """Whether a CUDA graph can record `forward`: its launches do not depend on numbers on the device."""
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Tokens [T] to vectors [T, hidden_size]."""

@@ -1,4 +1,4 @@
-"""The architectures that the worker serves, by the name in config.json."""
+"""The architectures that the worker serves, by their names in config.json."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Generic, TypeVar
 from ..errors import CheckpointError
 from ..layers.rotary import frequencies
 from ..loading.weights import WeightLoader
-from . import gemma2, gemma3, granite, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, qwen3_moe
 from .config import ModelConfig
 from .config_json import ConfigJson
+from .families import gemma2, gemma3, granite, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, qwen3_moe
 from .interface import Model
 
 Config = TypeVar("Config", bound=ModelConfig)
@@ -22,7 +22,7 @@ class Family(Generic[Config]):
     """How to serve an architecture."""
 
     read: Callable[[ConfigJson], Config]
-    """Understands a config.json. Raises CheckpointError for what the model does not support."""
+    """Reads a config.json. Raises CheckpointError for values that the model does not support."""
 
     build: Callable[[Config, WeightLoader], Model]
     """Loads the weights. Raises CheckpointError."""
@@ -45,16 +45,16 @@ FAMILIES: Mapping[str, Family[Any]] = {
 
 
 def read_architecture(config: Mapping[str, Any], max_context: int | None = None) -> ModelConfig:
-    """The configuration of a known architecture; with `max_context`, for sequences of up to so many tokens.
+    """The configuration of a known architecture, for sequences of up to `max_context` tokens if that is given.
 
-    Raises CheckpointError for unknown ones, naming those that are known, and for what is not supported.
+    Raises CheckpointError for an unknown architecture, naming the known ones, and for values that are not supported.
     """
     name = _known_architecture(config)
     _refuse_quantized(config)
     family = FAMILIES[name]
     model: ModelConfig = family.read(ConfigJson({**config, "architecture": name})).serving(max_context)
     for rope in model.distinct_ropes:
-        frequencies(rope)  # raises where its parameters make no sense
+        frequencies(rope)  # raises if its parameters make no sense
     return model
 
 
@@ -75,7 +75,7 @@ def _refuse_quantized(config: Mapping[str, Any]) -> None:
         method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
         raise CheckpointError(
             f"config.json: quantization_config: a checkpoint quantized with {method!r} is not supported; "
-            "take the one that it was made from, and --quantization to quantize it while it is loaded"
+            "take the original checkpoint, and quantize it with --quantization while it is loaded"
         )
 
 

@@ -1,4 +1,4 @@
-"""Rotary positions and the context that they allow, as the dialects of config.json write them."""
+"""Reads rotary positions, and the context that they allow, from the dialects of config.json."""
 
 from __future__ import annotations
 
@@ -29,24 +29,25 @@ NUMBERS = {
 
 @dataclass(frozen=True)
 class Context:
-    """How many tokens a sequence may have: as it is served, and at most, should the operator ask for more."""
+    """The most tokens of a sequence: as `served`, and the `longest` that the operator may ask for."""
 
     served: int
     longest: int
 
     def limited_to(self, wanted: int | None) -> Context:
-        """With `wanted` tokens, if there are as many."""
+        """The context with `wanted` tokens, or `longest` if that is fewer; None: unchanged."""
         return self if wanted is None else replace(self, served=min(wanted, self.longest))
 
 
 def rope_parameters(config: ConfigJson) -> Mapping[str, Any]:
-    """Of layers with full attention: `rope_parameters` (transformers 5, perhaps by layer type) or `rope_scaling`."""
+    """The parameters of layers with full attention, from `rope_parameters` (transformers 5, perhaps by layer type) or
+    `rope_scaling`."""
     section = config.section("rope_parameters") or config.section("rope_scaling")
     return ConfigJson(section).section("full_attention") or section
 
 
 def _complete(config: ConfigJson, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """With what other dialects write beside them."""
+    """Adds the parameters that other dialects write elsewhere in config.json."""
     defaults = {
         "rope_type": ConfigJson(parameters).text("type", "default"),
         "rope_theta": config.number("rope_theta", 10000.0),
@@ -57,12 +58,12 @@ def _complete(config: ConfigJson, parameters: Mapping[str, Any]) -> dict[str, An
     _check(completed)
     if "short_factor" in completed:  # early Phi-3 says "su" or even "yarn"
         completed["rope_type"] = "longrope"
-    original = config.optional_whole("original_max_position_embeddings")  # where Phi-3 has both, this one counts
+    original = config.optional_whole("original_max_position_embeddings")  # if Phi-3 has both, this one counts
     return completed if original is None else {**completed, "original_max_position_embeddings": original}
 
 
 def _check(parameters: Mapping[str, Any]) -> None:
-    """Raises CheckpointError for what is no number or string where one belongs."""
+    """Raises CheckpointError for a parameter that is not a number or a string as it should be."""
     ConfigJson(parameters).text("rope_type")
     for key in NUMBERS & set(parameters):
         if not is_number(parameters[key], above=-1e-9 if key.startswith("mscale") else 0):
@@ -78,20 +79,20 @@ def max_positions(config: ConfigJson) -> int:
 
 
 def read_context(config: ConfigJson) -> Context:
-    """Long factors of LongRoPE harm short texts, so they are used only if the operator asks for a long context."""
+    """The context of a model. LongRoPE's long factors harm short texts, so a long context is served only on request."""
     parameters, positions = _complete(config, rope_parameters(config)), max_positions(config)
     kind, original = parameters["rope_type"], parameters["original_max_position_embeddings"]
     if kind == "longrope":
         return Context(min(original, positions), positions)
-    if kind == "yarn":  # added by users to a config.json that otherwise stays as it was
+    if kind == "yarn":  # users add this to a config.json and change nothing else in it
         positions = max(positions, round(original * _factor(parameters)))
     stretch = _factor(parameters) if kind in STRETCHABLE else 1.0
     return Context(positions, round(positions * stretch))
 
 
 def read_rope(config: ConfigJson, head_dim: int, parameters: Mapping[str, Any] | None = None) -> RopeConfig:
-    """The rotation of layers with full attention, or that of other `parameters`. Raises CheckpointError naming a type
-    that is unknown."""
+    """The rotation of layers with full attention, or with other `parameters`. Raises CheckpointError, which names the
+    type, if it is unknown."""
     completed = _complete(config, rope_parameters(config) if parameters is None else parameters)
     kind = completed["rope_type"]
     if kind not in ROPE_TYPES:

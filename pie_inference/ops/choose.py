@@ -1,4 +1,4 @@
-"""Which `Ops` serves which device."""
+"""Chooses the `Ops` for a device."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .torch_ops import TorchOps
 
 
 def choose_ops(name: str, device: torch.device, dtype: torch.dtype, library: Library | None) -> Ops:
-    """The fastest that is available here; `name` is of `config.KERNELS`. `library`: the compiled kernels for CPUs, if
-    there are any."""
+    """The fastest `Ops` available here. `name` is one of `WorkerOptions.kernels`; `library` has the compiled kernels
+    for CPUs, if there are any."""
     if library is not None:
         return CpuOps(library, dtype)
     plain = TorchOps(device, dtype)
@@ -21,12 +21,12 @@ def choose_ops(name: str, device: torch.device, dtype: torch.dtype, library: Lib
 
 
 def _cuda_ops(device: torch.device, dtype: torch.dtype, plain: Ops) -> Ops:
-    """FlashInfer's where it can be used, the rest by Triton, and matrix products `plain`."""
+    """FlashInfer's operations if it can be used, the rest by Triton, and matrix products by `plain`."""
     from ..device import flashinfer_library
     from .flashinfer_ops import FlashInferOps
 
-    others = plain if triton_support.obstacle(device) is not None else _triton_ops(plain)
-    if dtype not in flashinfer_library.DTYPES or flashinfer_library.obstacle(device) is not None:
+    others = plain if triton_support.why_unavailable(device) is not None else _triton_ops(plain)
+    if dtype not in flashinfer_library.DTYPES or flashinfer_library.why_unavailable(device) is not None:
         return others
     return FlashInferOps(flashinfer_library.load(), others)
 

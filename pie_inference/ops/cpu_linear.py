@@ -1,4 +1,4 @@
-"""Linear layers by the kernels of `cpu_kernels`."""
+"""Linear layers with the kernels of `cpu_kernels`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..cpu_kernels.library import ADDRESS, INTEGER, SUFFIX, Kernel, Library
 from ..cpu_kernels.weight_memory import WeightMemory
 
 LANES = 16
-"""Outputs in one vector; packed weights are padded to whole ones."""
+"""Outputs in one vector; packed weights are padded to whole vectors."""
 STEP_BYTES = 4
 """Features are packed and read 32 bits at a time."""
 
@@ -33,7 +33,8 @@ class LinearPacker:
         }
 
     def make(self, parts: Sequence[Tensor], bias: Tensor | None) -> PackedLinear:
-        """The layer of weights [outs, ins], their outputs side by side. They are converted while they are packed."""
+        """A layer of weights [outs, ins], with their outputs side by side. Weights are converted while they are
+        packed."""
         stored = self._readable(parts)
         outs, ins = sum(len(part) for part in stored), stored[0].shape[1]
         per_step = STEP_BYTES // self._dtype.itemsize
@@ -44,7 +45,7 @@ class LinearPacker:
         return PackedLinear(self._multiply, weights, None if bias is None else bias.contiguous(), outs, ins, per_step)
 
     def _readable(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Rows without gaps, all of one dtype that can be packed."""
+        """Weights as tensors that can be packed: contiguous rows, all of one supported dtype."""
         dtypes = {part.dtype for part in parts}
         as_they_are = len(dtypes) == 1 and dtypes <= self._pack.keys()
         converted = parts if as_they_are else [part.to(self._dtype) for part in parts]
@@ -79,7 +80,7 @@ class PackedLinear:
         return output
 
     def _readable(self, rows: Tensor) -> Tensor:
-        """[M, ins], whole steps in each row."""
+        """Rows [M, ins] as the kernel can read them, padded to whole steps."""
         matrix = rows if rows.dim() == 2 else rows.reshape(-1, self._ins)
         if self._padding:
             return F.pad(matrix, (0, self._padding))

@@ -1,4 +1,4 @@
-"""Operations of Transformer layers by the kernels of `cpu_kernels`."""
+"""Operations of Transformer layers with the kernels of `cpu_kernels`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .cpu_linear import LinearPacker
 from .interface import Activation, Linear, Rotation
 
 ACTIVATIONS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1}
-"""As in rows.cpp."""
+"""The numbers of the activations in rows.cpp."""
 
 
 class CpuOps:
@@ -95,13 +95,13 @@ class CpuOps:
 
 
 def _two_dimensions(rows: Tensor) -> tuple[int, int, int, int]:
-    """Sizes and strides of all dimensions but the last: of one, or of two with the second inside the first."""
+    """Sizes and strides of all dimensions except the last, as two dimensions: an outer one and an inner one."""
     if rows.dim() == 3:
         return rows.shape[0], rows.stride(0), rows.shape[1], rows.stride(1)
     return rows.shape[0], rows.stride(0), 1, 0
 
 
 def _contiguous_address(tensor: Tensor) -> int:
-    """Of what a kernel reads or writes in one piece; only our own callers can break this."""
+    """The address of a contiguous tensor. Only our own callers could pass another one."""
     assert tensor.is_contiguous()
     return tensor.data_ptr()

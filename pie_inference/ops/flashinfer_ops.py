@@ -1,4 +1,4 @@
-"""Operations with FlashInfer's kernels, for NVIDIA GPUs: what it does not have is another implementation's."""
+"""Operations with FlashInfer's kernels, for NVIDIA GPUs. Another implementation provides those that it lacks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..device.flashinfer_library import FlashInfer
 from .interface import Activation, Linear, Ops, Rotation
 
 ALIGNMENT = 16
-"""Bytes that the vectors of an activation are a multiple of."""
+"""The vectors of an activation must have a multiple of this many bytes."""
 
 
 class FlashInferOps:
-    """Implements `Ops`. `others` multiplies and rotates: FlashInfer rotates by a table of all positions only."""
+    """Implements `Ops`. `others` multiplies and rotates: FlashInfer can rotate only with a table of all positions."""
 
     def __init__(self, library: FlashInfer, others: Ops) -> None:
         self._library = library
@@ -25,7 +25,7 @@ class FlashInferOps:
         return self._others.linear(parts, bias)
 
     def rms_norm(self, rows: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """Kernels take two dimensions or three with strides, and cannot do nothing."""
+        """Like `Ops.rms_norm`. The kernels take two or three dimensions with strides, and at least one row."""
         if not rows.numel():
             return torch.empty_like(rows)
         if rows.dim() > 3:
@@ -33,7 +33,7 @@ class FlashInferOps:
         return self._library.rms_norm(rows, weight, eps)
 
     def add_rms_norm(self, residual: Tensor, rows: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """The kernel leaves the result in `rows`."""
+        """Like `Ops.add_rms_norm`. The kernel writes the result to `rows`."""
         if not rows.numel():
             return rows
         self._library.add_rms_norm(rows, residual, weight, eps)

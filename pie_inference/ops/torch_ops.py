@@ -1,4 +1,4 @@
-"""Plain torch operations: on any device, and the reference for kernels."""
+"""Plain torch operations, for any device. They are the reference for kernels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from .interface import Activation, Linear, Rotation
 
 PACKING_HINT = 16
-"""Number of rows that oneDNN may plan for; 1, 16 and 64 measured alike."""
+"""Number of rows that oneDNN plans for; 1, 16 and 64 were equally fast when measured."""
 
 
 class TorchOps:

@@ -8,19 +8,19 @@ import triton.language as tl
 
 @triton.jit
 def _normalize(row, weight, eps, size):
-    """A row over its root mean square, times a weight; `size` numbers of it count."""
+    """A row divided by its root mean square, times a weight. Only the first `size` numbers of the row are valid."""
     return row * tl.rsqrt(tl.sum(row * row, 0) / size + eps) * weight
 
 
 @triton.jit
 def _sigmoid(x):
-    """Bounded, for exp of a large number is infinite."""
+    """The sigmoid, from the exponential of a bounded number, since exp of a large number is infinite."""
     return 1.0 / (1.0 + tl.exp(-tl.maximum(x, -80.0)))
 
 
 @triton.jit(do_not_specialize=["inner"])
 def rms_norm(result, rows, weight, eps, inner, outer_stride, inner_stride, SIZE: tl.constexpr, PADDED: tl.constexpr):
-    """Rows [outer, inner, SIZE] with strides to contiguous ones. Grid (outer * inner,)."""
+    """Normalizes rows [outer, inner, SIZE] with strides into contiguous ones. Grid (outer * inner,)."""
     number = tl.program_id(0)
     at = (number // inner).to(tl.int64) * outer_stride + (number % inner) * inner_stride
     column = tl.arange(0, PADDED)
@@ -35,7 +35,7 @@ def rms_norm(result, rows, weight, eps, inner, outer_stride, inner_stride, SIZE:
 def add_rms_norm(
     result, residual, rows, weight, eps, residual_stride, rows_stride, SIZE: tl.constexpr, PADDED: tl.constexpr
 ):
-    """Adds rows to `residual` in place; normalizes what was stored. Grid (T,)."""
+    """Adds rows to `residual` in place, and normalizes the stored sum. Grid (T,)."""
     number = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, PADDED)
     inside = column < SIZE

@@ -1,4 +1,4 @@
-"""Operations by Triton kernels: one launch each, where torch takes several."""
+"""Operations with Triton kernels: one launch each, while torch needs several."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEADS_BLOCK = 16
 
 
 class TritonOps:
-    """Implements `Ops`. Matrix products are another implementation's."""
+    """Implements `Ops`. Another implementation provides matrix products."""
 
     def __init__(self, products: Ops) -> None:
         self._products = products
@@ -73,6 +73,6 @@ def _power_of_2(size: int) -> int:
 
 
 def _padded(size: int) -> dict[str, int]:
-    """A row in one block, with as many threads as it can use."""
+    """Launch options for a row in one block, with as many threads as it can use."""
     block = _power_of_2(size)
     return {"PADDED": block, "num_warps": max(1, min(16, block // 512))}

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from .messages import Array, FromWorker, Message, ToWorker
+from .batch import Array, Message
+from .messages import FromWorker, ToWorker
 
 ALIGNMENT = 8
 DTYPES = {np.dtype(name).str: np.dtype(name) for name in ("?", "u1", "<i4", "<i8", "<f4", "<f8")}

@@ -9,59 +9,64 @@ of `num_host_pages` pages, the embed pool an array of `num_embeds` vectors, the 
 `Sample` writes and `EmbedTxt` may read before the control layer has seen the value. Who owns what is decided
 elsewhere.
 
-Arrays are numpy arrays; N is the number of commands of a batch, T the number of its input tokens.
+Arrays are numpy arrays; N is the number of commands of a batch. Each class of batches is named like its call; the
+unions and tables below are derived from the classes.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import operator
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import msgspec
-from numpy.typing import NDArray
+import numpy as np
+
+from .batch import Array, Batch, Layout, Message, Result, call_name
 
 PROTOCOL_VERSION = 3
 """Raised by every change of this file that an older peer would misread; checked when a worker connects."""
-
-Array = NDArray[Any]
-"""A numpy array; it travels as raw bytes behind the header."""
-
-
-class Message(msgspec.Struct, frozen=True, tag=True, eq=False):
-    """Base of everything on the wire."""
 
 
 # ---- batches: what a wave consists of ------------------------------------------------------------------------------
 
 
-class SwapOut(Message, frozen=True):
-    """Copies whole pages to the host's memory; M is at most `max_swap_pages`. Later batches may overwrite the pages."""
+class SwapOut(Batch, frozen=True):
+    """Copies whole pages to the host's memory; N is at most `max_swap_pages`. Later batches may overwrite the pages."""
 
-    pages: Array  # int32 [M]
-    host_pages: Array  # int32 [M], no host page twice
-
-
-class SwapIn(Message, frozen=True):
-    """Copies whole pages back; M is at most `max_swap_pages`. Later batches may overwrite the host pages."""
-
-    host_pages: Array  # int32 [M]
-    pages: Array  # int32 [M], no page twice
+    pages: Array  # int32 [N]
+    host_pages: Array  # int32 [N], no host page twice
 
 
-class CopyKvpage(Message, frozen=True):
+class SwapIn(Batch, frozen=True):
+    """Copies whole pages back; N is at most `max_swap_pages`. Later batches may overwrite the host pages."""
+
+    host_pages: Array  # int32 [N]
+    pages: Array  # int32 [N], no page twice
+
+
+class CopyKvpage(Batch, frozen=True):
     """Copies keys and values of all layers, slot by slot; sources are read before targets are written."""
+
+    ragged: ClassVar[Layout] = {"indptr": ("source", "target")}
 
     source: Array  # int32 [M]
     target: Array  # int32 [M], no slot twice
+    indptr: Array  # int32 [N + 1]
 
 
-class EmbedTxt(Message, frozen=True):
+class EmbedTxt(Batch, frozen=True):
     """Fills embeds from tokens."""
+
+    ragged: ClassVar[Layout] = {"indptr": ("embeds", "tokens")}
 
     embeds: Array  # int32 [T], no embed twice
     tokens: Array  # int32 [T]; -(s + 1) means: the token in token slot s
+    indptr: Array  # int32 [N + 1]
 
 
-class Forward(Message, frozen=True):
+class Forward(Batch, frozen=True):
     """Runs the Transformer over N ragged sequences.
 
     For sequence n, queries are the rows q_indptr[n]:q_indptr[n+1]. All keys and values of the batch are written to
@@ -70,6 +75,13 @@ class Forward(Message, frozen=True):
     the last q - 1 - j (causal, bottom-right aligned). If `mask_indptr` is given and mask_indptr[n] < mask_indptr[n+1],
     row-major bits [q, keys] replace that rule; a query that sees no key gives zeros in attention.
     """
+
+    ragged: ClassVar[Layout] = {
+        "q_indptr": ("q_embeds", "q_positions", "q_slots"),
+        "kv_indptr": ("kv_pages", "kv_begins", "kv_ends"),
+        "mask_indptr": ("mask_bits",),
+    }
+    shared: ClassVar[tuple[str, ...]] = ("out_rows", "out_embeds")
 
     q_indptr: Array  # int32 [N + 1]
     q_embeds: Array  # int32 [T], embed that is the input
@@ -85,9 +97,20 @@ class Forward(Message, frozen=True):
     mask_indptr: Array | None = None  # int64 [N + 1], byte offsets into mask_bits
     mask_bits: Array | None = None  # uint8, lowest bit first, each sequence starts at a byte
 
+    def only(self, command: int) -> Self:
+        alone = super().only(command)
+        owners = np.searchsorted(
+            self.q_indptr[1:-1], self.out_rows, "right"
+        )  # rows of no sequence count as the last one's
+        rows, embeds = self.out_rows[owners == command], self.out_embeds[owners == command]
+        return msgspec.structs.replace(alone, out_rows=rows - self.q_indptr[command], out_embeds=embeds)
 
-class Sample(Message, frozen=True):
+
+class Sample(Batch, frozen=True):
     """Samples one token for each embed. Reproducible: the only randomness is `uniform`."""
+
+    ragged: ClassVar[Layout] = {"recent_indptr": ("recent",)}
+    shared: ClassVar[tuple[str, ...]] = ("allowed",)
 
     embeds: Array  # int32 [N]
     token_slots: Array  # int32 [N], no slot twice
@@ -104,24 +127,106 @@ class Sample(Message, frozen=True):
     allowed_rows: Array  # int32 [N], row of `allowed`, or -1: all tokens
     allowed: Array  # uint8 [rows, ceil(vocab / 8)], lowest bit first
 
+    def zeros(self) -> SampleResult:
+        return SampleResult(_zeros(self.count(), np.int32))
 
-class GetNextDist(Message, frozen=True):
+
+class Verify(Batch, frozen=True):
+    """Checks drafts of tokens against what the model samples (speculative decoding).
+
+    Each command has a row, an output of the model, for each draft token and one behind the last. A token is chosen at
+    each row exactly as `Sample` chooses it, by the command's parameters and the row's `uniform`. The draft is accepted
+    up to the first token that differs from the chosen one. A draft is not random, so this is exact rejection sampling:
+    the accepted tokens and the chosen one behind them are what sampling step by step with the same `uniform` gives.
+    """
+
+    ragged: ClassVar[Layout] = {"indptr": ("embeds", "draft", "uniform")}
+
+    embeds: Array  # int32 [R]
+    indptr: Array  # int32 [N + 1], ranges of rows, none empty
+    draft: Array  # int32 [R], the draft token to be checked at the row; -1 at the last row of each command
+    temperature: Array  # float32 [N], 0 is greedy
+    top_k: Array  # int32 [N], 0: all
+    top_p: Array  # float32 [N], 1: all
+    min_p: Array  # float32 [N], 0: all
+    uniform: Array  # float64 [R] in [0, 1)
+
+    def zeros(self) -> VerifyResult:
+        return VerifyResult(*(_zeros(self.count(), np.int32) for _ in range(2)))
+
+
+class GetNextDist(Batch, frozen=True):
     """The most probable next tokens at each embed."""
 
     embeds: Array  # int32 [N]
     k: Array  # int32 [N], >= 1
     temperature: Array  # float32 [N], > 0
 
+    def zeros(self) -> GetNextDistResult:
+        count = self.count()
+        none = _zeros(0, np.int32), _zeros(0, np.float32)
+        return GetNextDistResult(_zeros(count + 1, np.int32), *none, _zeros(count, np.float32))
 
-class GetLogprobs(Message, frozen=True):
+
+class GetLogprobs(Batch, frozen=True):
     """Log-probabilities of given tokens at each embed."""
+
+    ragged: ClassVar[Layout] = {"indptr": ("tokens",)}
 
     embeds: Array  # int32 [N]
     indptr: Array  # int32 [N + 1]
     tokens: Array  # int32 [indptr[N]]
 
+    def zeros(self) -> GetLogprobsResult:
+        return GetLogprobsResult(_zeros(len(self.tokens), np.float32))
 
-Batch = SwapOut | SwapIn | CopyKvpage | EmbedTxt | Forward | Sample | GetNextDist | GetLogprobs
+
+def _zeros(count: int, dtype: type[np.generic]) -> Array:
+    return np.zeros(count, dtype)
+
+
+BATCHES: Mapping[str, type[Batch]] = {call_name(kind): kind for kind in Batch.__subclasses__()}
+"""The calls that workers run, by name."""
+
+# ---- results: what batches have to tell -----------------------------------------------------------------------------
+
+
+class SampleResult(Result, frozen=True):
+    """Of `Sample`."""
+
+    tokens: Array  # int32 [N]
+
+
+class VerifyResult(Result, frozen=True):
+    """Of `Verify`."""
+
+    accepted: Array  # int32 [N], leading rows where the chosen token is the draft
+    tokens: Array  # int32 [N], the token chosen at the first row where it is not, or at the last row
+
+
+class GetNextDistResult(Result, frozen=True):
+    """Of `GetNextDist`: N ragged rows, most probable first; equal probabilities in the order of token ids."""
+
+    ragged: ClassVar[Layout] = {"indptr": ("tokens", "probabilities")}
+
+    indptr: Array  # int32 [N + 1]
+    tokens: Array  # int32
+    probabilities: Array  # float32
+    rest: Array  # float32 [N], probability mass left out
+
+
+class GetLogprobsResult(Result, frozen=True):
+    """Of `GetLogprobs`, in its order."""
+
+    logprobs: Array  # float32 [indptr[N]]
+
+
+if TYPE_CHECKING:
+    AnyBatch = Batch
+    AnyResult = Result
+else:  # what msgspec decodes must be named
+    AnyBatch = functools.reduce(operator.or_, Batch.__subclasses__())
+    AnyResult = functools.reduce(operator.or_, Result.__subclasses__())
 
 
 # ---- control layer to worker ----------------------------------------------------------------------------------------
@@ -134,11 +239,11 @@ class Hello(Message, frozen=True):
 
 
 class RunWave(Message, frozen=True):
-    """Run these batches in order; answered by one `WaveDone`."""
+    """Run these batches in order, whatever fails; answered by one `WaveDone`."""
 
     wave: int
     model: str
-    batches: tuple[Batch, ...]
+    batches: tuple[AnyBatch, ...]
 
 
 class Shutdown(Message, frozen=True):
@@ -156,7 +261,7 @@ class ModelDescription(Message, frozen=True):
 
     name: str
     architecture: str  # such as LlamaForCausalLM
-    traits: tuple[str, ...]
+    calls: tuple[str, ...]  # that it runs, of BATCHES
     dtype: str
     device: str
     vocab_size: int
@@ -168,7 +273,7 @@ class ModelDescription(Message, frozen=True):
     num_embeds: int
     num_token_slots: int
     max_batch_tokens: int  # input tokens in one Forward
-    max_batch_rows: int  # commands in one Sample, GetNextDist or GetLogprobs
+    max_batch_rows: int  # commands in one Sample, GetNextDist or GetLogprobs; rows in one Verify
     max_dist: int  # largest k of GetNextDist
     max_swap_pages: int  # pages in one SwapOut or SwapIn
     stop_tokens: tuple[int, ...]
@@ -186,43 +291,23 @@ class Ready(Message, frozen=True):
     models: tuple[ModelDescription, ...]
 
 
-class SampleResult(Message, frozen=True):
-    """Of `Sample`."""
-
-    tokens: Array  # int32 [N]
-
-
-class GetNextDistResult(Message, frozen=True):
-    """Of `GetNextDist`: N ragged rows, most probable first; equal probabilities in the order of token ids."""
-
-    indptr: Array  # int32 [N + 1]
-    tokens: Array  # int32
-    probabilities: Array  # float32
-    rest: Array  # float32 [N], probability mass left out
-
-
-class GetLogprobsResult(Message, frozen=True):
-    """Of `GetLogprobs`, in its order."""
-
-    logprobs: Array  # float32 [indptr[N]]
-
-
 class Failure(Message, frozen=True):
-    """A batch failed; neither it nor those behind it in the wave took effect."""
+    """A command failed: it had no effect that counts, and what its result says means nothing. Commands behind it run
+    nevertheless; what depended on it computed from stale data."""
 
-    message: str
-
-
-Result = SampleResult | GetNextDistResult | GetLogprobsResult | Failure | None
+    batch: int  # of the wave
+    command: int  # of the batch
+    message: str  # what is wrong with the command
 
 
 class WaveDone(Message, frozen=True):
-    """One result for each batch of the wave, in order; None where a batch has nothing to tell. After a `Failure`, the
-    remaining batches answer with the same `Failure`."""
+    """One result for each batch of the wave, in order; None where it has nothing to tell or all its commands failed.
+    Where only some did, they have zeros, and empty ranges, in the result."""
 
     wave: int
-    results: tuple[Result, ...]
+    results: tuple[AnyResult | None, ...]
     seconds: float  # time that the wave took on the worker
+    failures: tuple[Failure, ...] = ()  # in the order of batches and commands
 
 
 class WorkerFailed(Message, frozen=True):

@@ -1,4 +1,4 @@
-"""What makes the linear layers of a quantized model."""
+"""Chooses how to make the linear layers of a quantized model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .names import FORMATS, Format
 
 @dataclass(frozen=True)
 class Quantizer:
-    """Makes quantized linear layers, one after the other, so that memory never holds more than one unquantized."""
+    """Makes quantized linear layers one after the other, so that memory never holds more than one unquantized layer."""
 
     format: Format
     device: torch.device
@@ -25,7 +25,7 @@ class Quantizer:
     library: Library | None  # the compiled kernels for CPUs, if they serve
 
     def linear(self, parts: Sequence[Tensor], bias: Tensor | None) -> Linear:
-        """As `Ops.linear`, with the weights quantized. Input features must be a multiple of the format's group."""
+        """Like `Ops.linear`, but quantizes the weights. Input features must be a multiple of the format's group."""
         weight = quantize(parts, self.format, self.dtype, self.device)
         if self.library is not None:
             return cpu_linear.make_linear(self.library, weight, bias)
@@ -37,7 +37,7 @@ class Quantizer:
 def choose_quantizer(
     name: str, device: torch.device, dtype: torch.dtype, library: Library | None = None
 ) -> Quantizer | None:
-    """`name` is of `config.QUANTIZATIONS`; None: weights are served as they are."""
+    """The quantizer for `name`, one of `WorkerOptions.quantization`; None for "none": weights stay unquantized."""
     if name == "none":
         return None
     return Quantizer(FORMATS[name], device, dtype, library if cpu_linear.can_serve(library, dtype) else None)

@@ -1,4 +1,4 @@
-"""Quantized linear layers by the kernels of `cpu_kernels/quantized_linear.cpp`, for bfloat16 models."""
+"""Quantized linear layers with the kernels of `cpu_kernels/quantized_linear.cpp`, for bfloat16 models."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ..ops.interface import Linear
 from .formats import QuantizedWeight, unpack_int4
 
 NEEDED_FLAGS = frozenset({"avx512_vnni", "avx512vbmi"})
-"""Instruction sets that these kernels need beside those of all."""
+"""Instruction sets that these kernels need beside those that all kernels need."""
 
 BLOCKS, BLOCK, STEP = 4, 16, 4
 PANEL = BLOCKS * BLOCK
-"""As in the kernels: outputs of a block and of a panel, inputs of a step."""
+"""The kernels' constants: outputs of a block and of a panel, inputs of a step."""
 
 INT8_GROUP = 128
-"""Inputs that share the scale of an activation. Their weights share one over the whole row."""
+"""Inputs that share the scale of an activation. An int8 weight has one scale for the whole row."""
 
 
 class _Arguments(ctypes.Structure):
-    """`Arguments` of the kernels."""
+    """The struct `Arguments` of the kernels."""
 
     _fields_ = [
         *((name, ADDRESS) for name in ("rows", "weights", "scales", "bias", "output", "bytes")),
@@ -40,11 +40,11 @@ def can_serve(library: Library | None, dtype: torch.dtype) -> bool:
 
 
 class CpuLinear:
-    """A layer; it is a `Linear`. One call at a time."""
+    """A quantized layer; it is a `Linear`. It takes one call at a time."""
 
     def __init__(self, library: Library, weight: QuantizedWeight, bias: Tensor | None) -> None:
         self._kernel = library.kernel(f"quantized_linear_{weight.format.kind}", ADDRESS)
-        self._kept = (_pack(weight), _pack_scales(weight), bias, _E4M3)  # the kernel knows their addresses only
+        self._kept = (_pack(weight), _pack_scales(weight), bias, _E4M3)  # the kernel has only their addresses
         values, scales, _, codes = self._kept
         self._arguments = _Arguments(
             weights=values.data_ptr(),
@@ -68,12 +68,12 @@ class CpuLinear:
 
 
 def make_linear(library: Library, weight: QuantizedWeight, bias: Tensor | None) -> Linear:
-    """A layer with this weight; `bias` in bfloat16."""
+    """Makes a layer with this weight; `bias` is in bfloat16."""
     return CpuLinear(library, weight, bias)
 
 
 def _pack(weight: QuantizedWeight) -> Tensor:
-    """uint8 in the kernels' order, in huge pages."""
+    """The weight's values as uint8 in the kernels' order, in huge pages."""
     if weight.format.kind == "int4":
         steps = _steps(unpack_int4(weight.values), weight.format.group or INT8_GROUP)
         packed = steps[:, 0::2] | (steps[:, 1::2] << 4)
@@ -87,20 +87,22 @@ def _pack(weight: QuantizedWeight) -> Tensor:
 
 
 def _steps(values: Tensor, multiple: int) -> Tensor:
-    """uint8 [N, K] to [panels, steps, blocks, outputs, inputs of a step], zeros where there is nothing."""
+    """uint8 [N, K] to [panels, steps, blocks, outputs, inputs of a step], padded with zeros."""
     rows, columns = values.shape
     padded = F.pad(values, (0, -columns % multiple, 0, -rows % PANEL))
     return padded.view(-1, BLOCKS, BLOCK, padded.shape[1] // STEP, STEP).permute(0, 3, 1, 2, 4)
 
 
 def _fp8_order(steps: Tensor) -> Tensor:
-    """Of 16 outputs and 4 inputs: each quarter of the outputs with the first two inputs, then with the others."""
+    """Reorders 16 outputs and 4 inputs: each quarter of the outputs with the first two inputs, then with the other
+    two."""
     panels, count = steps.shape[:2]
     return steps.reshape(panels, count, BLOCKS, 4, 4, 2, 2).transpose(4, 5)
 
 
 def _pack_scales(weight: QuantizedWeight) -> Tensor:
-    """bfloat16 [panels * PANEL], or [panels, groups, scale and zero, PANEL]."""
+    """Scales, and zero points if there are any, as bfloat16 [panels * PANEL] or [panels, groups, scale and zero,
+    PANEL]."""
     missing = -weight.rows % PANEL
     if weight.zeros is None:
         return F.pad(weight.scales.view(-1), (0, missing))
@@ -110,4 +112,4 @@ def _pack_scales(weight: QuantizedWeight) -> Tensor:
 
 
 _E4M3 = torch.arange(128, dtype=torch.uint8).view(torch.float8_e4m3fn).to(torch.bfloat16)
-"""What each magnitude of fp8 is; exact."""
+"""The value of each magnitude of fp8; exact."""

@@ -1,8 +1,8 @@
 """From weights to their quantized form and back, on any device.
 
-int8: symmetric, one scale for each output feature. fp8: e4m3 with one scale for each output feature. int4: for each
-group of input features a scale and a zero point, weight = (value - 8) * scale + zero with values 0 to 15, which is the
-form of torch's own int4 products. Scales are rounded to the model's dtype before values are chosen, so that every
+int8: symmetric, one scale for each output feature. fp8: e4m3, one scale for each output feature. int4: a scale and a
+zero point for each group of input features, weight = (value - 8) * scale + zero with values 0 to 15; this is the form
+of torch's own int4 products. Scales are rounded to the model's dtype before values are chosen, so that every
 implementation multiplies by the same weights.
 """
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from .names import Format
 
 CHUNK_BYTES = 64 << 20
-"""Weights are quantized in pieces of about this size in float32, so that little more than the result is in memory."""
+"""Weights are quantized in pieces of about this size in float32, so that memory holds little more than the result."""
 
 INT8_MAX = 127
 INT4_MAX = 15
@@ -31,7 +31,7 @@ class QuantizedWeight:
     """A weight [N, K] with G scales for each of its rows."""
 
     format: Format
-    values: Tensor  # int8 or float8_e4m3fn [N, K]; of int4, uint8 [N, K / 2], even input features in the low half
+    values: Tensor  # int8 or float8_e4m3fn [N, K]; for int4 uint8 [N, K / 2], with even input features in the low half
     scales: Tensor  # [N, G] in the model's dtype
     zeros: Tensor | None  # [N, G]; None: 0
 
@@ -48,7 +48,7 @@ class QuantizedWeight:
         return self.values.nbytes + self.scales.nbytes + (0 if self.zeros is None else self.zeros.nbytes)
 
     def dequantize(self, dtype: torch.dtype) -> Tensor:
-        """The weight [N, K] that it stands for, rounded to `dtype`."""
+        """The weight [N, K] that the values stand for, rounded to `dtype`."""
         if self.zeros is None:
             return self.values.to(dtype) * self.scales.to(dtype)
         grouped = (unpack_int4(self.values).to(dtype) - INT4_MIDDLE).view(self.rows, -1, self.columns // self._groups)
@@ -60,7 +60,8 @@ class QuantizedWeight:
 
 
 def quantize(parts: Sequence[Tensor], format: Format, dtype: torch.dtype, device: torch.device) -> QuantizedWeight:
-    """Weights [N_i, K] of any floating-point dtype, stacked; scales in `dtype`. K must be a multiple of the group."""
+    """Quantizes weights [N_i, K] of any floating-point dtype, stacked, with scales in `dtype`. K must be a multiple of
+    the format's group."""
     pieces = [
         _quantize(chunk.to(device, torch.float32), format, dtype)
         for part in parts
@@ -96,10 +97,10 @@ def _quantize_int4(weight: Tensor, group: int, dtype: torch.dtype) -> tuple[Tens
 
 
 def pack_int4(values: Tensor) -> Tensor:
-    """uint8 [N, K] of 0 to 15 to [N, K / 2]."""
+    """Packs uint8 [N, K], with values 0 to 15, into [N, K / 2]."""
     return values[:, 0::2] | (values[:, 1::2] << 4)
 
 
 def unpack_int4(packed: Tensor) -> Tensor:
-    """uint8 [N, K / 2] to [N, K] of 0 to 15."""
+    """Unpacks uint8 [N, K / 2] into [N, K], with values 0 to 15."""
     return torch.stack((packed & 15, packed >> 4), -1).view(len(packed), -1)

@@ -1,4 +1,4 @@
-"""The formats' names and sizes. Imports no torch."""
+"""Names and sizes of the formats. Imports no torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 Kind = Literal["int8", "int4", "fp8"]
 
 SCALE_BYTES = 2
-"""Of a scale in bfloat16; float32 models have twice that."""
+"""Bytes of a scale in bfloat16; float32 models need twice as many."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Format:
 
     name: str
     kind: Kind
-    group: int | None = None  # input features that share a scale; None: all of a row
+    group: int | None = None  # input features that share a scale; None: the whole row shares one
 
     def nbytes(self, rows: int, columns: int, scale_bytes: int = SCALE_BYTES) -> int:
         """Memory of a weight [rows, columns]."""
@@ -28,7 +28,7 @@ class Format:
         return rows * columns + scale_bytes * rows
 
     def divides(self, columns: int) -> bool:
-        """Whether a row of so many input features can be cut into groups."""
+        """Whether a row of `columns` input features can be cut into groups."""
         return self.group is None or columns % self.group == 0
 
 
@@ -42,4 +42,4 @@ FORMATS: Mapping[str, Format] = {
         Format("fp8", "fp8"),
     )
 }
-"""What `--quantization` may name beside "none"."""
+"""The formats that `WorkerOptions.quantization` may name beside "none"."""

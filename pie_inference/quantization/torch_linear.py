@@ -1,4 +1,4 @@
-"""Quantized linear layers by torch's own operations: for devices without a kernel of ours."""
+"""Quantized linear layers with torch's own operations, for devices without a kernel of ours."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..ops.interface import Linear
 from .formats import QuantizedWeight, unpack_int4
 
 FEW_ROWS = 8
-"""Rows up to which torch's int8 product on CPUs is faster than to dequantize first."""
+"""Most rows for which torch's int8 product on CPUs is faster than dequantizing first."""
 INT4_MULTIPLE = 16
-"""torch's int4 products want a multiple of so many output features."""
+"""torch's int4 products need a multiple of this many output features."""
 
 
 def make_linear(weight: QuantizedWeight, bias: Tensor | None) -> Linear:
-    """A layer with this weight, on the weight's device."""
+    """Makes a layer with this weight, on the weight's device."""
     dtype = weight.scales.dtype
     if weight.format.kind == "int4" and weight.values.device.type == "cpu" and weight.rows % INT4_MULTIPLE == 0:
         return _add_bias(_int4_on_cpu(weight), bias)

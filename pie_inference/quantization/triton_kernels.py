@@ -1,7 +1,7 @@
-"""Triton kernels that multiply rows by quantized weights; `triton_linear` says what they are given.
+"""Triton kernels that multiply rows by quantized weights; `triton_linear` makes their arguments.
 
-A program computes a block of rows by a block of outputs. Weights become the rows' format tile by tile, in registers, so
-that only their 4 or 8 bits are read from memory. Products are summed in float32.
+A program computes a block of rows times a block of outputs. Weights are converted to the rows' format tile by tile, in
+registers, so that only their 4 or 8 bits are read from memory. Products are summed in float32.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Quantized linear layers by Triton kernels, for GPUs: they read weights in their 4 or 8 bits."""
+"""Quantized linear layers with Triton kernels, for GPUs. The kernels read weights in their 4 or 8 bits."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from .formats import QuantizedWeight
 from .names import Kind
 
 OUTS, INS = 64, 64
-LEAST_ROWS, MOST_ROWS = 16, 64  # of a block; a matrix unit takes 16 at least
+LEAST_ROWS, MOST_ROWS = 16, 64  # rows of a block; a matrix unit needs at least 16
 FP8_CAPABILITY = (8, 9)
-"""Of GPUs whose Triton knows e4m3; others turn such weights into the model's format before each product."""
+"""Least compute capability at which Triton knows e4m3; other GPUs convert such weights to the model's format before
+each product."""
 
 
 def can_serve(device: torch.device, kind: Kind) -> bool:
     """Whether the kernels can be compiled for this device."""
-    if device.type != "cuda" or triton_support.obstacle(device) is not None:
+    if device.type != "cuda" or triton_support.why_unavailable(device) is not None:
         return False
     return kind != "fp8" or torch.cuda.get_device_capability(device) >= FP8_CAPABILITY
 
 
 def make_linear(weight: QuantizedWeight, bias: Tensor | None) -> Linear:
-    """A layer with this weight, on the weight's device."""
+    """Makes a layer with this weight, on the weight's device."""
 
     def linear(rows: Tensor) -> Tensor:
         matrix = rows.reshape(-1, weight.columns).contiguous()

@@ -9,7 +9,7 @@ import zmq
 
 from ..protocol import FromWorker, ToWorker, decode_to_worker, encode
 
-LINGER_MS = 2000  # a failure message must leave before the process ends
+LINGER_MS = 2000  # a failure message must be sent before the process ends
 HEARTBEAT_MS = 1000
 HEARTBEAT_TIMEOUT_MS = 5000
 
@@ -33,7 +33,7 @@ class Transport:
         return decode_to_worker(self._socket.recv_multipart())
 
     def receive_nowait(self) -> ToWorker | None:
-        """The next message if there is one. Raises ProtocolError."""
+        """The next message; None if there is none. Raises ProtocolError."""
         try:
             return decode_to_worker(self._socket.recv_multipart(zmq.NOBLOCK))
         except zmq.Again:
@@ -43,7 +43,7 @@ class Transport:
         self._socket.send_multipart(encode(message))
 
     def close(self) -> None:
-        """Waits until messages have left, but not long."""
+        """Closes the connection. Waits a short time for messages to be sent."""
         self._context.destroy()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Messages between the leader and a follower, over a pair of sockets that ends with either process."""
+"""Messages between the leader and a follower, over a pair of sockets that closes when either process ends."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ NUM_FRAMES = 2
 
 
 class RankChannel:
-    """One end of the pair. All methods raise RankLost where the other process has ended."""
+    """One end of the pair. All methods raise RankLost if the other process has ended."""
 
     def __init__(self, descriptor: int) -> None:
         self._connection: Connection[bytes, bytes] = Connection(descriptor)
 
     @staticmethod
     def pair() -> tuple[RankChannel, socket.socket]:
-        """An end for this process, and one to pass on to another."""
+        """An end for this process, and a socket to pass on to the other process."""
         own, other = socket.socketpair()
         return RankChannel(own.detach()), other
 
@@ -32,7 +32,7 @@ class RankChannel:
             raise RankLost("a rank of the group has ended") from error
 
     def receive(self, seconds: float | None = None) -> list[bytes]:
-        """Waits for a message, at most so long if a time is given; raises RankLost then too."""
+        """Waits for a message, at most `seconds` seconds if given. Raises RankLost when they have passed."""
         try:
             if not self._connection.poll(seconds):
                 raise RankLost(f"a rank of the group did not answer within {seconds:g} s")
@@ -41,5 +41,5 @@ class RankChannel:
             raise RankLost("a rank of the group has ended") from error
 
     def close(self) -> None:
-        """Idempotent."""
+        """Closes this end. Idempotent."""
         self._connection.close()

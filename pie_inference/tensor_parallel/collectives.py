@@ -1,4 +1,4 @@
-"""What ranks do together, through torch.distributed. Its only importer."""
+"""Collective operations of ranks, through torch.distributed. Its only importer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # its stub hides what it exports
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # its stub does not export it
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 LOOPBACK = "127.0.0.1"
@@ -19,11 +19,11 @@ class DistributedRanks:
     """Implements `Ranks` for one process of a group; there is one group in a process."""
 
     def __init__(self, store: TCPStore, rank: int, size: int, device: torch.device) -> None:
-        """Waits for all ranks. Raises RuntimeError where they do not come."""
+        """Waits for all ranks. Raises RuntimeError if they do not come."""
         self.rank = rank
         self.size = size
         self._device = device
-        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # nobody else shall connect to a rank
+        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # only this machine may connect to a rank
             os.environ.setdefault(variable, _loopback_interface())
         if device.type == "cuda":
             torch.cuda.set_device(device)
@@ -35,38 +35,38 @@ class DistributedRanks:
             device_id=device if device.type == "cuda" else None,  # connects now, not within a recorded graph
         )
 
-    def sum_(self, partial: Tensor) -> Tensor:
+    def all_reduce(self, partial: Tensor) -> Tensor:
         whole = partial.contiguous()
         dist.all_reduce(whole)
         return whole
 
-    def gather(self, share: Tensor) -> Tensor:
+    def all_gather(self, share: Tensor) -> Tensor:
         own = share.contiguous()
         shares = [torch.empty_like(own) for _ in range(self.size)]
         dist.all_gather(shares, own)
         return torch.cat(shares, -1)
 
-    def lead_(self, values: Tensor) -> Tensor:
+    def broadcast(self, values: Tensor) -> Tensor:
         dist.broadcast(values, LEADER)
         return values
 
-    def least(self, number: int) -> int:
+    def all_reduce_min(self, number: int) -> int:
         smallest = torch.tensor(number, device=self._device)
         dist.all_reduce(smallest, dist.ReduceOp.MIN)
         return int(smallest)
 
     def close(self) -> None:
-        """Leaves the group; to be called once."""
+        """Leaves the group. Call it once."""
         dist.destroy_process_group()
 
 
 def listen() -> socket.socket:
-    """Where ranks will find each other: a free port that only this machine reaches."""
+    """Opens a free port, which only this machine can reach, where the ranks will find each other."""
     return socket.create_server((LOOPBACK, 0))
 
 
 def lead(listener: socket.socket, size: int, device: torch.device) -> DistributedRanks:
-    """Joins the group as its leader; takes `listener` over."""
+    """Joins the group as its leader; takes ownership of `listener`."""
     port = listener.getsockname()[1]
     store = TCPStore(LOOPBACK, port, size, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
     return DistributedRanks(store, LEADER, size, device)

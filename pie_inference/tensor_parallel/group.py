@@ -1,4 +1,4 @@
-"""The leader's side of a group: starts followers, hands them waves, ends with them."""
+"""The leader's side of a group: it starts followers, sends them waves, and ends with them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from ..config import WorkerConfig
 from ..device.machine import choose_device
 from ..device.ranks import Ranks
 from ..errors import RankLost
+from ..execution.interface import Rank
+from ..execution.launched import LaunchedWave
 from ..loading.hub import find_folder
 from ..protocol import (
+    Failure,
     ModelDescription,
     ProtocolError,
     Ready,
@@ -28,34 +32,31 @@ from ..protocol import (
     decode_from_worker,
     encode,
 )
-from .agreement import compare, failures_of
+from .agreement import agree
 from .channel import RankChannel
 from .collectives import DistributedRanks, lead, listen
 from .membership import Membership, encode_membership
 
-if TYPE_CHECKING:
-    from ..execution.launched import LaunchedWave
-    from ..serving.worker import Worker
-
 FAREWELL_SECONDS = 0.3
-"""In which a leader that meets the loss itself may tell of it; one that waits in an operation would wait for ever."""
+"""Seconds in which a leader that meets a loss itself may report it. A leader that waits in an operation would wait for
+ever."""
 SHUTDOWN_SECONDS = 0.5
 
 
 class Follower:
-    """A process that the leader has started. It does not outlive the thread that started it."""
+    """A process that the leader started. It does not outlive the thread that started it."""
 
     def __init__(self, membership: Membership) -> None:
         self.rank = membership.rank
         self.channel, other = RankChannel.pair()
         with other:
-            command = [sys.executable, "-m", "pie_inference.tensor_parallel.follower"]
+            command = [sys.executable, "-m", "pie_inference.serving.follower"]
             arguments = [str(other.fileno()), str(os.getpid())]
             self.process = subprocess.Popen([*command, *arguments], stdin=subprocess.DEVNULL, pass_fds=[other.fileno()])
         self.channel.send(encode_membership(membership))
 
     def wait_until_ready(self) -> None:
-        """Raises RankLost with what the follower says."""
+        """Waits until the follower has loaded its share. Raises RankLost with its message if it could not."""
         answer = _decode(self.channel.receive())
         if isinstance(answer, WorkerFailed):
             raise RankLost(f"rank {self.rank}: {answer.message}")
@@ -63,13 +64,13 @@ class Follower:
             raise RankLost(f"rank {self.rank} did not become ready")
 
     def describe_end(self) -> str:
-        """Waits for the end of the process."""
+        """Waits for the end of the process, and says how it ended."""
         status = self.process.wait()
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         return f"rank {self.rank} (process {self.process.pid}) {how}; its group ends too"
 
     def end(self, patience: float) -> None:
-        """Waits so long for the process to end by itself, then kills it."""
+        """Waits `patience` seconds for the process to end by itself, then kills it."""
         try:
             self.process.wait(patience)
         except subprocess.TimeoutExpired:
@@ -79,20 +80,20 @@ class Follower:
 
 
 class WorkerGroup:
-    """The ranks of one model as one worker: what `Worker` is for one process, and made by `make_worker` on each.
+    """Implements `ServedWorker` with the ranks of one model; `make_worker` makes the leader's own worker.
 
-    `on_loss` is called, on a thread of its own, with how a follower ended that should not have; by default this process
-    ends. Raises InferenceError where a rank cannot load its share.
+    If a follower ends too early, `on_loss` is called on a separate thread with a message that says how; by default this
+    process ends. Raises InferenceError if a rank cannot load its share.
     """
 
     def __init__(
         self,
         config: WorkerConfig,
-        make_worker: Callable[[WorkerConfig, Ranks], Worker],
+        make_worker: Callable[[WorkerConfig, Ranks], Rank],
         on_loss: Callable[[str], None] | None = None,
     ) -> None:
         size = config.tensor_parallel
-        config = replace(config, model=find_folder(config.model))  # fetched once
+        config = replace(config, model=find_folder(config.model))  # downloaded once, not by every rank
         device = choose_device(config.device, 0, size)
         listener = listen()
         port = listener.getsockname()[1]
@@ -112,32 +113,26 @@ class WorkerGroup:
 
     @property
     def pids(self) -> Sequence[int]:
-        """Of the followers."""
+        """Process ids of the followers."""
         return [follower.process.pid for follower in self._followers]
 
     def describe(self) -> tuple[ModelDescription, ...]:
-        """The models that `run` accepts."""
         return self._worker.describe()
 
     def run(self, wave: RunWave) -> WaveDone:
-        """Launches a wave and waits for its results."""
         return self.finish(self.launch(wave))
 
     def launch(self, wave: RunWave) -> LaunchedWave:
-        """As `Worker.launch`, on all ranks. Raises RankLost where one ended or failed alone; the group is then of no
-        use any more."""
         frames = encode(wave)
         for follower in self._followers:
             follower.channel.send(frames)
-        launched = self._worker.launch(wave)
-        failures = failures_of(launched)
-        if failures is not None:
-            for follower in self._followers:
-                compare(failures, follower.channel)
-        return launched
+        return self._worker.launch(wave, partial(self._agree, wave.wave))
+
+    def _agree(self, wave: int, failure: Failure) -> None:
+        for follower in self._followers:
+            agree(wave, failure, follower.channel)
 
     def finish(self, launched: LaunchedWave) -> WaveDone:
-        """As `Worker.finish`."""
         return self._worker.finish(launched)
 
     def close(self) -> None:
@@ -174,7 +169,7 @@ class WorkerGroup:
 
 
 def end_process(message: str) -> None:
-    """Whatever the main thread waits for will not come."""
+    """Prints the message and ends this process: the main thread may wait for something that will not come."""
     print(message, file=sys.stderr, flush=True)
     os._exit(1)
 
@@ -183,7 +178,7 @@ def _say_goodbye(follower: Follower) -> None:
     try:
         follower.channel.send(encode(Shutdown()))
     except RankLost:
-        return  # it has gone already
+        return  # it has ended already
 
 
 def _decode(frames: list[bytes]) -> object:

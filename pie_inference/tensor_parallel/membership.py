@@ -1,4 +1,4 @@
-"""What the leader tells a follower first."""
+"""The first message from the leader to a follower."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..config import WorkerConfig
 
 
 class Membership(msgspec.Struct, frozen=True):
-    """A place in a group."""
+    """A rank's place in its group."""
 
     rank: int
     size: int
@@ -20,12 +20,12 @@ class Membership(msgspec.Struct, frozen=True):
 
 
 def encode_membership(membership: Membership) -> list[bytes]:
-    """Frames for a `RankChannel`."""
+    """Encodes a membership as frames for a `RankChannel`."""
     return [msgspec.msgpack.encode(membership, enc_hook=str), b""]
 
 
 def decode_membership(frames: list[bytes]) -> Membership:
-    """The inverse."""
+    """Decodes the frames of `encode_membership`."""
     return msgspec.msgpack.decode(frames[0], type=Membership, dec_hook=_as_path)
 
 

@@ -2,50 +2,47 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from benchmarks import gpu_bench
-from benchmarks.gpu.results import Row, read, read_problems, row, tell, tell_problem
+from benchmarks.gpu import gpu_bench
+from benchmarks.gpu.plan import PARTS
+from benchmarks.gpu.results import Measured, read, read_problems, row, tell, tell_problem
 from benchmarks.gpu.shapes import SHAPES, write_checkpoint
-from tests.helpers.checkpoints import tensor_shapes
+from pie_inference.testing.checkpoints import tensor_shapes
+
+from .running import run
 
 
-def test_it_runs_from_end_to_end(tmp_path: Path) -> None:
+def test_it_runs_from_end_to_end(tmp_path: Path, guest_cache: Path, kernel_cache: Path) -> None:
     pytest.importorskip("psutil")
-    file = tmp_path / "results" / "gpu.json"
-    assert gpu_bench.main(["--device", "cpu", "--json", str(file)]) == 0
-    report = json.loads(file.read_text())
-    ways = {(row["way"], row["concurrent"]) for row in report["rows"]}
+    rows = run(tmp_path, "gpu_bench", "--tiny")
+    measured = [row for row in rows if row["tpot_ms"] is not None]
+    ways = {(row["way"], row["concurrent"]) for row in measured}
     assert {(way, n) for way in ("closed loop", "closed loop, ahead", "pie", "transformers") for n in (1, 3)} <= ways
-    assert all(row["tpot_ms"] > 0 and row["bound_ms"] > 0 for row in report["rows"])
-    assert not [row for row in report["rows"] if row["way"].startswith("closed loop") and row["note"]]
-    assert all("varlen" in problem for problem in report["left_out"])  # not in every version, and needs a GPU
+    assert all(row["tpot_ms"] > 0 and row["bound_ms"] > 0 and row["read_gb_s"] > 0 for row in measured)
+    assert not [row for row in measured if row["way"].startswith("closed loop") and row["note"]]
+    left_out = [row["note"] for row in rows if row["tpot_ms"] is None]
+    assert all("varlen" in note for note in left_out)  # not in every version, and needs a GPU
 
 
-def test_a_part_that_fails_is_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "gpu.json"
-    assert gpu_bench.main(["--device", "cpu", "--json", str(file), "--only", "worker", "--concurrent", "400"]) == 1
-    [problem] = json.loads(file.read_text())["left_out"]
-    assert problem.startswith("tiny, worker: ended with 1")
-    assert problem.splitlines()[-1] in capsys.readouterr().err
+def test_a_part_that_fails_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    [row] = asyncio.run(gpu_bench.run(replace(gpu_bench.TINY, parts=("worker",), concurrent=(400,))))
+    assert (row.way, row.tpot_ms) == ("worker", None)
+    assert row.note.startswith("ended with 1")
+    assert row.note.splitlines()[-1] in capsys.readouterr().err
+    assert not gpu_bench.passed([row])
 
 
-def test_without_time_nothing_is_begun(tmp_path: Path) -> None:
-    file = tmp_path / "gpu.json"
-    assert gpu_bench.main(["--device", "cpu", "--json", str(file), "--budget", "1"]) == 1
-    assert json.loads(file.read_text())["left_out"] == [f"tiny, {part}: no time left" for part in gpu_bench.PARTS]
-
-
-def test_unknown_parts_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        gpu_bench.main(["--only", "gpu"])
-    assert "--only gpu: there are worker, system, transformers, llama-1b" in capsys.readouterr().err
+def test_without_time_nothing_is_begun() -> None:
+    rows = asyncio.run(gpu_bench.run(replace(gpu_bench.TINY, budget=1.0)))
+    assert [(row.way, row.note) for row in rows] == [(part, "no time left") for part in PARTS]
 
 
 def test_a_checkpoint_has_what_its_shape_says(tmp_path: Path) -> None:
@@ -67,7 +64,7 @@ def test_a_step_reads_all_weights_but_the_input_embeddings() -> None:
 
 
 def test_what_a_part_tells_is_read(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [row("m", "w", 8, 0.004), Row("m", "v", 1, 1.0, 2.0, "a note")]
+    rows = [row("m", "w", 8, 0.004), Measured("m", "v", 1, 1.0, 2.0, "a note")]
     tell(rows)
     tell_problem("two\nlines")
     output = "noise\n" + capsys.readouterr().out

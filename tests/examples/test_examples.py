@@ -13,32 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from pie_control.config import build_config
-from pie_control.inferlets.events import Ended, Event, Message
-from pie_control.runtime import Runtime
+from pie_control.inferlets.events import Ended
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.config import WorkerConfig
 from pie_inference.serving.worker import Worker
+from tests.helpers.servers import Listener, started
 from tests.helpers.tree import DEMO_MODEL, EXAMPLES
 
 FOLDERS = sorted(path for path in EXAMPLES.iterdir() if path.is_dir())
 UPDATE = "PIE_UPDATE_EXAMPLES" in os.environ
 SECONDS = 30.0
-
-
-class Output:
-    """Collects what an inferlet sends, until it ends."""
-
-    def __init__(self) -> None:
-        self.text = ""
-        self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
-
-    def __call__(self, event: Event) -> None:
-        match event:
-            case Message(text):
-                self.text += text
-            case Ended():
-                self.ended.set_result(event)
 
 
 @pytest.fixture(scope="module")
@@ -49,18 +33,14 @@ def worker() -> Worker:
 
 async def run_example(folder: Path, worker: Worker, cache_dir: Path) -> tuple[Ended, str]:
     options = json.loads((folder / "run.json").read_text())
-    runtime = Runtime(build_config({"cache_dir": str(cache_dir), "warm_pool": 0}), InProcessClient(worker))
-    await runtime.start()
-    try:
-        info = await runtime.upload((folder / f"{folder.name}.py").read_bytes(), f"{folder.name}.py")
-        output = Output()
-        inferlet = await runtime.launch(info.program, options.get("arguments", ()), listener=output)
+    async with started(cache_dir, InProcessClient(worker), model=["demo"], warm_pool=0) as server:
+        info = await server.upload((folder / f"{folder.name}.py").read_bytes(), f"{folder.name}.py")
+        listener = Listener()
+        inferlet = await server.launch(info.program, options.get("arguments", ()), listener=listener)
         for message in options.get("messages", ()):
             inferlet.send(message)
         async with asyncio.timeout(SECONDS):
-            return await output.ended, output.text
-    finally:
-        await runtime.close()
+            return await listener.ended, "".join(listener.messages)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)

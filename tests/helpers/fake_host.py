@@ -13,7 +13,16 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
+
+from inferlet_sdk import bindings
+from tests.helpers import wit
+
+T = TypeVar("T")
+Pair = tuple[int, int]
+"""A token and its position."""
+State = tuple[Pair, ...]
+"""What a query attended to."""
 
 REFERENCE_BIT = 0x8000_0000
 SPECIAL = {"<|begin|>": 256, "<|user|>": 257, "<|assistant|>": 258, "<|end|>": 259}
@@ -103,16 +112,18 @@ class FakeHost:
         self.asleep: dict[int, int] = {}
         self.token_values: dict[int, int] = {}
         self.queues: set[int] = set()
-        self.pages: dict[int, list[tuple[int, int]]] = {}
-        self.embeds: dict[int, Any] = {}
+        self.pages: dict[int, list[Pair]] = {}
+        self.embeds: dict[int, Any] = {}  # a Pair as input, a State as output, None until filled
         self.samplers: dict[int, SamplerConfig] = {}
         self.detokenizers: dict[int, bytes] = {}
         self.receivers: list[int] = []
         self.max_pages = 1000
         self._next = 0
-        for interface, functions in _INTERFACES.items():
-            members = {name: self._recorded(name) for name in functions.split()}
-            setattr(self, interface, SimpleNamespace(**members))
+        self.core, self.fused = SimpleNamespace(), SimpleNamespace()
+        for interface in set(bindings.INTERFACES) - {"core", "fused"}:
+            setattr(self, interface, SimpleNamespace())
+        for function in wit.functions():
+            setattr(getattr(self, function.interface), function.name, self._recorded(function.name))
         self.core.LogLevel = LogLevel
         self.fused.SamplerConfig = SamplerConfig
 
@@ -200,7 +211,7 @@ class FakeHost:
         return [n for n in numbers if n not in self.asleep and n not in self.receivers]
 
     def _take_message(self, number: int) -> str:
-        return self._take(number)
+        return str(self._take(number))
 
     def _cancel(self, number: int) -> None:
         if number in self.receivers:
@@ -213,7 +224,7 @@ class FakeHost:
     def _available_models(self) -> list[str]:
         return ["toy"]
 
-    def _available_traits(self, model: str) -> list[Any]:
+    def _available_traits(self, model: str) -> list[SimpleNamespace]:
         self._check_model(model)
         return [SimpleNamespace(name="Forward", version="1.0", functions=["forward"], supertraits=["Allocate"])]
 
@@ -221,7 +232,7 @@ class FakeHost:
         if model != "toy":
             raise refuse("NOT_FOUND", f"no model {model!r}; there is: toy")
 
-    def _get_model_info(self, model: str) -> Any:
+    def _get_model_info(self, model: str) -> SimpleNamespace:
         self._check_model(model)
         m = self.model
         return SimpleNamespace(
@@ -250,7 +261,7 @@ class FakeHost:
     def _set_queue_priority(self, queue: int, priority: int) -> None:
         self._check_queue(queue)
 
-    def _usage(self) -> Any:
+    def _usage(self) -> SimpleNamespace:
         held = {"pages": len(self.pages), "embeds": len(self.embeds), "queues": len(self.queues)}
         held |= {"futures": len(self.futures), "max_memory_bytes": 1, "cpu_nanoseconds": 1, "max_cpu_nanoseconds": 1}
         return SimpleNamespace(**held, max_pages=self.max_pages, max_embeds=999, max_queues=99, max_futures=999)
@@ -267,7 +278,7 @@ class FakeHost:
         self._check_queue(queue)
         return self._allocate(self.embeds, count, lambda: None)
 
-    def _allocate(self, pool: dict[int, Any], count: int, new: Callable[[], Any]) -> int:
+    def _allocate(self, pool: dict[int, T], count: int, new: Callable[[], T]) -> int:
         first = self._next + 1
         self._next += count
         pool.update({first + n: new() for n in range(count)})
@@ -279,18 +290,18 @@ class FakeHost:
     def _dealloc_emb(self, queue: int, embeds: list[int]) -> None:
         self._free(queue, self.embeds, expand(embeds))
 
-    def _free(self, queue: int, pool: dict[int, Any], addresses: list[int]) -> None:
+    def _free(self, queue: int, pool: dict[int, T], addresses: list[int]) -> None:
         self._check_queue(queue)
         self._check_owned(pool, addresses)
         for address in addresses:
             del pool[address]
 
-    def _check_owned(self, pool: dict[int, Any], addresses: list[int]) -> None:
+    def _check_owned(self, pool: dict[int, T], addresses: list[int]) -> None:
         for address in addresses:
             if address not in pool:
                 raise refuse("NOT_FOUND", f"address {address} is not owned")
 
-    def _slot(self, address: int) -> tuple[list[tuple[int, int]], int]:
+    def _slot(self, address: int) -> tuple[list[Pair], int]:
         page, offset = divmod(address, self.model.page_size)
         self._check_owned(self.pages, [page])
         return self.pages[page], offset
@@ -341,8 +352,8 @@ class FakeHost:
         if targets:
             self.embeds.update(zip(targets, states[-len(targets) :], strict=True))
 
-    def _run(self, seen: list[tuple[int, int]], inputs: list[Any], output: list[int]) -> list[Any]:
-        states = []
+    def _run(self, seen: list[Pair], inputs: list[Pair | None], output: list[int]) -> list[State]:
+        states: list[State] = []
         for filled in inputs:
             if filled is None:
                 raise refuse("INVALID_STATE", "an input embed was never filled")
@@ -353,7 +364,7 @@ class FakeHost:
             states.append(tuple(seen))
         return states
 
-    def _append(self, pages: list[int], pair: tuple[int, int]) -> None:
+    def _append(self, pages: list[int], pair: Pair) -> None:
         page = next((p for p in pages if len(self.pages[p]) < self.model.page_size), None)
         if page is None:
             raise refuse("INVALID_STATE", "no free slot in the output pages")
@@ -406,12 +417,13 @@ class FakeHost:
 
     # ---- outputs ----
 
-    def _state(self, queue: int, embed: int) -> Any:
+    def _state(self, queue: int, embed: int) -> State:
         self._check_queue(queue)
         self._check_owned(self.embeds, [embed])
-        if self.embeds[embed] is None:
+        state: State | None = self.embeds[embed]
+        if state is None:
             raise refuse("INVALID_STATE", f"embed {embed} was never filled")
-        return self.embeds[embed]
+        return state
 
     def _get_next_dist(self, queue: int, embed: int, k: int, temperature: float) -> int:
         best = self.model.next_token(self._state(queue, embed))
@@ -459,23 +471,24 @@ class FakeHost:
         self.token_values[number] = self.futures[number]
         return number
 
-    _take_token = _take_dist = _take_logprobs = _take
+    def _take_text(self, number: int, detokenizer: int) -> tuple[int, str]:
+        token = self._take(number)
+        return token, self._push_tokens(detokenizer, [token])
+
+    def _verify(self, queue: int, embeds: list[int], draft: list[int], sampler: int) -> int:
+        assert sampler in self.samplers
+        rows = expand(embeds)
+        if len(rows) != len(draft) + 1:
+            raise refuse("INVALID_ARGUMENT", f"{len(rows)} embeds and {len(draft)} draft tokens")
+        chosen = [self.model.next_token(self._state(queue, embed)) for embed in rows]
+        agree = [token == wanted for token, wanted in zip(chosen, draft, strict=False)]
+        accepted = [*agree, False].index(False)
+        return self._future((accepted, chosen[accepted]))
+
+    _take_token = _take_dist = _take_logprobs = _take_verified = _take
 
     def _source(self) -> tuple[str, str, str]:
         raise AssertionError("tests call run_program")
 
     def _made_ahead(self) -> bool:
         return False
-
-
-_INTERFACES = {
-    "core": "get_arg get_env send receive take_message set_result log now sleep wait take cancel available_models "
-    "available_traits get_model_info create_queue destroy_queue synchronize set_queue_priority usage",
-    "allocate": "alloc_kvpage dealloc_kvpage alloc_emb dealloc_emb copy_kvpage trim_kvpage",
-    "input_text": "embed_txt",
-    "forward": "forward",
-    "tokenize": "tokenize detokenize create_detokenizer push_tokens destroy_detokenizer get_vocabs format_chat",
-    "output_text": "get_next_dist take_dist get_logprobs take_logprobs",
-    "fused": "create_sampler destroy_sampler sample sample_constrained forward_with_sampling take_token",
-    "guest_source": "source made_ahead",
-}

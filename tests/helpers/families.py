@@ -1,8 +1,15 @@
-"""A small model of each family, as settings of transformers' configuration."""
+"""A small model of each family, as settings of transformers' configuration, and the checkpoint it writes of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import torch
+
+from pie_inference.testing import byte_tokenizer
+from pie_inference.testing.checkpoints import write_tokenizer
 
 WINDOW = 24
 HEADS = {"head_dim": 16}
@@ -47,3 +54,47 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "mlp_only_layers": [1], **HEADS},
     ),
 }
+
+
+def save_reference(folder: Path, architecture: str, **config: Any) -> Any:
+    """Lets transformers write a checkpoint with random weights into `folder`; returns its model, in float32.
+
+    The weights are numbers of bfloat16, so that serving in it does not change them.
+    """
+    import transformers
+    from transformers.utils import logging
+
+    quiet: Callable[[], None] = logging.disable_progress_bar
+    quiet()
+    kind = getattr(transformers, architecture)
+    settings = {**SMALL, **config}
+    model = kind._from_config(kind.config_class(**settings), attn_implementation="eager").eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, weight in sorted(model.named_parameters()):
+            weight.copy_(_random_reference(name, weight, generator).bfloat16())
+    model.save_pretrained(folder)
+    write_tokenizer(folder, settings["vocab_size"])
+    return model
+
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 272,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": byte_tokenizer.BEGIN,
+    "eos_token_id": byte_tokenizer.END,
+    "pad_token_id": None,
+}
+
+
+def _random_reference(name: str, weight: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Norms are about 1 on top of what transformers starts with, which is 1, or 0 where it adds 1 itself."""
+    noise = torch.randn(weight.shape, generator=generator)
+    if "norm" in name:
+        return weight + 0.1 * noise
+    return noise * (0.5 if weight.dim() == 1 or "embed" in name else 1.5 * weight.shape[-1] ** -0.5)

@@ -11,7 +11,7 @@ import torch
 
 from pie_inference.config import WorkerConfig
 from pie_inference.serving.worker import Worker
-from tests.helpers.worker_batches import Driver, Extend, Keys
+from pie_inference.testing.worker_batches import Driver, Extend, Keys
 
 VOCAB = 272
 
@@ -48,7 +48,8 @@ class Oracle:
                 attention_mask=mask,
                 position_ids=torch.tensor([list(positions)]) if positions is not None else None,
             )
-        return output.logits[0].log_softmax(-1).numpy()
+        logprobs: np.ndarray = output.logits[0].log_softmax(-1).numpy()
+        return logprobs
 
 
 def load_reference(folder: Path, dtype: torch.dtype) -> Any:
@@ -61,11 +62,12 @@ def load_reference(folder: Path, dtype: torch.dtype) -> Any:
 def log_probabilities(model: Any, tokens: Sequence[int], **more: Any) -> np.ndarray:
     """Of the next token after each one, float32 [len(tokens), vocab]."""
     with torch.inference_mode():
-        return model(torch.tensor([list(tokens)]), **more).logits[0].float().log_softmax(-1).numpy()
+        logprobs: np.ndarray = model(torch.tensor([list(tokens)]), **more).logits[0].float().log_softmax(-1).numpy()
+    return logprobs
 
 
 def random_tokens(count: int, seed: int = 0) -> list[int]:
-    return np.random.default_rng(seed).integers(0, VOCAB, count).tolist()
+    return [int(token) for token in np.random.default_rng(seed).integers(0, VOCAB, count)]
 
 
 def assert_close(actual: np.ndarray, expected: np.ndarray) -> None:

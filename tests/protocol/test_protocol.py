@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from pie_inference.protocol import (
+    BATCHES,
     CopyKvpage,
     Failure,
     GetNextDistResult,
     Hello,
+    Message,
     ModelDescription,
     ProtocolError,
     Ready,
@@ -30,17 +32,31 @@ from pie_inference.protocol import (
     decode_to_worker,
     encode,
 )
-from pie_inference.protocol.messages import Message
-from tests.helpers.worker_batches import Driver, Extend, Keys, ints, sample_batch
+from pie_inference.testing.worker_batches import Driver, Extend, Keys, ints, sample_batch
 
 DESCRIPTION = ModelDescription(
-    *("name", "LlamaForCausalLM", ("Forward",), "float32", "cpu"),
-    *range(12),
-    (1, 2),
-    b"{}",
-    {"chat_template": "x", "deep": {"list": [1, None, True, {"a": "b"}]}},
-    7,
-    8,
+    name="name",
+    architecture="LlamaForCausalLM",
+    calls=("forward",),
+    dtype="float32",
+    device="cpu",
+    vocab_size=1,
+    hidden_size=2,
+    max_context=3,
+    page_size=4,
+    num_pages=5,
+    num_host_pages=6,
+    num_embeds=7,
+    num_token_slots=8,
+    max_batch_tokens=9,
+    max_batch_rows=10,
+    max_dist=11,
+    max_swap_pages=12,
+    stop_tokens=(1, 2),
+    tokenizer=b"{}",
+    tokenizer_config={"chat_template": "x", "deep": {"list": [1, None, True, {"a": "b"}]}},
+    page_bytes=13,
+    weight_bytes=14,
 )
 
 
@@ -59,8 +75,8 @@ def equal(a: object, b: object) -> bool:
 def a_wave(mask: np.ndarray | None = None) -> RunWave:
     driver = Driver(lambda wave: WaveDone(0, (), 0.0), "model")
     embed, forward = driver.forward_batch([Extend(Keys(), [1, 2, 3], mask)])
-    swaps = SwapOut(ints([1]), ints([2])), SwapIn(ints([3]), ints([4]))
-    return RunWave(3, "model", (*swaps, CopyKvpage(ints([]), ints([])), embed, forward, sample_batch(ints([4, 5]))))
+    moves = SwapOut(ints([1]), ints([2])), SwapIn(ints([3]), ints([4])), CopyKvpage(ints([]), ints([]), ints([0]))
+    return RunWave(3, "model", (*moves, embed, forward, sample_batch(ints([4, 5]))))
 
 
 @pytest.mark.parametrize("message", [Hello(1), Shutdown(), a_wave(), a_wave(np.ones((3, 3), bool))], ids=repr)
@@ -73,7 +89,7 @@ def test_round_trip_to_worker(message: Message) -> None:
     [
         Ready(1, 2, (DESCRIPTION,)),
         WorkerFailed("no"),
-        WaveDone(1, (None, SampleResult(ints([1])), Failure("why")), 0.5),
+        WaveDone(1, (None, SampleResult(ints([1]))), 0.5, (Failure(0, 2, "why"), Failure(1, 0, "why"))),
         WaveDone(
             2, (GetNextDistResult(ints([0, 1]), ints([7]), np.ones(1, np.float32), np.zeros(1, np.float32)),), 0.5
         ),
@@ -84,16 +100,26 @@ def test_round_trip_from_worker(message: Message) -> None:
     assert equal(decode_from_worker(encode(message)), message)
 
 
+@pytest.mark.parametrize("call", BATCHES)
+def test_batches_and_their_results_are_decoded_by_name(call: str) -> None:
+    kind = BATCHES[call]
+    none = {name: ints([0]) if name.endswith("indptr") else ints([]) for name in kind.__struct_fields__}
+    batch = kind(**none)
+    assert equal(decode_to_worker(encode(RunWave(1, "m", (batch,)))), RunWave(1, "m", (batch,)))
+    done = WaveDone(1, (batch.zeros(),), 0.5)
+    assert equal(decode_from_worker(encode(done)), done)
+
+
 @given(
     st.lists(arrays.arrays(st.sampled_from([np.int32, np.int64, np.float32, np.uint8, np.bool_]), st.integers(0, 9)))
 )
 def test_arrays_survive_at_every_offset(values: list[np.ndarray]) -> None:
-    message = RunWave(1, "m", tuple(CopyKvpage(value, value[::-1]) for value in values))
+    message = RunWave(1, "m", tuple(CopyKvpage(value, value[::-1], value) for value in values))
     assert equal(decode_to_worker(encode(message)), message)
 
 
 def test_decoded_arrays_are_aligned_views() -> None:
-    wave = decode_to_worker(encode(RunWave(1, "m", (CopyKvpage(ints([1]), np.arange(3)),))))
+    wave = decode_to_worker(encode(RunWave(1, "m", (CopyKvpage(ints([1]), np.arange(3), ints([0, 1])),))))
     assert isinstance(wave, RunWave)
     [batch] = wave.batches
     assert isinstance(batch, CopyKvpage)
@@ -108,7 +134,8 @@ class Bad:
     description: object
 
     def frames(self) -> list[bytes]:
-        batch = {"type": "CopyKvpage", "source": self.description, "target": ["<i4", [0], 0]}
+        none = ["<i4", [0], 0]
+        batch = {"type": "CopyKvpage", "source": self.description, "target": none, "indptr": none}
         return [msgspec.msgpack.encode({"type": "RunWave", "wave": 1, "model": "m", "batches": [batch]}), bytes(8)]
 
 
@@ -147,4 +174,4 @@ def test_a_message_for_the_other_direction_is_refused() -> None:
 
 def test_arrays_that_no_peer_would_accept_are_not_sent() -> None:
     with pytest.raises(NotImplementedError, match="cannot be sent"):
-        encode(CopyKvpage(np.array(["text"]), ints([1])))
+        encode(CopyKvpage(np.array(["text"]), ints([1]), ints([0, 1])))

@@ -45,7 +45,7 @@ def host() -> FakeHost:
 
 
 def saying(text: str, after: int) -> Callable[[tuple[tuple[int, int], ...]], int]:
-    """A model that says `text`, then stops, after a prompt of so many tokens."""
+    """A model that says `text`, then stops, after a prompt of `after` tokens."""
     tokens = [*FakeHost._tokenize(install_queue(), 0, text), STOP]
 
     def next_token(context: tuple[tuple[int, int], ...]) -> int:
@@ -106,9 +106,9 @@ def test_plain_iteration_inside_asyncio_is_refused(host: FakeHost) -> None:
 
 def test_run_ahead_issues_the_next_step_before_it_waits(host: FakeHost) -> None:
     run(Context().fill("abc").generate_until(max_tokens=4))
-    steps = [call for call in host.calls if call in ("forward", "sample", "forward_with_sampling", "wait")]
-    both = "forward_with_sampling"
-    assert steps == ["forward", "sample", both, "wait", both, "wait", both, "wait", "wait"]
+    steps = [call for call in host.calls if call in ("forward", "sample", "forward_with_sampling", "take_text")]
+    both, take = "forward_with_sampling", "take_text"
+    assert steps == ["forward", "sample", both, take, both, take, both, take, take]
 
 
 @pytest.mark.parametrize("run_ahead", [True, False])
@@ -300,7 +300,7 @@ def test_next_dist_and_score_leave_the_context(host: FakeHost) -> None:
 
 def test_long_continuations_are_scored_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     install()
-    monkeypatch.setattr("inferlet_sdk.scoring.MAX_CHUNK", 4)
+    monkeypatch.setattr("inferlet_sdk.generation.scoring.MAX_CHUNK", 4)
     assert run(Context().fill("abc").score(expected([97, 98, 99], 10))) == [-0.5] * 10
 
 

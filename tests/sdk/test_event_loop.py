@@ -92,7 +92,7 @@ def test_two_tasks_may_wait_for_one_future(host: FakeHost) -> None:
         async def one() -> str:
             return await future
 
-        return await asyncio.gather(one(), one())
+        return list(await asyncio.gather(one(), one()))
 
     assert run(main()) == ["x", "x"]
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pie_control.config import build_config
-from pie_control.inferlets.events import Ended, Event
-from pie_control.runtime import Runtime
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
+from tests.helpers.servers import run, started
 
 SECONDS = 30.0
 
@@ -73,31 +70,53 @@ async def main(args):
 """
 
 
+SPECULATION = """
+async def main(args, draft_length=4, length=24, seed=7):
+    '''Drafts that are sometimes right: tokens of another run of the same seed, a few of them changed.'''
+    plain = Context(args.model).fill("Once upon a time")
+    start = len(plain)
+    await plain.generate_until(max_tokens=length, sampler=Sampler(temperature=1.0, seed=seed), stop=IgnoreStopTokens())
+    expected = plain.tokens[start:]
+    info = traits.get_model_info(args.model)
+    queue = traits.create_queue(args.model)
+    prompt = plain.tokens[:start]
+    pages = traits.alloc_kvpage(queue, 8)
+    embeds = traits.alloc_emb(queue, 64)
+    sampler = traits.create_sampler(temperature=1.0, seed=seed)
+    outputs = traits.alloc_emb(queue, draft_length + 1)
+    traits.embed_txt(queue, prompt, range(len(prompt)), embeds[:len(prompt)])
+    traits.forward(queue, pages, embeds[:len(prompt)], pages, outputs[:1])
+    made = [await traits.sample(queue, outputs[0], sampler)]
+    kept, accepted = len(prompt), []
+    while len(made) < length:
+        draft = [token if (len(made) + i) % 3 else 65 for i, token in enumerate(expected[len(made):][:draft_length])]
+        tokens = [made[-1], *draft]
+        inputs = embeds[:len(tokens)]
+        traits.embed_txt(queue, tokens, range(kept, kept + len(tokens)), inputs)
+        traits.forward(queue, pages, inputs, pages, outputs[:len(tokens)])
+        found = await traits.verify(queue, outputs[:len(tokens)], draft, sampler)
+        accepted.append(found.accepted)
+        made += [*draft[:found.accepted], found.token]
+        kept += 1 + found.accepted
+        traits.trim_kvpage(queue, pages, kept)
+    return [made[:length] == list(expected), sum(accepted) > 0, min(accepted) < draft_length]
+"""
+
+
 async def result_of(text: str, cache_dir: Path) -> Any:
-    ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
-
-    def listener(event: Event) -> None:
-        if isinstance(event, Ended):
-            ended.set_result(event)
-
-    config = build_config({"cache_dir": str(cache_dir), "warm_pool": 0})
-    runtime = Runtime(config, InProcessClient(FakeModel(num_pages=512)))
-    await runtime.start()
-    try:
-        info = await runtime.upload((IMPORTS + text).encode(), "program.py")
-        await runtime.launch(info.program, listener=listener)
-        async with asyncio.timeout(SECONDS):
-            end = await ended
-    finally:
-        await runtime.close()
-    assert end.status == "finished", end.error
-    return json.loads(end.result or "null")
+    async with started(cache_dir, InProcessClient(FakeModel(num_pages=512)), warm_pool=0) as server:
+        return await run(server, IMPORTS + text)
 
 
 @pytest.mark.parametrize(
     ("program", "result"),
-    [(SAME_TOKENS, None), (FORKS, [True] * 6), (EVERYTHING_FREED, [0, 0, 0, 0, True])],
-    ids=["same-tokens", "forks", "everything-freed"],
+    [
+        (SAME_TOKENS, None),
+        (FORKS, [True] * 6),
+        (EVERYTHING_FREED, [0, 0, 0, 0, True]),
+        (SPECULATION, [True] * 3),
+    ],
+    ids=["same-tokens", "forks", "everything-freed", "speculation"],
 )
 def test_in_the_real_host(program: str, result: Any, guest_cache: Path) -> None:
     given = asyncio.run(result_of(program, guest_cache))

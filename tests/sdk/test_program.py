@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from inferlet_sdk import bindings
-from inferlet_sdk.program import ProgramFailed, run_program
+from inferlet_sdk.guest.program import ProgramFailed, run_program
 from tests.helpers.fake_host import FakeHost, HostError
 
 
@@ -163,8 +163,8 @@ def test_arguments_fill_parameters_by_their_types(argv: list[str], result: list[
     ("argv", "message"),
     [
         ([], "missing: topic"),
-        (["a", "x"], "points: 'x' is no int"),
-        (["a", "--loud=maybe"], "loud: 'maybe' is no bool"),
+        (["a", "x"], "points: 'x' is not of type int"),
+        (["a", "--loud=maybe"], "loud: 'maybe' is not of type bool"),
         (["a", "--colour", "red"], "unknown option --colour"),
         (["topic=a", "topic=b"], "topic is given twice"),
         (["a", "--points"], "--points needs a value"),
@@ -187,7 +187,7 @@ def test_keyword_arguments_of_the_client_arrive_by_name() -> None:
     ("kwargs", "message"),
     [
         ('{"topic": "t", "nope": 1}', "main has no parameter 'nope'"),
-        ("{", "'kwargs' is no JSON"),
+        ("{", "'kwargs' is not JSON"),
         ("[]", "must be a JSON object"),
         ("{}", "missing: topic"),
     ],

@@ -5,18 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from pie_control.config import build_config
 from pie_control.errors import BadProgram
-from pie_control.inferlets.events import Ended, Event, Message
-from pie_control.runtime import Runtime
+from pie_control.inferlets.events import Ended
+from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
+from tests.helpers.servers import launch, started
 from tests.helpers.tree import HOSTILE
 
 PROGRAMS = sorted(HOSTILE.glob("*.py"))
@@ -43,80 +41,51 @@ async def main(args):
 """
 
 
-class Listener:
-    """Keeps the events of an inferlet."""
-
-    def __init__(self) -> None:
-        self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
-        self.messages: list[str] = []
-
-    def __call__(self, event: Event) -> None:
-        match event:
-            case Message(text):
-                self.messages.append(text)
-            case Ended() if not self.ended.done():
-                self.ended.set_result(event)
+LIMITS: dict[str, object] = {
+    "cpu_seconds": 1.0,
+    "memory_bytes": 96 << 20,
+    "max_pages": 2000,
+    "max_embeds": 3000,
+    "max_futures": 2000,
+}
 
 
-@asynccontextmanager
-async def started(cache_dir: Path) -> AsyncIterator[Runtime]:
-    options = {
-        "cache_dir": str(cache_dir),
-        "cpu_seconds": 1.0,
-        "memory_bytes": 96 << 20,
-        "max_pages": 2000,
-        "max_embeds": 3000,
-        "max_futures": 2000,
-        "warm_pool": 2,
-    }
-    runtime = Runtime(build_config(options), InProcessClient(FakeModel(num_pages=4096)))
-    await runtime.start()
-    try:
-        yield runtime
-    finally:
-        await runtime.close()
-
-
-async def outcome_of(runtime: Runtime, program: Path) -> Ended:
+async def outcome_of(server: ServerApi, program: Path) -> Ended:
     """How a program ends; `refused` if it cannot even be uploaded."""
     try:
-        await runtime.upload(program.read_bytes(), program.name)
+        await server.upload(program.read_bytes(), program.name)
     except BadProgram as error:
-        return Ended("refused", None, str(error))
-    inferlet = await runtime.launch(program.name)
+        return Ended("refused", None, str(error), inferlet="")
+    inferlet = await server.launch(program.name)
     while (status := inferlet.info().status) in ("created", "running"):
         await asyncio.sleep(0.005)
-    return Ended(status, inferlet.info().result, inferlet.info().error)
+    return Ended(status, inferlet.info().result, inferlet.info().error, inferlet=inferlet.id)
 
 
-async def run_beside_a_neighbour(runtime: Runtime, program: Path) -> tuple[Ended, int]:
-    neighbour = Listener()
-    await runtime.upload(NEIGHBOUR.encode(), "neighbour")
-    beside = await runtime.launch("neighbour", listener=neighbour)
-    while not neighbour.messages:
-        assert not neighbour.ended.done(), neighbour.ended.result()
-        await asyncio.sleep(0.005)
+async def run_beside_a_neighbour(server: ServerApi, program: Path) -> tuple[Ended, int]:
+    beside, neighbour = await launch(server, NEIGHBOUR)
+    await neighbour.until_messages(1)
     before = len(neighbour.messages)
-    ended = await outcome_of(runtime, program)
-    during = len(neighbour.messages) - before
-    while len(neighbour.messages) <= before + during:  # it goes on
-        assert not neighbour.ended.done(), f"the neighbour ended: {neighbour.ended.result()}"
-        await asyncio.sleep(0.005)
-    runtime.terminate(beside.id, "the test is over")
-    return ended, during
+    ended = await outcome_of(server, program)
+    after = len(neighbour.messages)
+    await neighbour.until_messages(after + 1)  # it goes on
+    server.terminate(beside.id, "the test is over")
+    return ended, after - before
 
 
 async def check(program: Path, cache_dir: Path) -> None:
     header = HEADER.match(program.read_text())
     assert header, f"{program.name} does not begin with its expected status"
-    async with started(cache_dir) as runtime, asyncio.timeout(SECONDS):
-        ended, beats = await run_beside_a_neighbour(runtime, program)
+    client = InProcessClient(FakeModel(num_pages=4096))
+    async with started(cache_dir, client, **LIMITS) as server, asyncio.timeout(SECONDS):
+        ended, beats = await run_beside_a_neighbour(server, program)
         assert re.fullmatch(header["status"], ended.status), ended
         assert re.search(header["error"] or "", ended.error or ""), ended.error
         if ended.status == "exceeded":
             assert beats >= 5, f"the neighbour had {beats} turns while the other used 1 s of processor time"
         await asyncio.sleep(0.05)
-        (statistics,) = runtime.statistics().models.values()
+        ((replica,),) = server.statistics().models.values()
+        statistics = replica.scheduler
         assert statistics.pages.used == 0
         assert statistics.embeds.used == 0
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -18,7 +18,8 @@ import pytest
 
 from pie_control.client import Client
 from pie_control.errors import InferletEnded, WorkerUnavailable
-from tests.helpers.runtimes import launch, run, started
+from tests.helpers.servers import launch, run, started
+from tests.helpers.tree import DEMO_MODEL
 
 GENERATE = """
 from inferlet_sdk import Context, IgnoreStopTokens
@@ -42,18 +43,29 @@ async def main(args):
 SECONDS = 60.0
 
 
+def worker_pids(parent: int, model: str) -> list[int]:
+    children = [(one.pid, one.cmdline()) for one in psutil.Process(parent).children(recursive=True)]
+    workers = [(pid, words) for pid, words in children if "pie_inference.serving" in words]
+    return [pid for pid, words in workers if words[words.index("--name") + 1] == model]
+
+
 def worker_pid(parent: int) -> int:
-    (child,) = [
-        one for one in psutil.Process(parent).children(recursive=True) if "pie_inference.serving" in one.cmdline()
-    ]
-    return child.pid
+    (pid,) = worker_pids(parent, "demo")
+    return pid
+
+
+def wait_for_end(pid: int, seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while psutil.pid_exists(pid):
+        assert time.monotonic() < deadline, f"process {pid} lives on"
+        time.sleep(0.02)
 
 
 def test_inferlets_are_told_of_a_killed_worker_and_the_next_launch_works(guest_cache: Path) -> None:
     async def check() -> None:
-        async with started(guest_cache) as runtime, asyncio.timeout(SECONDS):
-            _, generating = await launch(runtime, GENERATE)
-            idle, waiting = await launch(runtime, WAIT)
+        async with started(guest_cache) as server, asyncio.timeout(SECONDS):
+            _, generating = await launch(server, GENERATE)
+            idle, waiting = await launch(server, WAIT)
             await generating.until_messages(3)
             await waiting.until_messages(1)
             os.kill(worker_pid(os.getpid()), signal.SIGKILL)
@@ -61,28 +73,30 @@ def test_inferlets_are_told_of_a_killed_worker_and_the_next_launch_works(guest_c
             assert ended.status == "lost"
             assert "worker" in (ended.error or "")
             assert "launch again" in (ended.error or "")
-            assert await run(runtime, GENERATE, {"tokens": 5}) >= 5
+            assert await run(server, GENERATE, {"tokens": 5}) >= 5
             idle.send("an inferlet that held nothing at the worker goes on")
             assert (await waiting.ended).status == "finished"
-            assert runtime.statistics().worker_restarts == {"demo": 1}
+            (replica,) = server.statistics().models["demo"]
+            assert replica.restarts == 1
 
     asyncio.run(check())
 
 
 def test_an_inferlet_terminated_in_flight_leaves_nothing_and_disturbs_nobody(guest_cache: Path) -> None:
     async def check() -> None:
-        async with started(guest_cache) as runtime, asyncio.timeout(SECONDS):
-            other, staying = await launch(runtime, GENERATE)
+        async with started(guest_cache) as server, asyncio.timeout(SECONDS):
+            other, staying = await launch(server, GENERATE)
             for _ in range(20):
-                one, listener = await launch(runtime, GENERATE)
+                one, listener = await launch(server, GENERATE)
                 await listener.until_messages(1)
-                runtime.terminate(one.id, "the test says so")
+                server.terminate(one.id, "the test says so")
                 assert (await listener.ended).status == "terminated"
             seen = len(staying.messages)
             await staying.until_messages(seen + 20)
-            runtime.terminate(other.id, "the test is over")
+            server.terminate(other.id, "the test is over")
             await asyncio.sleep(0.2)
-            (statistics,) = runtime.statistics().models.values()
+            ((replica,),) = server.statistics().models.values()
+            statistics = replica.scheduler
             assert statistics.pages.used == statistics.embeds.used == 0
             assert statistics.pages.free == statistics.pages.total
 
@@ -102,14 +116,15 @@ async def main(args, pages):
 """
 
     async def check() -> None:
-        async with started(guest_cache, pages=200, max_pages=200) as runtime, asyncio.timeout(SECONDS):
-            _, oldest = await launch(runtime, hoard, {"pages": 40})
+        async with started(guest_cache, pages=200, max_pages=200) as server, asyncio.timeout(SECONDS):
+            _, oldest = await launch(server, hoard, {"pages": 40})
             await oldest.until_messages(1)
-            _, youngest = await launch(runtime, hoard, {"pages": 60})
+            _, youngest = await launch(server, hoard, {"pages": 60})
             await youngest.until_messages(1)
-            (statistics,) = runtime.statistics().models.values()
+            ((replica,),) = server.statistics().models.values()
+            statistics = replica.scheduler
             left = statistics.pages.free
-            third, _ = await launch(runtime, hoard, {"pages": left + 1})
+            third, _ = await launch(server, hoard, {"pages": left + 1})
             while third.info().status in ("created", "running"):
                 await asyncio.sleep(0.01)
             assert third.info().status == "evicted"
@@ -121,20 +136,21 @@ async def main(args, pages):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("damage", "message"),
     [
         (lambda folder: (folder / "model.safetensors").write_bytes(b"\x08"), "model.safetensors"),
         (lambda folder: (folder / "model.safetensors").unlink(), "safetensors"),
         (lambda folder: (folder / "config.json").write_text('{"architectures": ["MambaForCausalLM"]}'), "Mamba"),
     ],
 )
-def test_an_unreadable_checkpoint_is_named(change, message: str, tmp_path: Path, guest_cache: Path) -> None:  # type: ignore[no-untyped-def]
+def test_an_unreadable_checkpoint_is_named(
+    damage: Callable[[Path], object], message: str, tmp_path: Path, guest_cache: Path
+) -> None:
     folder = tmp_path / "broken"
     folder.mkdir()
-    demo = Path(sys.modules["pie_control"].__path__[0]).parent / "pie_inference" / "demo_model"
-    for file in demo.iterdir():
+    for file in DEMO_MODEL.iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
-    change(folder)
+    damage(folder)
 
     async def check() -> None:
         async with started(guest_cache, model=str(folder)):
@@ -145,9 +161,15 @@ def test_an_unreadable_checkpoint_is_named(change, message: str, tmp_path: Path,
 
 
 @pytest.fixture
-def server(guest_cache: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The server's folder for temporary files; its path is short, for sockets have paths of at most 107 bytes."""
+    return tmp_path_factory.mktemp("server")
+
+
+@pytest.fixture
+def server(guest_cache: Path, temporary: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A `pie serve` process on a free port."""
-    environment = {**os.environ, "PIE_CACHE_DIR": str(guest_cache)}
+    environment = {**os.environ, "PIE_CACHE_DIR": str(guest_cache), "TMPDIR": str(temporary)}
     command = [sys.executable, "-c", "from pie_control.cli.main import main; main()", "serve", "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
     try:
@@ -168,15 +190,12 @@ def _address(process: subprocess.Popen[bytes]) -> str:
     raise AssertionError("the server ended without telling its address")
 
 
-def _sockets() -> set[str]:
-    """Unix sockets with a path that some process has bound."""
-    lines = Path("/proc/net/unix").read_text().splitlines()[1:]
-    return {parts[7] for line in lines if len(parts := line.split()) > 7 and "pie" in parts[7]}
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_everything(number: signal.Signals, server: tuple[subprocess.Popen[bytes], str]) -> None:
+def test_a_signal_ends_everything(
+    number: signal.Signals, server: tuple[subprocess.Popen[bytes], str], temporary: Path
+) -> None:
     process, url = server
+    assert list(temporary.rglob("*")), "the socket of the worker is elsewhere"
     worker = worker_pid(process.pid)
 
     async def check() -> None:
@@ -190,11 +209,8 @@ def test_a_signal_ends_everything(number: signal.Signals, server: tuple[subproce
 
     asyncio.run(asyncio.wait_for(check(), SECONDS))
     process.wait(timeout=5)
-    deadline = time.monotonic() + 5
-    while psutil.pid_exists(worker) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not psutil.pid_exists(worker), "the worker outlived the server"
-    assert not [path for path in _sockets() if Path(path).exists()]
+    wait_for_end(worker)
+    assert not list(temporary.rglob("*"))
 
 
 def test_a_killed_server_leaves_no_worker(server: tuple[subprocess.Popen[bytes], str]) -> None:
@@ -202,10 +218,7 @@ def test_a_killed_server_leaves_no_worker(server: tuple[subprocess.Popen[bytes],
     worker = worker_pid(process.pid)
     process.kill()
     process.wait()
-    deadline = time.monotonic() + 5
-    while psutil.pid_exists(worker) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not psutil.pid_exists(worker)
+    wait_for_end(worker)
 
 
 def test_a_client_that_vanishes_takes_its_inferlets_with_it(server: tuple[subprocess.Popen[bytes], str]) -> None:
@@ -230,3 +243,50 @@ asyncio.run(main())
             return
         time.sleep(0.02)
     raise AssertionError(inferlet)
+
+
+TOUCH = """
+from inferlet_sdk import traits
+
+async def main(args, model):
+    queue = traits.create_queue(model)
+    traits.alloc_kvpage(queue, 1)
+    await traits.synchronize(queue)
+    await args.send("placed")
+    await args.receive()
+    traits.alloc_kvpage(queue, 1)
+    await traits.synchronize(queue)
+    return traits.available_models()
+"""
+
+
+def test_two_models_with_two_workers_each_and_one_of_them_killed(guest_cache: Path) -> None:
+    async def check() -> None:
+        models = ["demo", "chat=demo"]
+        async with started(guest_cache, model=models, replicas=2, pages=128) as server, asyncio.timeout(SECONDS):
+            assert [model.name for model in server.models()] == ["demo", "chat"]
+            placed = {}
+            for model in ("demo", "chat"):
+                for _ in range(2):
+                    inferlet, listener = await launch(server, TOUCH, {"model": model})
+                    await listener.until_messages(1)
+                    placed[inferlet.id] = (model, inferlet, listener)
+            loads = {
+                name: [one.scheduler.inferlets for one in each] for name, each in server.statistics().models.items()
+            }
+            assert loads == {"demo": [1, 1], "chat": [1, 1]}
+            os.kill(worker_pids(os.getpid(), "chat")[0], signal.SIGKILL)
+            chat = [listener for model, _, listener in placed.values() if model == "chat"]
+            done, _ = await asyncio.wait([one.ended for one in chat], return_when=asyncio.FIRST_COMPLETED)
+            (ended,) = [one.result() for one in done]
+            assert ended.status == "lost"
+            assert "the worker of model chat died" in (ended.error or "")
+            for _, inferlet, listener in placed.values():
+                if not listener.ended.done():
+                    inferlet.send("go on")
+                    ended = await listener.ended
+                    assert (ended.status, json.loads(ended.result or "")) == ("finished", ["demo", "chat"])
+            restarts = {name: sum(one.restarts for one in each) for name, each in server.statistics().models.items()}
+            assert restarts["demo"] == 0
+
+    asyncio.run(check())

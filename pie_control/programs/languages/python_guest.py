@@ -1,6 +1,6 @@
-"""The component that hosts Python inferlets: CPython and the SDK, built on first use and kept on disk.
+"""The component that runs Python inferlets: CPython and the SDK, built on first use and kept on disk.
 
-Its name holds a hash of everything that it is made of, so a changed SDK or tool builds anew.
+Its file name holds a hash of all its sources and of the tool's version, so a change of either triggers a new build.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 from ...errors import ConfigError
 from ...sandbox.components import write_atomically
 
-APPLICATION = "inferlet_sdk.guest"
+APPLICATION = "inferlet_sdk.guest.entry"
 WORLD = "python-guest"
 
 
 def sdk_folder() -> Path:
-    """Folder of the package inferlet_sdk, which is not imported."""
+    """Folder of the package inferlet_sdk, found without importing it."""
     spec = importlib.util.find_spec("inferlet_sdk")
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError("the package inferlet_sdk is not installed beside pie_control: reinstall pie")
@@ -36,7 +36,7 @@ def _fingerprint(folder: Path) -> str:
 
 
 def guest_hash() -> str:
-    """Hash of what the guest is made of: the name under which it and its compiled form are kept."""
+    """Hash of the guest's sources; it names the files of the guest and of its compiled form."""
     return _fingerprint(sdk_folder())
 
 
@@ -56,7 +56,7 @@ def _run_componentize(folder: Path, output: Path) -> None:
 
 
 def build_guest(cache_dir: Path) -> bytes:
-    """The guest component, from the cache or built (5 s). Raises ConfigError with the tool's output."""
+    """The guest component, from the cache or newly built (5 s). Raises ConfigError with the tool's output."""
     folder = sdk_folder()
     path = cache_dir / "guest" / f"{_fingerprint(folder)}.wasm"
     if not path.exists():

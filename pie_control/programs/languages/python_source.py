@@ -1,7 +1,7 @@
-"""What the Python guest needs beside inferlets: instances made ahead of a launch, and programs compiled once.
+"""Uses of the Python guest besides inferlets: instances made ahead of a launch, and the compilation of programs.
 
-A program is compiled to bytecode inside the guest, by its own CPython, so a hostile text meets no parser of ours, and
-what comes out is handed to no one but guests.
+The guest's own CPython compiles a program to bytecode, inside the sandbox, so no parser of this process reads a hostile
+text. Only guests load the bytecode.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ...sandbox.wasi import WasiState
 from ..store import Program
 
 COMPILE_SECONDS = 5.0
-"""Processor time for compiling one program."""
+"""Limit of processor time for the compilation of one program."""
 
 COMPILER = """
 import traceback
 from inferlet_sdk.bindings import core
-from inferlet_sdk.program import compile_source
+from inferlet_sdk.guest.program import compile_source
 
 def main(args):
     try:
@@ -30,11 +30,11 @@ def main(args):
 """
 
 SourceText = tuple[str, str, str]
-"""Name, text and code of a program, as `guest-source.source` gives them."""
+"""Name, text and code of a program, as `guest-source.source` returns them."""
 
 
 class MadeAhead:
-    """Owns an instance that waits for a program."""
+    """The owner of an instance that waits for a program."""
 
     source: SourceText | None = None
 
@@ -43,11 +43,11 @@ class MadeAhead:
         self.instance: Instance
 
     def write_output(self, stream: str, data: bytes) -> None:
-        """A rehearsal says nothing to anyone."""
+        """Drops the output of a rehearsal."""
 
 
 class Compilation(MadeAhead):
-    """Owns an instance that compiles a program: what the host functions that the compiler calls need."""
+    """The owner of an instance that compiles a program; it has what the host functions need that the compiler calls."""
 
     source: SourceText | None = ("compiler", COMPILER, "")
 
@@ -62,7 +62,7 @@ class Compilation(MadeAhead):
 
 
 async def compile_in_guest(instance: Instance, compilation: Compilation) -> str:
-    """Runs the compiler to its end, slice by slice; raises BadProgram with the SyntaxError."""
+    """Runs the compiler to its end, slice by slice; returns the code. Raises BadProgram with the SyntaxError."""
     used = 0.0
     try:
         while True:

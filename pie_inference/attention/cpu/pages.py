@@ -1,7 +1,7 @@
-"""Attention on CPUs by the kernels in `cpu_kernels/attention*`, straight from the pages.
+"""Attention on CPUs with the kernels in `cpu_kernels/attention*`, which read the pages directly.
 
-Planning is two short calls, so it costs little even for a batch of many short sequences: one lists where the batch's
-keys lie, one for each distinct window cuts the work into tiles. Then each layer is one call.
+Planning takes short calls, so it is cheap even for a batch of many short sequences: one call lists where the keys of
+the batch are, and one call for each distinct window cuts the work into tiles. Then each layer is one call.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...cpu_kernels.library import ADDRESS, FLOAT, INTEGER, SUFFIX, Kernel, Library
-from ...kv_cache.pages import KvCache
+from ...kv_cache.pages import KvCache, KvShape
 from ...protocol import Array, Forward
 from ..interface import AttentionSpec
 from ..ragged import check
 
 TILE_ROWS = 256
-"""Rows of scores (queries times the heads that share keys) of a tile."""
+"""Rows of scores in a tile (queries times the heads that share keys)."""
 TASKS_PER_THREAD = 2  # as in attention_plan.cpp
 TILE_WORDS = 8
 DIM_UNIT = 16
-MOST_ROWS = 1 << 32  # of a layer: the kernel counts them in 32 bits
+MOST_ROWS = 1 << 32  # in a layer: the kernel counts them in 32 bits
 
 
 class _Batch(ctypes.Structure):
-    """`Batch` of attention.h."""
+    """The struct `Batch` of attention.h."""
 
     _fields_ = [
         *[(name, INTEGER) for name in ("num_sequences", "num_rows")],
@@ -42,7 +42,7 @@ class _Batch(ctypes.Structure):
 
 
 class _Cache(ctypes.Structure):
-    """`Cache` of attention.h."""
+    """The struct `Cache` of attention.h."""
 
     _fields_ = [(name, INTEGER) for name in ("num_heads", "num_kv_heads", "head_dim", "page_size", "number_bytes")]
 
@@ -51,25 +51,24 @@ _TILE_COUNTS = ("count", "num_decodes", "threads", "partials", "window")
 
 
 class _Tiles(ctypes.Structure):
-    """`Tiles` of attention.h."""
+    """The struct `Tiles` of attention.h."""
 
     _fields_ = [("tiles", ADDRESS), *[(name, INTEGER) for name in _TILE_COUNTS]]
 
 
-def obstacle(cache: KvCache) -> str | None:
-    """Why the kernel cannot serve a cache, as the end of a sentence; None: it can."""
-    shape = cache.shape
+def why_unsuitable(shape: KvShape, num_pages: int) -> str | None:
+    """Why the kernel cannot serve such a cache, as the end of a sentence; None: it can."""
     if shape.dtype not in SUFFIX:
-        return f"its kernel has no {shape.dtype}"
+        return f"its kernel does not support {shape.dtype}"
     if shape.head_dim % DIM_UNIT:
         return f"its kernel takes head dimensions that are multiples of {DIM_UNIT}, not {shape.head_dim}"
-    if cache.num_pages * 2 * shape.num_kv_heads * shape.page_size >= MOST_ROWS:
-        return f"its kernel cannot count the slots of {cache.num_pages} pages"
+    if num_pages * 2 * shape.num_kv_heads * shape.page_size >= MOST_ROWS:
+        return f"its kernel cannot count the slots of {num_pages} pages"
     return None
 
 
 class CpuAttention:
-    """Implements `AttentionBackend` for caches to which there is no `obstacle`."""
+    """Implements `AttentionBackend` for caches that `why_unsuitable` accepts."""
 
     def __init__(self, cache: KvCache, num_heads: int, specs: Sequence[AttentionSpec], library: Library) -> None:
         shape, a = cache.shape, ADDRESS
@@ -95,7 +94,7 @@ class CpuAttention:
         return CpuAttentionPlan(self._shape, keys, layers, self._attend)
 
     def _keys(self, batch: Forward, num_keys: int, with_positions: bool) -> _Keys:
-        """Lists the keys, and notes positions in the cache."""
+        """Lists the keys of the batch, and records its positions in the cache."""
         indptr = np.empty(len(batch.q_indptr), np.int64)
         rows = np.empty(num_keys, np.uint32)
         positions = np.empty(num_keys, np.int32) if with_positions else None
@@ -181,7 +180,7 @@ class CpuAttentionPlan:
 
 
 def _with_dense_heads(vectors: Tensor) -> Tensor:
-    """[T, heads, head_dim] with each row's heads in one piece; as they come unless a model does something unusual."""
+    """[T, heads, head_dim] with the heads of each row contiguous; copies only if a model did something unusual."""
     _, head_stride, stride = vectors.stride()
     return vectors if head_stride == vectors.shape[2] and stride == 1 else vectors.contiguous()
 

@@ -1,6 +1,6 @@
-"""Decode of sequences that begin with the same pages: these are read once for all of them, by one kernel that has
-their queries side by side; another reads the rest of each, and the two results are merged by the sums of their weights
-(Ye et al. 2024, "Cascade Inference")."""
+"""Decode of sequences that begin with the same pages. One kernel reads these pages once for the queries of all the
+sequences. Another reads the rest of each sequence. The two results are merged by the sums of their weights (Ye et al.
+2024, "Cascade Inference")."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from ..ragged import Integers
 from .kernels import Kernel, Kernels, Views
 
 WORTHWHILE_BYTES = 64 << 20
-"""Keys and values that need not be read again, in one layer, from which on a cascade pays. A rule of thumb, not
-measured: it costs three kernels in place of one, about 15 microseconds, in which a GPU of today reads 50 to 70 MB."""
+"""Least bytes of keys and values that a cascade must save in one layer. This is a rule of thumb, not measured: a
+cascade runs three kernels instead of one, which costs about 15 microseconds; a current GPU reads 50 to 70 MB in that
+time."""
 
 
 @dataclass(frozen=True)
 class CascadeTables:
-    """`shared` has one sequence for each group, whose queries are its members'; these come first in `rest`, group by
-    group, which has what is left of all sequences."""
+    """The tables of both kernels. `shared` has one sequence for each group, with the queries of its members. `rest` has
+    the remaining keys of all sequences; the members come first, group by group."""
 
     shared: PageTable
     rest: PageTable
 
 
 def find_cascade(table: PageTable, shape: KvShape, worthwhile: int) -> CascadeTables | None:
-    """How to split a decode batch, if that saves so much."""
+    """How to split a decode batch; None if that saves fewer than `worthwhile` bytes."""
     groups = list(shared_prefixes(table)) if len(table) > 1 else []
     if saved_bytes(groups, table.page_size, shape) < worthwhile or not groups:
         return None
@@ -39,7 +40,7 @@ def find_cascade(table: PageTable, shape: KvShape, worthwhile: int) -> CascadeTa
 
 
 def saved_bytes(groups: list[tuple[Integers, int]], page_size: int, shape: KvShape) -> int:
-    """Of keys and values of one layer, when each group reads its pages once."""
+    """Bytes of keys and values of one layer that need not be read again when each group reads its pages once."""
     slot = 2 * shape.num_kv_heads * shape.head_dim * shape.dtype.itemsize
     return sum((len(members) - 1) * pages for members, pages in groups) * page_size * slot
 
@@ -93,7 +94,7 @@ class Cascade:
         self._rest.plan_decode(tables.rest)
 
     def run(self, query: Tensor, views: Views, out: Tensor) -> None:
-        """As `Kernel.run`, with rows in the order of `CascadeTables.rest`."""
+        """Like `Kernel.run`, with rows in the order of `CascadeTables.rest`."""
         lse = self._rest.run_with_lse(query, views, out)
         first = slice(0, self._sharing)
         shared = torch.empty(out[first].shape, dtype=out.dtype, device=out.device)

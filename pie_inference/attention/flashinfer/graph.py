@@ -1,6 +1,6 @@
-"""FlashInfer's decode kernels in memory that stays where it is, for CUDA graphs.
+"""FlashInfer's decode kernels on memory at fixed addresses, for CUDA graphs.
 
-In its graph mode a wrapper launches as many blocks as the largest batch could need, and what they do is read from the
+In its graph mode a wrapper launches as many blocks as the largest batch could need. The blocks read their work from the
 device, where each `plan` puts it.
 """
 
@@ -16,19 +16,19 @@ from ...protocol import Array, Forward
 from .. import page_tables
 from ..interface import AttentionSpec
 from ..page_tables import PageTable
+from .cache_views import CacheViews
 from .kernels import GraphBuffers, Kernels, host_array
-from .memory import PagedMemory
 
 
 class FlashInferGraphPlan:
-    """Implements `GraphPlan`. `capacity` is how many pages a batch may list."""
+    """Implements `GraphPlan`. A batch may list at most `capacity` pages."""
 
     def __init__(
-        self, size: int, capacity: int, kernels: Kernels, memory: PagedMemory, specs: Sequence[AttentionSpec]
+        self, size: int, capacity: int, kernels: Kernels, views: CacheViews, specs: Sequence[AttentionSpec]
     ) -> None:
         self.size = size
-        self._memory = memory
-        device = memory.cache.device
+        self._views = views
+        device = views.cache.device
         indptr = torch.zeros(size + 1, dtype=torch.int32, device=device)
         indices = torch.zeros(capacity + size, dtype=torch.int32, device=device)
         self._buffers = GraphBuffers(indptr, indices, torch.zeros(size, dtype=torch.int32, device=device))
@@ -38,26 +38,26 @@ class FlashInferGraphPlan:
         self._layers = [kernels_of[spec] for spec in specs]
 
     def update(self, batch: Forward) -> None:
-        cache = self._memory.cache
+        cache = self._views.cache
         table = self._table(batch)
         cache.positions[batch.q_slots] = batch.q_positions
         slots = _filled(batch.q_slots, self.size, cache.scratch_slot)
-        self._places.copy_(self._memory.places(slots))
+        self._places.copy_(self._views.places(slots))
         indices = self._buffers.indices[: len(table.indices)]
         indices.copy_(host_array(table.indices, cache.device), non_blocking=True)  # `plan` would wait for its copy
         for kernel in self._distinct:
             kernel.plan_decode(table, indices)
 
     def attend(self, layer: int, query: Tensor, key_value: Tensor) -> Tensor:
-        self._memory.write(layer, key_value, self._places)
+        self._views.write(layer, key_value, self._places)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-        self._layers[layer].run(query, self._memory.views(layer, by_slots=False), out)
+        self._layers[layer].run(query, self._views.layer(layer, by_slots=False), out)
         return out.view(len(out), -1)
 
     def _table(self, batch: Forward) -> PageTable:
-        """Sequences that are missing have one key, in the scratch page."""
-        cache = self._memory.cache
-        ragged = self._memory.check(batch)
+        """The page table of the batch. Missing sequences get one key, in the scratch page."""
+        cache = self._views.cache
+        ragged = self._views.check(batch)
         missing = self.size - len(batch.q_slots)
         sequences = np.arange(self.size)
         lengths = _filled(ragged.num_runs.astype(np.int32), self.size, 1)

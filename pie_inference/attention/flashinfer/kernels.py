@@ -1,15 +1,15 @@
-"""FlashInfer's wrappers, one for each kind of work, and what planning them takes.
+"""FlashInfer's wrappers, one for each kind of work, and the arrays that they plan with.
 
 A wrapper plans once per batch and then runs for each layer. `plan` reads host arrays, writes a schedule into a pinned
 buffer of the wrapper, and enqueues its copy to the device. Two things follow:
 
-- Arrays for it are int32 in pinned memory: from the device they would have to be read back, from pageable memory their
-  copies would wait.
-- Before it plans again, that copy must have run, or the schedule would change under it. A wave's plans are the first
-  work of its forward, and no more than two waves are in flight (`worker.WAVES_IN_FLIGHT`), so a `Kernel`, which waits
-  for its last copy before it plans, waits for next to nothing.
+- Its arrays must be int32 in pinned memory. Arrays on the device would have to be read back; copies from pageable
+  memory would wait.
+- The copy must have run before the wrapper plans again, or the schedule would change during the copy. The plans of a
+  wave are the first work of its forward, and at most two waves are in flight (`serving.loop.WAVES_IN_FLIGHT`). So a
+  `Kernel` waits for its last copy before it plans, and this wait is short.
 
-The backend is always named: "auto" would be resolved once per wrapper, by whatever came first.
+The backend is always named: a wrapper would resolve "auto" only once, by its first batch.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ import torch
 from torch import Tensor
 
 from ...device.flashinfer_library import FlashInfer, ModuleKey, decodes_with_tensor_cores
-from ...execution.launched import Marker, mark_stream
+from ...device.markers import Marker, mark_stream
 from ...kv_cache.pages import KvShape
 from ...protocol import Array
 from ..interface import AttentionSpec
 from ..page_tables import Int32, Masks, PageTable
 
 WORKSPACE_BYTES = 256 << 20
-"""Partial results of long sequences that are split over the GPU. All wrappers share it: they run one after another."""
+"""Memory for partial results of long sequences that are split over the GPU. All wrappers share it, because they run one
+after another."""
 
 SCHEDULE_BYTES = 2 << 20
-"""Of a recorded kernel's own schedule. Wrappers take 8 MiB, on the device and on the host, but there are many of these,
-and a decode batch needs a few numbers for each block of the GPU."""
+"""Memory for the schedule of a recorded kernel. Wrappers take 8 MiB by default, on the device and on the host; but
+there are many recorded kernels, and a decode batch needs only a few numbers for each block of the GPU."""
 
 LAYOUT = "HND"
 
@@ -43,7 +44,7 @@ Views = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Shape:
-    """What all kernels of a backend have in common."""
+    """Sizes and formats that all kernels of a backend share."""
 
     cache: KvShape
     num_heads: int
@@ -56,13 +57,13 @@ class Shape:
 
 
 def host_array(array: Array, device: torch.device) -> Tensor:
-    """For `plan`, and for copies that do not wait."""
+    """An array as an int32 tensor in pinned memory, for `plan` and for copies that do not wait."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     return tensor.pin_memory() if device.type == "cuda" else tensor
 
 
 class Kernel:
-    """One wrapper with one `AttentionSpec`. `plan_*` before `run`; what was planned last is what runs."""
+    """One wrapper with one `AttentionSpec`. Call `plan_*` before `run`; `run` runs the last plan."""
 
     def __init__(self, wrapper: Any, shape: Shape, spec: AttentionSpec) -> None:
         self.wrapper = wrapper
@@ -78,7 +79,7 @@ class Kernel:
         self._copied: Marker | None = None
 
     def plan_decode(self, table: PageTable, indices: Tensor | None = None) -> None:
-        """One query for each sequence. `indices` may already be on the device."""
+        """Plans one query for each sequence. `indices` may already be on the device."""
         arrays = self._arrays(table.indptr, table.indices if indices is None else None, table.last_page_len)
         indptr, host_indices, last_page_len = arrays
         seq_lens = host_array(table.num_keys, self._shape.device)
@@ -86,7 +87,7 @@ class Kernel:
         self._plan(indptr, where, last_page_len, *self._sizes(table.page_size), seq_lens=seq_lens)
 
     def plan_prefill(self, table: PageTable, *, causal: bool, masks: Masks | None = None) -> None:
-        """Any number of queries for each sequence."""
+        """Plans any number of queries for each sequence."""
         arrays = self._arrays(table.q_indptr, table.indptr, table.indices, table.last_page_len)
         more: dict[str, Any] = {
             "causal": causal,
@@ -97,16 +98,17 @@ class Kernel:
             more["packed_custom_mask"] = host_array(masks.bits, self._shape.device)
         self._plan(*arrays, *self._sizes(table.page_size), **more)
         if masks is not None:
-            # `plan` counts bits where the kernel counts bytes: right for the first sequence only, in both versions.
+            # `plan` counts bits, the kernel counts bytes: in both versions this is right for the first sequence only.
             begins = host_array(masks.indptr, self._shape.device)
             self.wrapper._mask_indptr_buf = begins.to(self._shape.device, non_blocking=True)
 
     def run(self, query: Tensor, views: Views, out: Tensor) -> None:
-        """query: [rows, num_heads, head_dim], any strides but in the last dimension; `out` likewise, contiguous."""
+        """Runs the plan. query: [rows, num_heads, head_dim], with any strides except in the last dimension; `out` has
+        the same shape and is contiguous."""
         self.wrapper.run(query, views, out=out)
 
     def run_with_lse(self, query: Tensor, views: Views, out: Tensor) -> Tensor:
-        """As `run`; returns the logarithms to base 2 of the sums of weights, float32 [rows, num_heads]."""
+        """Like `run`, but returns the logarithms to base 2 of the sums of weights, float32 [rows, num_heads]."""
         _, lse = self.wrapper.run(query, views, out=out, return_lse=True)
         return torch.as_tensor(lse)
 
@@ -126,40 +128,40 @@ class Kernel:
 
 @dataclass(frozen=True)
 class GraphBuffers:
-    """What a recorded decode kernel reads, int32 on the device."""
+    """The arrays that a recorded decode kernel reads, int32 on the device."""
 
     indptr: Tensor  # [size + 1]
-    indices: Tensor  # [most that a batch may have]
+    indices: Tensor  # [the most that a batch may have]
     last_page_len: Tensor  # [size]
 
 
 class Kernels:
-    """Makes wrappers when they are first needed, and keeps them."""
+    """Makes each wrapper when it is first needed, and keeps it."""
 
     def __init__(self, library: FlashInfer, shape: Shape, workspace_bytes: int = WORKSPACE_BYTES) -> None:
         self.library = library
         self.shape = shape
-        self._workspace = torch.zeros(workspace_bytes, dtype=torch.uint8, device=shape.device)  # as decode demands
+        self._workspace = torch.zeros(workspace_bytes, dtype=torch.uint8, device=shape.device)  # decode needs zeros
         self._kernels: dict[tuple[str, int, AttentionSpec], Kernel] = {}
 
     def decode(self, page_size: int, spec: AttentionSpec) -> Kernel:
-        """For one query of each sequence."""
+        """The kernel for one query of each sequence."""
         return self._kernel("decode", page_size, spec)
 
     def causal(self, page_size: int, spec: AttentionSpec) -> Kernel:
-        """For several queries of each sequence."""
+        """The kernel for several queries of each sequence."""
         return self._kernel("causal", page_size, spec)
 
     def masked(self, page_size: int, spec: AttentionSpec) -> Kernel:
-        """For explicit masks, of which the window is part."""
+        """The kernel for explicit masks, which include the window."""
         return self._kernel("masked", page_size, spec)
 
     def prefix(self, page_size: int, spec: AttentionSpec) -> Kernel:
-        """For queries of many sequences that all see the whole of one."""
+        """The kernel for queries of many sequences that all see every key of a shared prefix."""
         return self._kernel("prefix", page_size, spec)
 
     def recordable_decode(self, spec: AttentionSpec, buffers: GraphBuffers) -> Kernel:
-        """A decode kernel for CUDA graphs, new each time."""
+        """A new decode kernel for CUDA graphs."""
         wrapper = self.library.decode_wrapper(
             self._workspace,
             LAYOUT,

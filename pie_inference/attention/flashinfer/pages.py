@@ -1,11 +1,11 @@
 """Attention with FlashInfer, for NVIDIA GPUs.
 
-A batch's sequences are sorted by what they need, for each has its own kernels: one query or several, the causal rule or
-a mask, page lists or slot lists (`page_tables`). Decode sequences that begin with the same pages attend to these
-together where that pays (cascade). Layers with the same `AttentionSpec` share all of it.
+The sequences of a batch are sorted by the kernel that they need: for one query or several, the causal rule or a mask,
+page lists or slot lists (`attention.page_tables`). Decode sequences that begin with the same pages read these together
+if that pays (`cascade`). Layers with the same `AttentionSpec` share one plan.
 
-A window is by position, FlashInfer's by rank. Where keys lie at consecutive positions these are the same; elsewhere the
-window becomes part of a mask.
+Our windows count positions, FlashInfer's count keys. If a sequence's keys have consecutive positions, both are the
+same; otherwise the window becomes part of a mask.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ from .. import page_tables
 from ..interface import AttentionSpec
 from ..page_tables import Masks, PageTable
 from ..ragged import Booleans, Integers
+from .cache_views import CacheViews
 from .cascade import WORTHWHILE_BYTES, Cascade, find_cascade
 from .graph import FlashInferGraphPlan
 from .kernels import WORKSPACE_BYTES, Kernels, Shape, Views
-from .memory import PagedMemory
 
 GRAPH_BYTES = 4 * WORTHWHILE_BYTES
-"""What a cascade must save in one layer to run in place of a graph, kernel by kernel. As rough a rule as that one."""
+"""Least bytes that a cascade must save in one layer to run, kernel by kernel, instead of a graph. Also a rule of
+thumb."""
 
 GRAPH_PAGES = 2
-"""How many pages a recorded batch may list for each page of the cache: sequences may share them."""
+"""How many pages a recorded batch may list for each page of the cache: more than one, because sequences share pages."""
 
 
 class Job(Protocol):
-    """Some rows of a batch, planned; a `Kernel` or a `Cascade`."""
+    """A plan for some rows of a batch: a `Kernel` or a `Cascade`."""
 
     def run(self, query: Tensor, views: Views, out: Tensor) -> None:
-        """As `Kernel.run`."""
+        """Runs the plan, like `Kernel.run`."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,11 @@ class Step:
     """One job of a layer."""
 
     job: Job
-    rows: slice | Tensor  # of the batch
-    by_slots: bool  # whether it sees the cache slot by slot
+    rows: slice | Tensor  # rows of the batch
+    by_slots: bool  # whether it sees the cache by single slots
 
     def run(self, query: Tensor, views: Views, out: Tensor) -> None:
-        """query, out: of all rows."""
+        """Runs the job on its rows. `query` and `out` have all rows of the batch."""
         if isinstance(self.rows, slice):
             self.job.run(query[self.rows], views, out[self.rows])
             return
@@ -66,10 +67,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Steps:
-    """All rows of a batch, for layers of one spec."""
+    """The jobs for all rows of a batch, for layers with one spec."""
 
     steps: tuple[Step, ...]
-    blind: Tensor | None  # rows that see nothing: kernels leave the mean of all values there, or worse
+    blind: Tensor | None  # rows that see no key: kernels write the mean of all values there, or worse
 
 
 class FlashInferAttention:
@@ -86,28 +87,28 @@ class FlashInferAttention:
         self._cache = cache
         self._specs = tuple(specs)
         self._kernels = Kernels(library, Shape(cache.shape, num_heads, cache.device), workspace_bytes)
-        self._memory = PagedMemory(cache, library)
+        self._views = CacheViews(cache, library)
         self._graph_capacity = GRAPH_PAGES * cache.num_pages
 
     def plan(self, batch: Forward) -> FlashInferPlan:
         cache = self._cache
-        planner = _Planner(self._kernels, self._memory, batch)
+        planner = _Planner(self._kernels, self._views, batch)
         cache.positions[batch.q_slots] = batch.q_positions
         highest = int(batch.q_positions.max(initial=0))
         effective = [_without_idle_window(spec, highest) for spec in self._specs]
         planned = {spec: planner.steps(spec) for spec in dict.fromkeys(effective)}
-        return FlashInferPlan(self._memory, self._memory.places(batch.q_slots), [planned[spec] for spec in effective])
+        return FlashInferPlan(self._views, self._views.places(batch.q_slots), [planned[spec] for spec in effective])
 
     def compile(self) -> None:
-        """Compiles what it may need and has not been compiled yet, which takes up to a minute for each kind of kernel.
-        Raises RuntimeError. The cache must not be in use."""
+        """Compiles the kernels that it may need and that are not compiled yet, which takes up to a minute for each
+        kind. Raises RuntimeError. The cache must not be in use."""
         highest = max([spec.window or 0 for spec in self._specs], default=0)
         self.plan(_sample_of_everything(highest))
         self._cache.positions[:] = 0
 
     def can_replay(self, batch: Forward) -> bool:
-        """Decode by page lists, with windows by rank, and not where a cascade would save more than a graph does."""
-        planner = _Planner(self._kernels, self._memory, batch)
+        """Accepts decode batches with page lists and windows by rank, unless a cascade would save more than a graph."""
+        planner = _Planner(self._kernels, self._views, batch)
         if not planner.decodes_by_pages or len(batch.kv_pages) > self._graph_capacity:
             return False
         if all(spec.window is None for spec in self._specs):
@@ -116,30 +117,30 @@ class FlashInferAttention:
             return planner.windows_are_by_rank()
 
     def graph_plan(self, size: int) -> FlashInferGraphPlan:
-        return FlashInferGraphPlan(size, self._graph_capacity, self._kernels, self._memory, self._specs)
+        return FlashInferGraphPlan(size, self._graph_capacity, self._kernels, self._views, self._specs)
 
 
 class FlashInferPlan:
     """Implements `AttentionPlan`."""
 
-    def __init__(self, memory: PagedMemory, places: Tensor, layers: Sequence[Steps]) -> None:
-        self._memory = memory
+    def __init__(self, views: CacheViews, places: Tensor, layers: Sequence[Steps]) -> None:
+        self._views = views
         self._places = places
         self._layers = layers
 
     def attend(self, layer: int, query: Tensor, key_value: Tensor) -> Tensor:
         planned = self._layers[layer]
-        self._memory.write(layer, key_value, self._places)
+        self._views.write(layer, key_value, self._places)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         for step in planned.steps:
-            step.run(query, self._memory.views(layer, by_slots=step.by_slots), out)
+            step.run(query, self._views.layer(layer, by_slots=step.by_slots), out)
         if planned.blind is not None:
             out.index_fill_(0, planned.blind, 0)
         return out.view(len(out), -1)
 
 
 def _sample_of_everything(position: int) -> Forward:
-    """Decode, prefill and a mask, all in the first slots of the first page."""
+    """A batch with decode, prefill and a mask, all in the first slots of the first page."""
     numbers = np.arange(5, dtype=np.int32)
     return Forward(
         q_indptr=np.array([0, 1, 3, 4], np.int32),
@@ -159,33 +160,33 @@ def _sample_of_everything(position: int) -> Forward:
 
 
 def _without_idle_window(spec: AttentionSpec, highest: int) -> AttentionSpec:
-    """A window that hides nothing at positions up to `highest` is none, and needs no kernels of its own."""
+    """Drops a window that hides nothing at positions up to `highest`: it would need kernels of its own."""
     return replace(spec, window=None) if spec.window is not None and spec.window > highest else spec
 
 
 class _Planner:
     """Sorts the sequences of one batch, and plans their kernels for one spec after another. Raises BatchError."""
 
-    def __init__(self, kernels: Kernels, memory: PagedMemory, batch: Forward) -> None:
+    def __init__(self, kernels: Kernels, views: CacheViews, batch: Forward) -> None:
         self._kernels = kernels
-        self._cache = memory.cache
+        self._cache = views.cache
         self._batch = batch
-        self._ragged = memory.check(batch)
+        self._ragged = views.check(batch)
         self._listed = _fill_pages(batch)
         self._masked = _have_masks(batch)
         self._follow: Booleans | None = None
 
     @property
     def decodes_by_pages(self) -> bool:
-        """Whether each sequence has one query, and a page list."""
+        """Whether each sequence has one query and a page list."""
         return bool((self._ragged.num_rows == 1).all() and self._listed.all()) and not self._masked.any()
 
     def windows_are_by_rank(self) -> bool:
-        """Whether that holds for all sequences."""
+        """Whether, for all sequences, a window by rank is the same as one by position."""
         return bool(self._positions_follow().all())
 
     def saves_by_cascade(self, worthwhile: int) -> bool:
-        """Whether a decode batch would save so many bytes in one layer, of all that it reads."""
+        """Whether a decode batch would save at least `worthwhile` bytes in one layer."""
         shape = self._cache.shape
         if len(self._batch.kv_pages) * shape.page_bytes // shape.num_layers < worthwhile:
             return False
@@ -193,7 +194,7 @@ class _Planner:
         return find_cascade(table, shape, worthwhile) is not None
 
     def steps(self, spec: AttentionSpec) -> Steps:
-        """Plans all rows."""
+        """Plans all rows for one spec."""
         steps, blind = list[Step](), list[Integers]()
         for sequences, by_slots, kind in self._sorted(spec):
             table = self._table(sequences, by_slots=by_slots)
@@ -207,7 +208,7 @@ class _Planner:
         return Steps(tuple(steps), self._to_device(np.concatenate(blind)) if any(map(len, blind)) else None)
 
     def _sorted(self, spec: AttentionSpec) -> Iterator[tuple[Integers, bool, str]]:
-        """Sequences that share a kernel, whether they need slot lists, and which kernel."""
+        """Groups of sequences that share a kernel, whether they need slot lists, and the kernel's name."""
         num_rows = self._ragged.num_rows
         masked = self._masked if spec.window is None else self._masked | ~self._positions_follow()
         kinds = {"decode": ~masked & (num_rows == 1), "causal": ~masked & (num_rows > 1), "masked": masked}
@@ -262,7 +263,7 @@ class _Planner:
 
 
 def _fill_pages(batch: Forward) -> Booleans:
-    """Sequences that page lists describe: dense, and with a last page that is not empty."""
+    """Which sequences page lists can describe: those that are dense, with a last page that is not empty."""
     last = np.maximum(batch.kv_indptr[1:], 1) - 1
     ends = batch.kv_ends[last] if len(batch.kv_ends) else np.zeros(len(last), np.int32)
     filled: Booleans = batch.dense & (ends > 0)
@@ -278,7 +279,7 @@ def _have_masks(batch: Forward) -> Booleans:
 
 @contextmanager
 def _noted(cache: KvCache, batch: Forward) -> Iterator[None]:
-    """With the positions of the batch in the cache, for the time being."""
+    """Records the positions of the batch in the cache within the block, and restores the old ones after it."""
     before = cache.positions[batch.q_slots]
     cache.positions[batch.q_slots] = batch.q_positions
     yield

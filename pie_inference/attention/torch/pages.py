@@ -1,7 +1,8 @@
-"""Attention with plain torch operations: the reference for other backends, and what runs where none of them can.
+"""Attention with plain torch operations: the reference for other backends, and the backend where no other can run.
 
-Scores are two batched products over pages gathered head by head (`kv_cache.pool`). On CPUs this measured 1.3 to 2.5
-times as fast as `scaled_dot_product_attention` over the same pages, and its `enable_gqa` is ten times slower yet.
+It is two batched products over pages gathered head by head (`KvCache.gather`). On CPUs this was measured to be 1.3 to
+2.5 times as fast as `scaled_dot_product_attention` over the same pages; the `enable_gqa` of that is ten times slower
+yet.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from ..ragged import Booleans, Integers, Ragged, check
 class _Tile:
     rows: slice | Tensor
     num_queries: int
-    keys: slice  # of the segment's
-    bias: Tensor | None  # [S, 1, Q, L], 0 or minus infinity; None: all is visible
-    blind: Tensor | None  # bool [S * Q, 1, 1], queries that see nothing
+    keys: slice  # among the keys of the segment
+    bias: Tensor | None  # [S, 1, Q, L], 0 or minus infinity; None: all keys are visible
+    blind: Tensor | None  # bool [S * Q, 1, 1], queries that see no key
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class TorchAttention:
 @dataclass(frozen=True)
 class _Layer:
     spec: AttentionSpec
-    segments: Segments  # layers with one window share them
+    segments: Segments  # layers with the same window share them
 
 
 class TorchAttentionPlan:

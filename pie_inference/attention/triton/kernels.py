@@ -1,11 +1,11 @@
-"""Triton kernels of attention over pages; `triton_pages` says what they are given.
+"""Triton kernels of attention over pages; `attention.triton.plan` makes their arguments.
 
-A *tile* is a block of queries of one sequence against one key-value head: the rows are (query, head of the group), so
-the heads that share keys are rows of one product. Keys are read through *pieces*, one page each, of which some slots
-are keys; slot s of a sequence is slot s % page_size of its piece s // page_size. Softmax runs over blocks of slots
-(Milakov and Gimelshein 2018), with powers of 2; keys may be split over programs, whose parts `merge_splits` adds.
+A *tile* is a block of queries of one sequence against one key-value head. Its rows are (query, head of the group), so
+the heads that share keys are rows of one product. Keys are read through *pieces*: one page each, some of whose slots
+are keys. Slot s of a sequence is slot s % page_size of its piece s // page_size. Softmax runs over blocks of slots
+(Milakov and Gimelshein 2018), with powers of 2. Keys may be split over programs; `merge_splits` adds their parts.
 
-All sizes that change from batch to batch are kept out of Triton's specialization, or they would compile anew.
+Triton does not specialize on sizes that change from batch to batch; otherwise they would compile the kernels again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOWEST = tl.constexpr(-1.0e30)  # below all scores; finite, so that differences 
 
 @triton.jit
 def _tanh(x):
-    """Through the exponential of a negative number, which cannot overflow."""
+    """tanh, by the exponential of a negative number, which cannot overflow."""
     small = tl.exp2(tl.abs(x) * (-2 * LOG2_E))
     size = (1.0 - small) / (1.0 + small)
     return tl.where(x < 0, -size, size)
@@ -27,7 +27,7 @@ def _tanh(x):
 
 @triton.jit
 def _count_bits(x):
-    """Bits set in each uint32."""
+    """The number of bits set in each uint32."""
     x = x - ((x >> 1) & 0x55555555)
     x = (x & 0x33333333) + ((x >> 2) & 0x33333333)
     x = (x + (x >> 4)) & 0x0F0F0F0F
@@ -66,7 +66,7 @@ def write_rows(
 
 @triton.jit(do_not_specialize=["window"])
 def find_first_visible(
-    tile_begin,  # int32 [tiles], holding tile_end: becomes the first slot that the window shows to any query
+    tile_begin,  # int32 [tiles], starts as tile_end; becomes the first slot that the window shows to any query
     tile_sequence,
     tile_first,
     tile_end,
@@ -78,13 +78,13 @@ def find_first_visible(
     query_positions,  # int32 [T]
     window,
     PAGE_SIZE: tl.constexpr,
-    QUERIES: tl.constexpr,  # of a tile
+    QUERIES: tl.constexpr,  # in a tile
     PADDED_QUERIES: tl.constexpr,
     HOLES: tl.constexpr,
     BLOCK_SLOTS: tl.constexpr,
-    BLOCKS: tl.constexpr,  # that one program looks at
+    BLOCKS: tl.constexpr,  # blocks that one program looks at
 ):
-    """Grid (tiles, spans of BLOCKS blocks of slots)."""
+    """Finds the first slot that the window shows to a tile. Grid (tiles, spans of BLOCKS blocks of slots)."""
     tile = tl.program_id(0)
     sequence = tl.load(tile_sequence + tile)
     first_row = tl.load(row_start + sequence) + tl.load(tile_first + tile)
@@ -150,7 +150,7 @@ def attend_tiles(
     CAPPED: tl.constexpr,
     SPLIT: tl.constexpr,
 ):
-    """Grid (tiles, KV_HEADS, splits)."""
+    """Attends with the queries of each tile. Grid (tiles, KV_HEADS, splits)."""
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     sequence = tl.load(tile_sequence + tile)
     start = tl.load(row_start + sequence)
@@ -258,7 +258,7 @@ def merge_splits(
     PADDED_DIM: tl.constexpr,
     TILE_ROWS: tl.constexpr,
 ):
-    """Adds the parts that `attend_tiles` left with SPLIT, each by its share of the sum. Grid (tiles, KV_HEADS)."""
+    """Adds the parts that `attend_tiles` wrote with SPLIT, weighted by their sums. Grid (tiles, KV_HEADS)."""
     tile, kv_head = tl.program_id(0), tl.program_id(1)
     sequence = tl.load(tile_sequence + tile)
     place = tl.arange(0, TILE_ROWS)

@@ -1,8 +1,8 @@
-"""Attention over pages by Triton kernels: for GPUs without FlashInfer, and for what FlashInfer cannot do.
+"""Attention over pages with Triton kernels: for GPUs without FlashInfer, and for models that FlashInfer cannot serve.
 
-One launch writes the new keys and values, one for each group of tiles attends (`tiles`), one adds up where the keys
-of a group are split. Causal rows, masked rows, holes and windows share these launches. All that depends on a batch is
-computed on the host and uploaded in one copy; nothing waits for the device.
+One launch writes the new keys and values. One launch for each group of tiles (`attention.tiles`) attends. If the keys
+of a group are split, one more adds the parts. Causal rows, masked rows, holes and windows share these launches.
+Everything that depends on the batch is computed on the host and uploaded in one copy; nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .plan import Geometry, Tables, Tiles, TritonAttentionPlan
 
 
 class TritonAttention:
-    """Implements `AttentionBackend`. `processors`: of the device, which tells how much work fills it."""
+    """Implements `AttentionBackend`. `processors`: their number in the device, which says how much work fills it."""
 
     def __init__(
         self, cache: KvCache, num_heads: int, specs: Sequence[AttentionSpec], processors: int | None = None
@@ -53,8 +53,8 @@ class TritonAttention:
 
     @property
     def _graph_pages(self) -> int:
-        """Pages that a graph's plan has room for. Shared ones count for each sequence, so there may be more than the
-        cache has."""
+        """The number of pages that fit the plan of a graph. A shared page counts once for each sequence, so this may be
+        more than the cache has."""
         return 2 * self._cache.num_pages
 
     def graph_plan(self, size: int) -> TritonGraphPlan:
@@ -98,7 +98,7 @@ class TritonAttention:
 
 
 class TritonGraphPlan:
-    """Implements `GraphPlan`: a `TritonAttentionPlan` whose tables are loaded anew for each batch."""
+    """Implements `GraphPlan`: a `TritonAttentionPlan` whose tables are loaded again for each batch."""
 
     def __init__(self, size: int, cache: KvCache, room: PackedUpload, plan: TritonAttentionPlan) -> None:
         self.size = size
@@ -113,7 +113,8 @@ class TritonGraphPlan:
         self._load(batch.q_slots, batch.q_positions, num_keys, batch.kv_indptr, batch.kv_pages)
 
     def warm_up(self, num_layers: int, num_heads: int) -> None:
-        """Compiles what will be recorded, which cannot be done while it is; writes to the scratch slot only."""
+        """Compiles the kernels before they are recorded, since a recording cannot compile. Writes only to the scratch
+        slot."""
         none, shape = np.zeros(0, np.int32), self._cache.shape
         self._load(none, none, none, none, none)
         rows = torch.zeros(self.size, num_heads + 2 * shape.num_kv_heads, shape.head_dim, dtype=shape.dtype)
@@ -146,14 +147,14 @@ class TritonGraphPlan:
 
 
 def graph_tables(size: int, num_pages: int) -> dict[str, tuple[str, int]]:
-    """Tables of a graph's plan; that of pages comes last, so that only its used part is uploaded."""
+    """The tables of a graph's plan. The table of pages comes last, so that only its used part is uploaded."""
     single = ("slots", "query_positions", "num_keys", "sequence", "first")
     counts = {**dict.fromkeys(single, size), "row_start": size + 1, "piece_start": size + 1, "piece_page": num_pages}
     return {name: ("int32", count) for name, count in counts.items()}
 
 
 def effective_windows(specs: Sequence[AttentionSpec], highest: int) -> list[int | None]:
-    """The window of each layer, where it hides anything from a query at most at position `highest`."""
+    """The window of each layer; None if it hides nothing from queries at positions up to `highest`."""
     return [spec.window if spec.window and spec.window <= highest else None for spec in specs]
 
 

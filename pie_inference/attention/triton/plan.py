@@ -1,4 +1,4 @@
-"""One planned batch for `triton_kernels`: what each launch is given, and how its kernel is compiled."""
+"""One planned batch for the Triton kernels: the arguments of each launch, and how its kernel is compiled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import kernels
 
 FIRST_BLOCK = 1024
 FIRST_BLOCKS = 4
-"""Size and number of the blocks of slots in which one program looks for the first that a window shows."""
+"""Size and number of the blocks in which one program looks for the first slot that a window shows."""
 
 
 def pad(size: int, least: int = 1) -> int:
@@ -32,8 +32,8 @@ class Tuning:
 
 
 def tune(padded_dim: int, tile_rows: int, itemsize: int) -> Tuning:
-    """Blocks of keys and values, several of them under way, must fit the shared memory of a processor (227 KiB), and
-    the sums of a tile its registers."""
+    """How to compile for a shape. Several blocks of keys and values at a time must fit the shared memory of a processor
+    (227 KiB), and the sums of a tile must fit its registers."""
     if itemsize == 4:
         return Tuning(32, 4, 1 if padded_dim > 128 else 2)
     if padded_dim > 128:
@@ -43,7 +43,7 @@ def tune(padded_dim: int, tile_rows: int, itemsize: int) -> Tuning:
 
 @dataclass(frozen=True)
 class Geometry:
-    """What all launches of a backend share."""
+    """Sizes that all launches of a backend share."""
 
     num_heads: int
     num_kv_heads: int
@@ -77,7 +77,7 @@ class Tiles:
     rows: int
     queries: int
     splits: int
-    longest: int  # slots
+    longest: int  # slots of the longest tile
     sequence: Tensor
     first: Tensor
     end: Tensor
@@ -85,14 +85,14 @@ class Tiles:
 
 @dataclass(frozen=True)
 class Parts:
-    """Room for the results of splits; all layers of a batch use it in turn."""
+    """Memory for the results of splits; all layers of a batch use it in turn."""
 
     vectors: Tensor  # float32 [splits, T, heads, head_dim]
     log_sums: Tensor  # float32 [splits, T, heads]
 
 
 Tables = Mapping[str, Tensor]
-"""What the kernels call by the same names; a table that a batch does not need is missing."""
+"""Tables by the names of the kernels' parameters; tables that a batch does not need are missing."""
 
 
 class TritonAttentionPlan:
@@ -218,7 +218,7 @@ class TritonAttentionPlan:
         )
 
     def find_begins(self) -> None:
-        """For each window and each tile, the first slot that the window shows."""
+        """Finds, for each window and each tile, the first slot that the window shows."""
         for window, begins in self._begins.items():
             for tiles, begin in zip(self._tiles, begins, strict=True):
                 self._find_begin(window, tiles, begin)

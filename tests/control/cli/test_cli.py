@@ -1,4 +1,4 @@
-"""The command line against a fake runtime, in this process where it can be."""
+"""The command line against a fake server, in this process where it can be."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from typing import Any
 
 import pytest
 
-from pie_control.cli import patience, run, stdin
-from pie_control.cli.main import COMMANDS, main
+from pie_control.cli import patience, stdin
+from pie_control.cli.commands import all_commands, run
+from pie_control.cli.commands.serve import open_server
+from pie_control.cli.main import main
 from pie_control.cli.programs import find_program
-from pie_control.cli.serve import open_server
 from pie_control.client import Client, SyncClient
-from pie_control.config import ServerConfig, build_config, settings
+from pie_control.config import ModelPath, ServerConfig, build_config, settings
 from pie_control.errors import ConfigError, UnknownName
-from tests.helpers.fake_runtime import FakeRuntime, serving_thread
+from tests.helpers.fake_server_api import FakeServerApi, serving_thread
 from tests.helpers.tree import ROOT
 
 
@@ -36,8 +37,8 @@ def pie(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-class StartedRuntime(FakeRuntime):
-    """Stands for the real runtime of an own server."""
+class OwnServer(FakeServerApi):
+    """Stands for the real server of an own server."""
 
     def __init__(self, config: ServerConfig) -> None:
         super().__init__()
@@ -48,9 +49,9 @@ class StartedRuntime(FakeRuntime):
 
 
 @pytest.fixture
-def own_runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A model folder; commands that start an own runtime get a fake one."""
-    monkeypatch.setattr("pie_control.runtime.Runtime", StartedRuntime)
+def own_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A model folder; commands that start an own server get a fake one."""
+    monkeypatch.setattr("pie_control.runtime.build_server", OwnServer)
     monkeypatch.setattr(run, "_is_listening", lambda: False)
     (tmp_path / "config.json").write_text("{}")
     return tmp_path
@@ -67,7 +68,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert heavy & set(out.splitlines()[-1].split()) == set()
 
 
-@pytest.mark.parametrize("command", ["run", "serve", "launch", "list", "logs", "stop", "models", "bench-model"])
+@pytest.mark.parametrize("command", [command.NAME for command in all_commands()])
 def test_every_command_has_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([command, "--help"])
@@ -81,7 +82,7 @@ def test_every_command_has_help_with_examples(command: str, capsys: pytest.Captu
         (["list", "--server", "http://127.0.0.1:1"], "pie serve"),
         (["run", "--server", "http://127.0.0.1:1", "--model", "x", "hello"], "leave it out"),
         (["serve", "--model", "/nowhere"], "no model at"),
-        (["serve", "--page-size", "many"], "page_size must be a whole number"),
+        (["serve", "--page-size", "many"], "--page-size must be a whole number"),
         (["serve", "--policy", "lazy"], "must be one of adaptive, eager"),
     ],
 )
@@ -94,7 +95,7 @@ def test_unknown_options_end_with_code_2(capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit) as caught:
         main(["list", "--colour"])
     assert caught.value.code == 2
-    with pytest.raises(SystemExit, match="behind `--`"):
+    with pytest.raises(SystemExit, match="after `--`"):
         main(["list", "--", "x"])
 
 
@@ -113,13 +114,13 @@ def test_run_prints_the_result_of_a_silent_inferlet(
 ) -> None:
     program = tmp_path / "silent.py"
     program.write_text("x = 1\n")
-    monkeypatch.setattr(FakeRuntime, "launch", _with_kwargs(FakeRuntime.launch))
+    monkeypatch.setattr(FakeServerApi, "launch", _with_kwargs(FakeServerApi.launch))
     assert main(["run", "--server", url, str(program)]) == 0
     assert capsys.readouterr().out == '{"a": 1}\n'
 
 
 def _with_kwargs(launch: Any) -> Any:
-    async def launch_with(self: FakeRuntime, *arguments: Any, **options: Any) -> Any:
+    async def launch_with(self: FakeServerApi, *arguments: Any, **options: Any) -> Any:
         return await launch(self, *arguments, **{**options, "environment": {"kwargs": '{"a": 1}'}})
 
     return launch_with
@@ -188,18 +189,18 @@ def test_a_signal_ends_run_and_its_inferlet(url: str, number: signal.Signals, co
 # ---- without a server ------------------------------------------------------------------------------------------------
 
 
-def test_run_starts_what_is_missing(own_runtime: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    program = own_runtime / "broken.py"
+def test_run_starts_what_is_missing(own_server: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = own_server / "broken.py"
     program.write_text("def")
-    assert main(["run", "--model", str(own_runtime), "hello"]) == 0
+    assert main(["run", "--model", str(own_server), "hello"]) == 0
     assert capsys.readouterr().out == "Hello, world! \n"
-    assert main(["run", "--model", str(own_runtime), str(program)]) == 2
+    assert main(["run", "--model", str(own_server), str(program)]) == 2
     assert "broken, line 1" in capsys.readouterr().err
 
 
-def test_an_own_server_serves_and_closes(own_runtime: Path) -> None:
+def test_an_own_server_serves_and_closes(own_server: Path) -> None:
     async def test() -> None:
-        config = build_config({"model": own_runtime, "port": 0}).resolved()
+        config = build_config({"model": [own_server], "port": 0}).resolved()
         async with open_server(config) as server, Client(server.url) as client:
             assert await (await client.launch("hello", "A")).result() == 1
 
@@ -207,11 +208,11 @@ def test_an_own_server_serves_and_closes(own_runtime: Path) -> None:
 
 
 def test_a_slow_start_is_explained(
-    own_runtime: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    own_server: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(patience, "SECONDS", 0.0)
-    monkeypatch.setattr(StartedRuntime, "start", lambda self: asyncio.sleep(0.02))
-    assert main(["run", "--model", str(own_runtime), "hello"]) == 0
+    monkeypatch.setattr(OwnServer, "start", lambda self: asyncio.sleep(0.02))
+    assert main(["run", "--model", str(own_server), "hello"]) == 0
     assert "still starting" in capsys.readouterr().err
 
 
@@ -246,8 +247,10 @@ def test_the_readme_shows_the_example_as_it_is() -> None:
 def test_the_documentation_has_every_command_and_setting() -> None:
     text = (ROOT / "docs" / "cli.md").read_text()
     for setting in settings():
-        assert f"| `--{setting.name.replace('_', '-')}` | {setting.default} | {setting.metadata['help']} |" in text
-    assert all(f"`pie {command}" in text for command in COMMANDS)
+        default = setting.default[0] if isinstance(setting.default, tuple) else setting.default
+        shown = "auto" if default is None else default
+        assert f"| `--{setting.name.replace('_', '-')}` | {shown} | {setting.metadata['help']} |" in text
+    assert all(f"`pie {command.NAME}" in text for command in all_commands())
 
 
 # ---- configuration ---------------------------------------------------------------------------------------------------
@@ -266,7 +269,9 @@ def test_options_beat_the_environment_and_that_the_defaults() -> None:
         ({}, {"PIE_PORT": "x"}, "port must be a whole number, not 'x'"),
         ({"cpu_seconds": "nan"}, {}, "cpu_seconds must be at least"),
         ({"run_ahead": 0}, {}, "run_ahead must be at least 1"),
-        ({"dtype": "int4"}, {}, "dtype must be one of auto"),
+        ({"dtype": "int4"}, {}, "--dtype must be one of auto"),
+        ({"pages": "many"}, {}, "--pages must be a whole number or auto, not 'many'"),
+        ({"replicas": 0}, {}, "replicas must be at least 1"),
     ],
 )
 def test_wrong_settings_are_refused(options: dict[str, object], environment: dict[str, str], message: str) -> None:
@@ -277,8 +282,31 @@ def test_wrong_settings_are_refused(options: dict[str, object], environment: dic
 def test_resolving_gives_a_new_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "config.json").write_text("{}")
-    config = build_config({"model": str(tmp_path)})
+    config = build_config({"model": [str(tmp_path)]})
     resolved = config.resolved()
-    assert (config.model_name, config.cache_dir, config.threads) == ("", "", 0)
-    assert (resolved.model_name, resolved.cache_dir) == (tmp_path.name, str(tmp_path / "pie"))
+    assert (config.models, config.cache_dir, config.worker.threads) == ((), "", None)
+    assert resolved.models == (ModelPath(tmp_path.name, str(tmp_path)),)
+    assert resolved.cache_dir == str(tmp_path / "pie")
     assert resolved.resolved() == resolved
+
+
+def test_several_models_have_names(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    config = build_config({"model": ["demo", f"chat={tmp_path}", "org/name"]}).resolved()
+    assert [model.name for model in config.models] == ["demo", "chat", "name"]
+    assert config.models[1].path == str(tmp_path)
+    assert config.models[2].path == "org/name"
+    from_environment = build_config({}, {"PIE_MODEL": f"demo,chat={tmp_path}"}).resolved()
+    assert from_environment.models == config.models[:2]
+    with pytest.raises(ConfigError, match="two models are called 'demo': rename one"):
+        build_config({"model": ["demo", f"demo={tmp_path}"]}).resolved()
+    with pytest.raises(ConfigError, match="no model at /nowhere"):
+        build_config({"model": ["chat=/nowhere"]}).resolved()
+
+
+def test_a_worker_is_told_its_model_and_the_options_that_were_given(tmp_path: Path) -> None:
+    config = build_config({"model": ["demo"], "cache_dir": tmp_path, "pages": "64", "dtype": "float32"}).resolved()
+    (model,) = config.models
+    told = config.worker_arguments(model)
+    assert told[:6] == ["--model", model.path, "--name", "demo", "--cache-dir", str(tmp_path)]
+    assert told[6:] == ["--dtype", "float32", "--pages", "64"]

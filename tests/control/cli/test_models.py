@@ -19,7 +19,7 @@ from pie_inference.inspection.measure import measure
 from pie_inference.loading.checkpoint import Checkpoint
 from pie_inference.loading.weight_sizes import weight_bytes
 from pie_inference.serving.worker import Worker
-from tests.helpers.checkpoints import make_checkpoint
+from pie_inference.testing.checkpoints import make_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_a_checkup_foresees_the_worker(folder: Path) -> None:
     description = Worker(config(folder, dtype="bfloat16", pages=32)).describe()[0]
     assert found.shape is not None
     assert found.choice is not None
-    assert (found.obstacle, found.shape.family, found.shape.max_context) == (None, "llama", description.max_context)
+    assert (found.problem, found.shape.family, found.shape.max_context) == (None, "llama", description.max_context)
     assert found.shape.file_bytes == 2 * found.shape.parameters
     choice = found.choice
     assert (choice.dtype, choice.page_bytes, choice.num_pages) == ("bfloat16", description.page_bytes, 32)
@@ -50,17 +50,17 @@ def test_a_checkup_foresees_the_worker(folder: Path) -> None:
         ({"device": "cuda"}, "no CUDA device"),
     ],
 )
-def test_options_that_do_not_fit_are_obstacles(changes: dict[str, Any], message: str, folder: Path) -> None:
+def test_options_that_do_not_fit_are_problems(changes: dict[str, Any], message: str, folder: Path) -> None:
     if "device" in changes and torch.cuda.is_available():
         pytest.skip("there is a CUDA device")
     with pytest.raises(Exception, match=message):
-        raise CheckpointError(check_up(WorkerConfig(folder, "model", **changes)).obstacle)
+        raise CheckpointError(check_up(WorkerConfig(folder, "model", **changes)).problem)
 
 
-def test_a_model_of_another_kind_is_an_obstacle(folder: Path, tmp_path: Path) -> None:
+def test_a_model_of_another_kind_is_a_problem(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architectures": ["GizmoForCausalLM"]}')
     found = check_up(config(tmp_path))
-    assert "GizmoForCausalLM is not supported" in str(found.obstacle)
+    assert "GizmoForCausalLM is not supported" in str(found.problem)
     assert (found.shape, found.choice) == (None, None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,13 +17,13 @@ from pie_control.client.shipping import program_of
 from pie_control.errors import BadProgram, BadRequest, Conflict, UnknownName
 from pie_control.http_server.messages import ErrorBody
 from pie_control.inferlets.events import Ended, LogLine, Message
-from tests.helpers.fake_runtime import FakeRuntime, serve_async, serving, serving_thread
+from tests.helpers.fake_server_api import FakeServerApi, serve_async, serving, serving_thread
 
 # ---- launching and talking --------------------------------------------------------------------------
 
 
 def test_launch_streams_messages_and_gives_the_result() -> None:
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         async with Client(url) as client:
             running = await client.launch("hello", "A", "B")
             assert [text async for text in running] == ["Hello, A! ", "Hello, B! "]
@@ -35,7 +36,7 @@ def test_launch_streams_messages_and_gives_the_result() -> None:
 
 
 def test_events_hold_log_lines_when_asked_for() -> None:
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         async with Client(url) as client:
             running = await client.launch("hello", logs=True)
             kinds = [type(event) async for event in running.events()]
@@ -45,7 +46,7 @@ def test_events_hold_log_lines_when_asked_for() -> None:
 
 
 def test_messages_go_both_ways() -> None:
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         async with Client(url) as client:
             running = await client.launch("echo")
             for text in ("one", "zwei", "\x00三\n"):
@@ -60,7 +61,7 @@ def test_messages_go_both_ways() -> None:
 
 
 def test_a_failure_carries_status_and_traceback() -> None:
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         async with Client(url) as client:
             running = await client.launch("fail")
             with pytest.raises(InferletEnded, match="ValueError: no good") as caught:
@@ -71,7 +72,7 @@ def test_a_failure_carries_status_and_traceback() -> None:
 
 
 def test_terminate_ends_and_result_says_so() -> None:
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         async with Client(url) as client:
             running = await client.launch("wait")
             await running.terminate()
@@ -83,7 +84,7 @@ def test_terminate_ends_and_result_says_so() -> None:
 
 
 def test_many_inferlets_share_one_connection() -> None:
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         async with Client(url) as client:
             running = await asyncio.gather(*(client.launch("echo") for _ in range(50)))
             await asyncio.gather(*(each.send(each.id) for each in running))
@@ -94,7 +95,7 @@ def test_many_inferlets_share_one_connection() -> None:
 
 
 def test_detached_inferlets_outlive_the_client_and_can_be_attached_to() -> None:
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         async with Client(url) as client:
             id = (await client.launch("echo", detached=True)).id
         async with Client(url) as client:
@@ -108,7 +109,7 @@ def test_detached_inferlets_outlive_the_client_and_can_be_attached_to() -> None:
 
 
 def test_a_launch_that_is_given_up_ends_its_inferlet() -> None:
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         async with Client(url) as client:
             launching = asyncio.create_task(client.launch("wait"))
             while not runtime.inferlets():
@@ -128,7 +129,7 @@ def test_upload_sends_a_program_once(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("x = 1\n")
 
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         async with Client(url) as client:
             hash = await client.upload(file)
             assert await client.upload(str(file)) == await client.upload(file.read_bytes(), "mine") == hash
@@ -141,7 +142,7 @@ def test_upload_sends_a_program_once(tmp_path: Path) -> None:
 
 
 def test_upload_tells_what_is_wrong(tmp_path: Path) -> None:
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         async with Client(url) as client:
             with pytest.raises(BadProgram, match="bad, line 2"):
                 await client.upload(b"x = 1\ndef", "bad")
@@ -159,7 +160,7 @@ def double(args: Any, number: int) -> int:
 
 
 def test_run_ships_a_function_with_its_arguments() -> None:
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         async with Client(url) as client:
             assert await client.run(double, number=4) == {"number": 4}  # the fake's result is the arguments
             with pytest.raises(BadRequest, match="JSON"):
@@ -198,7 +199,7 @@ def test_what_cannot_be_shipped_is_refused() -> None:
     def closure(args: Any) -> int:
         return outside
 
-    @staticmethod
+    @functools.cache
     def marked(args: Any) -> None: ...
 
     namespace: dict[str, Any] = {}
@@ -230,7 +231,7 @@ def test_a_client_that_is_not_connected_says_so() -> None:
 
 def test_a_server_that_goes_away_is_told_to_everyone_who_waits() -> None:
     async def test() -> None:
-        runtime = FakeRuntime()
+        runtime = FakeServerApi()
         async with serving(runtime) as url:
             client = Client(url)
             await client.connect()
@@ -255,7 +256,7 @@ async def _nothing() -> None:
 
 def test_inferlets_hear_of_an_orderly_end_of_the_server() -> None:
     async def test() -> None:
-        async with serving(FakeRuntime()) as url:
+        async with serving(FakeServerApi()) as url:
             client = Client(url)
             await client.connect()
             running = await client.launch("wait")

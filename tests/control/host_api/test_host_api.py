@@ -9,26 +9,32 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import tests.helpers.wit as wit
 from pie_control import errors, host_api
-from pie_control.host_api.traits import TRAITS
-from pie_control.runtime import Runtime
+from pie_control.calls import implemented_traits
+from pie_control.calls.traits import TRAITS
+from pie_control.host_api.traits import traits_of
+from pie_control.inference_client.interface import ModelRunner
 from pie_control.sandbox.functions import ERROR_CODES
-from pie_control.testing import fake_model
+from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
-from tests.helpers.runtimes import launch, run, started
+from pie_inference.protocol import Failure, GetNextDist, ModelDescription, RunWave, WaveDone
+from tests.helpers.servers import launch, run, started
 
 SECONDS = 30.0
 
 
-def in_runtime(cache_dir: Path, body: Callable[[Runtime], Awaitable[None]], **options: Any) -> None:
+def on_server(
+    cache_dir: Path, body: Callable[[ServerApi], Awaitable[None]], model: ModelRunner | None = None, **options: Any
+) -> None:
     async def check() -> None:
-        client = InProcessClient(FakeModel(num_pages=64))
-        async with started(cache_dir, client, warm_pool=0, **options) as runtime, asyncio.timeout(SECONDS):
-            await body(runtime)
+        client = InProcessClient(model or FakeModel(num_pages=64))
+        async with started(cache_dir, client, warm_pool=0, **options) as server, asyncio.timeout(SECONDS):
+            await body(server)
 
     asyncio.run(check())
 
@@ -54,23 +60,34 @@ def test_parameters_have_the_names_of_the_wit(function: wit.WitFunction) -> None
     assert tuple(names) == function.parameters
 
 
+def functions_of_traits() -> dict[str, tuple[str, ...]]:
+    (described,) = FakeModel().describe()
+    return {trait.name: functions for trait, functions in traits_of(described)}
+
+
 def test_traits_list_the_functions_of_their_interfaces() -> None:
     by_interface: dict[str, set[str]] = {}
     for function in wit.functions():
         by_interface.setdefault(function.interface.replace("_", ""), set()).add(function.name.replace("_", "-"))
     of_models = {name: functions for name, functions in by_interface.items() if name not in ("core", "guestsource")}
-    assert {trait.name.lower(): set(trait.functions) for trait in TRAITS.values()} == of_models
+    assert {name.lower(): set(functions) for name, functions in functions_of_traits().items()} == of_models
 
 
 def test_supertraits_exist_and_make_no_circle() -> None:
+    by_name = {trait.name: trait for trait in TRAITS}
+
     def above(name: str) -> set[str]:
-        return {name}.union(*(above(one) for one in TRAITS[name].supertraits))
+        return {name}.union(*(above(one) for one in by_name[name].supertraits))
 
-    assert all(above(name) <= set(TRAITS) for name in TRAITS)
+    assert all(above(name) <= set(by_name) for name in by_name)
 
 
-def test_models_claim_only_traits_that_exist() -> None:
-    assert set(fake_model.TRAITS) - {"Core"} == set(TRAITS)
+def test_a_model_implements_the_traits_whose_calls_its_worker_runs() -> None:
+    (described,) = FakeModel().describe()
+    assert implemented_traits(described.calls) == TRAITS
+    without = implemented_traits([call for call in described.calls if call != "get_logprobs"])
+    assert {trait.name for trait in TRAITS} - {trait.name for trait in without} == {"OutputText", "Fused"}
+    assert implemented_traits([]) == ()
 
 
 def test_every_error_has_its_case_in_the_wit() -> None:
@@ -84,68 +101,79 @@ def test_every_error_has_its_case_in_the_wit() -> None:
 # ---- what a guest sees ----
 
 CODES = """
-from inferlet_sdk import bindings
-from inferlet_sdk.bindings import core, allocate, fused, tokenize, output_text
+from inferlet_sdk.bindings import core, allocate, fused, input_text, output_text, tokenize
 
-def code(function, *arguments):
+def refused(function, *arguments):
     try:
         function(*arguments)
     except Exception as error:
         return error.value.code.name.lower().replace("_", "-")
 
-async def main(args):
+def main(args):
     queue = core.create_queue(args.model)
-    seen = [
-        code(fused.sample_constrained, queue, 0, fused.create_sampler(fused.SamplerConfig(0, 0, 1, 0, 1, 0, 0, None)),
-             [], "no base64, ü!"),
-        code(core.take, 12345),
-        code(core.take, core.receive()),
-        code(core.send, "x" * 2_000_000),
-        code(allocate.alloc_kvpage, queue, 65),
-        code(core.create_queue, "no such model"),
-        code(core.get_model_info, "no such model"),
-        code(core.available_traits, "no such model"),
-        code(core.destroy_queue, queue + 1),
-        code(tokenize.push_tokens, 77, []),
-    ]
+    sampler = fused.create_sampler(fused.SamplerConfig(0, 0, 1, 0, 1, 0, 0, None))
+    embed = allocate.alloc_emb(queue, 1)
+    input_text.embed_txt(queue, [65], [0], [embed, 1])
+    future = output_text.get_next_dist(queue, embed, 5, 1.0)
+    core.wait([future])
+    seen = {
+        "a mask": refused(fused.sample_constrained, queue, embed, sampler, [], "no base64, ü!"),
+        "no future": refused(core.take, 12345),
+        "a future that is not done": refused(core.take, core.receive()),
+        "a long message": refused(core.send, "x" * 2_000_000),
+        "more pages than there are": refused(allocate.alloc_kvpage, queue, 65),
+        "no template": refused(tokenize.format_chat, queue, "[]", "", True),
+        "a worker that fails": refused(output_text.take_dist, future),
+        "no model to use": refused(core.create_queue, "no such model"),
+        "no model to describe": refused(core.get_model_info, "no such model"),
+        "no model with traits": refused(core.available_traits, "no such model"),
+        "no queue": refused(core.destroy_queue, queue + 1),
+        "no detokenizer": refused(tokenize.push_tokens, 77, []),
+    }
     core.destroy_queue(queue)
-    seen.append(code(core.synchronize, queue))
-    return seen
+    return seen | {"a queue that is gone": refused(core.synchronize, queue)}
 """
+
+
+class Poor:
+    """A model without a chat template, whose worker cannot tell what comes next."""
+
+    def __init__(self) -> None:
+        self._model = FakeModel(num_pages=64)
+
+    def describe(self) -> tuple[ModelDescription, ...]:
+        (described,) = self._model.describe()
+        return (msgspec.structs.replace(described, tokenizer_config={}),)
+
+    def run(self, wave: RunWave) -> WaveDone:
+        done = self._model.run(wave)
+        failed = [place for place, batch in enumerate(wave.batches) if isinstance(batch, GetNextDist)]
+        results = tuple(None if place in failed else result for place, result in enumerate(done.results))
+        failures = tuple(Failure(place, 0, "out of memory") for place in failed)
+        return WaveDone(done.wave, results, done.seconds, failures)
 
 
 def test_error_codes_reach_the_guest(guest_cache: Path) -> None:
-    async def body(runtime: Runtime) -> None:
-        seen = await run(runtime, CODES)
-        assert seen[:4] == ["invalid-argument", "not-found", "invalid-state", "quota-exceeded"]
-        assert seen[4] in ("exhausted", "quota-exceeded")
-        assert seen[5:] == ["not-found"] * 6
+    """All but `cancelled`, of which only those hear whose inferlet has ended."""
 
-    in_runtime(guest_cache, body)
+    async def body(server: ServerApi) -> None:
+        assert await run(server, CODES) == {
+            "a mask": "invalid-argument",
+            "no future": "not-found",
+            "a future that is not done": "invalid-state",
+            "a long message": "quota-exceeded",
+            "more pages than there are": "exhausted",
+            "no template": "unsupported",
+            "a worker that fails": "worker-failed",
+            "no model to use": "not-found",
+            "no model to describe": "not-found",
+            "no model with traits": "not-found",
+            "no queue": "not-found",
+            "no detokenizer": "not-found",
+            "a queue that is gone": "not-found",
+        }
 
-
-@pytest.mark.parametrize("error", sorted(errors.CallError.__subclasses__(), key=lambda one: one.code))
-def test_each_error_arrives_with_code_and_message(
-    error: type[errors.CallError], guest_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = """
-from inferlet_sdk.bindings import core
-def main(args):
-    try:
-        core.send("text")
-    except Exception as error:
-        return [error.value.code.name.lower().replace("_", "-"), error.value.message]
-"""
-
-    def refuse(*_: Any) -> None:
-        raise error("because, ü")
-
-    monkeypatch.setattr("pie_control.inferlets.inferlet.Inferlet.put_message", refuse)
-
-    async def body(runtime: Runtime) -> None:
-        assert await run(runtime, program) == [error.code, "because, ü"]
-
-    in_runtime(guest_cache, body)
+    on_server(guest_cache, body, Poor())
 
 
 INFORMATION = """
@@ -169,12 +197,12 @@ async def main(args):
 
 
 def test_information_is_that_of_model_and_limits(guest_cache: Path) -> None:
-    async def body(runtime: Runtime) -> None:
-        inferlet, listener = await launch(runtime, INFORMATION)
+    async def body(server: ServerApi) -> None:
+        inferlet, listener = await launch(server, INFORMATION)
         ended = await listener.ended
         assert ended.status == "finished", ended.error
         models, model, traits, usage, environment = json.loads(ended.result or "")
-        (described,) = runtime.models()
+        (described,) = server.models()
         assert models == ["fake"]
         assert model == {
             "name": "fake",
@@ -185,15 +213,16 @@ def test_information_is_that_of_model_and_limits(guest_cache: Path) -> None:
             "has_chat_template": True,
         }
         assert {trait["name"]: trait["functions"] for trait in traits} == {
-            name: list(trait.functions) for name, trait in TRAITS.items()
+            name: list(functions) for name, functions in functions_of_traits().items()
         }
         assert (usage["pages"], usage["embeds"], usage["queues"]) == (3, 5, 1)
         assert (usage["max_pages"], usage["max_futures"]) == (40, 50)
         assert usage["max_cpu_nanoseconds"] == 60_000_000_000
         assert environment["inferlet"] == inferlet.id
         assert environment["program"] == inferlet.program.hash
+        assert environment["user"] == "default"
 
-    in_runtime(guest_cache, body, max_pages=40, max_futures=50)
+    on_server(guest_cache, body, max_pages=40, max_futures=50)
 
 
 def test_the_queue_of_another_inferlet_is_not_found(guest_cache: Path) -> None:
@@ -213,14 +242,14 @@ def main(args, queue: int):
         return str(error)
 """
 
-    async def body(runtime: Runtime) -> None:
-        _, listener = await launch(runtime, owns)
+    async def body(server: ServerApi) -> None:
+        _, listener = await launch(server, owns)
         await listener.until_messages(1)
         queue = int(listener.messages[0])
-        assert f"no queue {queue}" in await run(runtime, steals, {"queue": queue})
+        assert f"no queue {queue}" in await run(server, steals, {"queue": queue})
         assert not listener.ended.done()
 
-    in_runtime(guest_cache, body)
+    on_server(guest_cache, body)
 
 
 def test_cancelled_receives_lose_and_reorder_nothing(guest_cache: Path) -> None:
@@ -236,12 +265,12 @@ async def main(args):
     return [core.take_message(futures[2]), core.take_message(futures[3]), await args.receive()]
 """
 
-    async def body(runtime: Runtime) -> None:
-        inferlet, listener = await launch(runtime, program)
+    async def body(server: ServerApi) -> None:
+        inferlet, listener = await launch(server, program)
         await listener.until_messages(1)
         for text in ("0", "1", "2"):
             inferlet.send(text)
         ended = await listener.ended
         assert ended.result == '["2", "0", "1"]'
 
-    in_runtime(guest_cache, body)
+    on_server(guest_cache, body)

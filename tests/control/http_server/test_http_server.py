@@ -13,9 +13,9 @@ import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
 from pie_control.errors import ConfigError
-from pie_control.http_server import session as session_module
 from pie_control.http_server.listening import bind
-from tests.helpers.fake_runtime import FakeRuntime, serve_async
+from pie_control.http_server.session import session as session_module
+from tests.helpers.fake_server_api import FakeServerApi, serve_async
 
 
 def http(url: str) -> httpx.AsyncClient:
@@ -45,7 +45,7 @@ async def until(socket: ClientConnection, kind: str) -> list[dict[str, Any]]:
     return found
 
 
-async def ended(runtime: FakeRuntime, id: str) -> str:
+async def ended(runtime: FakeServerApi, id: str) -> str:
     """Waits until an inferlet has ended and returns its status."""
     while runtime.inferlet(id).ended is None:
         await asyncio.sleep(0.005)
@@ -56,7 +56,7 @@ async def ended(runtime: FakeRuntime, id: str) -> str:
 
 
 def test_upload_launch_and_look() -> None:
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         async with http(url) as client:
             program = (await client.post("/v1/programs", params={"name": "mine"}, content=b"x = 1")).json()
             assert program["name"] == "mine"
@@ -75,7 +75,7 @@ def test_upload_launch_and_look() -> None:
 
 
 def test_send_and_terminate() -> None:
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         async with http(url) as client:
             id = (await client.post("/v1/inferlets", json={"program": "echo"})).json()["id"]
             assert (await client.post(f"/v1/inferlets/{id}/messages", json={"text": "hi"})).status_code == 202
@@ -87,7 +87,7 @@ def test_send_and_terminate() -> None:
 
 
 def test_system_routes() -> None:
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         async with http(url) as client:
             assert (await client.get("/v1/health")).json()["status"] == "ok"
             (model,) = (await client.get("/v1/models")).json()
@@ -121,7 +121,7 @@ def test_system_routes() -> None:
     ],
 )
 def test_every_failure_has_one_shape(method: str, path: str, options: dict[str, Any], status: int, code: str) -> None:
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         async with http(url) as client:
             answer = await client.request(method, path, **options)
             assert answer.status_code == status
@@ -133,7 +133,7 @@ def test_every_failure_has_one_shape(method: str, path: str, options: dict[str, 
 
 
 def test_a_bug_is_an_internal_error_without_details() -> None:
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         def broken() -> None:
             raise RuntimeError("secret")
 
@@ -161,7 +161,7 @@ def parse_events(text: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def test_events_stream_to_the_end_and_tell_the_end_again() -> None:
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         async with http(url) as client:
             id = (await client.post("/v1/inferlets", json={"program": "hello", "arguments": ["A", "B"]})).json()["id"]
             events = parse_events((await client.get(f"/v1/inferlets/{id}/events")).text)
@@ -175,7 +175,7 @@ def test_events_stream_to_the_end_and_tell_the_end_again() -> None:
 
 
 def test_a_second_reader_is_refused_and_a_reader_that_leaves_lets_go() -> None:
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         async with http(url) as client:
             id = (await client.post("/v1/inferlets", json={"program": "echo"})).json()["id"]
             path = f"/v1/inferlets/{id}/events"
@@ -197,20 +197,26 @@ def test_a_second_reader_is_refused_and_a_reader_that_leaves_lets_go() -> None:
 
 
 def test_session_launches_and_the_reply_comes_before_the_events() -> None:
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         async with open_session(url) as socket:
             launch = {"type": "launch", "id": 7, "program": "hello", "arguments": ["A"], "logs": True}
             await socket.send(json.dumps(launch))
             messages = await until(socket, "ended")
             assert [each["type"] for each in messages] == ["reply", "log", "message", "ended"]
             assert messages[0]["id"] == 7
-            assert {each["inferlet"] for each in messages[1:]} == {messages[0]["value"]}
+            inferlet = messages[0]["value"]
+            time = messages[1].pop("time")
+            assert messages[1] == {"type": "log", "inferlet": inferlet, "stream": "log", "text": "greeting"}
+            assert messages[2] == {"type": "message", "inferlet": inferlet, "text": "Hello, A! "}
+            assert messages[3] == {"type": "ended", "inferlet": inferlet, "status": "finished", "result": "1"}
+            (reply,) = await exchange(socket, {"type": "logs", "id": 8, "inferlet": inferlet})
+            assert reply["value"] == [{"time": time, "stream": "log", "text": "greeting"}]
 
     serve_async(test)
 
 
 def test_events_of_one_loop_turn_travel_in_one_frame() -> None:
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         async with open_session(url) as socket:
             (reply,) = await exchange(socket, {"type": "launch", "id": 1, "program": "burst"})
             await socket.send(json.dumps({"type": "send", "id": 2, "inferlet": reply["value"], "text": "100"}))
@@ -223,7 +229,7 @@ def test_events_of_one_loop_turn_travel_in_one_frame() -> None:
 
 
 def test_session_answers_every_look_up() -> None:
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         async with open_session(url) as socket:
             (reply,) = await exchange(socket, {"type": "launch", "id": 1, "program": "wait"})
             id = reply["value"]
@@ -231,7 +237,7 @@ def test_session_answers_every_look_up() -> None:
             requests: list[dict[str, Any]] = [{"type": kind, "id": number} for number, kind in enumerate(kinds)]
             requests += [{"type": kind, "id": 10, "inferlet": id} for kind in ("inferlet", "logs")]
             requests += [{"type": "program", "id": 11, "program": "0" * 64}]
-            values = [each.get("value") for each in await exchange(socket, *requests)]
+            values: list[Any] = [each.get("value") for each in await exchange(socket, *requests)]
             assert values[0][0]["id"] == values[4]["id"] == id
             assert values[2][0]["name"] == "fake"
             assert values[3] == {"inferlets": {"launched": 1}}
@@ -256,7 +262,7 @@ def test_session_answers_every_look_up() -> None:
     ],
 )
 def test_session_refuses_and_goes_on(frame: str | bytes, id: int | None, code: str) -> None:
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         async with open_session(url) as socket:
             await socket.send(frame)
             (refusal,) = await frame_of(socket)
@@ -267,7 +273,7 @@ def test_session_refuses_and_goes_on(frame: str | bytes, id: int | None, code: s
 
 
 def test_owned_inferlets_end_with_the_session_and_detached_ones_do_not() -> None:
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         async with open_session(url) as socket:
             launches = [
                 {"type": "launch", "id": 1, "program": "wait"},
@@ -288,7 +294,7 @@ def test_owned_inferlets_end_with_the_session_and_detached_ones_do_not() -> None
 
 
 def test_attach_takes_over_what_nobody_has_read() -> None:
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         inferlet = await runtime.launch("echo")
         inferlet.send("early")
         await asyncio.sleep(0)
@@ -309,7 +315,7 @@ def test_attach_takes_over_what_nobody_has_read() -> None:
 
 
 def test_a_launch_whose_client_vanished_is_ended() -> None:
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         gate = asyncio.Event()
         launch = runtime.launch
 
@@ -333,7 +339,7 @@ def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(session_module, "MAX_UNSENT_BYTES", 1 << 20)
     monkeypatch.setattr(session_module, "CLOSE_SECONDS", 0.05)
 
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         async with open_session(url, max_queue=1) as socket:
             await socket.send(json.dumps({"type": "launch", "id": 1, "program": "flood"}))
             while not runtime.inferlets():
@@ -348,7 +354,7 @@ def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_session_from_a_foreign_page_is_refused() -> None:
-    async def test(url: str, runtime: FakeRuntime) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
         with pytest.raises(websockets.InvalidStatus, match="403"):
             await open_session(url, origin="http://elsewhere.example")
 

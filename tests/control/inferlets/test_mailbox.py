@@ -13,7 +13,7 @@ from pie_control.inferlets.events import Ended, Event, LogLine, Message
 from pie_control.inferlets.mailbox import EVENT_BYTES, Inbox, Outbox, byte_size, cut
 
 LIMITS = InferletLimits(max_message_bytes=100, max_log_bytes=1000)
-END = Ended("finished", None, None)
+END = Ended("finished", inferlet="i1")
 
 
 def texts(events: list[Event]) -> list[str]:
@@ -70,7 +70,7 @@ def test_the_inbox_is_bounded_in_bytes_and_room_comes_back(monkeypatch: pytest.M
 
 
 def test_a_listener_hears_what_was_kept_then_what_comes() -> None:
-    outbox, heard = Outbox(LIMITS), list[Event]()
+    outbox, heard = Outbox("i1", LIMITS), list[Event]()
     outbox.send("1")
     outbox.log("log", "2")
     outbox.send("3")
@@ -81,7 +81,7 @@ def test_a_listener_hears_what_was_kept_then_what_comes() -> None:
 
 
 def test_what_comes_while_a_listener_catches_up_comes_behind() -> None:
-    outbox, heard = Outbox(LIMITS), list[Event]()
+    outbox, heard = Outbox("i1", LIMITS), list[Event]()
 
     def listener(event: Event) -> None:
         heard.append(event)
@@ -95,7 +95,7 @@ def test_what_comes_while_a_listener_catches_up_comes_behind() -> None:
 
 
 def test_events_are_kept_again_after_a_listener_left() -> None:
-    outbox, first, second = Outbox(LIMITS), list[Event](), list[Event]()
+    outbox, first, second = Outbox("i1", LIMITS), list[Event](), list[Event]()
     outbox.attach(first.append)
     outbox.send("1")
     outbox.detach()
@@ -105,7 +105,7 @@ def test_events_are_kept_again_after_a_listener_left() -> None:
 
 
 def test_a_listener_that_fails_hears_no_more_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    outbox, calls = Outbox(LIMITS), list[Event]()
+    outbox, calls = Outbox("i1", LIMITS), list[Event]()
 
     def listener(event: Event) -> None:
         calls.append(event)
@@ -121,7 +121,7 @@ def test_a_listener_that_fails_hears_no_more_and_harms_nobody(caplog: pytest.Log
 
 def test_messages_that_nobody_reads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mailbox, "MAX_KEPT_BYTES", 500)
-    outbox, heard = Outbox(LIMITS), list[Event]()
+    outbox, heard = Outbox("i1", LIMITS), list[Event]()
     for _ in range(500 // EVENT_BYTES + 1):
         outbox.send("")
     with pytest.raises(QuotaExceeded, match="no client reads"):
@@ -133,7 +133,7 @@ def test_messages_that_nobody_reads_are_bounded(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_log_lines_leave_room_for_messages() -> None:
-    outbox, heard = Outbox(LIMITS), list[Event]()
+    outbox, heard = Outbox("i1", LIMITS), list[Event]()
     for number in range(1000):
         outbox.log("log", str(number))
     outbox.send("message")
@@ -144,7 +144,7 @@ def test_log_lines_leave_room_for_messages() -> None:
 
 
 def test_empty_lines_are_bounded_too() -> None:
-    outbox = Outbox(LIMITS)
+    outbox = Outbox("i1", LIMITS)
     outbox.write("stdout", b"\n" * 10_000)
     assert len(outbox.logs()) <= LIMITS.max_log_bytes // EVENT_BYTES
     assert outbox.dropped_lines >= 10_000 - LIMITS.max_log_bytes // EVENT_BYTES
@@ -152,7 +152,7 @@ def test_empty_lines_are_bounded_too() -> None:
 
 
 def test_output_becomes_whole_lines_of_its_stream() -> None:
-    outbox, heard = Outbox(LIMITS), list[Event]()
+    outbox, heard = Outbox("i1", LIMITS), list[Event]()
     outbox.attach(heard.append)
     outbox.write("stdout", b"one\ntw")
     outbox.write("stderr", b"other\n")
@@ -165,21 +165,21 @@ def test_output_becomes_whole_lines_of_its_stream() -> None:
 
 
 def test_a_line_without_end_is_cut() -> None:
-    outbox = Outbox(LIMITS)
+    outbox = Outbox("i1", LIMITS)
     for _ in range(100):
         outbox.write("stdout", b"x" * 10)
     assert {len(line.text) for line in outbox.logs()} == {100}
 
 
 def test_a_long_line_is_cut_to_the_size_of_a_message() -> None:
-    outbox = Outbox(LIMITS)
+    outbox = Outbox("i1", LIMITS)
     outbox.log("log", "ü" * 100)
     assert outbox.logs()[0].text == "ü" * 50
 
 
 def test_an_ending_that_nobody_heard_is_kept() -> None:
-    outbox, heard = Outbox(LIMITS), list[Event]()
+    outbox, heard = Outbox("i1", LIMITS), list[Event]()
     outbox.send("1")
     outbox.end(END)
     outbox.attach(heard.append)
-    assert heard == [Message("1"), END]
+    assert heard == [Message("1", inferlet="i1"), END]

@@ -1,4 +1,4 @@
-"""Uploaded components, from their bytes to their end, in a runtime of their own."""
+"""Uploaded components, from their bytes to their end, in a server of their own."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import wasmtime
 import tests.helpers.wat as wat
 from pie_control.errors import BadProgram, UnknownName
 from pie_control.inferlets.events import Ended
-from pie_control.programs import launcher as component_host
-from pie_control.runtime import Runtime
-from pie_control.sandbox.components import write_atomically
+from pie_control.programs import launcher
+from pie_control.sandbox.components import compile_component, write_atomically
+from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
-from tests.helpers.runtimes import Listener, started
+from tests.helpers.servers import Listener, started
 
 SECONDS = 30.0
 
 
-def in_runtime(cache_dir: Path, body: Callable[[Runtime], Awaitable[None]], **options: Any) -> None:
+def on_server(cache_dir: Path, body: Callable[[ServerApi], Awaitable[None]], **options: Any) -> None:
     async def check() -> None:
         client = InProcessClient(FakeModel())
-        async with started(cache_dir, client, warm_pool=0, **options) as runtime, asyncio.timeout(SECONDS):
-            await body(runtime)
+        async with started(cache_dir, client, warm_pool=0, **options) as server, asyncio.timeout(SECONDS):
+            await body(server)
 
     asyncio.run(check())
 
@@ -36,83 +36,83 @@ def binary(*arguments: Any, **more: Any) -> bytes:
     return bytes(wasmtime.wat2wasm(wat.inferlet(*arguments, **more)))
 
 
-async def end_of(runtime: Runtime, component: bytes) -> Ended:
-    program = await runtime.upload(component, "component")
+async def end_of(server: ServerApi, component: bytes) -> Ended:
+    program = await server.upload(component, "component")
     listener = Listener()
-    await runtime.launch(program.program, listener=listener)
+    await server.launch(program.program, listener=listener)
     return await listener.ended
 
 
 def test_a_component_echoes_a_message(guest_cache: Path) -> None:
-    async def body(runtime: Runtime) -> None:
-        program = await runtime.upload(binary(*wat.ECHO), "echo")
+    async def body(server: ServerApi) -> None:
+        program = await server.upload(binary(*wat.ECHO), "echo")
         assert program.kind == "component"
         listener = Listener()
-        inferlet = await runtime.launch("echo", listener=listener)
+        inferlet = await server.launch("echo", listener=listener)
         await asyncio.sleep(0)
         inferlet.send("Grüße, 世界")
-        assert await listener.ended == Ended("finished", "Grüße, 世界", None)
+        assert await listener.ended == Ended("finished", "Grüße, 世界", None, inferlet="i1")
         assert listener.messages == ["Grüße, 世界"]
 
-    in_runtime(guest_cache, body)
+    on_server(guest_cache, body)
 
 
 def test_a_message_before_the_launch_ran_is_received(guest_cache: Path) -> None:
-    async def body(runtime: Runtime) -> None:
-        await runtime.upload(binary(*wat.ECHO), "echo")
+    async def body(server: ServerApi) -> None:
+        await server.upload(binary(*wat.ECHO), "echo")
         listener = Listener()
-        (await runtime.launch("echo", listener=listener)).send("early")
+        (await server.launch("echo", listener=listener)).send("early")
         assert (await listener.ended).result == "early"
 
-    in_runtime(guest_cache, body)
+    on_server(guest_cache, body)
 
 
 @pytest.mark.parametrize("where", ["run", "start"])
 def test_a_loop_ends_at_the_limit_of_processor_time(where: str, guest_cache: Path) -> None:
-    async def body(runtime: Runtime) -> None:
+    async def body(server: ServerApi) -> None:
         loop = binary(wat.FOREVER + wat.SUCCESS) if where == "run" else binary(wat.SUCCESS, start=wat.FOREVER)
-        ended = await end_of(runtime, loop)
-        assert ended == Ended("exceeded", None, "used more than 0.1 s of processor time")
+        ended = await end_of(server, loop)
+        assert ended == Ended("exceeded", None, "used more than 0.1 s of processor time", inferlet="i1")
 
-    in_runtime(guest_cache, body, cpu_seconds=0.1)
+    on_server(guest_cache, body, cpu_seconds=0.1)
 
 
 def test_waiting_at_instantiation_costs_no_processor_time(guest_cache: Path) -> None:
     start = """(call $receive (i32.const 16)) (i32.store (i32.const 64) (i32.load (i32.const 20)))
                (call $wait (i32.const 64) (i32.const 1) (i32.const 32))"""
 
-    async def body(runtime: Runtime) -> None:
-        await runtime.upload(binary(wat.SUCCESS, ("receive", "wait"), start=start), "waits")
+    async def body(server: ServerApi) -> None:
+        await server.upload(binary(wat.SUCCESS, ("receive", "wait"), start=start), "waits")
         listener = Listener()
-        inferlet = await runtime.launch("waits", listener=listener)
+        inferlet = await server.launch("waits", listener=listener)
         await asyncio.sleep(0.05)
-        turns = runtime.statistics().inferlets.runner.turns
+        turns = server.statistics().inferlets.runner.turns
         await asyncio.sleep(0.05)
-        assert runtime.statistics().inferlets.runner.turns == turns
+        assert server.statistics().inferlets.runner.turns == turns
         inferlet.send("go on")
         assert (await listener.ended).status == "finished"
 
-    in_runtime(guest_cache, body)
+    on_server(guest_cache, body)
 
 
 def test_a_trap_ends_the_inferlet_with_its_cause(guest_cache: Path) -> None:
-    async def body(runtime: Runtime) -> None:
-        ended = await end_of(runtime, binary("unreachable"))
+    async def body(server: ServerApi) -> None:
+        ended = await end_of(server, binary("unreachable"))
         assert ended.status == "failed"
         assert "unreachable" in (ended.error or "")
 
-    in_runtime(guest_cache, body)
+    on_server(guest_cache, body)
 
 
 def test_memory_beyond_the_limit_is_refused(guest_cache: Path) -> None:
-    async def body(runtime: Runtime) -> None:
+    async def body(server: ServerApi) -> None:
         grow = "(if (i32.eq (memory.grow (i32.const 4096)) (i32.const -1)) (then unreachable)) (i32.const 0)"
-        assert (await end_of(runtime, binary(grow))).status == "failed"
-        ended = await end_of(runtime, binary(wat.SUCCESS, pages=4096))
+        assert (await end_of(server, binary(grow))).status == "failed"
+        ended = await end_of(server, binary(wat.SUCCESS, pages=4096))
         assert ended.status == "failed"
         assert "memory" in (ended.error or "")
 
-    in_runtime(guest_cache, body, memory_bytes=64 << 20)
+    on_server(guest_cache, body, memory_bytes=64 << 20)
 
 
 def test_receives_and_sleeps_that_are_cancelled_leave_nothing(guest_cache: Path) -> None:
@@ -126,15 +126,20 @@ def test_receives_and_sleeps_that_are_cancelled_leave_nothing(guest_cache: Path)
       (call $receive (i32.const 16)) (i32.store (i32.const 64) (i32.load (i32.const 20)))
       (call $wait (i32.const 64) (i32.const 1) (i32.const 32)) (i32.const 0)"""
 
-    async def body(runtime: Runtime) -> None:
-        await runtime.upload(binary(run, ("receive", "cancel", "sleep", "wait")), "cancels")
-        inferlet = await runtime.launch("cancels")
+    async def body(server: ServerApi) -> None:
+        await server.upload(binary(run, ("receive", "cancel", "sleep", "wait")), "cancels")
+        listener = Listener()
+        inferlet = await server.launch("cancels", listener=listener)
         while inferlet.cpu_seconds == 0 or not inferlet.instance.waiting:
             await asyncio.sleep(0.005)
-        assert len(inferlet.futures) == len(inferlet._receivers) == 2
-        assert not inferlet._timers
+        assert len(inferlet.futures) == 2
+        inferlet.send("to the first receive")
+        await asyncio.sleep(0.01)
+        assert inferlet.instance.waiting
+        inferlet.send("to the last one")
+        assert (await listener.ended).status == "finished"
 
-    in_runtime(guest_cache, body)
+    on_server(guest_cache, body)
 
 
 FOREIGN = '(import "acme:robots/arms@1.0.0" (instance (export "wave" (func))))'
@@ -157,50 +162,49 @@ UNKNOWN = '(import "pie:inferlet/telepathy@0.1.0" (instance (export "guess" (fun
 def test_a_component_of_another_world_is_refused_and_not_kept(
     component: bytes, message: str, guest_cache: Path
 ) -> None:
-    async def body(runtime: Runtime) -> None:
-        good = await runtime.upload(binary(wat.SUCCESS), "same-name")
-        before = len(runtime.programs())
+    async def body(server: ServerApi) -> None:
+        good = await server.upload(binary(wat.SUCCESS), "same-name")
+        before = len(server.programs())
         with pytest.raises(BadProgram, match=message):
-            await runtime.upload(component, "same-name")
-        assert len(runtime.programs()) == before
-        assert (await end_of(runtime, binary(wat.SUCCESS))).status == "finished"
-        assert (await runtime.launch("same-name")).program.hash == good.program
+            await server.upload(component, "same-name")
+        assert len(server.programs()) == before
+        assert (await end_of(server, binary(wat.SUCCESS))).status == "finished"
+        assert (await server.launch("same-name")).program.hash == good.program
         with pytest.raises(UnknownName):
-            await runtime.launch("another-name")
+            await server.launch("another-name")
 
-    in_runtime(guest_cache, body)
+    on_server(guest_cache, body)
 
 
 def test_uploads_of_one_component_at_a_time_compile_it_once(guest_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
-    original = component_host.compile_component
 
     def counts(*arguments: Any) -> Any:
         compiled.append(arguments)
-        return original(*arguments)
+        return compile_component(*arguments)
 
-    async def body(runtime: Runtime) -> None:
-        monkeypatch.setattr(component_host, "compile_component", counts)
-        monkeypatch.setattr(component_host, "try_load_compiled", lambda *_: None)
-        await asyncio.gather(*(runtime.upload(binary(wat.SUCCESS), str(number)) for number in range(5)))
+    async def body(server: ServerApi) -> None:
+        monkeypatch.setattr(launcher, "compile_component", counts)
+        monkeypatch.setattr(launcher, "try_load_compiled", lambda *_: None)
+        await asyncio.gather(*(server.upload(binary(wat.SUCCESS), str(number)) for number in range(5)))
         assert len(compiled) == 1
 
-    in_runtime(guest_cache, body)
+    on_server(guest_cache, body)
 
 
 def test_a_damaged_compiled_form_is_compiled_anew(guest_cache: Path) -> None:
     component = binary(*wat.ECHO, data="of this test")
 
-    async def upload(runtime: Runtime) -> None:
-        program = await runtime.upload(component, "damaged")
+    async def upload(server: ServerApi) -> None:
+        program = await server.upload(component, "damaged")
         (path,) = (guest_cache / "compiled").glob(f"{program.program}-*")
         write_atomically(path, path.read_bytes()[:1000])  # never in place: it is mapped
 
-    async def launch(runtime: Runtime) -> None:
+    async def launch(server: ServerApi) -> None:
         listener = Listener()
-        inferlet = await runtime.launch("damaged", listener=listener)
+        inferlet = await server.launch("damaged", listener=listener)
         inferlet.send("still there")
         assert (await listener.ended).result == "still there"
 
-    in_runtime(guest_cache, upload)
-    in_runtime(guest_cache, launch)
+    on_server(guest_cache, upload)
+    on_server(guest_cache, launch)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +19,8 @@ def test_runs_never_overlap_and_tables_grow_in_time(operations: list[tuple[bool,
     held: list[tuple[int, int]] = []
     for release, count in operations:
         if release and held:
-            addresses.release(*held.pop(count % len(held)))
+            first, length = held.pop(count % len(held))
+            addresses.release([(first, first + length)])
         else:
             first = addresses.allocate(count)
             assert first + count <= capacity == addresses.capacity
@@ -29,12 +31,21 @@ def test_runs_never_overlap_and_tables_grow_in_time(operations: list[tuple[bool,
 def test_addresses_are_reused_before_the_table_grows() -> None:
     addresses = AddressAllocator(lambda added: None)
     for _ in range(1000):
-        addresses.release(addresses.allocate(INITIAL_CAPACITY), INITIAL_CAPACITY)
+        first = addresses.allocate(INITIAL_CAPACITY)
+        addresses.release([(first, first + INITIAL_CAPACITY)])
     assert addresses.capacity == INITIAL_CAPACITY
 
 
 def test_a_freed_address_is_not_the_next_one_handed_out() -> None:
     addresses = AddressAllocator(lambda added: None)
     first = addresses.allocate(1)
-    addresses.release(first, 1)
+    addresses.release([(first, first + 1)])
     assert addresses.allocate(1) != first
+
+
+def test_giving_back_twice_is_noticed() -> None:
+    addresses = AddressAllocator(lambda added: None)
+    first = addresses.allocate(3)
+    addresses.release([(first + 1, first + 2)])
+    with pytest.raises(AssertionError, match="twice"):
+        addresses.release([(first, first + 3)])

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pie_control.errors import InvalidState, NotFound
+from pie_control.resources.addresses import INITIAL_CAPACITY
 from pie_control.resources.pages import PageTable, join_intervals, take_intervals
 
 SIZE = 4
@@ -107,14 +108,21 @@ def test_a_page_of_somebody_else_is_not_found() -> None:
 
 def test_a_page_given_back_is_invalid_at_once_and_its_address_free_later() -> None:
     table = PageTable(SIZE)
-    first = table.allocate(2, 0)
-    table.bind(first, [10, 11])
+    first = table.allocate(INITIAL_CAPACITY, 0)
     table.append(((0, 5),), range(5), 1)
-    table.disown([(first, first + 2)])
+    table.disown([(first, first + 1)])
     with pytest.raises(NotFound):
         table.context([(first, first + 1)], 5, 5)
-    assert table.unbind([(first, first + 2)]) == [10, 11]
-    assert (table.owned, table.bound) == (0, 0)
+    assert table.owned == INITIAL_CAPACITY - 1
+    assert table.allocate(1, 0) != first, "earlier commands may still name it"
+    table.disown([(INITIAL_CAPACITY, INITIAL_CAPACITY + 1)])
+    table.release([(first, first + 1)])
+    for _ in range(INITIAL_CAPACITY):
+        page = table.allocate(1, 0)
+        if page == first:
+            break
+    assert page == first
+    assert table.context([(first, first + 1)], 5, 5).tokens == 0, "what was there is gone"
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 6)), max_size=5), st.integers(0, 20), st.integers(0, 20))

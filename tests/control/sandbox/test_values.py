@@ -96,7 +96,7 @@ def test_a_record_is_a_tuple_in_the_order_of_its_fields() -> None:
     definition = '(record (field "name" string) (field "size" u32) (field "flags" (list string)))'
     guest = Guest("$t", "i32 i32 i32 i32 i32", definition)
     given = component.Record()
-    given.name, given.size, given.flags = "ä", 9, ["x", ""]
+    vars(given).update(name="ä", size=9, flags=["x", ""])
     returned = guest.go(given)
     assert guest.heard == [("ä", 9, ["x", ""])]
     assert (returned.name, returned.size, returned.flags) == ("ä", 9, ["x", ""])

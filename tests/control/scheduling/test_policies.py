@@ -2,106 +2,116 @@ from __future__ import annotations
 
 import pytest
 
-from pie_control.scheduling import Account, Adaptive, DispatchPolicy, Eager, KOnly, SamplingParams, Scheduler, TOnly
-from pie_control.testing.fake_model import FakeModel
-from pie_inference.protocol import RunWave
-
-GREEDY = SamplingParams(temperature=0)
+from pie_control.scheduling import Adaptive, DispatchPolicy, Eager, KOnly, TOnly
+from pie_inference.protocol import Sample
+from tests.helpers.scheduling import Inferlet, World, by_kind
 
 
-def start(policy: DispatchPolicy, inferlets: int) -> tuple[Scheduler, FakeModel, list[Account]]:
-    """Inferlets that have run one token; each has queue 1, page 0 and embed 0."""
-    model = FakeModel()
-    scheduler = Scheduler(model.describe()[0], policy)
-    accounts = [scheduler.open(owner, float(owner)) for owner in range(inferlets)]
-    for account in accounts:
-        queue = account.create_queue()
-        account.alloc_kvpage(queue, 1, 0.0)
-        account.alloc_emb(queue, 1, 0.0)
-        account.embed_txt(queue, [65], [0], [0, 1], 0.0)
-    while (wave := scheduler.next_wave(1000.0)) is not None:
-        scheduler.wave_done(model.run(wave), 1000.0)
-    return scheduler, model, accounts
+def start(policy: DispatchPolicy, inferlets: int) -> tuple[World, list[Inferlet]]:
+    """Inferlets whose memory is bound and whose embed 0 is filled."""
+    world = World(policy)
+    opened = [world.open(1, 1) for _ in range(inferlets)]
+    for inferlet in opened:
+        inferlet.embed(0)
+    world.turn(quiet=False)
+    world.now = 1000.0  # behind every deadline
+    world.drain()
+    return world, opened
 
 
-def issue(accounts: list[Account], future: int, now: float) -> None:
-    for account in accounts:
-        account.sample(1, 0, GREEDY, 0.5, future, now)
+def sample(inferlets: list[Inferlet]) -> None:
+    for inferlet in inferlets:
+        inferlet.sample(0)
 
 
-def size(wave: RunWave | None) -> int:
-    return 0 if wave is None else len(wave.batches[0].embeds)  # type: ignore[union-attr]
+def send(world: World, now: float) -> int | None:
+    """Samples in the wave that is sent now, if one is."""
+    world.now = now
+    wave = world.send()
+    return None if wave is None else len(by_kind(wave)[Sample].embeds)
 
 
 def test_adaptive_sends_at_once_when_the_worker_is_idle() -> None:
-    scheduler, _, accounts = start(Adaptive(), 3)
-    assert scheduler.next_wave(2000.0) is None
-    issue(accounts, 1, 2000.0)
-    assert size(scheduler.next_wave(2000.0)) == 3
-    assert scheduler.next_deadline() is None
+    world, inferlets = start(Adaptive(), 3)
+    assert send(world, 2000.0) is None
+    sample(inferlets)
+    assert send(world, 2000.0) == 3
+    assert world.turn().deadline is None
 
 
 def test_adaptive_does_not_split_programs_that_look_at_every_token() -> None:
-    scheduler, model, accounts = start(Adaptive(), 8)
-    issue(accounts[:6], 1, 0.0)
-    wave = scheduler.next_wave(0.0)
-    issue(accounts[6:], 1, 0.0)
-    assert scheduler.next_wave(0.0) is None, "six inferlets are about to return"
-    assert wave is not None
-    scheduler.wave_done(model.run(wave), 0.0)
-    issue(accounts[:6], 2, 0.0)
-    assert size(scheduler.next_wave(0.0)) == 8
+    world, inferlets = start(Adaptive(), 8)
+    sample(inferlets[:6])
+    assert send(world, 2000.0) == 6
+    sample(inferlets[6:])
+    assert send(world, 2000.0) is None, "six inferlets are about to return"
+    world.answer()
+    sample(inferlets[:6])
+    assert send(world, 2000.0) == 8
 
 
 def test_adaptive_runs_ahead_when_nobody_is_expected() -> None:
-    scheduler, _, accounts = start(Adaptive(), 8)
-    issue(accounts, 1, 0.0)
-    assert size(scheduler.next_wave(0.0)) == 8
-    issue(accounts, 2, 0.0)
-    assert size(scheduler.next_wave(0.0)) == 8
-    issue(accounts, 3, 0.0)
-    assert scheduler.next_wave(0.0) is None, "two waves are in flight"
+    world, inferlets = start(Adaptive(), 8)
+    for size in (8, 8, None):
+        sample(inferlets)
+        assert send(world, 2000.0) == size
+    assert len(world.sent) == 2
+
+
+def test_adaptive_does_not_expect_those_that_have_ended() -> None:
+    world, inferlets = start(Adaptive(), 8)
+    sample(inferlets[:6])
+    assert send(world, 2000.0) == 6
+    sample(inferlets[6:])
+    for inferlet in inferlets[:6]:
+        world.close(inferlet)
+    assert send(world, 2000.0) == 2
 
 
 def test_eager_sends_every_command_alone() -> None:
-    scheduler, model, accounts = start(Eager(), 4)
-    issue(accounts, 1, 0.0)
-    sizes = []
-    while (wave := scheduler.next_wave(0.0)) is not None:
-        sizes.append(size(wave))
-        scheduler.wave_done(model.run(wave), 0.0)
-    assert sizes == [1, 1, 1, 1]
+    world, inferlets = start(Eager(), 4)
+    sample(inferlets)
+    assert [len(by_kind(wave)[Sample].embeds) for wave in world.drain()] == [1, 1, 1, 1]
 
 
 def test_k_only_waits_for_k_commands_or_its_patience() -> None:
-    scheduler, model, accounts = start(KOnly(3, patience=0.5), 3)
-    issue(accounts[:2], 1, 2000.0)
-    assert scheduler.next_wave(2000.1) is None
-    assert scheduler.next_deadline() == 2000.5
-    issue(accounts[2:], 1, 2000.2)
-    wave = scheduler.next_wave(2000.2)
-    assert size(wave) == 3
-    assert wave is not None
-    scheduler.wave_done(model.run(wave), 2000.3)
-    issue(accounts[:1], 2, 2001.0)
-    assert scheduler.next_wave(2001.4) is None
-    assert size(scheduler.next_wave(2001.5)) == 1
+    world, inferlets = start(KOnly(3, patience=0.5), 3)
+    world.now = 2000.0
+    sample(inferlets[:2])
+    assert world.turn().deadline == 2000.5
+    assert send(world, 2000.1) is None
+    assert world.turn().deadline == 2000.5
+    sample(inferlets[2:])
+    assert send(world, 2000.2) == 3
+    world.answer()
+    sample(inferlets[:1])
+    world.now = 2001.0
+    world.turn(quiet=False)
+    assert send(world, 2001.4) is None
+    assert send(world, 2001.5) == 1
 
 
 def test_t_only_sends_what_has_gathered() -> None:
-    scheduler, _, accounts = start(TOnly(0.5), 3)
-    issue(accounts[:1], 1, 2000.0)
-    issue(accounts[1:], 1, 2000.4)
-    assert scheduler.next_wave(2000.4) is None
-    assert scheduler.next_deadline() == 2000.5
-    assert size(scheduler.next_wave(2000.5)) == 3
+    world, inferlets = start(TOnly(0.5), 3)
+    sample(inferlets[:1])
+    assert send(world, 2000.0) is None
+    sample(inferlets[1:])
+    assert send(world, 2000.4) is None
+    assert world.turn().deadline == 2000.5
+    assert send(world, 2000.5) == 3
 
 
 @pytest.mark.parametrize("policy", [TOnly(0.5), KOnly(9, patience=0.5)])
 def test_a_deadline_that_has_passed_is_not_told_again(policy: DispatchPolicy) -> None:
-    scheduler, _, accounts = start(policy, 3)
-    for number, account in enumerate(accounts):
-        account.sample(1, 0, GREEDY, 0.5, 1, 2000.0 + number)
-        scheduler.next_wave(2000.5 + number)
-    assert scheduler.next_wave(2010.0) is None, "two waves are in flight"
-    assert scheduler.next_deadline() is None
+    world, inferlets = start(policy, 3)
+    for number, inferlet in enumerate(inferlets):
+        world.now = 2000.0 + number
+        inferlet.sample(0)
+        world.turn(quiet=False)
+        world.now += 0.5
+        world.turn()
+    world.now = 2010.0
+    turn = world.turn()
+    assert turn.waves == (), "two waves are in flight"
+    assert len(world.sent) == 2
+    assert turn.deadline is None

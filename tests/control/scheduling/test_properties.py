@@ -3,383 +3,455 @@
 A program is a list of steps that several inferlets issue. The reference runs them one command at a time (`Eager`, one
 wave in flight, no interleaving). `FakeModel` hashes what every query sees, so one wrong slot, page, order or mask
 changes tokens, and it refuses batches that the protocol forbids (a slot or embed written twice, or read too early).
+Address spaces may hear of everything late, by a random number of turns.
 """
 
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pie_control.errors import CallError, Cancelled, WorkerError
-from pie_control.resources import Quota
+from pie_control.calls.arrays import addresses
+from pie_control.calls.forward.batch import ForwardCommand
+from pie_control.calls.input_text.embed_txt import EmbedCommand
+from pie_control.calls.kind import Batch, Command, LongCommand, Stage, WorkerCommand
+from pie_control.calls.values import Value
+from pie_control.errors import CallError
+from pie_control.ids import Owner
 from pie_control.scheduling import (
-    Account,
     Adaptive,
-    Completion,
+    Closed,
     DispatchPolicy,
     Eager,
-    Failed,
+    Event,
     KOnly,
-    SamplingParams,
-    Scheduler,
-    TokenValue,
+    Opened,
+    Reason,
     TOnly,
+    Turn,
+    WorkerLost,
 )
-from pie_control.testing.fake_model import FakeModel
-from pie_inference.protocol import Failure, RunWave, WaveDone
+from pie_inference.protocol import Failure, Forward, WaveDone
+from tests.helpers.scheduling import Inferlet, World, greedy, name_token
 
-REFERENCE = 0x8000_0000
-GREEDY = SamplingParams(temperature=0)
 POLICIES: list[DispatchPolicy] = [Adaptive(), Adaptive(max_in_flight=3, surplus=0), Eager(), KOnly(5), TOnly(2.0)]
+SIZES = {"page_size": 4, "num_pages": 600, "num_embeds": 2000, "max_batch_tokens": 64, "max_context": 2000}
 
 
 @dataclass
 class Branch:
-    """A context of an inferlet with its own queue; `pages` are (address, tokens in it)."""
+    """A context of an inferlet with its own queue."""
 
     queue: int
     pages: list[int]
-    scratch: int  # first of a few embeds of its own
+    embeds: int  # first of a few of its own
     length: int = 0
     token: int | None = None  # future that names the next token
 
 
 @dataclass
-class Inferlet:
-    """Issues random but valid calls, decided by `choice` and the order of its own calls, never by timing."""
+class Author:
+    """Issues random but valid calls of an inferlet, decided by `choice` and the order of its own calls, never by
+    timing."""
 
-    account: Account
+    inferlet: Inferlet
     choice: random.Random
     run_ahead: bool
     branches: list[Branch] = field(default_factory=list)
-    futures: int = 0
-    accepted: set[int] = field(default_factory=set)
-    answers: dict[int, Completion] = field(default_factory=dict)
 
-    def step(self, now: float) -> None:
+    def step(self) -> None:
         if not self.branches:
-            self.branches.append(self.open_branch([], 0, now))
-            self.extend(self.branches[0], self.choice.randint(1, 30), now)
+            self.branches.append(self.open_branch([], 0))
+            self.extend(self.branches[0], self.choice.randint(1, 30))
             return
         branch = self.choice.choice(self.branches)
         extend, decode = [self.extend_some] * 2, [self.decode] * 4
-        actions = [*extend, *decode, self.fork, self.trim, self.peek, self.copy, self.chain, self.retry]
-        self.choice.choice(actions)(branch, now)
+        actions = [*extend, *decode, self.fork, self.trim, self.peek, self.copy, self.chain, self.retry, self.join]
+        self.choice.choice(actions)(branch)
 
-    def open_branch(self, shared: list[int], length: int, now: float) -> Branch:
-        queue = self.account.create_queue()
-        pages = self.account.alloc_kvpage(queue, 2, now)
-        embeds = self.account.alloc_emb(queue, 40, now)
+    @property
+    def page_size(self) -> int:
+        return self.inferlet.space.model.page_size
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        return self.inferlet.call(name, *arguments)
+
+    def open_branch(self, shared: list[int], length: int) -> Branch:
+        queue = self.inferlet.create_queue()
+        pages = self.call("alloc_kvpage", queue, 2)
+        embeds = self.call("alloc_emb", queue, 40)
         return Branch(queue, [*shared, pages, pages + 1], embeds, length)
-
-    def future(self) -> int:
-        self.futures += 1
-        self.accepted.add(self.futures)
-        return self.futures
 
     def flat(self, pages: list[int]) -> list[int]:
         return [number for page in pages for number in (page, 1)]
 
-    def grow(self, branch: Branch, tokens: int, now: float) -> None:
-        size = self.account.model.page_size
-        missing = -(-(branch.length + tokens) // size) - len(branch.pages)
+    def grow(self, branch: Branch, tokens: int) -> None:
+        missing = -(-(branch.length + tokens) // self.page_size) - len(branch.pages)
         if missing > 0:
-            first = self.account.alloc_kvpage(branch.queue, missing, now)
+            first = self.call("alloc_kvpage", branch.queue, missing)
             branch.pages.extend(range(first, first + missing))
 
-    def run(self, branch: Branch, tokens: list[int], now: float) -> None:
+    def sample(self, branch: Branch, embed: int = 39) -> int:
+        future: int = self.call("sample", branch.queue, branch.embeds + embed, greedy())
+        return future
+
+    def run(self, branch: Branch, tokens: list[int]) -> None:
         """Embeds, runs and samples, in one or two forwards."""
         count = len(tokens)
-        self.grow(branch, count, now)
-        account, queue, first = self.account, branch.queue, branch.scratch
+        self.grow(branch, count)
+        queue, first = branch.queue, branch.embeds
         positions = list(range(branch.length, branch.length + count))
-        account.embed_txt(queue, tokens, positions, [first, count], now)
+        self.call("embed_txt", queue, tokens, positions, [first, count])
         pages = self.flat(branch.pages)
-        own = pages[2 * (branch.length // account.model.page_size) :]
+        own = pages[2 * (branch.length // self.page_size) :]
         cut = self.choice.randint(0, count - 1)
         if cut:
-            account.forward(queue, pages, [first, cut], own, [], now)
-        account.forward(queue, pages, [first + cut, count - cut], own, [first + 39, 1], now)
+            self.call("forward", queue, pages, [first, cut], own, [])
+        self.call("forward", queue, pages, [first + cut, count - cut], own, [first + 39, 1])
         branch.length += count
-        branch.token = self.future()
-        account.sample(queue, first + 39, GREEDY, 0.5, branch.token, now)
+        branch.token = self.sample(branch)
 
-    def extend(self, branch: Branch, count: int, now: float) -> None:
-        self.run(branch, [self.choice.randrange(256) for _ in range(count)], now)
+    def extend(self, branch: Branch, count: int) -> None:
+        self.run(branch, [self.choice.randrange(256) for _ in range(count)])
 
-    def extend_some(self, branch: Branch, now: float) -> None:
-        self.extend(branch, self.choice.randint(1, 38), now)
+    def extend_some(self, branch: Branch) -> None:
+        self.extend(branch, self.choice.randint(1, 38))
 
-    def decode(self, branch: Branch, now: float) -> None:
+    def decode(self, branch: Branch) -> None:
         if branch.token is not None:
-            self.run(branch, [REFERENCE | branch.token], now)
+            self.run(branch, [name_token(branch.token)])
 
-    def fork(self, branch: Branch, now: float) -> None:
-        size = self.account.model.page_size
-        full = branch.length // size
+    def fork(self, branch: Branch) -> None:
+        full = branch.length // self.page_size
         if len(self.branches) < 4 and full:
-            child = self.open_branch(branch.pages[:full], full * size, now)
+            child = self.open_branch(branch.pages[:full], full * self.page_size)
             self.branches.append(child)
-            self.extend(child, self.choice.randint(1, 5), now)
+            self.extend(child, self.choice.randint(1, 5))
 
-    def trim(self, branch: Branch, now: float) -> None:
-        size = self.account.model.page_size
-        last = (branch.length - 1) // size
-        if len(self.branches) == 1 and branch.length - last * size > 1:
-            keep = self.choice.randint(1, branch.length - last * size - 1)
-            self.account.trim_kvpage(branch.queue, [branch.pages[last], 1], keep, now)
-            branch.length = last * size + keep
+    def join(self, branch: Branch) -> None:
+        """Gives a branch up: its queue ends after what it holds, its embeds and the pages of its own come back."""
+        if len(self.branches) < 2:
+            return
+        self.branches.remove(branch)
+        kept = {page for other in self.branches for page in other.pages}
+        self.call("dealloc_kvpage", branch.queue, self.flat([page for page in branch.pages if page not in kept]))
+        if self.choice.random() < 0.5:
+            self.call("dealloc_emb", branch.queue, [branch.embeds, 40])
+        else:  # another queue overwrites what the commands that wait may read
+            heir = self.choice.choice(self.branches)
+            self.inferlet.destroy_queue(branch.queue)
+            self.call("embed_txt", heir.queue, [9, 9], [0, 1], [branch.embeds, 1, branch.embeds + 39, 1])
+            self.call("dealloc_emb", heir.queue, [branch.embeds, 40])
 
-    def peek(self, branch: Branch, now: float) -> None:
-        self.account.get_next_dist(branch.queue, branch.scratch + 39, 3, 1.0, self.future(), now)
-        self.account.get_logprobs(branch.queue, branch.scratch + 39, [1, 2], self.future(), now)
+    def trim(self, branch: Branch) -> None:
+        last = (branch.length - 1) // self.page_size
+        filled = branch.length - last * self.page_size
+        if len(self.branches) == 1 and filled > 1:
+            keep = self.choice.randint(1, filled - 1)
+            self.call("trim_kvpage", branch.queue, [branch.pages[last], 1], keep)
+            branch.length = last * self.page_size + keep
 
-    def copy(self, branch: Branch, now: float) -> None:
+    def peek(self, branch: Branch) -> None:
+        embed = branch.embeds + 39
+        self.call("get_next_dist", branch.queue, embed, 3, 1.0)
+        self.call("get_logprobs", branch.queue, embed, [1, 2])
+        self.call("verify", branch.queue, [embed, 1], [], greedy())
+        self.call("synchronize", branch.queue)
+
+    def copy(self, branch: Branch) -> None:
         """Copies the tokens of the last page to a new one, which takes its place; the old one is freed."""
-        size = self.account.model.page_size
+        size = self.page_size
         last = (branch.length - 1) // size
         if len(self.branches) > 1 or len(branch.pages) != last + 1:
             return
-        new = self.account.alloc_kvpage(branch.queue, 1, now)
+        new = self.call("alloc_kvpage", branch.queue, 1)
         old, count = branch.pages[last], branch.length - last * size
-        self.account.copy_kvpage(branch.queue, [old * size, count], [new * size, count], now)
-        self.account.dealloc_kvpage(branch.queue, [old, 1], now)
+        self.call("copy_kvpage", branch.queue, [old * size, count], [new * size, count])
+        self.call("dealloc_kvpage", branch.queue, [old, 1])
         branch.pages[last] = new
 
-    def chain(self, branch: Branch, now: float) -> None:
+    def chain(self, branch: Branch) -> None:
         """Overwrites an embed that was just filled, and feeds an output embed to the next forward."""
-        self.grow(branch, 2, now)
-        account, queue, first = self.account, branch.queue, branch.scratch
+        self.grow(branch, 2)
+        queue, first = branch.queue, branch.embeds
         pages = self.flat(branch.pages)
         for token in (7, self.choice.randrange(256)):
-            account.embed_txt(queue, [token], [branch.length], [first, 1], now)
-        account.forward(queue, pages, [first, 1], pages, [first + 1, 1], now)
-        account.forward(queue, pages, [first + 1, 1], pages, [first + 39, 1], now)
+            self.call("embed_txt", queue, [token], [branch.length], [first, 1])
+        self.call("forward", queue, pages, [first, 1], pages, [first + 1, 1])
+        self.call("forward", queue, pages, [first + 1, 1], pages, [first + 39, 1])
         branch.length += 2
-        branch.token = self.future()
-        account.sample(queue, first + 39, GREEDY, 0.5, branch.token, now)
+        branch.token = self.sample(branch)
 
-    def retry(self, branch: Branch, now: float) -> None:
+    def retry(self, branch: Branch) -> None:
         """Runs a token, drops it by trim, and puts another in its place without waiting."""
-        size = self.account.model.page_size
+        size = self.page_size
         if len(self.branches) > 1 or branch.length % size == 0:
             return
-        account, queue, first = self.account, branch.queue, branch.scratch
+        queue, first, position = branch.queue, branch.embeds, branch.length
         pages, last = self.flat(branch.pages), branch.pages[branch.length // size]
-        position = branch.length
-        account.embed_txt(queue, [1, 2], [position, position], [first, 2], now)
-        account.forward(queue, pages, [first, 1], pages, [first + 38, 1], now)
-        account.trim_kvpage(queue, [last, 1], position % size, now)
-        account.forward(queue, pages, [first + 1, 1], pages, [first + 39, 1], now)
+        self.call("embed_txt", queue, [1, 2], [position, position], [first, 2])
+        self.call("forward", queue, pages, [first, 1], pages, [first + 38, 1])
+        self.call("trim_kvpage", queue, [last, 1], position % size)
+        self.call("forward", queue, pages, [first + 1, 1], pages, [first + 39, 1])
         for embed in (38, 39):
-            account.sample(queue, first + embed, GREEDY, 0.5, self.future(), now)
+            self.sample(branch, embed)
         branch.length += 1
 
     def waits(self) -> bool:
         """Whether it would look at its tokens before going on."""
-        return not self.run_ahead and self.accepted != set(self.answers)
-
-    def answer(self, completion: Completion) -> None:
-        assert completion.future is not None, completion
-        assert completion.future in self.accepted, "answered what was not asked"
-        assert completion.future not in self.answers, "answered twice"
-        self.answers[completion.future] = completion
+        return not self.run_ahead and self.inferlet.accepted != set(self.inferlet.answers)
 
 
-class Harness:
-    """A scheduler, a worker that answers late, and inferlets."""
+class Watch:
+    """Looks at all that goes into the scheduler and comes out of it."""
 
-    def __init__(self, policy: DispatchPolicy, seed: int, inferlets: int, run_ahead: bool, **model: int) -> None:
-        sizes = {"page_size": 4, "num_pages": 600, "num_embeds": 2000, "max_batch_tokens": 64, "max_context": 2000}
-        self.model = FakeModel(**{**sizes, **model})  # type: ignore[arg-type]
-        self.scheduler = Scheduler(self.model.describe()[0], policy)
-        self.sent: deque[RunWave] = deque()
-        self.now = 0.0
-        self.inferlets = [
-            Inferlet(self.scheduler.open(owner, owner), random.Random(seed + owner), run_ahead)
-            for owner in range(inferlets)
-        ]
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.owed: dict[Owner, set[int]] = {}  # futures that were handed on, and are not answered
+        self.ended: set[Owner] = set()
+        self.waiting: dict[Owner, dict[int, int]] = {}  # parts that no wave took yet, by sequence number
+        self.last: dict[tuple[Owner, int], int] = {}  # newest command that was dispatched, by queue
 
-    def send(self) -> None:
-        while (wave := self.scheduler.next_wave(self.now)) is not None:
-            self.sent.append(wave)
-            self.check()
-        self.answer(self.scheduler.take_completions())
+    def went_in(self, events: list[Event]) -> None:
+        for event in events:
+            match event:
+                case Opened(owner):
+                    self.owed[owner], self.waiting[owner] = set(), {}
+                case Closed(owner):
+                    self.owed.pop(owner, None)
+                    self.ended.add(owner)
+                case Command() if event.owner in self.owed:
+                    if event.future is not None:
+                        self.owed[event.owner].add(event.future)
+                    if isinstance(event, WorkerCommand):
+                        self.waiting[event.owner][event.seq] = event.size if isinstance(event, LongCommand) else 1
 
-    def receive(self) -> None:
-        if self.sent:
-            done = self.model.run(self.sent.popleft())
-            failures = [result for result in done.results if isinstance(result, Failure)]
-            assert not failures, failures
-            self.answer(self.scheduler.wave_done(done, self.now))
-            self.check()
+    def came_out(self, turn: Turn) -> None:
+        for wave in turn.waves:
+            (formed,) = [one for one in vars(self.world.scheduler)["_in_flight"] if one.number == wave.wave]
+            taken = [(command, parts) for batch in formed.batches for command, parts in _parts(batch)]
+            self._check_order(sorted(taken, key=_order))
+        for completion in turn.completions:
+            assert completion.future in self.owed[completion.owner], "answered twice, or without being asked"
+            self.owed[completion.owner].remove(completion.future)
+        for ending in turn.endings:
+            assert ending.owner not in self.ended, "ended twice"
+            assert not self.owed.pop(ending.owner), "it ended with futures that were not answered"
+            self.ended.add(ending.owner)
 
-    def answer(self, completions: tuple[Completion, ...]) -> None:
-        for completion in completions:
-            self.inferlets[completion.owner].answer(completion)
+    def _check_order(self, taken: list[tuple[WorkerCommand, int]]) -> None:
+        """Whether commands of a wave, in the order in which the worker runs them, may run now and together."""
+        for command, _ in taken:
+            earlier = min(self.waiting[command.owner], default=command.seq)
+            assert not command.after or earlier > command.after, "it has to wait for a command that is not dispatched"
+        for command, parts in taken:
+            queue = command.owner, command.queue
+            assert self.last.get(queue, 0) <= command.seq, "a command overtook another of its queue"
+            self.last[queue] = command.seq
+            left = self.waiting[command.owner]
+            left[command.seq] -= parts
+            assert left[command.seq] >= 0, "a command ran twice"
+            if not left[command.seq]:
+                del left[command.seq]
 
-    def check(self) -> None:
-        self.scheduler.check_integrity()
+
+def _order(taken: tuple[WorkerCommand, int]) -> int:
+    """Batches run in their order, but outputs only read: which of them comes first does not matter."""
+    command, _ = taken
+    return command.seq if command.call.stage is Stage.OUTPUT else 0
+
+
+def _parts(batch: Batch[Any]) -> Iterator[tuple[WorkerCommand, int]]:
+    """The commands of a batch, and how much of each it holds. Asserts that none of a queue conflicts with another."""
+    message = batch.build()
+    parts = message.q_indptr[1:] - message.q_indptr[:-1] if isinstance(message, Forward) else [1] * len(batch.commands)
+    written: dict[tuple[Owner, int], set[int]] = {}
+    for command, count in zip(batch.commands, parts, strict=True):
+        embeds = written.setdefault((command.owner, command.queue), set())
+        if isinstance(command, ForwardCommand):
+            assert embeds.isdisjoint(addresses(command.inputs)), "it reads what the same batch writes"
+        if isinstance(command, ForwardCommand | EmbedCommand):
+            outputs = set(addresses(command.outputs if isinstance(command, ForwardCommand) else command.embeds))
+            assert embeds.isdisjoint(outputs), "it writes what the same batch writes"
+            embeds |= outputs
+        yield command, int(count)
+
+
+class Harness(World):
+    """A world with authors, whose spaces hear of everything up to `late` turns late."""
+
+    def __init__(
+        self, policy: DispatchPolicy, seed: int, inferlets: int, run_ahead: bool, late: int = 0, **sizes: int
+    ) -> None:
+        super().__init__(policy, None, None, **{**SIZES, **sizes})
+        self.authors = [Author(self.open(), random.Random(seed + number), run_ahead) for number in range(inferlets)]
+        self.watch = Watch(self)
+        delay = random.Random(seed)
+        self.lateness = lambda: delay.randint(0, late)
+
+    def turn(self, *events: Event, quiet: bool = True) -> Turn:
+        self.watch.went_in([*self.events, *events])
+        turn = super().turn(*events, quiet=quiet)
+        self.watch.came_out(turn)
+        return turn
 
     def finish(self) -> None:
+        """Runs until nothing is left."""
+        self.turn(quiet=False)
         for _ in range(10_000):
             self.now += 10.0  # behind every deadline
-            self.send()
+            self.turn()
             if not self.sent:
                 break
-            self.receive()
+            self.answer()
+        self.tell()
         assert not self.scheduler.statistics().commands_waiting
 
-    def tokens(self) -> list[dict[int, object]]:
-        return [
-            {future: _plain(done.value) for future, done in inferlet.answers.items()} for inferlet in self.inferlets
-        ]
+    def all_answered(self) -> bool:
+        return all(author.inferlet.accepted == set(author.inferlet.answers) for author in self.authors)
+
+    def answers(self) -> list[dict[int, object]]:
+        return [{future: _plain(value) for future, value in author.inferlet.answers.items()} for author in self.authors]
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, tuple):
-        return tuple(part.tolist() if hasattr(part, "tolist") else part for part in value)
-    return value
+def _plain(value: Value | CallError) -> object:
+    assert isinstance(value, tuple), value
+    return tuple(part.tolist() if hasattr(part, "tolist") else part for part in value)
 
 
 def run_reference(seed: int, inferlets: int, steps: int) -> list[dict[int, object]]:
     harness = Harness(Eager(max_in_flight=1), seed, inferlets, True)
-    for inferlet in harness.inferlets:
+    for author in harness.authors:
         for _ in range(steps):
-            inferlet.step(0.0)
+            author.step()
             harness.finish()
-    return harness.tokens()
+    return harness.answers()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     inferlets=st.integers(1, 4),
     policy=st.sampled_from(POLICIES),
     run_ahead=st.booleans(),
+    late=st.sampled_from([0, 0, 1, 5]),
     max_batch_tokens=st.sampled_from([3, 17, 64]),
     max_batch_rows=st.sampled_from([1, 2, 64]),
 )
 def test_tokens_do_not_depend_on_batching(
-    seed: int, inferlets: int, policy: DispatchPolicy, run_ahead: bool, max_batch_tokens: int, max_batch_rows: int
+    seed: int,
+    inferlets: int,
+    policy: DispatchPolicy,
+    run_ahead: bool,
+    late: int,
+    max_batch_tokens: int,
+    max_batch_rows: int,
 ) -> None:
     steps = 12
     limits = {"max_batch_tokens": max_batch_tokens, "max_batch_rows": max_batch_rows}
-    harness = Harness(policy, seed, inferlets, run_ahead, **limits)
+    harness = Harness(policy, seed, inferlets, run_ahead, late, **limits)
     order = random.Random(seed)
     left = dict.fromkeys(range(inferlets), steps)
     while left:
         index = order.choice(list(left))
-        if not harness.inferlets[index].waits():
-            harness.inferlets[index].step(harness.now)
+        if not harness.authors[index].waits():
+            harness.authors[index].step()
             left[index] -= 1
             if not left[index]:
                 del left[index]
         harness.now += order.random()
         if order.random() < 0.5:
-            harness.send()
-        if order.random() < 0.5 or (index in left and harness.inferlets[index].waits()):
-            harness.send()
-            harness.receive()
+            harness.turn(quiet=order.random() < 0.8)
+        if order.random() < 0.5 or (index in left and harness.authors[index].waits()):
+            harness.turn()
+            if harness.sent:
+                harness.answer()
     harness.finish()
-    assert all(inferlet.accepted == set(inferlet.answers) for inferlet in harness.inferlets)
-    assert harness.tokens() == run_reference(seed, inferlets, steps)
+    assert harness.all_answered()
+    assert harness.answers() == run_reference(seed, inferlets, steps)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    pages=st.integers(16 + 12, 16 + 80),
+    embeds=st.integers(160, 500),
+    late=st.sampled_from([0, 0, 1, 4]),
+    lose_worker=st.booleans(),
+)
+def test_every_future_is_answered_once_whatever_ends(
+    seed: int, pages: int, embeds: int, late: int, lose_worker: bool
+) -> None:
+    """Closes at random moments, evictions for lack of pages and embeds, and the loss of the worker."""
+    harness = Harness(Adaptive(surplus=0), seed, 5, True, late, num_pages=pages, num_embeds=embeds)
+    choice = random.Random(seed)
+    for _ in range(80):
+        if alive := [author for author in harness.authors if author.inferlet.owner in harness.inferlets]:
+            author = choice.choice(alive)
+            _try_step(author)
+            if choice.random() < 0.03:
+                harness.close(author.inferlet)
+        harness.turn(quiet=choice.random() < 0.9)
+        if harness.sent and choice.random() < 0.5:
+            harness.answer()
+    if lose_worker:
+        harness.turn(WorkerLost("it was killed"))
+        harness.tell()
+        assert {author.inferlet.owner for author in harness.authors} == harness.watch.ended
+        return
+    for inferlet in list(harness.inferlets.values()):
+        harness.close(inferlet)
+    harness.finish()
+    assert not harness.watch.owed
+    usage = harness.scheduler.statistics()
+    assert (usage.pages.free, usage.embeds.free) == (usage.pages.total, usage.embeds.total)
+    assert usage.token_slots.free == usage.token_slots.total
+
+
+def _try_step(author: Author) -> None:
+    """A step that may be refused for lack of memory; what was accepted of it is run."""
+    with suppress(CallError):
+        author.step()
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 10**6), pages=st.integers(16 + 12, 16 + 80), lose_worker=st.booleans())
-def test_every_future_is_answered_once_whatever_ends(seed: int, pages: int, lose_worker: bool) -> None:
-    """Closes at random moments, evictions for lack of pages, and the loss of the worker."""
-    harness = Harness(Adaptive(surplus=0), seed, 5, True, num_pages=pages)
-    choice = random.Random(seed)
-    alive = set(range(5))
-    for _ in range(80):
-        index = choice.choice(sorted(alive)) if alive else 0
-        if alive:
-            _try_step(harness, index)
-        harness.send()
-        if choice.random() < 0.5:
-            harness.receive()
-        ending = {eviction.owner for eviction in harness.scheduler.take_evictions()}
-        ending |= {index} if choice.random() < 0.03 else set()
-        for owner in ending:
-            _close(harness, owner)
-        alive -= ending
-    if lose_worker:
-        harness.answer(harness.scheduler.worker_lost("it was killed"))
-    for owner in range(5):
-        _close(harness, owner)
-    while harness.sent and not lose_worker:
-        harness.receive()
-    assert all(inferlet.accepted == set(inferlet.answers) for inferlet in harness.inferlets)
-    if not lose_worker:
-        usage = harness.scheduler.statistics()
-        assert (usage.pages.free, usage.embeds.free) == (usage.pages.total, usage.embeds.total)
-        assert usage.token_slots.free == usage.token_slots.total
-
-
-def _try_step(harness: Harness, index: int) -> None:
-    """A step that may be refused for lack of memory; what was not accepted is not owed an answer."""
-    inferlet = harness.inferlets[index]
-    try:
-        inferlet.step(harness.now)
-    except CallError:
-        inferlet.accepted = set(inferlet.answers) | inferlet.account.futures
-
-
-def _close(harness: Harness, owner: int) -> None:
-    account = harness.inferlets[owner].account
-    harness.answer(harness.scheduler.close(account, Cancelled("ended")))
-    assert harness.scheduler.close(account, Cancelled("ended again")) == ()
-    harness.check()
-
-
-@settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 10**6), failing=st.integers(0, 12))
-def test_a_failed_batch_ends_those_whose_state_it_spoils(seed: int, failing: int) -> None:
-    harness = Harness(Adaptive(), seed, 3, True)
-    for inferlet in harness.inferlets:
+@given(seed=st.integers(0, 10**6), failing=st.integers(0, 12), late=st.integers(0, 2), whole=st.booleans())
+def test_failed_commands_hurt_only_those_who_rely_on_them(seed: int, failing: int, late: int, whole: bool) -> None:
+    """One wave fails as a whole, or some of its commands do. Who does not have one of them gets the right tokens."""
+    harness = Harness(Adaptive(), seed, 3, True, late)
+    for author in harness.authors:
         for _ in range(4):
-            inferlet.step(0.0)
-    broken: set[int] = set()
+            author.step()
+    choice = random.Random(seed)
+    hurt: set[Owner] = set()
+    harness.turn()
     for number in range(200):
-        wave = harness.scheduler.next_wave(0.0)
-        if wave is None:
+        if not harness.sent:
             break
-        done = harness.model.run(wave)
+        wave = harness.sent[0]
+        done = harness.model.run(harness.sent.popleft())
         if number == failing:
-            done = WaveDone(wave.wave, tuple(Failure("out of memory") for _ in wave.batches), 0.0)
-        for completion in harness.scheduler.wave_done(done, 0.0):
-            if completion.future is None:
-                assert completion.owner not in broken, "told twice"
-                assert isinstance(completion.value, Failed)
-                broken.add(completion.owner)
-            else:
-                harness.inferlets[completion.owner].answer(completion)
-        harness.check()
-    for inferlet in harness.inferlets:
-        if inferlet.account.owner in broken:
-            with pytest.raises(WorkerError, match="out of memory"):
-                inferlet.account.create_queue()
-        else:
-            assert inferlet.accepted == set(inferlet.answers)
-        _close(harness, inferlet.account.owner)
-        assert inferlet.accepted == set(inferlet.answers)
-
-
-def test_a_small_queue_of_commands_is_refused_without_effect() -> None:
-    harness = Harness(Adaptive(), 0, 1, True)
-    scheduler = Scheduler(harness.model.describe()[0], quota=Quota(commands=1))
-    account = scheduler.open(0, 0.0)
-    queue = account.create_queue()
-    account.alloc_kvpage(queue, 1, 0.0)
-    before = account.usage()
-    with pytest.raises(CallError, match="limit is 1"):
-        account.alloc_kvpage(queue, 1, 0.0)
-    assert account.usage() == before
-    assert isinstance(TokenValue(3).token, int)
+            batches = vars(harness.scheduler)["_in_flight"][0].batches
+            places = [(n, m) for n, batch in enumerate(wave.batches) for m in range(batch.count())]
+            failed = places if whole else [place for place in places if choice.random() < 0.2]
+            hurt = {batches[n].commands[m].owner for n, m in failed}
+            results = tuple(None for _ in wave.batches) if whole else done.results
+            done = WaveDone(wave.wave, results, 0.0, tuple(Failure(*place, "out of memory") for place in failed))
+        harness.turn(done)
+    harness.tell()
+    assert harness.watch.ended <= hurt
+    expected = run_reference(seed, 3, 4)
+    for author, right in zip(harness.authors, expected, strict=True):
+        one = author.inferlet
+        assert one.accepted == set(one.answers)
+        if one.owner not in hurt:
+            assert {future: _plain(value) for future, value in one.answers.items()} == right
+        if one.ending is not None:
+            assert one.ending.reason is Reason.FAILED
+            assert "out of memory" in str(one.ending.error)

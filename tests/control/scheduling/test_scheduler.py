@@ -2,338 +2,395 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
-from pie_control.errors import Cancelled, Exhausted, NotFound, WorkerError
-from pie_control.resources import Quota
-from pie_control.scheduling import (
-    Account,
-    Adaptive,
-    Completion,
-    Dist,
-    Done,
-    Failed,
-    Logprobs,
-    SamplingParams,
-    Scheduler,
-    TokenValue,
-)
-from pie_control.scheduling.account import REMEMBERED_TOKENS
-from pie_control.testing.fake_model import FakeModel
-from pie_inference.protocol import Failure, RunWave, SampleResult, WaveDone
+from pie_control.calls.fused.verify import Verified
+from pie_control.calls.output_text.get_logprobs import Logprobs
+from pie_control.calls.output_text.get_next_dist import Dist
+from pie_control.calls.values import Completion, Done
+from pie_control.errors import Exhausted, NotFound, WorkerError
+from pie_control.resources import address_space
+from pie_control.resources.contention import Action, End, Holder, Shortage, Wait
+from pie_control.resources.kinds import EMBEDS, PAGES, Resource
+from pie_control.scheduling import Adaptive, Reason, WorkerLost
+from pie_inference.protocol import EmbedTxt, Sample
+from tests.helpers.scheduling import World, by_kind, greedy, name_token
 
-GREEDY = SamplingParams(temperature=0)
+SIZES: dict[str, Any] = {"num_pages": 16 + 16, "num_embeds": 10}  # 16 pages, for 16 are kept for keys that are dropped
+AHEAD = Adaptive(surplus=0)
 
 
-def start(**model: int) -> tuple[Scheduler, FakeModel]:
-    sizes = {"page_size": 4, "num_pages": 16 + 10, "max_batch_tokens": 64, "num_embeds": 10}
-    fake = FakeModel(**{**sizes, **model})  # type: ignore[arg-type]
-    return Scheduler(fake.describe()[0], Adaptive(surplus=0)), fake
+def start(policy: Adaptive = AHEAD) -> World:
+    return World(policy, **SIZES)
 
 
-def program(scheduler: Scheduler, owner: int, pages: int = 1) -> Account:
-    """Queue 1, pages from 0 on, embeds 0 and 1; embed 0 is filled."""
-    account = scheduler.open(owner, float(owner))
-    queue = account.create_queue()
-    account.alloc_kvpage(queue, pages, 0.0)
-    account.alloc_emb(queue, 2, 0.0)
-    account.embed_txt(queue, [65], [0], [0, 1], 0.0)
-    return account
+def ended(world: World, *owners: int) -> bool:
+    """Whether these inferlets, and no others, were ended."""
+    return set(range(1, world.opened + 1)) - set(world.inferlets) == set(owners)
 
 
-def drain(scheduler: Scheduler, model: FakeModel) -> list[Completion]:
-    completions: list[Completion] = []
-    while (wave := scheduler.next_wave(0.0)) is not None:
-        completions += scheduler.wave_done(model.run(wave), 0.0)
-        completions += scheduler.take_completions()
-        scheduler.check_integrity()
-    completions += scheduler.take_completions()
-    return completions
-
-
-def send(scheduler: Scheduler) -> RunWave:
-    wave = scheduler.next_wave(0.0)
-    assert wave is not None
-    return wave
+# ---- values ----
 
 
 def test_each_future_gets_its_kind_of_value() -> None:
-    scheduler, model = start()
-    account = program(scheduler, 5)
-    account.sample(1, 0, GREEDY, 0.5, 10, 0.0)
-    account.get_next_dist(1, 0, 3, 1.0, 11, 0.0)
-    account.get_next_dist(1, 0, 0, 1.0, 12, 0.0)
-    account.get_logprobs(1, 0, [4, 5], 13, 0.0)
-    account.synchronize(1, 14, 0.0)
-    answers = {completion.future: completion.value for completion in drain(scheduler, model)}
-    assert set(answers) == {10, 11, 12, 13, 14}
-    token, dist, everything, logprobs = answers[10], answers[11], answers[12], answers[13]
-    assert isinstance(token, TokenValue)
-    assert isinstance(dist, Dist)
-    assert isinstance(everything, Dist)
-    assert isinstance(logprobs, Logprobs)
-    assert token.token == dist.tokens[0]
-    assert len(dist.tokens) == len(dist.probabilities) == 3
-    assert dist.probabilities.sum() + dist.rest == pytest.approx(1)
-    assert len(everything.tokens) == 256
-    assert len(logprobs.logprobs) == 2
-    assert answers[14] == Done()
+    world = start()
+    one = world.open(1, 2)
+    one.embed(0)
+    sample = one.sample(0)
+    dist = one.call("get_next_dist", one.queue, 0, 3, 1.0)
+    everything = one.call("get_next_dist", one.queue, 0, 0, 1.0)
+    logprobs = one.call("get_logprobs", one.queue, 0, [4, 5])
+    verify = one.call("verify", one.queue, [0, 1], [], greedy())
+    done = one.call("synchronize", one.queue)
+    world.drain()
+    assert set(one.answers) == one.accepted
+    small, large = one.answers[dist], one.answers[everything]
+    assert isinstance(small, Dist)
+    assert isinstance(large, Dist)
+    assert one.token(sample) == small.tokens[0]
+    assert len(small.tokens) == len(small.probabilities) == 3
+    assert small.probabilities.sum() + small.rest == pytest.approx(1)
+    assert len(large.tokens) == 256
+    scores = one.answers[logprobs]
+    assert isinstance(scores, Logprobs)
+    assert len(scores.logprobs) == 2
+    assert one.answers[verify] == Verified(0, one.token(sample))
+    assert one.answers[done] == Done()
+
+
+# ---- synchronize ----
 
 
 def test_synchronize_is_done_when_the_wave_with_the_last_command_is() -> None:
-    scheduler, model = start()
-    account = program(scheduler, 0)
-    first = send(scheduler)
-    account.synchronize(1, 7, 0.0)
-    assert scheduler.next_wave(0.0) is None
-    assert scheduler.take_completions() == ()
-    assert scheduler.wave_done(model.run(first), 0.0) == (Completion(0, 7, Done()),)
+    world = start()
+    one = world.open(1, 2)
+    one.embed(0)
+    world.turn()
+    future = one.call("synchronize", one.queue)
+    turn = world.turn()
+    assert not turn.waves
+    assert not turn.completions
+    assert world.answer().completions == (Completion(1, future, Done()),)
 
 
 def test_synchronize_on_an_idle_queue_is_done_without_a_wave() -> None:
-    scheduler, _ = start()
-    account = scheduler.open(0, 0.0)
-    account.synchronize(account.create_queue(), 7, 0.0)
-    assert scheduler.next_wave(0.0) is None
-    assert scheduler.take_completions() == (Completion(0, 7, Done()),)
+    world = start()
+    one = world.open()
+    future = one.call("synchronize", one.create_queue())
+    turn = world.turn()
+    assert (turn.waves, turn.completions) == ((), (Completion(1, future, Done()),))
 
 
 def test_synchronize_waits_for_every_part_of_a_split_forward() -> None:
-    scheduler, model = start(max_batch_tokens=20, num_embeds=64, num_pages=30)
-    account = scheduler.open(0, 0.0)
-    queue = account.create_queue()
-    account.alloc_kvpage(queue, 12, 0.0)
-    account.alloc_emb(queue, 48, 0.0)
-    account.embed_txt(queue, [65] * 48, list(range(48)), [0, 48], 0.0)
-    account.forward(queue, [0, 12], [0, 48], [0, 12], [], 0.0)
-    account.synchronize(queue, 7, 0.0)
-    answered = [len(scheduler.wave_done(model.run(send(scheduler)), 0.0)) for _ in range(3)]
+    world = World(max_batch_tokens=20)
+    one = world.open(12, 48)
+    one.embed(0, 48)
+    one.forward(0, 48)
+    one.call("synchronize", one.queue)
+    world.turn()
+    answered = []
+    while world.sent:
+        answered.append(len(world.turn(world.run()).completions))
     assert answered == [0, 0, 1]
 
 
+# ---- queues ----
+
+
 def test_a_queue_ends_after_the_commands_that_it_holds() -> None:
-    scheduler, model = start()
-    account = program(scheduler, 0)
-    account.sample(1, 0, GREEDY, 0.5, 1, 0.0)
-    account.destroy_queue(1)
+    world = start()
+    one = world.open(1, 2)
+    one.embed(0)
+    future = one.sample(0)
+    one.destroy_queue(1)
     with pytest.raises(NotFound, match="queue 1"):
-        account.synchronize(1, 2, 0.0)
-    assert len(drain(scheduler, model)) == 1
-    assert account.usage().queues == 0
+        one.call("synchronize", 1)
+    world.drain()
+    assert set(one.answers) == {future}
+    assert one.space.usage().queues == 0
+
+
+# ---- tokens ----
+
+
+def test_a_token_is_kept_as_long_as_its_inferlet_may_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late the address space hears of it; and longer, if a command that names it waits."""
+    monkeypatch.setattr(address_space, "REMEMBERED_TOKENS", 2)
+    monkeypatch.setattr(address_space, "FORGOTTEN_AT_ONCE", 2)
+    world = World(AHEAD, Prepared(), **SIZES)
+    one, holder = world.open(1, 3), world.open(15, 2)
+    one.embed(0)
+    world.drain()
+    world.lateness = lambda: 100
+    first = one.sample(0)
+    for _ in range(5):
+        one.sample(0)
+    world.drain()
+    one.call("alloc_kvpage", 1, 1)  # waits for a page
+    one.call("embed_txt", 1, [name_token(first)], [1], [1, 1])
+    world.tell()
+    with pytest.raises(NotFound, match="token reference 1 names no"):
+        one.call("embed_txt", 1, [name_token(first)], [1], [2, 1])
+    world.turn()
+    world.close(holder)
+    (wave,) = world.drain()
+    assert by_kind(wave)[EmbedTxt].tokens.tolist() == [one.token(first)]
+    tokens = vars(world.scheduler)["_accounts"][1].holdings.tokens
+    assert set(tokens) == {5, 6}, "the others are forgotten"
+
+
+# ---- giving back ----
 
 
 def test_freed_pages_come_back_when_their_last_wave_has_completed() -> None:
-    scheduler, model = start()
-    account = program(scheduler, 0, pages=10)
-    account.forward(1, [], [0, 1], [0, 1], [], 0.0)
-    first = send(scheduler)
-    account.dealloc_kvpage(1, [0, 10], 0.0)
-    account.alloc_kvpage(1, 10, 0.0)
-    assert scheduler.next_wave(0.0) is None
-    assert scheduler.take_evictions() == ()
-    assert scheduler.statistics().pages.quarantined == 10
-    scheduler.wave_done(model.run(first), 0.0)
-    assert scheduler.statistics().pages.free == 10
-    assert scheduler.next_wave(0.0) is None
-    assert scheduler.statistics().pages.used == 10
+    world = start()
+    one = world.open(10, 2)
+    one.embed(0)
+    one.forward()
+    world.turn()
+    one.call("dealloc_kvpage", 1, [0, 10])
+    one.call("alloc_kvpage", 1, 10)
+    assert world.turn().waves == ()
+    assert world.scheduler.statistics().pages.quarantined == 10
+    world.answer()
+    assert world.scheduler.statistics().pages.free == 16
+    world.turn()
+    assert world.scheduler.statistics().pages.used == 10
+    assert ended(world)
 
 
-def test_pages_are_not_freed_while_another_queue_has_an_earlier_command_that_uses_them() -> None:
-    scheduler, model = start(max_batch_rows=1)
-    account = program(scheduler, 0)
-    drain(scheduler, model)
-    other = account.create_queue()
-    account.sample(1, 0, GREEDY, 0.5, 1, 0.0)
-    account.sample(1, 0, GREEDY, 0.5, 2, 0.0)
-    account.dealloc_emb(other, [0, 2], 0.0)
-    first = send(scheduler)
-    assert scheduler.statistics().embeds.quarantined == 0, "the second sample has not been dispatched"
-    second = send(scheduler)
-    assert scheduler.statistics().embeds.quarantined == 2
-    scheduler.wave_done(model.run(first), 0.0)
-    assert scheduler.statistics().embeds.quarantined == 2
-    scheduler.wave_done(model.run(second), 0.0)
-    assert scheduler.statistics().embeds.free == 10
+def test_embeds_are_not_freed_while_another_queue_has_an_earlier_command_that_uses_them() -> None:
+    world = World(AHEAD, max_batch_rows=1, **SIZES)
+    one = world.open(1, 2)
+    one.embed(0)
+    world.drain()
+    other = one.create_queue()
+    one.sample(0)
+    one.sample(0)
+    one.call("dealloc_emb", other, [0, 2])
+    world.turn(quiet=False)
+    assert world.scheduler.statistics().embeds.quarantined == 0, "the samples have not been dispatched"
+    assert len(world.turn().waves) == 2
+    assert world.scheduler.statistics().embeds.quarantined == 2
+    world.answer()
+    assert world.scheduler.statistics().embeds.quarantined == 2
+    world.answer()
+    assert world.scheduler.statistics().embeds.free == 10
 
 
 def test_an_embed_freed_by_one_inferlet_is_not_reused_in_the_same_wave() -> None:
-    scheduler, model = start(num_embeds=2)
-    first, second = scheduler.open(0, 0.0), scheduler.open(1, 1.0)
-    for account in (first, second):
-        queue = account.create_queue()
-        account.alloc_emb(queue, 2, 0.0)
-        account.embed_txt(queue, [65], [0], [0, 1], 0.0)
-        account.sample(queue, 0, GREEDY, 0.5, 1, 0.0)
-        account.dealloc_emb(queue, [0, 2], 0.0)
-    assert [len(wave.batches[0].embeds) for wave in _run_all(scheduler, model)] == [1, 1]  # type: ignore[union-attr]
-    assert scheduler.take_evictions() == ()
+    world = World(AHEAD, num_embeds=2)
+    for _ in range(2):
+        one = world.open(0, 2)
+        one.embed(0)
+        one.sample(0)
+        one.call("dealloc_emb", 1, [0, 2])
+    assert [len(by_kind(wave)[Sample].embeds) for wave in world.drain()] == [1, 1]
+    assert ended(world)
 
 
-def _run_all(scheduler: Scheduler, model: FakeModel) -> list[RunWave]:
-    waves = []
-    while (wave := scheduler.next_wave(0.0)) is not None:
-        waves.append(wave)
-        done = model.run(wave)
-        assert not [result for result in done.results if isinstance(result, Failure)]
-        scheduler.wave_done(done, 0.0)
-    return waves
+# ---- too little memory ----
 
 
 def test_the_youngest_inferlet_is_ended_when_pages_run_out() -> None:
-    scheduler, model = start()
-    old, middle, young = (program(scheduler, owner, pages=3) for owner in (1, 2, 3))
-    drain(scheduler, model)
-    young.sample(1, 0, GREEDY, 0.5, 9, 0.0)
-    flying = send(scheduler)
-    old.alloc_kvpage(1, 2, 0.0)
-    assert scheduler.next_wave(0.0) is None
-    (eviction,) = scheduler.take_evictions()
-    assert eviction.owner == 3
-    assert scheduler.take_evictions() == ()
+    world = start()
+    old, middle, young = (world.open(5, 1) for _ in range(3))
+    young.embed(0)
+    world.drain()
+    future = young.sample(0)
+    world.turn()
+    old.call("alloc_kvpage", 1, 2)
+    turn = world.turn()
+    assert turn.waves == ()
+    (ending,) = turn.endings
+    assert (ending.owner, ending.reason) == (3, Reason.EVICTED)
+    assert [(one.owner, one.future) for one in turn.completions] == [(3, future)]
+    assert isinstance(young.answers[future], Exhausted)
     with pytest.raises(Exhausted, match="first come, first served"):
         young.create_queue()
-    assert scheduler.close(young, Exhausted(eviction.message))[0].future == 9
-    assert scheduler.next_wave(0.0) is None, "its pages may still be in use"
-    assert scheduler.wave_done(model.run(flying), 0.0) == (), "answered when it was closed"
-    scheduler.next_wave(0.0)
-    assert (old.usage().commands, middle.usage().pages) == (0, 3)
-    assert scheduler.take_evictions() == ()
+    assert world.scheduler.statistics().pages.quarantined == 5, "its pages may still be in use"
+    assert world.answer().completions == (), "answered when it was ended"
+    world.turn()
+    assert (old.space.waiting, middle.space.usage().pages) == (0, 5)
+    assert world.scheduler.statistics().pages.used == 12
+    assert world.scheduler.statistics().evictions == 1
+    assert ended(world, 3)
+
+
+def test_room_is_made_at_once_if_nothing_is_in_flight() -> None:
+    world = start()
+    old, _ = world.open(8, 2), world.open(8, 2)
+    world.drain()
+    old.call("alloc_kvpage", 1, 3)
+    old.embed(0)
+    turn = world.turn()
+    assert len(turn.waves) == 1
+    assert ended(world, 2)
 
 
 def test_the_requester_is_ended_when_it_is_the_youngest() -> None:
-    scheduler, model = start()
-    program(scheduler, 1, pages=8)
-    young = program(scheduler, 2, pages=2)
-    drain(scheduler, model)
-    young.alloc_kvpage(1, 1, 0.0)
-    scheduler.next_wave(0.0)
-    assert [eviction.owner for eviction in scheduler.take_evictions()] == [2]
+    world = start()
+    world.open(14, 2)
+    young = world.open(2, 2)
+    world.drain()
+    young.call("alloc_kvpage", 1, 1)
+    world.turn()
+    assert ended(world, 2)
+
+
+def test_what_was_ended_runs_in_its_wave_but_answers_nobody() -> None:
+    world = start()
+    one, young = world.open(8, 2), world.open(8, 2)
+    world.drain()
+    young.embed(0)
+    future = young.sample(0)
+    one.call("alloc_kvpage", 1, 1)
+    turn = world.turn()
+    assert len(turn.waves) == 1
+    assert isinstance(young.answers[future], Exhausted)
+    assert world.answer().completions == ()
+    assert world.scheduler.statistics().token_slots.used == 0
 
 
 def test_a_small_request_does_not_overtake_a_large_one_that_waits() -> None:
-    scheduler, model = start()
-    first = program(scheduler, 1, pages=6)
-    second = program(scheduler, 2, pages=1)
-    drain(scheduler, model)
-    first.sample(1, 0, GREEDY, 0.5, 1, 0.0)
-    flying = send(scheduler)
-    first.dealloc_kvpage(1, [0, 6], 0.0)  # in quarantine until the wave is done
-    first.alloc_kvpage(1, 8, 0.0)
-    second.alloc_kvpage(1, 1, 0.0)
-    scheduler.next_wave(0.0)
-    assert (first.pages.bound, second.pages.bound) == (0, 1)
-    scheduler.wave_done(model.run(flying), 0.0)
-    scheduler.next_wave(0.0)
-    assert (first.pages.bound, second.pages.bound) == (8, 2)
-    assert scheduler.take_evictions() == ()
+    world = start()
+    first, second = world.open(12, 1), world.open(1, 1)
+    first.embed(0)
+    world.drain()
+    first.sample(0)
+    world.turn()
+    first.call("dealloc_kvpage", 1, [0, 12])  # in quarantine until the wave is done
+    first.call("alloc_kvpage", 1, 14)
+    second.call("alloc_kvpage", 1, 1)
+    world.turn()
+    assert (first.space.waiting, second.space.waiting) == (1, 1)
+    world.answer()
+    world.turn()
+    assert (first.space.waiting, second.space.waiting) == (0, 0)
+    assert world.scheduler.statistics().pages.used == 16
+    assert ended(world)
 
 
-def test_close_answers_what_waits_and_what_flies() -> None:
-    scheduler, model = start()
-    account = program(scheduler, 4)
-    account.sample(1, 0, GREEDY, 0.5, 1, 0.0)
-    flying = send(scheduler)
-    account.sample(1, 0, GREEDY, 0.5, 2, 0.0)
-    reason = Cancelled("the client went away")
-    assert scheduler.close(account, reason) == (Completion(4, 1, Failed(reason)), Completion(4, 2, Failed(reason)))
-    assert scheduler.close(account, reason) == ()
-    with pytest.raises(Cancelled, match="went away"):
-        account.alloc_kvpage(1, 1, 0.0)
-    assert scheduler.wave_done(model.run(flying), 0.0) == ()
-    assert scheduler.statistics().pages.used == scheduler.statistics().token_slots.used == 0
+class Prepared:
+    """A policy that notes what it sees, and answers with actions that were prepared."""
+
+    def __init__(self) -> None:
+        self.answer: tuple[Action, ...] = (Wait(),)
+        self.seen: list[tuple[Shortage, tuple[Holder, ...]]] = []
+
+    def resolve(self, shortage: Shortage, holders: Sequence[Holder]) -> tuple[Action, ...]:
+        self.seen.append((shortage, tuple(holders)))
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("resource", "alloc", "dealloc"),
+    [
+        (PAGES, "alloc_kvpage", "dealloc_kvpage"),
+        (EMBEDS, "alloc_emb", "dealloc_emb"),
+    ],
+)
+def test_who_is_to_wait_waits_until_something_is_given_back(resource: Resource, alloc: str, dealloc: str) -> None:
+    policy = Prepared()
+    world = World(AHEAD, policy, num_pages=16 + 10, num_embeds=10)
+    one, two = world.open(), world.open()
+    one.create_queue()
+    two.create_queue()
+    one.call(alloc, 1, 8)
+    world.drain()
+    two.call(alloc, 1, 3)
+    done = two.call("synchronize", 1)
+    for now in (5.0, 6.0):
+        world.now = now
+        world.turn()
+    assert policy.seen == [(Shortage(2, resource, 3, 1, 10), (Holder(1, 1.0, 8), Holder(2, 2.0, 0, 3, 5.0)))] * 2
+    assert ended(world)
+    assert not two.answers
+    one.call(dealloc, 1, [0, 2])
+    world.turn()
+    assert two.answers == {done: Done()}
+    assert len(policy.seen) == 2
+
+
+def test_a_policy_may_end_whom_it_likes() -> None:
+    policy = Prepared()
+    world = World(AHEAD, policy, **SIZES)
+    _, two = world.open(16, 1), world.open(0, 1)
+    world.drain()
+    two.call("alloc_kvpage", 1, 1)
+    policy.answer = (End(77, "nobody"), End(1, "the operator wants it so"), End(1, "twice"))
+    (ending,) = world.turn().endings
+    assert (ending.owner, str(ending.error)) == (1, "the operator wants it so")
+    assert two.space.waiting == 0
+    assert world.scheduler.statistics().evictions == 1
+
+
+# ---- ends ----
+
+
+def test_an_inferlet_that_has_closed_hears_nothing_and_holds_nothing() -> None:
+    world = start()
+    one = world.open(1, 2)
+    one.embed(0)
+    one.sample(0)
+    world.turn()
+    one.sample(0)
+    world.close(one)
+    one.sample(0)  # on its way when it was closed
+    turn = world.turn()
+    assert not turn.completions
+    assert not turn.endings
+    assert not turn.waves
+    assert world.answer().completions == ()
+    statistics = world.scheduler.statistics()
+    assert statistics.pages.used == statistics.embeds.used == statistics.token_slots.used == 0
+    assert (statistics.commands_waiting, statistics.inferlets) == (0, 0)
 
 
 def test_a_lost_worker_ends_everything() -> None:
-    scheduler, _ = start()
-    accounts = [program(scheduler, owner) for owner in (0, 1)]
-    for account in accounts:
-        account.sample(1, 0, GREEDY, 0.5, 1, 0.0)
-    send(scheduler)
-    completions = scheduler.worker_lost("killed by signal 9")
-    assert [(completion.owner, completion.future) for completion in completions] == [(0, 1), (1, 1)]
-    assert scheduler.next_wave(0.0) is None
-    for call in (accounts[0].create_queue, lambda: scheduler.open(7, 0.0)):
+    world = start()
+    inferlets = [world.open(1, 2) for _ in range(2)]
+    for one in inferlets:
+        one.embed(0)
+        one.sample(0)
+    world.turn()
+    waiting = [one.sample(0) for one in inferlets]
+    turn = world.turn(WorkerLost("killed by signal 9"))
+    assert [(done.owner, done.future) for done in turn.completions] == [
+        (1, 1),
+        (1, waiting[0]),
+        (2, 1),
+        (2, waiting[1]),
+    ]
+    assert [(ending.owner, ending.reason) for ending in turn.endings] == [(1, Reason.LOST), (2, Reason.LOST)]
+    for one in inferlets:
         with pytest.raises(WorkerError, match="signal 9"):
-            call()
+            one.create_queue()
+    world.open(1, 1)
+    assert world.turn().waves == ()
 
 
-def test_a_failed_sample_hurts_only_those_that_name_it() -> None:
-    scheduler, _ = start()
-    account, other = program(scheduler, 0), program(scheduler, 1)
-    for one in (account, other):
-        one.sample(1, 0, GREEDY, 0.5, 1, 0.0)
-    account.embed_txt(1, [0x8000_0001], [1], [1, 1], 0.0)
-    wave = send(scheduler)
-    done = scheduler.wave_done(WaveDone(wave.wave, (None, Failure("no memory")), 0.0), 0.0)
-    assert [(completion.owner, completion.future) for completion in done] == [(0, 1), (0, None), (1, 1)]
-    with pytest.raises(WorkerError, match="no memory"):
-        account.create_queue()
-    with pytest.raises(WorkerError, match="no memory"):
-        other.embed_txt(1, [0x8000_0001], [1], [1, 1], 0.0)
-    other.sample(1, 0, GREEDY, 0.5, 2, 0.0)
-
-
-def test_an_answer_that_does_not_fit_is_refused() -> None:
-    scheduler, _ = start()
-    account = program(scheduler, 0)
-    account.sample(1, 0, GREEDY, 0.5, 1, 0.0)
-    wave = send(scheduler)
-    for done in (
-        WaveDone(wave.wave + 1, (None, None), 0.0),
-        WaveDone(wave.wave, (None,), 0.0),
-        WaveDone(wave.wave, (None, SampleResult(np.zeros(2, np.int32))), 0.0),
-    ):
-        with pytest.raises(WorkerError, match="worker answered"):
-            scheduler.wave_done(done, 0.0)
-
-
-def test_old_tokens_are_forgotten() -> None:
-    scheduler, model = start()
-    account = program(scheduler, 0)
-    for future in range(1, REMEMBERED_TOKENS + 2):
-        account.sample(1, 0, GREEDY, 0.5, future, 0.0)
-    drain(scheduler, model)
-    account.embed_txt(1, [0x8000_0002], [1], [1, 1], 0.0)
-    with pytest.raises(NotFound, match="reference 1 "):
-        account.embed_txt(1, [0x8000_0001], [1], [1, 1], 0.0)
-
-
-def test_a_pool_smaller_than_one_batch_is_refused() -> None:
-    with pytest.raises(ValueError, match="more than 16 pages"):
-        start(num_pages=16)
-
-
-def test_statistics_tell_what_ran() -> None:
-    scheduler, model = start()
-    account = program(scheduler, 0)
-    account.forward(1, [], [0, 1], [0, 1], [1, 1], 0.0)
-    account.sample(1, 1, GREEDY, 0.5, 1, 0.0)
-    assert scheduler.statistics().commands_waiting == 5
-    drain(scheduler, model)
-    statistics = scheduler.statistics()
-    assert statistics.commands == statistics.batches == {"embed_txt": 1, "forward": 1, "sample": 1}
-    assert (statistics.waves, statistics.input_tokens, statistics.inferlets) == (1, 1, 1)
-    assert statistics.worker_seconds > 0
-
-
-def test_quota_of_futures_counts_those_not_answered() -> None:
-    model = FakeModel()
-    scheduler = Scheduler(model.describe()[0], quota=Quota(futures=1))
-    account = program(scheduler, 0)
-    for future in (1, 2):
-        account.sample(1, 0, GREEDY, 0.5, future, 0.0)
-        assert len(drain(scheduler, model)) == 1
-
-
-def test_an_answer_that_does_not_fit_in_part_answers_nothing() -> None:
-    scheduler, model = start()
-    account = program(scheduler, 0)
-    account.sample(1, 0, GREEDY, 0.5, 1, 0.0)
-    account.get_logprobs(1, 0, [4, 5], 2, 0.0)
-    wave = send(scheduler)
-    results = model.run(wave).results
-    for wrong in (None, SampleResult(np.zeros(2, np.int32))):
-        with pytest.raises(WorkerError, match="2 rows"):
-            scheduler.wave_done(WaveDone(wave.wave, (*results[:2], wrong), 0.0), 0.0)
-    assert [done.future for done in scheduler.worker_lost("it speaks another protocol")] == [1, 2]
+def test_late_commands_of_an_inferlet_that_was_ended_are_dropped() -> None:
+    world = start()
+    _, young = world.open(16, 2), world.open(0, 2)
+    world.drain()
+    world.lateness = lambda: 1
+    young.call("alloc_kvpage", 1, 1)
+    world.turn()
+    assert young.ending is None
+    young.create_queue()
+    young.embed(0)
+    young.sample(0)
+    young.call("dealloc_emb", 1, [1, 1])
+    young.call("set_queue_priority", 2, 1)
+    young.destroy_queue(2)
+    turn = world.turn()
+    assert not turn.waves
+    assert not turn.completions
+    assert young.ending is not None
+    world.close(young)
+    world.turn()
+    assert world.scheduler.statistics().commands_waiting == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import random
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from tokenizers import decoders, models
 from pie_control.errors import ConfigError, InvalidArgument, Unsupported
 from pie_control.services import tokenizer as tokenizer_module
 from pie_control.services.tokenizer import Detokenizer, Tokenizer
-from pie_control.testing import byte_tokenizer
+from pie_inference.testing import byte_tokenizer
 from tests.helpers.tree import DEMO_MODEL
 
 TEXTS = ["", "plain text", "Grüße, 世界!", "🎉👩‍👩‍👧 ok", " leading", "tabs\tand\n\nlines", "मराठी العربية"]
@@ -56,11 +56,10 @@ def bytewise(template: str | None = None, data: bytes | None = None) -> Tokenize
     return Tokenizer(data or byte_tokenizer.tokenizer_json(), config, byte_tokenizer.VOCAB_SIZE)
 
 
-def demo() -> tuple[Tokenizer, Path]:
-    folder = DEMO_MODEL
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    vocab_size = json.loads((folder / "config.json").read_text())["vocab_size"]
-    return Tokenizer((folder / "tokenizer.json").read_bytes(), config, vocab_size), folder
+def demo() -> Tokenizer:
+    config = json.loads((DEMO_MODEL / "tokenizer_config.json").read_text())
+    vocab_size = json.loads((DEMO_MODEL / "config.json").read_text())["vocab_size"]
+    return Tokenizer((DEMO_MODEL / "tokenizer.json").read_bytes(), config, vocab_size)
 
 
 def sentencepiece() -> Tokenizer:
@@ -79,7 +78,7 @@ def sentencepiece() -> Tokenizer:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_text_survives_encoding_and_decoding(text: str) -> None:
-    for one in (bytewise(), demo()[0]):
+    for one in (bytewise(), demo()):
         assert one.decode(one.encode(text)) == text
 
 
@@ -93,7 +92,7 @@ def test_special_tokens_are_recognized_and_not_printed() -> None:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_stream_gives_the_same_text_in_whole_characters(text: str) -> None:
-    for one in (bytewise(), demo()[0]):
+    for one in (bytewise(), demo()):
         stream = Detokenizer(one)
         pieces = [stream.push([token]) for token in one.encode(text)]
         assert "".join(pieces) == text
@@ -118,19 +117,24 @@ def test_a_stream_works_with_marks_for_spaces_and_byte_fallback() -> None:
     assert pieces[2:5] == ["", "", "☃"]
 
 
-def test_a_stream_takes_time_in_proportion_to_its_tokens() -> None:
+def test_a_stream_takes_time_in_proportion_to_its_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Invalid bytes never complete a character: what waits for one must not grow."""
-    calls = []
+    sizes: list[int] = []
     one = sentencepiece()
     decode = one.decode
-    one.decode = lambda tokens: calls.append(len(tokens)) or decode(tokens)  # type: ignore[method-assign, func-returns-value]
+
+    def counting(tokens: Sequence[int]) -> str:
+        sizes.append(len(tokens))
+        return decode(tokens)
+
+    monkeypatch.setattr(one, "decode", counting)
     Detokenizer(one).push([1 + 0xFF] * 1000)
-    assert max(calls) <= 8
+    assert max(sizes) <= 8
     assert "�" in Detokenizer(bytewise()).push([0xFF] * 100_000)
 
 
 def test_the_vocabulary_is_the_bytes_of_every_token() -> None:
-    one, _ = demo()
+    one = demo()
     lines = [base64.b64decode(line) for line in one.vocabulary.split("\n")]
     for text in TEXTS:
         assert b"".join(lines[token] for token in one.encode(text)) == text.encode()
@@ -182,8 +186,8 @@ def test_a_broken_tokenizer_file_is_named() -> None:
 
 def test_the_demo_model_formats_as_transformers_does() -> None:
     transformers = pytest.importorskip("transformers")
-    one, folder = demo()
-    oracle = transformers.AutoTokenizer.from_pretrained(str(folder))
+    one = demo()
+    oracle = transformers.AutoTokenizer.from_pretrained(str(DEMO_MODEL))
     chat = [message for message in MESSAGES if message["role"] != "system"]
     for prompt in (True, False):
         expected = oracle.apply_chat_template(chat, tokenize=False, add_generation_prompt=prompt)
@@ -225,7 +229,7 @@ def test_a_model_without_a_template_says_so() -> None:
     "messages",
     ["", "{", "{}", "7", "null", "[1]", "[null]", '[{"role": 5}]', "[" * 50_000],
 )
-def test_messages_may_be_anything(messages: str) -> None:
+def test_messages_that_are_none_are_refused(messages: str) -> None:
     for template in (CHATML, LLAMA):
         with pytest.raises(InvalidArgument):
             bytewise(template).format_chat(messages, "", True)

@@ -13,7 +13,7 @@ from pie_inference.attention.interface import AttentionSpec
 from pie_inference.attention.torch.pages import TorchAttention
 from pie_inference.cpu_kernels.library import find_library
 from pie_inference.kv_cache.pages import KvCache
-from tests.helpers.attention_oracle import CASES, Case, MakeBackend, Problem, Request, assert_solves
+from pie_inference.testing.attention_oracle import CASES, Case, MakeBackend, Problem, Request, assert_solves
 
 CPU = torch.device("cpu")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -4,49 +4,54 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from pie_inference import config
 from pie_inference.attention import choose
-from pie_inference.attention.choose import CANDIDATES, Candidate, Wanted, choose_attention
+from pie_inference.attention.choose import CANDIDATES, Requirements, choose_attention
 from pie_inference.attention.interface import AttentionBackend, AttentionSpec
 from pie_inference.cpu_kernels.library import find_library
 from pie_inference.errors import ConfigError
 from pie_inference.kv_cache.pages import KvCache, KvShape
+from pie_inference.options import option_fields
+
+CPU = torch.device("cpu")
+SHAPE = KvShape(1, 2, 16, 8, torch.float32)
+NEEDED = Requirements(SHAPE, 4, CPU, 4, (AttentionSpec(scale=0.25),))
 
 
-@pytest.fixture
-def wanted() -> Wanted:
-    cache = KvCache(KvShape(1, 2, 16, 8, torch.float32), 4, torch.device("cpu"))
-    return Wanted(cache, 4, (AttentionSpec(scale=0.25),))
+def choose_for(name: str, needed: Requirements = NEEDED) -> str:
+    """Name of the class that serves."""
+    return type(choose_attention(name, needed, KvCache(needed.shape, needed.num_pages, needed.device))).__name__
 
 
 def test_the_options_name_the_candidates() -> None:
-    assert set(config.ATTENTIONS) == {"auto", *CANDIDATES}
+    [option] = [option for option in option_fields() if option.name == "attention"]
+    assert set(option.metadata["choices"]) == {"auto", *CANDIDATES}
 
 
-def test_auto_takes_the_first_that_can(wanted: Wanted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_the_first_that_can(monkeypatch: pytest.MonkeyPatch) -> None:
     torch_candidate = CANDIDATES["torch"]
     elsewhere = replace(torch_candidate, devices=("cuda",))
-    blocked = replace(torch_candidate, obstacle=lambda _: "it is broken")
+    blocked = replace(torch_candidate, why_unsuitable=lambda _: "it is broken")
     monkeypatch.setattr(choose, "CANDIDATES", {"a": elsewhere, "b": blocked, "torch": torch_candidate})
-    assert type(choose_attention("auto", wanted)).__name__ == "TorchAttention"
+    assert choose_for("auto") == "TorchAttention"
 
 
 def test_auto_goes_on_where_kernels_do_not_compile(
-    wanted: Wanted, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(_: Wanted) -> AttentionBackend:
+    def fail(_: Requirements, __: KvCache) -> AttentionBackend:
         raise ConfigError("there is no nvcc")
 
     broken = replace(CANDIDATES["torch"], make=fail)
     monkeypatch.setattr(choose, "CANDIDATES", {"fast": broken, "torch": CANDIDATES["torch"]})
-    assert type(choose_attention("auto", wanted)).__name__ == "TorchAttention"
+    assert choose_for("auto") == "TorchAttention"
     assert "attention fast cannot serve: there is no nvcc" in caplog.text
     with pytest.raises(ConfigError, match="no nvcc"):
-        choose_attention("fast", wanted)
+        choose_for("fast")
 
 
 @pytest.mark.parametrize(
@@ -54,31 +59,33 @@ def test_auto_goes_on_where_kernels_do_not_compile(
     [
         (16, torch.float32, False, "there are no compiled kernels here"),
         (24, torch.float32, True, "its kernel takes head dimensions that are multiples of 16, not 24"),
-        (16, torch.float16, True, "its kernel has no torch.float16"),
+        (16, torch.float16, True, "its kernel does not support torch.float16"),
     ],
 )
 def test_the_cpu_kernel_says_why_it_cannot_serve(
     kernel_cache: Path, head_dim: int, dtype: torch.dtype, with_library: bool, reason: str
 ) -> None:
-    cpu = torch.device("cpu")
-    library = find_library("auto", kernel_cache, cpu)
+    library = find_library("auto", kernel_cache, CPU)
     if library is None:
         pytest.skip("the kernels cannot be built here")
-    cache = KvCache(KvShape(1, 2, head_dim, 8, dtype), 4, cpu)
-    wanted = Wanted(cache, 4, (AttentionSpec(scale=0.25),), library if with_library else None)
+    shape = KvShape(1, 2, head_dim, 8, dtype)
+    needed = replace(NEEDED, shape=shape, library=library if with_library else None)
     with pytest.raises(ConfigError, match=f"--attention cpu: {reason}"):
-        choose_attention("cpu", wanted)
-    assert type(choose_attention("auto", wanted)).__name__ == "TorchAttention"
+        choose_for("cpu", needed)
+    assert choose_for("auto", needed) == "TorchAttention"
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
-    [({"devices": ("cuda",)}, "it runs on cuda, not on cpu"), ({"obstacle": lambda _: "it is broken"}, "it is broken")],
+    [
+        ({"devices": ("cuda",)}, "it runs on cuda, not on cpu"),
+        ({"why_unsuitable": lambda _: "it is broken"}, "it is broken"),
+    ],
 )
 def test_a_choice_that_cannot_serve_is_refused(
-    wanted: Wanted, monkeypatch: pytest.MonkeyPatch, change: dict[str, object], reason: str
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], reason: str
 ) -> None:
-    candidate: Candidate = replace(CANDIDATES["torch"], **change)  # type: ignore[arg-type]
+    candidate = replace(CANDIDATES["torch"], **change)
     monkeypatch.setattr(choose, "CANDIDATES", {"odd": candidate, **CANDIDATES})
     with pytest.raises(ConfigError, match=f"--attention odd: {reason}"):
-        choose_attention("odd", wanted)
+        choose_for("odd")

@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_cuda_graphs import PROMPTS, generate
 
 from pie_inference.attention.flashinfer import kernels as flashinfer_kernels
 from pie_inference.attention.flashinfer import pages as flashinfer_pages
-from pie_inference.attention.flashinfer.cascade import find_cascade
+from pie_inference.attention.flashinfer.cascade import CascadeTables, find_cascade
 from pie_inference.attention.flashinfer.pages import FlashInferAttention
 from pie_inference.attention.interface import AttentionSpec, GraphBackend
-from pie_inference.attention.page_tables import page_table
+from pie_inference.attention.page_tables import PageTable, page_table
 from pie_inference.attention.ragged import check
 from pie_inference.attention.torch.pages import TorchAttention
 from pie_inference.config import WorkerConfig
@@ -25,12 +24,21 @@ from pie_inference.device.flashinfer_library import ModuleKey
 from pie_inference.errors import BatchError
 from pie_inference.execution.direct import DirectExecutor, Executor
 from pie_inference.execution.graphs import GraphExecutor, Work
-from pie_inference.kv_cache.pages import KvCache
+from pie_inference.kv_cache.pages import KvCache, KvShape
 from pie_inference.serving.worker import Worker
-from tests.helpers.attention_oracle import CASES, Case, Problem, Request, assert_near, assert_solves, filled_cache
-from tests.helpers.checkpoints import make_checkpoint
+from pie_inference.testing.attention_oracle import (
+    CASES,
+    Case,
+    Problem,
+    Request,
+    assert_near,
+    assert_solves,
+    filled_cache,
+)
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import Driver
 from tests.helpers.fake_flashinfer import fake_flashinfer
-from tests.helpers.worker_batches import Driver
+from tests.inference.execution.test_graphs import PROMPTS, generate
 
 CPU = torch.device("cpu")
 
@@ -57,10 +65,14 @@ TWO_GROUPS = Case(
 
 @pytest.mark.parametrize("case", [SHARED, TWO_GROUPS, CASES["shared pages"], CASES["decode many"]])
 def test_a_cascade_equals_dense_attention(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-    find = flashinfer_pages.find_cascade
+    made: list[CascadeTables | None] = []
+
+    def noted(table: PageTable, shape: KvShape, worthwhile: int) -> CascadeTables | None:
+        made.append(find_cascade(table, shape, worthwhile))
+        return made[-1]
+
     monkeypatch.setattr(flashinfer_pages, "WORTHWHILE_BYTES", 1)
-    monkeypatch.setattr(flashinfer_pages, "find_cascade", lambda *args: made.append(find(*args)) or made[-1])
+    monkeypatch.setattr(flashinfer_pages, "find_cascade", noted)
     assert_solves(Problem(case, torch.float32), backend, CPU)
     assert any(found is not None for found in made) == (case is not CASES["decode many"])
 
@@ -190,7 +202,11 @@ def test_each_kernel_names_its_backend() -> None:
     library = fake_flashinfer(causal_backend)
     specs = (AttentionSpec(0.2), AttentionSpec(0.2, 24, 2.0))
     problem = Problem(replace(CASES["mixed"], specs=specs), torch.float32)
-    assert_solves(problem, lambda *args: FlashInferAttention(*args, library, workspace_bytes=16), CPU)
+
+    def make(cache: KvCache, num_heads: int, specs: Sequence[AttentionSpec]) -> FlashInferAttention:
+        return FlashInferAttention(cache, num_heads, specs, library, workspace_bytes=16)
+
+    assert_solves(problem, make, CPU)
     assert {(key.has_window, key.has_soft_cap) for key in asked} == {(False, False), (True, True)}
 
 
@@ -200,11 +216,11 @@ def test_it_can_be_recorded() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "head_dim", "reason"),
-    [(torch.float32, 64, "not in float32"), (torch.bfloat16, 80, "no kernels for heads of 80 dimensions")],
+    [(torch.float32, 64, "not float32"), (torch.bfloat16, 80, "heads of 64, 128, 256 dimensions, not of 80")],
 )
 def test_what_flashinfer_cannot_serve_is_told(dtype: torch.dtype, head_dim: int, reason: str) -> None:
-    assert reason in str(flashinfer_library.attention_obstacle(dtype, head_dim))
-    assert flashinfer_library.attention_obstacle(torch.bfloat16, 64) is None
+    assert reason in str(flashinfer_library.why_no_attention(dtype, head_dim))
+    assert flashinfer_library.why_no_attention(torch.bfloat16, 64) is None
 
 
 def test_groups_without_a_kernel_of_their_own_use_tensor_cores() -> None:
@@ -263,5 +279,5 @@ def test_a_worker_gives_the_same_tokens_with_it(tmp_path: Path, window: int | No
             executor = GraphExecutor(executor, served.model, made, served.embeds, AgainRecorder())
         worker._served = replace(served, executor=executor)
         texts.append(generate(Driver(worker.run, "model"), PROMPTS, 20))
-        assert kind != "recorded" or set(executor._recordings) == {4, 8}  # type: ignore[attr-defined]
+        assert not isinstance(executor, GraphExecutor) or set(executor._recordings) == {4, 8}
     assert texts[0] == texts[1] == texts[2]

@@ -21,7 +21,7 @@ from pie_inference.attention.flashinfer.pages import FlashInferAttention
 from pie_inference.device.flashinfer_library import DECODE_GROUPS, FlashInfer
 from pie_inference.ops.flashinfer_ops import FlashInferOps
 from pie_inference.ops.torch_ops import TorchOps
-from tests.helpers.attention_oracle import CASES, Problem, filled_cache, run
+from pie_inference.testing.attention_oracle import CASES, Problem, filled_cache, run
 from tests.helpers.fake_flashinfer import Call, calls, fake_flashinfer
 
 RECORDED: Mapping[str, Mapping[str, Sequence[Sequence[Any]]]] = json.loads(
@@ -40,15 +40,16 @@ def parameters(function: Callable[..., Any]) -> list[tuple[str, str, bool]]:
 
 def signatures(library: FlashInfer) -> dict[str, list[tuple[str, str, bool]]]:
     """Of all that we call. Decode passes what `plan` is given on to `_plan_impl`, which has the names."""
-    decode, prefill = library.decode_wrapper, library.prefill_wrapper
+    decode: Any = library.decode_wrapper
+    prefill: Any = library.prefill_wrapper
     return {
-        "decode_wrapper.__init__": parameters(decode.__init__),  # type: ignore[misc]
-        "decode_wrapper.reset_workspace_buffer": parameters(decode.reset_workspace_buffer),  # type: ignore[attr-defined]
-        "decode_wrapper.plan": parameters(decode._plan_impl),  # type: ignore[attr-defined]
-        "decode_wrapper.run": parameters(decode.run),  # type: ignore[attr-defined]
-        "prefill_wrapper.__init__": parameters(prefill.__init__),  # type: ignore[misc]
-        "prefill_wrapper.plan": parameters(prefill.plan),  # type: ignore[attr-defined]
-        "prefill_wrapper.run": parameters(prefill.run),  # type: ignore[attr-defined]
+        "decode_wrapper.__init__": parameters(decode.__init__),
+        "decode_wrapper.reset_workspace_buffer": parameters(decode.reset_workspace_buffer),
+        "decode_wrapper.plan": parameters(decode._plan_impl),
+        "decode_wrapper.run": parameters(decode.run),
+        "prefill_wrapper.__init__": parameters(prefill.__init__),
+        "prefill_wrapper.plan": parameters(prefill.plan),
+        "prefill_wrapper.run": parameters(prefill.run),
         "append": parameters(library.append),
         "merge_in_place": parameters(library.merge_in_place),
         "rms_norm": parameters(library.rms_norm),

@@ -12,7 +12,7 @@ import torch
 from pie_inference.attention import layout, ragged
 from pie_inference.errors import BatchError
 from pie_inference.protocol import Forward
-from tests.helpers.attention_oracle import Case, Problem, Request
+from pie_inference.testing.attention_oracle import Case, Problem, Request
 
 PAGE = 16
 
@@ -64,19 +64,19 @@ def with_element(array: np.ndarray, index: int, value: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("field", "index", "value", "message"),
     [
-        ("q_slots", 1, -1, "sequence 1: KV slot -1 does not exist; they are 0 to 159"),
-        ("q_slots", 5, 160, "sequence 1: KV slot 160 does not exist"),
-        ("q_positions", 0, -5, "sequence 0: position -5 is negative"),
-        ("kv_pages", 0, 10, "sequence 0: page 10 does not exist; they are 0 to 9"),
-        ("kv_pages", -1, -1, "sequence 2: page -1 does not exist"),
-        ("kv_begins", -1, -1, "sequence 2: keys -1 to 8 leave their page of 16 slots"),
-        ("kv_ends", -1, 17, "sequence 2: keys 0 to 17 leave their page of 16 slots"),
-        ("kv_ends", 1, 0, "sequence 0: keys"),
-        ("q_indptr", 0, 1, "q_indptr does not lead"),
-        ("q_indptr", -1, 100, "q_indptr does not lead"),
-        ("kv_indptr", 1, 100, "kv_indptr does not lead"),
-        ("mask_indptr", 1, 1, "the mask of sequence 0 has 1 bytes, not one bit for each of 20 pairs"),
-        ("mask_indptr", 2, 10, "the mask of sequence 1 has 10 bytes, not one bit for each of 200 pairs"),
+        ("q_slots", 1, -1, "KV slot -1 does not exist; they are 0 to 159"),
+        ("q_slots", 5, 160, "KV slot 160 does not exist"),
+        ("q_positions", 0, -5, "position -5 is negative"),
+        ("kv_pages", 0, 10, "page 10 does not exist; they are 0 to 9"),
+        ("kv_pages", -1, -1, "page -1 does not exist"),
+        ("kv_begins", -1, -1, "keys -1 to 8 leave their page of 16 slots"),
+        ("kv_ends", -1, 17, "keys 0 to 17 leave their page of 16 slots"),
+        ("kv_ends", 1, 0, "keys"),
+        ("q_indptr", 0, 1, "q_indptr must run"),
+        ("q_indptr", -1, 100, "q_indptr must run"),
+        ("kv_indptr", 1, 100, "kv_indptr must run"),
+        ("mask_indptr", 1, 1, "the mask has 1 bytes, not one bit for each of 20 pairs"),
+        ("mask_indptr", 2, 10, "the mask has 10 bytes, not one bit for each of 200 pairs"),
     ],
 )
 def test_what_is_wrong_with_a_batch_is_named(field: str, index: int, value: int, message: str) -> None:
@@ -93,7 +93,7 @@ def test_what_is_wrong_with_a_batch_is_named(field: str, index: int, value: int,
         ({"q_positions": np.zeros(1, np.int32)}, "2 KV slots for new keys, 1 positions"),
         ({"kv_ends": np.zeros(9, np.int32)}, "the arrays of runs differ in length"),
         ({"q_indptr": np.array([0, 2], np.int32)}, "1 sequences of queries, 2 of keys"),
-        ({"q_indptr": np.zeros(0, np.int32)}, "q_indptr does not lead"),
+        ({"q_indptr": np.zeros(0, np.int32)}, "q_indptr must run"),
         ({"mask_indptr": np.zeros(2, np.int64), "mask_bits": np.zeros(0, np.uint8)}, "2 sequences, 1 masks"),
     ],
 )
@@ -106,5 +106,5 @@ def test_arrays_that_do_not_fit_together_are_named(changes: dict[str, Any], mess
 def test_more_queries_than_keys_are_refused() -> None:
     problem = problem_of(Request(2, 20), Request(5, 5))
     wrong = changed(problem.batch, kv_ends=with_element(problem.batch.kv_ends, -1, 4))
-    with pytest.raises(BatchError, match="sequence 1 has more queries than keys: 5 of 4"):
+    with pytest.raises(BatchError, match="more queries than keys: 5 queries, 4 keys"):
         ragged.check(wrong, PAGE, problem.num_pages)

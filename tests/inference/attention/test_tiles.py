@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from pie_inference.attention.packed_upload import ALIGNMENT, make_room, upload_arrays
 from pie_inference.attention.ragged import Ragged, check
 from pie_inference.attention.tiles import TileGroup, choose_splits, cut_pieces, cut_tiles, tile_rows
-from tests.helpers.attention_oracle import CASES, Problem
+from pie_inference.testing.attention_oracle import CASES, Problem
 
 CPU = torch.device("cpu")
 
@@ -33,7 +34,7 @@ def test_pieces_tell_the_keys_in_order(name: str) -> None:
         told: list[int] = []
         for piece in range(start, end):
             if pieces.bits is None or pieces.rank is None:
-                offsets = range(min(size, len(sequence.slots) - len(told)))
+                offsets: Iterable[int] = range(min(size, len(sequence.slots) - len(told)))
             else:
                 assert pieces.rank[piece] == len(told)
                 offsets = [offset for offset in range(size) if pieces.bits.view(np.uint32)[piece] >> offset & 1]

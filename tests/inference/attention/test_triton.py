@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 import pytest
 import torch
 
-from pie_inference.attention.interface import AttentionBackend, AttentionSpec
+from pie_inference.attention.interface import AttentionBackend, AttentionSpec, GraphBackend
 from pie_inference.kv_cache.pages import KvCache
-from tests.helpers.attention_oracle import CASES, Case, Problem, Request, assert_near, assert_solves, filled_cache
-from tests.helpers.triton_interpreter import Interpreter
+from pie_inference.testing.attention_oracle import (
+    CASES,
+    Case,
+    Problem,
+    Request,
+    assert_near,
+    assert_solves,
+    filled_cache,
+)
+from pie_inference.testing.triton_interpreter import Interpreter
 
 CPU = torch.device("cpu")
 SLOW = ("masks and windows", "windows", "windows in prefill", "soft caps")
@@ -21,11 +30,15 @@ LEFT_OUT = (
     *("decode many", "decode full pages", "continued prefill", "scattered", "windows in prefill"),
     *("no groups, dimension 16", "groups of 4, dimension 64, pages of 8"),
 )
-"""They show nothing here that others do not; `benchmarks.gpu_check` runs them all."""
+"""They show nothing here that others do not; `gpu_check` runs them all."""
 OTHER_FORMATS = [("decode many", "bfloat16"), ("continued prefill", "bfloat16"), ("masks", "float16")]
 
 
-def make_backend(cache: KvCache, num_heads: int, specs: Sequence[AttentionSpec]) -> AttentionBackend:
+class RecordableBackend(AttentionBackend, GraphBackend, Protocol):
+    """One that CUDA graphs can record."""
+
+
+def make_backend(cache: KvCache, num_heads: int, specs: Sequence[AttentionSpec]) -> RecordableBackend:
     """So few processors that some groups of tiles are split and others are not."""
     from pie_inference.attention.triton.pages import TritonAttention
 
@@ -56,12 +69,12 @@ def replay(sizes_of_pool: int) -> None:
     problems = [Problem(case, torch.float32) for case in DECODES]
     cache = KvCache(problems[0].shape, sizes_of_pool, CPU)
     backend = make_backend(cache, problems[0].case.num_heads, WINDOWS)
-    plan = backend.graph_plan(4)  # type: ignore[attr-defined]
+    plan = backend.graph_plan(4)
     for problem in problems:
         own = filled_cache(problem, CPU)
         slots = np.arange(problem.num_pages * problem.case.page_size, dtype=np.int32)
         cache.note_positions(slots, own.positions)
-        assert backend.can_replay(problem.batch)  # type: ignore[attr-defined]
+        assert backend.can_replay(problem.batch)
         plan.update(problem.batch)
         for layer, rows in enumerate(problem.rows):
             cache.write(layer, cache.locate(slots), own.read(layer, own.locate(slots)))
@@ -79,7 +92,7 @@ def make_plan() -> None:
     problem = Problem(DECODES[1], torch.float32)
     cache = filled_cache(problem, CPU)
     before = [cache.layer(layer)[: problem.num_pages].clone() for layer in range(2)]
-    make_backend(cache, 4, WINDOWS).graph_plan(8)  # type: ignore[attr-defined]
+    make_backend(cache, 4, WINDOWS).graph_plan(8)
     assert all(torch.equal(cache.layer(layer)[: problem.num_pages], before[layer]) for layer in range(2))
 
 
@@ -92,7 +105,7 @@ def refuse() -> None:
     holes = Problem(Case((Request(1, 40, "holes"),)), torch.float32)
     large = Problem(Case((Request(1, 400),)), torch.float32)
     backend = make_backend(KvCache(large.shape, 12, CPU), 4, WINDOWS)
-    assert not any(backend.can_replay(each.batch) for each in (prefill, masked, holes, large))  # type: ignore[attr-defined]
+    assert not any(backend.can_replay(each.batch) for each in (prefill, masked, holes, large))
 
 
 def test_graphs_are_for_plain_decode_batches(interpreter: Interpreter) -> None:

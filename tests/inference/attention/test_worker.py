@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +11,9 @@ import torch
 
 from pie_inference.config import WorkerConfig
 from pie_inference.cpu_kernels.library import find_library
-from pie_inference.protocol import CopyKvpage
 from pie_inference.serving.worker import Worker
-from tests.helpers.checkpoints import make_checkpoint
-from tests.helpers.worker_batches import Driver, Extend, Keys, ints
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import Driver, Extend, Keys, copy_batch, ints
 
 VOCAB, OLD, NEW = 272, 60, 9
 NUM_PAGES = 64
@@ -36,7 +36,7 @@ def expected(folder: Path, tokens: list[int], visible: np.ndarray) -> np.ndarray
     """Log-probabilities of the new tokens, in float64."""
     from transformers import LlamaForCausalLM
 
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
+    model: Any = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager")
     hidden = torch.from_numpy(~visible)
     mask = torch.zeros(1, 1, *visible.shape, dtype=torch.float64).masked_fill_(hidden, torch.finfo(torch.float64).min)
     with torch.inference_mode():
@@ -54,7 +54,7 @@ def test_keys_anywhere_in_the_pool(worker: Worker, folder: Path, seed: int, mask
     driver, keys = Driver(worker.run, "model"), Keys()
     driver.logprobs(Extend(keys, tokens[:OLD]), vocab_size=VOCAB)
     scattered = 16 * 16 + rng.permutation((NUM_PAGES - 16) * 16)[:OLD]  # the driver's own pages are the first
-    driver.run(CopyKvpage(ints(keys.slots), ints(scattered)))
+    driver.run(copy_batch(ints(keys.slots), ints(scattered)))
     kept = np.sort(rng.permutation(OLD)[: OLD // 2])
     keys.slots = scattered[kept].tolist()
     own = np.tril(np.ones((NEW, NEW), bool))
@@ -65,7 +65,7 @@ def test_keys_anywhere_in_the_pool(worker: Worker, folder: Path, seed: int, mask
     visible = np.tril(np.ones((OLD + NEW, OLD + NEW), bool))
     visible[OLD:] = False
     visible[OLD:, OLD:] = own
-    visible[np.ix_(range(OLD, OLD + NEW), kept)] = seen
+    visible[np.ix_(np.arange(OLD, OLD + NEW), kept)] = seen
     mask = np.concatenate([seen, own], 1) if masked else None
     [actual] = driver.logprobs(Extend(keys, tokens[OLD:], mask), vocab_size=VOCAB)
     np.testing.assert_allclose(actual, expected(folder, tokens, visible), rtol=1e-4, atol=1e-4)

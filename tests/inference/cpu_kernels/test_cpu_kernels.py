@@ -75,7 +75,7 @@ def test_another_compiler_or_source_is_another_library(tmp_path: Path, monkeypat
 
 @needs_kernels
 def test_without_a_compiler(tmp_path: Path) -> None:
-    with pytest.raises(KernelsUnavailable, match=r"no C\+\+ compiler here: install one of no-such-compiler"):
+    with pytest.raises(KernelsUnavailable, match=r"no C\+\+ compiler here; install one of no-such-compiler"):
         build(tmp_path, ("no-such-compiler",))
 
 

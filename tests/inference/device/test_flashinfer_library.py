@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pie_inference.attention import choose
-from pie_inference.attention.choose import Wanted
+from pie_inference.attention.choose import Requirements
 from pie_inference.attention.flashinfer.pages import FlashInferAttention
 from pie_inference.attention.interface import AttentionSpec
 from pie_inference.device import flashinfer_library as library
@@ -50,7 +50,8 @@ def hopper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_an_old_gpu_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (7, 5))
-    assert library.obstacle(CUDA) == "FlashInfer needs a GPU of compute capability 8.0, this one has 7.5"
+    told = library.why_unavailable(CUDA)
+    assert told == "FlashInfer needs a GPU of compute capability 8.0 or more, and this one has 7.5"
 
 
 def test_a_failed_import_is_told_of(hopper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,19 +59,19 @@ def test_a_failed_import_is_told_of(hopper: Path, monkeypatch: pytest.MonkeyPatc
         raise ImportError("No module named 'tvm_ffi'")
 
     monkeypatch.setattr(library, "load", load)
-    told = library.obstacle(CUDA)
+    told = library.why_unavailable(CUDA)
     assert told == "FlashInfer cannot be imported (No module named 'tvm_ffi'); docs/gpu.md says what it needs"
 
 
 def test_it_needs_a_compiler_or_compiled_modules(hopper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "nvcc and ninja, which compile them, are missing" in str(library.obstacle(CUDA))
+    assert "nvcc or ninja is missing" in str(library.why_unavailable(CUDA))
     compiled_in(hopper / "aot", "any")
-    assert library.obstacle(CUDA) is None
+    assert library.why_unavailable(CUDA) is None
 
 
 def test_a_compiler_is_enough(hopper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
-    assert library.obstacle(CUDA) is None
+    assert library.why_unavailable(CUDA) is None
 
 
 @pytest.mark.parametrize("folder", ["aot", "jit"])
@@ -92,6 +93,6 @@ def test_kernels_that_do_not_compile_are_told_of(hopper: Path, monkeypatch: pyte
         raise RuntimeError("ninja: build stopped")
 
     monkeypatch.setattr(FlashInferAttention, "compile", fail)
-    cache = KvCache(KvShape(1, 2, 64, 16, torch.bfloat16), 4, CPU)
+    shape = KvShape(1, 2, 64, 16, torch.bfloat16)
     with pytest.raises(ConfigError, match="cannot be compiled: ninja: build stopped; choose another --attention"):
-        choose._flashinfer(Wanted(cache, 4, (AttentionSpec(0.1),), None))
+        choose._flashinfer(Requirements(shape, 4, CPU, 4, (AttentionSpec(0.1),)), KvCache(shape, 4, CPU))

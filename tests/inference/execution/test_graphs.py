@@ -21,10 +21,10 @@ from pie_inference.execution import graphs as cuda_graphs
 from pie_inference.execution.direct import DirectExecutor
 from pie_inference.execution.graphs import GraphExecutor, Work
 from pie_inference.kv_cache.pages import KvCache
-from pie_inference.protocol import Forward
+from pie_inference.protocol import Forward, SampleResult
 from pie_inference.serving.worker import Worker
-from tests.helpers.checkpoints import make_checkpoint
-from tests.helpers.worker_batches import Driver, Extend, Keys, ints
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import Driver, Extend, Keys, ints
 
 
 class Recordable:
@@ -144,7 +144,7 @@ class Incapable:
 
 def generate(driver: Driver, prompts: list[list[int]], steps: int) -> list[list[int]]:
     """Greedy tokens of sequences that decode together; every third step leaves the first one out."""
-    from tests.helpers.worker_batches import sample_batch
+    from pie_inference.testing.worker_batches import sample_batch
 
     keys = [Keys() for _ in prompts]
     pending, tokens = list(prompts), [list[int]() for _ in prompts]
@@ -152,8 +152,8 @@ def generate(driver: Driver, prompts: list[list[int]], steps: int) -> list[list[
         chosen = [n for n in range(len(keys)) if n or step % 3 != 2]
         embed, forward = driver.forward_batch([Extend(keys[n], pending[n]) for n in chosen])
         last = np.cumsum([len(pending[n]) for n in chosen]) - 1
-        *_, result = driver.run(embed, forward, sample_batch(ints(driver.outputs + last)))
-        for n, token in zip(chosen, result.tokens.tolist(), strict=True):  # type: ignore[union-attr]
+        result = driver.ask(SampleResult, embed, forward, sample_batch(ints(driver.outputs + last)))
+        for n, token in zip(chosen, result.tokens.tolist(), strict=True):
             tokens[n].append(token)
             pending[n] = [token]
     return tokens
@@ -220,8 +220,9 @@ def test_outputs_go_where_the_batch_says(make_served: Callable[..., Served]) -> 
         driver.run(embed, replace_arrays(forward, out_rows=ints([2, 0]), out_embeds=ints([600, 601])))
     assert served.recorder.replayed == 2
     direct = replace_arrays(forward, out_rows=ints([2, 0]), out_embeds=ints([610, 611]))
+    assert isinstance(executor, GraphExecutor)
     with torch.inference_mode():
-        executor._direct.forward(direct)  # type: ignore[attr-defined]
+        executor._direct.forward(direct)
     assert embeds[600:602].any(1).all()
     torch.testing.assert_close(embeds[600:602], embeds[610:612], rtol=1e-5, atol=1e-5)
     assert not embeds[602:610].any()
@@ -234,7 +235,7 @@ def test_errors_of_a_batch_leave_the_graph_usable(make_served: Callable[..., Ser
     for _ in range(3):
         driver.run(*driver.forward_batch([Extend(keys[0], [1])]))
     _, forward = driver.forward_batch([Extend(Keys(list(keys[0].slots), keys[0].position), [1])])
-    from test_worker import failure
+    from tests.inference.serving.test_worker import failure
 
     assert "page 96 does not exist" in failure(served.worker, replace_arrays(forward, kv_pages=ints([96])))
     before = served.recorder.replayed

@@ -12,9 +12,8 @@ import pytest
 from pie_inference.config import WorkerConfig
 from pie_inference.protocol import (
     PROTOCOL_VERSION,
-    CopyKvpage,
-    Failure,
     FromWorker,
+    GetNextDistResult,
     Hello,
     Ready,
     RunWave,
@@ -23,9 +22,21 @@ from pie_inference.protocol import (
     ToWorker,
     WaveDone,
 )
-from pie_inference.serving.worker import Worker, serve
-from tests.helpers.checkpoints import make_checkpoint
-from tests.helpers.worker_batches import Driver, Extend, Keys, dist_batch, ints, sample_batch
+from pie_inference.serving import worker as worker_module
+from pie_inference.serving.loop import serve
+from pie_inference.serving.transport import Transport
+from pie_inference.serving.worker import Worker
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import (
+    Driver,
+    Extend,
+    Keys,
+    copy_batch,
+    dist_batch,
+    embed_batch,
+    ints,
+    sample_batch,
+)
 
 
 class Device:
@@ -54,7 +65,7 @@ class Mark:
             raise RuntimeError(self._device.error)
 
 
-class Script:
+class Script(Transport):
     """A transport that plays messages: a None is a moment in which nothing has come. Without it a message is there."""
 
     def __init__(self, log: list[str], *messages: ToWorker | None) -> None:
@@ -83,7 +94,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Worker:
 @pytest.fixture
 def on_device(loaded: Worker, monkeypatch: pytest.MonkeyPatch) -> Callable[[Device], Worker]:
     def make(device: Device) -> Worker:
-        monkeypatch.setattr(loaded, "_mark_stream", device.mark)
+        monkeypatch.setattr(worker_module, "mark_stream", device.mark)
         return loaded
 
     return make
@@ -96,7 +107,7 @@ def empty(wave: int) -> RunWave:
 def test_the_next_wave_is_launched_while_one_runs(on_device: Callable[[Device], Worker]) -> None:
     log: list[str] = []
     script = Script(log, empty(1), empty(2), empty(3), Shutdown())
-    serve(script, on_device(Device(log, polls=100)))  # type: ignore[arg-type]
+    serve(script, on_device(Device(log, polls=100)))
     assert log == [
         *("launched 1", "launched 2", "waited 1", "sent 1"),
         *("launched 3", "waited 2", "sent 2", "waited 3", "sent 3"),
@@ -106,36 +117,37 @@ def test_the_next_wave_is_launched_while_one_runs(on_device: Callable[[Device], 
 def test_a_wave_that_is_done_is_answered_without_another_message(on_device: Callable[[Device], Worker]) -> None:
     log: list[str] = []
     script = Script(log, empty(1), None, None, None, empty(2), Shutdown())
-    serve(script, on_device(Device(log, polls=2)))  # type: ignore[arg-type]
+    serve(script, on_device(Device(log, polls=2)))
     assert log[:4] == ["launched 1", "waited 1", "sent 1", "launched 2"]
 
 
 def test_on_a_cpu_each_wave_is_answered_at_once(loaded: Worker) -> None:
     log: list[str] = []
     script = Script(log, Hello(PROTOCOL_VERSION), empty(1), empty(2), Shutdown())
-    serve(script, loaded)  # type: ignore[arg-type]
+    serve(script, loaded)
     assert log == ["sent", "sent 1", "sent 2"]
     assert isinstance(script.sent[0], Ready)
 
 
-def test_a_failure_stops_its_wave_only(on_device: Callable[[Device], Worker]) -> None:
+def test_a_failure_is_answered_with_its_wave(on_device: Callable[[Device], Worker]) -> None:
     log: list[str] = []
-    bad = RunWave(1, "model", (CopyKvpage(ints([-1]), ints([0])), dist_batch(ints([0]), 2)))
+    bad = RunWave(1, "model", (copy_batch(ints([-1]), ints([0])), dist_batch(ints([0]), 2)))
     good = RunWave(2, "model", (dist_batch(ints([0]), 2),))
     script = Script(log, bad, good, Shutdown())
-    serve(script, on_device(Device(log, polls=100)))  # type: ignore[arg-type]
+    serve(script, on_device(Device(log, polls=100)))
     first, second = script.sent
     assert isinstance(first, WaveDone)
     assert isinstance(second, WaveDone)
-    assert [type(result) for result in first.results] == [Failure, Failure]
-    assert second.results[0].tokens.shape == (2,)  # type: ignore[union-attr]
+    assert [(failure.batch, failure.command) for failure in first.failures] == [(0, 0)]
+    assert [type(result) for result in first.results] == [type(None), GetNextDistResult]
+    assert second.failures == ()
 
 
 def test_an_error_of_the_device_ends_the_worker(on_device: Callable[[Device], Worker]) -> None:
     log: list[str] = []
     worker = on_device(Device(log, error="CUDA error: an illegal memory access was encountered"))
     with pytest.raises(RuntimeError, match="illegal memory access"):
-        serve(Script(log, empty(1), empty(2), Shutdown()), worker)  # type: ignore[arg-type]
+        serve(Script(log, empty(1), empty(2), Shutdown()), worker)
 
 
 def test_waves_in_flight_hand_tokens_on(on_device: Callable[[Device], Worker]) -> None:
@@ -147,10 +159,11 @@ def test_waves_in_flight_hand_tokens_on(on_device: Callable[[Device], Worker]) -
     embed, forward = driver.forward_batch([Extend(keys, prompt)])
     first = worker.launch(RunWave(1, "model", (embed, forward, _sample(driver.outputs + 2))))
     embed, forward = driver.forward_batch([Extend(keys, [0])])
-    reference = type(embed)(embed.embeds, ints([-41]))
+    reference = embed_batch(embed.embeds, ints([-41]))
     second = worker.launch(RunWave(2, "model", (reference, forward, _sample(driver.outputs))))
     done = [worker.finish(first), worker.finish(second)]
-    assert [wave.results[-1].tokens[0] for wave in done] == expected  # type: ignore[union-attr]
+    results = [wave.results[-1] for wave in done]
+    assert [result.tokens[0] for result in results if isinstance(result, SampleResult)] == expected
 
 
 def _sample(embed: int) -> Any:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pie_control.config import build_config
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.config import WorkerConfig
 from pie_inference.serving.worker import Worker
-from tests.helpers.runtimes import run, started
+from tests.helpers.servers import run, started
+from tests.helpers.tree import DEMO_MODEL
 
 PROMPTS = (
     "Once upon a time",
@@ -33,12 +33,11 @@ async def main(args, prompt, length, run_ahead):
             pass
         return context.tokens[before:]
 """
-MODEL = Path(build_config({}).resolved().model)
 
 
 @pytest.fixture(scope="module")
 def worker() -> Worker:
-    return Worker(WorkerConfig(model=MODEL, name="demo", dtype="float32"))
+    return Worker(WorkerConfig(model=DEMO_MODEL, name="demo", dtype="float32"))
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +45,8 @@ def expected() -> list[list[int]]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(DEMO_MODEL)
+    model = AutoModelForCausalLM.from_pretrained(DEMO_MODEL, dtype=torch.float32)
     answers = []
     for prompt in PROMPTS:
         tokens = tokenizer(prompt, add_special_tokens=False, return_tensors="pt").input_ids
@@ -66,14 +65,14 @@ def test_tokens_do_not_depend_on_scheduling(
     policy: str, ahead: int, worker: Worker, expected: list[list[int]], guest_cache: Path
 ) -> None:
     async def check() -> None:
-        async with started(guest_cache, InProcessClient(worker), policy=policy, run_ahead=ahead) as runtime:
+        async with started(guest_cache, InProcessClient(worker), policy=policy, run_ahead=ahead) as server:
             requests = [
                 {"prompt": prompt, "length": LENGTH, "run_ahead": run_ahead}
                 for prompt in PROMPTS
                 for run_ahead in (True, False)
             ]
-            together = await asyncio.gather(*(run(runtime, PROGRAM, request) for request in requests))
-            alone = await run(runtime, PROGRAM, requests[0])
+            together = await asyncio.gather(*(run(server, PROGRAM, request) for request in requests))
+            alone = await run(server, PROGRAM, requests[0])
         assert together[0::2] == expected
         assert together[1::2] == expected
         assert alone == expected[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +16,11 @@ from pie_inference.execution.sampling import Choice
 VOCAB = 3000
 
 
-def choice(n: int, **changes: object) -> Choice:
-    defaults: dict[str, object] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "uniform": 0.5}
-    values = {name: np.broadcast_to(np.asarray(value), n) for name, value in {**defaults, **changes}.items()}
-    kinds = {name: np.int64 if name == "top_k" else np.float64 for name in values}
-    return Choice(**{name: np.array(value, kinds[name]) for name, value in values.items()})
+def choice(n: int, **changes: Any) -> Choice:
+    given = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "uniform": 0.5, **changes}
+    kinds = {name: np.int64 if name == "top_k" else np.float64 for name in given}
+    columns: dict[str, Any] = {name: np.full(n, value, kinds[name]) for name, value in given.items()}
+    return Choice(**columns)
 
 
 def reference_distribution(
@@ -36,7 +37,8 @@ def reference_distribution(
     kept[0] = True
     probabilities = np.zeros(len(logits))
     probabilities[order] = np.where(kept, share, 0)
-    return probabilities / probabilities.sum()
+    normalized: np.ndarray = probabilities / probabilities.sum()
+    return normalized
 
 
 def random_logits(n: int, scale: float = 3.0, seed: int = 0) -> torch.Tensor:
@@ -68,7 +70,7 @@ def test_tokens_follow_the_reference_distribution(bounds: dict[str, float]) -> N
     logits = random_logits(1)
     uniform = (np.arange(steps) + 0.5) / steps
     tokens = sampling.choose(logits.expand(steps, -1).contiguous(), choice(steps, uniform=uniform, **bounds))
-    arguments = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, **bounds}
+    arguments: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, **bounds}
     expected = reference_distribution(logits[0].numpy(), **arguments)
     counts = np.bincount(tokens.numpy(), minlength=VOCAB)
     assert np.abs(counts - steps * expected).max() <= 1.0 + 1e-3
@@ -134,7 +136,7 @@ def test_forbidden_tokens_are_never_sampled() -> None:
 def test_a_mask_without_tokens_is_refused() -> None:
     """Bits behind the vocabulary are no tokens."""
     allowed = np.packbits(np.arange(3008) >= VOCAB, bitorder="little")[None]
-    with pytest.raises(BatchError, match="row 2: the mask allows no token"):
+    with pytest.raises(BatchError, match="the mask allows no token"):
         sampling.forbid_(random_logits(3), torch.tensor([2]), allowed)
 
 

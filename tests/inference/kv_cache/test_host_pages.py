@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,10 +18,10 @@ from pie_inference.kv_cache.copy_lane import CopyLane, InlineLane, Mark
 from pie_inference.kv_cache.host_pages import HostPages
 from pie_inference.kv_cache.page_copies import split_copies
 from pie_inference.kv_cache.pages import KvCache, KvShape
-from pie_inference.protocol import Batch, CopyKvpage, Failure, RunWave, SwapIn, SwapOut
+from pie_inference.protocol import Batch, RunWave, SwapIn, SwapOut
 from pie_inference.serving.worker import Worker
-from tests.helpers.checkpoints import make_checkpoint
-from tests.helpers.worker_batches import Driver, Extend, Keys, ints
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import Driver, Extend, Keys, copy_batch, ints
 
 PAGE_SIZE, PAGES, HOST_PAGES, MOST = 4, 6, 5, 4
 SHAPE = KvShape(num_layers=2, num_kv_heads=1, head_dim=2, page_size=PAGE_SIZE, dtype=torch.float32)
@@ -38,8 +39,9 @@ class LateLane:
 
     def run(self, copy: Callable[[], None], after: Mark) -> Mark:
         self._queued.append(copy)
-        self._marks.append(mark := object())
-        return mark  # type: ignore[return-value]
+        mark: Any = object()
+        self._marks.append(mark)
+        return cast(Mark, mark)
 
     def wait(self, mark: Mark) -> None:
         if mark in self._marks:
@@ -123,7 +125,7 @@ STEPS = st.lists(
 @pytest.mark.parametrize("lane", [InlineLane, LateLane])
 @settings(max_examples=100, deadline=None)
 @given(steps=STEPS)
-def test_contents_survive_writing_copying_and_swapping(lane: Callable[[], CopyLane], steps: list) -> None:
+def test_contents_survive_writing_copying_and_swapping(lane: Callable[[], CopyLane], steps: list[Any]) -> None:
     model = Model(lane())
     for kind, what in steps:
         sources, targets = ([pair[side] for pair in what] if kind != "write" else [] for side in (0, 1))
@@ -159,7 +161,7 @@ class Diary(InlineLane):
 
     def _next(self) -> Mark:
         self._count += 1
-        return f"mark {self._count}"  # type: ignore[return-value]
+        return cast(Mark, f"mark {self._count}")
 
     def mark(self) -> Mark:
         return self._next()
@@ -236,7 +238,7 @@ def test_a_context_that_was_away_gives_the_same_logits(worker: Worker) -> None:
     pages = sorted({slot // 16 for slot in keys.slots})
     back = range(40, 40 + len(pages))
     driver.run(SwapOut(ints(pages), ints(range(7, 7 + len(pages)))))
-    driver.run(CopyKvpage(ints([0] * 16 * len(pages)), ints([p * 16 + k for p in pages for k in range(16)])))
+    driver.run(copy_batch(ints([0] * 16 * len(pages)), ints([p * 16 + k for p in pages for k in range(16)])))
     driver.run(SwapIn(ints(range(7, 7 + len(pages))), ints(back)))
     away.slots = [back[pages.index(slot // 16)] * 16 + slot % 16 for slot in keys.slots]
     np.testing.assert_array_equal(driver.logprobs(Extend(away, [9, 8, 7]), vocab_size=272)[0], stayed)
@@ -245,15 +247,13 @@ def test_a_context_that_was_away_gives_the_same_logits(worker: Worker) -> None:
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (SwapOut(ints([64]), ints([0])), "SwapOut: page 64 does not exist"),
-        (SwapIn(ints([300]), ints([0])), "SwapIn: host page 300 does not exist"),
-        (SwapOut(ints([0] * 257), ints(range(257))), "SwapOut moves 257 pages; at most 256"),
+        (SwapOut(ints([64]), ints([0])), "swap_out: page 64 does not exist"),
+        (SwapIn(ints([300]), ints([0])), "swap_in: host page 300 does not exist"),
     ],
 )
 def test_a_worker_refuses_a_swap_and_goes_on(worker: Worker, batch: Batch, message: str) -> None:
-    [result] = worker.run(RunWave(1, "model", (batch,))).results
-    assert isinstance(result, Failure)
-    assert message in result.message
+    [failure] = worker.run(RunWave(1, "model", (batch,))).failures
+    assert message in failure.message
     assert worker.run(RunWave(2, "model", (SwapOut(ints([1]), ints([2])),))).results == (None,)
 
 

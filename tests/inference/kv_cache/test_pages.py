@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from pie_inference.kv_cache.pages import KvCache, KvShape
-from tests.helpers.worker_batches import ints
+from pie_inference.testing.worker_batches import ints
 
 SHAPE = KvShape(num_layers=2, num_kv_heads=2, head_dim=16, page_size=8, dtype=torch.float32)
 

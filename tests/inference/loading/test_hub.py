@@ -9,13 +9,15 @@ import httpx
 import huggingface_hub
 import pytest
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
+from huggingface_hub.utils import _paths
 
 from pie_control.config import build_config
 from pie_control.errors import ConfigError
 from pie_inference.errors import CheckpointError
 from pie_inference.loading import hub
 
-ANSWER = httpx.Response(404, request=httpx.Request("GET", "http://hub"))
+ANSWER: Any = httpx.Response(404, request=httpx.Request("GET", "http://hub"))
+"""Of any type: which HTTP library its errors are told of differs between versions of the hub's."""
 
 
 def answer_with(monkeypatch: pytest.MonkeyPatch, result: Any) -> list[tuple[str, dict[str, Any]]]:
@@ -37,7 +39,7 @@ def test_an_id_is_fetched_without_second_copies(tmp_path: Path, monkeypatch: pyt
     assert hub.find_folder(Path("meta-llama/Llama-3.2-1B")) == tmp_path
     [(name, options)] = asked
     files = ["config.json", "model-1.safetensors", "original/a.safetensors", "consolidated.safetensors", "model.bin"]
-    kept = huggingface_hub.utils.filter_repo_objects(files, **options)
+    kept = _paths.filter_repo_objects(files, **options)
     assert (name, list(kept)) == ("meta-llama/Llama-3.2-1B", ["config.json", "model-1.safetensors"])
 
 
@@ -52,7 +54,10 @@ def test_a_folder_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (GatedRepoError("x", response=ANSWER), "org/name: its owner grants access on request: ask on its page, then"),
+        (
+            GatedRepoError("x", response=ANSWER),
+            "org/name: its owner grants access on request; ask on the model's page, then",
+        ),
         (RepositoryNotFoundError("x", response=ANSWER), "no such folder here and no such model on the hub"),
         (LocalEntryNotFoundError("x"), "no such folder here, and the hub cannot be reached; copy"),
         (OSError(28, "No space left on device"), "the hub failed: .*No space left"),
@@ -78,7 +83,7 @@ def test_paths_are_no_ids(tmp_path: Path) -> None:
 def test_the_server_leaves_ids_to_its_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = build_config({"model": "org/name"}).resolved()
-    assert (config.model, config.model_name) == ("org/name", "name")
+    assert [(model.path, model.name) for model in config.models] == [("org/name", "name")]
     for model in ("org/name/more", "models", "./org/name"):
         with pytest.raises(ConfigError, match="no model at"):
             build_config({"model": model}).resolved()

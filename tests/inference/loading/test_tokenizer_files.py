@@ -10,7 +10,7 @@ import pytest
 from pie_control.services.tokenizer import Tokenizer
 from pie_inference.errors import CheckpointError
 from pie_inference.loading.tokenizer_files import TokenizerFiles, read_tokenizer_files
-from tests.helpers.checkpoints import make_checkpoint
+from pie_inference.testing.checkpoints import make_checkpoint
 
 HELLO = [{"role": "user", "content": "hi"}]
 
@@ -73,7 +73,7 @@ def test_stop_tokens(generation: dict[str, object], tokens: tuple[int, ...], fol
     [
         (
             {"tokenizer.model": "x"},
-            r"tokenizer.json: unreadable .* slow tokenizer only; convert them with",
+            r"tokenizer.json: unreadable .* slow tokenizer; convert them with",
         ),
         ({"README.md": "x"}, "only fast tokenizers are supported"),
     ],

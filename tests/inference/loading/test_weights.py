@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ from pie_inference.config import WorkerConfig
 from pie_inference.device.machine import _allowed_bytes, free_bytes
 from pie_inference.device.ranks import SingleRank
 from pie_inference.errors import CheckpointError, ConfigError
-from pie_inference.loading import progress
 from pie_inference.loading.checkpoint import INDEX_FILE, Checkpoint
 from pie_inference.loading.progress import LoadProgress
 from pie_inference.loading.weight_sizes import SMALL_HEADROOM, check_fit, sizes, weight_bytes
@@ -22,7 +22,7 @@ from pie_inference.loading.weights import Block, WeightLoader
 from pie_inference.ops.torch_ops import TorchOps
 from pie_inference.quantization.names import FORMATS
 from pie_inference.serving.worker import Worker
-from tests.helpers.checkpoints import make_checkpoint
+from pie_inference.testing.checkpoints import make_checkpoint
 
 CPU = torch.device("cpu")
 NAME = "model.layers.0.mlp.up_proj.weight"
@@ -41,7 +41,7 @@ def change_index(folder: Path, name: str, file: object) -> None:
 @pytest.mark.parametrize("file", ["../secret.safetensors", "/etc/x.safetensors", "a/b.safetensors", 7])
 def test_an_index_does_not_lead_elsewhere(file: object, tmp_path: Path) -> None:
     change_index(make_checkpoint(tmp_path, shards=2), NAME, file)
-    with pytest.raises(CheckpointError, match=rf"index.json: tensor '{NAME}' lies in .* not a file of this folder"):
+    with pytest.raises(CheckpointError, match=rf"index.json: tensor '{NAME}' points to .* not a file of this folder"):
         Checkpoint(tmp_path)
 
 
@@ -112,7 +112,7 @@ def test_weights_that_do_not_fit_are_refused_with_what_would(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match=message):
         check_fit(checkpoint, torch.bfloat16, "none", free)
     check_fit(checkpoint, torch.bfloat16, "none", free, ranks=2)
-    with pytest.raises(ConfigError, match="no form of them would fit"):
+    with pytest.raises(ConfigError, match="they would not fit in any form"):
         check_fit(checkpoint, torch.bfloat16, "none", 1000)
 
 
@@ -139,7 +139,7 @@ def test_quick_loading_is_silent() -> None:
 
 def test_slow_loading_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     stream = io.StringIO()
     told = LoadProgress(8_000_000_000, stream)
     for seconds in (0.5, 2.0, 2.1, 4.0):

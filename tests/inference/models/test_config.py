@@ -141,8 +141,13 @@ def test_layers_with_experts_are_those_of_the_config() -> None:
 
 def test_gemma_3_with_images_leaves_out_what_is_usual() -> None:
     """The config.json of Gemma 3 4B, as it is published, without its vision part."""
-    text = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}
-    text["rope_scaling"] = {"factor": 8.0, "rope_type": "linear"}  # type: ignore[assignment]
+    text: dict[str, Any] = {
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "num_hidden_layers": 34,
+        "sliding_window": 1024,
+    }
+    text["rope_scaling"] = {"factor": 8.0, "rope_type": "linear"}
     raw = {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text, "model_type": "gemma3"}
     model = read_architecture(raw)
     assert (model.num_heads, model.num_kv_heads, model.head_dim, model.vocab_size) == (8, 4, 256, 262208)
@@ -243,7 +248,8 @@ def test_what_is_not_supported_is_named(name: str, changes: dict[str, Any], mess
 def variations(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """With each value, at any depth, replaced by others that do not belong there."""
     for key, value in config.items():
-        for other in ("text", -1, [], {}, None, True, float("nan"), [{}]):
+        others: tuple[Any, ...] = ("text", -1, [], {}, None, True, float("nan"), [{}])
+        for other in others:
             yield {**config, key: other}
         if isinstance(value, dict):
             yield from ({**config, key: inner} for inner in variations(value))

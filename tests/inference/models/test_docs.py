@@ -19,7 +19,7 @@ def test_the_example_is_the_file() -> None:
 
 def test_every_file_that_is_named_exists() -> None:
     text = (ROOT / "docs" / "adding-a-model.md").read_text()
-    for name in re.findall(r"`((?:models|layers|ops|tests)/\w+\.py)`", text):
+    for name in re.findall(r"`((?:models|layers|ops|tests)/[\w/]+\.py)`", text):
         assert (ROOT / name).exists() or (ROOT / "pie_inference" / name).exists(), name
 
 

@@ -11,10 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pie_inference.config import WorkerConfig
-from pie_inference.protocol import CopyKvpage
 from pie_inference.serving.worker import Worker
-from tests.helpers.checkpoints import save_reference
-from tests.helpers.families import FAMILIES
+from pie_inference.testing.worker_batches import Driver, Extend, Keys, copy_batch, ints
+from tests.helpers.families import FAMILIES, save_reference
 from tests.helpers.oracle import (
     VOCAB,
     Oracle,
@@ -24,7 +23,6 @@ from tests.helpers.oracle import (
     log_probabilities,
     random_tokens,
 )
-from tests.helpers.worker_batches import Driver, Extend, Keys, ints
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -53,7 +51,7 @@ def test_forks_share_pages(oracle: Oracle) -> None:
     driver.logprobs(Extend(trunk, prompt), vocab_size=VOCAB)
     branches = [trunk, trunk.fork()]
     source, branches[1].slots = branches[1].slots[32:], branches[1].slots[:32]
-    driver.run(CopyKvpage(ints(source), ints(driver.add_slots(branches[1], 8))))
+    driver.run(copy_batch(ints(source), ints(driver.add_slots(branches[1], 8))))
     texts = [random_tokens(9, 20 + n) for n in range(2)]
     for part in (slice(0, 8), slice(8, 9)):
         steps = [Extend(branch, text[part]) for branch, text in zip(branches, texts, strict=True)]
@@ -78,7 +76,8 @@ def test_bfloat16_is_as_near_to_float32_as_the_reference_is(oracle: Oracle) -> N
 
 def deviations(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Root of the mean square of each row. Of many, the median counts: a row that went to another expert is far off."""
-    return np.sqrt(np.square(actual - expected).mean(-1))
+    roots: np.ndarray = np.sqrt(np.square(actual - expected).mean(-1))
+    return roots
 
 
 @pytest.mark.parametrize("root", ["language_model.model", "model.language_model"])

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from pie_inference.config import WorkerConfig
-from pie_inference.protocol import CopyKvpage, EmbedTxt, Forward, GetLogprobs
+from pie_inference.protocol import Forward, GetLogprobs, GetLogprobsResult
 from pie_inference.serving.worker import Worker
-from tests.helpers.checkpoints import make_checkpoint
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import Driver, Extend, Keys, copy_batch, embed_batch, indptr, ints
 from tests.helpers.oracle import VOCAB, Oracle, assert_close, assert_ragged_batch_equals, random_tokens
-from tests.helpers.worker_batches import Driver, Extend, Keys, indptr, ints
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -74,8 +74,8 @@ def test_prefill_split_within_one_batch(oracle: Oracle) -> None:
     _, first = driver.forward_batch([Extend(keys, tokens[:25])])
     _, second = driver.forward_batch([Extend(keys, tokens[25:])])
     score = GetLogprobs(rows + driver.outputs, indptr([VOCAB] * 40), ints(list(range(VOCAB)) * 40))
-    *_, result = driver.run(EmbedTxt(rows, ints(tokens)), join(first, second), score)
-    assert_close(result.logprobs.reshape(40, VOCAB), oracle.expected(tokens))  # type: ignore[union-attr]
+    result = driver.ask(GetLogprobsResult, embed_batch(rows, ints(tokens)), join(first, second), score)
+    assert_close(result.logprobs.reshape(40, VOCAB), oracle.expected(tokens))
 
 
 def join(first: Forward, second: Forward) -> Forward:
@@ -112,7 +112,7 @@ def test_forks_share_pages(oracle: Oracle) -> None:
     branches = [trunk.fork() for _ in range(3)]
     for branch in branches[1:]:  # the last page is not full: each branch but the first needs its own copy
         source, branch.slots = branch.slots[32:], branch.slots[:32]
-        driver.run(CopyKvpage(ints(source), ints(driver.add_slots(branch, 8))))
+        driver.run(copy_batch(ints(source), ints(driver.add_slots(branch, 8))))
     texts = [random_tokens(10, 20 + n) for n in range(3)]
     for part in range(10):
         steps = [Extend(branch, text[part : part + 1]) for branch, text in zip(branches, texts, strict=True)]

@@ -50,8 +50,9 @@ def reference(weights: WeightLoader, rows: Tensor, shape: MoeShape) -> Tensor:
         probabilities = (read("gate", 6, 32) @ row).softmax(0)
         shares, chosen = probabilities.topk(shape.experts_per_token)
         shares = shares / shares.sum() if shape.renormalize else shares
-        results.append(sum(w * run(int(e), row) for w, e in zip(shares, chosen, strict=True)))
-    return torch.stack(results).float()  # type: ignore[arg-type]
+        outputs = [weight * run(int(expert), row) for weight, expert in zip(shares, chosen, strict=True)]
+        results.append(torch.stack(outputs).sum(0))
+    return torch.stack(results).float()
 
 
 @pytest.mark.parametrize("kind", [LoopedExperts, GroupedExperts])
@@ -79,8 +80,14 @@ def test_experts_that_nobody_chose_are_not_run(weights: WeightLoader, monkeypatc
     layer = MixtureOfExperts(weights, "moe", SHAPE, "silu")
     experts = layer._experts
     assert isinstance(experts, LoopedExperts)
-    run, seen = experts._run, []
-    monkeypatch.setattr(experts, "_run", lambda expert, rows: (seen.append(expert), run(expert, rows))[1])
+    run = experts._run
+    seen: list[int] = []
+
+    def noted(expert: int, rows: torch.Tensor) -> torch.Tensor:
+        seen.append(expert)
+        return run(expert, rows)
+
+    monkeypatch.setattr(experts, "_run", noted)
     layer(torch.randn(1, 32))
     assert len(seen) == len(set(seen)) == 2
 

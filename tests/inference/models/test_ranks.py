@@ -20,9 +20,8 @@ from pie_inference.loading.weights import WeightLoader
 from pie_inference.models.registry import build_model, read_architecture
 from pie_inference.ops.torch_ops import TorchOps
 from pie_inference.protocol import Forward
-from tests.helpers.checkpoints import save_reference
-from tests.helpers.families import FAMILIES
-from tests.helpers.worker_batches import Driver, Extend, Keys
+from pie_inference.testing.worker_batches import Driver, Extend, Keys
+from tests.helpers.families import FAMILIES, save_reference
 
 CPU = torch.device("cpu")
 
@@ -50,11 +49,17 @@ class ThreadRank:
         self.size = size
         self._meeting = meeting
 
-    def sum_(self, partial: Tensor) -> Tensor:
+    def all_reduce(self, partial: Tensor) -> Tensor:
         return partial.copy_(torch.stack(self._meeting.exchange(self.rank, partial)).sum(0))
 
-    def gather(self, share: Tensor) -> Tensor:
+    def all_gather(self, share: Tensor) -> Tensor:
         return torch.cat(self._meeting.exchange(self.rank, share), -1)
+
+    def broadcast(self, values: Tensor) -> Tensor:
+        return values.copy_(self._meeting.exchange(self.rank, values)[0])
+
+    def all_reduce_min(self, number: int) -> int:
+        return int(torch.stack(self._meeting.exchange(self.rank, torch.tensor(number))).min())
 
 
 def run_rank(folder: Path, ranks: Ranks, tokens: Tensor, batch: Forward) -> Tensor:
@@ -82,7 +87,7 @@ def test_two_ranks_compute_what_one_does(name: str, tmp_path: Path) -> None:
     architecture, config = FAMILIES[name]
     save_reference(tmp_path, architecture, **config)
     tokens = torch.arange(60) * 7 % 272
-    _, batch = Driver(lambda _: None, "model").forward_batch([Extend(Keys(), tokens.tolist())])  # type: ignore[arg-type,return-value]
+    _, batch = Driver(lambda wave: pytest.fail("not run"), "model").forward_batch([Extend(Keys(), tokens.tolist())])
     alone = run_rank(tmp_path, SingleRank(), tokens, batch)
     for together in run_ranks(2, lambda ranks: run_rank(tmp_path, ranks, tokens, batch)):
         torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)

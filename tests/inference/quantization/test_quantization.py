@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from pie_inference.config import WorkerConfig, default_cache_dir
+from pie_inference.config import WorkerConfig
 from pie_inference.cpu_kernels.library import Library, find_library
 from pie_inference.errors import ConfigError
+from pie_inference.options import default_cache_dir
 from pie_inference.quantization import cpu_linear, torch_linear
 from pie_inference.quantization.choose import Quantizer
 from pie_inference.quantization.formats import QuantizedWeight, quantize
 from pie_inference.quantization.names import FORMATS
 from pie_inference.serving.worker import Worker
-from tests.helpers.checkpoints import make_checkpoint
-from tests.helpers.worker_batches import Driver, Extend, Keys
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import Driver, Extend, Keys
 
 CPU = torch.device("cpu")
 WORST = {"int8": 0.008, "int4": 0.12, "int4-64": 0.11, "int4-32": 0.09, "fp8": 0.03}
@@ -25,7 +27,7 @@ WORST = {"int8": 0.008, "int4": 0.12, "int4-64": 0.11, "int4-32": 0.09, "fp8": 0
 
 
 def random_weight(rows: int, columns: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed)) * columns**-0.5
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed)) / math.sqrt(columns)
 
 
 def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -17,19 +18,28 @@ from safetensors.torch import load_file, save_file
 from pie_inference.config import WorkerConfig, parse_options
 from pie_inference.errors import CheckpointError, ConfigError
 from pie_inference.protocol import (
-    CopyKvpage,
-    EmbedTxt,
-    Failure,
     Forward,
     GetLogprobs,
+    GetLogprobsResult,
     GetNextDist,
+    GetNextDistResult,
     RunWave,
     SampleResult,
 )
 from pie_inference.serving.worker import Worker
-from tests.helpers.checkpoints import make_checkpoint
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import (
+    Driver,
+    Extend,
+    Keys,
+    copy_batch,
+    dist_batch,
+    embed_batch,
+    indptr,
+    ints,
+    sample_batch,
+)
 from tests.helpers.tree import ROOT
-from tests.helpers.worker_batches import Driver, Extend, Keys, dist_batch, indptr, ints, sample_batch
 
 OPTIONS = ["--endpoint", "inproc://x", "--model", "m", "--name", "n"]
 
@@ -101,7 +111,7 @@ Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
         (change_config(rope_parameters={"rope_type": "linear"}), r"rope type 'linear' needs a 'factor' of"),
         (change_config(hidden_act="gelu"), r"hidden_act 'gelu'"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "files",  # the same in every process that collects them
 )
 def test_broken_checkpoints_are_named(change: Callable[[Path], None], message: str, tmp_path: Path) -> None:
     change(make_checkpoint(tmp_path))
@@ -129,28 +139,27 @@ def test_the_description_tells_what_the_files_say(tmp_path: Path) -> None:
 
 
 def failure(worker: Worker, *batches: Any) -> str:
-    result = worker.run(RunWave(1, "model", batches)).results[-1]
-    assert isinstance(result, Failure)
-    return result.message
+    [failure] = worker.run(RunWave(1, "model", batches)).failures
+    return failure.message
 
 
 def forward_of(**changes: object) -> Forward:
     _, forward = Driver(lambda wave: pytest.fail("not run"), "model").forward_batch([Extend(Keys(), [1, 2, 3])])
-    return Forward(**{**{name: getattr(forward, name) for name in forward.__struct_fields__}, **changes})  # type: ignore[arg-type]
+    return msgspec.structs.replace(forward, **changes)
 
 
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (EmbedTxt(ints([1]), ints([272])), "token 272 does not exist; they are 0 to 271"),
-        (EmbedTxt(ints([-1]), ints([0])), "embed -1 does not exist"),
-        (EmbedTxt(ints([1]), ints([-70000])), "token slot 69999 does not exist"),
-        (CopyKvpage(ints([0]), ints([64 * 16])), "KV slot 1024 does not exist"),
-        (forward_of(kv_pages=ints([64])), "sequence 0: page 64 does not exist"),
-        (forward_of(kv_ends=ints([17])), "sequence 0: keys 0 to 17 leave their page"),
-        (forward_of(kv_ends=ints([2])), "sequence 0 has more queries than keys: 3 of 2"),
-        (forward_of(q_slots=ints([16, 17, 5000])), "sequence 0: KV slot 5000"),
-        (forward_of(mask_indptr=np.array([0, 1]), mask_bits=np.zeros(1, np.uint8)), "mask of sequence 0 has 1 bytes"),
+        (embed_batch(ints([1]), ints([272])), "token 272 does not exist; they are 0 to 271"),
+        (embed_batch(ints([-1]), ints([0])), "embed -1 does not exist"),
+        (embed_batch(ints([1]), ints([-70000])), "token slot 69999 does not exist"),
+        (copy_batch(ints([0]), ints([64 * 16])), "KV slot 1024 does not exist"),
+        (forward_of(kv_pages=ints([64])), "page 64 does not exist"),
+        (forward_of(kv_ends=ints([17])), "keys 0 to 17 leave their page"),
+        (forward_of(kv_ends=ints([2])), "more queries than keys: 3 queries, 2 keys"),
+        (forward_of(q_slots=ints([16, 17, 5000])), "KV slot 5000"),
+        (forward_of(mask_indptr=np.array([0, 1]), mask_bits=np.zeros(1, np.uint8)), "the mask has 1 bytes"),
         (GetNextDist(ints([1]), ints([273]), np.ones(1, np.float32)), "k must be 1 to 272"),
         (GetLogprobs(ints([1]), ints([0, 1]), ints([300])), "token 300"),
         (sample_batch(ints([1]), allowed_rows=ints([0]), allowed=np.zeros((1, 34), np.uint8)), "allows no token"),
@@ -162,22 +171,11 @@ def test_batches_that_break_the_protocol_are_answered(worker: Worker, batch: Any
     assert worker.run(RunWave(2, "model", ())).results == ()
 
 
-def test_the_rest_of_a_failed_wave_has_no_effect(worker: Worker) -> None:
-    driver = Driver(worker.run, "model")
-    before = worker.run(RunWave(1, "model", (EmbedTxt(ints([9]), ints([1])), dist_batch(ints([9]), 3)))).results[1]
-    wave = RunWave(
-        2, "model", (CopyKvpage(ints([-1]), ints([0])), EmbedTxt(ints([9]), ints([2])), dist_batch(ints([9]), 3))
-    )
-    results = worker.run(wave).results
-    assert [isinstance(result, Failure) for result in results] == [True] * 3
-    [after] = driver.run(dist_batch(ints([9]), 3))
-    assert after.tokens.tolist() == before.tokens.tolist()  # type: ignore[union-attr]
-
-
 def test_an_unknown_model_is_named(worker: Worker) -> None:
-    [result] = worker.run(RunWave(1, "other", (EmbedTxt(ints([1]), ints([1])),))).results
-    assert isinstance(result, Failure)
-    assert result.message == "this worker serves 'model', not 'other'"
+    done = worker.run(RunWave(1, "other", (embed_batch(ints([1, 2]), ints([1, 2]), [1, 1]), dist_batch(ints([1]), 2))))
+    assert done.results == (None, None)
+    assert [(failure.batch, failure.command) for failure in done.failures] == [(0, 0), (0, 1), (1, 0)]
+    assert done.failures[0].message == "this worker serves 'model', not 'other'"
 
 
 def test_a_sampled_token_can_be_embedded_before_it_is_known(worker: Worker) -> None:
@@ -187,26 +185,25 @@ def test_a_sampled_token_can_be_embedded_before_it_is_known(worker: Worker) -> N
     embed, forward = driver.forward_batch([Extend(keys, prompt)])
     sample = sample_batch(ints([driver.outputs + 2]), token_slots=ints([40]))
     _, later = driver.forward_batch([Extend(keys, [0])])
-    by_reference = EmbedTxt(ints([0]), ints([-41]))
-    first = driver.run(embed, forward, sample)[2]
-    second = driver.run(by_reference, later, sample_batch(ints([driver.outputs])))[2]
-    assert [first.tokens[0], second.tokens[0]] == expected  # type: ignore[union-attr]
+    by_reference = embed_batch(ints([0]), ints([-41]))
+    first = driver.ask(SampleResult, embed, forward, sample)
+    second = driver.ask(SampleResult, by_reference, later, sample_batch(ints([driver.outputs])))
+    assert [first.tokens[0], second.tokens[0]] == expected
 
 
 def test_sampling_penalties_and_masks_reach_the_logits(worker: Worker) -> None:
     driver = Driver(worker.run, "model")
     driver.run(*driver.forward_batch([Extend(Keys(), [1, 2, 3])]))
     embed = ints([driver.outputs + 2])
-    [dist] = driver.run(dist_batch(embed, 3))
-    best, second, third = (int(token) for token in dist.tokens)  # type: ignore[union-attr]
+    dist = driver.ask(GetNextDistResult, dist_batch(embed, 3))
+    best, second, third = (int(token) for token in dist.tokens)
     driver.run(sample_batch(embed, token_slots=ints([7])))
     penalized = sample_batch(
         embed, recent_indptr=ints([0, 2]), recent=ints([-8, second]), presence=np.full(1, 1e6, np.float32)
     )
-    assert driver.run(penalized)[0].tokens.tolist() == [third]  # type: ignore[union-attr]
+    assert driver.ask(SampleResult, penalized).tokens.tolist() == [third]
     allowed = np.packbits(np.arange(272) == second, bitorder="little")[None]
-    [masked] = driver.run(sample_batch(embed, allowed_rows=ints([0]), allowed=allowed))
-    assert isinstance(masked, SampleResult)
+    masked = driver.ask(SampleResult, sample_batch(embed, allowed_rows=ints([0]), allowed=allowed))
     assert masked.tokens.tolist() == [second]
     assert best not in (second, third)
 
@@ -217,12 +214,12 @@ def test_distributions_of_different_widths(worker: Worker) -> None:
     embeds = ints([driver.outputs, driver.outputs + 1])
     batch = GetNextDist(embeds, ints([2, 272]), np.ones(2, np.float32))
     score = GetLogprobs(embeds, indptr([1, 2]), ints([5, 5, 6]))
-    dist, logprobs = driver.run(batch, score)
-    assert dist.indptr.tolist() == [0, 2, 274]  # type: ignore[union-attr]
-    narrow, wide = np.split(dist.probabilities, [2])  # type: ignore[union-attr]
-    np.testing.assert_allclose([narrow.sum() + dist.rest[0], wide.sum()], 1, rtol=1e-5)  # type: ignore[union-attr]
-    at = {int(token): float(p) for token, p in zip(dist.tokens[2:], wide, strict=True)}  # type: ignore[union-attr]
-    np.testing.assert_allclose(np.exp(logprobs.logprobs[1:]), [at[5], at[6]], rtol=1e-4)  # type: ignore[union-attr]
+    dist, scores = driver.ask(GetNextDistResult, batch), driver.ask(GetLogprobsResult, score)
+    assert dist.indptr.tolist() == [0, 2, 274]
+    narrow, wide = np.split(dist.probabilities, [2])
+    np.testing.assert_allclose([narrow.sum() + dist.rest[0], wide.sum()], 1, rtol=1e-5)
+    at = {int(token): float(p) for token, p in zip(dist.tokens[2:], wide, strict=True)}
+    np.testing.assert_allclose(np.exp(scores.logprobs[1:]), np.array([at[5], at[6]]), rtol=1e-4)
 
 
 @pytest.mark.parametrize("size", [8, 32])
@@ -239,7 +236,8 @@ def test_tokens_do_not_depend_on_the_page_size(size: int, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--page-size", "7"], "--page-size 7 is not one of 8, 9"),
+        (["--page-size", "7"], "--page-size must be 8 to 32, not 7"),
+        (["--dtype", "float16"], "--dtype must be one of auto, float32, bfloat16, not 'float16'"),
         (["--pages", "0"], "--pages must be at least 1, not 0"),
         (["--threads", "-1"], "--threads must be at least 1"),
     ],

@@ -21,10 +21,10 @@ from pie_inference.errors import CheckpointError, RankLost
 from pie_inference.protocol import RunWave, WaveDone
 from pie_inference.serving.worker import Worker
 from pie_inference.tensor_parallel.group import WorkerGroup
-from tests.helpers.checkpoints import make_checkpoint, save_reference
-from tests.helpers.families import FAMILIES
-from tests.helpers.runtimes import launch, run, started
-from tests.helpers.worker_batches import Driver, Extend, Keys
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import Driver, Extend, Keys
+from tests.helpers.families import FAMILIES, save_reference
+from tests.helpers.servers import launch, run, started
 
 PROMPT = range(5, 45)
 NOTICED_SECONDS = 10.0  # 2 on an idle machine; without a watch it would be half an hour
@@ -151,13 +151,13 @@ def test_inferlets_run_on_ranks_and_are_told_when_one_is_killed(guest_cache: Pat
     options: dict[str, Any] = {"dtype": "float32", "pages": 256}
 
     async def alone() -> str:
-        async with started(guest_cache, **options) as runtime:
-            return str(await run(runtime, GENERATE))
+        async with started(guest_cache, **options) as server:
+            return str(await run(server, GENERATE))
 
     async def check(expected: str) -> None:
-        async with started(guest_cache, tensor_parallel=2, **options) as runtime, asyncio.timeout(DEADLINE):
-            assert await run(runtime, GENERATE) == expected
-            _, listener = await launch(runtime, GENERATE, {"rounds": 1000})
+        async with started(guest_cache, tensor_parallel=2, **options) as server, asyncio.timeout(DEADLINE):
+            assert await run(server, GENERATE) == expected
+            _, listener = await launch(server, GENERATE, {"rounds": 1000})
             await listener.until_messages(1)
             children = psutil.Process().children(recursive=True)
             [rank] = [child.pid for child in children if "follower" in " ".join(child.cmdline())]
@@ -165,7 +165,8 @@ def test_inferlets_run_on_ranks_and_are_told_when_one_is_killed(guest_cache: Pat
             ended = await listener.ended
             assert ended.status == "lost"
             assert "launch again" in (ended.error or "")
-            assert await run(runtime, GENERATE) == expected
-            assert runtime.statistics().worker_restarts == {"demo": 1}
+            assert await run(server, GENERATE) == expected
+            (replica,) = server.statistics().models["demo"]
+            assert replica.restarts == 1
 
     asyncio.run(check(asyncio.run(alone())))

@@ -19,12 +19,13 @@ from pie_inference.device.threads import threads_of_rank
 from pie_inference.errors import CheckpointError, ConfigError, RankLost
 from pie_inference.protocol import (
     Batch,
-    CopyKvpage,
-    EmbedTxt,
     Failure,
+    GetLogprobs,
+    GetNextDistResult,
     ProtocolError,
     Ready,
     RunWave,
+    SampleResult,
     Shutdown,
     SwapIn,
     SwapOut,
@@ -32,13 +33,23 @@ from pie_inference.protocol import (
     WorkerFailed,
     encode,
 )
+from pie_inference.serving import follower
 from pie_inference.serving.worker import Worker
-from pie_inference.tensor_parallel import agreement, follower
-from pie_inference.tensor_parallel.agreement import compare
+from pie_inference.tensor_parallel import agreement
+from pie_inference.tensor_parallel.agreement import agree
 from pie_inference.tensor_parallel.channel import RankChannel
 from pie_inference.tensor_parallel.group import WorkerGroup
-from tests.helpers.checkpoints import make_checkpoint
-from tests.helpers.worker_batches import Driver, Extend, Keys, dist_batch, ints, sample_batch
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import (
+    Driver,
+    Extend,
+    Keys,
+    copy_batch,
+    dist_batch,
+    embed_batch,
+    ints,
+    sample_batch,
+)
 
 OPTIONS: dict[str, Any] = {"pages": 64, "host_pages": 8, "embeds": 2048, "dtype": "float32"}
 PROMPT = range(5, 45)
@@ -92,12 +103,12 @@ def test_sampled_tokens_serve_as_inputs_on_all_ranks(group: WorkerGroup, single:
         keys = Keys()
         embed, forward = driver.forward_batch([Extend(keys, PROMPT)])
         choice = {"temperature": np.full(1, 2, np.float32), "top_p": np.full(1, 0.9, np.float32)}
-        tokens = [driver.run(embed, forward, sample_batch(ints([driver.outputs + 39]), **choice))[-1]]
+        tokens = [driver.ask(SampleResult, embed, forward, sample_batch(ints([driver.outputs + 39]), **choice))]
         for _ in range(10):
             embed, forward = driver.forward_batch([Extend(keys, [0])])
-            embed = EmbedTxt(embed.embeds, ints([-1]))
-            tokens.append(driver.run(embed, forward, sample_batch(ints([driver.outputs]), **choice))[-1])
-        return [result.tokens.tolist() for result in tokens]  # type: ignore[union-attr]
+            embed = embed_batch(embed.embeds, ints([-1]))
+            tokens.append(driver.ask(SampleResult, embed, forward, sample_batch(ints([driver.outputs]), **choice)))
+        return [result.tokens.tolist() for result in tokens]
 
     first, second = map(generate, drivers(group, single))
     assert first == second
@@ -111,7 +122,7 @@ def test_every_rank_copies_and_swaps_its_share(group: WorkerGroup, single: Worke
         driver.run(SwapOut(ints(pages), ints([3, 2])), SwapIn(ints([3, 2]), ints([50, 51])))
         slots = list(range(50 * 16, 52 * 16))
         keys.slots = list(range(60 * 16, 62 * 16))
-        driver.run(CopyKvpage(ints(slots), ints(keys.slots)))
+        driver.run(copy_batch(ints(slots), ints(keys.slots)))
         return driver.logprobs(Extend(keys, [9]), vocab_size=272)[0]
 
     ours, expected = map(moved, drivers(group, single))
@@ -121,22 +132,27 @@ def test_every_rank_copies_and_swaps_its_share(group: WorkerGroup, single: Worke
 @pytest.mark.parametrize(
     "batch",
     [
-        EmbedTxt(ints([9999]), ints([1])),
-        CopyKvpage(ints([-1]), ints([0])),
+        embed_batch(ints([9999]), ints([1])),
+        copy_batch(ints([-1]), ints([0])),
         SwapOut(ints([0]), ints([8])),
         dist_batch(ints([1]), 5000),
         sample_batch(ints([1]), allowed_rows=ints([0]), allowed=np.zeros((1, 34), np.uint8)),
         sample_batch(ints([1, 2]), temperature=np.ones(1, np.float32)),
+        GetLogprobs(ints([1]), ints([0, 2]), ints([1])),
     ],
     ids=lambda batch: type(batch).__name__,
 )
 def test_a_bad_batch_fails_on_all_ranks_alike(batch: Batch, group: WorkerGroup, single: Worker) -> None:
-    wave = RunWave(7, "model", (EmbedTxt(ints([3]), ints([3])), batch, dist_batch(ints([3]), 2)))
-    ours, expected = group.run(wave).results, single.run(wave).results
-    assert [type(result) for result in ours] == [type(None), Failure, Failure]
-    assert [result.message for result in ours[1:]] == [result.message for result in expected[1:]]  # type: ignore[union-attr]
+    wave = RunWave(7, "model", (embed_batch(ints([3]), ints([3])), batch, dist_batch(ints([3]), 2)))
+    ours, expected = group.run(wave), single.run(wave)
+    assert [type(result) for result in ours.results] == [type(None), type(None), GetNextDistResult]
+    assert failures_of(ours) == failures_of(expected) != []
     texts = [driver.generate(Keys(), PROMPT, 3) for driver in drivers(group, single)]
     assert texts[0] == texts[1]
+
+
+def failures_of(done: WaveDone) -> list[tuple[int, int, str]]:
+    return [(failure.batch, failure.command, failure.message) for failure in done.failures]
 
 
 def test_the_description_tells_of_the_whole_group(group: WorkerGroup, single: Worker) -> None:
@@ -167,8 +183,11 @@ def test_followers_leave_interrupts_to_the_control_process(group: WorkerGroup) -
 # ---- ranks that disagree ---------------------------------------------------------------------------------------------
 
 
-def failed(*places: int, wave: int = 1) -> WaveDone:
-    return WaveDone(wave, tuple(Failure("out of memory") if n in places else None for n in range(3)), 0.0)
+FAILURE = Failure(1, 2, "out of memory")
+
+
+def failed(batch: int, command: int, wave: int = 1) -> WaveDone:
+    return WaveDone(wave, (), 0.0, (Failure(batch, command, "no memory is left"),))
 
 
 def ends() -> tuple[RankChannel, RankChannel]:
@@ -179,18 +198,18 @@ def ends() -> tuple[RankChannel, RankChannel]:
 def test_ranks_that_fail_alike_go_on() -> None:
     own, other = ends()
     other.send(encode(failed(1, 2)))
-    compare(failed(1, 2), own)
+    agree(1, FAILURE, own)
     assert other.receive()
 
 
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (failed(2), "failed on one rank of the group only: out of memory"),
-        (failed(1, 2, wave=2), "one rank of the group only"),
+        (failed(1, 1), "failed on only one rank of the group: out of memory"),
+        (failed(1, 2, wave=2), "only one rank of the group"),
         (WorkerFailed("rank 1 says why"), "rank 1 says why"),
-        (Ready(1, 2, ()), "one rank of the group only"),
-        (Shutdown(), "one rank of the group only"),
+        (Ready(1, 2, ()), "only one rank of the group"),
+        (Shutdown(), "only one rank of the group"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -198,31 +217,31 @@ def test_ranks_that_fail_differently_part(answer: Any, message: str) -> None:
     own, other = ends()
     other.send(encode(answer))
     with pytest.raises(RankLost, match=message):
-        compare(failed(1, 2), own)
+        agree(1, FAILURE, own)
 
 
 def test_a_rank_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agreement, "AGREE_SECONDS", 0.05)
     own, other = ends()
     with pytest.raises(RankLost, match=r"did not answer within 0\.05 s"):
-        compare(failed(1, 2), own)
+        agree(1, FAILURE, own)
     other.close()
     with pytest.raises(RankLost, match="has ended"):
-        compare(failed(1, 2), own)
+        agree(1, FAILURE, own)
 
 
 def test_a_follower_that_fails_alone_ends(single: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agreement, "AGREE_SECONDS", 0.05)
     own, other = ends()
-    own.send(encode(RunWave(1, "model", (EmbedTxt(ints([9999]), ints([1])),))))
+    own.send(encode(RunWave(1, "model", (embed_batch(ints([9999]), ints([1])),))))
     with pytest.raises(RankLost, match="did not answer"):
         follower.serve(other, single)
 
 
 def test_a_follower_whose_leader_fails_alone_ends(single: Worker) -> None:
     own, other = ends()
-    own.send(encode(RunWave(1, "model", (EmbedTxt(ints([1]), ints([1])),))))
-    own.send(encode(failed(0)))
+    own.send(encode(RunWave(1, "model", (embed_batch(ints([1]), ints([1])),))))
+    own.send(encode(failed(0, 0)))
     with pytest.raises(ProtocolError):
         follower.serve(other, single)
 
@@ -262,5 +281,5 @@ def test_each_rank_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert [choose_device("auto", rank, 2) for rank in range(2)] == [torch.device("cuda", rank) for rank in range(2)]
     assert choose_device("auto") == torch.device("cuda")
-    with pytest.raises(ConfigError, match="--tensor-parallel 4 needs as many CUDA devices; this machine has 2"):
+    with pytest.raises(ConfigError, match="--tensor-parallel 4 needs 4 CUDA devices, and this machine has 2"):
         choose_device("cuda", 0, 4)

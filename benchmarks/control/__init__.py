@@ -1,0 +1,1 @@
+"""The cost of the control layer: calls, launches, memory, the way of a token."""

@@ -1,0 +1,125 @@
+"""What does a call cost an inferlet, with some inferlets calling at the same time (paper, Figure 10)?
+
+Layer "control": time until the call returns, measured in the guest. Layer "inference": time until its value or effect
+is there, minus the worker's own time, so that the way there and back remains: `us` = `latency_us` - `worker_us`, where
+`worker_us` is the worker's mean time per wave during the calls. Several short blocks are measured; the median block
+counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pie_control.client import Client
+from pie_control.client.running import Running
+
+from ..support.guests import end_all, launch_many, source
+from ..support.samples import median
+from ..support.server import scheduler_counts, serving
+
+CONTROL_CALLS = {"now": 100, "send": 50, "tokenize": 20, "wait": 50}
+"""Calls in a block: few enough for one turn of the guest, so that no other inferlet comes between."""
+ISSUED_CALLS = {"embed_txt": 20, "forward": 10, "sample": 20, "get_next_dist": 20, "get_logprobs": 20}
+"""Calls in a block, for calls that also have a row of layer "inference"."""
+INFERENCE_CALLS = 10
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Numbers of inferlets, and the number of blocks for each call: `blocks` over all inferlets together, but at least
+    `least_blocks`. `tree`: the tree to serve from, if not this one.
+    """
+
+    inferlets: tuple[int, ...]
+    blocks: int
+    least_blocks: int
+    tree: Path | None = None
+
+
+FULL = Plan((1, 16, 64, 256), blocks=40, least_blocks=5)
+QUICK = Plan((1, 16), blocks=10, least_blocks=3)
+
+
+@dataclass(frozen=True)
+class Row:
+    """`waves_per_call`: waves that the worker ran during one call of each inferlet; 0 for layer "control"."""
+
+    call: str
+    layer: str
+    inferlets: int
+    us: float
+    latency_us: float
+    worker_us: float
+    waves_per_call: float
+
+
+@dataclass(frozen=True)
+class _Block:
+    """One block of calls of all inferlets; times in microseconds."""
+
+    latency: float  # of the median inferlet: one that was preempted in its block says nothing about the call
+    worker: float  # mean of the waves
+    waves: float  # per call of one inferlet
+
+
+async def run(plan: Plan) -> list[Row]:
+    """Returns a row for every call, layer and number of inferlets."""
+    rows = []
+    async with serving(tree=plan.tree) as server, Client(server.url) as client:
+        program = await client.upload(source("call_costs"), "call_costs")
+        for number in plan.inferlets:
+            running = await launch_many(client, program, number)
+            blocks = max(plan.least_blocks, plan.blocks // number)
+            rows += [await _measure(client, running, *order, blocks) for order in _orders()]
+            await end_all(running)
+    return rows
+
+
+def _orders() -> list[tuple[str, str, int]]:
+    """All measurements: call, layer, and calls in a block."""
+    return [
+        *((call, "control", count) for call, count in (CONTROL_CALLS | ISSUED_CALLS).items()),
+        *((call, "inference", INFERENCE_CALLS) for call in ISSUED_CALLS),
+    ]
+
+
+async def _measure(client: Client, running: Sequence[Running], call: str, layer: str, calls: int, blocks: int) -> Row:
+    order = json.dumps([call, layer, calls])
+    measured = [await _block(client, running, order, calls) for _ in range(blocks + 1)][1:]  # the first warms up
+    with_worker = layer == "inference"
+    latency = median([block.latency for block in measured])
+    return Row(
+        call=call,
+        layer=layer,
+        inferlets=len(running),
+        us=round(median([block.latency - with_worker * block.worker for block in measured]), 2),
+        latency_us=round(latency, 2),
+        worker_us=round(with_worker * median([block.worker for block in measured]), 2),
+        waves_per_call=round(with_worker * median([block.waves for block in measured]), 2),
+    )
+
+
+async def _block(client: Client, running: Sequence[Running], order: str, calls: int) -> _Block:
+    before = await _worker(client)
+    nanoseconds = await asyncio.gather(*(_order(one, order) for one in running))
+    after = await _worker(client)
+    waves = after["waves"] - before["waves"]
+    seconds = after["worker_seconds"] - before["worker_seconds"]
+    return _Block(median(nanoseconds) / 1e3, 1e6 * seconds / max(waves, 1), waves / calls)
+
+
+async def _order(running: Running, order: str) -> float:
+    await running.send(order)
+    while not (answer := await running.receive()):
+        pass  # an empty message is one of the measured `send`
+    return float(answer)
+
+
+async def _worker(client: Client) -> dict[str, Any]:
+    """The scheduler's counts."""
+    return scheduler_counts(await client.statistics())

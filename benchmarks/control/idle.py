@@ -1,0 +1,102 @@
+"""How much memory does the server need for an inferlet that waits for a message?"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from pie_control.client import Client
+from pie_control.config import ServerConfig
+
+from ..support.guests import GUESTS, launch_many, program_of
+from ..support.server import Server, serving
+
+AT_ONCE = 64
+SETTLE_SECONDS = 1.0
+WARM_POOL = ServerConfig().warm_pool
+EXPECTED_MB = 12
+"""Memory to expect for one inferlet: a step that does not fit the machine's memory is left out."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Numbers of idle `inferlets`, ascending; ready guests in the pool. `tree`: the tree to serve from, if not this
+    one."""
+
+    inferlets: tuple[int, ...]
+    warm_pool: int = ServerConfig().warm_pool
+    tree: Path | None = None
+
+
+FULL = Plan((64, 256, 1000))
+QUICK = Plan((16, 64))
+
+
+@dataclass(frozen=True)
+class Row:
+    """`mb_each`: growth of the control process's proportional set size per inferlet, in 10^6 bytes."""
+
+    guest: str
+    inferlets: int
+    mb_each: float
+    server_mb: float
+
+
+async def run(plan: Plan) -> list[Row]:
+    """One row for each kind of guest and number of inferlets."""
+    return [row for guest in GUESTS for row in await _run_guest(guest, plan)]
+
+
+async def _run_guest(guest: str, plan: Plan) -> list[Row]:
+    most, warm = plan.inferlets[-1] + 1, plan.warm_pool
+    async with serving(tree=plan.tree, max_inferlets=most, warm_pool=warm) as server, Client(server.url) as client:
+        program = await client.upload(program_of(guest, "idle"), "idle")
+        await _warm_up(client, program)
+        empty = await _settled_mb(client, server, warm)
+        rows: list[Row] = []
+        for number in plan.inferlets:
+            present = rows[-1].inferlets if rows else 0
+            if not _fits(number - present):
+                break
+            await _launch(client, program, number - present)
+            used = await _settled_mb(client, server, warm)
+            rows.append(Row(guest, number, round((used - empty) / number, 3), round(used, 1)))
+        return rows
+
+
+async def _warm_up(client: Client, program: str) -> None:
+    """Runs one inferlet first, because the memory that it makes the server load does not belong to the inferlets."""
+    for running in await launch_many(client, program, 1):
+        await running.send("")
+        await running.result()
+
+
+async def _launch(client: Client, program: str, number: int) -> None:
+    for first in range(0, number, AT_ONCE):
+        await launch_many(client, program, min(AT_ONCE, number - first))
+
+
+async def _settled_mb(client: Client, server: Server, warm_pool: int) -> float:
+    """The server's memory once its pool of ready guests, which counts as the server's, is full again."""
+    while (await client.statistics())["inferlets"]["warm"] < warm_pool:
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(SETTLE_SECONDS)
+    return _kilobytes(Path(f"/proc/{server.pid}/smaps_rollup"), "Pss") * 1024 / 1e6
+
+
+def _fits(more: int) -> bool:
+    available = _kilobytes(Path("/proc/meminfo"), "MemAvailable") / 1024
+    if available < more * EXPECTED_MB:
+        print(f"left out: {more} more inferlets do not fit {available:.0f} MB", file=sys.stderr)
+        return False
+    return True
+
+
+def _kilobytes(file: Path, name: str) -> int:
+    found = re.search(rf"^{name}: +(\d+) kB", file.read_text(), re.MULTILINE)
+    if found is None:
+        raise RuntimeError(f"{file} has no entry {name}: this benchmark needs Linux")
+    return int(found[1])

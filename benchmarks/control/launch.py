@@ -1,0 +1,187 @@
+"""How long does it take from the launch of an inferlet to its first message, with some launched at once?
+
+It is measured twice: through a client's session with a `pie serve` process, and through a `ServerApi` without network.
+Warm: the program was uploaded and run before. Cold: each launch uploads and runs a program that the server has never
+seen. Between rounds the server rests until its pool of ready guests is full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Protocol
+
+from pie_control.cli.targets import OwnTarget
+from pie_control.client import Client
+from pie_control.client.running import Running
+from pie_control.config import ServerConfig
+from pie_control.runtime import build_server
+from pie_control.server_api import ServerApi
+from pie_control.testing.fake_model import FakeModel
+from pie_control.testing.in_process import InProcessClient
+
+from ..support.guests import GUESTS, program_of, source
+from ..support.samples import percentile
+from ..support.server import cache_folder, serving
+
+REST_SECONDS = 0.05
+WARM_POOL = ServerConfig().warm_pool
+_fresh = count()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A row for each number of launches at once in `warm` and in `cold`, of `launches` launches in at least
+    `least_rounds` rounds, with `warm_pool` ready guests before each. `tree`: the tree to serve from, if not this one;
+    then the rows without network are left out."""
+
+    warm: tuple[int, ...]
+    cold: tuple[int, ...]
+    launches: int
+    least_rounds: int
+    warm_pool: int = ServerConfig().warm_pool
+    tree: Path | None = None
+
+
+FULL = Plan(warm=(1, 16, 64, 256), cold=(1, 16, 64), launches=200, least_rounds=4)
+QUICK = Plan(warm=(1, 16, 64), cold=(1,), launches=40, least_rounds=2)
+
+
+@dataclass(frozen=True)
+class Row:
+    """`through`: session or runtime; `launches`: how many were measured. Times are for one launch."""
+
+    guest: str
+    through: str
+    concurrent: int
+    warm: bool
+    p50_ms: float
+    p99_ms: float
+    launches: int
+
+
+class Target(Protocol):
+    """Something that runs programs."""
+
+    async def upload(self, program: bytes) -> str:
+        """Hash of the stored program."""
+
+    async def launch(self, program: str) -> Running:
+        """A new inferlet."""
+
+    async def ready_guests(self) -> int:
+        """Guests in the pool."""
+
+
+class Session:
+    """A server, through its client."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.launch = client.launch
+
+    async def upload(self, program: bytes) -> str:
+        return await self._client.upload(program, "first_message")
+
+    async def ready_guests(self) -> int:
+        return int((await self._client.statistics())["inferlets"]["warm"])
+
+
+class InProcess:
+    """A server in this process, without its network face."""
+
+    def __init__(self, api: ServerApi) -> None:
+        self._api = api
+
+    async def upload(self, program: bytes) -> str:
+        return (await self._api.upload(program, "first_message")).program
+
+    async def launch(self, program: str) -> Running:
+        running = Running("", OwnTarget(self._api))
+        await self._api.launch(program, listener=running.deliver)
+        return running
+
+    async def ready_guests(self) -> int:
+        return self._api.statistics().inferlets.warm
+
+
+@asynccontextmanager
+async def session(plan: Plan) -> AsyncIterator[Target]:
+    async with serving(tree=plan.tree, warm_pool=plan.warm_pool) as server, Client(server.url) as client:
+        yield Session(client)
+
+
+@asynccontextmanager
+async def runtime(plan: Plan) -> AsyncIterator[Target]:
+    with cache_folder() as cache:
+        config = replace(ServerConfig().resolved(), cache_dir=str(cache), warm_pool=plan.warm_pool)
+        own = build_server(config, lambda _config, model: InProcessClient(FakeModel(model.name), inline=True))
+        await own.start()
+        try:
+            yield InProcess(own)
+        finally:
+            await own.close()
+
+
+async def run(plan: Plan) -> list[Row]:
+    """Rows of both targets."""
+    async with session(plan) as target:
+        rows = await _measure_target("session", target, plan)
+    if plan.tree is None:
+        async with runtime(plan) as target:
+            rows += await _measure_target("runtime", target, plan)
+    return rows
+
+
+async def _measure_target(through: str, target: Target, plan: Plan) -> list[Row]:
+    rows = []
+    for guest in GUESTS:
+        program = await target.upload(program_of(guest, "first_message"))
+        start = partial(target.launch, program)
+        await _round(target, 1, start, plan)
+        rows += [await _row(guest, through, target, number, start, plan) for number in plan.warm]
+    fresh = partial(_launch_fresh, target)
+    return rows + [await _row("python", through, target, number, fresh, plan) for number in plan.cold]
+
+
+async def _row(guest: str, through: str, target: Target, concurrent: int, start: Start, plan: Plan) -> Row:
+    times = await _measure(target, concurrent, start, plan)
+    p50, p99 = (round(1e3 * percentile(times, percent), 2) for percent in (50, 99))
+    warm = getattr(start, "func", None) is not _launch_fresh
+    return Row(guest, through, concurrent, warm, p50, p99, len(times))
+
+
+Start = Callable[[], Awaitable[Running]]
+
+
+async def _launch_fresh(target: Target) -> Running:
+    """Launches a program that the server has never seen."""
+    program = source("first_message") + f"# {next(_fresh)}\n".encode()
+    return await target.launch(await target.upload(program))
+
+
+async def _measure(target: Target, concurrent: int, start: Start, plan: Plan) -> list[float]:
+    rounds = max(plan.least_rounds, plan.launches // concurrent)
+    return [seconds for _ in range(rounds) for seconds in await _round(target, concurrent, start, plan)]
+
+
+async def _round(target: Target, concurrent: int, start: Start, plan: Plan) -> list[float]:
+    while await target.ready_guests() < plan.warm_pool:
+        await asyncio.sleep(REST_SECONDS)
+    return list(await asyncio.gather(*(_time_to_first_message(start) for _ in range(concurrent))))
+
+
+async def _time_to_first_message(start: Start) -> float:
+    """Seconds from launch to first message; returns once the inferlet has ended."""
+    began = time.perf_counter()
+    running = await start()
+    await running.receive()
+    elapsed = time.perf_counter() - began
+    await running.result()
+    return elapsed

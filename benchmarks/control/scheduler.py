@@ -1,0 +1,132 @@
+"""What does the scheduler itself cost in decode steps of many inferlets?
+
+No sandbox, no event loop, no socket: calls on address spaces, and turns of the scheduler. A step of an inferlet
+is `embed_txt`, `forward` and `sample`; the steps of all inferlets go into one wave.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pie_control.calls.allocate import alloc_emb, alloc_kvpage
+from pie_control.calls.core import create_queue
+from pie_control.calls.forward import forward
+from pie_control.calls.fused import sample
+from pie_control.calls.input_text import embed_txt
+from pie_control.calls.sampler import Sampler, SamplingParams
+from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.quotas import Quota
+from pie_control.scheduling import Adaptive, Event, Opened, Quiet, Scheduler, Turn
+from pie_control.testing.fake_model import FakeModel
+from pie_inference.protocol import RunWave, Sample, SampleResult, WaveDone
+
+from ..support.samples import median
+
+PAGES = 16
+QUEUE = 1
+INPUT, OUTPUT = (0, 1), (1, 1)  # embeds, as ranges
+TOKEN = 65
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Numbers of inferlets, and the number of steps of each."""
+
+    inferlets: tuple[int, ...]
+    steps: int
+
+
+FULL = Plan((1, 8, 32, 128), steps=200)
+QUICK = Plan((1, 8, 32), steps=60)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Medians over the steps. `issue_us`: to issue an inferlet's three commands; `form_us`: to form the wave of all
+    inferlets; `done_us`: to take the worker's answer. `us_each`: the sum for one inferlet.
+    """
+
+    inferlets: int
+    issue_us: float
+    form_us: float
+    done_us: float
+    us_each: float
+
+
+async def run(plan: Plan) -> list[Row]:
+    """One row for each number of inferlets."""
+    return [_measure(number, plan.steps) for number in plan.inferlets]
+
+
+class _World:
+    """A scheduler and address spaces, whose commands are events of its next turn."""
+
+    def __init__(self, number: int) -> None:
+        model = FakeModel(num_pages=number * PAGES + 64, num_embeds=2 * number).describe()[0]
+        self.scheduler = Scheduler(model, Adaptive())
+        self.events: list[Any] = [Opened(owner, float(owner)) for owner in range(number)]
+        self.spaces = [AddressSpace(owner, model, Quota(), self.events.append) for owner in range(number)]
+        self.samplers = [Sampler(SamplingParams(temperature=0.0), seed=0) for _ in range(number)]
+        for space in self.spaces:
+            create_queue.issue(space, QUEUE)
+            alloc_kvpage.issue(space, QUEUE, PAGES)
+            alloc_emb.issue(space, QUEUE, 2)
+
+    def issue(self, position: int) -> None:
+        for space, sampler in zip(self.spaces, self.samplers, strict=True):
+            embed_txt.issue(space, QUEUE, [TOKEN], [position], INPUT)
+            forward.issue(space, QUEUE, (0, PAGES), INPUT, (0, PAGES), OUTPUT)
+            sample.issue(space, QUEUE, OUTPUT[0], sampler, position)
+
+    def form(self) -> RunWave:
+        turn = self._turn(Quiet())
+        (wave,) = turn.waves
+        return wave
+
+    def finish(self, done: WaveDone) -> None:
+        self._turn(done)
+
+    def _turn(self, last: Event) -> Turn:
+        turn = self.scheduler.turn(0.0, [*self.events, last])
+        self.events.clear()
+        for progress in turn.progress:
+            self.spaces[progress.owner].progressed(progress.oldest, progress.taken)
+        for completion in turn.completions:
+            self.spaces[completion.owner].answered(completion.future, completion.value)
+        return turn
+
+
+def _measure(number: int, steps: int) -> Row:
+    world = _World(number)
+    times = [_step(world, position) for position in range(steps + 1)][1:]
+    issue, form, done = (1e6 * median(column) for column in zip(*times, strict=True))
+    return Row(number, *(round(us, 2) for us in (issue / number, form, done, (issue + form + done) / number)))
+
+
+def _step(world: _World, position: int) -> tuple[float, float, float]:
+    """Seconds to issue, to form and to finish one step of all inferlets."""
+    issued = _timed(lambda: world.issue(position))
+    waves: list[RunWave] = []
+    formed = _timed(lambda: waves.append(world.form()))
+    answer = _answer(waves[0])
+    return issued, formed, _timed(lambda: world.finish(answer))
+
+
+def _answer(wave: RunWave) -> WaveDone:
+    """A worker's answer: TOKEN for every inferlet."""
+    results = [
+        SampleResult(np.full(len(batch.embeds), TOKEN, np.int32)) if isinstance(batch, Sample) else None
+        for batch in wave.batches
+    ]
+    return WaveDone(wave.wave, tuple(results), 0.0)
+
+
+def _timed(action: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start

@@ -1,0 +1,162 @@
+"""How fast does a GPU decode, against the rate of its memory and against transformers?
+
+For Llama shapes with random weights in bfloat16 and 1 to 128 concurrent sequences it measures, in one run:
+
+- `pie`: concurrent inferlets through the whole system, where its packages are installed;
+- `closed loop`: the worker alone in a tight loop; `closed loop, ahead`: with the next wave launched while one runs;
+- `transformers`, and `transformers, varlen`: its continuous batching, as shipped and with torch's varlen attention.
+
+Each row has its share of the bound: the time in which the GPU reads all weights and keys once, at the rate measured
+here. Each part runs in its own process; a part that fails or does not fit the time is reported and left out. It needs
+no network, and only the repository, torch, transformers and, for FlashInfer, the packages that docs/gpu.md names.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from . import plan as plans
+from .plan import Plan
+from .results import Measured, log, read, read_problems
+from .shapes import SHAPES, write_checkpoint
+
+FULL, QUICK, TINY = plans.FULL, plans.QUICK, plans.TINY
+SYSTEM_PACKAGES = ("wasmtime", "zmq", "fastapi", "uvicorn", "websockets", "httpx", "msgspec", "componentize_py")
+LEAST_SECONDS = 20.0
+"""Seconds; a part with less time left is not begun."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to decode `concurrent` sequences of one model; or a part that left something out, and `note` says why.
+
+    `tpot_ms`: time between two tokens of a sequence. `bound_ms`: time to read all weights and keys once at `read_gb_s`.
+    """
+
+    model: str
+    way: str
+    concurrent: int | None
+    tpot_ms: float | None
+    tokens_per_second: float | None  # of all sequences
+    bound_ms: float | None
+    share_of_bound: float | None
+    read_gb_s: float
+    note: str = ""
+
+
+async def run(plan: Plan) -> list[Row]:
+    """Returns the measured rows, then the parts that are left out."""
+    plans.need(plan.device)
+    end = time.monotonic() + plan.budget
+    bandwidth = _bandwidth(plan.device, plan.bandwidth_bytes)
+    log(f"memory is read at {bandwidth / 1e9:.0f} GB/s")
+    found, left_out = list[Measured](), list[tuple[str, str, str]]()
+    for model in plan.models:
+        with _checkpoint(model) as folder:
+            for part in plan.parts:
+                obstacle = _obstacle(part, end)
+                measured, problems = ([], [obstacle]) if obstacle else _run_in_process(part, model, folder, plan, end)
+                found += measured
+                left_out += [(model, part, problem) for problem in problems]
+    for each in left_out:
+        log(": ".join(each))
+    read_gb_s = round(bandwidth / 1e9, 1)
+    return [_row(one, plan, bandwidth) for one in found] + [
+        Row(model, part, None, None, None, None, None, read_gb_s, problem) for model, part, problem in left_out
+    ]
+
+
+def passed(rows: Sequence[Row]) -> bool:
+    """Whether anything was measured."""
+    return any(row.tpot_ms is not None for row in rows)
+
+
+def _row(found: Measured, plan: Plan, bandwidth: float) -> Row:
+    bound = 1e3 * SHAPES[found.model].step_bytes(found.concurrent, plan.context) / bandwidth
+    share = round(bound / found.tpot_ms, 3)
+    return Row(**asdict(found), bound_ms=round(bound, 4), share_of_bound=share, read_gb_s=round(bandwidth / 1e9, 1))
+
+
+def _obstacle(part: str, end: float) -> str | None:
+    """Why a part cannot begin; None if it can."""
+    missing = [name for name in SYSTEM_PACKAGES if importlib.util.find_spec(name) is None]
+    if part == "system" and missing:
+        return f"{', '.join(missing)} not installed; `closed loop, ahead` drives the worker as the scheduler does"
+    if part == "transformers" and importlib.util.find_spec("transformers") is None:
+        return "transformers not installed"
+    return "no time left" if end - time.monotonic() < LEAST_SECONDS else None
+
+
+def _run_in_process(part: str, model: str, folder: Path, plan: Plan, end: float) -> tuple[list[Measured], list[str]]:
+    """Runs a part. Returns its rows, also if it fails after a while, and the reasons for missing rows."""
+    words = [sys.executable, "-m", __name__, part, model, str(folder), msgspec.json.encode(plan).decode()]
+    log(f"{model}: {part} ...")
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        try:
+            code = subprocess.run(words, stdout=output, stderr=errors, timeout=end - time.monotonic()).returncode
+        except subprocess.TimeoutExpired:
+            code = None
+        output.seek(0)
+        errors.seek(0)
+        told, tail = output.read(), errors.read()[-1500:]
+    failure = [] if code == 0 else ["out of time" if code is None else f"ended with {code}: {tail}"]
+    return read(told), read_problems(told) + failure
+
+
+def _run_part(part: str, model: str, folder: str, plan: str) -> None:
+    """The main function of a part's process."""
+    module = importlib.import_module(f"benchmarks.gpu.{part}_part")
+    module.run(model, Path(folder), msgspec.json.decode(plan, type=Plan))
+
+
+@contextmanager
+def _checkpoint(model: str) -> Iterator[Path]:
+    """A checkpoint of a model, in a file system in memory if there is one."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="pie-gpu-bench-", dir=memory) as folder:
+        start = time.perf_counter()
+        write_checkpoint(SHAPES[model], Path(folder))
+        log(f"{model}: checkpoint written in {time.perf_counter() - start:.1f} s")
+        yield Path(folder)
+
+
+def _bandwidth(device: str, num_bytes: int) -> float:
+    """Memory rate in bytes per second: of a sum, which reads, or of a copy, which reads and writes, whichever is
+    faster. Best of several runs."""
+    source = torch.ones(num_bytes // 4, device=device)
+    target = torch.empty_like(source)
+    reading = num_bytes / min(_seconds(lambda: source.sum(), device) for _ in range(10))
+    copying = 2 * num_bytes / min(_seconds(lambda: target.copy_(source), device) for _ in range(10))
+    return max(reading, copying)
+
+
+def _seconds(work: Any, device: str) -> float:
+    """Seconds of `work`, by the GPU's own clock if there is a GPU."""
+    if device != "cuda":
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin.record()
+    work()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3
+
+
+if __name__ == "__main__":
+    _run_part(*sys.argv[1:])

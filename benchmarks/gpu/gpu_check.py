@@ -1,0 +1,135 @@
+"""Does a GPU compute what float64, or the CPU, computes?
+
+Compares every path that computes on a GPU with float64, or with the CPU if tokens or bytes must be equal: torch's,
+Triton's and FlashInfer's attention on all cases of the tests, operations, quantized layers, sampling, swapping, CUDA
+graphs, a whole model. It needs no network, and only the repository, torch, numpy and the packages that `docs/gpu.md`
+names. Paths whose packages are missing are reported and left out.
+
+Each path runs in its own process, which writes each result at once. So a crash, or a kernel that hangs, ends only the
+rest of its path. The exit status is 0 if no check failed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..plans import refuse_unknown
+from . import checks, serving_checks
+from .check_results import Checks, Errors, Found, Setting, Unavailable, append, read
+from .plan import Device, need
+
+PATHS: Mapping[str, Callable[[Setting], Checks]] = {
+    "torch ops": checks.torch_ops,
+    "triton ops": checks.triton_ops,
+    "flashinfer ops": checks.flashinfer_ops,
+    "quantized linears": checks.quantized_linears,
+    "sampling": serving_checks.sampling,
+    "host pages": serving_checks.host_pages,
+    "torch attention": checks.torch_attention,
+    "triton attention": checks.triton_attention,
+    "model": serving_checks.model,
+    "graphs": serving_checks.graphs,
+    "flashinfer attention": checks.flashinfer_attention,
+}
+"""The paths, in the order in which they run; the last may have to compile for minutes."""
+LEAST_SECONDS = 10.0
+"""Seconds; a path with less time left is not begun."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The paths in `only`, with `cases` cases of each kind (0: all), in at most `budget` seconds. The device `cpu`
+    tries the checks on a machine without a GPU: Triton in its interpreter, without FlashInfer and graphs."""
+
+    only: tuple[str, ...] = tuple(PATHS)
+    device: Device = "cuda"
+    cases: int = 0
+    budget: float = 460.0
+
+    def __post_init__(self) -> None:
+        refuse_unknown("path", self.only, tuple(PATHS))
+
+
+FULL = Plan()
+QUICK = Plan(cases=3)
+
+
+async def run(plan: Plan) -> list[Found]:
+    """Runs all checks. Returns all results, also of checks that failed or could not run."""
+    need(plan.device)
+    end, found = time.monotonic() + plan.budget, list[Found]()
+    with tempfile.TemporaryDirectory() as folder:
+        for path in plan.only:
+            print(f"{path} ...", flush=True)
+            new = run_in_process(path, plan, Path(folder), end - time.monotonic())
+            for each in new:
+                if not each.passed:
+                    print(f"  {'FAILED' if each.passed is False else 'left out'}: {each.name or path}: {each.note}")
+            print(f"  {sum(each.passed is True for each in new)} passed", flush=True)
+            found += new
+    return found
+
+
+def summary(found: Sequence[Found]) -> str:
+    """The counts of results, instead of a table of hundreds of checks."""
+    counts = Counter(each.passed for each in found)
+    return f"{counts[True]} passed, {counts[False]} failed, {counts[None]} left out"
+
+
+def passed(found: Sequence[Found]) -> bool:
+    """Whether some checks ran and none failed."""
+    outcomes = {each.passed for each in found}
+    return True in outcomes and False not in outcomes
+
+
+def run_in_process(path: str, plan: Plan, folder: Path, seconds: float) -> list[Found]:
+    """Runs a path. Returns its results, and one more failed check if its process crashed or ran out of time."""
+    if seconds < LEAST_SECONDS:
+        return [Found(path, "", None, note="no time left")]
+    file = folder / f"{path}.jsonl"
+    words = [sys.executable, "-m", __name__, path, plan.device, str(plan.cases), str(file), str(folder)]
+    try:
+        status = subprocess.run(words, timeout=seconds).returncode
+        trouble = f"its process ended with {status}" if status else None
+    except subprocess.TimeoutExpired:
+        trouble = f"did not end within {seconds:.0f} s"
+    return read(file) + ([Found(path, "", False, note=trouble)] if trouble else [])
+
+
+def _run_path(path: str, device: str, cases: str, file: str, folder: str) -> None:
+    """The main function of a path's process."""
+    setting = Setting(torch.device(device), int(cases), Path(folder))
+    with torch.inference_mode():
+        try:
+            for name, run in PATHS[path](setting):
+                append(Path(file), run_check(path, name, run))
+        except Unavailable as reason:
+            append(Path(file), Found(path, "", None, note=str(reason)))
+
+
+def run_check(path: str, name: str, run: Callable[[], Errors]) -> Found:
+    """What it found; whatever it raises fails this check only."""
+    started, errors, passed, note = time.perf_counter(), Errors(), True, ""
+    try:
+        errors = run()
+        passed = errors.allowed is None or (errors.relative is not None and errors.relative <= errors.allowed)
+        note = errors.note if passed else f"relative error {errors.relative} of at most {errors.allowed}"
+    except Unavailable as reason:
+        return Found(path, name, None, note=str(reason))
+    except Exception as error:  # the other checks go on in any case
+        passed, note = False, f"{type(error).__name__}: {error}"[:500]
+    seconds = round(time.perf_counter() - started, 3)
+    return Found(path, name, passed, seconds, errors.max_abs, errors.relative, note)
+
+
+if __name__ == "__main__":
+    _run_path(*sys.argv[1:])

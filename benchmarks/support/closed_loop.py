@@ -1,0 +1,76 @@
+"""The yardstick of `tpot`: the worker's code in a tight loop, without sandbox, control layer or socket.
+
+It runs the waves that Pie sends for the same work: all sequences decode together, and each token is fed back through
+its token slot. Pages are assigned in advance.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pie_inference.config import WorkerConfig
+from pie_inference.execution.launched import LaunchedWave
+from pie_inference.inspection.batches import DecodeBatch
+from pie_inference.protocol import Array, EmbedTxt, Forward, RunWave, Sample, SampleResult
+from pie_inference.serving.worker import Worker
+
+
+@dataclass(frozen=True)
+class Generated:
+    """`tokens` int [sequences, tokens]; `seconds_per_token` between the first and the last."""
+
+    tokens: NDArray[np.int32]
+    seconds_per_token: float
+
+
+class ClosedLoop:
+    """A worker in this process."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self._worker = Worker(config)
+        self.description = self._worker.describe()[0]
+        self.threads = torch.get_num_threads()
+        self._wave = 0
+
+    def generate(self, prompts: Sequence[Sequence[int]], count: int, ahead: int = 0) -> Generated:
+        """Generates `count` greedy tokens behind prompts of equal length, which run one after the other before the
+        measured time. `ahead` more waves are launched before the results of one are awaited."""
+        torch.set_num_threads(self.threads)  # for this thread, which may not be the one that loaded
+        batch = DecodeBatch(len(prompts), len(prompts[0]) + count, self.description.page_size)
+        for row, prompt in enumerate(prompts):
+            self._run(batch.embed_prompt(prompt), batch.prefill(row, len(prompt)))
+        tokens = [self._run(batch.sample())]
+        running: deque[LaunchedWave] = deque()
+        start = time.perf_counter()
+        for position in range(len(prompts[0]), len(prompts[0]) + count - 1):
+            running.append(self._launch(batch.embed(), batch.forward(position), batch.sample()))
+            if len(running) > ahead:
+                tokens.append(self._finish(running.popleft()))
+        tokens += [self._finish(wave) for wave in running]
+        elapsed = time.perf_counter() - start
+        return Generated(np.array(tokens).T, elapsed / (count - 1))
+
+    def _run(self, *batches: EmbedTxt | Forward | Sample) -> Array:
+        return self._finish(self._launch(*batches))
+
+    def _launch(self, *batches: EmbedTxt | Forward | Sample) -> LaunchedWave:
+        self._wave += 1
+        return self._worker.launch(RunWave(self._wave, self.description.name, batches))
+
+    def _finish(self, wave: LaunchedWave) -> Array:
+        """The sampled tokens, if the last batch samples."""
+        done = self._worker.finish(wave)
+        assert not done.failures, done.failures
+        result = done.results[-1]
+        return result.tokens if isinstance(result, SampleResult) else _int32([])
+
+
+def _int32(values: Sequence[int]) -> NDArray[np.int32]:
+    return np.array(values, np.int32)

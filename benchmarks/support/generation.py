@@ -1,0 +1,124 @@
+"""Runs concurrent inferlets that stream greedy tokens through a server, and describes the server's waves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pie_control.client import Client
+from pie_control.client.running import Running
+
+from .guests import launch_many
+from .samples import median
+from .server import scheduler_counts
+
+Prompts = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Waves:
+    """Averages over the waves of one turn. Times in milliseconds."""
+
+    batch: float  # tokens in a Sample batch
+    worker: float  # the worker's own time for a wave
+    guest: float  # inside inferlets, for a wave
+    worker_total: float  # the worker's own time for all waves
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Tokens of each inferlet, and times in milliseconds."""
+
+    tokens: list[list[int]]
+    prompts: float  # until all prompts are in the cache
+    prompt_waves: Waves
+    per_token: float  # the median inferlet's, from its first message at the client to its last
+    tokens_per_second: float  # of all inferlets, from the first message of any to the last message of any
+    waves: Waves
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """One inferlet as its client saw it: tokens between its first and its last message, and the times of these."""
+
+    tokens: list[int]
+    between: int  # 0 if the model gave special tokens only, which have no text
+    first: float
+    last: float
+
+
+async def run_inferlets(
+    client: Client, program: str, prompts: Prompts, tokens: int, *, together: bool = False
+) -> Generated:
+    """Generates `tokens` greedy tokens behind each prompt, with the program `generate`. All prompts run first: one
+    after the other, or `together`, in as few waves as the server needs."""
+    running = await launch_many(client, program, len(prompts), str(tokens))
+    before, start = await client.statistics(), time.perf_counter()
+    await _fill(running, prompts, together)
+    elapsed, filled = time.perf_counter() - start, await client.statistics()
+    streamed = await asyncio.gather(*(_stream(one) for one in running))
+    after = await client.statistics()
+    timed = [one for one in streamed if one.between]
+    if not timed:
+        raise RuntimeError("the model gave only special tokens behind every prompt: there is nothing to time")
+    wall = max(one.last for one in timed) - min(one.first for one in timed)
+    return Generated(
+        tokens=[one.tokens for one in streamed],
+        prompts=1e3 * elapsed,
+        prompt_waves=_waves(before, filled),
+        per_token=1e3 * median([(one.last - one.first) / one.between for one in timed]),
+        tokens_per_second=sum(one.between for one in timed) / wall,
+        waves=_waves(filled, after),
+    )
+
+
+async def _fill(running: Sequence[Running], prompts: Prompts, together: bool) -> None:
+    fills = [_fill_one(one, prompt) for one, prompt in zip(running, prompts, strict=True)]
+    if together:
+        await asyncio.gather(*fills)
+        return
+    for fill in fills:
+        await fill
+
+
+async def _fill_one(running: Running, prompt: Sequence[int]) -> None:
+    await running.send(json.dumps(list(prompt)))
+    await running.receive()
+
+
+async def _stream(running: Running) -> _Stream:
+    go = asyncio.create_task(running.send("go"))
+    times = [time.perf_counter() async for _ in running]
+    await go
+    result = await running.result()
+    counts = result["counts"]
+    return _Stream(result["tokens"], counts[-1] - counts[0], times[0], times[-1])
+
+
+def _waves(before: dict[str, Any], after: dict[str, Any]) -> Waves:
+    """Averages over the waves between two states of a server's statistics."""
+
+    states = [before, after]
+    counts = [scheduler_counts(state) for state in states]
+
+    def grown(found: list[dict[str, Any]], name: str) -> float:
+        old, new = (one.get(name, 0) for one in found)
+        return float(new - old)
+
+    def each(found: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+        return [one[name] for one in found]
+
+    waves, sampled = grown(counts, "waves"), grown(each(counts, "batches"), "sample")
+    worker = 1e3 * grown(counts, "worker_seconds")
+    runners = each(each(states, "inferlets"), "runner")
+    return Waves(
+        batch=grown(each(counts, "commands"), "sample") / sampled if sampled else math.nan,
+        worker=worker / waves,
+        guest=1e3 * grown(runners, "guest_seconds") / waves,
+        worker_total=worker,
+    )

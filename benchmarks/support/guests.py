@@ -1,0 +1,40 @@
+"""The programs that benchmarks run in the sandbox, and how to drive many of them at once."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import wasmtime
+
+from pie_control.client import Client
+from pie_control.client.running import Running
+
+FOLDER = Path(__file__).parent / "inferlets"
+
+
+def source(name: str) -> bytes:
+    """The text of a program in benchmarks/support/inferlets."""
+    return (FOLDER / f"{name}.py").read_bytes()
+
+
+GUESTS = ("python", "component")
+
+
+def program_of(guest: str, name: str) -> bytes:
+    """The program `name` for a kind of guest."""
+    if guest == "python":
+        return source(name)
+    return bytes(wasmtime.wat2wasm((FOLDER / f"{name}.wat").read_text()))
+
+
+async def launch_many(client: Client, program: str, count: int, *arguments: str) -> list[Running]:
+    """Launches `count` inferlets of a program, and waits until each has sent its first message."""
+    running = await asyncio.gather(*(client.launch(program, *arguments) for _ in range(count)))
+    await asyncio.gather(*(one.receive() for one in running))
+    return list(running)
+
+
+async def end_all(running: list[Running]) -> None:
+    """Terminates inferlets."""
+    await asyncio.gather(*(one.terminate() for one in running))

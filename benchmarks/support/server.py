@@ -1,0 +1,96 @@
+"""Starts a `pie serve` process for a benchmark."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pie_control.config import ServerConfig
+
+from ..report import ROOT
+
+SHARED = ("compiled", "guest", "kernels")
+"""Folders of the user's cache that the benchmark's cache shares: their content takes 15 seconds to compile."""
+STOP_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server. `pid` is the control process; the worker is its child."""
+
+    url: str
+    pid: int
+
+
+@contextlib.contextmanager
+def cache_folder() -> Iterator[Path]:
+    """A temporary cache folder without programs, so that each upload really stores a program."""
+    own = Path(ServerConfig().resolved().cache_dir)
+    with tempfile.TemporaryDirectory(prefix="pie-benchmark-") as name:
+        for shared in SHARED:
+            (own / shared).mkdir(parents=True, exist_ok=True, mode=0o700)
+            (Path(name) / shared).symlink_to(own / shared)
+        yield Path(name)
+
+
+@contextlib.asynccontextmanager
+async def serving(*, tree: Path | None = None, **settings: object) -> AsyncIterator[Server]:
+    """Runs `pie serve` on a free port with these settings (`max_inferlets=2000`). Raises RuntimeError, with the end of
+    its log, if it does not start.
+
+    `tree`: the folder with the packages to serve with, if not these (a checkout of another commit).
+    """
+    root = (tree or ROOT).resolve()
+    with cache_folder() as cache, tempfile.TemporaryFile() as errors:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "pie_control.cli", "serve"),
+            *_options({"port": 0, "cache_dir": cache, **settings}),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors.fileno(),
+            cwd=root,  # `python -m` looks there first
+            env=_environment(root),
+        )
+        try:
+            assert process.stdout is not None
+            first = (await process.stdout.readline()).decode()
+            if not first.startswith("serving "):
+                errors.seek(0)
+                raise RuntimeError(f"pie serve did not start: {errors.read()[-2000:].decode(errors='replace')}")
+            yield Server(first.split(" at ")[1].split()[0], process.pid)
+        finally:
+            await _stop(process)
+
+
+def _environment(root: Path) -> dict[str, str]:
+    """The environment of the server and of its processes: packages come from `root` first, and Pie has no settings."""
+    path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
+    return {name: value for name, value in os.environ.items() if not name.startswith("PIE_")} | {"PYTHONPATH": path}
+
+
+def _options(settings: dict[str, object]) -> list[str]:
+    return [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.terminate()
+    try:
+        await asyncio.wait_for(process.communicate(), STOP_SECONDS)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def scheduler_counts(statistics: dict[str, Any]) -> dict[str, Any]:
+    """What the scheduler of the first worker of the first model has counted, in the statistics of a server. Older
+    servers have one worker, and its counts stand where others have a list of workers."""
+    found: Any = next(iter(statistics["models"].values()))
+    counts: dict[str, Any] = found[0]["scheduler"] if isinstance(found, list) else found
+    return counts

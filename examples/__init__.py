@@ -1,0 +1,1 @@
+"""Programs that use Pie, and the workshop of its demo model."""

@@ -1,0 +1,107 @@
+"""Generating text token by token.
+
+What run-ahead computed past a stop is dropped: afterwards the context holds exactly the tokens that were emitted, and
+the same tokens come out with run-ahead on or off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from inferlet_sdk import traits
+from inferlet_sdk.event_loop import run_blocking
+from inferlet_sdk.generation.sampling import DistSampler, Sampler
+from inferlet_sdk.generation.sequence import TokenSequence
+from inferlet_sdk.generation.stopping import StopRules, TextFilter
+from inferlet_sdk.generation.token_source import token_source
+
+
+class Generation:
+    """An iterator over pieces of generated text: `async for`, or `for` in a program without asyncio.
+
+    `stop_reason` is None while it runs, then "stop" (a condition held), "length" (maximum reached) or "ended" (the
+    program used the context for something else, or closed it).
+    """
+
+    def __init__(
+        self, sequence: TokenSequence, sampler: Sampler | DistSampler, rules: StopRules, run_ahead: bool = True
+    ) -> None:
+        self.stop_reason: str | None = None
+        self._sequence = sequence
+        self._rules = rules
+        self._left = rules.max_tokens
+        self._start = len(sequence.tokens)
+        self._tokens: list[int] | None = None
+        self._filter = TextFilter(rules.texts) if rules.texts else None
+        self._detokenizer = traits.create_detokenizer(sequence.queue)
+        self._source = token_source(sequence, sampler, self._detokenizer, run_ahead)
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens that were emitted."""
+        return self._sequence.tokens[self._start :] if self._tokens is None else self._tokens
+
+    @property
+    def text(self) -> str:
+        """Text of the tokens so far."""
+        return traits.detokenize(self._sequence.queue, self.tokens)
+
+    def __aiter__(self) -> Generation:
+        return self
+
+    async def __anext__(self) -> str:
+        piece = await self._next_piece()
+        if piece is None:
+            raise StopAsyncIteration
+        return piece
+
+    def __iter__(self) -> Iterator[str]:
+        while (piece := run_blocking(self._next_piece())) is not None:
+            yield piece
+
+    async def _next_piece(self) -> str | None:
+        while self.stop_reason is None:
+            # one token a turn; there may be no room from the start
+            sampled = await self._source.next(self._left > 1) if self._left > 0 else None
+            piece = self._finish("length") if sampled is None else self._accept(*sampled)
+            if piece:
+                return piece
+        return None
+
+    def _accept(self, token: int, piece: str) -> str:
+        """Takes a token into the context, and the text that it completes; returns the text to emit, if any."""
+        if token in self._rules.tokens:
+            return self._finish("stop")
+        self._sequence.tokens.append(token)
+        self._left -= 1
+        if self._filter is not None:
+            piece = self._filter.push(piece)
+            if self._filter.cut is not None:
+                return piece + self._finish("stop")
+        if self._rules.predicates and any(predicate(self) for predicate in self._rules.predicates):
+            return piece + self._finish("stop")
+        return piece if self._left else piece + self._finish("length")
+
+    def _finish(self, reason: str) -> str:
+        """Ends the generation; returns the text that was held back."""
+        rest = self._filter.rest() if self._filter is not None else ""
+        self.stop_reason = reason
+        self._source.close()
+        if self._filter is not None and self._filter.cut is not None:
+            self._cut_tokens(self._filter)
+        self._sequence.rewind(len(self._sequence.tokens))
+        self._tokens = self._sequence.tokens[self._start :]
+        traits.destroy_detokenizer(self._detokenizer)
+        return rest
+
+    def _cut_tokens(self, text_filter: TextFilter) -> None:
+        """Keeps only the emitted text. If a token straddles the cut, its part before the cut is tokenized again."""
+        kept = text_filter.kept_tokens()
+        self._sequence.truncate(self._start + kept.count)
+        if kept.rest:
+            self._sequence.tokens += traits.tokenize(self._sequence.queue, kept.rest)
+
+    def end(self) -> None:
+        """Ends the generation; the context keeps the tokens accepted so far. Idempotent."""
+        if self.stop_reason is None:
+            self._finish("ended")

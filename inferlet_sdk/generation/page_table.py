@@ -1,0 +1,118 @@
+"""The KV pages of one context, shared with the contexts that were forked from it.
+
+Shared pages are always full, so no context writes to them; a context that is cut back into a shared page gets a copy
+first. Reference counts within the inferlet free a page with its last context, in any order of closing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from inferlet_sdk import traits
+from inferlet_sdk.addresses import Addresses, Pages
+from inferlet_sdk.errors import Exhausted, QuotaExceeded
+
+PAGES_AHEAD = 4
+"""Number of pages allocated at once while a context grows token by token."""
+
+
+class _Page:
+    __slots__ = ("address", "holders")
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+        self.holders = 1
+
+
+class PageTable:
+    """Pages of one context, in the order of its tokens.
+
+    `context` and `output` are flat ranges for `forward`: all pages, and the pages for new tokens.
+    """
+
+    def __init__(self, queue: int, page_size: int) -> None:
+        self._queue = queue
+        self._page_size = page_size
+        self._pages: list[_Page] = []
+        self.context: list[int] = []
+        self.output: list[int] = []
+        self.capacity = 0
+
+    @property
+    def pages(self) -> Pages:
+        """Addresses of all pages."""
+        return Pages(self.context)
+
+    def reserve(self, tokens: int) -> None:
+        """Makes room for a total of `tokens` tokens."""
+        missing = -(-tokens // self._page_size) - len(self._pages)
+        if missing > 0:
+            self._pages += [_Page(address) for address in self._allocate(missing)]
+            self._update()
+
+    def _allocate(self, missing: int) -> Pages:
+        if missing < PAGES_AHEAD:
+            try:
+                return traits.alloc_kvpage(self._queue, PAGES_AHEAD)
+            except (QuotaExceeded, Exhausted):
+                pass  # the pages ahead are not essential
+        return traits.alloc_kvpage(self._queue, missing)
+
+    def fork(self, queue: int, tokens: int) -> PageTable:
+        """A table for another queue with the first `tokens` tokens: full pages are shared, a partial one is copied."""
+        child = PageTable(queue, self._page_size)
+        full, rest = divmod(tokens, self._page_size)
+        child._pages = self._pages[:full]
+        for page in child._pages:
+            page.holders += 1
+        if rest:
+            child._append_copy(self._pages[full], rest)
+        self._update()
+        child._update()
+        return child
+
+    def cut(self, tokens: int) -> None:
+        """Keeps the first `tokens` tokens. Pages of its own stay for new tokens."""
+        full, rest = divmod(tokens, self._page_size)
+        kept, behind = self._pages[:full], self._pages[full:]
+        own = [page for page in behind if page.holders == 1]
+        self._pages = kept
+        if rest and behind[0].holders > 1:
+            self._append_copy(behind[0], rest)
+        _trim(self._queue, own, rest if own and own[0] is behind[0] else 0)
+        self._pages += own
+        self._release(page for page in behind if page.holders > 1)
+        self._update()
+
+    def _append_copy(self, page: _Page, tokens: int) -> None:
+        copy = traits.alloc_kvpage(self._queue, 1)
+        source = Pages.of([page.address]).slots(self._page_size)[:tokens]
+        traits.copy_kvpage(self._queue, source, copy.slots(self._page_size)[:tokens])
+        self._pages.append(_Page(copy[0]))
+
+    def close(self) -> None:
+        """Releases all pages."""
+        pages, self._pages = self._pages, []
+        self._release(pages)
+        self._update()
+
+    def _release(self, pages: Iterable[_Page]) -> None:
+        unused = []
+        for page in pages:
+            page.holders -= 1
+            if page.holders == 0:
+                unused.append(page.address)
+        if unused:
+            traits.dealloc_kvpage(self._queue, unused)
+
+    def _update(self) -> None:
+        shared = sum(1 for page in self._pages if page.holders > 1)
+        addresses = [page.address for page in self._pages]
+        self.context = list(Addresses.of(addresses).ranges)
+        self.output = list(Addresses.of(addresses[shared:]).ranges) if shared else self.context
+        self.capacity = len(addresses) * self._page_size
+
+
+def _trim(queue: int, pages: list[_Page], keep: int) -> None:
+    if pages:
+        traits.trim_kvpage(queue, [page.address for page in pages], keep)

@@ -1,0 +1,210 @@
+"""When generation ends.
+
+`stop=` of `Context.generate` takes one condition or a list of them; the first that holds ends it. A plain string is a
+`StopString`, an int a stop token. The model's own stop tokens count too, unless the list has `IgnoreStopTokens()`. Text
+that may be the beginning of a stop string is held back until it is certain that it is not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class Generated(Protocol):
+    """What a function given as a stop condition gets: the `Generation` so far."""
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens that were emitted."""
+
+    @property
+    def text(self) -> str:
+        """Their text."""
+
+
+class TextCondition(Protocol):
+    """A condition on the generated text."""
+
+    def find(self, text: str, start: int) -> int | None:
+        """Where to cut the text, if the condition holds. Earlier calls have searched everything before `start`."""
+
+    def held(self, text: str) -> int:
+        """Number of characters at the end that may belong to an incomplete match."""
+
+
+class StopString:
+    """Ends before any of these strings, even if it spans several tokens."""
+
+    def __init__(self, *strings: str) -> None:
+        if not strings or not all(strings):
+            raise ValueError("a stop string must not be empty")
+        self._strings = strings
+        self._longest = max(map(len, strings))
+
+    def find(self, text: str, start: int) -> int | None:
+        begin = max(0, start - self._longest + 1)
+        places = [place for string in self._strings if (place := text.find(string, begin)) >= 0]
+        return min(places, default=None)
+
+    def held(self, text: str) -> int:
+        for length in range(min(self._longest - 1, len(text)), 0, -1):
+            if any(string.startswith(text[-length:]) for string in self._strings):
+                return length
+        return 0
+
+
+class StopRegex:
+    """Ends before the first match of a regular expression.
+
+    A match may grow over several tokens, so the last `hold` characters are held back. Text that was released before the
+    match began stays.
+    """
+
+    def __init__(self, pattern: str, hold: int = 0, flags: int = 0) -> None:
+        self._pattern = re.compile(pattern, flags)
+        self._hold = hold
+
+    def find(self, text: str, start: int) -> int | None:
+        match = self._pattern.search(text)
+        return match.start() if match else None
+
+    def held(self, text: str) -> int:
+        return min(self._hold, len(text))
+
+
+@dataclass(frozen=True)
+class StopTokens:
+    """Ends at any of these tokens. The token is neither emitted nor kept in the context."""
+
+    tokens: frozenset[int]
+
+    def __init__(self, *tokens: int) -> None:
+        object.__setattr__(self, "tokens", frozenset(tokens))
+
+
+@dataclass(frozen=True)
+class IgnoreStopTokens:
+    """Treats the model's own stop tokens like any other tokens."""
+
+
+@dataclass(frozen=True)
+class MaxTokens:
+    """Ends after `count` tokens."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class StopWhen:
+    """Calls `predicate` with the `Generation` after each token, and ends when it returns true. That token is kept."""
+
+    predicate: Callable[[Generated], bool]
+
+
+StopCondition = str | int | StopString | StopRegex | StopTokens | IgnoreStopTokens | MaxTokens | StopWhen
+StopConditions = StopCondition | Iterable[StopCondition] | Callable[[Generated], bool] | None
+
+
+@dataclass(frozen=True)
+class StopRules:
+    """Stop conditions, grouped by what they look at."""
+
+    tokens: frozenset[int]
+    max_tokens: int
+    texts: tuple[TextCondition, ...] = ()
+    predicates: tuple[Callable[[Generated], bool], ...] = ()
+
+    @staticmethod
+    def of(stop: StopConditions, model_stop_tokens: Iterable[int], max_tokens: int) -> StopRules:
+        """Rules for `stop`; raises TypeError for a value that is not a condition."""
+        conditions = [_condition(one) for one in _as_list(stop)]
+        tokens = set() if any(isinstance(c, IgnoreStopTokens) for c in conditions) else set(model_stop_tokens)
+        for condition in conditions:
+            if isinstance(condition, StopTokens):
+                tokens |= condition.tokens
+        return StopRules(
+            tokens=frozenset(tokens),
+            max_tokens=min([max_tokens, *(c.count for c in conditions if isinstance(c, MaxTokens))]),
+            texts=tuple(c for c in conditions if isinstance(c, StopString | StopRegex)),
+            predicates=tuple(c.predicate for c in conditions if isinstance(c, StopWhen)),
+        )
+
+
+def _as_list(stop: StopConditions) -> Sequence[object]:
+    if stop is None:
+        return ()
+    if isinstance(stop, Iterable) and not isinstance(stop, str):
+        return list(stop)
+    return (stop,)
+
+
+_CONDITIONS = (StopString, StopRegex, StopTokens, IgnoreStopTokens, MaxTokens, StopWhen)
+
+
+def _condition(given: object) -> object:
+    if isinstance(given, str):
+        return StopString(given)
+    if isinstance(given, int):
+        return StopTokens(given)
+    if isinstance(given, _CONDITIONS):
+        return given
+    if callable(given):
+        return StopWhen(given)
+    raise TypeError(f"stop: {given!r} is not a stop condition: give a string, a token id, a function or a `Stop...`")
+
+
+@dataclass
+class TextFilter:
+    """Holds generated text back until no condition can cut it any more."""
+
+    conditions: tuple[TextCondition, ...]
+    text: str = ""
+    released: int = 0
+    cut: int | None = None
+    """Where the text ends; None until a condition holds."""
+    ends: list[int] = field(default_factory=list)
+    """Length of the text after each token."""
+
+    def push(self, piece: str) -> str:
+        """Adds the text of one token; returns the text to emit now."""
+        searched = len(self.text)
+        self.text += piece
+        self.ends.append(len(self.text))
+        if not piece:
+            return ""
+        places = [place for c in self.conditions if (place := c.find(self.text, searched)) is not None]
+        if places:
+            self.cut = max(min(places), self.released)
+            return self._release(self.cut)
+        return self._release(len(self.text) - max(c.held(self.text) for c in self.conditions))
+
+    def rest(self) -> str:
+        """The text still held back, for a generation that ended for another reason."""
+        return self._release(len(self.text) if self.cut is None else self.cut)
+
+    def _release(self, end: int) -> str:
+        piece = self.text[self.released : end]
+        self.released = max(end, self.released)
+        return piece
+
+    def kept_tokens(self) -> KeptTokens:
+        """The tokens that make up the text before the cut."""
+        assert self.cut is not None
+        if self.cut == 0:
+            return KeptTokens(0, "")
+        count = next(index for index, end in enumerate(self.ends) if end >= self.cut)
+        if self.ends[count] == self.cut:
+            return KeptTokens(count + 1, "")
+        begin = self.ends[count - 1] if count else 0
+        return KeptTokens(count, self.text[begin : self.cut])
+
+
+@dataclass(frozen=True)
+class KeptTokens:
+    """The first `count` tokens whole, and `rest`, the part of the next token's text before the cut."""
+
+    count: int
+    rest: str

@@ -1,0 +1,90 @@
+"""Runs the text of a Python inferlet: compiles it, finds the entry, calls it and sets the result."""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import linecache
+import marshal
+import random
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from inferlet_sdk import event_loop, traits
+from inferlet_sdk.guest.arguments import Args, UsageError, bind
+from inferlet_sdk.tracebacks import format_error
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_entries: list[Callable[..., Any]] = []
+
+
+class ProgramFailed(Exception):
+    """The program ended with an error; the message is for the user."""
+
+
+def inferlet(function: F) -> F:
+    """Marks the entry of an inferlet: `async def main(args)` or a plain `def`. The last marked function counts."""
+    _entries.append(function)
+    return function
+
+
+def compile_source(name: str, text: str) -> str:
+    """The compiled code of a program as base64 of `marshal`; later runs load it instead of compiling again."""
+    return base64.b64encode(marshal.dumps(compile(text, name, "exec", dont_inherit=True))).decode()
+
+
+def run_program(name: str, text: str, code: str = "") -> None:
+    """Runs a program to its end and sets its result; raises ProgramFailed with the trimmed traceback."""
+    try:
+        _run(name, text, code)
+    except UsageError as error:
+        raise ProgramFailed(str(error)) from None
+    except SystemExit as end:
+        _check_exit(end.code)
+    except BaseException as error:
+        raise ProgramFailed(format_error(error)) from None
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def _run(name: str, text: str, code: str) -> None:
+    random.seed()  # the interpreter is a snapshot: without this all inferlets would draw the same numbers
+    entry = _load(name, text, code)
+    value = bind(entry, Args(), name)()
+    if inspect.iscoroutine(value):
+        value = event_loop.run(value)
+    if value is not None:  # a result that the program has set stays
+        _set_result(value)
+
+
+def _load(name: str, text: str, code: str) -> Callable[..., Any]:
+    """Executes the text as module `__main__`; returns its entry."""
+    linecache.cache[name] = (lambda: text,)  # lazy: only tracebacks need it
+    module = types.ModuleType("__main__")
+    module.__file__ = name
+    sys.modules["__main__"] = module
+    _entries.clear()
+    compiled = marshal.loads(base64.b64decode(code)) if code else compile(text, name, "exec", dont_inherit=True)
+    exec(compiled, module.__dict__)
+    entry = _entries[-1] if _entries else module.__dict__.get("main")
+    if not callable(entry):
+        raise UsageError(f"{name} has no entry: decorate a function with @inferlet, or name it `main`")
+    return entry
+
+
+def _set_result(value: Any) -> None:
+    try:
+        traits.set_result(value)
+    except (TypeError, ValueError) as error:
+        kind = type(value).__name__
+        advice = "return text, numbers, lists and dicts"
+        raise UsageError(f"the result ({kind}) cannot be sent as JSON: {error}; {advice}") from None
+
+
+def _check_exit(code: Any) -> None:
+    if code not in (None, 0):
+        raise ProgramFailed(code if isinstance(code, str) else f"exited with code {code}")

@@ -1,0 +1,87 @@
+"""Runs a program against a fake host, so that the interpreter is warm when a real program comes.
+
+CPython adapts to the code that it runs: it specializes bytecode, fills caches and tags types, all by writing to memory.
+After a rehearsal at build time the snapshot holds the adapted state and instances share it; otherwise each instance
+would write to these pages and copy them. An instance made ahead of a launch rehearses again, which copies the pages
+that every program writes to before the launch. The fake host answers every call at once.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from inferlet_sdk import bindings, context
+from inferlet_sdk.guest import program
+
+PROGRAM = """
+import asyncio
+from inferlet_sdk import Context, Sampler, inferlet
+
+@inferlet
+async def main(args, tokens: int = 48):
+    async with Context(args.model) as context:
+        context.fill("rehearsal")
+        async for piece in context.generate(max_tokens=tokens):
+            await args.send(piece)
+        branches = [context.fork(), context.fork()]
+        await asyncio.gather(*(branch.generate_until(max_tokens=4, sampler=Sampler()) for branch in branches))
+        for branch in branches:
+            branch.close()
+    await asyncio.sleep(0.001)
+    await args.send(await args.receive())
+    return context.model.name
+"""
+
+
+def _host() -> Any:
+    """A host with every function that the program calls; all futures are done at once."""
+    numbers = iter(range(1, 1_000_000))
+
+    def number(*_: Any) -> int:
+        return next(numbers)
+
+    def nothing(*_: Any) -> None:
+        return None
+
+    def same(numbers: list[int]) -> list[int]:
+        return list(numbers)
+
+    info = SimpleNamespace(
+        name="rehearsal", page_size=16, vocab_size=1000, max_context=1000, stop_tokens=[0], has_chat_template=False
+    )
+    core = SimpleNamespace(
+        get_arg=list, get_env=list, send=nothing, receive=number, take_message=lambda _: "message", set_result=nothing,
+        sleep=number, wait=same, take=nothing, cancel=nothing, available_models=lambda: ["rehearsal"],
+        get_model_info=lambda _: info, create_queue=number, destroy_queue=nothing, synchronize=number,
+    )  # fmt: skip
+    allocate = SimpleNamespace(
+        alloc_kvpage=lambda _queue, count: next(numbers) * 1000, dealloc_kvpage=nothing, copy_kvpage=nothing,
+        alloc_emb=lambda _queue, count: next(numbers) * 1000, dealloc_emb=nothing, trim_kvpage=nothing,
+    )  # fmt: skip
+    tokenize = SimpleNamespace(
+        tokenize=lambda _queue, text: [ord(letter) for letter in text], create_detokenizer=number,
+        push_tokens=lambda _detokenizer, tokens: "x", destroy_detokenizer=nothing, detokenize=lambda *_: "text",
+    )  # fmt: skip
+    fused = SimpleNamespace(
+        SamplerConfig=lambda *values: values, create_sampler=number, destroy_sampler=nothing, sample=number,
+        sample_constrained=number, forward_with_sampling=number, take_token=lambda _: 7,
+        take_text=lambda *_: (7, "x"),
+    )  # fmt: skip
+    return SimpleNamespace(
+        core=core, allocate=allocate, tokenize=tokenize, fused=fused, guest_source=None, output_text=None,
+        forward=SimpleNamespace(forward=nothing), input_text=SimpleNamespace(embed_txt=nothing),
+    )  # fmt: skip
+
+
+def rehearse(rounds: int) -> None:
+    """Runs the program `rounds` times, then restores the bindings."""
+    real = SimpleNamespace(**{name: getattr(bindings, name) for name in bindings.INTERFACES})
+    error = bindings.HostError
+    bindings.install(_host(), error)
+    try:
+        for _ in range(rounds):
+            program.run_program("rehearsal.py", PROGRAM)
+    finally:
+        bindings.install(real, error)
+        context._model_info.cache_clear()

@@ -1,0 +1,1 @@
+"""Pages of the KV cache and embedding slots (paper, section 4.1)."""

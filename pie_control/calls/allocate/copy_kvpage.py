@@ -1,0 +1,92 @@
+"""Copies tokens from slots to slots."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pie_control.errors import InvalidArgument, InvalidState
+from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.holdings import Holdings
+from pie_control.resources.ranges import parse_ranges
+from pie_inference.protocol import CopyKvpage
+
+from ..arrays import as_int32, ends_of
+from ..kind import Batch, Stage, WaveContext, WorkerCommand, define
+
+
+@dataclass(slots=True, eq=False)
+class CopyCommand(WorkerCommand):
+    """Virtual slots, of equal number."""
+
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+
+
+def issue(space: AddressSpace, queue: int, source: Sequence[int], target: Sequence[int]) -> None:
+    """Slots are page * page_size + offset, as ranges. Raises NotFound, InvalidArgument, InvalidState (empty source)."""
+    space.check_command(queue)
+    read, write = _slots(space, source, "source slot"), _slots(space, target, "target slot")
+    if len(read) != len(write):
+        raise InvalidArgument(f"{len(read)} source slots and {len(write)} target slots; the numbers must be equal")
+    if not len(read):
+        return
+    filled = space.pages.filled(read)
+    if not filled.all():
+        raise InvalidState(f"source slot {read[~filled][0]} holds no token; copy filled slots only")
+    after = _hazard(space, queue, read, write)
+    seq = space.next_seq()
+    space.pages.copy(read, write, space.stamp(queue))
+    space.issue(CopyCommand(space.owner, queue, seq, after, None, (), read, write))
+
+
+def _slots(space: AddressSpace, flat: Sequence[int], what: str) -> NDArray[np.int64]:
+    ranges = parse_ranges(flat, what)
+    size = space.model.page_size
+    space.pages.check_owned([(first // size, (last - 1) // size + 1) for first, last in ranges])
+    pieces = [np.arange(first, last, dtype=np.int64) for first, last in ranges]
+    return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
+
+
+def _hazard(space: AddressSpace, queue: int, read: NDArray[np.int64], write: NDArray[np.int64]) -> int:
+    if space.pages.filled(write).any():
+        return space.seq  # earlier commands may read what is overwritten
+    pages = np.unique(np.concatenate([read, write]) // space.model.page_size).tolist()
+    after = space.hazards.of_emptied(pages)
+    if space.has_one_queue:
+        return after
+    return max(after, space.hazards.of_pages(queue, [(page, page + 1) for page in pages]))
+
+
+class CopyBatch(Batch[CopyCommand]):
+    """One copy of a queue in a wave: the next one may read what it writes."""
+
+    def __init__(self, context: WaveContext) -> None:
+        super().__init__(context)
+        self._queues: set[Hashable] = set()
+        self._sources: list[NDArray[np.int64]] = []
+        self._targets: list[NDArray[np.int64]] = []
+
+    def try_add(self, queue: Hashable, command: CopyCommand, holdings: Holdings, done: int) -> int:
+        if queue in self._queues:
+            return done
+        self._queues.add(queue)
+        self.commands.append(command)
+        size = self.context.model.page_size
+        physical = np.frombuffer(holdings.pages.physical, np.int32).astype(np.int64)
+        for slots, into in ((command.source, self._sources), (command.target, self._targets)):
+            into.append(physical[slots // size] * size + slots % size)
+        return 1
+
+    def build(self) -> CopyKvpage:
+        return CopyKvpage(
+            indptr=ends_of(map(len, self._sources)),
+            source=as_int32(np.concatenate(self._sources)),
+            target=as_int32(np.concatenate(self._targets)),
+        )
+
+
+CALL = CopyCommand.call = define(__name__, issue, stage=Stage.COPY, new_batch=CopyBatch)

@@ -1,0 +1,28 @@
+"""Keeps the first slots of pages and frees those behind for new tokens. (Not in the paper: it drops what run-ahead
+computed past a stop.)
+
+A change of the logical state only: commands issued before still see the tokens, those issued later do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pie_control.errors import InvalidArgument
+from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.ranges import parse_ranges
+
+from ..kind import define
+
+
+def issue(space: AddressSpace, queue: int, pages: Sequence[int], keep: int) -> None:
+    """`keep` slots, counted along the list of pages. Raises NotFound, InvalidArgument."""
+    space.check_queue(queue)
+    parsed = parse_ranges(pages, "KV page")
+    if keep < 0:
+        raise InvalidArgument(f"keep is {keep}; it must not be negative")
+    space.pages.check_owned(parsed)
+    space.hazards.trimmed(space.pages.trim(parsed, keep), space.seq)
+
+
+CALL = define(__name__, issue)

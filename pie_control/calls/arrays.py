@@ -1,0 +1,50 @@
+"""Numbers of a batch, gathered in lists and typed arrays, as the arrays of its message."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import accumulate, chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pie_control.resources.ranges import Range
+
+
+def as_int32(values: Any) -> NDArray[np.int32]:
+    return np.array(values, dtype=np.int32)
+
+
+def ends_of(lengths: Iterable[int]) -> NDArray[np.int32]:
+    """Offsets of ragged rows: [0, l0, l0 + l1, ...]."""
+    return as_int32([0, *accumulate(lengths)])
+
+
+def addresses(ranges: Sequence[Range]) -> Iterator[int]:
+    return chain.from_iterable(range(first, last) for first, last in ranges)
+
+
+class WrittenEmbeds:
+    """What commands of each queue write in a batch; sets are built only for queues with several commands in it."""
+
+    def __init__(self) -> None:
+        self.first: dict[Hashable, Sequence[Range]] = {}  # by the first command of a queue
+        self._sets: dict[Hashable, set[int]] = {}
+
+    def disjoint(self, queue: Hashable, *touched: Sequence[Range]) -> bool:
+        """Whether no earlier command of the queue in this batch writes one of the embeds."""
+        if queue not in self.first:
+            return True
+        if queue not in self._sets:
+            self._sets[queue] = set(addresses(self.first[queue]))
+        written = self._sets[queue]
+        return all(written.isdisjoint(addresses(ranges)) for ranges in touched)
+
+    def note(self, queue: Hashable, ranges: Sequence[Range]) -> None:
+        if queue in self._sets:
+            self._sets[queue].update(addresses(ranges))
+        elif queue in self.first:
+            self._sets[queue] = {*addresses(self.first[queue]), *addresses(ranges)}
+        else:
+            self.first[queue] = ranges

@@ -1,0 +1,1 @@
+"""Queues (paper, section 4.1)."""

@@ -1,0 +1,230 @@
+"""The forward batch under formation: ragged sequences; their keys are runs of slots in pages."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pie_control.resources.holdings import Holdings
+from pie_control.resources.pages import Context, join_intervals, take_intervals
+from pie_control.resources.ranges import Range
+from pie_inference.protocol import Forward
+
+from ..arrays import WrittenEmbeds, as_int32
+from ..kind import LONG, Batch, LongCommand, WaveContext
+
+
+@dataclass(slots=True, eq=False)
+class ForwardCommand(LongCommand):
+    """`size` is the number of input tokens; `own` are the virtual slots of their keys and values, None if these are
+    dropped after the call. `whole`: it must not be split."""
+
+    context: Context
+    inputs: Sequence[Range]
+    positions: Sequence[int]
+    own: Sequence[Range] | None
+    outputs: Sequence[Range]
+    whole: bool
+
+
+class ForwardBatch(Batch[ForwardCommand]):
+    """`tokens` is the number of input tokens so far. A command may be in several batches, a part in each."""
+
+    def __init__(self, context: WaveContext) -> None:
+        super().__init__(context)
+        model = context.model
+        self._written = WrittenEmbeds()
+        self._max_tokens = model.max_batch_tokens
+        self._scratch = context.scratch_slot
+        self._outputs = _Outputs()
+        self._keys = _Keys(model.page_size)
+        self._ends: array[int] = array("i", [0])
+        self._embeds: array[int] = array("i")
+        self._positions: array[int] = array("i")
+        self._slots: array[int] = array("i")
+        self._masks: list[NDArray[np.uint8] | None] = []
+
+    def try_add(self, queue: Hashable, command: ForwardCommand, holdings: Holdings, done: int) -> int:
+        """Adds as many of the next input tokens as fit; none, if the command reads or writes an embed that an earlier
+        command of its queue writes in this batch."""
+        left = command.size - done
+        count = min(left, self._max_tokens - self.tokens)
+        whole = command.whole or (left <= LONG and self.tokens > 0)
+        if count <= 0 or (count < left and whole):
+            return done
+        if queue in self._written.first and not self._written.disjoint(queue, command.inputs, command.outputs):
+            return done
+        self._written.note(queue, command.outputs)
+        self._add(command, holdings, done, done + count)
+        return done + count
+
+    def _add(self, command: ForwardCommand, holdings: Holdings, begin: int, end: int) -> None:
+        self.commands.append(command)
+        self._add_inputs(command, holdings.embeds.physical, begin, end)
+        self._outputs.add(command, holdings.embeds.physical, begin, end, self.tokens)
+        self._add_keys(command, holdings.pages.physical, begin, end)
+        self._masks.append(None if command.context.key_positions is None else _mask(command, begin, end))
+        self.tokens += end - begin
+        self._ends.append(self.tokens)
+
+    def _add_inputs(self, command: ForwardCommand, physical: array[int], begin: int, end: int) -> None:
+        if end - begin == command.size:
+            for first, last in command.inputs:
+                self._embeds.extend(physical[first:last])
+            self._positions.extend(command.positions)
+        else:
+            for first, last in take_intervals(command.inputs, begin, end):
+                self._embeds.extend(physical[first:last])
+            self._positions.extend(command.positions[begin:end])
+
+    def _add_keys(self, command: ForwardCommand, pages: array[int], begin: int, end: int) -> None:
+        context, own = command.context.intervals, command.own
+        if own is None:
+            self._keys.add(context, pages)
+            self._add_scratch(end - begin)
+        else:
+            before = own if end == command.size else take_intervals(own, 0, end)
+            self._keys.add(join_intervals(context, before), pages)
+            self._keys.resolve(
+                own if not begin and before is own else take_intervals(own, begin, end), pages, self._slots
+            )
+        self._keys.close()
+
+    def _add_scratch(self, count: int) -> None:
+        start = self._scratch
+        self._scratch += count
+        self._keys.add_physical(start, start + count)
+        self._slots.extend(range(start, start + count))
+
+    def build(self) -> Forward:
+        runs = self._keys.build()
+        masked = any(mask is not None for mask in self._masks)
+        return Forward(
+            q_indptr=as_int32(self._ends),
+            q_embeds=as_int32(self._embeds),
+            q_positions=as_int32(self._positions),
+            q_slots=as_int32(self._slots),
+            out_rows=as_int32(self._outputs.rows),
+            out_embeds=as_int32(self._outputs.embeds),
+            mask_indptr=self._mask_ends() if masked else None,
+            mask_bits=np.concatenate([mask for mask in self._masks if mask is not None]) if masked else None,
+            **runs,
+        )
+
+    def _mask_ends(self) -> NDArray[np.int64]:
+        sizes = [0, *(0 if mask is None else len(mask) for mask in self._masks)]
+        return np.cumsum(sizes, dtype=np.int64)
+
+
+class _Outputs:
+    """Rows of the batch whose output is kept, and the embeds that they go to."""
+
+    def __init__(self) -> None:
+        self.rows: array[int] = array("i")
+        self.embeds: array[int] = array("i")
+
+    def add(self, command: ForwardCommand, physical: array[int], begin: int, end: int, row: int) -> None:
+        """The last tokens of the command have an output each; those in begin .. end start at `row`."""
+        if not command.outputs:
+            return
+        if end - begin == 1 == command.size:
+            self.embeds.append(physical[command.outputs[0][0]])
+            self.rows.append(row)
+            return
+        index = command.size - sum(last - first for first, last in command.outputs)
+        for first, last in command.outputs:
+            low, high = max(begin - index, 0), min(end - index, last - first)
+            if low < high:
+                self.embeds.extend(physical[first + low : first + high])
+                self.rows.extend(range(row + index + low - begin, row + index + high - begin))
+            index += last - first
+
+
+class _Keys:
+    """Runs of slots within pages, for all sequences one behind the other."""
+
+    def __init__(self, page_size: int) -> None:
+        self._size = page_size
+        self._pages: array[int] = array("i")
+        self._sequence_ends: array[int] = array("i", [0])
+        self._begin_rows: list[int] = []  # runs that do not begin at 0
+        self._begins: list[int] = []
+        self._end_rows: list[int] = []  # runs that may not fill their page
+        self._ends: list[int] = []
+        self._dense: list[bool] = []
+        self._is_dense = True  # the sequence so far
+        self._partial = False  # its last run does not fill its page
+
+    def add(self, intervals: Sequence[Range], physical: array[int]) -> None:
+        """Intervals of virtual slots; `physical` has the page of each address."""
+        size = self._size
+        for start, stop in intervals:
+            first, last = start // size, (stop - 1) // size
+            self._note_edges(start - first * size, stop - last * size, last - first + 1)
+            self._pages += physical[first : last + 1]
+
+    def add_physical(self, start: int, stop: int) -> None:
+        size = self._size
+        first, last = start // size, (stop - 1) // size
+        self._note_edges(start - first * size, stop - last * size, last - first + 1)
+        self._pages.extend(range(first, last + 1))
+
+    def _note_edges(self, begin: int, end: int, count: int) -> None:
+        row = len(self._pages)
+        if begin:
+            self._begin_rows.append(row)
+            self._begins.append(begin)
+        if begin or self._partial:
+            self._is_dense = False
+        self._partial = end < self._size
+        if self._partial:
+            self._end_rows.append(row + count - 1)
+            self._ends.append(end)
+
+    def close(self) -> None:
+        """The sequence is complete."""
+        self._sequence_ends.append(len(self._pages))
+        self._dense.append(self._is_dense)
+        self._is_dense, self._partial = True, False
+
+    def resolve(self, intervals: Iterable[Range], physical: array[int], into: array[int]) -> None:
+        """Appends the physical slots of intervals of virtual slots."""
+        size = self._size
+        for start, stop in intervals:
+            while start < stop:
+                page = start // size
+                end = min(stop, (page + 1) * size)
+                shift = (physical[page] - page) * size
+                if end == start + 1:
+                    into.append(start + shift)
+                else:
+                    into.extend(range(start + shift, end + shift))
+                start = end
+
+    def build(self) -> dict[str, NDArray[np.generic]]:
+        begins = np.zeros(len(self._pages), np.int32)
+        ends = np.full(len(self._pages), self._size, np.int32)
+        if self._begin_rows:
+            begins[self._begin_rows] = self._begins
+        if self._end_rows:
+            ends[self._end_rows] = self._ends
+        return {
+            "kv_indptr": as_int32(self._sequence_ends),
+            "kv_pages": as_int32(self._pages),
+            "kv_begins": begins,
+            "kv_ends": ends,
+            "dense": np.array(self._dense, np.bool_),
+        }
+
+
+def _mask(command: ForwardCommand, begin: int, end: int) -> NDArray[np.uint8]:
+    """Bits [end - begin queries, context then input tokens up to `end`]: position rule, then causal."""
+    positions = np.array(command.positions[begin:end], np.int32)
+    assert command.context.key_positions is not None
+    seen = command.context.key_positions[None, :] < positions[:, None]
+    causal = np.arange(end)[None, :] <= np.arange(begin, end)[:, None]
+    return np.packbits(np.concatenate([seen, causal], axis=1), bitorder="little")

@@ -1,0 +1,109 @@
+"""Runs the Transformer over embeds (forward.wit)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from pie_control.errors import InvalidArgument
+from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.pages import Context
+from pie_control.resources.ranges import Range, parse_ranges, total_length
+
+from ..arrays import addresses
+from ..kind import Stage, define
+from .batch import ForwardBatch, ForwardCommand
+
+
+def issue(
+    space: AddressSpace,
+    queue: int,
+    context: Sequence[int],
+    input_embeds: Sequence[int],
+    output_pages: Sequence[int],
+    output_embeds: Sequence[int],
+) -> None:
+    """The four lists are ranges. Raises InvalidArgument (no input, too many outputs, too long), NotFound, InvalidState
+    (embed never filled, no free slot)."""
+    space.check_command(queue)
+    sources = parse_ranges(input_embeds, "embed")
+    if not sources:
+        raise InvalidArgument("forward needs at least one input embed")
+    positions = space.embeds.filled_positions(sources)
+    count = len(positions)
+    read = parse_ranges(context, "context page")
+    seen = space.pages.context(read, min(positions), max(positions))
+    if seen.tokens + count > space.model.max_context:
+        _refuse_length(space, seen, count)
+    written = parse_ranges(output_pages, "output page")
+    own = space.pages.free_slots(written, count) if written else None
+    outputs = _check_outputs(space, output_embeds, count) if output_embeds else ()
+    whole = own is None or (count > 1 and _overwrites_inputs(sources, outputs, count))
+    if whole and count > space.model.max_batch_tokens:
+        _refuse_whole(space, own is None, count)
+    after = space.hazards.of_rewriting(own) if own else 0
+    if not space.has_one_queue:
+        after = max(after, _hazards(space, queue, (*read, *written), sources, outputs))
+    seq = space.next_seq()
+    command = ForwardCommand(
+        space.owner, queue, seq, after, None, (), count, seen, sources, positions, own, outputs, whole
+    )
+    _take_effect(space, command)
+    space.issue(command)
+
+
+def _refuse_length(space: AddressSpace, seen: Context, count: int) -> NoReturn:
+    raise InvalidArgument(
+        f"the forward sees {seen.tokens} context tokens and {count} inputs, the model's limit is "
+        f"{space.model.max_context}; leave pages out of the context"
+    )
+
+
+def _refuse_whole(space: AddressSpace, dropping: bool, count: int) -> NoReturn:
+    most = space.model.max_batch_tokens
+    if dropping:
+        raise InvalidArgument(
+            f"{count} inputs without output pages; at most {most} can run without keeping "
+            "keys and values, name output pages or split the call"
+        )
+    raise InvalidArgument(
+        f"outputs go to embeds that are inputs of later tokens; at most {most} inputs can run so, not {count}: "
+        "name other output embeds or split the call"
+    )
+
+
+def _overwrites_inputs(inputs: Sequence[Range], outputs: Sequence[Range], count: int) -> bool:
+    """Whether an output goes to the input of a later token, which a later part of the call would read."""
+    if not any(first < end and begin < last for first, last in outputs for begin, end in inputs):
+        return False
+    indices = {embed: index for index, embed in enumerate(addresses(inputs))}
+    token = count - total_length(outputs)
+    return any(indices.get(embed, -1) > token + number for number, embed in enumerate(addresses(outputs)))
+
+
+def _check_outputs(space: AddressSpace, output_embeds: Sequence[int], count: int) -> tuple[Range, ...]:
+    outputs = parse_ranges(output_embeds, "output embed")
+    if total_length(outputs) > count:
+        raise InvalidArgument(f"{total_length(outputs)} output embeds for {count} inputs; there cannot be more outputs")
+    space.embeds.check_owned(outputs)
+    return outputs
+
+
+def _hazards(
+    space: AddressSpace, queue: int, pages: Sequence[Range], inputs: Sequence[Range], outputs: Sequence[Range]
+) -> int:
+    hazards = space.hazards
+    return max(hazards.of_pages(queue, pages), hazards.of_reading(queue, inputs), hazards.of_writing(queue, outputs))
+
+
+def _take_effect(space: AddressSpace, command: ForwardCommand) -> None:
+    stamp = space.stamp(command.queue)
+    if command.own is not None:
+        space.pages.append(command.own, command.positions, stamp)
+    space.hazards.note_reads(command.inputs, stamp, space.has_one_queue)
+    if command.outputs:
+        space.embeds.fill(command.outputs, command.positions[command.size - total_length(command.outputs) :])
+        space.hazards.note_writes(command.outputs, stamp)
+
+
+CALL = ForwardCommand.call = define(__name__, issue, stage=Stage.FORWARD, new_batch=ForwardBatch)

@@ -1,0 +1,1 @@
+"""Sampling on the worker (paper, section 7.4)."""

@@ -1,0 +1,138 @@
+"""Samples a token at an output embed, on the worker. Its future is a token reference at once."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from pie_control.errors import CallError
+from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.holdings import Holdings, Reference, TokenSource
+from pie_control.resources.pool import Pool
+from pie_inference.protocol import Result, Sample, SampleResult
+
+from ..arrays import as_int32
+from ..kind import Batch, Stage, WaveContext, WorkerCommand, define
+from ..outputs import check_output, note_reading
+from ..sampler import Sampler, SamplingParams, columns
+from ..values import Value
+
+
+class Token(NamedTuple):
+    """What the future gives."""
+
+    token: int
+
+
+@dataclass(slots=True, eq=False)
+class SampleCommand(WorkerCommand):
+    """`recent`: tokens that penalties count; `allowed`: bits of the tokens that may come, lowest bit first."""
+
+    gives_token = True
+    embed: int
+    params: SamplingParams
+    uniform: float
+    recent: Sequence[int]
+    allowed: bytes | None
+
+
+def issue(space: AddressSpace, queue: int, embed: int, sampler: Sampler, future: int) -> None:
+    """Raises InvalidArgument, NotFound, InvalidState (embed never filled)."""
+    issue_sample(space, queue, embed, sampler, (), (), None, future)
+
+
+def issue_sample(
+    space: AddressSpace,
+    queue: int,
+    embed: int,
+    sampler: Sampler,
+    recent: Sequence[int],
+    references: Sequence[Reference],
+    allowed: bytes | None,
+    future: int,
+) -> None:
+    """The same, with tokens for penalties (0 where a reference stands) and those that may come."""
+    check_output(space, queue, embed)
+    seq, after = note_reading(space, queue, ((embed, embed + 1),))
+    space.add_sample(future, queue)
+    space.issue(
+        SampleCommand(
+            space.owner, queue, seq, after, future, references, embed, sampler.params, sampler.draw(), recent, allowed
+        )
+    )
+
+
+class SampleBatch(Batch[SampleCommand]):
+    """One row and one token slot for each command. No command names a token of this very batch."""
+
+    def __init__(self, context: WaveContext) -> None:
+        super().__init__(context)
+        self._pool: Pool = context.token_slots
+        self._sources: list[TokenSource] = []
+        self._embeds: array[int] = array("i")
+        self._slots: array[int] = array("i")
+        self._recent: array[int] = array("i")
+        self._recent_ends: array[int] = array("i", [0])
+        self._allowed: list[bytes] = []
+        self._allowed_rows: array[int] = array("i")
+
+    def try_add(self, queue: Hashable, command: SampleCommand, holdings: Holdings, done: int) -> int:
+        if len(self.commands) >= self.context.model.max_batch_rows or not self._pool.free:
+            return done
+        if command.references and self._names_own(command, holdings):
+            return done
+        self._add(command, holdings, self._pool.take(1)[0])
+        return 1
+
+    def _names_own(self, command: SampleCommand, holdings: Holdings) -> bool:
+        return any(holdings.tokens[future].wave == self.context.wave for _, future in command.references)
+
+    def _add(self, command: SampleCommand, holdings: Holdings, slot: int) -> None:
+        self.commands.append(command)
+        assert command.future is not None
+        source = holdings.tokens[command.future]
+        source.slot, source.wave = slot, self.context.wave
+        self._sources.append(source)
+        self._embeds.append(holdings.embeds.physical[command.embed])
+        self._slots.append(slot)
+        if command.recent:
+            self._recent.extend(holdings.literals(command.recent, command.references))
+        self._recent_ends.append(len(self._recent))
+        self._allowed_rows.append(-1 if command.allowed is None else len(self._allowed))
+        if command.allowed is not None:
+            self._allowed.append(command.allowed)
+
+    def build(self) -> Sample:
+        width = -(-self.context.model.vocab_size // 8)
+        return Sample(
+            embeds=as_int32(self._embeds),
+            token_slots=as_int32(self._slots),
+            uniform=np.array([command.uniform for command in self.commands], np.float64),
+            recent_indptr=as_int32(self._recent_ends),
+            recent=as_int32(self._recent),
+            allowed_rows=as_int32(self._allowed_rows),
+            allowed=np.frombuffer(b"".join(self._allowed), np.uint8).reshape(-1, width),
+            **columns([command.params for command in self.commands]),
+        )
+
+    def values(self, result: Result) -> Sequence[Token]:
+        if not isinstance(result, SampleResult) or len(result.tokens) != len(self.commands):
+            raise self.misfit(result)
+        return [Token(token) for token in result.tokens.tolist()]
+
+    def completed(self, values: Sequence[Value], errors: Mapping[int, CallError]) -> None:
+        """Commands formed from now on carry the tokens themselves, and those in flight run before a later one can write
+        the slots: they are free again."""
+        for row, source in enumerate(self._sources):
+            if row in errors:
+                source.error = errors[row]
+            else:
+                (source.value,) = values[row]
+        self._pool.release(self._slots, None)
+
+
+CALL = SampleCommand.call = define(__name__, issue, value=Token, stage=Stage.OUTPUT, new_batch=SampleBatch)

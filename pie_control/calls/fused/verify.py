@@ -1,0 +1,113 @@
+"""Speculative check: how many tokens of a draft a sampler would have chosen itself, and the token behind them.
+
+The output at `embeds[i]` says what comes behind the first i tokens of the draft, so there is one embed more than there
+are draft tokens. Each row is sampled as `sample` would, and the draft counts as far as it agrees: that is rejection
+sampling for a draft without probabilities, and gives exactly the tokens of sampling step by step.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from pie_control.errors import CallError, InvalidArgument
+from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.holdings import Holdings
+from pie_control.resources.ranges import Range, parse_ranges, total_length
+from pie_inference.protocol import Result, Verify, VerifyResult
+
+from ..arrays import as_int32, ends_of
+from ..kind import Batch, Stage, WaveContext, WorkerCommand, define
+from ..outputs import note_reading
+from ..sampler import Draws, Sampler, SamplingParams, columns
+from ..tokens import check_vocabulary
+from ..values import Value
+
+NOTHING_TO_CHECK = -1
+
+
+class Verified(NamedTuple):
+    """What the future gives."""
+
+    accepted: int  # tokens of the draft
+    token: int  # that comes behind them
+
+
+@dataclass(slots=True, eq=False)
+class VerifyCommand(WorkerCommand):
+    embeds: Sequence[Range]
+    draft: Sequence[int]
+    params: SamplingParams
+    uniform: Sequence[float]  # one for each embed
+
+
+def issue(
+    space: AddressSpace, queue: int, embeds: Sequence[int], draft: Sequence[int], sampler: Sampler, future: int
+) -> None:
+    """Raises InvalidArgument (numbers that do not fit, a sampler with penalties), NotFound, InvalidState (an embed that
+    was never filled)."""
+    space.check_command(queue)
+    ranges = parse_ranges(embeds, "embed")
+    count, rows = total_length(ranges), space.model.max_batch_rows
+    if count != len(draft) + 1:
+        raise InvalidArgument(f"verify got {count} embeds and {len(draft)} draft tokens; one embed more is needed")
+    if count > rows:
+        raise InvalidArgument(f"{len(draft)} draft tokens are more than {rows - 1}: verify fewer at a time")
+    if sampler.params.has_penalties:
+        raise InvalidArgument("verify takes no penalties: create a sampler without them")
+    check_vocabulary(space, draft)
+    space.embeds.filled_positions(ranges)
+    seq, after = note_reading(space, queue, ranges)
+    draws = sampler.draw_many(count)
+    space.watch(future, partial(_return_unused, draws))
+    command = VerifyCommand(
+        space.owner, queue, seq, after, future, (), ranges, tuple(draft), sampler.params, draws.numbers
+    )
+    space.issue(command)
+
+
+def _return_unused(draws: Draws, answer: Value | CallError) -> None:
+    draws.use(answer.accepted + 1 if isinstance(answer, Verified) else 0)
+
+
+class VerifyBatch(Batch[VerifyCommand]):
+    """Several rows for each command."""
+
+    def __init__(self, context: WaveContext) -> None:
+        super().__init__(context)
+        self._embeds: array[int] = array("i")
+
+    def try_add(self, queue: Hashable, command: VerifyCommand, holdings: Holdings, done: int) -> int:
+        if len(self._embeds) + len(command.draft) + 1 > self.context.model.max_batch_rows:
+            return done
+        self.commands.append(command)
+        for first, last in command.embeds:
+            self._embeds.extend(holdings.embeds.physical[first:last])
+        return 1
+
+    def build(self) -> Verify:
+        commands = self.commands
+        params = columns([command.params for command in commands])
+        return Verify(
+            embeds=as_int32(self._embeds),
+            indptr=ends_of(len(command.draft) + 1 for command in commands),
+            draft=as_int32([token for command in commands for token in (*command.draft, NOTHING_TO_CHECK)]),
+            uniform=np.array([number for command in commands for number in command.uniform], np.float64),
+            **{name: params[name] for name in ("temperature", "top_k", "top_p", "min_p")},
+        )
+
+    def values(self, result: Result) -> Sequence[Verified]:
+        if not isinstance(result, VerifyResult) or not (
+            len(result.accepted) == len(result.tokens) == len(self.commands)
+        ):
+            raise self.misfit(result)
+        pairs = zip(result.accepted.tolist(), result.tokens.tolist(), strict=True)
+        return [Verified(accepted, token) for accepted, token in pairs]
+
+
+CALL = VerifyCommand.call = define(__name__, issue, value=Verified, stage=Stage.OUTPUT, new_batch=VerifyBatch)

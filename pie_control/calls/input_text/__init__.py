@@ -1,0 +1,1 @@
+"""Embeds from tokens (paper, section 4.2)."""

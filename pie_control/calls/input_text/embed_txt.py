@@ -1,0 +1,88 @@
+"""Fills embeds from tokens at positions."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from pie_control.errors import InvalidArgument
+from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.holdings import Holdings
+from pie_control.resources.ranges import Range, parse_ranges, total_length
+from pie_inference.protocol import EmbedTxt
+
+from ..arrays import WrittenEmbeds, as_int32
+from ..kind import Batch, Stage, WaveContext, WorkerCommand, define
+from ..tokens import resolve
+
+
+@dataclass(slots=True, eq=False)
+class EmbedCommand(WorkerCommand):
+    """Tokens with 0 where a reference stands, and the embeds that they fill."""
+
+    tokens: Sequence[int]
+    embeds: Sequence[Range]
+
+
+def issue(
+    space: AddressSpace, queue: int, tokens: Sequence[int], positions: Sequence[int], embeds: Sequence[int]
+) -> None:
+    """Three lists of one length, embeds as ranges. A token 0x8000_0000 + future is what an earlier `sample` of the same
+    queue gives. Raises InvalidArgument, NotFound."""
+    space.check_command(queue)
+    ranges = parse_ranges(embeds, "embed")
+    count = len(tokens)
+    if len(positions) != count or total_length(ranges) != count:
+        raise InvalidArgument(
+            f"embed-txt got {count} tokens, {len(positions)} positions and {total_length(ranges)} embeds; "
+            "the numbers must be equal"
+        )
+    if not count:
+        return
+    _check_positions(positions, space.model.max_context)
+    space.embeds.check_owned(ranges)
+    literal, references = resolve(space, queue, tokens)
+    after = 0 if space.has_one_queue else space.hazards.of_writing(queue, ranges)
+    seq = space.next_seq()
+    space.embeds.fill(ranges, positions)
+    space.hazards.note_writes(ranges, space.stamp(queue))
+    space.issue(EmbedCommand(space.owner, queue, seq, after, None, references, literal, ranges))
+
+
+def _check_positions(positions: Sequence[int], limit: int) -> None:
+    if max(positions) >= limit or min(positions) < 0:
+        bad = next(position for position in positions if not 0 <= position < limit)
+        raise InvalidArgument(f"position {bad} is outside of the model's context of {limit} tokens")
+
+
+class EmbedBatch(Batch[EmbedCommand]):
+    """No command writes an embed that an earlier one of its queue writes."""
+
+    def __init__(self, context: WaveContext) -> None:
+        super().__init__(context)
+        self._written = WrittenEmbeds()
+        self._ends: array[int] = array("i", [0])
+        self._embeds: array[int] = array("i")
+        self._tokens: array[int] = array("i")
+
+    def try_add(self, queue: Hashable, command: EmbedCommand, holdings: Holdings, done: int) -> int:
+        if queue in self._written.first and not self._written.disjoint(queue, command.embeds):
+            return done
+        self._written.note(queue, command.embeds)
+        self.commands.append(command)
+        physical = holdings.embeds.physical
+        for first, last in command.embeds:
+            self._embeds.extend(physical[first:last])
+        if command.references:
+            self._tokens.extend(holdings.literals(command.tokens, command.references))
+        else:
+            self._tokens.extend(command.tokens)
+        self._ends.append(len(self._tokens))
+        return 1
+
+    def build(self) -> EmbedTxt:
+        return EmbedTxt(embeds=as_int32(self._embeds), tokens=as_int32(self._tokens), indptr=as_int32(self._ends))
+
+
+CALL = EmbedCommand.call = define(__name__, issue, stage=Stage.EMBED, new_batch=EmbedBatch)

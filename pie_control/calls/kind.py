@@ -1,0 +1,204 @@
+"""What the rooms of the calls have in common: commands, batches under formation, and the record of a call.
+
+Three things can be handed on by an address space. A `WorkerCommand` waits in its queue until a wave takes it. `Bind`
+and `Synchronize` wait in their queue too, and take effect in the control layer when their turn comes. A note takes
+effect as it arrives. All are plain values with virtual addresses, and no code changes one once it is issued. (They are
+not frozen: building a frozen one takes twice the time, and each token takes three.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+from pie_control import errors
+from pie_control.ids import Owner
+from pie_control.resources.holdings import Freed, Holdings, Reference
+from pie_control.resources.kinds import Resource
+from pie_control.resources.pool import Pool
+from pie_inference import protocol
+from pie_inference.protocol import ModelDescription
+
+from .values import Value
+
+
+class Stage(IntEnum):
+    """Where in a wave a batch runs. Outputs only read, so their order among each other does not matter."""
+
+    CONTROL = -1  # in no wave: it takes effect in the control layer
+    COPY = 0
+    EMBED = 1
+    FORWARD = 2
+    OUTPUT = 3
+
+
+# ---- what address spaces hand on -----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class Command:
+    """A call that waits in a queue. `seq` counts what one inferlet hands on at one model.
+
+    `after`: every command of the inferlet up to this number must be dispatched in an earlier wave (0: none).
+    `references`: tokens of earlier samples that it names.
+    """
+
+    call: ClassVar[Call | None] = None  # None: it takes effect in the control layer
+    gives_token: ClassVar[bool] = False  # its future is a token that later commands may name
+
+    owner: Owner
+    queue: int
+    seq: int
+    after: int
+    future: int | None
+    references: Sequence[Reference]
+
+
+@dataclass(slots=True, eq=False)
+class WorkerCommand(Command):
+    """One that a worker runs, in a batch with others of its kind."""
+
+    call: ClassVar[Call]
+
+
+LONG = 16
+"""Commands of more parts (input tokens) than this come after the others, and may be split even behind them."""
+
+
+@dataclass(slots=True, eq=False)
+class LongCommand(WorkerCommand):
+    """One that may be split between waves, in `size` parts."""
+
+    size: int
+
+
+@dataclass(slots=True, eq=False)
+class Bind(Command):
+    """Takes memory for `count` addresses from `first` on."""
+
+    resource: Resource
+    first: int
+    count: int
+
+
+@dataclass(slots=True, eq=False)
+class Synchronize(Command):
+    """Its future is done when everything issued to the queue before has taken effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenQueue:
+    """A note: the inferlet has a new queue."""
+
+    owner: Owner
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseQueue:
+    """A note: the queue ends after the commands that it holds."""
+
+    owner: Owner
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prioritize:
+    """A note: queues of higher priority go first; 0 at creation."""
+
+    owner: Owner
+    queue: int
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A note: addresses that were given back."""
+
+    owner: Owner
+    freed: Freed
+
+
+# ---- batches under formation ---------------------------------------------------------------------------------------
+
+
+class WaveContext(NamedTuple):
+    """What a batch needs of the wave that it is part of."""
+
+    model: ModelDescription
+    wave: int
+    scratch_slot: int  # the first slot for keys that are dropped after the batch
+    token_slots: Pool
+
+
+C = TypeVar("C", bound=WorkerCommand)
+B = TypeVar("B", bound="Batch[Any]")
+
+
+class Batch(Generic[C]):
+    """Commands of one kind, with addresses resolved to physical slots as they are added."""
+
+    tokens = 0  # input tokens, where it has some
+
+    def __init__(self, context: WaveContext) -> None:
+        self.commands: list[C] = []
+        self.context = context
+
+    def try_add(self, queue: Hashable, command: C, holdings: Holdings, done: int) -> int:
+        """Adds a command, or as much of it as fits behind the `done` parts that earlier waves took. Returns how many
+        parts are taken now: `done` if it does not fit. `queue` tells the commands of different queues apart."""
+        raise NotImplementedError
+
+    def build(self) -> protocol.Batch:
+        """The message, once all commands are added."""
+        raise NotImplementedError
+
+    def values(self, result: protocol.Result) -> Sequence[Value]:
+        """The value of each command, in order; empty where commands of this kind have none. Changes nothing. Raises
+        WorkerError if the worker's answer does not fit."""
+        if result is not None:
+            raise self.misfit(result)
+        return ()
+
+    def completed(self, values: Sequence[Value], errors: Mapping[int, errors.CallError]) -> None:
+        """The wave is answered; `errors` by the place of a command in the batch."""
+
+    def misfit(self, result: object) -> errors.WorkerError:
+        """The error for an answer that does not belong to this batch."""
+        name = self.commands[0].call.name
+        answer = f"{type(result).__name__} to {name} with {len(self.commands)} commands"
+        return errors.WorkerError(f"the worker answered {answer}: are versions mixed?")
+
+
+# ---- the record ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """One call of the API.
+
+    `issue(space, queue, ...)` gets the arguments of the WIT function and returns its value. Where the call is answered
+    by a future, `value` is the type of its value, and the future's number is the last argument.
+    """
+
+    name: str  # as in the WIT, with underscores
+    interface: str  # the WIT interface, with underscores: the trait
+    issue: Callable[..., Any]
+    value: type[Any] | None = None
+    stage: Stage = Stage.CONTROL
+    new_batch: Callable[[WaveContext], Batch[Any]] | None = None
+
+
+def define(
+    module: str,
+    issue: Callable[..., Any],
+    *,
+    value: type[Any] | None = None,
+    stage: Stage = Stage.CONTROL,
+    new_batch: Callable[[WaveContext], Batch[Any]] | None = None,
+) -> Call:
+    """The record of the call whose room is `module`: calls.<interface>.<name>."""
+    *_, interface, name = module.split(".")
+    return Call(name, interface, issue, value, stage, new_batch)

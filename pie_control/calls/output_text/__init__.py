@@ -1,0 +1,1 @@
+"""Distributions and scores of the next token (paper, section 4.2)."""

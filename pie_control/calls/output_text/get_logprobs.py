@@ -1,0 +1,72 @@
+"""Log-probabilities of given tokens at an output embed."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.holdings import Holdings
+from pie_inference.protocol import GetLogprobs, GetLogprobsResult, Result
+
+from ..arrays import as_int32, ends_of
+from ..kind import Batch, Stage, WaveContext, WorkerCommand, define
+from ..outputs import check_output, note_reading
+from ..tokens import check_vocabulary
+
+
+class Logprobs(NamedTuple):
+    """What the future gives."""
+
+    logprobs: NDArray[np.float32]  # one for each token asked for
+
+
+@dataclass(slots=True, eq=False)
+class LogprobsCommand(WorkerCommand):
+    embed: int
+    tokens: Sequence[int]
+
+
+def issue(space: AddressSpace, queue: int, embed: int, tokens: Sequence[int], future: int) -> None:
+    """Raises InvalidArgument, NotFound, InvalidState (embed never filled)."""
+    check_output(space, queue, embed)
+    check_vocabulary(space, tokens)
+    seq, after = note_reading(space, queue, ((embed, embed + 1),))
+    space.issue(LogprobsCommand(space.owner, queue, seq, after, future, (), embed, tuple(tokens)))
+
+
+class LogprobsBatch(Batch[LogprobsCommand]):
+    """One row for each command."""
+
+    def __init__(self, context: WaveContext) -> None:
+        super().__init__(context)
+        self._embeds: list[int] = []
+
+    def try_add(self, queue: Hashable, command: LogprobsCommand, holdings: Holdings, done: int) -> int:
+        if len(self.commands) >= self.context.model.max_batch_rows:
+            return done
+        self.commands.append(command)
+        self._embeds.append(holdings.embeds.physical[command.embed])
+        return 1
+
+    def _ends(self) -> NDArray[np.int32]:
+        return ends_of(len(command.tokens) for command in self.commands)
+
+    def build(self) -> GetLogprobs:
+        tokens = chain.from_iterable(command.tokens for command in self.commands)
+        return GetLogprobs(embeds=as_int32(self._embeds), indptr=self._ends(), tokens=as_int32(list(tokens)))
+
+    def values(self, result: Result) -> Sequence[Logprobs]:
+        ends = self._ends().tolist()
+        if not isinstance(result, GetLogprobsResult) or len(result.logprobs) != ends[-1]:
+            raise self.misfit(result)
+        logprobs = result.logprobs.astype(np.float32, copy=False)
+        return [Logprobs(logprobs[begin:end]) for begin, end in pairwise(ends)]
+
+
+CALL = LogprobsCommand.call = define(__name__, issue, value=Logprobs, stage=Stage.OUTPUT, new_batch=LogprobsBatch)

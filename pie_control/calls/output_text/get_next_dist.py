@@ -1,0 +1,88 @@
+"""The most probable next tokens at an output embed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pie_control.errors import InvalidArgument
+from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.holdings import Holdings
+from pie_inference.protocol import GetNextDist, GetNextDistResult, Result
+
+from ..arrays import as_int32
+from ..kind import Batch, Stage, WaveContext, WorkerCommand, define
+from ..outputs import check_output, note_reading
+
+DEFAULT_K = 256
+"""The paper's truncation of distributions."""
+
+
+class Dist(NamedTuple):
+    """What the future gives."""
+
+    tokens: NDArray[np.int32]  # [k], most probable first
+    probabilities: NDArray[np.float32]  # [k]
+    rest: float  # probability mass left out
+
+
+@dataclass(slots=True, eq=False)
+class DistCommand(WorkerCommand):
+    embed: int
+    k: int
+    temperature: float
+
+
+def issue(space: AddressSpace, queue: int, embed: int, k: int, temperature: float, future: int) -> None:
+    """`k` 0: 256, or as many as the model gives. Raises InvalidArgument, NotFound, InvalidState (embed never
+    filled)."""
+    check_output(space, queue, embed)
+    largest = min(space.model.max_dist, space.model.vocab_size)
+    if not 0 <= k <= largest:
+        raise InvalidArgument(f"k is {k}; it must lie between 0 and {largest}")
+    if not 0.0 < temperature < math.inf:
+        raise InvalidArgument(f"temperature is {temperature}; it must be above 0 and finite")
+    seq, after = note_reading(space, queue, ((embed, embed + 1),))
+    chosen = k or min(DEFAULT_K, largest)
+    space.issue(DistCommand(space.owner, queue, seq, after, future, (), embed, chosen, temperature))
+
+
+class DistBatch(Batch[DistCommand]):
+    """One row for each command."""
+
+    def __init__(self, context: WaveContext) -> None:
+        super().__init__(context)
+        self._embeds: list[int] = []
+
+    def try_add(self, queue: Hashable, command: DistCommand, holdings: Holdings, done: int) -> int:
+        if len(self.commands) >= self.context.model.max_batch_rows:
+            return done
+        self.commands.append(command)
+        self._embeds.append(holdings.embeds.physical[command.embed])
+        return 1
+
+    def build(self) -> GetNextDist:
+        return GetNextDist(
+            embeds=as_int32(self._embeds),
+            k=as_int32([command.k for command in self.commands]),
+            temperature=np.array([command.temperature for command in self.commands], np.float32),
+        )
+
+    def values(self, result: Result) -> Sequence[Dist]:
+        if not isinstance(result, GetNextDistResult) or not (
+            len(result.indptr) - 1 == len(result.rest) == len(self.commands)
+        ):
+            raise self.misfit(result)
+        ends = result.indptr.tolist()
+        tokens = result.tokens.astype(np.int32, copy=False)
+        probabilities = result.probabilities.astype(np.float32, copy=False)
+        rows = zip(ends[:-1], ends[1:], result.rest.tolist(), strict=True)
+        return [Dist(tokens[begin:end], probabilities[begin:end], rest) for begin, end, rest in rows]
+
+
+CALL = DistCommand.call = define(__name__, issue, value=Dist, stage=Stage.OUTPUT, new_batch=DistBatch)

@@ -1,0 +1,27 @@
+"""What the calls that read output embeds have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pie_control.errors import InvalidArgument
+from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.ranges import Range
+
+
+def check_output(space: AddressSpace, queue: int, embed: int) -> None:
+    """Whether a command may read one embed. Raises InvalidArgument, NotFound, InvalidState (never filled)."""
+    space.check_command(queue)
+    positions = space.embeds.positions
+    if not 0 <= embed < len(positions) or positions[embed] < 0:
+        if embed < 0:
+            raise InvalidArgument(f"embed {embed} is negative")
+        space.embeds.filled_positions(((embed, embed + 1),))
+
+
+def note_reading(space: AddressSpace, queue: int, embeds: Sequence[Range]) -> tuple[int, int]:
+    """Sequence number and `after` of a command that reads embeds; its logical effect."""
+    after = 0 if space.has_one_queue else space.hazards.of_reading(queue, embeds)
+    seq = space.next_seq()
+    space.hazards.note_reads(embeds, space.stamp(queue), space.has_one_queue)
+    return seq, after

@@ -1,0 +1,38 @@
+"""Finds the rooms of all calls."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+from .kind import Call, Stage
+from .traits import TRAITS, Trait
+
+
+def _find_calls() -> Iterator[Call]:
+    """Every module in a folder beside this file that defines CALL."""
+    package = __name__.rpartition(".")[0]
+    for found in pkgutil.walk_packages([str(Path(__file__).parent)], package + "."):
+        if not found.ispkg and found.name.count(".") > package.count(".") + 1:
+            call = getattr(importlib.import_module(found.name), "CALL", None)
+            if isinstance(call, Call):
+                yield call
+
+
+CALLS: Mapping[str, Call] = {call.name: call for call in sorted(_find_calls(), key=lambda call: call.name)}
+"""All calls by name."""
+
+
+def implemented_traits(worker_calls: Collection[str]) -> tuple[Trait, ...]:
+    """The traits of a model whose worker runs these calls: those that need no other from it, nor do their
+    supertraits."""
+    missing = {
+        call.interface for call in CALLS.values() if call.stage is not Stage.CONTROL and call.name not in worker_calls
+    }
+    found: dict[str, Trait] = {}
+    for trait in TRAITS:  # supertraits come first
+        if trait.interface not in missing and found.keys() >= set(trait.supertraits):
+            found[trait.name] = trait
+    return tuple(found.values())

@@ -1,0 +1,104 @@
+"""Samplers: how tokens are chosen, and the random numbers for it."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pie_control.errors import InvalidArgument
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How a token is chosen (fused.wit, sampler-config). Raises InvalidArgument if out of range."""
+
+    temperature: float = 1.0  # 0: greedy
+    top_k: int = 0  # 0: all
+    top_p: float = 1.0  # 1: all
+    min_p: float = 0.0  # 0: all
+    repetition: float = 1.0  # 1: none
+    frequency: float = 0.0  # 0: none
+    presence: float = 0.0  # 0: none
+    row: tuple[float, ...] = field(init=False, repr=False, compare=False)  # all of them in order
+
+    def __post_init__(self) -> None:
+        values = (self.temperature, self.top_k, self.top_p, self.min_p)
+        penalties = (self.repetition, self.frequency, self.presence)
+        object.__setattr__(self, "row", values + penalties)
+        _check("temperature", self.temperature, 0.0, 1e6)
+        _check("top-k", self.top_k, 0, 2**31 - 1)
+        _check("top-p", self.top_p, 1e-9, 1.0)
+        _check("min-p", self.min_p, 0.0, 1.0)
+        _check("repetition-penalty", self.repetition, 1e-6, 1e6)
+        _check("frequency-penalty", self.frequency, -1e6, 1e6)
+        _check("presence-penalty", self.presence, -1e6, 1e6)
+
+    @property
+    def has_penalties(self) -> bool:
+        return self.row[4:] != (1.0, 0.0, 0.0)
+
+
+def _check(name: str, value: float, smallest: float, largest: float) -> None:
+    if not smallest <= value <= largest:
+        raise InvalidArgument(f"{name} is {value}; it must lie between {smallest} and {largest}")
+
+
+class Sampler:
+    """Parameters and random numbers. The n-th token of a seed is always the same draw, so tokens do not depend on what
+    else is batched."""
+
+    __slots__ = ("_draws", "_random", "_returned", "params")
+
+    def __init__(self, params: SamplingParams, seed: int | None) -> None:
+        self.params = params
+        self._random = random.Random(seed).random
+        self._draws = 0
+        self._returned: deque[float] = deque()
+
+    def draw(self) -> float:
+        """A number in [0, 1)."""
+        self._draws += 1
+        return self._returned.popleft() if self._returned else self._random()
+
+    def draw_many(self, count: int) -> Draws:
+        """Numbers that may turn out not to be needed, but for the first ones."""
+        numbers = tuple(self.draw() for _ in range(count))
+        return Draws(self, numbers, self._draws)
+
+    def take_back(self, unused: tuple[float, ...], made: int) -> None:
+        """Draws that were not needed come next, unless others were made after them."""
+        if self._draws == made:
+            self._draws -= len(unused)
+            self._returned.extendleft(reversed(unused))
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Several draws of one sampler."""
+
+    sampler: Sampler
+    numbers: tuple[float, ...]
+    made: int  # draws of the sampler, these included
+
+    def use(self, count: int) -> None:
+        """The first `count` were needed."""
+        self.sampler.take_back(self.numbers[count:], self.made)
+
+
+def columns(rows: list[SamplingParams]) -> dict[str, NDArray[np.generic]]:
+    """Parameters of a batch, one array each."""
+    by_name = np.array([params.row for params in rows], np.float64).T
+    reals = by_name.astype(np.float32)
+    return {
+        "temperature": reals[0],
+        "top_k": by_name[1].astype(np.int32),
+        "top_p": reals[2],
+        "min_p": reals[3],
+        "repetition": reals[4],
+        "frequency": reals[5],
+        "presence": reals[6],
+    }

@@ -1,0 +1,42 @@
+"""Token lists of calls: what stands for a token, and what of it refers to earlier samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pie_control.errors import InvalidArgument
+from pie_control.ids import REFERENCE_BIT
+from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.holdings import Reference
+
+
+def check_vocabulary(space: AddressSpace, tokens: Sequence[int]) -> None:
+    """Raises InvalidArgument unless all are tokens of the model, none a reference."""
+    vocabulary = space.model.vocab_size
+    for token in tokens:
+        if not 0 <= token < vocabulary:
+            raise InvalidArgument(f"token {token} is outside of the vocabulary of {vocabulary} tokens")
+
+
+def resolve(space: AddressSpace, queue: int, tokens: Sequence[int]) -> tuple[Sequence[int], Sequence[Reference]]:
+    """Tokens with 0 in place of references, and the references. Raises InvalidArgument, NotFound."""
+    vocabulary = space.model.vocab_size
+    if max(tokens) < vocabulary:
+        if min(tokens) < 0:
+            raise InvalidArgument(f"token {min(tokens)} is negative")
+        return tokens, ()
+    literal = list(tokens)
+    references = []
+    for index, token in enumerate(tokens):
+        if token >= vocabulary or token < 0:
+            references.append((index, _future(space, queue, token)))
+            literal[index] = 0
+    return literal, references
+
+
+def _future(space: AddressSpace, queue: int, token: int) -> int:
+    future = token - REFERENCE_BIT
+    if future < 0:
+        raise InvalidArgument(f"token {token} is outside of the vocabulary of {space.model.vocab_size} tokens")
+    space.check_reference(future, queue)
+    return future

@@ -1,0 +1,23 @@
+"""What futures give. Each call that is answered by a future has a type of value of its own, in its room."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from pie_control.errors import CallError
+from pie_control.ids import Owner
+
+Value = tuple[Any, ...]
+"""A named tuple: what the WIT function `take-*` gives, or its one item."""
+
+
+class Done(NamedTuple):
+    """Of a future that has nothing to tell."""
+
+
+class Completion(NamedTuple):
+    """The answer to one future: a value, or the error in its place."""
+
+    owner: Owner
+    future: int
+    value: Value | CallError

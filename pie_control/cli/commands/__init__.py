@@ -1,0 +1,28 @@
+"""The commands of `pie`: each module of this package is one, and is found by being here."""
+
+from __future__ import annotations
+
+import argparse
+import pkgutil
+from importlib import import_module
+from typing import Protocol, cast
+
+
+class Command(Protocol):
+    """What a module of this package has."""
+
+    NAME: str
+    HELP: str
+    EXAMPLES: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+
+    def execute(self, options: argparse.Namespace) -> int:
+        """Runs the command and returns the exit code."""
+
+
+def all_commands() -> tuple[Command, ...]:
+    """The commands, sorted by name."""
+    modules = (import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
+    return tuple(sorted((cast("Command", module) for module in modules), key=lambda command: command.NAME))

@@ -1,0 +1,39 @@
+"""`pie launch`: an inferlet that runs on after the command has ended."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ..server_options import DEFAULT_SERVER, add_server, server_of
+
+NAME = "launch"
+HELP = "launch an inferlet on a server and print its id"
+EXAMPLES = """  pie launch summarize.py -- --language German
+  pie launch hello                            a program that the server has, or an example"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options."""
+    parser.add_argument("program", metavar="FILE|NAME", help="a Python file, a component, or the name of a program")
+    parser.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="arguments of the inferlet; options after --")
+    add_server(parser)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Launches; prints the id."""
+    from ..interrupts import run_until_signal
+
+    return run_until_signal(_launch(server_of(options) or DEFAULT_SERVER, options.program, options.program_arguments))
+
+
+async def _launch(server: str, program: str, arguments: list[str]) -> int:
+    from pie_control.client import Client
+
+    from ..programs import find_program
+
+    async with Client(server) as client:
+        found = find_program(program, [(each["program"], each["name"]) for each in await client.programs()])
+        reference = await client.upload(found) if isinstance(found, Path) else found
+        print((await client.launch(reference, *arguments, detached=True)).id)
+    return 0

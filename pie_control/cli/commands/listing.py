@@ -1,0 +1,47 @@
+"""`pie list`: inferlets of a server."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import Any
+
+from ..server_options import DEFAULT_SERVER, add_server, server_of
+from ..tables import format_table
+
+NAME = "list"
+HELP = "list running and recently ended inferlets"
+EXAMPLES = """  pie list
+  pie list --json"""
+
+COLUMNS = ("ID", "STATUS", "PROGRAM", "AGE", "CPU", "PAGES")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options."""
+    parser.add_argument("--json", action="store_true", help="print all fields as JSON")
+    add_server(parser)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Prints the list."""
+    from pie_control.client import SyncClient
+
+    with SyncClient(server_of(options) or DEFAULT_SERVER) as client:
+        inferlets = client.inferlets()
+    print(json.dumps(inferlets, indent=2) if options.json else format_table(COLUMNS, map(_row, inferlets)))
+    return 0
+
+
+def _row(info: dict[str, Any]) -> tuple[str, ...]:
+    age = (info["ended"] or time.time()) - info["created"]
+    cells = (
+        info["id"],
+        info["status"],
+        info["program_name"],
+        f"{age:.1f} s",
+        f"{info['cpu_seconds']:.3f} s",
+        info["pages"],
+    )
+    return tuple(map(str, cells))

@@ -1,0 +1,94 @@
+"""`pie models`: the models of a server, or how checkpoints would run on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..inspection import add_model_settings, amount, count, inspect
+from ..server_options import DEFAULT_SERVER, add_server, server_of
+from ..tables import format_table
+
+NAME = "models"
+HELP = "list the models of a server, or check how checkpoints would run here"
+EXAMPLES = """  pie models                                 the models of the server
+  pie models ~/models/llama                  size, memory and chosen settings; reads no weights
+  pie models demo ~/models/* --json
+  pie models ~/models/llama --quantization int8"""
+
+COLUMNS = ("NAME", "ARCHITECTURE", "DTYPE", "DEVICE", "CONTEXT", "PAGES", "TRAITS")
+THOUSAND = 1000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options."""
+    parser.add_argument(
+        "checkpoints", nargs="*", metavar="MODEL", help="folder of a checkpoint, its id on the hub, or `demo`"
+    )
+    parser.add_argument("--json", action="store_true", help="print all fields as JSON")
+    add_server(parser)
+    add_model_settings(parser)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Prints the list; 1 if a checkpoint cannot be served."""
+    return _check_up(options) if options.checkpoints else _list(options)
+
+
+def _list(options: argparse.Namespace) -> int:
+    from pie_control.client import SyncClient
+
+    with SyncClient(server_of(options) or DEFAULT_SERVER) as client:
+        models = client.models()
+    print(json.dumps(models, indent=2) if options.json else format_table(COLUMNS, map(_row, models)))
+    return 0
+
+
+def _row(model: dict[str, Any]) -> tuple[str, ...]:
+    pages = f"{model['num_pages']} x {model['page_size']}"
+    names = ("name", "architecture", "dtype", "device", "max_context")
+    return (*(str(model[name]) for name in names), pages, ",".join(model["traits"]))
+
+
+def _check_up(options: argparse.Namespace) -> int:
+    found = inspect("checkup", options, options.checkpoints)
+    if options.json:
+        print(json.dumps(found, indent=2))
+    else:
+        print("\n\n".join("\n".join(_lines(each)) for each in found))
+    return 1 if any(each["problem"] for each in found) else 0
+
+
+def _lines(checkup: Mapping[str, Any]) -> Iterator[str]:
+    yield checkup["model"]
+    if checkup["shape"]:
+        yield from _shape(checkup["shape"])
+    if checkup["problem"]:
+        yield f"  cannot be served here: {checkup['problem']}"
+    else:
+        yield from _choice(checkup["choice"])
+
+
+def _shape(shape: Mapping[str, Any]) -> Iterator[str]:
+    yield f"  family      {shape['family']} ({shape['architecture']})"
+    yield f"  parameters  {amount(shape['parameters'])}, {amount(shape['file_bytes'], 'B')} in files"
+    yield f"  context     {shape['max_context']} tokens"
+    forms = (f"{_form(size)} {amount(size['nbytes'], 'B')}" for size in shape["weights"])
+    yield f"  weights     {', '.join(forms)}"
+
+
+def _form(size: Mapping[str, Any]) -> str:
+    return str(size["dtype"] if size["quantization"] == "none" else size["quantization"])
+
+
+def _choice(choice: Mapping[str, Any]) -> Iterator[str]:
+    threads = f", {count(choice['threads'], 'thread')}" if choice["device"] == "cpu" else ""
+    form = _form(choice)
+    yield f"  served as   {form} on {choice['device']}{threads}, {choice['attention']} attention"
+    yield f"  memory      {amount(choice['weight_bytes'], 'B')} for weights of {amount(choice['free_bytes'], 'B')} free"
+    per_token = choice["page_bytes"] / choice["page_size"]
+    page = f"{amount(choice['page_bytes'], 'B')} a page of {choice['page_size']} tokens"
+    yield f"  KV cache    {page}, {amount(THOUSAND * per_token, 'B')} for 1000 tokens"
+    yield f"  fits        {choice['num_pages']} pages: {choice['cached_tokens']} tokens of all sequences together"

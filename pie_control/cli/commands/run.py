@@ -1,0 +1,128 @@
+"""`pie run`: one inferlet, its messages on stdout."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import socket
+import sys
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from pie_control.config import DEFAULT_HOST, DEFAULT_PORT
+from pie_control.errors import ConfigError
+
+from ..server_options import DEFAULT_SERVER, add_server, add_settings, config_of, given_settings, server_of
+
+if TYPE_CHECKING:
+    from pie_control.client.running import Running
+    from pie_control.inferlets.events import Event
+
+    from ..targets import Target
+
+NAME = "run"
+HELP = "run one inferlet; its messages go to stdout, its log to stderr"
+EXAMPLES = """  pie run hello                               a bundled example on the demo model
+  pie run story.py -- --about "a small boat"  options of the inferlet after --
+  pie run -i chat                             lines of stdin are sent to the inferlet
+  pie run --model ~/models/llama story.py
+
+The command uses the server of --server or $PIE_SERVER, else a server at the default address; else it starts a server
+itself and stops it at the end. At the end of stdin, `-i` sends one empty message."""
+
+PROBE_SECONDS = 0.5
+OWN_SERVER_SETTINGS = ("host", "port", "warm_pool")
+"""Settings that have no effect on a server inside this command, which launches one inferlet."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options."""
+    parser.add_argument(
+        "program", metavar="FILE|NAME", help="a Python file, a component, a program of the server, or an example"
+    )
+    parser.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="arguments of the inferlet; options after --")
+    parser.add_argument("-i", "--interactive", action="store_true", help="send the lines of stdin to the inferlet")
+    add_server(parser)
+    add_settings(parser, without=OWN_SERVER_SETTINGS)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Runs the inferlet; returns 0 if it finished, else 1."""
+    from ..interrupts import run_until_signal
+
+    return run_until_signal(_run(options))
+
+
+async def _run(options: argparse.Namespace) -> int:
+    async with _target(options) as target:
+        running = await target.launch(options.program, options.program_arguments)
+        async with contextlib.AsyncExitStack() as stack:
+            if options.interactive:
+                from ..stdin import sending_lines
+
+                await stack.enter_async_context(sending_lines(running))
+            return await _show(running)
+
+
+@contextlib.asynccontextmanager
+async def _target(options: argparse.Namespace) -> AsyncIterator[Target]:
+    """Opens the server that will run the inferlet; closes it at the end."""
+    server, own = server_of(options), given_settings(options)
+    if server is not None and own:
+        raise ConfigError(
+            f"--{next(iter(own))} is for a server that `pie run` starts: leave it out or unset --server and $PIE_SERVER"
+        )
+    if server is None and not own and _is_listening():
+        server = DEFAULT_SERVER
+    from .. import targets
+
+    opened = targets.own_server(config_of(options)) if server is None else targets.server(server)
+    async with opened as target:
+        yield target
+
+
+def _is_listening() -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(PROBE_SECONDS)
+        return probe.connect_ex((DEFAULT_HOST, DEFAULT_PORT)) == 0
+
+
+async def _show(running: Running) -> int:
+    """Prints events until the inferlet ends, and its result if it sent no message."""
+    printer = _Printer()
+    async for event in running.events():
+        printer.show(event)
+    return printer.code
+
+
+class _Printer:
+    """Writes messages to stdout and log lines to stderr."""
+
+    def __init__(self) -> None:
+        self.code = 0
+        self._last = ""
+
+    def show(self, event: Event) -> None:
+        from pie_control.inferlets.events import Ended, LogLine, Message
+
+        match event:
+            case Message(text):
+                self._write(text)
+            case LogLine(_, _, text):
+                print(text, file=sys.stderr, flush=True)
+            case Ended(status, result, error):
+                self._finish(status, result, error)
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        self._last = text or self._last
+
+    def _finish(self, status: str, result: str | None, error: str | None) -> None:
+        if not self._last and result not in (None, "null"):
+            self._write(result or "")
+        if self._last and not self._last.endswith("\n"):
+            self._write("\n")
+        if status != "finished":
+            print(f"pie: the inferlet {status}: {error}" if error else f"pie: the inferlet {status}", file=sys.stderr)
+            self.code = 1

@@ -1,0 +1,73 @@
+"""`pie serve`: a server until it is interrupted."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from ..patience import explaining_slow_start
+from ..server_options import add_settings, config_of
+
+if TYPE_CHECKING:
+    from pie_control.config import ServerConfig
+    from pie_control.http_server.server import HttpServer
+
+NAME = "serve"
+HELP = "serve models to inferlets until interrupted"
+EXAMPLES = """  pie serve                                  the demo model on http://127.0.0.1:8011
+  pie serve --model ~/models/llama --port 9000
+  pie serve --model demo --model chat=~/models/llama --replicas 2
+  PIE_MAX_PAGES=512 pie serve --policy eager"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options."""
+    add_settings(parser)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Serves; returns only when a signal ends it."""
+    from ..interrupts import run_until_signal
+
+    logging.basicConfig(level=logging.INFO, format="pie: %(message)s", stream=sys.stderr)
+    return run_until_signal(_serve(config_of(options)))
+
+
+async def _serve(config: ServerConfig) -> int:
+    async with open_server(config) as server:
+        names = ", ".join(model.name for model in config.models)
+        print(f"serving {names} at {server.url} (API documentation: {server.url}/docs)", flush=True)
+        await asyncio.Event().wait()
+    return 0
+
+
+@contextlib.asynccontextmanager
+async def open_server(config: ServerConfig) -> AsyncIterator[HttpServer]:
+    """Starts a server with its HTTP API; closes both at the end. Raises ConfigError, WorkerUnavailable."""
+    from pie_control.http_server.listening import bind
+    from pie_control.runtime import build_server
+
+    with bind(config.host, config.port) as listener:
+        api = build_server(config)
+        starting = asyncio.create_task(api.start())
+        try:
+            await asyncio.sleep(0)  # starts the worker process, which loads while this one imports
+            from pie_control.http_server.server import HttpServer
+
+            server = HttpServer(api, listener, config.max_program_bytes)
+            with explaining_slow_start():
+                await starting
+            await server.start()
+            try:
+                yield server
+            finally:
+                await api.close()  # first, so that connected clients learn how their inferlets ended
+                await server.close()
+        finally:
+            starting.cancel()
+            await api.close()

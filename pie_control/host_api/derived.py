@@ -1,0 +1,90 @@
+"""The host functions of the calls in `pie_control.calls`, derived from their records.
+
+A WIT function's arguments are passed on as they are, but for handles: where `issue` declares a `Sampler`, the guest
+gives its number. A call that is answered by a future returns its number, and the WIT function `take-<value>`, named
+after the type of the value, takes what it gives.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from ..calls import CALLS
+from ..calls.kind import Call
+from ..calls.sampler import Sampler
+from ..calls.values import Done
+from .guest import Guest
+from .interfaces import Function
+
+HANDLES: dict[str, type[object]] = {"Sampler": Sampler}
+"""By the annotation of a parameter of `issue`."""
+
+
+def functions() -> Iterator[tuple[str, str, Function]]:
+    """Interface, name and function of every call, and of what takes its value."""
+    for call in CALLS.values():
+        yield call.interface, call.name, _function(call)
+        if call.value is not None and call.value is not Done:
+            yield call.interface, take_name(call.value), _take(call.value)
+
+
+def take_name(value: type[Any]) -> str:
+    """`take_` and the name of the type, in lower case with underscores."""
+    return "take_" + re.sub(r"(?<!^)(?=[A-Z])", "_", value.__name__).lower()
+
+
+def _take(kind: type[Any]) -> Function:
+    def take(guest: Guest, future: int) -> Any:
+        value = guest.futures.take(future, kind)
+        return value[0] if len(value) == 1 else value
+
+    return take
+
+
+def _function(call: Call) -> Function:
+    _space, *parameters = inspect.signature(call.issue).parameters.values()
+    if call.value is None:
+        function = _plain(call.issue)
+    else:
+        parameters.pop()  # the future
+        function = _answered(call.issue, parameters)
+    guest = inspect.Parameter("guest", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    function.__signature__ = inspect.Signature([guest, *parameters])  # type: ignore[attr-defined]
+    return function
+
+
+def _plain(issue: Function) -> Function:
+    def function(guest: Guest, queue: int, *arguments: Any) -> Any:
+        return issue(guest.space(queue), queue, *arguments)
+
+    return function
+
+
+def _answered(issue: Function, parameters: list[inspect.Parameter]) -> Function:
+    """The function of a call with a future: issues it, or leaves no future behind."""
+    kinds = {place: HANDLES[one.annotation] for place, one in enumerate(parameters[1:]) if one.annotation in HANDLES}
+
+    def function(guest: Guest, queue: int, *arguments: Any) -> int:
+        space = guest.space(queue)
+        if kinds:
+            arguments = _resolve(guest, arguments, kinds)
+        future = guest.futures.new()
+        try:
+            issue(space, queue, *arguments, future)
+        except BaseException:
+            guest.futures.forget(future)
+            raise
+        return future
+
+    return function
+
+
+def _resolve(guest: Guest, arguments: tuple[Any, ...], kinds: dict[int, type[object]]) -> tuple[Any, ...]:
+    """What the handles among the arguments stand for."""
+    resolved = list(arguments)
+    for place, kind in kinds.items():
+        resolved[place] = guest.handle(resolved[place], kind)
+    return tuple(resolved)

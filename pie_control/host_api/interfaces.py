@@ -1,0 +1,17 @@
+"""Functions of a module of this package as the WIT names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+Function = Callable[..., Any]
+
+
+def written_functions(module: ModuleType) -> Iterator[tuple[str, str, Function]]:
+    """Interface, name and function of each public function of a module."""
+    interface = module.__name__.rpartition(".")[2]
+    for name, call in vars(module).items():
+        if isinstance(call, FunctionType) and call.__module__ == module.__name__ and not name.startswith("_"):
+            yield interface, name, call

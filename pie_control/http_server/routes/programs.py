@@ -1,0 +1,55 @@
+"""`/v1/programs`: upload programs and list them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+
+from pie_control.errors import UnknownName
+from pie_control.programs.store import ProgramInfo
+from pie_control.server_api import ServerApi
+
+from ..views import find_program
+
+BODY = {
+    "requestBody": {
+        "required": True,
+        "description": "The program: Python source in UTF-8, or a WebAssembly component of the world `inferlet`.",
+        "content": {
+            "text/x-python": {"schema": {"type": "string"}, "example": 'async def main(args):\n    return "hello"\n'},
+            "application/wasm": {"schema": {"type": "string", "format": "binary"}},
+        },
+    }
+}
+
+
+def programs_router(api: ServerApi) -> APIRouter:
+    """Routes over the programs of the server."""
+    router = APIRouter(prefix="/v1/programs", tags=["programs"])
+
+    @router.post("", summary="Upload a program", openapi_extra=BODY)
+    async def upload(
+        request: Request,
+        name: Annotated[str, Query(description="Its name; `launch` finds the newest program with a name.")] = "",
+    ) -> ProgramInfo:
+        """Stores a program under its content hash. Uploading the same bytes again changes nothing but the name.
+
+        422 `bad-program` says what is wrong: the line of a syntax error, or what a component lacks.
+        """
+        return await api.upload(await request.body(), name)
+
+    @router.get("", summary="List programs")
+    async def list_programs() -> list[ProgramInfo]:
+        """All programs that can be launched."""
+        return list(api.programs())
+
+    @router.get("/{program}", summary="Look for a program")
+    async def get_program(program: str) -> ProgramInfo:
+        """The program with this content hash; 404 `unknown-name` if it was not uploaded."""
+        found = find_program(api, program)
+        if found is None:
+            raise UnknownName(f"no program {program!r}: upload it first")
+        return found
+
+    return router

@@ -1,0 +1,33 @@
+"""`/v1/models`, `/v1/statistics`, `/v1/health`: the server itself."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from pie_control.server_api import ServerApi
+
+from ..messages import encode
+from ..views import ModelInfo, describe_model
+
+
+def system_router(api: ServerApi, version: str) -> APIRouter:
+    """Routes that describe the server."""
+    router = APIRouter(prefix="/v1", tags=["system"])
+
+    @router.get("/models", summary="List models")
+    async def models() -> list[ModelInfo]:
+        """The models that inferlets can use, and the traits that each implements."""
+        return [describe_model(model) for model in api.models()]
+
+    @router.get("/statistics", summary="Read statistics", response_class=Response)
+    async def statistics() -> Response:
+        """Numbers on inferlets, waves, batches and pools, as nested JSON objects."""
+        return Response(encode(api.statistics()), media_type="application/json")
+
+    @router.get("/health", summary="Check health")
+    async def health() -> dict[str, str]:
+        """Answers when the server accepts requests."""
+        return {"status": "ok", "server": "pie", "version": version}
+
+    return router

@@ -1,0 +1,28 @@
+"""Answers to the requests of a session that change nothing."""
+
+from __future__ import annotations
+
+from pie_control.server_api import ServerApi
+
+from .. import messages as wire
+from ..views import describe_model, find_program, log_entries
+
+
+def look_up(api: ServerApi, request: wire.Request) -> object:
+    """The answer to a request that changes nothing."""
+    match request:
+        case wire.Inferlet(inferlet=inferlet):
+            return api.inferlet(inferlet).info()
+        case wire.Inferlets():
+            return api.inferlets()
+        case wire.Logs(inferlet=inferlet):
+            return log_entries(api, inferlet)
+        case wire.Program(program=program):
+            return find_program(api, program)
+        case wire.Programs():
+            return api.programs()
+        case wire.Models():
+            return [describe_model(model) for model in api.models()]
+        case wire.Statistics():
+            return api.statistics()
+    raise AssertionError(f"{type(request).__name__} is not a look-up")

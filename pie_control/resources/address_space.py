@@ -1,0 +1,212 @@
+"""The address space of one inferlet at one model: everything that decides whether a call is accepted.
+
+Theory of operation. All logical state is decided when a call is made: which pages and embeds the inferlet owns, which
+slots are filled with which positions, which earlier commands must be dispatched first. So each call is refused or
+accepted at once, without asking anyone. What is accepted leaves as a command, a value that names virtual addresses
+only; physical memory is the scheduler's business. It tells the space two things, `progressed` and `answered`, and both
+may come late: until then the space is only more careful than it needs to be. So it may live in another process.
+
+The calls themselves are functions over a space, one file each in `pie_control.calls`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pie_control.errors import CallError, Exhausted, InvalidArgument, NotFound, QuotaExceeded
+from pie_control.ids import Owner
+from pie_inference.protocol import ModelDescription
+
+from .embeds import EmbedTable
+from .hazards import MAX_QUEUE, Hazards, make_stamp
+from .holdings import Forgotten
+from .kinds import Resource
+from .pages import PageTable
+from .quotas import Quota, Usage, check_quota
+from .ranges import Range
+
+REMEMBERED_TOKENS = 4096
+"""Sampled tokens of one inferlet that a token reference can still name after they were delivered."""
+FORGOTTEN_AT_ONCE = 256
+"""How many more there may be, so that they are forgotten together."""
+
+
+class AddressSpace:
+    """What one inferlet holds of one model, as issued. `hand_on` takes the commands that it accepts, in order."""
+
+    def __init__(self, owner: Owner, model: ModelDescription, quota: Quota, hand_on: Callable[[Any], None]) -> None:
+        self.owner = owner
+        self.model = model
+        self.quota = quota
+        self.pages = PageTable(model.page_size)
+        self.embeds = EmbedTable()
+        self.hazards = Hazards(self.pages, self.embeds)
+        self.queues: set[int] = set()
+        self._draining: deque[tuple[int, int]] = deque()  # (seq, queue), destroyed ones whose commands may wait
+        self._last_queue = 0
+        self.has_one_queue = False  # so that nothing can conflict between queues
+        self.waiting = 0  # commands not known to have left their queues
+        self._issued = 0  # commands that wait in queues or did
+        self.seq = 0  # of the last command
+        self.ended: CallError | None = None  # why it can make no further call
+        self._most_waiting = quota.commands
+        self._hand_on = hand_on
+        self._samples: dict[int, _Sample] = {}  # by future
+        self._watchers: dict[int, Callable[[Any], None]] = {}  # by future
+        self._delivered: deque[int] = deque()  # futures of samples whose tokens were delivered
+        self._freed: deque[tuple[int, Resource, Sequence[Range]]] = deque()  # (seq, ...), addresses not reusable yet
+
+    # ---- for calls: what may be done ----
+
+    def check_queue(self, queue: int) -> None:
+        """Raises the error that ended the space, or NotFound."""
+        if self.ended is not None:
+            raise again(self.ended)
+        if queue not in self.queues:
+            raise NotFound(f"queue {queue} does not exist; create-queue gives queues")
+
+    def check_command(self, queue: int) -> None:
+        """Whether a further command may wait in a queue. Raises as `check_queue`, and QuotaExceeded."""
+        if self.ended is not None or queue not in self.queues:
+            self.check_queue(queue)
+        if self.waiting >= self._most_waiting:
+            check_quota(self.waiting, 1, self._most_waiting, "waiting commands", "wait for results first")
+
+    def open_queue(self, queue: int) -> None:
+        """Takes a queue number, which the caller chooses: larger than all before. Raises QuotaExceeded."""
+        if self.ended is not None:
+            raise again(self.ended)
+        assert queue > self._last_queue, f"queue number {queue} comes after {self._last_queue}"
+        if queue > MAX_QUEUE:
+            raise QuotaExceeded(f"{MAX_QUEUE} queues were created: there are no further numbers")
+        check_quota(len(self.queues), 1, self.quota.queues, "queues", "destroy queues that are not used")
+        self.queues.add(queue)
+        self._last_queue = queue
+        self._count_queues()
+
+    def close_queue(self, queue: int) -> None:
+        """The queue takes no further command; those that it holds still wait. Raises as `check_queue`."""
+        self.check_queue(queue)
+        self.queues.remove(queue)
+        self._draining.append((self.seq, queue))
+        self._count_queues()
+
+    def _count_queues(self) -> None:
+        self.has_one_queue = len(self.queues) + len(self._draining) == 1
+
+    def table(self, resource: Resource) -> PageTable | EmbedTable:
+        """The addresses of a kind of memory."""
+        found: PageTable | EmbedTable = getattr(self, resource.key)
+        return found
+
+    def check_allocation(self, resource: Resource, count: int) -> None:
+        """Raises InvalidArgument, QuotaExceeded, or Exhausted: more than the pool has, so that it can never be had."""
+        if count <= 0:
+            raise InvalidArgument(f"{count} {resource} asked for; ask for at least 1")
+        owned, total = self.table(resource).owned, resource.pool_size(self.model)
+        if owned + count > total:
+            raise Exhausted(f"{owned} {resource} held and {count} more asked for, the whole pool has {total}")
+        check_quota(owned, count, self.quota.limit(resource), resource.name, "free some first")
+
+    # ---- for calls: what they change ----
+
+    def next_seq(self) -> int:
+        self.seq += 1
+        return self.seq
+
+    def stamp(self, queue: int) -> int:
+        """Of the last command, given that it is of this queue."""
+        return make_stamp(self.seq, queue)
+
+    def issue(self, command: Any) -> None:
+        """Hands on a command that will wait in its queue."""
+        self._issued += 1
+        self.waiting += 1
+        self._hand_on(command)
+
+    def tell(self, command: Any) -> None:
+        """Hands on what takes effect as it arrives."""
+        self._hand_on(command)
+
+    def disown(self, resource: Resource, ranges: Sequence[Range]) -> None:
+        """The addresses are invalid at once, and handed out again when no command below `seq` waits."""
+        self.table(resource).disown(ranges)
+        self.hazards.forget_pages()
+        self._freed.append((self.seq, resource, ranges))
+
+    # ---- sampled tokens ----
+
+    def add_sample(self, future: int, queue: int) -> None:
+        """The future will be a token: commands of this queue may name it."""
+        self._samples[future] = _Sample(queue)
+
+    def check_reference(self, future: int, queue: int) -> None:
+        """Raises NotFound, InvalidArgument, or the error of a sample that failed."""
+        sample = self._samples.get(future)
+        if sample is None:
+            raise NotFound(f"token reference {future} names no `sample` of this inferlet, or one long delivered")
+        if sample.queue != queue:
+            raise InvalidArgument(f"token reference {future} belongs to queue {sample.queue}, not to queue {queue}")
+        if sample.error is not None:
+            raise again(sample.error)
+
+    def watch(self, future: int, watcher: Callable[[Any], None]) -> None:
+        """The watcher is called with the future's value or error."""
+        self._watchers[future] = watcher
+
+    # ---- what the scheduler tells ----
+
+    def progressed(self, oldest: int, taken: int) -> None:
+        """No command below `oldest` waits any more; `taken` have left their queues since the beginning."""
+        self.waiting = self._issued - taken
+        self.hazards.dispatched(oldest)
+        while self._freed and self._freed[0][0] < oldest:
+            _, resource, ranges = self._freed.popleft()
+            self.table(resource).release(ranges)
+        while self._draining and self._draining[0][0] < oldest:
+            self._draining.popleft()
+            self._count_queues()
+
+    def answered(self, future: int, value: Any) -> None:
+        """A future has its value, or failed with a CallError."""
+        if self._watchers and (watcher := self._watchers.pop(future, None)):
+            watcher(value)
+        sample = self._samples.get(future)
+        if sample is None:
+            return
+        if isinstance(value, CallError):
+            sample.error = value
+        self._delivered.append(future)
+        if len(self._delivered) >= REMEMBERED_TOKENS + FORGOTTEN_AT_ONCE:
+            self._forget_samples()
+
+    def _forget_samples(self) -> None:
+        """Nobody else knows what may still be named."""
+        forgotten = [self._delivered.popleft() for _ in range(FORGOTTEN_AT_ONCE)]
+        for future in forgotten:
+            del self._samples[future]
+        self._hand_on(Forgotten(self.owner, self.seq, forgotten))
+
+    def end(self, error: CallError) -> None:
+        """No further call is accepted."""
+        self.ended = self.ended or error
+
+    def usage(self) -> Usage:
+        return Usage(self.pages.owned, self.embeds.owned, len(self.queues), self.waiting)
+
+
+class _Sample:
+    """A sampled token as later calls may name it."""
+
+    __slots__ = ("error", "queue")
+
+    def __init__(self, queue: int) -> None:
+        self.queue = queue
+        self.error: CallError | None = None
+
+
+def again(error: CallError) -> CallError:
+    """The same error to raise once more, without the traceback of the other times."""
+    return type(error)(*error.args)

@@ -1,0 +1,53 @@
+"""Answers of the worker, back to the futures that they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pie_control.calls.kind import Batch, WorkerCommand
+from pie_control.calls.values import Value
+from pie_control.errors import CallError, WorkerError
+from pie_inference.protocol import WaveDone
+
+from .waves import Wave
+
+Answers = list[tuple[Batch[Any], Sequence[Value], Mapping[int, CallError]]]
+
+
+def read_answers(wave: Wave, done: WaveDone) -> Answers:
+    """The batches of a wave with their values, and with errors by place. Changes nothing. Raises WorkerError if the
+    answer does not fit the wave."""
+    if wave.number != done.wave or len(wave.batches) != len(done.results):
+        raise WorkerError(f"the worker answered wave {done.wave}, which is not the oldest in flight, or in part")
+    errors = _errors_by_batch(wave, done)
+    return [
+        (batch, _values(batch, result, errors[place]), errors[place])
+        for place, (batch, result) in enumerate(zip(wave.batches, done.results, strict=True))
+    ]
+
+
+def _values(batch: Batch[Any], result: Any, errors: Mapping[int, CallError]) -> Sequence[Value]:
+    if result is None and len(errors) == len(batch.commands):
+        return ()  # all failed
+    return batch.values(result)
+
+
+def _errors_by_batch(wave: Wave, done: WaveDone) -> list[dict[int, CallError]]:
+    errors: list[dict[int, CallError]] = [{} for _ in wave.batches]
+    for failure in done.failures:
+        if not (0 <= failure.batch < len(errors) and 0 <= failure.command < len(wave.batches[failure.batch].commands)):
+            raise WorkerError(f"the worker tells of a failed command {failure.command} that is not in the wave")
+        message = f"the worker could not run the command: {failure.message}"
+        errors[failure.batch][failure.command] = WorkerError(message)
+    return errors
+
+
+def in_place(
+    batch: Batch[Any], values: Sequence[Value], errors: Mapping[int, CallError]
+) -> Iterator[tuple[WorkerCommand, Value | CallError]]:
+    """Each command that has a value or failed, with what it gets."""
+    if not errors:
+        return zip(batch.commands, values, strict=False)  # there may be no values at all
+    places = range(len(batch.commands)) if values else sorted(errors)
+    return ((batch.commands[place], errors.get(place) or values[place]) for place in places)

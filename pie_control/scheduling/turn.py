@@ -1,0 +1,82 @@
+"""What goes into a turn of the scheduler, and what comes out. The other events are what address spaces hand on
+(pie_control.calls.kind) and the `WaveDone` of the worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from pie_control.calls.kind import CloseQueue, Command, OpenQueue, Prioritize, Release
+from pie_control.calls.values import Completion
+from pie_control.errors import CallError
+from pie_control.ids import Owner
+from pie_control.resources.holdings import Forgotten
+from pie_inference.protocol import RunWave, WaveDone
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An inferlet uses the model. `created` is a time in seconds: when memory runs out, it says which inferlet is
+    older."""
+
+    owner: Owner
+    created: float
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """An inferlet has ended: all that it held is free, and its futures are forgotten."""
+
+    owner: Owner
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """Every inferlet waits: now is the time to form waves."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """The worker is gone, with what inferlets held on it."""
+
+    message: str
+
+
+Note = OpenQueue | CloseQueue | Prioritize | Release | Forgotten
+Event = Opened | Closed | Command | Note | WaveDone | WorkerLost | Quiet
+
+
+class Reason(StrEnum):
+    """Why the scheduler ends an inferlet."""
+
+    EVICTED = "evicted"  # others need what it holds
+    FAILED = "failed"  # a command failed on the worker, so its state is not what it thinks
+    LOST = "lost"  # the worker is gone, and with it its state
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """An inferlet has to end. The scheduler has closed its account already."""
+
+    owner: Owner
+    reason: Reason
+    error: CallError
+
+
+class Progress(NamedTuple):
+    """For an inferlet's address space: no command below `oldest` waits, and `taken` have left their queues in all."""
+
+    owner: Owner
+    oldest: int
+    taken: int
+
+
+class Turn(NamedTuple):
+    """What has to be done now."""
+
+    waves: tuple[RunWave, ...]  # to send, in order
+    completions: tuple[Completion, ...]
+    endings: tuple[Ending, ...]
+    progress: tuple[Progress, ...]
+    deadline: float | None  # when to take a turn though nothing happened

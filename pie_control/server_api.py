@@ -1,0 +1,142 @@
+"""A server without its network face: what clients can do. The HTTP server and `pie run` speak to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pie_inference.protocol import ModelDescription
+
+from .config import ServerConfig
+from .engine.loop import Loop
+from .engine.model import Model, ReplicaStatistics
+from .errors import BadRequest, WorkerUnavailable
+from .inferlets.events import Event
+from .inferlets.inferlet import Inferlet, InferletInfo
+from .inferlets.lifecycle import Status
+from .inferlets.mailbox import byte_size
+from .inferlets.manager import InferletManager, InferletStatistics
+from .programs.launcher import Launcher
+from .programs.store import ProgramInfo, ProgramStore
+
+
+@dataclass(frozen=True)
+class ServerStatistics:
+    """What the dashboard and the benchmarks read. `models`: the workers of each model, in order."""
+
+    inferlets: InferletStatistics
+    models: dict[str, tuple[ReplicaStatistics, ...]]
+
+
+class ServerApi:
+    """Programs and inferlets of one server. All methods belong to the thread of one event loop; their errors are those
+    of `pie_control.errors`."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        store: ProgramStore,
+        launcher: Launcher,
+        inferlets: InferletManager,
+        models: Mapping[str, Model],
+        loop: Loop,
+    ) -> None:
+        self.config = config
+        self._store = store
+        self._launcher = launcher
+        self._inferlets = inferlets
+        self._models = models
+        self._loop = loop
+        self._closed = False
+
+    async def start(self) -> None:
+        """Starts the workers and makes the Python guest ready; raises WorkerUnavailable, ConfigError."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for model in self._models.values():
+                    tasks.create_task(model.start())
+                tasks.create_task(self._launcher.start())
+        except ExceptionGroup as group:
+            await self.close()
+            raise _first(group) from None
+        self._loop.start(self._inferlets, [one for model in self._models.values() for one in model.replicas])
+        self._inferlets.start()
+
+    async def close(self) -> None:
+        """Ends inferlets and workers. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._inferlets.close()
+        self._loop.close()
+        self._launcher.close()
+        await asyncio.gather(*(model.close() for model in self._models.values()))
+
+    # ---- programs ----
+
+    async def upload(self, data: bytes, name: str) -> ProgramInfo:
+        """Stores a program and makes it ready to launch; raises BadProgram."""
+        program = self._store.describe(data, name)
+        await self._launcher.prepare(program, data)
+        self._store.keep(program, data)
+        return program.info()
+
+    def programs(self) -> tuple[ProgramInfo, ...]:
+        """All programs that can be launched."""
+        return tuple(program.info() for program in self._store.all())
+
+    # ---- inferlets ----
+
+    async def launch(
+        self,
+        program: str,
+        arguments: Sequence[str] = (),
+        *,
+        environment: Mapping[str, str] | None = None,
+        listener: Callable[[Event], None] | None = None,
+    ) -> Inferlet:
+        """Starts an inferlet of a program (hash, unique prefix of it, or name). `listener` hears its events on the
+        loop's thread and must not block. Raises UnknownName, BadRequest, Overloaded; WorkerUnavailable if every
+        model is down for good. A launch waits for no model."""
+        found = self._store.get(program)
+        await self._launcher.prepare(found)
+        if all(model.is_down for model in self._models.values()):
+            raise WorkerUnavailable(next(iter(self._models.values())).replicas[0].down)
+        self._check_launch(arguments, environment or {})
+        return self._inferlets.launch(found, arguments, environment or {}, listener)
+
+    def _check_launch(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        texts = (*arguments, *environment.keys(), *environment.values())
+        size, limit = sum(map(byte_size, texts)), self.config.limits.max_message_bytes
+        if size > limit:
+            raise BadRequest(f"arguments and environment have {size} bytes, more than {limit}: send them later")
+
+    def inferlet(self, id: str) -> Inferlet:
+        """A running or recently ended inferlet; raises UnknownName."""
+        return self._inferlets.get(id)
+
+    def inferlets(self) -> tuple[InferletInfo, ...]:
+        """Running and recently ended inferlets."""
+        return self._inferlets.infos()
+
+    def terminate(self, id: str, reason: str) -> None:
+        """Ends an inferlet; nothing happens if it has ended. Raises UnknownName."""
+        self._inferlets.end(self._inferlets.get(id), Status.TERMINATED, reason)
+
+    # ---- models ----
+
+    def models(self) -> tuple[ModelDescription, ...]:
+        """What the workers serve."""
+        return tuple(model.description for model in self._models.values())
+
+    def statistics(self) -> ServerStatistics:
+        return ServerStatistics(
+            self._inferlets.statistics(), {name: model.statistics() for name, model in self._models.items()}
+        )
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error of a group, which may hold groups."""
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

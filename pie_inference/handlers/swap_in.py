@@ -1,0 +1,10 @@
+"""Copies pages back from the host's memory."""
+
+from __future__ import annotations
+
+from ..execution.served_model import ServedModel
+from ..protocol import SwapIn
+
+
+def swap_in(served: ServedModel, batch: SwapIn) -> None:
+    served.host_pages.swap_in(batch.host_pages, batch.pages)

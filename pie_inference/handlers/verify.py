@@ -1,0 +1,53 @@
+"""Checks draft tokens against what the model samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from ..device.tensors import download, index_tensor
+from ..errors import BatchError
+from ..execution import sampling
+from ..execution.launched import PendingResult
+from ..execution.served_model import ServedModel
+from ..protocol import Array, Verify, VerifyResult, check_indptr
+
+
+def verify(served: ServedModel, batch: Verify) -> PendingResult:
+    _check(batch, served.description.vocab_size)
+    logits = served.next_logits(batch.embeds)
+    tokens = served.ranks.broadcast(sampling.choose(logits, _choice(batch)))
+    host = download(tokens.to(torch.int32))
+    return PendingResult(lambda: _compare(batch, host.numpy()))
+
+
+def _check(batch: Verify, vocab_size: int) -> None:
+    """Raises BatchError or ValueError if the batch is wrong, before any token is sampled."""
+    for rows in (batch.embeds, batch.draft, batch.uniform):
+        check_indptr(batch.indptr, len(batch.temperature), len(rows), "indptr")
+    if (np.diff(batch.indptr) < 1).any():
+        raise BatchError("a command has no row for the token behind its draft")
+    last = batch.indptr[1:] - 1
+    if (batch.draft[last] != -1).any():
+        raise BatchError("the last row of a command has a draft token; it must be -1")
+    index_tensor(np.delete(batch.draft, last), vocab_size, "token")
+
+
+def _choice(batch: Verify) -> sampling.Choice:
+    """How each row chooses: by the parameters of its command."""
+    rows = np.diff(batch.indptr)
+    return sampling.Choice(
+        temperature=batch.temperature.astype(np.float64).repeat(rows),
+        top_k=batch.top_k.astype(np.int64).repeat(rows),
+        top_p=batch.top_p.astype(np.float64).repeat(rows),
+        min_p=batch.min_p.astype(np.float64).repeat(rows),
+        uniform=batch.uniform.astype(np.float64),
+    )
+
+
+def _compare(batch: Verify, chosen: Array) -> VerifyResult:
+    """The result, given the chosen tokens, int32 [R]. The last row of a command has no draft token, so it always
+    differs."""
+    differs = np.flatnonzero(chosen != batch.draft)
+    first = differs[np.searchsorted(differs, batch.indptr[:-1])]
+    return VerifyResult((first - batch.indptr[:-1]).astype(np.int32), chosen[first])

@@ -1,0 +1,93 @@
+"""Loads a model as its plan says, and allocates its pools."""
+
+from __future__ import annotations
+
+import io
+
+import torch
+
+from ..attention.choose import choose_attention
+from ..device.host_memory import release_freed
+from ..device.machine import free_bytes_of_rank
+from ..execution.graphs import make_executor
+from ..execution.served_model import ServedModel
+from ..kv_cache import sizing
+from ..kv_cache.copy_lane import make_lane
+from ..kv_cache.host_pages import HostPages
+from ..kv_cache.pages import KvCache, lazy_zeros
+from ..models.registry import build_model
+from ..ops.choose import choose_ops
+from ..protocol import BATCHES, ModelDescription
+from ..quantization.choose import choose_quantizer
+from .plan import ServingPlan
+from .progress import LoadProgress
+from .weights import WeightLoader
+
+MAX_DIST = 4096
+
+
+def load(plan: ServingPlan) -> ServedModel:
+    """The model with its pools. Raises CheckpointError or ConfigError."""
+    progress = _show_progress(plan)
+    weights = _weight_loader(plan, progress)
+    model = build_model(plan.model, weights)
+    progress.finish()
+    release_freed()
+    num_pages = plan.num_pages(free_bytes_of_rank(plan.device, plan.ranks))
+    cache = KvCache(plan.kv_shape, num_pages, plan.device)
+    num_host_pages = plan.num_host_pages()
+    max_swap_pages = sizing.fitting_swap_pages(plan.kv_shape, num_host_pages)
+    host_pages = HostPages(cache, num_host_pages, max_swap_pages, make_lane(plan.device))
+    embeds = lazy_zeros((plan.num_embeds, plan.model.hidden_size), plan.dtype, plan.device)
+    attention = choose_attention(plan.config.attention, plan.attention_requirements(num_pages), cache)
+    return ServedModel(
+        model=model,
+        cache=cache,
+        host_pages=host_pages,
+        executor=make_executor(plan.config.cuda_graphs, model, attention, embeds),
+        ranks=plan.ranks,
+        embeds=embeds,
+        tokens=torch.zeros(plan.config.token_slots, dtype=torch.int64, device=plan.device),
+        description=_describe(plan, host_pages, weights.bytes_loaded),
+    )
+
+
+def _weight_loader(plan: ServingPlan, progress: LoadProgress) -> WeightLoader:
+    config, device, dtype = plan.config, plan.device, plan.dtype
+    quantizer = choose_quantizer(config.quantization, device, dtype, plan.library)
+    ops = choose_ops(config.kernels, device, dtype, plan.library)
+    return WeightLoader(plan.checkpoint, ops, dtype, device, plan.ranks, quantizer, progress)
+
+
+def _show_progress(plan: ServingPlan) -> LoadProgress:
+    """Shows progress, on the leader only and for its own share; other ranks take about as long."""
+    silent = None if plan.ranks.rank == 0 else io.StringIO()
+    return LoadProgress(plan.checkpoint.num_bytes() // plan.ranks.size, silent)
+
+
+def _describe(plan: ServingPlan, host_pages: HostPages, weight_bytes: int) -> ModelDescription:
+    config, model, size = plan.config, plan.model, plan.ranks.size
+    return ModelDescription(
+        name=config.name,
+        architecture=model.architecture,
+        calls=tuple(BATCHES),
+        dtype=str(plan.dtype).removeprefix("torch."),
+        device=str(plan.device) if size == 1 else f"{size} x {plan.device.type}",
+        vocab_size=model.vocab_size,
+        hidden_size=model.hidden_size,
+        max_context=model.max_context,
+        page_size=config.page_size,
+        num_pages=host_pages.cache.num_pages,
+        num_host_pages=host_pages.num_pages,
+        num_embeds=plan.num_embeds,
+        num_token_slots=config.token_slots,
+        max_batch_tokens=config.max_batch_tokens,
+        max_batch_rows=config.max_batch_rows,
+        max_dist=min(model.vocab_size, MAX_DIST),
+        max_swap_pages=host_pages.max_swap_pages,
+        stop_tokens=plan.tokenizer.stop_tokens,
+        tokenizer=plan.tokenizer.tokenizer,
+        tokenizer_config=plan.tokenizer.config,
+        page_bytes=size * plan.kv_shape.page_bytes,
+        weight_bytes=size * weight_bytes,
+    )

@@ -1,0 +1,117 @@
+"""Plans how a checkpoint is served on this machine, before a weight is read.
+
+This is the one place that chooses: a worker loads what the plan says, and `pie models` only prints it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..attention.choose import Requirements
+from ..config import WorkerConfig
+from ..cpu_kernels.library import Library, find_library
+from ..device.machine import choose_device, choose_dtype, free_bytes_of_rank
+from ..device.ranks import Ranks, share
+from ..device.threads import default_threads, threads_of_rank
+from ..kv_cache import sizing
+from ..kv_cache.pages import KvShape
+from ..models.config import ModelConfig
+from ..models.registry import read_architecture
+from ..options import default_cache_dir
+from .checkpoint import Checkpoint, read_json
+from .hub import find_folder
+from .tokenizer_files import TokenizerFiles, read_tokenizer_files
+from .weight_sizes import check_fit, check_groups, weight_bytes
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """The files of a checkpoint, as read from config.json and the headers."""
+
+    raw_config: Mapping[str, Any]  # config.json
+    config: ModelConfig
+    checkpoint: Checkpoint
+
+
+def read_model(config: WorkerConfig) -> ModelFiles:
+    """Reads config.json and the headers of the weights. Raises CheckpointError."""
+    folder = find_folder(config.model)
+    raw_config = read_json(folder / "config.json")
+    return ModelFiles(raw_config, read_architecture(raw_config, config.max_context), Checkpoint(folder))
+
+
+@dataclass(frozen=True)
+class ServingPlan:
+    """The choices for serving a model. Sizes are those of one rank, which has a share of heads, pages and weights."""
+
+    config: WorkerConfig
+    model: ModelConfig
+    checkpoint: Checkpoint
+    tokenizer: TokenizerFiles
+    ranks: Ranks
+    device: torch.device
+    dtype: torch.dtype
+    library: Library | None  # the compiled kernels for CPUs; None: there are none
+    kv_shape: KvShape
+    num_heads: int
+    free_bytes: int  # free memory of the device before anything is loaded
+    weight_bytes: int
+
+    @property
+    def threads(self) -> int:
+        """The number of threads that compute."""
+        total = self.config.threads or default_threads(self.weight_bytes * self.ranks.size)
+        return threads_of_rank(total, self.ranks.size)
+
+    def num_pages(self, free: int) -> int:
+        """The number of KV pages, if `free` bytes of the device are left once the weights are loaded."""
+        return self.config.pages or sizing.fitting_pages(self.kv_shape, self.device, free, self.ranks.size)
+
+    def num_host_pages(self) -> int:
+        """The number of host pages. All ranks call it together."""
+        if self.config.host_pages is not None:
+            return self.config.host_pages
+        free = free_bytes_of_rank(torch.device("cpu"), self.ranks)
+        return sizing.fitting_host_pages(self.kv_shape, free, self.ranks.size)
+
+    @property
+    def num_embeds(self) -> int:
+        return self.config.embeds or sizing.fitting_embeds(self.model.hidden_size, self.dtype)
+
+    def attention_requirements(self, num_pages: int) -> Requirements:
+        """What attention must serve with a cache of `num_pages` pages."""
+        specs = self.model.attention
+        return Requirements(self.kv_shape, num_pages, self.device, self.num_heads, specs, self.library)
+
+
+def make_plan(config: WorkerConfig, files: ModelFiles, ranks: Ranks) -> ServingPlan:
+    """Plans a model. Raises CheckpointError for files that cannot be served, ConfigError for options that do not fit
+    the files or this machine. All ranks call it together."""
+    model, checkpoint = files.config, files.checkpoint
+    tokenizer = read_tokenizer_files(checkpoint.folder, files.raw_config)
+    kv_heads = share(ranks, model.num_kv_heads, "key-value heads")
+    num_heads = share(ranks, model.num_heads, "attention heads")
+    device = choose_device(config.device, ranks.rank, ranks.size)
+    dtype = choose_dtype(config.dtype, device, checkpoint.num_parameters())
+    library = find_library(config.kernels, config.cache_dir or default_cache_dir(), device)
+    free = free_bytes_of_rank(device, ranks)
+    check_groups(checkpoint, config.quantization)
+    check_fit(checkpoint, dtype, config.quantization, free, ranks.size)
+    return ServingPlan(
+        config=config,
+        model=model,
+        checkpoint=checkpoint,
+        tokenizer=tokenizer,
+        ranks=ranks,
+        device=device,
+        dtype=dtype,
+        library=library,
+        kv_shape=KvShape(model.num_layers, kv_heads, model.head_dim, config.page_size, dtype),
+        num_heads=num_heads,
+        free_bytes=free,
+        weight_bytes=weight_bytes(checkpoint.tensors(), dtype, config.quantization) // ranks.size,
+    )

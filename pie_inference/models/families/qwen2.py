@@ -1,0 +1,38 @@
+"""Qwen2 and Qwen2.5 (Yang et al. 2024): Llama with biases on queries, keys and values, and windows in upper layers."""
+
+from __future__ import annotations
+
+from ...layers.attention import Attention
+from ...layers.mlp import GatedMlp
+from ...layers.pre_norm import PreNormLayer
+from ...loading.weights import WeightLoader
+from ..config import ModelConfig, windows_by_type
+from ..config_json import ConfigJson
+from ..decoder import Decoder, plain_decoder
+
+
+def read(config: ConfigJson) -> ModelConfig:
+    """Reads a config.json."""
+    return ModelConfig.read(config, windows=windows(config))
+
+
+def windows(config: ConfigJson) -> list[int | None]:
+    """The window of each layer: from layer `max_window_layers` on, if `use_sliding_window` is set."""
+    num_layers = config.whole("num_hidden_layers")
+    if not config.flag("use_sliding_window"):
+        return [None] * num_layers
+    first, kinds = config.whole("max_window_layers", 28), ("full_attention", "sliding_attention")
+    types = config.items("layer_types") or [kinds[layer >= first] for layer in range(num_layers)]
+    return windows_by_type(config, types, config.whole("sliding_window", 4096))
+
+
+def build(config: ModelConfig, weights: WeightLoader) -> Decoder:
+    """Loads Qwen2ForCausalLM."""
+
+    def layer(index: int, prefix: str) -> PreNormLayer:
+        size, inner = config.hidden_size, config.intermediate_size
+        attend = Attention(weights, index, f"{prefix}.self_attn", config.heads, bias=True)
+        mlp = GatedMlp(weights, f"{prefix}.mlp", size, inner, activation=config.activation)
+        return PreNormLayer(weights, prefix, size, config.norm_eps, attend, mlp)
+
+    return plain_decoder(config, weights, layer)

@@ -1,0 +1,56 @@
+"""The process of a rank that the leader started: `python -m pie_inference.serving.follower DESCRIPTOR PARENT`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+
+from ..device.machine import choose_device
+from ..errors import InferenceError
+from ..protocol import PROTOCOL_VERSION, ProtocolError, Ready, RunWave, WorkerFailed, decode_to_worker, encode
+from ..tensor_parallel.agreement import agree
+from ..tensor_parallel.channel import RankChannel
+from ..tensor_parallel.collectives import follow
+from ..tensor_parallel.membership import Membership, decode_membership
+from . import lifetime
+from .worker import Worker
+
+
+def serve(channel: RankChannel, worker: Worker) -> None:
+    """Runs waves until another message comes. Drops the results: the leader has the same ones."""
+    while isinstance(message := decode_to_worker(channel.receive()), RunWave):
+        worker.launch(message, partial(agree, message.wave, channel=channel))
+
+
+def load(membership: Membership) -> Worker:
+    """Joins the group and loads this rank's share of the model."""
+    device = choose_device(membership.config.device, membership.rank, membership.size)
+    return Worker(membership.config, follow(membership.port, membership.rank, membership.size, device))
+
+
+def run(channel: RankChannel) -> int:
+    """Serves until the leader ends it. Returns 0, or 1 after it has sent the reason to the leader and to stderr."""
+    membership = decode_membership(channel.receive())
+    try:
+        worker = load(membership)
+        channel.send(encode(Ready(PROTOCOL_VERSION, os.getpid(), worker.describe())))
+        serve(channel, worker)
+    except (InferenceError, ProtocolError, MemoryError, RuntimeError) as error:
+        print(f"rank {membership.rank}: {error}", file=sys.stderr)
+        channel.send(encode(WorkerFailed(str(error))))
+        return 1
+    return 0
+
+
+def main(descriptor: int, parent: int) -> int:
+    """Entry point."""
+    lifetime.ignore_interrupts()
+    lifetime.die_with(parent)
+    return run(RankChannel(descriptor))
+
+
+if __name__ == "__main__":
+    status = main(*map(int, sys.argv[1:]))
+    sys.stderr.flush()
+    os._exit(status)  # like the leader, without ending torch in order

@@ -1,0 +1,64 @@
+"""Runs the batches of a wave, also when one fails.
+
+A batch that fails is taken apart: its commands run one by one, in order, so that only those at fault fail. Later
+batches run as well. The control layer, not the worker, knows which inferlets depend on a failed command.
+
+All ranks of a group do the same. At each failure of a batch or a command they meet (`agree`) before they go on: a rank
+that failed alone would take a batch apart, while the others wait in an operation on the whole batch.
+"""
+
+from __future__ import annotations
+
+from ..errors import InferenceError
+from ..execution.interface import Agree
+from ..execution.launched import Outcome, PendingResult, await_outcome
+from ..execution.served_model import ServedModel
+from ..handlers.table import HANDLERS
+from ..protocol import Batch, Failure, RunWave, call_name, join_results
+
+FAULTS = (InferenceError, RuntimeError, ValueError, IndexError, MemoryError)
+"""The exceptions of a handler that cannot run its batch."""
+
+WHOLE_BATCH = -1
+"""The number in place of a command's in the failure of a batch that will be taken apart."""
+
+
+class WaveRun:
+    """Runs the batches of one wave; `failures` has the failures so far."""
+
+    def __init__(self, served: ServedModel, wave: RunWave, agree: Agree) -> None:
+        self.failures: list[Failure] = []
+        self._served = served
+        self._wave = wave
+        self._agree = agree
+
+    def run(self) -> tuple[Outcome, ...]:
+        """Runs the batches in order, without waiting for a GPU. Raises RankLost."""
+        if self._wave.model == self._served.description.name:
+            return tuple(self._run_batch(number, batch) for number, batch in enumerate(self._wave.batches))
+        message = f"this worker serves {self._served.description.name!r}, not {self._wave.model!r}"
+        for number, batch in enumerate(self._wave.batches):
+            self.failures += [Failure(number, command, message) for command in range(batch.count())]
+        return (None,) * len(self._wave.batches)
+
+    def _run_batch(self, number: int, batch: Batch) -> Outcome:
+        try:
+            return HANDLERS[type(batch)](self._served, batch)
+        except FAULTS as error:
+            self._agree(_failure(number, WHOLE_BATCH, batch, error))
+        outcomes = [self._run_alone(number, command, batch) for command in range(max(1, batch.count()))]
+        if not any(outcomes):
+            return None
+        return PendingResult(lambda: join_results(batch, [await_outcome(each) for each in outcomes]))
+
+    def _run_alone(self, number: int, command: int, batch: Batch) -> Outcome:
+        try:
+            return HANDLERS[type(batch)](self._served, batch.only(command))
+        except FAULTS as error:
+            self.failures.append(_failure(number, command, batch, error))
+            self._agree(self.failures[-1])
+            return None
+
+
+def _failure(number: int, command: int, batch: Batch, error: Exception) -> Failure:
+    return Failure(number, command, f"{call_name(type(batch))}: {error}")

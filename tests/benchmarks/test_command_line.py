@@ -1,0 +1,81 @@
+"""One command line for all benchmarks: what it finds, what it refuses, what it makes of plans and rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import __main__ as cli
+from benchmarks import catalog, report
+from benchmarks.control import tpot
+from tests.helpers.tree import ROOT
+
+NAMES = sorted(catalog.find())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_benchmark_asks_a_question_and_is_documented(name: str) -> None:
+    question = catalog.find()[name].question
+    assert question.endswith("?")
+    assert len(question) <= 105  # one line of --help
+    assert f"`{name}`" in (ROOT / "docs" / "benchmarks.md").read_text()
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "compare"])
+def test_every_benchmark_has_two_plans(name: str) -> None:
+    benchmark = catalog.find()[name].load()
+    assert dataclasses.is_dataclass(benchmark.FULL)
+    assert type(benchmark.QUICK) is type(benchmark.FULL)
+    assert cli.parse([name])[1].plan == benchmark.FULL
+    assert cli.parse([name, "--quick"])[1].plan == benchmark.QUICK
+
+
+def test_folders_stay_small() -> None:
+    for folder in (path for path in catalog.FOLDER.rglob("*") if path.is_dir()):
+        assert len(list(folder.glob("*.py"))) <= 12, folder
+
+
+def test_options_replace_what_the_form_says() -> None:
+    plan = cli.parse(["tpot", "--quick", "--models", "demo", "--concurrent", "3,5"])[1].plan
+    assert plan == dataclasses.replace(tpot.QUICK, models=("demo",), concurrent=(3, 5))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "the following arguments are required: NAME"),
+        (["tpt"], "invalid choice: 'tpt' (choose from"),
+        (["--quick", "tpot"], "unrecognized arguments: --quick"),
+        (["tpot", "--steps", "3"], "benchmarks tpot: error: unrecognized arguments: --steps 3"),
+        (["tpot", "--concurrent", "many"], "argument --concurrent: invalid list of int value: 'many'"),
+        (["tpot", "--models", "gpt"], "there is no model gpt; there are demo, random-160m"),
+        (["gpu_check", "--only", "tritn ops"], "there is no path tritn ops; there are torch ops"),
+        (["gpu_bench", "--parts", "gpu"], "there is no part gpu; there are worker, system, transformers"),
+        (["compare", "HEAD", "tpt"], "there is no benchmark tpt; there are api_calls"),
+        (["compare", "HEAD", "compare"], "there is no benchmark compare"),
+        (["compare", "HEAD", "tpot", "--steps", "3"], "benchmarks tpot: error: unrecognized arguments: --steps 3"),
+        (["compare", "HEAD", "tpot", "--json", "file"], "unrecognized arguments: --json file"),
+        (["compare", "no-such-commit", "tpot"], "there is no commit no-such-commit"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_makes_no_sense_is_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.parse(words)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("module", ["benchmarks", "benchmarks.gpu_check"])
+def test_modules_run(module: str) -> None:
+    ended = subprocess.run([sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "gpu_check" in ended.stdout
+
+
+def test_rows_become_a_markdown_table() -> None:
+    assert report.as_table([{"a": 1, "b": None}]) == "| a | b |\n| --- | --- |\n| 1 |  |"
+    assert report.as_table([]) == "(no rows)"

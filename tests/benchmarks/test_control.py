@@ -1,0 +1,80 @@
+"""Benchmarks of the control layer run, in a form too short to mean anything."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+
+from benchmarks.control import idle
+from benchmarks.support.server import Server, serving
+from tests.helpers.tree import ROOT
+
+from .running import run
+
+FEW_GUESTS = ("--warm-pool", "3")
+"""Filling the pool takes most of the time of a short measurement."""
+
+
+def test_launch(tmp_path: Path) -> None:
+    options = ["--warm", "1,2", "--cold", "1", "--launches", "2", "--least-rounds", "1"]
+    rows = run(tmp_path, "launch", *options, *FEW_GUESTS)
+    names = ("through", "guest", "concurrent", "warm", "launches")
+    measured = [tuple(row[name] for name in names) for row in rows]
+    warm = [(guest, number, True, 2) for guest in ("python", "component") for number in (1, 2)]
+    each = [*warm, ("python", 1, False, 2)]
+    assert measured == [(through, *rest) for through in ("session", "runtime") for rest in each]
+    assert all(0 < row["p50_ms"] <= row["p99_ms"] for row in rows)
+
+
+def test_api_calls(tmp_path: Path) -> None:
+    rows = run(tmp_path, "api_calls", *["--inferlets", "2", "--blocks", "1", "--least-blocks", "1"])
+    assert {row["layer"] for row in rows} == {"control", "inference"}
+    for row in rows:
+        waits = row["layer"] == "inference"
+        assert (row["worker_us"] > 0) is (row["waves_per_call"] >= 1) is waits
+        assert row["us"] <= row["latency_us"]
+
+
+def test_tpot_compares_runs_with_the_same_tokens(tmp_path: Path) -> None:
+    options = f"--models demo --concurrent 2 --prompt 64 --tokens 6 --rounds 1 --tree {ROOT}".split()
+    (row,) = run(tmp_path, "tpot", *options)
+    assert row["same_tokens"]
+    assert 1 <= row["batch"] <= row["concurrent"]
+    assert row["closed_loop_ms"] > 0
+    assert row["pie_ms"] > 0
+
+
+def test_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle, "SETTLE_SECONDS", 0.0)
+    rows = run(tmp_path, "idle", "--inferlets", "2,4", *FEW_GUESTS)
+    measured = [(row["guest"], row["inferlets"]) for row in rows]
+    assert measured == [(guest, number) for guest in ("python", "component") for number in (2, 4)]
+    assert all(row["mb_each"] > 0 for row in rows if row["guest"] == "python" and row["inferlets"] == 4)
+
+
+def test_scheduler(tmp_path: Path) -> None:
+    rows = run(tmp_path, "scheduler", "--inferlets", "1,3", "--steps", "3")
+    assert [row["inferlets"] for row in rows] == [1, 3]
+
+
+def start_and_stop(serving: AbstractAsyncContextManager[Server]) -> None:
+    async def check() -> None:
+        async with serving:
+            pass
+
+    asyncio.run(check())
+
+
+def test_a_server_that_does_not_start_says_why() -> None:
+    with pytest.raises(RuntimeError, match="no model at /nowhere"):
+        start_and_stop(serving(model="/nowhere"))
+
+
+def test_a_server_has_the_packages_of_its_tree(tmp_path: Path) -> None:
+    (tmp_path / "pie_control").mkdir()
+    (tmp_path / "pie_control" / "__init__.py").write_text("raise ImportError('this is another tree')")
+    with pytest.raises(RuntimeError, match="this is another tree"):
+        start_and_stop(serving(tree=tmp_path))

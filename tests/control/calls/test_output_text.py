@@ -1,0 +1,48 @@
+"""get_next_dist and get_logprobs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pie_control.errors import InvalidArgument, InvalidState, NotFound
+from tests.helpers.refusals import NO_QUEUE, OTHER_QUEUE, Q, Refusal, check_refused, prepare, refusal
+
+REFUSED = [
+    refusal(NotFound, NO_QUEUE, "get_next_dist", 9, 0, 5, 1.0),
+    refusal(InvalidArgument, "embed -1 is negative", "get_next_dist", Q, -1, 5, 1.0),
+    refusal(InvalidState, "embed 5 was never filled", "get_next_dist", Q, 5, 5, 1.0),
+    refusal(NotFound, "embed 8 is not allocated", "get_next_dist", Q, 8, 5, 1.0),
+    refusal(NotFound, "embed 1000 is not allocated", "get_next_dist", Q, 1000, 5, 1.0),
+    refusal(InvalidArgument, "k is 999; it must lie between 0 and 259", "get_next_dist", Q, 0, 999, 1.0),
+    refusal(InvalidArgument, "k is -1; it must lie", "get_next_dist", Q, 0, -1, 1.0),
+    refusal(InvalidArgument, "temperature is 0.0; it must be above 0", "get_next_dist", Q, 0, 5, 0.0),
+    refusal(InvalidArgument, "temperature is nan", "get_next_dist", Q, 0, 5, math.nan),
+    refusal(InvalidArgument, "temperature is inf", "get_next_dist", Q, 0, 5, math.inf),
+    refusal(NotFound, NO_QUEUE, "get_logprobs", 9, 0, [1]),
+    refusal(InvalidArgument, "embed -1 is negative", "get_logprobs", Q, -1, [1]),
+    refusal(InvalidState, "embed 5 was never filled", "get_logprobs", Q, 5, [1]),
+    refusal(InvalidArgument, "token 300 is outside of the vocabulary of 259", "get_logprobs", Q, 0, [1, 300]),
+    refusal(InvalidArgument, "token -1 is outside", "get_logprobs", Q, 0, [-1]),
+]
+
+
+@pytest.mark.parametrize("wanted", REFUSED)
+def test_a_refused_call_names_the_number_and_changes_nothing(wanted: Refusal) -> None:
+    check_refused(wanted)
+
+
+def test_without_k_as_many_come_as_in_the_paper() -> None:
+    inferlet, handed_on = prepare()
+    inferlet.call("get_next_dist", Q, 0, 0, 1.0)
+    assert handed_on[-1].k == 256
+
+
+def test_an_output_that_another_queue_writes_is_waited_for() -> None:
+    inferlet, handed_on = prepare()
+    embed = handed_on[-3].seq
+    inferlet.call("get_logprobs", OTHER_QUEUE, 0, [1])
+    assert handed_on[-1].after == embed
+    inferlet.call("get_logprobs", Q, 0, [])
+    assert handed_on[-1].after == 0

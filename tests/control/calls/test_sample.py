@@ -1,0 +1,111 @@
+"""sample, sample_constrained and forward_with_sampling."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from pie_control.calls.sampler import Sampler, SamplingParams
+from pie_control.errors import CallError, InvalidArgument, InvalidState, NotFound
+from tests.helpers.refusals import GREEDY, NO_QUEUE, OTHER_QUEUE, Q, Refusal, check_refused, prepare, refusal
+from tests.helpers.scheduling import name_token
+
+
+def mask(*tokens: int, size: int = 33) -> str:
+    bits = sum(1 << token for token in tokens)
+    return base64.b64encode(bits.to_bytes(size, "little")).decode()
+
+
+REFUSED = [
+    refusal(NotFound, NO_QUEUE, "sample", 9, 0, GREEDY),
+    refusal(InvalidState, "embed 5 was never filled", "sample", Q, 5, GREEDY),
+    refusal(NotFound, "embed 9 is not allocated", "sample", Q, 9, GREEDY),
+    refusal(InvalidArgument, "embed -1 is negative", "sample", Q, -1, GREEDY),
+    refusal(NotFound, NO_QUEUE, "sample_constrained", 9, 0, GREEDY, [], ""),
+    refusal(InvalidState, "embed 5 was never filled", "sample_constrained", Q, 5, GREEDY, [1], mask(1)),
+    refusal(InvalidArgument, "`allowed` is not base64", "sample_constrained", Q, 0, GREEDY, [], "a!"),
+    refusal(InvalidArgument, "`allowed` is not base64", "sample_constrained", Q, 0, GREEDY, [], "ä"),
+    refusal(
+        InvalidArgument,
+        "the allowed-token mask has 3 bytes, 259 tokens need 33",
+        "sample_constrained",
+        Q,
+        0,
+        GREEDY,
+        [],
+        mask(1, size=3),
+    ),
+    refusal(InvalidArgument, "mask allows no token", "sample_constrained", Q, 0, GREEDY, [], mask()),
+    refusal(InvalidArgument, "mask allows no token", "sample_constrained", Q, 0, GREEDY, [], mask(259, 263)),
+    refusal(InvalidArgument, "token 999 is outside", "sample_constrained", Q, 0, GREEDY, [999], ""),
+    refusal(InvalidArgument, "token -2 is negative", "sample_constrained", Q, 0, GREEDY, [-2], ""),
+    refusal(NotFound, "token reference 7", "sample_constrained", Q, 0, GREEDY, [name_token(7)], ""),
+    refusal(InvalidArgument, "belongs to queue 1", "sample_constrained", OTHER_QUEUE, 0, GREEDY, [name_token(1)], ""),
+]
+
+
+@pytest.mark.parametrize("wanted", REFUSED)
+def test_a_refused_call_names_the_number_and_changes_nothing(wanted: Refusal) -> None:
+    check_refused(wanted)
+
+
+@pytest.mark.parametrize(("call", "more"), [("sample", ()), ("sample_constrained", ([], ""))])
+def test_a_sample_takes_the_next_number_of_its_sampler(call: str, more: tuple[object, ...]) -> None:
+    inferlet, handed_on = prepare()
+    sampler, again = (Sampler(SamplingParams(), 5) for _ in range(2))
+    for _ in range(3):
+        inferlet.call(call, Q, 0, sampler, *more)
+        assert handed_on[-1].uniform == again.draw()
+        assert handed_on[-1].params is sampler.params
+
+
+def test_the_last_token_of_the_vocabulary_may_be_the_only_one_allowed() -> None:
+    inferlet, handed_on = prepare()
+    inferlet.call("sample_constrained", Q, 0, GREEDY, [], mask(258))
+    assert handed_on[-1].allowed == bytes(32) + b"\x04"
+
+
+def test_penalties_may_name_samples() -> None:
+    inferlet, handed_on = prepare()
+    future = inferlet.call("sample_constrained", Q, 0, GREEDY, [3, name_token(1)], "")
+    command = handed_on[-1]
+    assert (command.recent, command.references, command.allowed) == ([3, 0], [(1, 1)], None)
+    inferlet.call("embed_txt", Q, [name_token(future)], [4], [4, 1])
+
+
+def test_an_output_that_another_queue_writes_is_waited_for() -> None:
+    inferlet, handed_on = prepare()
+    embed = handed_on[-3].seq
+    inferlet.call("sample", OTHER_QUEUE, 0, GREEDY)
+    assert handed_on[-1].after == embed
+
+
+# ---- forward_with_sampling ----
+
+
+def test_the_fused_call_is_the_three_in_a_row() -> None:
+    inferlet, handed_on = prepare()
+    before = len(handed_on)
+    inferlet.call("forward_with_sampling", Q, [name_token(1)], [3], [4, 1], [0, 1], [0, 1], 5, GREEDY)
+    embed, forward, sample = handed_on[before:]
+    assert [command.call.name for command in (embed, forward, sample)] == ["embed_txt", "forward", "sample"]
+    assert (forward.own, forward.outputs, sample.embed) == (((3, 4),), ((5, 6),), 5)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "arguments", "issued"),
+    [
+        (InvalidArgument, "token 999", ([999], [3], [4, 1], [0, 1], [0, 1], 5, GREEDY), 0),
+        (NotFound, "page 7", ([65], [3], [4, 1], [7, 1], [0, 1], 5, GREEDY), 1),
+        (NotFound, "embed 9", ([65], [3], [4, 1], [0, 1], [0, 1], 9, GREEDY), 1),
+    ],
+)
+def test_what_comes_before_a_refused_part_is_issued(
+    error: type[CallError], message: str, arguments: tuple[object, ...], issued: int
+) -> None:
+    inferlet, handed_on = prepare()
+    before = len(handed_on)
+    with pytest.raises(error, match=message):
+        inferlet.call("forward_with_sampling", Q, *arguments)
+    assert len(handed_on) == before + issued

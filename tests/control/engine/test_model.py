@@ -1,0 +1,53 @@
+"""The replicas of a model: where inferlets go, and which worker is refused."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pie_control.engine.model import Model
+from pie_control.engine.replica import Replica
+from pie_control.errors import WorkerError, WorkerUnavailable
+from pie_control.resources.quotas import Quota
+from pie_control.scheduling import Scheduler
+from tests.helpers.played_client import PlayedClient
+
+
+def test_a_model_places_inferlets_on_replicas_that_live() -> None:
+    async def check() -> None:
+        clients = [PlayedClient(), PlayedClient()]
+        model = Model("fake", [Replica(client, Scheduler, Quota()) for client in clients])
+        await model.start()
+        first, second = model.replicas
+        for owner in range(4):
+            model.open(owner, created=float(owner))
+        assert (first.load().inferlets, second.load().inferlets) == (2, 2)
+        clients[0].on_lost("gone")
+        first.turn(quiet=True)
+        for owner in range(4, 8):
+            model.open(owner, created=float(owner))
+        assert second.load().inferlets == 6
+        model.release(7)
+        assert second.load().inferlets == 5
+        clients[1].fails = clients[0].fails = WorkerUnavailable("no GPU")
+        clients[1].on_lost("gone, too")
+        for client in clients:
+            client.may_restart.set()
+        while not model.is_down:
+            await asyncio.sleep(0)
+        with pytest.raises(WorkerError, match="model fake has no worker: no GPU"):
+            model.open(9, created=9.0)
+        await model.close()
+
+    asyncio.run(check())
+
+
+def test_a_worker_must_serve_the_model_that_it_was_started_for() -> None:
+    async def check() -> None:
+        model = Model("another", [Replica(PlayedClient(), Scheduler, Quota())])
+        with pytest.raises(WorkerUnavailable, match="the worker of model another serves fake"):
+            await model.start()
+        await model.close()
+
+    asyncio.run(check())

@@ -1,0 +1,23 @@
+"""Where an inferlet goes."""
+
+from __future__ import annotations
+
+from pie_control.engine.placement import Load, place
+
+
+def test_there_must_be_a_replica() -> None:
+    assert place([]) is None
+
+
+def test_one_that_serves_goes_before_one_that_restarts() -> None:
+    assert place([Load(False, 0, 100), Load(True, 50, 1)]) == 1
+
+
+def test_work_waits_where_none_serves() -> None:
+    assert place([Load(False, 3, 0), Load(False, 1, 0)]) == 1
+
+
+def test_the_fewest_inferlets_then_the_most_free_pages_then_the_first() -> None:
+    assert place([Load(True, 2, 100), Load(True, 1, 0)]) == 1
+    assert place([Load(True, 1, 10), Load(True, 1, 20)]) == 1
+    assert place([Load(True, 1, 10), Load(True, 1, 10)]) == 0

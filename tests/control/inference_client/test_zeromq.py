@@ -1,0 +1,221 @@
+"""Clients of worker processes, end to end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pie_control.errors import WorkerUnavailable
+from pie_control.inference_client.zeromq import WAVE_SECONDS, ZeroMQClient
+from pie_inference.protocol import PROTOCOL_VERSION, RunWave, SampleResult, WaveDone
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import Driver, Extend, Keys, ints, sample_batch
+from tests.helpers.clients import DEADLINE, ask, loss_of, run
+from tests.helpers.tree import ROOT
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("model"))
+
+
+def launching(checkpoint: Path, *more: str, wave_seconds: float = WAVE_SECONDS) -> ZeroMQClient:
+    options = ["--model", str(checkpoint), "--name", "model", "--pages", "64", "--embeds", "2048", "--threads", "1"]
+    return ZeroMQClient([*options, *more], start_seconds=DEADLINE, wave_seconds=wave_seconds)
+
+
+def refuse(wave: RunWave) -> WaveDone:
+    raise AssertionError("only builds batches")
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for_end(pid: int) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while alive(pid):
+        assert time.monotonic() < deadline, f"process {pid} lives on"
+        time.sleep(0.02)
+
+
+def test_a_worker_process_serves_and_leaves_nothing_behind(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    async def test() -> None:
+        client = launching(checkpoint)
+        ready = await client.start()
+        assert (ready.protocol, ready.models[0].name) == (PROTOCOL_VERSION, "model")
+        assert ready.models[0].tokenizer == (checkpoint / "tokenizer.json").read_bytes()
+        assert ready.models[0].tokenizer_config["eos_token"] == "<|end|>"
+        assert list(tmp_path.iterdir())
+        embed, forward = Driver(refuse, "model").forward_batch([Extend(Keys(), [1, 2, 3])])
+        wave = RunWave(1, "model", (embed, forward, sample_batch(ints([514]))))
+        answers = await ask(client, wave, RunWave(2, "model", ()))
+        assert [answer.wave for answer in answers] == [1, 2]
+        assert isinstance(answers[0].results[2], SampleResult)
+        await client.close()
+        await client.close()
+        assert not alive(ready.pid)
+        assert not list(tmp_path.iterdir())
+        with pytest.raises(WorkerUnavailable):
+            client.send(wave)
+
+    run(test)
+
+
+def test_sending_within_an_answer_does_not_call_back_from_within(checkpoint: Path) -> None:
+    async def test() -> None:
+        client = launching(checkpoint)
+        await client.start()
+        finished = asyncio.Event()
+        running: list[int] = []
+        seen: list[int] = []
+
+        def on_wave_done(done: WaveDone) -> None:
+            assert not running
+            running.append(done.wave)
+            seen.append(done.wave)
+            if done.wave <= 198:
+                client.send(RunWave(done.wave + 2, "model", ()))
+            if done.wave == 200:
+                finished.set()
+            running.clear()
+
+        client.on_wave_done = on_wave_done
+        client.send(RunWave(0, "model", ()))
+        client.send(RunWave(1, "model", ()))
+        await asyncio.wait_for(finished.wait(), DEADLINE)
+        assert seen == list(range(201))
+        await client.close()
+
+    run(test)
+
+
+def test_no_worker_within_the_time_to_start(tmp_path: Path) -> None:
+    async def test() -> None:
+        client = ZeroMQClient(endpoint=f"ipc://{tmp_path / 'socket'}", start_seconds=0.05)
+        with pytest.raises(WorkerUnavailable, match=r"no worker was ready within 0\.05 s"):
+            await client.start()
+        nowhere = ZeroMQClient(endpoint="ipc:///nowhere/at/all")
+        with pytest.raises(WorkerUnavailable, match="could not be started"):
+            await nowhere.start()
+
+    run(test)
+
+
+def test_a_killed_worker_is_noticed_and_restarted(checkpoint: Path) -> None:
+    async def test() -> None:
+        client = launching(checkpoint)
+        first = await client.start()
+        lost = loss_of(client)
+        os.kill(first.pid, signal.SIGKILL)
+        assert "killed by signal 9" in await asyncio.wait_for(lost, DEADLINE)
+        with pytest.raises(WorkerUnavailable):
+            client.send(RunWave(1, "model", ()))
+        second = await client.restart()
+        assert second.pid != first.pid
+        assert (await ask(client, RunWave(2, "model", ())))[0].wave == 2
+        await client.close()
+
+    run(test)
+
+
+def test_a_worker_that_hangs_is_noticed_and_replaced(checkpoint: Path) -> None:
+    async def test() -> None:
+        client = launching(checkpoint, wave_seconds=1.0)
+        first = await client.start()
+        await ask(client, RunWave(1, "model", ()))
+        await asyncio.sleep(1.2)  # a worker with nothing to do does not hang
+        lost = loss_of(client)
+        os.kill(first.pid, signal.SIGSTOP)
+        client.send(RunWave(2, "model", ()))
+        assert "did not answer for 1 s" in await asyncio.wait_for(lost, DEADLINE)
+        second = await client.restart()
+        assert not alive(first.pid)
+        assert (await ask(client, RunWave(3, "model", ())))[0].wave == 3
+        assert second.pid != first.pid
+        await client.close()
+
+    run(test)
+
+
+def test_a_worker_ignores_interrupts(checkpoint: Path) -> None:
+    async def test() -> None:
+        client = launching(checkpoint)
+        ready = await client.start()
+        os.kill(ready.pid, signal.SIGINT)
+        assert (await ask(client, RunWave(1, "model", ())))[0].wave == 1
+        await client.close()
+
+    run(test)
+
+
+def test_the_workers_own_message_says_why_it_did_not_start(tmp_path: Path) -> None:
+    async def test() -> None:
+        client = launching(tmp_path / "absent")
+        with pytest.raises(WorkerUnavailable, match=r"absent: there is no such folder"):
+            await client.start()
+        with pytest.raises(WorkerUnavailable, match=r"--page-size must be 8 to 32, not 7"):
+            await launching(tmp_path, "--page-size", "7").start()
+
+    run(test)
+
+
+PARENT = """
+import asyncio, sys
+from pie_control.inference_client.zeromq import ZeroMQClient
+
+async def main():
+    ready = await ZeroMQClient(sys.argv[1:]).start()
+    print(ready.pid, flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+def test_a_worker_dies_with_its_parent(checkpoint: Path) -> None:
+    command = [sys.executable, "-c", PARENT, "--model", str(checkpoint), "--name", "model", "--pages", "16"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as parent:
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        parent.kill()
+    wait_for_end(worker)
+
+
+def test_a_worker_that_connects_by_itself(checkpoint: Path, tmp_path: Path) -> None:
+    """As on another machine: the client binds, the worker comes, goes, and comes again."""
+    endpoint = f"ipc://{tmp_path / 'socket'}"
+    options = ["--endpoint", endpoint, "--model", str(checkpoint), "--name", "model", "--pages", "16"]
+
+    def start_worker() -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-m", "pie_inference.serving", *options], cwd=ROOT)
+
+    async def test() -> None:
+        client = ZeroMQClient(endpoint=endpoint, start_seconds=DEADLINE)
+        worker = start_worker()
+        assert (await client.start()).pid == worker.pid
+        lost = loss_of(client)
+        worker.kill()
+        worker.wait()
+        assert "connection" in await asyncio.wait_for(lost, DEADLINE)
+        worker = start_worker()
+        assert (await client.restart()).pid == worker.pid
+        await client.close()
+        assert worker.wait(DEADLINE) == 0
+
+    run(test)

@@ -1,0 +1,298 @@
+"""A server without WebAssembly and without a worker: its programs are coroutines of this file.
+
+The HTTP server and the clients see the methods of `pie_control.server_api.ServerApi`; the mailboxes are real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pie_control.config import InferletLimits
+from pie_control.errors import BadProgram, Conflict, UnknownName
+from pie_control.http_server.listening import bind
+from pie_control.http_server.server import HttpServer
+from pie_control.inferlets.events import Ended, LogLine
+from pie_control.inferlets.inferlet import InferletInfo
+from pie_control.inferlets.mailbox import Inbox, Listener, Outbox
+from pie_control.programs.store import ProgramInfo
+from pie_control.server_api import ServerApi
+from pie_inference.protocol import ModelDescription
+
+LIMITS = InferletLimits()
+
+MODEL = ModelDescription(
+    name="fake",
+    architecture="LlamaForCausalLM",
+    calls=("forward",),
+    dtype="float32",
+    device="cpu",
+    vocab_size=256,
+    hidden_size=8,
+    max_context=512,
+    page_size=16,
+    num_pages=64,
+    num_embeds=64,
+    num_host_pages=0,
+    num_token_slots=64,
+    max_batch_tokens=64,
+    max_batch_rows=64,
+    max_dist=64,
+    max_swap_pages=0,
+    stop_tokens=(0,),
+    tokenizer=b"{}",
+    tokenizer_config={"chat_template": "{{ messages }}"},
+    page_bytes=1024,
+    weight_bytes=4096,
+)
+
+
+class FakeInferlet:
+    """An inferlet whose program is a coroutine."""
+
+    def __init__(self, id: str, program: ProgramInfo, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.id = id
+        self.program = program
+        self.arguments = arguments
+        self.environment = environment
+        self.status = "running"
+        self.created = time.time()
+        self.ended: float | None = None
+        self.result: str | None = None
+        self.error: str | None = None
+        self.outbox = Outbox(id, LIMITS)
+        self._inbox = Inbox()
+        self._arrived = asyncio.Event()
+        self.task: asyncio.Task[None]
+
+    def info(self) -> InferletInfo:
+        return InferletInfo(
+            id=self.id,
+            program=self.program.program,
+            program_name=self.program.name,
+            status=self.status,
+            created=self.created,
+            ended=self.ended,
+            result=self.result,
+            error=self.error,
+            cpu_seconds=0.0,
+            pages=0,
+            embeds=0,
+        )
+
+    def send(self, text: str) -> None:
+        if self.ended is not None:
+            raise Conflict(f"inferlet {self.id} has ended ({self.status})")
+        self._inbox.put(text)
+        self._arrived.set()
+
+    async def receive(self) -> str:
+        while (message := self._inbox.try_get()) is None:
+            self._arrived.clear()
+            await self._arrived.wait()
+        return message.text
+
+    def logs(self) -> tuple[LogLine, ...]:
+        return self.outbox.logs()
+
+    def attach(self, listener: Listener) -> None:
+        self.outbox.attach(listener)
+
+    def detach(self) -> None:
+        self.outbox.detach()
+
+    def end(self, status: str, result: str | None, error: str | None) -> None:
+        if self.ended is None:
+            self.status, self.ended, self.result, self.error = status, time.time(), result, error
+            self.outbox.end(Ended(status, result, error, inferlet=self.id))
+
+
+Body = Callable[[FakeInferlet], Awaitable[Any]]
+
+
+async def hello(inferlet: FakeInferlet) -> str:
+    """Greets its arguments; the result is their number."""
+    inferlet.outbox.log("log", "greeting")
+    for name in inferlet.arguments or ("world",):
+        inferlet.outbox.send(f"Hello, {name}! ")
+    return json.dumps(len(inferlet.arguments))
+
+
+async def echo(inferlet: FakeInferlet) -> None:
+    """Sends back what it receives until that is `stop`."""
+    while (text := await inferlet.receive()) != "stop":
+        inferlet.outbox.send(text)
+
+
+async def fail(inferlet: FakeInferlet) -> None:
+    """Fails as a Python inferlet does."""
+    inferlet.outbox.write("stderr", b"about to fail\n")
+    raise ValueError("no good")
+
+
+async def wait(inferlet: FakeInferlet) -> None:
+    """Runs until it is ended."""
+    await asyncio.Event().wait()
+
+
+async def kwargs(inferlet: FakeInferlet) -> str:
+    """Stands for what `Client.run` ships: the result is the program's environment."""
+    return inferlet.environment["kwargs"]
+
+
+async def flood(inferlet: FakeInferlet) -> None:
+    """Sends 64 KiB at a time, for ever."""
+    while True:
+        inferlet.outbox.send("x" * 65536)
+        await asyncio.sleep(0)
+
+
+async def burst(inferlet: FakeInferlet) -> None:
+    """At each message, sends as many events in one loop turn as it says."""
+    while (text := await inferlet.receive()) != "stop":
+        for number in range(int(text)):
+            inferlet.outbox.send(str(number))
+
+
+BODIES: tuple[Body, ...] = (hello, echo, fail, wait, flood, burst)
+
+
+class FakeServerApi:
+    """Has the methods of a `ServerApi`. It knows the programs of this file; an uploaded text runs as `kwargs`."""
+
+    def __init__(self) -> None:
+        self.uploads = 0
+        self._bodies: dict[str, Body] = {}
+        self._programs: dict[str, ProgramInfo] = {}
+        self._inferlets: dict[str, FakeInferlet] = {}
+        for body in BODIES:
+            self._add(getattr(body, "__name__", "").encode(), getattr(body, "__name__", ""), body)
+
+    def _add(self, data: bytes, name: str, body: Body) -> ProgramInfo:
+        digest = hashlib.sha256(data).hexdigest()
+        self._programs[digest] = info = ProgramInfo(digest, name or digest[:12], "python", len(data))
+        self._bodies[digest] = body
+        return info
+
+    async def upload(self, data: bytes, name: str) -> ProgramInfo:
+        try:
+            compile(data, name, "exec")
+        except SyntaxError as error:
+            raise BadProgram(f"{name}, line {error.lineno}: {error.msg}") from None
+        self.uploads += 1
+        return self._add(data, name, kwargs)
+
+    def programs(self) -> tuple[ProgramInfo, ...]:
+        return tuple(self._programs.values())
+
+    async def launch(
+        self,
+        program: str,
+        arguments: Sequence[str] = (),
+        *,
+        environment: Mapping[str, str] | None = None,
+        listener: Listener | None = None,
+    ) -> FakeInferlet:
+        found = [each for each in self._programs.values() if program in (each.program, each.name)]
+        if not found:
+            raise UnknownName(f"no program {program!r}: upload it first")
+        inferlet = FakeInferlet(f"i{len(self._inferlets) + 1}", found[-1], arguments, environment or {})
+        self._inferlets[inferlet.id] = inferlet
+        if listener is not None:
+            inferlet.attach(listener)
+        inferlet.task = asyncio.create_task(self._run(inferlet, self._bodies[found[-1].program]))
+        return inferlet
+
+    async def _run(self, inferlet: FakeInferlet, body: Body) -> None:
+        try:
+            inferlet.end("finished", await body(inferlet), None)
+        except asyncio.CancelledError:
+            return
+        except Exception as error:
+            inferlet.end("failed", None, f"Traceback (most recent call last):\n{type(error).__name__}: {error}")
+
+    def inferlet(self, id: str) -> FakeInferlet:
+        if id not in self._inferlets:
+            raise UnknownName(f"no inferlet {id!r}: it never existed, or ended long ago")
+        return self._inferlets[id]
+
+    def inferlets(self) -> tuple[InferletInfo, ...]:
+        return tuple(inferlet.info() for inferlet in self._inferlets.values())
+
+    def terminate(self, id: str, reason: str) -> None:
+        inferlet = self.inferlet(id)
+        inferlet.end("terminated", None, reason)
+        inferlet.task.cancel()
+
+    def models(self) -> tuple[ModelDescription, ...]:
+        return (MODEL,)
+
+    def statistics(self) -> FakeStatistics:
+        return FakeStatistics(FakeCounts(launched=len(self._inferlets)))
+
+    async def close(self) -> None:
+        for inferlet in self._inferlets.values():
+            self.terminate(inferlet.id, "the server is shutting down")
+
+
+@dataclass(frozen=True)
+class FakeCounts:
+    launched: int
+
+
+@dataclass(frozen=True)
+class FakeStatistics:
+    inferlets: FakeCounts
+
+
+@contextlib.asynccontextmanager
+async def serving(api: FakeServerApi, max_body_bytes: int = 1 << 20) -> AsyncIterator[str]:
+    """An HTTP server over `api` on this loop; yields its address."""
+    server = HttpServer(cast(ServerApi, api), bind("127.0.0.1", 0), max_body_bytes)
+    await server.start()
+    try:
+        yield server.url
+    finally:
+        await api.close()
+        await server.close()
+
+
+def serve_async(test: Callable[[str, FakeServerApi], Coroutine[Any, Any, None]], **options: Any) -> None:
+    """Runs an asynchronous test against a server in its own loop."""
+
+    async def run() -> None:
+        runtime = FakeServerApi()
+        async with serving(runtime, **options) as url:
+            await asyncio.wait_for(test(url, runtime), 30)
+
+    asyncio.run(run())
+
+
+@contextlib.contextmanager
+def serving_thread() -> Iterator[str]:
+    """A server in a thread, for synchronous clients."""
+    started = threading.Event()
+    found: list[Any] = []
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        async with serving(FakeServerApi()) as url:
+            found.extend((url, asyncio.get_running_loop(), stop))
+            started.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(run(),))
+    thread.start()
+    assert started.wait(30)
+    try:
+        yield found[0]
+    finally:
+        found[1].call_soon_threadsafe(found[2].set)
+        thread.join()

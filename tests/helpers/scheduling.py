@@ -1,0 +1,225 @@
+"""A world in which tests drive the scheduler: inferlets with address spaces, and a fake model that runs the waves.
+
+Whatever an address space hands on becomes an event of the next turn, and what a turn says is told to spaces and
+inferlets, as a replica does it. `lateness` says how many turns may stay untold: a space may live in another process.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pie_control.calls import CALLS
+from pie_control.calls.core import create_queue, destroy_queue
+from pie_control.calls.fused.sample import Token
+from pie_control.calls.sampler import Sampler, SamplingParams
+from pie_control.calls.values import Completion, Value
+from pie_control.errors import CallError
+from pie_control.ids import REFERENCE_BIT, Owner
+from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.contention import ContentionPolicy
+from pie_control.resources.quotas import Quota
+from pie_control.scheduling import Closed, DispatchPolicy, Ending, Event, Opened, Quiet, Scheduler, Turn
+from pie_control.testing.fake_model import FakeModel
+from pie_inference.protocol import Batch, ModelDescription, RunWave, WaveDone
+
+SIZES = {"page_size": 4, "num_pages": 200, "num_embeds": 1024, "num_token_slots": 512, "max_batch_tokens": 64}
+
+
+def describe(**sizes: int) -> ModelDescription:
+    """A small model."""
+    return fake_model(**sizes).describe()[0]
+
+
+def fake_model(**sizes: int) -> FakeModel:
+    return FakeModel("fake", **{**SIZES, **sizes})
+
+
+def greedy() -> Sampler:
+    return Sampler(SamplingParams(temperature=0), 0)
+
+
+def name_token(future: int) -> int:
+    """The token that a sample gives, as a later command names it."""
+    return REFERENCE_BIT | future
+
+
+class Inferlet:
+    """Makes calls, and hears what becomes of them. The calls with short names are about one queue, one range of pages
+    and one of embeds, which `allocate` makes."""
+
+    queue = 1
+    pages = 0  # first
+    embeds = 0  # first
+    num_pages = 0
+
+    def __init__(self, owner: Owner, model: ModelDescription, quota: Quota, hand_on: Callable[[Any], None]) -> None:
+        self.owner = owner
+        self.space = AddressSpace(owner, model, quota, hand_on)
+        self.futures = 0  # made
+        self.queues = 0  # made
+        self.accepted: set[int] = set()  # futures
+        self.answers: dict[int, Value | CallError] = {}
+        self.ending: Ending | None = None
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Makes a call by its name; gives the number of its future, if it has one."""
+        call = CALLS[name]
+        if call.value is None:
+            return call.issue(self.space, *arguments)
+        future = self.futures + 1
+        call.issue(self.space, *arguments, future)
+        self.futures = future
+        self.accepted.add(future)
+        return future
+
+    def create_queue(self) -> int:
+        create_queue.issue(self.space, self.queues + 1)
+        self.queues += 1
+        return self.queues
+
+    def destroy_queue(self, queue: int) -> None:
+        destroy_queue.issue(self.space, queue)
+
+    def hear(self, completion: Completion) -> None:
+        assert completion.future in self.accepted, "answered what was not asked"
+        assert completion.future not in self.answers, "answered twice"
+        self.answers[completion.future] = completion.value
+        self.space.answered(completion.future, completion.value)
+
+    def token(self, future: int) -> int:
+        """What a sample gave."""
+        answer = self.answers[future]
+        assert isinstance(answer, Token), answer
+        return answer.token
+
+    def end(self, ending: Ending) -> None:
+        assert self.ending is None, "ended twice"
+        self.ending = ending
+        self.space.end(ending.error)
+
+    # ---- calls with short names ----
+
+    def allocate(self, pages: int, embeds: int) -> None:
+        self.create_queue()
+        self.num_pages = pages
+        self.pages = self.call("alloc_kvpage", self.queue, pages) if pages else 0
+        self.embeds = self.call("alloc_emb", self.queue, embeds) if embeds else 0
+
+    def embed(self, position: int, count: int = 1, at: int = 0, queue: int = 1, tokens: Sequence[int] = ()) -> None:
+        positions = list(range(position, position + count))
+        self.call("embed_txt", queue, tokens or [65] * count, positions, [self.embeds + at, count])
+
+    def forward(self, at: int = 0, count: int = 1, output: int | None = None, queue: int = 1) -> None:
+        pages = [self.pages, self.num_pages]
+        outputs = [] if output is None else [self.embeds + output, 1]
+        self.call("forward", queue, pages, [self.embeds + at, count], pages, outputs)
+
+    def sample(self, at: int, queue: int = 1) -> int:
+        future: int = self.call("sample", queue, self.embeds + at, greedy())
+        return future
+
+    def step(self, position: int, count: int = 1, tokens: Sequence[int] = ()) -> int:
+        """Embeds tokens, runs them and samples the next one at embed 63."""
+        self.embed(position, count, tokens=tokens)
+        self.forward(0, count, 63)
+        return self.sample(63)
+
+
+class World:
+    """A scheduler, its worker, and inferlets, numbered from 1 on."""
+
+    def __init__(
+        self,
+        policy: DispatchPolicy | None = None,
+        contention: ContentionPolicy | None = None,
+        quota: Quota | None = None,
+        **sizes: int,
+    ) -> None:
+        self.model = fake_model(**sizes)
+        self.description = self.model.describe()[0]
+        self.scheduler = Scheduler(self.description, policy, contention)
+        self.now = 0.0
+        self.events: list[Event] = []  # of the next turn
+        self.sent: deque[RunWave] = deque()  # not answered yet
+        self.inferlets: dict[Owner, Inferlet] = {}  # not closed, and not told of their end
+        self.lateness: Callable[[], int] = lambda: 0
+        self._untold: deque[Turn] = deque()
+        self._quota = quota or Quota()
+        self.opened = 0  # inferlets
+
+    # ---- inferlets ----
+
+    def open(self, pages: int = 0, embeds: int = 0) -> Inferlet:
+        """A new inferlet, younger than those before; with a queue, pages and embeds if these are asked for."""
+        self.opened += 1
+        inferlet = Inferlet(self.opened, self.description, self._quota, self.hand_on)
+        self.inferlets[inferlet.owner] = inferlet
+        self.events.append(Opened(inferlet.owner, float(inferlet.owner)))
+        if pages or embeds:
+            inferlet.allocate(pages, embeds)
+        return inferlet
+
+    def hand_on(self, event: Event) -> None:
+        self.events.append(event)
+
+    def close(self, inferlet: Inferlet) -> None:
+        """The inferlet ends by itself."""
+        if self.inferlets.pop(inferlet.owner, None) is not None:
+            self.events.append(Closed(inferlet.owner))
+
+    # ---- turns ----
+
+    def turn(self, *events: Event, quiet: bool = True) -> Turn:
+        """A turn with what has happened and with these events; `quiet`: all inferlets wait."""
+        taken = [*self.events, *events, *([Quiet()] if quiet else [])]
+        self.events.clear()
+        turn = self.scheduler.turn(self.now, taken)
+        self.scheduler.check_integrity()
+        self.sent.extend(turn.waves)
+        self._untold.append(turn)
+        self.tell(self.lateness())
+        return turn
+
+    def tell(self, untold: int = 0) -> None:
+        """Tells all but the last turns to whom they concern."""
+        while len(self._untold) > untold:
+            turn = self._untold.popleft()
+            for progress in turn.progress:
+                if inferlet := self.inferlets.get(progress.owner):
+                    inferlet.space.progressed(progress.oldest, progress.taken)
+            for completion in turn.completions:
+                if inferlet := self.inferlets.get(completion.owner):
+                    inferlet.hear(completion)
+            for ending in turn.endings:
+                if inferlet := self.inferlets.pop(ending.owner, None):
+                    inferlet.end(ending)
+
+    def send(self) -> RunWave | None:
+        """The wave that a turn sends; None if it sends none."""
+        waves = self.turn().waves
+        assert len(waves) <= 1, "several waves at once"
+        return waves[0] if waves else None
+
+    def run(self) -> WaveDone:
+        """The worker's answer to the oldest wave that was sent."""
+        done = self.model.run(self.sent.popleft())
+        assert not done.failures, done.failures
+        return done
+
+    def answer(self) -> Turn:
+        """The worker answers the oldest wave."""
+        return self.turn(self.run(), quiet=False)
+
+    def drain(self) -> list[RunWave]:
+        """Runs waves until nothing is left to run; gives those that were sent meanwhile."""
+        waves = list(self.turn().waves)
+        while self.sent:
+            waves += self.turn(self.run()).waves
+        return waves
+
+
+def by_kind(wave: RunWave | None) -> dict[type[Batch], Any]:
+    """The batches of a wave."""
+    return {type(batch): batch for batch in wave.batches} if wave else {}

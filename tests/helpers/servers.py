@@ -1,0 +1,80 @@
+"""Running inferlets in a server of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from pie_control.config import ModelPath, ServerConfig, build_config
+from pie_control.inference_client.interface import InferenceClient
+from pie_control.inferlets.events import Ended, Event, LogLine, Message
+from pie_control.inferlets.inferlet import Inferlet
+from pie_control.runtime import build_server
+from pie_control.server_api import ServerApi
+from pie_control.testing.in_process import InProcessClient
+
+
+class Listener:
+    """Keeps the events of an inferlet."""
+
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        self.messages: list[str] = []
+        self.lines: list[str] = []
+        self._news = asyncio.Event()
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Message(text):
+                self.messages.append(text)
+            case LogLine(text=text):
+                self.lines.append(text)
+            case Ended() if not self.ended.done():
+                self.ended.set_result(event)
+        self._news.set()
+
+    async def until_messages(self, count: int) -> None:
+        """Waits for `count` messages; fails if the inferlet ends before."""
+        while len(self.messages) < count:
+            assert not self.ended.done(), self.ended.result()
+            self._news.clear()
+            await self._news.wait()
+
+
+@asynccontextmanager
+async def started(cache_dir: Path, *clients: InferenceClient, **options: object) -> AsyncIterator[ServerApi]:
+    """A started server; its workers are processes on the demo model unless clients are given, one for each."""
+    if clients and isinstance(clients[0], InProcessClient):
+        options.setdefault("model", [f"{clients[0].model_name}=demo"])
+    config = build_config({"cache_dir": str(cache_dir), "warm_pool": 2, **options}).resolved()
+    given = iter(clients)
+
+    def make_client(_config: ServerConfig, _model: ModelPath) -> InferenceClient:
+        return next(given)
+
+    server = build_server(config, make_client if clients else None)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+async def launch(server: ServerApi, source: str, kwargs: Mapping[str, Any] | None = None) -> tuple[Inferlet, Listener]:
+    """Uploads and launches a Python program."""
+    listener = Listener()
+    program = (await server.upload(source.encode(), "test")).program
+    environment = {"kwargs": json.dumps(kwargs)} if kwargs else {}
+    return await server.launch(program, environment=environment, listener=listener), listener
+
+
+async def run(server: ServerApi, source: str, kwargs: Mapping[str, Any] | None = None) -> Any:
+    """Result of a program that must finish."""
+    _, listener = await launch(server, source, kwargs)
+    ended = await listener.ended
+    assert ended.status == "finished", ended.error
+    return json.loads(ended.result) if ended.result is not None else None
