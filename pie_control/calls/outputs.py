@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.holdings import Holdings
 from pie_control.resources.ranges import Range
+
+from .kind import Batch, WaveContext, WorkerCommand
 
 
 def check_output(space: AddressSpace, queue: int, embed: int) -> None:
@@ -25,3 +30,28 @@ def note_reading(space: AddressSpace, queue: int, embeds: Sequence[Range]) -> tu
     seq = space.next_seq()
     space.hazards.note_reads(embeds, space.stamp(queue), space.has_one_queue)
     return seq, after
+
+
+@dataclass(slots=True, eq=False)
+class RowCommand(WorkerCommand):
+    """One that reads one output embed."""
+
+    embed: int
+
+
+R = TypeVar("R", bound=RowCommand)
+
+
+class RowBatch(Batch[R]):
+    """One row for each command."""
+
+    def __init__(self, context: WaveContext) -> None:
+        super().__init__(context)
+        self._embeds: list[int] = []
+
+    def try_add(self, queue: Hashable, command: R, holdings: Holdings, done: int) -> int:
+        if len(self.commands) >= self.context.model.max_batch_rows:
+            return done
+        self.commands.append(command)
+        self._embeds.append(holdings.embeds.physical[command.embed])
+        return 1

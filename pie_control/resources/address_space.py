@@ -187,7 +187,7 @@ class AddressSpace:
         forgotten = [self._delivered.popleft() for _ in range(FORGOTTEN_AT_ONCE)]
         for future in forgotten:
             del self._samples[future]
-        self._hand_on(Forgotten(self.owner, self.seq, forgotten))
+        self.tell(Forgotten(self.owner, self.seq, forgotten))
 
     def end(self, error: CallError) -> None:
         """No further call is accepted."""

@@ -16,8 +16,8 @@ from pie_control.resources.pool import Pool
 from pie_inference.protocol import Result, Sample, SampleResult
 
 from ..arrays import as_int32
-from ..kind import Batch, Stage, WaveContext, WorkerCommand, define
-from ..outputs import check_output, note_reading
+from ..kind import Batch, Stage, WaveContext, define
+from ..outputs import RowCommand, check_output, note_reading
 from ..sampler import Sampler, SamplingParams, columns
 from ..values import Value
 
@@ -29,11 +29,11 @@ class Token(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class SampleCommand(WorkerCommand):
+class SampleCommand(RowCommand):
     """`recent`: tokens that penalties count; `allowed`: bits of the tokens that may come, lowest bit first."""
 
     gives_token = True
-    embed: int
+
     params: SamplingParams
     uniform: float
     recent: Sequence[int]

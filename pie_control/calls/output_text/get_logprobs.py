@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import NamedTuple
@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pie_control.resources.address_space import AddressSpace
-from pie_control.resources.holdings import Holdings
 from pie_inference.protocol import GetLogprobs, GetLogprobsResult, Result
 
 from ..arrays import as_int32, ends_of
-from ..kind import Batch, Stage, WaveContext, WorkerCommand, define
-from ..outputs import check_output, note_reading
+from ..kind import Stage, define
+from ..outputs import RowBatch, RowCommand, check_output, note_reading
 from ..tokens import check_vocabulary
 
 
@@ -27,8 +26,7 @@ class Logprobs(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class LogprobsCommand(WorkerCommand):
-    embed: int
+class LogprobsCommand(RowCommand):
     tokens: Sequence[int]
 
 
@@ -40,20 +38,7 @@ def issue(space: AddressSpace, queue: int, embed: int, tokens: Sequence[int], fu
     space.issue(LogprobsCommand(space.owner, queue, seq, after, future, (), embed, tuple(tokens)))
 
 
-class LogprobsBatch(Batch[LogprobsCommand]):
-    """One row for each command."""
-
-    def __init__(self, context: WaveContext) -> None:
-        super().__init__(context)
-        self._embeds: list[int] = []
-
-    def try_add(self, queue: Hashable, command: LogprobsCommand, holdings: Holdings, done: int) -> int:
-        if len(self.commands) >= self.context.model.max_batch_rows:
-            return done
-        self.commands.append(command)
-        self._embeds.append(holdings.embeds.physical[command.embed])
-        return 1
-
+class LogprobsBatch(RowBatch[LogprobsCommand]):
     def _ends(self) -> NDArray[np.int32]:
         return ends_of(len(command.tokens) for command in self.commands)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
-from pie_control.resources.holdings import Holdings
 from pie_inference.protocol import GetNextDist, GetNextDistResult, Result
 
 from ..arrays import as_int32
-from ..kind import Batch, Stage, WaveContext, WorkerCommand, define
-from ..outputs import check_output, note_reading
+from ..kind import Stage, define
+from ..outputs import RowBatch, RowCommand, check_output, note_reading
 
 DEFAULT_K = 256
 """The paper's truncation of distributions."""
@@ -32,8 +31,7 @@ class Dist(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class DistCommand(WorkerCommand):
-    embed: int
+class DistCommand(RowCommand):
     k: int
     temperature: float
 
@@ -52,20 +50,7 @@ def issue(space: AddressSpace, queue: int, embed: int, k: int, temperature: floa
     space.issue(DistCommand(space.owner, queue, seq, after, future, (), embed, chosen, temperature))
 
 
-class DistBatch(Batch[DistCommand]):
-    """One row for each command."""
-
-    def __init__(self, context: WaveContext) -> None:
-        super().__init__(context)
-        self._embeds: list[int] = []
-
-    def try_add(self, queue: Hashable, command: DistCommand, holdings: Holdings, done: int) -> int:
-        if len(self.commands) >= self.context.model.max_batch_rows:
-            return done
-        self.commands.append(command)
-        self._embeds.append(holdings.embeds.physical[command.embed])
-        return 1
-
+class DistBatch(RowBatch[DistCommand]):
     def build(self) -> GetNextDist:
         return GetNextDist(
             embeds=as_int32(self._embeds),
