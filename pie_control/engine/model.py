@@ -13,6 +13,7 @@ from ..ids import Owner
 from ..resources.address_space import AddressSpace
 from ..scheduling import SchedulerStatistics
 from ..services.tokenizer import Tokenizer
+from ..tenants.tenant import DEFAULT_STANDING, Standing
 from .placement import place
 from .replica import Replica
 
@@ -53,13 +54,13 @@ class Model:
         """Whether no worker will serve it again."""
         return not any(replica.can_serve for replica in self.replicas)
 
-    def open(self, owner: Owner, created: float) -> AddressSpace:
+    def open(self, owner: Owner, created: float, standing: Standing = DEFAULT_STANDING) -> AddressSpace:
         """Places an inferlet. Raises WorkerError if every worker is down for good."""
         candidates = [replica for replica in self.replicas if replica.can_serve]
         chosen = place([replica.load() for replica in candidates])
         if chosen is None:
             raise WorkerError(f"model {self.name} has no worker: {self.replicas[0].down or 'the server stops'}")
-        return candidates[chosen].open(owner, created)
+        return candidates[chosen].open(owner, created, standing)
 
     def release(self, owner: Owner) -> None:
         """Frees what an inferlet holds."""

@@ -27,6 +27,7 @@ from ..scheduling import (
     Turn,
     WorkerLost,
 )
+from ..tenants.tenant import DEFAULT_STANDING, Standing
 from .placement import Load
 
 log = logging.getLogger(__name__)
@@ -119,11 +120,11 @@ class Replica:
         free = self._scheduler.free_pages if self.state is State.SERVING else 0
         return Load(self.state is State.SERVING, len(self._spaces), free)
 
-    def open(self, owner: Owner, created: float) -> AddressSpace:
+    def open(self, owner: Owner, created: float, standing: Standing = DEFAULT_STANDING) -> AddressSpace:
         """Places an inferlet here. `created` is a time in seconds: when memory runs out, it says which one is older."""
         space = AddressSpace(owner, self.description, self._quota, self._events.append)
         self._spaces[owner] = space
-        self._events.append(Opened(owner, created))
+        self._events.append(Opened(owner, created, standing))
         return space
 
     def release(self, owner: Owner) -> bool:

@@ -86,7 +86,9 @@ class Guest:
         WorkerError."""
         space = self._spaces.get(model.name)
         if space is None:
-            space = self._spaces[model.name] = model.open(self.inferlet.number, self.inferlet.created)
+            space = self._spaces[model.name] = model.open(
+                self.inferlet.number, self.inferlet.started, self.inferlet.standing
+            )
         return space
 
     def create_queue(self, name: str) -> int:

@@ -13,6 +13,7 @@ from ..errors import Conflict, QuotaExceeded
 from ..programs.store import Program
 from ..sandbox.fibers import Instance
 from ..services.timers import Timer, Timers
+from ..tenants.tenant import DEFAULT_STANDING, Standing
 from .events import Ended, LogLine
 from .futures import FutureTable
 from .lifecycle import ENDINGS, Status, check_transition
@@ -34,10 +35,6 @@ class InferletInfo:
     cpu_seconds: float
     pages: int
     embeds: int
-
-
-DEFAULT_USER = "default"
-"""The user of every inferlet while there are no accounts."""
 
 
 class Holdings(Protocol):
@@ -72,16 +69,19 @@ class Inferlet:
         limits: InferletLimits,
         wake: Callable[[Inferlet], None],
         timers: Timers,
+        standing: Standing = DEFAULT_STANDING,
     ) -> None:
         """The inferlet calls `wake` when it can run."""
         self.number = number
         self.id = f"i{number}"
         self.program = program
         self.arguments = list(arguments)
-        self.environment = {**environment, "inferlet": self.id, "program": program.hash, "user": DEFAULT_USER}
+        self.environment = {**environment, "inferlet": self.id, "program": program.hash, "user": standing.tenant.name}
         self.limits = limits
         self.status = Status.CREATED
         self.created = time.time()
+        self.started = time.monotonic()  # unlike `created`, it survives a step of the clock
+        self.standing = standing
         self.ended: float | None = None
         self.error: str | None = None
         self.result: str | None = None

@@ -12,6 +12,7 @@ from pie_control.calls.values import Completion
 from pie_control.errors import CallError
 from pie_control.ids import Owner
 from pie_control.resources.holdings import Forgotten
+from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 from pie_inference.protocol import RunWave, WaveDone
 
 
@@ -22,6 +23,7 @@ class Opened:
 
     owner: Owner
     created: float
+    standing: Standing = DEFAULT_STANDING
 
 
 @dataclass(frozen=True, slots=True)

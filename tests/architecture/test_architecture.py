@@ -18,11 +18,12 @@ from tests.helpers.tree import ROOT
 PACKAGES = ("pie_control", "pie_inference", "inferlet_sdk")
 
 PURE_CORE = ("pie_control.resources", "pie_control.calls", "pie_control.scheduling")
-BASICS = ("pie_control.ids", "pie_control.errors")
+BASICS = ("pie_control.ids", "pie_control.errors", "pie_control.tenants")
 MAY_IMPORT = {
     "pie_control.scheduling": (*PURE_CORE, *BASICS),
     "pie_control.calls": ("pie_control.calls", "pie_control.resources", *BASICS),
     "pie_control.resources": ("pie_control.resources", *BASICS),
+    "pie_control.tenants": ("pie_control.tenants", "pie_control.errors"),
     "pie_control": ("pie_control",),
     "pie_inference.protocol": ("pie_inference.protocol",),
     "pie_inference": ("pie_inference",),

@@ -1,0 +1,1 @@
+"""Who an inferlet works for, and what follows from that. Pure values."""

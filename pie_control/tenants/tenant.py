@@ -1,0 +1,36 @@
+"""Tenants: whoever pays for inferlets. Shares and quotas go by them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class ServiceClass(IntEnum):
+    """What goes first. An inferlet of a lower class never takes memory or waves from one of a higher class."""
+
+    INTERACTIVE = 0
+    BATCH = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Equal names mean the same tenant. `weight`: its share of a worker, beside the weights of the others."""
+
+    name: str
+    weight: float = 1.0
+
+
+DEFAULT_TENANT = Tenant("default")
+"""Of every inferlet while there are no keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """For whom an inferlet works, and in which class. The server sets it, never the inferlet."""
+
+    tenant: Tenant = DEFAULT_TENANT
+    service_class: ServiceClass = ServiceClass.INTERACTIVE
+
+
+DEFAULT_STANDING = Standing()
