@@ -11,7 +11,8 @@ from typing import Any, Protocol
 from ..config import InferletLimits
 from ..errors import Conflict, QuotaExceeded
 from ..programs.store import Program
-from ..sandbox.fibers import Instance
+from ..sandbox.fibers import SUSPEND, Instance, Suspend
+from ..services.aside import Aside, Job, Share
 from ..services.timers import Timer, Timers
 from ..tenants.tenant import DEFAULT_STANDING, Standing
 from .events import Ended, LogLine
@@ -69,6 +70,7 @@ class Inferlet:
         limits: InferletLimits,
         wake: Callable[[Inferlet], None],
         timers: Timers,
+        aside: Aside,
         standing: Standing = DEFAULT_STANDING,
     ) -> None:
         """The inferlet calls `wake` when it can run."""
@@ -93,6 +95,9 @@ class Inferlet:
         self.futures = FutureTable(limits.max_futures)
         self._wake = wake
         self._timers = timers
+        self._aside = aside
+        self._aside_share = Share()
+        self._job: Job | None = None
         self._inbox = Inbox()
         self._outbox = Outbox(self.id, limits)
         self._receivers: OrderedDict[int, None] = OrderedDict()
@@ -213,9 +218,21 @@ class Inferlet:
         self._sleep_value = value
         self._sleep_timer = self._timers.call_at(deadline_ns, lambda: self._wake(self))
 
+    def run_aside(self, work: Callable[[], Any]) -> Suspend:
+        """Suspends the guest until `work` has been called on another thread. Its call then returns what `work` returns,
+        or fails with the CallError that it raises. For host functions that may take more than about a millisecond.
+
+        `work` should let go of the GIL, do its work on the thread on which it is called (the processor time of that is
+        charged to the inferlet), and be bounded: it cannot be interrupted. It may use what it was given and what is
+        the guest's alone, since that is suspended. If the inferlet ends meanwhile, the value is dropped."""
+        self._job = self._aside.run(self._aside_share, work, lambda: self._wake(self))
+        return SUSPEND
+
     def before_step(self) -> None:
         """Answers the call for which the guest waits, if its result is there."""
-        if self._awaited is not None:
+        if self._job is not None:
+            self._answer_with(self._job)
+        elif self._awaited is not None:
             done = self.futures.done(self._awaited)
             if done:
                 self._awaited = None
@@ -223,6 +240,12 @@ class Inferlet:
         elif self._sleep_timer is not None:
             self._sleep_timer = None
             self.instance.resume(self._sleep_value)
+
+    def _answer_with(self, job: Job) -> None:
+        if job.done:
+            self._job = None
+            self.cpu_seconds += job.seconds
+            self.instance.answer(Job.take, job)
 
     # ---- life ----
 
@@ -246,6 +269,9 @@ class Inferlet:
         for timer in (*self._pending_timers.values(), *([self._sleep_timer] if self._sleep_timer else [])):
             timer.cancel()
         self._pending_timers.clear()
+        if self._job is not None:
+            self._job.cancel()
+            self._job = None
         self._receivers.clear()
         self._inbox = Inbox()
         self.futures = FutureTable(0)

@@ -14,6 +14,7 @@ from ..errors import Overloaded, UnknownName
 from ..programs.launcher import Launcher, ProgramOwner
 from ..programs.store import Program
 from ..sandbox.fibers import Step
+from ..services.aside import Aside
 from ..services.timers import Timers
 from .inferlet import Holdings, Inferlet, InferletInfo
 from .lifecycle import ENDINGS, Status, check_transition
@@ -61,6 +62,7 @@ class InferletManager:
         self._make_guest = make_guest
         self.runner = Runner(wake, self._after_step)
         self._timers = Timers()
+        self._aside = Aside()
         self._running: dict[int, Inferlet] = {}  # by number
         self._ended: OrderedDict[int, Inferlet] = OrderedDict()
         self._ended_bytes = 0
@@ -88,7 +90,7 @@ class InferletManager:
             raise Overloaded(f"{len(self._running)} inferlets run, which is the limit: try again when some have ended")
         self._launched += 1
         inferlet = Inferlet(
-            self._launched, program, arguments, environment, self._limits, self.runner.ready, self._timers
+            self._launched, program, arguments, environment, self._limits, self.runner.ready, self._timers, self._aside
         )
         guest = self._make_guest(inferlet)
         self._launcher.instance(program, guest)
@@ -180,4 +182,5 @@ class InferletManager:
                 timer.cancel()
         for inferlet in list(self._running.values()):
             self.end(inferlet, Status.TERMINATED, "the server stops")
+        self._aside.close()
         self._launcher.close()

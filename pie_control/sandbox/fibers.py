@@ -225,11 +225,16 @@ class Instance:
         self._resumed = True
 
     def answer(self, function: Callable[[T], Any], argument: T) -> None:
-        """Resumes with the value that the function returns, or the error that it raises."""
+        """Resumes with the value that the function returns, or the CallError that it raises. Any other error ends the
+        guest."""
         try:
             value = function(argument)
         except CallError as error:
             self.refuse(error)
+        except BaseException as error:
+            self.fault = f"internal error in a host function: {error!r}"
+            self._write = None  # a result that is missing traps
+            self.resume(None)
         else:
             self.resume(value)
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pie_control.config import InferletLimits
+from pie_control.errors import NotFound
 from pie_control.inferlets.inferlet import Inferlet
 from pie_control.inferlets.lifecycle import Status
 from pie_control.programs.store import ProgramStore
+from pie_control.sandbox.fibers import Instance, Step
+from pie_control.services.aside import Aside
 from pie_control.services.timers import Timer, Timers
+from tests.control.sandbox.test_fibers import started
 
 NEVER = 2**62
 
@@ -42,9 +50,17 @@ def timers() -> Pending:
 
 
 @pytest.fixture
-def inferlet(tmp_path: Path, timers: Pending) -> Inferlet:
+def woken() -> list[Inferlet]:
+    """Inferlets that can run."""
+    return []
+
+
+@pytest.fixture
+def inferlet(tmp_path: Path, timers: Pending, woken: list[Inferlet]) -> Iterator[Inferlet]:
     program = ProgramStore(tmp_path).put(b"def main(args): ...", "nothing")
-    return Inferlet(1, program, [], {}, InferletLimits(), lambda inferlet: None, timers)
+    aside = Aside()
+    yield Inferlet(1, program, [], {}, InferletLimits(), woken.append, timers, aside)
+    aside.close()
 
 
 def test_a_cancelled_sleep_has_no_timer(inferlet: Inferlet, timers: Pending) -> None:
@@ -63,3 +79,79 @@ def test_an_ended_inferlet_has_no_timers(inferlet: Inferlet, timers: Pending) ->
     inferlet.change(Status.RUNNING)
     inferlet.finish(Status.FINISHED, None)
     assert timers.open == []
+
+
+# ---- work aside ----
+
+WAIT = "(call $wait (i32.const 64) (i32.const 1) (i32.const 32)) (i32.const 0)"
+
+
+def calling(inferlet: Inferlet, work: Callable[[], Any]) -> Instance:
+    """An instance of the inferlet whose `wait` does the work aside."""
+    instance = started(WAIT, ("wait",), {"wait": lambda _owner, _futures: inferlet.run_aside(work)})
+    inferlet.instance = instance
+    inferlet.change(Status.RUNNING)
+    return instance
+
+
+async def answered(inferlet: Inferlet, woken: list[Inferlet]) -> str | None:
+    """The outcome of an inferlet that waits for its work."""
+    assert inferlet.instance.step() is Step.WAITING
+    async with asyncio.timeout(30):
+        while not woken:
+            await asyncio.sleep(0.001)
+    inferlet.before_step()
+    assert inferlet.instance.step() is Step.DONE
+    return inferlet.instance.outcome()
+
+
+@pytest.mark.parametrize(
+    ("work", "outcome"),
+    [
+        (lambda: [7, 8], None),
+        (lambda: hidden(NotFound("there is none")), "there is none"),
+        (lambda: hidden(KeyError("bug")), "internal error in a host function: KeyError('bug')"),
+        (lambda: "not a list", "internal error in a host function"),
+    ],
+)
+def test_work_aside_answers_the_call(
+    inferlet: Inferlet, woken: list[Inferlet], work: Callable[[], Any], outcome: str | None
+) -> None:
+    instance = calling(inferlet, work)
+    found = asyncio.run(answered(inferlet, woken))
+    assert found == outcome or (outcome and outcome in (found or ""))
+    instance.close()
+
+
+def hidden(error: Exception) -> None:
+    raise error
+
+
+def test_work_aside_is_charged(inferlet: Inferlet, woken: list[Inferlet]) -> None:
+    def burn() -> list[int]:
+        until = time.thread_time() + 0.01
+        while time.thread_time() < until:
+            pass
+        return []
+
+    calling(inferlet, burn)
+    assert asyncio.run(answered(inferlet, woken)) is None
+    assert inferlet.cpu_seconds >= 0.01
+    inferlet.instance.close()
+
+
+def test_an_inferlet_may_end_while_its_work_runs(inferlet: Inferlet, woken: list[Inferlet]) -> None:
+    gate, left = threading.Event(), threading.Event()
+
+    async def check() -> None:
+        instance = calling(inferlet, lambda: (gate.wait(30), left.set()))
+        assert instance.step() is Step.WAITING
+        instance.close()
+        inferlet.finish(Status.TERMINATED, None)
+        gate.set()
+        await asyncio.to_thread(left.wait, 30)
+        for _ in range(10):
+            await asyncio.sleep(0.001)
+
+    asyncio.run(check())
+    assert woken == []
