@@ -15,10 +15,10 @@ from .errors import BadRequest, WorkerUnavailable
 from .inferlets.events import Event
 from .inferlets.inferlet import Inferlet, InferletInfo
 from .inferlets.lifecycle import Status
-from .inferlets.mailbox import byte_size
 from .inferlets.manager import InferletManager, InferletStatistics
 from .programs.launcher import Launcher
 from .programs.store import ProgramInfo, ProgramStore
+from .texts import byte_size
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from ..sandbox.functions import HostFunction
 from . import core, derived, fused, guest_source, tokenize
+from .bounds import bounds_of
 from .interfaces import written_functions
 from .suspending import is_suspending
 
@@ -16,6 +17,8 @@ def functions() -> dict[tuple[str, str], HostFunction]:
     """All host functions by (interface, name), as in the WIT."""
     found = (*derived.functions(), *(one for module in MODULES for one in written_functions(module)))
     return {
-        (PACKAGE + interface.replace("_", "-"), name.replace("_", "-")): HostFunction(call, is_suspending(call))
+        (PACKAGE + interface.replace("_", "-"), name.replace("_", "-")): HostFunction(
+            call, is_suspending(call), bounds_of(interface, name)
+        )
         for interface, name, call in found
     }

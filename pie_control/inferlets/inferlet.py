@@ -15,10 +15,11 @@ from ..sandbox.fibers import SUSPEND, Instance, Suspend
 from ..services.aside import Aside, Job, Share
 from ..services.timers import Timer, Timers
 from ..tenants.tenant import DEFAULT_STANDING, Standing
+from ..texts import byte_size, cut_middle
 from .events import Ended, LogLine
 from .futures import FutureTable
 from .lifecycle import ENDINGS, Status, check_transition
-from .mailbox import Inbox, Listener, Outbox, Received, byte_size
+from .mailbox import Inbox, Listener, Outbox, Received
 
 
 @dataclass(frozen=True)
@@ -258,7 +259,7 @@ class Inferlet:
         self.change(status)
         self._drop_what_only_the_guest_needed()
         self.ended = time.time()
-        self.error = error
+        self.error = error = cut_middle(error, self.limits.max_message_bytes) if error is not None else None
         if status is not Status.FINISHED:
             self.result = None
         self._outbox.end(Ended(status.value, self.result, error, inferlet=self.id))
@@ -269,6 +270,7 @@ class Inferlet:
         for timer in (*self._pending_timers.values(), *([self._sleep_timer] if self._sleep_timer else [])):
             timer.cancel()
         self._pending_timers.clear()
+        self.arguments, self.environment = [], {}
         if self._job is not None:
             self._job.cancel()
             self._job = None

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ..config import InferletLimits
 from ..errors import Overloaded, QuotaExceeded
+from ..texts import byte_size, cut
 from .events import Ended, Event, LogLine, Message
 
 Listener = Callable[[Event], None]
@@ -23,16 +24,6 @@ MAX_KEPT_BYTES = 8 << 20
 """Limit for messages that no client has read."""
 EVENT_BYTES = 64
 """Counted for each event in addition to its text."""
-
-
-def byte_size(text: str) -> int:
-    """Bytes of a text in UTF-8."""
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-
-
-def cut(text: str, most: int) -> str:
-    """The beginning of a text: at most `most` bytes in UTF-8, and whole characters."""
-    return text if byte_size(text) <= most else text.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
 
 
 class Received(NamedTuple):

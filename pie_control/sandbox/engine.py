@@ -29,6 +29,7 @@ BROKEN_PYTHONS = ((3, 14, 0),)
 
 _P = ctypes.c_void_p
 _set_fiber_stack = c_function("wasmtime_config_async_stack_size_set", None, _P, ctypes.c_uint64)
+_support_concurrency = c_function("wasmtime_config_concurrency_support_set", None, _P, ctypes.c_bool)
 _error_message = c_function("wasmtime_error_message", None, _P, _P)
 _error_delete = c_function("wasmtime_error_delete", None, _P)
 _bytes_delete = c_function("wasm_byte_vec_delete", None, _P)
@@ -60,6 +61,8 @@ def new_engine() -> wasmtime.Engine:
     config.epoch_interruption = True
     config.wasm_threads = False  # shared memories would not count against the limits of a store
     config.wasm_gc = False
+    # Tasks of the component model: we offer none, and with them a call that borrows two resources always traps.
+    _support_concurrency(address_of(config), False)
     config.max_wasm_stack = WASM_STACK_BYTES
     _set_fiber_stack(address_of(config), FIBER_STACK_BYTES)
     return wasmtime.Engine(config)

@@ -232,16 +232,24 @@ class Instance:
         except CallError as error:
             self.refuse(error)
         except BaseException as error:
-            self.fault = f"internal error in a host function: {error!r}"
-            self._write = None  # a result that is missing traps
-            self.resume(None)
+            self.end_with(f"internal error in a host function: {error!r}")
         else:
             self.resume(value)
 
     def refuse(self, error: CallError) -> None:
-        """Resumes with an error."""
-        self._write = self._refuse
-        self.resume(error)
+        """Resumes with an error; ends the guest if its call knows no errors."""
+        if self._refuse is None:
+            self.end_with(str(error))
+        else:
+            self._write = self._refuse
+            self.resume(error)
+
+    def end_with(self, fault: str) -> None:
+        """Ends a guest that is suspended, or is about to be: its call gives nothing, which traps."""
+        if self.fault is None:
+            self.fault = fault
+        self._write = None
+        self.resume(None)
 
     def close(self) -> None:
         """Ends the guest in any state and frees it. Idempotent. Do not call it within the instance's own step."""
@@ -263,11 +271,11 @@ class Instance:
     def expect(
         self,
         write: Callable[[int, Any], None] | None,
-        refuse: Callable[[int, CallError], None],
+        refuse: Callable[[int, CallError], None] | None,
         address: int,
     ) -> None:
         """Suspends the guest. `resume` supplies a value, which `write` stores at the address; `answer` may call
-        `refuse` instead."""
+        `refuse` instead. None: the function has no result, or its type knows no errors."""
         self._write, self._refuse, self._result_address = write, refuse, address
         self.waiting, self._resumed = True, False
 

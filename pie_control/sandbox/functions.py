@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import wasmtime
 from wasmtime import component
 from wasmtime.component import _types as wt
 
-from ..errors import CallError
+from ..errors import CallError, InvalidArgument
+from ..texts import cut_middle
 from .engine import LinkError, address_of, take_message
 from .fibers import CONTINUATION, SUSPEND, Instance, running
-from .values import SIZE, Result, c_function, reader, resource_number, writer
+from .values import OF, SIZE, Result, c_function, reader, resource_number, writer
 
 ERROR_CODES = (
     "invalid-argument",
@@ -28,7 +29,16 @@ ERROR_CODES = (
 )
 """Cases of `error-code` in types.wit, in order."""
 
+MAX_ITEMS = 1 << 14
+"""Of a list that a guest passes, where nothing else is said: such a list is converted in a fraction of a millisecond,
+and has room for all pages or embeds of an inferlet."""
+MAX_TEXT_BYTES = 4 << 20
+"""Of a text that a guest passes, in UTF-8. What a function does with it may be bounded more narrowly."""
+MAX_ERROR_BYTES = 4096
+"""Of the message of an error that a guest gets. It may quote what the guest passed."""
+
 _P, _N = ctypes.c_void_p, ctypes.c_size_t
+_u64 = ctypes.c_uint64.from_address
 _SyncCallback = ctypes.CFUNCTYPE(_N, _P, _P, _P, _P, _N, _P, _N)
 _AsyncCallback = ctypes.CFUNCTYPE(None, _P, _P, _P, _P, _N, _P, _N, _P, _P)
 
@@ -40,10 +50,14 @@ _error_new = c_function("wasmtime_error_new", _P, ctypes.c_char_p)
 @dataclass(frozen=True)
 class HostFunction:
     """A function that guests import. `call` takes the owner and the arguments, and returns the value (of the ok case,
-    if the WIT result is a `result<_, error>`) or raises CallError. A suspending function may return SUSPEND."""
+    if the WIT result is a `result<_, error>`) or raises CallError. A suspending function may return SUSPEND.
+
+    `most`: items of a list or bytes of a text that a parameter may have, where that is not MAX_ITEMS or MAX_TEXT_BYTES.
+    """
 
     call: Callable[..., Any]
     suspends: bool = False
+    most: Mapping[str, int] = field(default_factory=dict)
 
 
 class _Trap(Exception):
@@ -64,24 +78,53 @@ def _record_fault(error: BaseException) -> int:
     return pointer
 
 
-def _argument_readers(function: component.FuncType) -> Callable[[int, int], list[Any]]:
+def _argument_readers(function: component.FuncType, most: Mapping[str, int]) -> Callable[[int, int], list[Any]]:
+    """A function of a store's context and the address of the arguments. It raises InvalidArgument before it converts
+    what is too long."""
     kinds = [kind for _, kind in function.params]
-    reads = [(reader(kind), i * SIZE) for i, kind in enumerate(kinds)]
-    resources = {i for i, kind in enumerate(kinds) if isinstance(kind, wt.OwnType | wt.BorrowType)}
-    if any(isinstance(kind, wt.ListType) and isinstance(kind.element, wt.BorrowType) for kind in kinds):
-        return _resource_list_reader
-    if not resources:
-        return lambda _context, args: [read(args + offset) for read, offset in reads]
-    return lambda context, args: [
-        resource_number(context, args + offset) if i in resources else read(args + offset)
-        for i, (read, offset) in enumerate(reads)
+    resources = any(map(_holds_resources, kinds))
+    reads = [
+        (_bounded(_reader_of_store(kind) if resources else reader(kind), name, kind, most.get(name)), i * SIZE)
+        for i, (name, kind) in enumerate(function.params)
     ]
+    if resources:
+        return lambda context, args: [read(context, args + offset) for read, offset in reads]
+    return lambda _context, args: [read(args + offset) for read, offset in reads]
 
 
-def _resource_list_reader(context: int, args: int) -> list[Any]:
-    """Reads the arguments of `poll`, the one function that takes a list of resources."""
-    size, data = ctypes.c_uint64.from_address(args + 8).value, ctypes.c_uint64.from_address(args + 16).value
-    return [[resource_number(context, data + i * SIZE) for i in range(size)]]
+def _holds_resources(kind: Any) -> bool:
+    return isinstance(kind.element if isinstance(kind, wt.ListType) else kind, wt.OwnType | wt.BorrowType)
+
+
+def _reader_of_store(kind: Any) -> Callable[[int, int], Any]:
+    """Of a parameter of a function that takes resources."""
+    if not _holds_resources(kind):
+        read = reader(kind)
+        return lambda _context, address: read(address)
+    return _read_resources if isinstance(kind, wt.ListType) else resource_number
+
+
+def _read_resources(context: int, address: int) -> list[int]:
+    size, data = _u64(address + OF).value, _u64(address + OF + 8).value
+    return [resource_number(context, data + i * SIZE) for i in range(size)]
+
+
+def _bounded(read: Callable[..., Any], name: str, kind: Any, most: int | None) -> Callable[..., Any]:
+    match kind:
+        case wt.ListType():
+            what, bound = "items", most or MAX_ITEMS
+        case wt.String():
+            what, bound = "bytes", most or MAX_TEXT_BYTES
+        case _:
+            return read
+
+    def read_bounded(*place: int) -> Any:
+        size = _u64(place[-1] + OF).value
+        if size > bound:
+            raise InvalidArgument(f"`{name}` has {size} {what}; one call takes {bound}: pass less at a time")
+        return read(*place)
+
+    return read_bounded
 
 
 def _is_call_error(kind: Any) -> bool:
@@ -102,20 +145,22 @@ def _result_writer(function: component.FuncType) -> Callable[[int, Any], None] |
     return lambda address, value: write(address, Result(True, value))
 
 
-def _error_writer(function: component.FuncType) -> Callable[[int, CallError], None]:
+def _error_writer(function: component.FuncType) -> Callable[[int, CallError], None] | None:
+    """None: the function's type knows no error, so that it ends the guest."""
     kind = function.result
     if not _is_call_error(kind):
-
-        def refuse(_address: int, error: CallError) -> None:
-            raise _Trap(str(error))
-
-        return refuse
+        return None
     write = writer(kind)
-    return lambda address, error: write(address, Result(False, (ERROR_CODES.index(error.code), str(error))))
+    return lambda address, error: write(address, Result(False, (ERROR_CODES.index(error.code), _message(error))))
+
+
+def _message(error: CallError) -> str:
+    return cut_middle(str(error), MAX_ERROR_BYTES)
 
 
 def _sync_callback(implementation: HostFunction, function: component.FuncType) -> Any:
-    read, write, write_error = _argument_readers(function), _result_writer(function), _error_writer(function)
+    read, write = _argument_readers(function, implementation.most), _result_writer(function)
+    write_error = _error_writer(function)
     call = implementation.call
 
     def callback(_env: int, context: int, _type: int, args: int, _nargs: int, results: int, _nresults: int) -> int:
@@ -124,6 +169,8 @@ def _sync_callback(implementation: HostFunction, function: component.FuncType) -
                 instance = running[0]
                 value = call(instance and instance.owner, *read(context, args))
             except CallError as error:
+                if write_error is None:
+                    return _record_fault(_Trap(str(error)))
                 write_error(results, error)
                 return 0
             if write is not None:
@@ -136,17 +183,17 @@ def _sync_callback(implementation: HostFunction, function: component.FuncType) -
 
 
 def _async_callback(implementation: HostFunction, function: component.FuncType) -> Any:
-    read, write, refuse = _argument_readers(function), _result_writer(function), _error_writer(function)
+    read, write = _argument_readers(function, implementation.most), _result_writer(function)
+    refuse = _error_writer(function)
     call = implementation.call
-    u64 = ctypes.c_uint64.from_address
 
     def callback(
         _env: int, context: int, _type: int, args: int, _nargs: int, results: int, _nresults: int, error_out: int,
         continuation: int,
     ) -> None:  # fmt: skip
-        u64(continuation).value = CONTINUATION
-        u64(continuation + 8).value = 0
-        u64(continuation + 16).value = 0
+        _u64(continuation).value = CONTINUATION
+        _u64(continuation + 8).value = 0
+        _u64(continuation + 16).value = 0
         instance: Instance = running[0]
         try:
             instance.expect(write, refuse, results)
@@ -155,9 +202,9 @@ def _async_callback(implementation: HostFunction, function: component.FuncType) 
             if value is not SUSPEND:
                 instance.resume(value)
         except CallError as error:
-            instance.refuse(error)
+            instance.refuse(error)  # which ends the guest where the function's type knows no error
         except BaseException as error:
-            u64(error_out).value = _record_fault(error)
+            _u64(error_out).value = _record_fault(error)
             instance.forget_result()
 
     return _AsyncCallback(callback)

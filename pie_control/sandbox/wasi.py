@@ -35,6 +35,8 @@ MAX_TIMERS = 4096
 MAX_RANDOM_BYTES = 65536
 WRITE_BUDGET = 4096
 """Most bytes that a guest may write in one call; CPython splits longer output."""
+MAX_POLLED = 1024
+"""Pollables of one call of `poll`."""
 ACCESS_DENIED = 1
 """Index of `access-denied` in the error codes of wasi:sockets."""
 
@@ -183,7 +185,7 @@ _PLAIN: dict[tuple[str, str], Any] = {
 }
 
 FUNCTIONS: dict[tuple[str, str], HostFunction] = {
-    **{name: HostFunction(call) for name, call in _PLAIN.items()},
+    **{name: HostFunction(call, most={"contents": WRITE_BUDGET}) for name, call in _PLAIN.items()},
     ("wasi:io/poll", "[method]pollable.block"): HostFunction(_block, suspends=True),
-    ("wasi:io/poll", "poll"): HostFunction(_poll, suspends=True),
+    ("wasi:io/poll", "poll"): HostFunction(_poll, suspends=True, most={"in": MAX_POLLED}),
 }

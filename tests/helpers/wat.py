@@ -123,3 +123,32 @@ ECHO = (
     ("receive", "wait", "take-message", "send", "set-result"),
 )
 """An inferlet that echoes a message: instructions and functions."""
+
+
+POLLING = f"""(component
+  (import "wasi:io/poll@0.2.0" (instance $poll
+    (export "pollable" (type $p (sub resource)))
+    (export "poll" (func (param "in" (list (borrow $p))) (result (list u32))))))
+  (alias export $poll "pollable" (type $pollable))
+  (import "wasi:clocks/monotonic-clock@0.2.0" (instance $clock
+    (alias outer 1 $pollable (type $pp)) (export "pollable" (type $p2 (eq $pp)))
+    (export "subscribe-duration" (func (param "when" u64) (result (own $p2))))))
+  {MEMORY}
+  (core func $sleep (canon lower (func $clock "subscribe-duration")))
+  (core func $poll (canon lower (func $poll "poll") {OPTIONS}))
+  (core func $drop (canon resource.drop $pollable))
+  (core module $Main
+    (import "memory" "memory" (memory 1))
+    (import "wasi" "sleep" (func $sleep (param i64) (result i32)))
+    (import "wasi" "poll" (func $poll (param i32 i32 i32)))
+    (import "wasi" "drop" (func $drop (param i32)))
+    (func (export "run") (result i32) RUN))
+  (core instance $main (instantiate $Main (with "memory" (instance $memory)) (with "wasi" (instance
+    (export "sleep" (func $sleep)) (export "poll" (func $poll)) (export "drop" (func $drop))))))
+  (func (export "run") (result (result (error string))) (canon lift (core func $main "run") {OPTIONS})))"""
+"""A component that waits for timers of WASI; RUN stands for the instructions of `run`."""
+
+
+def polling(run: str) -> bytes:
+    """The component POLLING with these instructions."""
+    return POLLING.replace("RUN", run).encode()

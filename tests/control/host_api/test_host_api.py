@@ -16,6 +16,7 @@ import tests.helpers.wit as wit
 from pie_control import errors, host_api
 from pie_control.calls import implemented_traits
 from pie_control.calls.traits import TRAITS
+from pie_control.host_api import bounds
 from pie_control.host_api.traits import traits_of
 from pie_control.inference_client.interface import ModelRunner
 from pie_control.sandbox.functions import ERROR_CODES
@@ -40,6 +41,13 @@ def on_server(
 
 
 # ---- contract ----
+
+
+def test_every_bound_is_of_a_parameter_that_exists() -> None:
+    parameters = {(function.interface, function.name): function.parameters for function in wit.functions()}
+    for function, most in bounds._OF_ONE.items():
+        assert set(most) <= set(parameters[function])
+    assert all(any(name in names for names in parameters.values()) for name in bounds._OF_ALL)
 
 
 def python_name(name: str) -> str:

@@ -13,12 +13,14 @@ import pytest
 
 from pie_control.config import InferletLimits
 from pie_control.errors import NotFound
+from pie_control.inferlets.events import Ended, Event
 from pie_control.inferlets.inferlet import Inferlet
 from pie_control.inferlets.lifecycle import Status
 from pie_control.programs.store import ProgramStore
 from pie_control.sandbox.fibers import Instance, Step
 from pie_control.services.aside import Aside
 from pie_control.services.timers import Timer, Timers
+from pie_control.texts import byte_size
 from tests.control.sandbox.test_fibers import started
 
 NEVER = 2**62
@@ -79,6 +81,32 @@ def test_an_ended_inferlet_has_no_timers(inferlet: Inferlet, timers: Pending) ->
     inferlet.change(Status.RUNNING)
     inferlet.finish(Status.FINISHED, None)
     assert timers.open == []
+
+
+def test_an_ended_inferlet_keeps_nothing_of_its_arguments(tmp_path: Path) -> None:
+    program = ProgramStore(tmp_path).put(b"def main(args): ...", "nothing")
+    given = ["x" * 1_000_000]
+    inferlet = Inferlet(
+        1, program, given, {"long": "y" * 1_000_000}, InferletLimits(), lambda _: None, Timers(), Aside()
+    )
+    inferlet.finish(Status.TERMINATED, None)
+    assert (inferlet.arguments, inferlet.environment) == ([], {})
+    assert given, "those of the caller stay"
+
+
+@pytest.mark.parametrize("character", ["x", "世"])
+def test_an_error_is_cut_to_the_size_of_a_message(inferlet: Inferlet, character: str) -> None:
+    inferlet.change(Status.RUNNING)
+    heard: list[Event] = []
+    inferlet.attach(heard.append)
+    inferlet.finish(Status.FAILED, "Traceback:\n" + character * 17_000_000 + "\nValueError")
+    (ended,) = heard
+    assert isinstance(ended, Ended)
+    assert ended.error == inferlet.error
+    assert byte_size(ended.error or "") <= inferlet.limits.max_message_bytes
+    assert (ended.error or "").startswith("Traceback:")
+    assert (ended.error or "").endswith("ValueError")
+    assert inferlet.kept_bytes <= inferlet.limits.max_message_bytes
 
 
 # ---- work aside ----
@@ -143,8 +171,12 @@ def test_work_aside_is_charged(inferlet: Inferlet, woken: list[Inferlet]) -> Non
 def test_an_inferlet_may_end_while_its_work_runs(inferlet: Inferlet, woken: list[Inferlet]) -> None:
     gate, left = threading.Event(), threading.Event()
 
+    def work() -> None:
+        gate.wait(30)
+        left.set()
+
     async def check() -> None:
-        instance = calling(inferlet, lambda: (gate.wait(30), left.set()))
+        instance = calling(inferlet, work)
         assert instance.step() is Step.WAITING
         instance.close()
         inferlet.finish(Status.TERMINATED, None)

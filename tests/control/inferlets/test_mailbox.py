@@ -10,7 +10,8 @@ from pie_control.config import InferletLimits
 from pie_control.errors import Overloaded, QuotaExceeded
 from pie_control.inferlets import mailbox
 from pie_control.inferlets.events import Ended, Event, LogLine, Message
-from pie_control.inferlets.mailbox import EVENT_BYTES, Inbox, Outbox, byte_size, cut
+from pie_control.inferlets.mailbox import EVENT_BYTES, Inbox, Outbox
+from pie_control.texts import byte_size, cut
 
 LIMITS = InferletLimits(max_message_bytes=100, max_log_bytes=1000)
 END = Ended("finished", inferlet="i1")

@@ -12,11 +12,11 @@ import wasmtime
 from wasmtime import component
 
 import tests.helpers.wat as wat
-from pie_control.errors import CallError
+from pie_control.errors import CallError, NotFound
 from pie_control.sandbox import engine as wasm_engine
 from pie_control.sandbox.engine import Ticker
 from pie_control.sandbox.fibers import SUSPEND, Instance, Step
-from pie_control.sandbox.functions import HostFunction, trap
+from pie_control.sandbox.functions import MAX_ERROR_BYTES, MAX_ITEMS, MAX_TEXT_BYTES, HostFunction, trap
 from pie_control.sandbox.linker import LinkedComponent
 
 ENGINE = wasm_engine.new_engine()
@@ -303,3 +303,50 @@ def test_another_wasmtime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_component_of_another_shape_is_refused(text: str, message: str) -> None:
     with pytest.raises(wasm_engine.LinkError, match=message):
         LinkedComponent(ENGINE, component.Component(ENGINE, text), {}, {}, lambda *_: None, lambda: None)
+
+
+# ---- how much a guest may pass ----
+
+SEND = "(call $send (i32.const 256) (i32.const {size}) (i32.const 16))"
+TELL = (  # the message of the error of `send` as the error of `run`
+    "(i32.store8 (i32.const 0) (i32.load8_u (i32.const 16))) (i32.store (i32.const 4) (i32.load (i32.const 24)))"
+    "(i32.store (i32.const 8) (i32.load (i32.const 28))) (i32.const 0)"
+)
+
+
+def sending(size: int, send: Callable[..., Any], **more: Any) -> Instance:
+    instance = Instance(linked(SEND.format(size=size) + TELL, ("send",), {"send": send}, pages=256, **more), MEMORY)
+    instance.owner = Owner()
+    return instance
+
+
+def test_a_text_that_is_too_long_is_refused_before_it_is_converted() -> None:
+    heard: list[int] = []
+    send = lambda _owner, text: heard.append(len(text))  # noqa: E731
+    assert outcome_of(sending(MAX_TEXT_BYTES, send)) is None
+    message = outcome_of(sending(MAX_TEXT_BYTES + 1, send))
+    assert message == f"`message` has {MAX_TEXT_BYTES + 1} bytes; one call takes {MAX_TEXT_BYTES}: pass less at a time"
+    assert heard == [MAX_TEXT_BYTES]
+
+
+def test_a_long_list_where_no_error_is_possible_ends_the_guest_with_the_same_words() -> None:
+    run = f"(call $wait (i32.const 64) (i32.const {MAX_ITEMS + 1}) (i32.const 32)) (i32.const 0)"
+    message = outcome_of(started(run, ("wait",), {"wait": suspended})) or ""
+    assert message == f"`futures` has {MAX_ITEMS + 1} items; one call takes {MAX_ITEMS}: pass less at a time"
+
+
+def test_the_bound_of_a_parameter_may_be_another() -> None:
+    compiled = component.Component(ENGINE, wat.inferlet(WAIT_ONCE.replace("(i32.const 1)", "(i32.const 3)"), ("wait",)))
+    for most, refused in ((2, True), (3, False)):
+        functions = {(CORE, "wait"): HostFunction(lambda _, given: given, True, {"futures": most})}
+        instance = Instance(LinkedComponent(ENGINE, compiled, functions, {}, lambda *_: None, lambda: None), MEMORY)
+        instance.owner = Owner()
+        assert (outcome_of(instance) is not None) == refused
+
+
+def test_an_error_that_quotes_much_is_cut() -> None:
+    message = outcome_of(sending(1, raises(NotFound("x" * 10_000_000 + "!")))) or ""
+    assert len(message) <= MAX_ERROR_BYTES
+    assert message.startswith("xxx")
+    assert message.endswith("x!")
+    assert "10000001 bytes" in message

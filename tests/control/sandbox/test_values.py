@@ -33,7 +33,7 @@ class Guest:
         host: Any = self._component.type.imports(ENGINE)["host"].ty
         self.function = host.exports(ENGINE)["echo"].ty
         with self._linker.root() as root, root.add_instance("host") as instance:
-            self._kept = add_function(instance, "echo", HostFunction(self._call), self.function)
+            self._kept = add_function(instance, "echo", HostFunction(self._call, most={"v": BIG}), self.function)
 
     def _call(self, _owner: Any, value: Any) -> Any:
         self.heard.append(value)

@@ -6,12 +6,17 @@ import time
 from typing import Any
 
 import pytest
+from wasmtime import component
 
-from pie_control.sandbox import wasi
+import tests.helpers.wat as wat
+from pie_control.sandbox import fibers, wasi
+from pie_control.sandbox.engine import new_engine
 from pie_control.sandbox.fibers import SUSPEND
+from pie_control.sandbox.linker import LinkedComponent
 from pie_control.sandbox.values import OwnedResource, Result
 from pie_control.sandbox.wasi import FUNCTIONS, RESOURCES, WasiState, drop_resource
 
+ENGINE = new_engine()
 FAR = 10**12
 
 
@@ -100,6 +105,56 @@ def test_poll_sleeps_until_the_first_is_ready() -> None:
     late, first = timer(owner, soon + FAR), timer(owner, soon)
     assert call(owner, "io/poll", "poll", [late, first]) is SUSPEND
     assert owner.sleeps == [(soon, [1])]
+
+
+POLL_THREE = """
+  (i32.store (i32.const 1000) (call $sleep (i64.const 3600000000000)))
+  (i32.store (i32.const 1004) (call $sleep (i64.const 1000000)))
+  (i32.store (i32.const 1008) (call $sleep (i64.const 7200000000000)))
+  (call $poll (i32.const 1000) (i32.const 3) (i32.const 16))
+  (if (i32.ne (i32.load (i32.const 20)) (i32.const 1)) (then unreachable))
+  (if (i32.ne (i32.load (i32.load (i32.const 16))) (i32.const 1)) (then unreachable))
+  (call $drop (i32.load (i32.const 1000)))
+  (call $drop (i32.load (i32.const 1004)))
+  (call $drop (i32.load (i32.const 1008)))
+  (i32.const 0)"""
+"""Polls three timers, of which the second is first."""
+
+POLL_MANY = f"""
+  (local $i i32) (local $timer i32)
+  (local.set $timer (call $sleep (i64.const 0)))
+  (loop $next
+    (i32.store (i32.add (i32.const 65536) (i32.mul (local.get $i) (i32.const 4))) (local.get $timer))
+    (local.set $i (i32.add (local.get $i) (i32.const 1)))
+    (br_if $next (i32.le_u (local.get $i) (i32.const {wasi.MAX_POLLED}))))
+  (call $poll (i32.const 65536) (i32.const {wasi.MAX_POLLED + 1}) (i32.const 16)) (i32.const 0)"""
+
+
+def polling(run: str) -> tuple[str | None, WasiState]:
+    """Runs a component that polls, and the time for which it sleeps."""
+    compiled = component.Component(ENGINE, wat.polling(run))
+    linked = LinkedComponent(ENGINE, compiled, FUNCTIONS, RESOURCES, drop_resource, lambda: None)
+    instance = fibers.Instance(linked, 64 << 20)
+    owner = Owner()
+    instance.owner, owner.instance = owner, instance
+    while instance.step() is not fibers.Step.DONE:
+        if owner.sleeps:
+            instance.resume(owner.sleeps.pop()[1])
+    try:
+        return instance.outcome(), owner.wasi
+    finally:
+        instance.close()
+
+
+def test_a_component_polls_several_timers() -> None:
+    outcome, state = polling(POLL_THREE)
+    assert outcome is None
+    assert state.deadlines == {}
+
+
+def test_a_poll_of_too_many_tells_the_bound() -> None:
+    outcome, _ = polling(POLL_MANY)
+    assert (outcome or "").startswith(f"`in` has {wasi.MAX_POLLED + 1} items; one call takes {wasi.MAX_POLLED}")
 
 
 def test_poll_of_nothing_is_a_trap() -> None:

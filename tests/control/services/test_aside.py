@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from pie_control.services import aside as aside_module
 from pie_control.services.aside import Aside, Job, Share
 
 SECONDS = 30.0
@@ -20,7 +19,7 @@ class Scene:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = 0.0
-        monkeypatch.setattr(aside_module.time, "thread_time", lambda: self.clock)
+        monkeypatch.setattr("pie_control.services.aside.time.thread_time", lambda: self.clock)
         self.aside = Aside(threads=1)
         self.gate = threading.Event()
         self.log: list[str] = []

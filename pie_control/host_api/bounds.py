@@ -1,0 +1,28 @@
+"""How much a guest may pass in one call, where that is not what `sandbox.functions` says.
+
+A list or text is refused before it is converted, so that no call keeps everybody else waiting for long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+MAX_NAME_BYTES = 1024
+"""Of the name of a model."""
+MAX_CONTEXT = 1 << 17
+"""Tokens of one call that looks at a whole context: about four milliseconds to convert."""
+MAX_AWAITED = 1 << 16
+"""Futures that one call waits for."""
+
+_OF_ALL = {"model": MAX_NAME_BYTES}
+_OF_ONE: dict[tuple[str, str], dict[str, int]] = {
+    ("core", "wait"): {"futures": MAX_AWAITED},
+    ("tokenize", "detokenize"): {"tokens": MAX_CONTEXT},
+    ("tokenize", "push_tokens"): {"tokens": MAX_CONTEXT},
+    ("fused", "sample_constrained"): {"recent": MAX_CONTEXT},
+}
+
+
+def bounds_of(interface: str, name: str) -> Mapping[str, int]:
+    """Items or bytes that parameters of a function may have, by the name of the parameter."""
+    return _OF_ALL | _OF_ONE.get((interface, name), {})

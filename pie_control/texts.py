@@ -1,0 +1,29 @@
+"""Sizes of texts, and texts cut to size."""
+
+from __future__ import annotations
+
+
+def byte_size(text: str) -> int:
+    """Bytes of a text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def cut(text: str, most: int) -> str:
+    """The beginning of a text: at most `most` bytes in UTF-8, and whole characters."""
+    if len(text) <= most and byte_size(text) <= most:
+        return text
+    return text[:most].encode("utf-8", "replace")[:most].decode("utf-8", "ignore")  # a character has one byte at least
+
+
+def cut_middle(text: str, most: int) -> str:
+    """Beginning and end of a text, with a note of what is left out between: at most `most` bytes in UTF-8, and whole
+    characters. Tracebacks tell at their end what happened."""
+    if len(text) <= most and byte_size(text) <= most:
+        return text
+    note = f"\n[... {byte_size(text)} bytes, cut to {most} ...]\n"
+    room = most - len(note)
+    if room < 2:
+        return cut(text, most)
+    half = room // 2
+    end = text[len(text) - half :].encode("utf-8", "replace")[-half:].decode("utf-8", "ignore")
+    return cut(text, half) + note + end
