@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pie_control.errors import ConfigError
+from pie_control.host_memory import machine_memory
 from pie_inference.options import (
     HUB_ID,
     OptionError,
@@ -56,7 +57,8 @@ class InferletLimits:
     """What one inferlet may hold and use. At a bound its call is refused or it is ended, with an error saying so."""
 
     memory_bytes: int = _setting(256 * MIB, "WebAssembly memory of one inferlet, in bytes", least=MIB)
-    cpu_seconds: float = _setting(60.0, "processor time of one inferlet over its life, in seconds", least=0.001)
+    cpu_seconds: float = _setting(60.0, "processor time of one inferlet at a stretch, in seconds", least=0.001)
+    cpu_refill: float = _setting(0.1, "seconds of it that come back for each second in which the inferlet waits")
     idle_seconds: float = _setting(3600.0, "time in which nothing happens in an inferlet, in seconds", least=0.001)
     max_pages: int = _setting(4096, "KV pages of one inferlet")
     max_embeds: int = _setting(16384, "embeds of one inferlet")
@@ -79,6 +81,9 @@ class ServerConfig:
     wave_timeout: float = _setting(300.0, "seconds after which a worker that does not answer is restarted; 0: never")
     cache_dir: str = _setting("", "folder for what is compiled; default: $XDG_CACHE_HOME/pie or ~/.cache/pie")
     max_inferlets: int = _setting(1000, "inferlets that may run at a time", least=1)
+    max_guest_bytes: int = _setting(
+        0, "memory that all inferlets may take together, in bytes; 0: half of the machine's"
+    )
     warm_pool: int = _setting(24, "Python guests kept ready for the next launch", least=0)
     policy: str = _setting(
         "adaptive", "when waves are sent (paper, section 6.1)", choices=("adaptive", "eager", "k-only", "t-only")
@@ -90,9 +95,10 @@ class ServerConfig:
     models: tuple[ModelPath, ...] = ()  # worked out by `resolved`
 
     def resolved(self) -> ServerConfig:
-        """A new config in which the models and the cache folder are worked out; raises ConfigError."""
+        """A new config in which models, the cache folder and the bound on memory are worked out; raises ConfigError."""
         return replace(
             self,
+            max_guest_bytes=self.max_guest_bytes or machine_memory() // 2,
             models=_model_paths(self.model),
             cache_dir=str(Path(self.cache_dir or default_cache_dir()).expanduser()),
         )

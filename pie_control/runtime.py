@@ -45,7 +45,12 @@ def build_server(config: ServerConfig, make_client: ClientFactory | None = None)
     models = {model.name: _build_model(config, model, make_client or start_worker) for model in config.models}
     loop = Loop()
     inferlets = InferletManager(
-        launcher, config.limits, config.max_inferlets, lambda inferlet: Guest(inferlet, models), loop.wake
+        launcher,
+        config.limits,
+        config.max_inferlets,
+        config.max_guest_bytes,
+        lambda inferlet: Guest(inferlet, models),
+        loop.wake,
     )
     return ServerApi(config, store, launcher, inferlets, models, loop)
 

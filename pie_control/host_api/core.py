@@ -117,6 +117,6 @@ def usage(guest: Guest) -> tuple[int, ...]:
         len(guest.futures),
         limits.max_futures,
         limits.memory_bytes,
-        int(guest.inferlet.cpu_seconds * 1e9),
+        int(guest.inferlet.processor_time.spent * 1e9),
         int(limits.cpu_seconds * 1e9),
     )

@@ -20,6 +20,7 @@ from .events import Ended, LogLine
 from .futures import FutureTable
 from .lifecycle import ENDINGS, Status, check_transition
 from .mailbox import Inbox, Listener, Outbox, Received
+from .processor_time import ProcessorTime
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ class Inferlet:
         self.error: str | None = None
         self.result: str | None = None
         self.kept_bytes = 0  # size of log, messages and result, once it has ended
-        self.cpu_seconds = 0.0
+        self.processor_time = ProcessorTime(limits.cpu_seconds, limits.cpu_refill)
+        self.memory_bytes = 0  # by which the process grew in its turns
         self.last_activity = time.monotonic()
         self.instance: Instance
         self.holdings: Holdings = NoHoldings()
@@ -122,7 +124,7 @@ class Inferlet:
             ended=self.ended,
             result=self.result,
             error=self.error,
-            cpu_seconds=round(self.cpu_seconds, 6),
+            cpu_seconds=round(self.processor_time.used, 6),
             pages=pages,
             embeds=embeds,
         )
@@ -245,7 +247,7 @@ class Inferlet:
     def _answer_with(self, job: Job) -> None:
         if job.done:
             self._job = None
-            self.cpu_seconds += job.seconds
+            self.processor_time.charge(job.seconds)
             self.instance.answer(Job.take, job)
 
     # ---- life ----

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,10 @@ KEPT_ENDED = 1000
 """Number of ended inferlets that clients can still ask about."""
 KEPT_ENDED_BYTES = 64 << 20
 """Limit for the sum of their logs, results and unread messages."""
+LAUNCHES_UNTIL = 7 / 8
+"""Share of the memory for guests at which launches are refused: the rest is for those that run."""
+LEAST_TO_END = 1 << 20
+"""Bytes by which an inferlet must have grown, if it is to end for lack of memory: it would free next to nothing."""
 SWEEP_SECONDS = 1.0
 WARM_AFTER_SECONDS = 0.02
 
@@ -53,16 +58,19 @@ class InferletManager:
         launcher: Launcher,
         limits: InferletLimits,
         max_inferlets: int,
+        max_guest_bytes: int,
         make_guest: Callable[[Inferlet], Guest],
         wake: Callable[[], None],
     ) -> None:
         self._launcher = launcher
         self._limits = limits
         self._max_inferlets = max_inferlets
+        self._max_guest_bytes = max_guest_bytes or sys.maxsize  # 0: not known
         self._make_guest = make_guest
         self.runner = Runner(wake, self._after_step)
         self._timers = Timers()
         self._aside = Aside()
+        self._bytes_before = 0  # what the process holds without guests
         self._running: dict[int, Inferlet] = {}  # by number
         self._ended: OrderedDict[int, Inferlet] = OrderedDict()
         self._ended_bytes = 0
@@ -73,6 +81,8 @@ class InferletManager:
 
     def start(self) -> None:
         """Starts the sweep for idle inferlets and fills the warm pool."""
+        self.runner.memory.growth()
+        self._bytes_before = self.runner.memory.resident
         self._sweep()
         self._warm_up()
 
@@ -88,6 +98,8 @@ class InferletManager:
         """Starts an inferlet of a prepared program; raises Overloaded."""
         if len(self._running) >= self._max_inferlets:
             raise Overloaded(f"{len(self._running)} inferlets run, which is the limit: try again when some have ended")
+        if self._guest_bytes > self._max_guest_bytes * LAUNCHES_UNTIL:
+            raise Overloaded(f"{self._memory_use()}: try again when some have ended")
         self._launched += 1
         inferlet = Inferlet(
             self._launched, program, arguments, environment, self._limits, self.runner.ready, self._timers, self._aside
@@ -118,8 +130,28 @@ class InferletManager:
         if step is Step.DONE:
             error = inferlet.instance.outcome()
             self.end(inferlet, Status.FINISHED if error is None else Status.FAILED, error)
-        elif inferlet.cpu_seconds > self._limits.cpu_seconds:
+        elif inferlet.processor_time.is_exceeded:
             self.end(inferlet, Status.EXCEEDED, f"used more than {self._limits.cpu_seconds:g} s of processor time")
+        elif self._guest_bytes > self._max_guest_bytes:
+            self._make_room(inferlet)
+
+    # ---- memory ----
+
+    @property
+    def _guest_bytes(self) -> int:
+        """Of all guests, at the last reading."""
+        return self.runner.memory.resident - self._bytes_before
+
+    def _memory_use(self) -> str:
+        return f"all inferlets together hold {self._guest_bytes >> 20} MiB of {self._max_guest_bytes >> 20} MiB"
+
+    def _make_room(self, inferlet: Inferlet) -> None:
+        """Ends the inferlet that just ran if it has more than an equal share of the memory, else the largest one."""
+        if inferlet.memory_bytes < self._max_guest_bytes / len(self._running):
+            inferlet = max(self._running.values(), key=lambda one: one.memory_bytes)
+        if inferlet.memory_bytes >= LEAST_TO_END:
+            held = f"{inferlet.memory_bytes >> 20} MiB of it by this one"
+            self.end(inferlet, Status.EXCEEDED, f"{self._memory_use()}, {held}: use less, or try again later")
 
     def end(self, inferlet: Inferlet, status: Status, error: str | None) -> None:
         """Ends an inferlet in any state, frees everything that it held, and informs its client. Idempotent.
@@ -135,6 +167,7 @@ class InferletManager:
         self.runner.forget(inferlet)
         inferlet.instance.close()
         inferlet.holdings.release()
+        self.runner.memory.growth()  # what was freed is nobody's growth
         inferlet.finish(status, error)
         self._endings[status] += 1
         self._keep_ended(inferlet)
@@ -183,4 +216,5 @@ class InferletManager:
         for inferlet in list(self._running.values()):
             self.end(inferlet, Status.TERMINATED, "the server stops")
         self._aside.close()
+        self.runner.memory.close()
         self._launcher.close()

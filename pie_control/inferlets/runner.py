@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..host_memory import MemoryMeter
 from ..sandbox.fibers import Step
 from .inferlet import Inferlet
 from .lifecycle import ENDINGS, Status
@@ -26,11 +27,12 @@ TURNS_IN_ROUND = 8
 
 @dataclass(frozen=True)
 class RunnerStatistics:
-    """Counts since the start."""
+    """Counts since the start; processor time of guests in seconds, memory of the process in bytes."""
 
     turns: int
     preemptions: int
     guest_seconds: float
+    memory_bytes: int
 
 
 class Runner:
@@ -47,6 +49,7 @@ class Runner:
         self._turns_left = 0  # of this round
         self._turns = self._preemptions = 0
         self._guest_seconds = 0.0
+        self.memory = MemoryMeter()
 
     @property
     def has_work(self) -> bool:
@@ -64,6 +67,7 @@ class Runner:
         """Gives turns until all inferlets but the busy ones wait, or have had their share. False if the event loop
         should run first."""
         deadline = time.perf_counter() + LONGEST_RUN_SECONDS
+        self.memory.growth()  # since then, not by guests
         if self._turns_left == 0:
             self._turns_left = TURNS_IN_ROUND * len(self._ready)
         while self._ready and self._turns_left:
@@ -78,6 +82,7 @@ class Runner:
         """Gives one busy inferlet a slice; False if there is none."""
         if not self._busy:
             return False
+        self.memory.growth()
         self._turn(self._busy.popleft())
         return True
 
@@ -87,22 +92,25 @@ class Runner:
             return
         if inferlet.status is Status.CREATED:
             inferlet.change(Status.RUNNING)
-        inferlet.before_step()
+        inferlet.processor_time.turn_begins(time.monotonic())
+        start = time.thread_time()  # without the time in which the system runs others
         self.current = inferlet
-        start = time.perf_counter()
         try:
+            inferlet.before_step()
             step = inferlet.instance.step()
         finally:
             self.current = None
-        elapsed = time.perf_counter() - start
-        inferlet.cpu_seconds += elapsed
-        inferlet.last_activity = time.monotonic()
+        elapsed = time.thread_time() - start
+        inferlet.processor_time.charge(elapsed)
+        inferlet.memory_bytes += self.memory.growth()
+        inferlet.last_activity = now = time.monotonic()
         self._turns += 1
         self._guest_seconds += elapsed
         if step is Step.PREEMPTED:
             self._after_preemption(inferlet)
         else:
             self._preempted.pop(inferlet.number, None)
+            inferlet.processor_time.waits(now)
         self._on_step(inferlet, step)
 
     def _after_preemption(self, inferlet: Inferlet) -> None:
@@ -120,4 +128,4 @@ class Runner:
         self._preempted.pop(inferlet.number, None)
 
     def statistics(self) -> RunnerStatistics:
-        return RunnerStatistics(self._turns, self._preemptions, self._guest_seconds)
+        return RunnerStatistics(self._turns, self._preemptions, self._guest_seconds, self.memory.resident)

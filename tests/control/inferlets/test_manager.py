@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -73,6 +74,56 @@ def test_a_loop_ends_at_its_limit_while_others_go_on(guest_cache: Path) -> None:
         assert server.statistics().inferlets.ended["exceeded"] == 1
 
     on_server(guest_cache, body, cpu_seconds=0.3)
+
+
+GROW = """
+async def main(args, mebibytes):
+    kept = []
+    for _ in range(mebibytes):
+        kept.append(bytes([1]) * (1 << 20))
+    await args.send("grown")
+    await args.receive()
+    kept.append(bytes([1]) * (32 << 20))
+"""
+"""Takes memory, waits for a message, and takes more."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process holds")
+def test_the_sum_of_memory_is_bounded(guest_cache: Path) -> None:
+    async def body(server: ServerApi) -> None:
+        modest, modest_heard = await launch(server, WAIT)
+        await modest_heard.until_messages(1)
+        large, large_heard = await launch(server, GROW, {"mebibytes": 100})
+        await large_heard.until_messages(1)
+        grower, grower_heard = await launch(server, GROW, {"mebibytes": 40})
+        await grower_heard.until_messages(1)
+        with pytest.raises(Overloaded, match=r"all inferlets together hold \d+ MiB of 160 MiB"):
+            await launch(server, HELLO)
+        large.send("more")
+        ended = await large_heard.ended
+        assert ended.status == "exceeded"
+        assert "all inferlets together hold" in (ended.error or "")
+        grower.send("more")
+        assert (await grower_heard.ended).status == "finished"
+        modest.send("text")
+        assert (await modest_heard.ended).status == "finished"
+        assert await run(server, HELLO) == "hello"
+
+    on_server(guest_cache, body, max_guest_bytes=160 << 20, warm_pool=0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process holds")
+def test_a_modest_inferlet_does_not_end_for_a_large_one(guest_cache: Path) -> None:
+    async def body(server: ServerApi) -> None:
+        _, large = await launch(server, GROW, {"mebibytes": 120})
+        await large.until_messages(1)
+        _, modest = await launch(server, GROW, {"mebibytes": 50})
+        ended = await large.ended
+        assert ended.status == "exceeded"
+        assert "of it by this one" in (ended.error or "")
+        await modest.until_messages(1)
+
+    on_server(guest_cache, body, max_guest_bytes=160 << 20, warm_pool=0)
 
 
 def test_no_more_than_the_most_run_at_a_time(guest_cache: Path) -> None:

@@ -14,6 +14,7 @@ from pie_control.engine.replica import Replica
 from pie_control.inferlets import runner as runner_module
 from pie_control.inferlets.lifecycle import Status
 from pie_control.inferlets.manager import InferletManager
+from pie_control.inferlets.processor_time import ProcessorTime
 from pie_control.inferlets.runner import PREEMPTIONS_UNTIL_BUSY, Runner
 from pie_control.sandbox.fibers import Step
 
@@ -24,7 +25,9 @@ class Inferlet:
     def __init__(self, number: int, steps: Iterator[Step], log: list[str]) -> None:
         self.number = number
         self.status = Status.CREATED
-        self.cpu_seconds = self.last_activity = 0.0
+        self.processor_time = ProcessorTime(60.0, 0.1)
+        self.memory_bytes = 0
+        self.last_activity = 0.0
         self.instance = self
         self._steps = steps
         self._log = log
@@ -204,7 +207,7 @@ def test_turns_and_time_are_counted() -> None:
             await asyncio.sleep(0)
         statistics = scene.runner.statistics()
         assert (statistics.turns, statistics.preemptions) == (2, 1)
-        assert statistics.guest_seconds == pytest.approx(inferlet.cpu_seconds)
+        assert statistics.guest_seconds == pytest.approx(inferlet.processor_time.used)
         assert inferlet.last_activity >= before
         assert inferlet.status is Status.RUNNING
 

@@ -130,7 +130,7 @@ def test_receives_and_sleeps_that_are_cancelled_leave_nothing(guest_cache: Path)
         await server.upload(binary(run, ("receive", "cancel", "sleep", "wait")), "cancels")
         listener = Listener()
         inferlet = await server.launch("cancels", listener=listener)
-        while inferlet.cpu_seconds == 0 or not inferlet.instance.waiting:
+        while inferlet.processor_time.used == 0 or not inferlet.instance.waiting:
             await asyncio.sleep(0.005)
         assert len(inferlet.futures) == 2
         inferlet.send("to the first receive")

@@ -1,0 +1,62 @@
+"""Memory of the machine, and what this process holds of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def machine_memory() -> int:
+    """Bytes that this process may have at most: the machine's memory, or less if its control groups have a limit. 0:
+    not known."""
+    machine = os.sysconf("SC_PHYS_PAGES") * PAGE_BYTES if hasattr(os, "sysconf") else 0
+    return min([machine, *group_limits(Path("/proc/self/cgroup"), CGROUPS)])
+
+
+def group_limits(membership: Path, groups: Path) -> Iterator[int]:
+    """Limits of the control groups of a process, of either version, from its own group to the root."""
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = membership.read_text().splitlines()
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        root, name = (groups / "memory", "memory.limit_in_bytes") if controllers else (groups, "memory.max")
+        inside = Path(path.lstrip("/"))
+        for group in (inside, *inside.parents):
+            with suppress(OSError, ValueError):  # no such group as seen from a container, or "max"
+                yield int((root / group / name).read_text())
+
+
+class MemoryMeter:
+    """How the memory of this process grows. What it shares with files (code, images of components) does not count.
+    Where Linux' /proc is missing, all is 0."""
+
+    def __init__(self) -> None:
+        self._file = -1
+        with suppress(OSError):
+            self._file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        self.resident = self._read()  # bytes, at the last reading
+
+    def _read(self) -> int:
+        if self._file < 0:
+            return 0
+        _, resident, shared, _ = os.pread(self._file, 128, 0).split(None, 3)
+        return (int(resident) - int(shared)) * PAGE_BYTES
+
+    def growth(self) -> int:
+        """Bytes since the last reading; negative if there are less."""
+        before, self.resident = self.resident, self._read()
+        return self.resident - before
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1

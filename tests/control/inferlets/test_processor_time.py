@@ -1,0 +1,60 @@
+"""The budget of processor time: who computes ends, who mostly waits lives."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pie_control.inferlets.processor_time import ProcessorTime
+
+
+def test_one_that_computes_ends_however_long_it_takes() -> None:
+    time, now = ProcessorTime(10.0, refill=0.5), 0.0
+    for _ in range(200):
+        time.turn_begins(now)
+        time.charge(0.1)
+        now += 5.0  # others had the processor meanwhile
+        if time.is_exceeded:
+            break
+    assert 10.0 < time.used < 10.2
+
+
+def test_one_that_waits_gets_its_time_back() -> None:
+    time, now = ProcessorTime(1.0, refill=0.1), 0.0
+    for _ in range(1000):
+        time.turn_begins(now)
+        time.charge(0.9)
+        time.waits(now)
+        now += 9.0
+        assert not time.is_exceeded
+    assert time.used > 800
+
+
+def test_no_more_comes_back_than_was_spent() -> None:
+    time = ProcessorTime(1.0, refill=0.1)
+    time.charge(0.5)
+    time.waits(0.0)
+    time.turn_begins(1e6)
+    assert time.spent == 0.0
+    time.charge(1.5)
+    assert time.is_exceeded
+
+
+def test_without_refill_it_is_a_budget_for_life() -> None:
+    time = ProcessorTime(1.0, refill=0.0)
+    for hour in range(3):
+        time.turn_begins(hour * 3600.0)
+        time.charge(0.4)
+        time.waits(hour * 3600.0)
+    assert time.is_exceeded
+
+
+@given(st.lists(st.tuples(st.floats(0, 2), st.floats(0, 20)), max_size=30), st.floats(0, 1))
+def test_one_below_the_rate_never_ends(turns: list[tuple[float, float]], refill: float) -> None:
+    time, now = ProcessorTime(2.5, refill), 0.0  # one turn may take 2
+    for seconds, wait in turns:
+        time.turn_begins(now)
+        time.charge(min(seconds, refill * wait))
+        time.waits(now)
+        now += wait
+        assert not time.is_exceeded

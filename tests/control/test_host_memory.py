@@ -1,0 +1,53 @@
+"""Memory of the machine and of this process."""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from pathlib import Path
+
+import pytest
+
+from pie_control.host_memory import MemoryMeter, group_limits, machine_memory
+
+MIB = 1 << 20
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_limits_of_control_groups_count_up_to_the_root(tmp_path: Path) -> None:
+    write(tmp_path / "membership", "0::/outer/inner\n")
+    write(tmp_path / "groups/memory.max", "max\n")
+    write(tmp_path / "groups/outer/memory.max", "1000\n")
+    write(tmp_path / "groups/outer/inner/memory.max", "2000\n")
+    assert sorted(group_limits(tmp_path / "membership", tmp_path / "groups")) == [1000, 2000]
+
+
+def test_limits_of_the_first_version_of_control_groups(tmp_path: Path) -> None:
+    write(tmp_path / "membership", "5:cpu,cpuacct:/a\n4:memory:/docker/1\n0::/a\n")
+    write(tmp_path / "groups/memory/memory.limit_in_bytes", "3000\n")
+    assert list(group_limits(tmp_path / "membership", tmp_path / "groups")) == [3000]
+
+
+def test_no_control_groups_are_no_limit(tmp_path: Path) -> None:
+    assert list(group_limits(tmp_path / "membership", tmp_path / "groups")) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+def test_growth_is_what_was_touched() -> None:
+    assert machine_memory() > 64 * MIB
+    meter = MemoryMeter()
+    with mmap.mmap(-1, 64 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        meter.growth()
+        memory[: 32 * MIB] = bytes(32 * MIB)
+        assert 24 * MIB < meter.growth() < 48 * MIB
+        assert meter.growth() < 8 * MIB
+        before = meter.resident
+    assert meter.growth() < -24 * MIB
+    assert meter.resident < before
+    meter.close()
+    meter.close()
+    assert meter.growth() <= 0
