@@ -64,7 +64,10 @@ class InferletLimits:
     max_embeds: int = _setting(16384, "embeds of one inferlet")
     max_queues: int = _setting(256, "command queues of one inferlet")
     max_futures: int = _setting(16384, "futures of one inferlet that it has not taken yet")
-    max_message_bytes: int = _setting(MIB, "one message, result or log line, in bytes")
+    max_pending_bytes: int = _setting(
+        64 * MIB, "lists in commands that wait, and results not taken, of one inferlet, in bytes"
+    )
+    max_message_bytes: int = _setting(MIB, "one message, result, error or log line, in bytes; calls take 4 MiB at most")
     max_log_bytes: int = _setting(MIB, "log kept of one inferlet, in bytes; older lines go first")
 
 

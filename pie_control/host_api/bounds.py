@@ -10,7 +10,7 @@ from collections.abc import Mapping
 MAX_NAME_BYTES = 1024
 """Of the name of a model."""
 MAX_CONTEXT = 1 << 17
-"""Tokens of one call that looks at a whole context: about four milliseconds to convert."""
+"""Tokens of one call that looks at a whole context or vocabulary: about four milliseconds to convert."""
 MAX_AWAITED = 1 << 16
 """Futures that one call waits for."""
 
@@ -19,6 +19,7 @@ _OF_ONE: dict[tuple[str, str], dict[str, int]] = {
     ("core", "wait"): {"futures": MAX_AWAITED},
     ("tokenize", "detokenize"): {"tokens": MAX_CONTEXT},
     ("tokenize", "push_tokens"): {"tokens": MAX_CONTEXT},
+    ("output_text", "get_logprobs"): {"tokens": MAX_CONTEXT},
     ("fused", "sample_constrained"): {"recent": MAX_CONTEXT},
 }
 

@@ -18,6 +18,7 @@ from ..calls.sampler import Sampler
 from ..calls.values import Done
 from .guest import Guest
 from .interfaces import Function
+from .pending import RESULT_BYTES, weigher
 
 HANDLES: dict[str, type[object]] = {"Sampler": Sampler}
 """By the annotation of a parameter of `issue`."""
@@ -47,36 +48,52 @@ def _take(kind: type[Any]) -> Function:
 def _function(call: Call) -> Function:
     _space, *parameters = inspect.signature(call.issue).parameters.values()
     if call.value is None:
-        function = _plain(call.issue)
+        function = _plain(call, parameters)
     else:
         parameters.pop()  # the future
-        function = _answered(call.issue, parameters)
+        function = _answered(call, parameters)
     guest = inspect.Parameter("guest", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     function.__signature__ = inspect.Signature([guest, *parameters])  # type: ignore[attr-defined]
     return function
 
 
-def _plain(issue: Function) -> Function:
+def _plain(call: Call, parameters: list[inspect.Parameter]) -> Function:
+    issue, weigh = call.issue, weigher(parameters[1:])
+
     def function(guest: Guest, queue: int, *arguments: Any) -> Any:
-        return issue(guest.space(queue), queue, *arguments)
+        space = guest.space(queue)
+        size = weigh(arguments)
+        if size:
+            guest.pending.check(size)
+        value = issue(space, queue, *arguments)
+        if size:
+            guest.pending.issued(space, size)
+        return value
 
     return function
 
 
-def _answered(issue: Function, parameters: list[inspect.Parameter]) -> Function:
+def _answered(call: Call, parameters: list[inspect.Parameter]) -> Function:
     """The function of a call with a future: issues it, or leaves no future behind."""
+    issue, weigh, weigh_result = call.issue, weigher(parameters[1:]), RESULT_BYTES.get(call.value or Done)
     kinds = {place: HANDLES[one.annotation] for place, one in enumerate(parameters[1:]) if one.annotation in HANDLES}
 
     def function(guest: Guest, queue: int, *arguments: Any) -> int:
         space = guest.space(queue)
         if kinds:
             arguments = _resolve(guest, arguments, kinds)
-        future = guest.futures.new()
+        size = weigh(arguments)
+        result_size = weigh_result(*arguments) if weigh_result else 0
+        if size or result_size:
+            guest.pending.check(size + result_size)
+        future = guest.futures.new(result_size)
         try:
             issue(space, queue, *arguments, future)
         except BaseException:
             guest.futures.forget(future)
             raise
+        if size:
+            guest.pending.issued(space, size)
         return future
 
     return function

@@ -13,6 +13,7 @@ from ..programs.languages.python_source import SourceText
 from ..resources.address_space import AddressSpace
 from ..sandbox.fibers import Instance
 from ..sandbox.wasi import WasiState
+from .pending import PendingBytes
 
 T = TypeVar("T")
 
@@ -33,6 +34,7 @@ class Guest:
         "inferlet",
         "instance",
         "models",
+        "pending",
         "queues",
         "source",
         "wasi",
@@ -41,6 +43,7 @@ class Guest:
     def __init__(self, inferlet: Inferlet, models: Mapping[str, Model]) -> None:
         self.inferlet = inferlet
         self.futures = inferlet.futures
+        self.pending = PendingBytes(inferlet.limits.max_pending_bytes, inferlet.futures)
         self.models = models
         self.instance: Instance
         self.source: SourceText | None = None  # of a Python program

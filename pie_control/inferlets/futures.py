@@ -15,18 +15,21 @@ UNKNOWN: Final = object()
 class FutureTable:
     """Futures by number. Each is pending, then done with a value or a CallError, then taken or cancelled."""
 
-    __slots__ = ("_limit", "_next", "_values")
+    __slots__ = ("_limit", "_next", "_sizes", "_values", "bytes")
 
     def __init__(self, limit: int) -> None:
         self._values: dict[int, Any] = {}
         self._next = 1
         self._limit = limit
+        self._sizes: dict[int, int] = {}  # of values that are large
+        self.bytes = 0  # their sum
 
     def __len__(self) -> int:
         return len(self._values)
 
-    def new(self) -> int:
-        """Number of a new pending future; raises QuotaExceeded."""
+    def new(self, size: int = 0) -> int:
+        """Number of a new pending future, whose value will have `size` bytes, if that is worth counting; raises
+        QuotaExceeded."""
         if len(self._values) >= self._limit:
             raise QuotaExceeded(f"{self._limit} futures are open: take or cancel some before you issue more")
         number = self._next
@@ -34,6 +37,9 @@ class FutureTable:
             number = self._after(number)
         self._next = self._after(number)
         self._values[number] = PENDING
+        if size:
+            self._sizes[number] = size
+            self.bytes += size
         return number
 
     @staticmethod
@@ -43,6 +49,11 @@ class FutureTable:
     def forget(self, number: int) -> None:
         """Drops a future, because its command was refused."""
         self._values.pop(number, None)
+        self._uncount(number)
+
+    def _uncount(self, number: int) -> None:
+        if self._sizes:
+            self.bytes -= self._sizes.pop(number, 0)
 
     def done(self, numbers: Iterable[int]) -> list[int]:
         """The numbers that are not pending, in the order given."""
@@ -63,12 +74,13 @@ class FutureTable:
             raise NotFound(f"there is no future {number}: it was taken or cancelled, or never existed")
         if value is PENDING:
             raise InvalidState(f"future {number} is not done: wait for it first")
-        if isinstance(value, CallError):
-            del self._values[number]
-            raise value
-        if not isinstance(value, kind):
+        failed = isinstance(value, CallError)
+        if not failed and not isinstance(value, kind):
             raise InvalidArgument(f"future {number} holds a {type(value).__name__}, not a {kind.__name__}")
         del self._values[number]
+        self._uncount(number)
+        if failed:
+            raise value
         return value
 
     def cancel(self, number: int) -> Any:
@@ -76,4 +88,5 @@ class FutureTable:
         value = self._values.pop(number, UNKNOWN)
         if value is UNKNOWN:
             raise NotFound(f"there is no future {number}: it was taken or cancelled, or never existed")
+        self._uncount(number)
         return value

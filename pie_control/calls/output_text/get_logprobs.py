@@ -51,7 +51,7 @@ class LogprobsBatch(RowBatch[LogprobsCommand]):
         if not isinstance(result, GetLogprobsResult) or len(result.logprobs) != ends[-1]:
             raise self.misfit(result)
         logprobs = result.logprobs.astype(np.float32, copy=False)
-        return [Logprobs(logprobs[begin:end]) for begin, end in pairwise(ends)]
+        return [Logprobs(logprobs[begin:end].copy()) for begin, end in pairwise(ends)]  # a view keeps the whole wave's
 
 
 CALL = LogprobsCommand.call = define(__name__, issue, value=Logprobs, stage=Stage.OUTPUT, new_batch=LogprobsBatch)

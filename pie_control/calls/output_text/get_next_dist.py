@@ -67,7 +67,9 @@ class DistBatch(RowBatch[DistCommand]):
         tokens = result.tokens.astype(np.int32, copy=False)
         probabilities = result.probabilities.astype(np.float32, copy=False)
         rows = zip(ends[:-1], ends[1:], result.rest.tolist(), strict=True)
-        return [Dist(tokens[begin:end], probabilities[begin:end], rest) for begin, end, rest in rows]
+        return [  # copies: a view keeps those of the whole wave
+            Dist(tokens[begin:end].copy(), probabilities[begin:end].copy(), rest) for begin, end, rest in rows
+        ]
 
 
 CALL = DistCommand.call = define(__name__, issue, value=Dist, stage=Stage.OUTPUT, new_batch=DistBatch)

@@ -110,3 +110,23 @@ def test_a_number_still_open_is_not_given_again(monkeypatch: pytest.MonkeyPatch)
     table.forget(table.new())
     table.forget(table.new())
     assert table.new() != kept
+
+
+def test_sizes_of_large_values_are_counted_until_they_are_gone() -> None:
+    table = FutureTable(10)
+    taken, cancelled, refused, failed, small = (table.new(size) for size in (1, 20, 300, 4000, 0))
+    assert table.bytes == 4321
+    table.resolve(small, ())
+    table.take(small, tuple)
+    table.forget(refused)
+    table.cancel(cancelled)
+    assert table.bytes == 4001
+    table.resolve(taken, ())
+    with pytest.raises(InvalidArgument):
+        table.take(taken, int)
+    assert table.bytes == 4001, "it is still there"
+    table.take(taken, tuple)
+    table.resolve(failed, WorkerError("it failed"))
+    with pytest.raises(WorkerError):
+        table.take(failed, tuple)
+    assert table.bytes == 0

@@ -1,0 +1,81 @@
+"""Bytes that one inferlet makes the server keep: lists of commands that wait, and results that it has not taken.
+
+Commands and futures are counted elsewhere; their sizes differ by a factor of 100,000. What is small is not counted
+here, so a call with short lists costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..calls.output_text.get_logprobs import Logprobs
+from ..calls.output_text.get_next_dist import DEFAULT_K, Dist
+from ..errors import QuotaExceeded
+from ..inferlets.futures import FutureTable
+from ..resources.address_space import AddressSpace
+from ..resources.hazards import make_stamp
+
+NUMBER_BYTES = 40
+"""Of a number in a list of Python."""
+SMALL_BYTES = 16 * NUMBER_BYTES
+"""Lists of one call that are not counted."""
+
+RESULT_BYTES: Mapping[type, Callable[..., int]] = {
+    Dist: lambda _embed, k, _temperature: 8 * (k or DEFAULT_K),
+    Logprobs: lambda _embed, tokens: 4 * len(tokens),
+}
+"""Size of a value that holds arrays, from the arguments behind the queue; by the type of the value."""
+
+
+def weigher(parameters: Sequence[inspect.Parameter]) -> Callable[[Sequence[Any]], int]:
+    """Of a call with these parameters: a function that gives the bytes of its lists and texts, 0 if they are small."""
+    lists = [place for place, one in enumerate(parameters) if str(one.annotation).startswith("Sequence")]
+    texts = [place for place, one in enumerate(parameters) if one.annotation == "str"]
+
+    def weigh(arguments: Sequence[Any]) -> int:
+        size = 0
+        for place in lists:
+            size += len(arguments[place])
+        size *= NUMBER_BYTES
+        for place in texts:
+            size += len(arguments[place])
+        return size if size > SMALL_BYTES else 0
+
+    return weigh
+
+
+class PendingBytes:
+    """What one inferlet has pending, over all models."""
+
+    __slots__ = ("_futures", "_limit", "_waiting", "_waiting_bytes")
+
+    def __init__(self, limit: int, futures: FutureTable) -> None:
+        self._limit = limit
+        self._futures = futures
+        self._waiting: dict[AddressSpace, deque[tuple[int, int]]] = {}  # (seq, bytes) of commands, the oldest first
+        self._waiting_bytes = 0
+
+    @property
+    def bytes(self) -> int:
+        """Of commands that are not known to have left their queues, and of results, known or to come."""
+        for space, commands in self._waiting.items():
+            while commands and make_stamp(commands[0][0] + 1, 0) <= space.hazards.floor:
+                self._waiting_bytes -= commands.popleft()[1]
+        return self._waiting_bytes + self._futures.bytes
+
+    def check(self, size: int) -> None:
+        """Raises QuotaExceeded if `size` more bytes are more than may be pending."""
+        if self._waiting_bytes + self._futures.bytes + size > self._limit and self.bytes + size > self._limit:
+            raise QuotaExceeded(
+                f"{self.bytes} bytes of commands that wait and of results not taken are held and {size} more asked "
+                f"for, the limit is {self._limit}; wait for results and take them first"
+            )
+
+    def issued(self, space: AddressSpace, size: int) -> None:
+        """Counts the newest command of a space, until no command up to it waits."""
+        if space.waiting:
+            self._waiting.setdefault(space, deque()).append((space.seq, size))
+            self._waiting_bytes += size
