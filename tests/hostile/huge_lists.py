@@ -1,0 +1,33 @@
+# status: finished
+"""Every call that takes a list gets one of 50,000 numbers, more than one call takes."""
+from inferlet_sdk.bindings import allocate, core, forward, fused, input_text, output_text, tokenize
+from inferlet_sdk.errors import InvalidArgument, call
+
+TAKES_MORE = (fused.sample_constrained, output_text.get_logprobs, tokenize.detokenize)
+
+
+def main(args):
+    queue = core.create_queue(args.model)
+    sampler = fused.create_sampler(fused.SamplerConfig(0.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, None))
+    embed = allocate.alloc_emb(queue, 1)
+    input_text.embed_txt(queue, [1], [0], [embed, 1])
+    many = [1] * 50_000
+    calls = [
+        (allocate.dealloc_kvpage, queue, many),
+        (allocate.dealloc_emb, queue, many),
+        (allocate.copy_kvpage, queue, many, many),
+        (allocate.trim_kvpage, queue, many, 1),
+        (input_text.embed_txt, queue, many, many, many),
+        (forward.forward, queue, many, many, many, many),
+        (output_text.get_logprobs, queue, embed, many),
+        (fused.sample_constrained, queue, embed, sampler, many, ""),
+        (fused.verify, queue, many, many, sampler),
+        (tokenize.detokenize, queue, many),
+    ]
+    for function, *arguments in calls:
+        try:
+            call(function, *arguments)
+        except InvalidArgument as error:
+            assert "50000" in str(error), error
+        else:
+            assert function in TAKES_MORE, function
