@@ -2,7 +2,7 @@
 
 cache_dir/programs/<sha256>.py | .wasm     as uploaded
 cache_dir/programs/names.json              name -> hash of its newest upload
-cache_dir/compiled/<sha256>-<wasmtime version>.cwasm
+cache_dir/compiled/<sha256>-<version of compiled code>.cwasm
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Literal
 
 from ..errors import BadProgram, BadRequest, UnknownName
 from ..sandbox.components import write_atomically
-from ..sandbox.engine import WASMTIME_VERSION
+from ..sandbox.engine import CODE_VERSION
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class ProgramStore:
 
     def compiled_path(self, program_hash: str) -> Path:
         """File of a component's compiled form."""
-        return self._compiled / f"{program_hash}-{WASMTIME_VERSION}.cwasm"
+        return self._compiled / f"{program_hash}-{CODE_VERSION}.cwasm"
 
     def describe(self, data: bytes, name: str) -> Program:
         """Checks a program that is not stored yet, and describes it; raises BadProgram."""

@@ -78,3 +78,16 @@ def test_a_server_has_the_packages_of_its_tree(tmp_path: Path) -> None:
     (tmp_path / "pie_control" / "__init__.py").write_text("raise ImportError('this is another tree')")
     with pytest.raises(RuntimeError, match="this is another tree"):
         start_and_stop(serving(tree=tmp_path))
+
+
+def test_neighbours(tmp_path: Path) -> None:
+    rows = run(
+        tmp_path, "neighbours", *["--programs", "exception,sys_exit_zero", "--copies", "1,2", "--cpu-seconds", "1"]
+    )
+    assert [(row["program"], row["copies"]) for row in rows] == [
+        (program, copies) for program in ("exception", "sys_exit_zero") for copies in (1, 2)
+    ]
+    for row in rows:
+        assert row["status"] == f"{row['copies']} failed"
+        assert 0 < row["median_gap_ms"] <= row["worst_gap_ms"]
+        assert row["beats"] > 0

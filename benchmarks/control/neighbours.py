@@ -1,0 +1,154 @@
+"""How long does a well-behaved inferlet stand still beside a hostile one?
+
+A neighbour asks the model for a token every 10 ms and tells the listener. Beside it runs each program of tests/hostile,
+alone and in several copies, until all have ended. `worst_gap_ms` is the longest time between two beats of the neighbour
+meanwhile, `median_gap_ms` the usual one, and `quiet_gap_ms` the longest before, with nobody beside it. The model takes no time, so all of a gap is the control layer's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pie_control.config import ServerConfig, build_config
+from pie_control.errors import BadProgram
+from pie_control.inferlets.events import Event, Message
+from pie_control.inferlets.inferlet import Inferlet
+from pie_control.inferlets.lifecycle import ENDINGS
+from pie_control.runtime import build_server
+from pie_control.server_api import ServerApi
+from pie_control.testing.fake_model import FakeModel
+from pie_control.testing.in_process import InProcessClient
+
+from ..report import ROOT
+from ..support.guests import source
+from ..support.samples import median
+
+HOSTILE = ROOT / "tests" / "hostile"
+TARGET_MS = 100.0
+"""A gap that no program should cause."""
+BEATS_BEFORE = 60
+BEATS_FIRST = 10
+"""Not counted: the neighbour is new."""
+BEATS_AFTER = 3
+MOST_SECONDS = 120.0
+"""For one program: it has far less processor time."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`programs`: files of tests/hostile, without `.py`; none: all. `copies` of each that run at the same time."""
+
+    programs: tuple[str, ...]
+    copies: tuple[int, ...]
+    cpu_seconds: float = 1.0
+    memory_bytes: int = 96 << 20
+
+
+FULL = Plan((), (1, 16))
+QUICK = Plan(("endless_loop", "flood_of_commands", "wait_on_a_million", "huge_lists", "big_tokenization"), (1,))
+
+
+@dataclass(frozen=True)
+class Row:
+    """`status`: how the copies ended, and how many of them so."""
+
+    program: str
+    copies: int
+    status: str
+    seconds: float
+    beats: int
+    quiet_gap_ms: float
+    median_gap_ms: float
+    worst_gap_ms: float
+
+
+async def run(plan: Plan) -> list[Row]:
+    """A row for each program and number of copies."""
+    programs = [HOSTILE / f"{name}.py" for name in plan.programs] or sorted(HOSTILE.glob("*.py"))
+    return [await _measure(plan, program, copies) for program in programs for copies in plan.copies]
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """The worst first, and the verdict."""
+    ordered = sorted(rows, key=lambda row: row.worst_gap_ms, reverse=True)
+    lines = [
+        f"{row.worst_gap_ms:8.1f} ms (usually {row.median_gap_ms:.1f}, alone {row.quiet_gap_ms:.1f})  {row.copies} x {row.program}: {row.status}"
+        for row in ordered
+    ]
+    return "\n".join([*lines, f"worst gap {ordered[0].worst_gap_ms:.1f} ms, the target is {TARGET_MS:.0f} ms"])
+
+
+class _Beats:
+    """Times of the neighbour's messages."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Message):
+            self.times.append(time.perf_counter())
+
+    async def until(self, count: int) -> None:
+        while len(self.times) < count:
+            await asyncio.sleep(0.005)
+
+
+async def _measure(plan: Plan, program: Path, copies: int) -> Row:
+    server = _server(plan)
+    await server.start()
+    try:
+        async with asyncio.timeout(MOST_SECONDS):
+            return await _beside(server, program, copies)
+    finally:
+        await server.close()
+
+
+def _server(plan: Plan) -> ServerApi:
+    client = InProcessClient(FakeModel(num_pages=4096))
+    options = {"cpu_seconds": plan.cpu_seconds, "memory_bytes": plan.memory_bytes, "warm_pool": 2}
+    config: ServerConfig = build_config({"model": [f"{client.model_name}=demo"], **options}).resolved()
+    return build_server(config, lambda *_: client)
+
+
+async def _beside(server: ServerApi, program: Path, copies: int) -> Row:
+    beats = _Beats()
+    neighbour = await server.upload(source("neighbour"), "neighbour")
+    await server.launch(neighbour.program, listener=beats)
+    await beats.until(BEATS_BEFORE)
+    first, start = len(beats.times) - 1, time.perf_counter()
+    status = await _outcomes(server, program, copies)
+    seconds = time.perf_counter() - start
+    await beats.until(len(beats.times) + BEATS_AFTER)
+    quiet, gaps = _gaps(beats.times[BEATS_FIRST : first + 1]), _gaps(beats.times[first:])
+    return Row(
+        program.stem,
+        copies,
+        status,
+        round(seconds, 2),
+        len(gaps),
+        round(max(quiet), 2),
+        round(median(gaps), 2),
+        round(max(gaps), 2),
+    )
+
+
+def _gaps(times: Sequence[float]) -> list[float]:
+    """Milliseconds."""
+    return [1e3 * (after - before) for before, after in itertools.pairwise(times)]
+
+
+async def _outcomes(server: ServerApi, program: Path, copies: int) -> str:
+    try:
+        uploaded = await server.upload(program.read_bytes(), program.stem)
+    except BadProgram:
+        return "refused"
+    running: list[Inferlet] = [await server.launch(uploaded.program) for _ in range(copies)]
+    while any(one.status not in ENDINGS for one in running):
+        await asyncio.sleep(0.005)
+    statuses = [str(one.status) for one in running]
+    return ", ".join(f"{statuses.count(status)} {status}" for status in sorted(set(statuses)))
