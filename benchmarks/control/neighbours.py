@@ -2,7 +2,8 @@
 
 A neighbour asks the model for a token every 10 ms and tells the listener. Beside it runs each program of tests/hostile,
 alone and in several copies, until all have ended. `worst_gap_ms` is the longest time between two beats of the neighbour
-meanwhile, `median_gap_ms` the usual one, and `quiet_gap_ms` the longest before, with nobody beside it. The model takes no time, so all of a gap is the control layer's.
+meanwhile, `median_gap_ms` the usual one, and `quiet_gap_ms` the longest before, with nobody beside it. The model takes
+no time, so all of a gap is the control layer's.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ def summary(rows: Sequence[Row]) -> str:
     """The worst first, and the verdict."""
     ordered = sorted(rows, key=lambda row: row.worst_gap_ms, reverse=True)
     lines = [
-        f"{row.worst_gap_ms:8.1f} ms (usually {row.median_gap_ms:.1f}, alone {row.quiet_gap_ms:.1f})  {row.copies} x {row.program}: {row.status}"
+        f"{row.worst_gap_ms:8.1f} ms (alone {row.quiet_gap_ms:.1f}, usually {row.median_gap_ms:.1f})  "
+        f"{row.copies} x {row.program}: {row.status}"
         for row in ordered
     ]
     return "\n".join([*lines, f"worst gap {ordered[0].worst_gap_ms:.1f} ms, the target is {TARGET_MS:.0f} ms"])
@@ -125,16 +127,8 @@ async def _beside(server: ServerApi, program: Path, copies: int) -> Row:
     seconds = time.perf_counter() - start
     await beats.until(len(beats.times) + BEATS_AFTER)
     quiet, gaps = _gaps(beats.times[BEATS_FIRST : first + 1]), _gaps(beats.times[first:])
-    return Row(
-        program.stem,
-        copies,
-        status,
-        round(seconds, 2),
-        len(gaps),
-        round(max(quiet), 2),
-        round(median(gaps), 2),
-        round(max(gaps), 2),
-    )
+    measured = [round(value, 2) for value in (max(quiet), median(gaps), max(gaps))]
+    return Row(program.stem, copies, status, round(seconds, 2), len(gaps), *measured)
 
 
 def _gaps(times: Sequence[float]) -> list[float]:

@@ -81,13 +81,8 @@ def test_a_server_has_the_packages_of_its_tree(tmp_path: Path) -> None:
 
 
 def test_neighbours(tmp_path: Path) -> None:
-    rows = run(
-        tmp_path, "neighbours", *["--programs", "exception,sys_exit_zero", "--copies", "1,2", "--cpu-seconds", "1"]
-    )
-    assert [(row["program"], row["copies"]) for row in rows] == [
-        (program, copies) for program in ("exception", "sys_exit_zero") for copies in (1, 2)
-    ]
-    for row in rows:
-        assert row["status"] == f"{row['copies']} failed"
-        assert 0 < row["median_gap_ms"] <= row["worst_gap_ms"]
-        assert row["beats"] > 0
+    rows = run(tmp_path, "neighbours", "--programs", "exception,sys_exit_zero", "--copies", "1,2")
+    measured = [(row["program"], row["status"]) for row in rows]
+    ended = {"exception": "failed", "sys_exit_zero": "finished"}
+    assert measured == [(program, f"{copies} {status}") for program, status in ended.items() for copies in (1, 2)]
+    assert all(0 < row["median_gap_ms"] <= row["worst_gap_ms"] and row["beats"] for row in rows)
