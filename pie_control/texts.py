@@ -20,7 +20,7 @@ def cut_middle(text: str, most: int) -> str:
     characters. Tracebacks tell at their end what happened."""
     if len(text) <= most and byte_size(text) <= most:
         return text
-    note = f"\n[... {byte_size(text)} bytes, cut to {most} ...]\n"
+    note = f"\n[... {len(text)} characters, cut to {most} bytes ...]\n"
     room = most - len(note)
     if room < 2:
         return cut(text, most)

@@ -3,7 +3,8 @@
 A neighbour asks the model for a token every 10 ms and tells the listener. Beside it runs each program of tests/hostile,
 alone and in several copies, until all have ended. `worst_gap_ms` is the longest time between two beats of the neighbour
 meanwhile, `median_gap_ms` the usual one, and `quiet_gap_ms` the longest before, with nobody beside it. The model takes
-no time, so all of a gap is the control layer's.
+no time, so all of a gap is the control layer's. `worst_busy_ms` is the most processor time of the control thread
+between two beats: unlike the gap, it is the same on a busy machine.
 """
 
 from __future__ import annotations
@@ -66,19 +67,26 @@ class Row:
     quiet_gap_ms: float
     median_gap_ms: float
     worst_gap_ms: float
+    worst_busy_ms: float
 
 
 async def run(plan: Plan) -> list[Row]:
     """A row for each program and number of copies."""
     programs = [HOSTILE / f"{name}.py" for name in plan.programs] or sorted(HOSTILE.glob("*.py"))
-    return [await _measure(plan, program, copies) for program in programs for copies in plan.copies]
+    server = _server(plan)
+    await server.start()
+    try:
+        return [await _beside(server, program, copies) for program in programs for copies in plan.copies]
+    finally:
+        await server.close()
 
 
 def summary(rows: Sequence[Row]) -> str:
     """The worst first, and the verdict."""
     ordered = sorted(rows, key=lambda row: row.worst_gap_ms, reverse=True)
     lines = [
-        f"{row.worst_gap_ms:8.1f} ms (alone {row.quiet_gap_ms:.1f}, usually {row.median_gap_ms:.1f})  "
+        f"{row.worst_gap_ms:8.1f} ms (alone {row.quiet_gap_ms:.1f}, usually {row.median_gap_ms:.1f}, "
+        f"processor time {row.worst_busy_ms:.1f})  "
         f"{row.copies} x {row.program}: {row.status}"
         for row in ordered
     ]
@@ -90,24 +98,16 @@ class _Beats:
 
     def __init__(self) -> None:
         self.times: list[float] = []
+        self.busy: list[float] = []  # processor time of the thread at these times
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Message):
             self.times.append(time.perf_counter())
+            self.busy.append(time.thread_time())
 
     async def until(self, count: int) -> None:
         while len(self.times) < count:
             await asyncio.sleep(0.005)
-
-
-async def _measure(plan: Plan, program: Path, copies: int) -> Row:
-    server = _server(plan)
-    await server.start()
-    try:
-        async with asyncio.timeout(MOST_SECONDS):
-            return await _beside(server, program, copies)
-    finally:
-        await server.close()
 
 
 def _server(plan: Plan) -> ServerApi:
@@ -119,15 +119,18 @@ def _server(plan: Plan) -> ServerApi:
 
 async def _beside(server: ServerApi, program: Path, copies: int) -> Row:
     beats = _Beats()
-    neighbour = await server.upload(source("neighbour"), "neighbour")
-    await server.launch(neighbour.program, listener=beats)
-    await beats.until(BEATS_BEFORE)
-    first, start = len(beats.times) - 1, time.perf_counter()
-    status = await _outcomes(server, program, copies)
-    seconds = time.perf_counter() - start
-    await beats.until(len(beats.times) + BEATS_AFTER)
+    uploaded = await server.upload(source("neighbour"), "neighbour")
+    neighbour = await server.launch(uploaded.program, listener=beats)
+    async with asyncio.timeout(MOST_SECONDS):
+        await beats.until(BEATS_BEFORE)
+        first, start = len(beats.times) - 1, time.perf_counter()
+        status = await _outcomes(server, program, copies)
+        seconds = time.perf_counter() - start
+        await beats.until(len(beats.times) + BEATS_AFTER)
+    server.terminate(neighbour.id, "the measurement is over")
     quiet, gaps = _gaps(beats.times[BEATS_FIRST : first + 1]), _gaps(beats.times[first:])
-    measured = [round(value, 2) for value in (max(quiet), median(gaps), max(gaps))]
+    busy = _gaps(beats.busy[first:])
+    measured = [round(value, 2) for value in (max(quiet), median(gaps), max(gaps), max(busy))]
     return Row(program.stem, copies, status, round(seconds, 2), len(gaps), *measured)
 
 

@@ -12,7 +12,7 @@ from wasmtime.component import _types as wt
 from .engine import LinkError, address_of
 from .fibers import running
 from .functions import HostFunction, add_function, add_trap
-from .values import Result, reader
+from .values import Result, outcome_reader
 
 
 class LinkedComponent:
@@ -86,7 +86,7 @@ class LinkedComponent:
             raise LinkError("does not export the function `run: func() -> result<_, string>`")
         if run.params or not isinstance(run.result, wt.ResultType):
             raise LinkError("exports `run` with a type other than `func() -> result<_, string>`")
-        return reader(run.result)
+        return outcome_reader(run.result)
 
     def read_outcome(self, address: int) -> Result:
         return self._read_outcome(address)

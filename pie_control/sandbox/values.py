@@ -36,6 +36,9 @@ ENTRY_SIZE = ctypes.sizeof(ffi.wasmtime_component_valrecord_entry_t)
 ENTRY_VALUE: int = ffi.wasmtime_component_valrecord_entry_t.val.offset
 WORDS = SIZE // 4
 
+MAX_OUTCOME_BYTES = 8 << 20
+"""Read of the error that a guest returns."""
+
 LIBRARY = ctypes.PyDLL(ffi.dll._name)
 """Calls that keep the GIL: they are so short that releasing it would cost more."""
 
@@ -100,6 +103,15 @@ _SCALARS: dict[type, tuple[str, Any]] = {
 def _read_string(address: Address) -> str:
     size = u64(address + OF).value
     return string_at(u64(address + OF + 8).value, size).decode() if size else ""
+
+
+def _read_ends(address: Address) -> str:
+    """A text, or its beginning and end if it is longer than MAX_OUTCOME_BYTES."""
+    size, data, half = u64(address + OF).value, u64(address + OF + 8).value, MAX_OUTCOME_BYTES // 2
+    if size <= MAX_OUTCOME_BYTES:
+        return _read_string(address)
+    begin, end = (string_at(at, half).decode("utf-8", "ignore") for at in (data, data + size - half))
+    return f"{begin}\n[... of {size} bytes ...]\n{end}"
 
 
 def _name_at(address: Address) -> str:
@@ -181,6 +193,16 @@ def _result_reader(ok: Any, err: Any) -> Reader:
         return Result(is_ok, read(data) if read and data else None)
 
     return read_result
+
+
+def outcome_reader(kind: wt.ResultType) -> Reader:
+    """A function that reads the outcome of `run`, a result<_, string>: a guest may return as much as it has memory."""
+
+    def read_outcome(address: Address) -> Result:
+        is_ok, data = bool(u8(address + OF).value), u64(address + OF + 8).value
+        return Result(is_ok, None if is_ok or not data else _read_ends(data))
+
+    return read_outcome if isinstance(kind.err, wt.String) else reader(kind)
 
 
 def _skip(_address: Address) -> None:

@@ -37,4 +37,4 @@ def test_the_last_line_of_a_long_traceback_stays() -> None:
     short = cut_middle("Traceback\n" + "x" * 17_000_000 + "\nValueError: this", 1 << 20)
     assert short.startswith("Traceback")
     assert short.endswith("ValueError: this")
-    assert "17000027 bytes, cut to 1048576" in short
+    assert "17000027 characters, cut to 1048576 bytes" in short

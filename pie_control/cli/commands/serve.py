@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import logging
 import sys
 from collections.abc import AsyncIterator
@@ -41,6 +42,8 @@ def execute(options: argparse.Namespace) -> int:
 async def _serve(config: ServerConfig) -> int:
     async with open_server(config) as server:
         names = ", ".join(model.name for model in config.models)
+        gc.collect()
+        gc.freeze()  # what lives as long as the server need not be looked at again: that stops every inferlet meanwhile
         print(f"serving {names} at {server.url} (API documentation: {server.url}/docs)", flush=True)
         await asyncio.Event().wait()
     return 0

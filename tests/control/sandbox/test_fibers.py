@@ -18,6 +18,7 @@ from pie_control.sandbox.engine import Ticker
 from pie_control.sandbox.fibers import SUSPEND, Instance, Step
 from pie_control.sandbox.functions import MAX_ERROR_BYTES, MAX_ITEMS, MAX_TEXT_BYTES, HostFunction, trap
 from pie_control.sandbox.linker import LinkedComponent
+from pie_control.sandbox.values import MAX_OUTCOME_BYTES
 
 ENGINE = wasm_engine.new_engine()
 MEMORY = 64 << 20
@@ -349,4 +350,19 @@ def test_an_error_that_quotes_much_is_cut() -> None:
     assert len(message) <= MAX_ERROR_BYTES
     assert message.startswith("xxx")
     assert message.endswith("x!")
-    assert "10000001 bytes" in message
+    assert "10000001 characters" in message
+
+
+def test_of_a_huge_error_only_the_ends_are_read() -> None:
+    size = MAX_OUTCOME_BYTES + 1_000_000
+    run = (
+        "(i32.store8 (i32.const 0) (i32.const 1)) (i32.store (i32.const 4) (i32.const 256))"
+        f"(i32.store (i32.const 8) (i32.const {size}))"
+        f"(memory.fill (i32.const 256) (i32.const 120) (i32.const {size}))"
+        f"(i32.store8 (i32.const {255 + size}) (i32.const 33)) (i32.const 0)"
+    )
+    message = outcome_of(started(run, pages=256)) or ""
+    assert len(message) < MAX_OUTCOME_BYTES + 100
+    assert message.startswith("xxx")
+    assert message.endswith("xx!")
+    assert f"{size} bytes" in message
