@@ -54,8 +54,8 @@ class KvCache:
     """Pages of keys and values.
 
     A layer is a tensor [num_pages + 1, 2 * num_kv_heads, page_size, head_dim], keys before values. So one head's part
-    of a page is contiguous: gathering it reads long pieces and gives the layout of a batched matrix product. It starts
-    as zeros, because attention multiplies slots that it must not see by zero, and unwritten memory may be NaN.
+    of a page is contiguous: gathering it reads long pieces and gives the layout of a batched matrix product. A slot
+    holds whatever was written there last, by whomever; attention leaves out what is not listed as a key.
 
     `positions`, int32 [num_pages * page_size] on the host, has the position of the last write to each slot; windows
     depend on it. It follows the order of calls, not that of the device: batches are planned in order.
