@@ -41,7 +41,7 @@ class SampleCommand(RowCommand):
 
 
 def issue(space: AddressSpace, queue: int, embed: int, sampler: Sampler, future: int) -> None:
-    """Raises InvalidArgument, NotFound, InvalidState (embed never filled)."""
+    """Raises InvalidArgument, NotFound, InvalidState (embed never filled, or an input)."""
     issue_sample(space, queue, embed, sampler, (), (), None, future)
 
 

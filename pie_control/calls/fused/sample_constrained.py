@@ -18,7 +18,7 @@ def issue(
     space: AddressSpace, queue: int, embed: int, sampler: Sampler, recent: Sequence[int], allowed: str, future: int
 ) -> None:
     """`recent` may hold token references of this queue. `allowed` is base64 of ceil(vocab_size / 8) bytes, lowest bit
-    first; "": all tokens. Raises InvalidArgument, NotFound, InvalidState (embed never filled)."""
+    first; "": all tokens. Raises InvalidArgument, NotFound, InvalidState (embed never filled, or an input)."""
     space.check_command(queue)
     bits = _parse_allowed(allowed, space.model.vocab_size) if allowed else None
     literal, references = resolve(space, queue, recent) if recent else ((), ())

@@ -31,7 +31,7 @@ class LogprobsCommand(RowCommand):
 
 
 def issue(space: AddressSpace, queue: int, embed: int, tokens: Sequence[int], future: int) -> None:
-    """Raises InvalidArgument, NotFound, InvalidState (embed never filled)."""
+    """Raises InvalidArgument, NotFound, InvalidState (embed never filled, or an input)."""
     check_output(space, queue, embed)
     check_vocabulary(space, tokens)
     seq, after = note_reading(space, queue, ((embed, embed + 1),))

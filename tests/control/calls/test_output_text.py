@@ -13,6 +13,8 @@ REFUSED = [
     refusal(NotFound, NO_QUEUE, "get_next_dist", 9, 0, 5, 1.0),
     refusal(InvalidArgument, "embed -1 is negative", "get_next_dist", Q, -1, 5, 1.0),
     refusal(InvalidState, "embed 5 was never filled", "get_next_dist", Q, 5, 5, 1.0),
+    refusal(InvalidState, "embed 3 holds an input token, which says nothing of the next one; run forward first", "get_next_dist", Q, 3, 5, 1.0),
+    refusal(InvalidState, "embed 3 holds an input token, which says nothing of the next one; run forward first", "get_logprobs", Q, 3, [1]),
     refusal(NotFound, "embed 8 is not allocated", "get_next_dist", Q, 8, 5, 1.0),
     refusal(NotFound, "embed 1000 is not allocated", "get_next_dist", Q, 1000, 5, 1.0),
     refusal(InvalidArgument, "k is 999; it must lie between 0 and 259", "get_next_dist", Q, 0, 999, 1.0),
@@ -41,8 +43,8 @@ def test_without_k_as_many_come_as_in_the_paper() -> None:
 
 def test_an_output_that_another_queue_writes_is_waited_for() -> None:
     inferlet, handed_on = prepare()
-    embed = handed_on[-3].seq
+    forward = handed_on[-2].seq
     inferlet.call("get_logprobs", OTHER_QUEUE, 0, [1])
-    assert handed_on[-1].after == embed
+    assert handed_on[-1].after == forward
     inferlet.call("get_logprobs", Q, 0, [])
     assert handed_on[-1].after == 0

@@ -20,6 +20,8 @@ def mask(*tokens: int, size: int = 33) -> str:
 REFUSED = [
     refusal(NotFound, NO_QUEUE, "sample", 9, 0, GREEDY),
     refusal(InvalidState, "embed 5 was never filled", "sample", Q, 5, GREEDY),
+    refusal(InvalidState, "embed 3 holds an input token, which says nothing of the next one; run forward first", "sample", Q, 3, GREEDY),
+    refusal(InvalidState, "embed 3 holds an input token, which says nothing of the next one; run forward first", "sample_constrained", Q, 3, GREEDY, [1], mask(1)),
     refusal(NotFound, "embed 9 is not allocated", "sample", Q, 9, GREEDY),
     refusal(InvalidArgument, "embed -1 is negative", "sample", Q, -1, GREEDY),
     refusal(NotFound, NO_QUEUE, "sample_constrained", 9, 0, GREEDY, [], ""),
@@ -76,9 +78,9 @@ def test_penalties_may_name_samples() -> None:
 
 def test_an_output_that_another_queue_writes_is_waited_for() -> None:
     inferlet, handed_on = prepare()
-    embed = handed_on[-3].seq
+    forward = handed_on[-2].seq
     inferlet.call("sample", OTHER_QUEUE, 0, GREEDY)
-    assert handed_on[-1].after == embed
+    assert handed_on[-1].after == forward
 
 
 # ---- forward_with_sampling ----

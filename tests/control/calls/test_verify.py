@@ -15,6 +15,7 @@ from tests.helpers.scheduling import Inferlet, World, by_kind, greedy
 PENALTIES = Sampler(SamplingParams(frequency=0.5), 0)
 
 REFUSED = [
+    refusal(InvalidState, "embed 3 holds an input token, which says nothing of the next one; run forward first", "verify", Q, [2, 2], [1], GREEDY),
     refusal(NotFound, NO_QUEUE, "verify", 9, [0, 2], [1], GREEDY),
     refusal(
         InvalidArgument,
@@ -53,9 +54,9 @@ def test_a_draft_has_a_number_for_each_of_its_rows() -> None:
 
 def test_embeds_that_another_queue_writes_are_waited_for() -> None:
     inferlet, handed_on = prepare()
-    embed = handed_on[-3].seq
+    forward = handed_on[-2].seq
     inferlet.call("verify", OTHER_QUEUE, [0, 2], [1], GREEDY)
-    assert handed_on[-1].after == embed
+    assert handed_on[-1].after == forward
 
 
 @pytest.mark.parametrize(
