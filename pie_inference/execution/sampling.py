@@ -76,19 +76,22 @@ class Ranking:
 
 
 def penalize_(
-    logits: Tensor, rows: Integers, tokens: Integers, repetition: Tensor, frequency: Tensor, presence: Tensor
+    logits: Tensor, rows: Tensor, tokens: Tensor, repetition: Tensor, frequency: Tensor, presence: Tensor
 ) -> None:
-    """Lowers the logits of recent tokens in place: token `tokens[i]` occurred in row `rows[i]`.
+    """Lowers the logits of recent tokens in place: token `tokens[i]` occurred in row `rows[i]`, int64 [M] each.
 
     `repetition` divides positive logits and multiplies negative ones (Keskar et al. 2019). `frequency` is subtracted
-    for each occurrence, `presence` once. float32 [N] each.
+    for each occurrence, `presence` once. float32 [N] each. Everything is on one device, and nothing waits for it: each
+    occurrence writes the same new logit.
     """
-    places, counts = np.unique(rows * logits.shape[1] + tokens, return_counts=True)
-    where = upload(torch.from_numpy(places), logits.device)
+    where = (rows * logits.shape[1] + tokens).sort().values
+    differs = where[1:] != where[:-1]
+    place = torch.nn.functional.pad(differs.cumsum(0), (1, 0))  # among the distinct ones
+    counts = torch.zeros_like(place).scatter_add_(0, place, torch.ones_like(place))[place]
     row, flat = where // logits.shape[1], logits.view(-1)
     seen = flat[where]
     seen = torch.where(seen > 0, seen / repetition[row], seen * repetition[row])
-    flat[where] = seen - upload(torch.from_numpy(counts), logits.device) * frequency[row] - presence[row]
+    flat[where] = seen - counts * frequency[row] - presence[row]
 
 
 def forbid_(logits: Tensor, rows: Tensor, allowed: NDArray[np.uint8]) -> None:
