@@ -22,6 +22,9 @@ from torch import Tensor
 from ..device.tensors import upload
 from ..errors import BatchError
 
+MOST_LOGITS = 1 << 23
+"""Logits that are ranked at a time, unless one row has more: ranking takes about 40 bytes for each."""
+
 NUCLEUS = 128
 GROWTH = 16
 SMALLEST_WIDTH = 64
@@ -134,7 +137,14 @@ def _by_width(choice: Choice, vocab_size: int, can_look: bool) -> Iterator[tuple
     width = np.where((top_k > 0) & (top_k < vocab_size), power, np.where(bounded, unknown, 0))
     width = np.where(choice.temperature > 0, np.minimum(width, vocab_size), -1)
     for value in np.unique(width[width >= 0]):
-        yield np.flatnonzero(width == value), int(value)
+        rows = np.flatnonzero(width == value)
+        yield from ((rows[some], int(value)) for some in _pieces(len(rows), vocab_size))
+
+
+def _pieces(rows: int, vocab_size: int) -> Iterator[slice]:
+    """Rows that are ranked together."""
+    most = max(1, MOST_LOGITS // vocab_size)
+    return (slice(first, min(first + most, rows)) for first in range(0, max(rows, 1), most))
 
 
 def _to_device(choice: Choice, device: torch.device) -> _Parameters:
@@ -209,7 +219,14 @@ def top(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
 def distributions(logits: Tensor, temperature: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """Token ids int64 and probabilities float64 [N, width], most probable first, at `temperature` float64 [N]."""
+    parts = [
+        _distributions(logits[some], temperature[some, None], width) for some in _pieces(len(logits), logits.shape[1])
+    ]
+    tokens, probabilities = zip(*parts, strict=True)
+    return torch.cat(tokens), torch.cat(probabilities)
+
+
+def _distributions(logits: Tensor, temperature: Tensor, width: int) -> tuple[Tensor, Tensor]:
     values, tokens = top(logits, width)
-    scale = temperature[:, None]
-    total = ((logits - values[:, :1]).double() / scale).exp_().sum(-1, keepdim=True)
-    return tokens, ((values - values[:, :1]).double() / scale).exp_() / total
+    total = ((logits - values[:, :1]).double() / temperature).exp_().sum(-1, keepdim=True)
+    return tokens, ((values - values[:, :1]).double() / temperature).exp_() / total

@@ -9,13 +9,23 @@ from pie_control.calls.fused.verify import Verified
 from pie_control.calls.sampler import Sampler, SamplingParams
 from pie_control.errors import InvalidArgument, InvalidState, NotFound, WorkerError
 from pie_inference.protocol import Verify
-from tests.helpers.refusals import GREEDY, NO_QUEUE, OTHER_QUEUE, Q, Refusal, check_refused, prepare, refusal
+from tests.helpers.refusals import (
+    GREEDY,
+    HOLDS_AN_INPUT,
+    NO_QUEUE,
+    OTHER_QUEUE,
+    Q,
+    Refusal,
+    check_refused,
+    prepare,
+    refusal,
+)
 from tests.helpers.scheduling import Inferlet, World, by_kind, greedy
 
 PENALTIES = Sampler(SamplingParams(frequency=0.5), 0)
 
 REFUSED = [
-    refusal(InvalidState, "embed 3 holds an input token, which says nothing of the next one; run forward first", "verify", Q, [2, 2], [1], GREEDY),
+    refusal(InvalidState, HOLDS_AN_INPUT, "verify", Q, [2, 2], [1], GREEDY),
     refusal(NotFound, NO_QUEUE, "verify", 9, [0, 2], [1], GREEDY),
     refusal(
         InvalidArgument,

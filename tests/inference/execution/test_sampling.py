@@ -171,6 +171,21 @@ def test_a_mask_without_tokens_is_refused() -> None:
         sampling.forbid_(random_logits(3), torch.tensor([2]), allowed)
 
 
+@pytest.mark.parametrize("most", [1, 3 * VOCAB, 1 << 23])
+def test_rows_are_ranked_in_pieces_of_any_size(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = random_logits(10)
+    rows = choice(10, top_k=[5, 0] * 5, top_p=[0.9, 0.5, 1.0, 1.0, 0.1] * 2, uniform=np.linspace(0, 0.99, 10))
+    alone = [sampling.choose(logits[row : row + 1], rows[np.array([row])]) for row in range(10)]
+    temperature = torch.linspace(0.5, 2, 10, dtype=torch.float64)
+    expected = sampling.distributions(logits, temperature, 20)
+    seen, top = list[int](), sampling.top
+    monkeypatch.setattr(sampling, "MOST_LOGITS", most)
+    monkeypatch.setattr(sampling, "top", lambda logits, width: seen.append(logits.numel()) or top(logits, width))
+    assert torch.equal(sampling.choose(logits, rows), torch.cat(alone))
+    assert all(map(torch.equal, sampling.distributions(logits, temperature, 20), expected))
+    assert max(seen) <= max(most, VOCAB)
+
+
 def test_distributions() -> None:
     logits = random_logits(2)
     tokens, probabilities = sampling.distributions(logits, torch.tensor([1.0, 0.5], dtype=torch.float64), 10)
