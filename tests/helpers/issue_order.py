@@ -1,13 +1,14 @@
 """What raw calls mean: an interpreter that runs them at once, in the order of issue, independent of the server's code.
 
-It knows no queues, batches, waves or physical memory. Pages and embeds are dictionaries, and the model is the fake
-one's arithmetic (`pie_control/testing/fake_model.py`) in plain integers.
+It knows no queues, batches, waves or physical memory: pages and embeds are dictionaries. What a model computes is a
+parameter; `HashModel` is the fake one's arithmetic (`pie_control/testing/fake_model.py`) in plain integers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,8 +16,22 @@ MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
 VOCAB = 259
 
-Key = tuple[int, int]
-"""What a slot holds, and its position."""
+Held = tuple[Any, int]
+"""What a slot or an embed holds, and its position."""
+
+
+class Arithmetic(Protocol):
+    """What a model computes."""
+
+    def embed(self, token: int) -> Any:
+        """What an input embed holds."""
+
+    def run(self, context: Sequence[Held], inputs: Sequence[Held]) -> tuple[list[Any], list[Any]]:
+        """The keys and the outputs of the inputs. Each sees the context at smaller positions, and the inputs up to
+        itself."""
+
+    def most_probable(self, output: Any) -> int:
+        """The greedy token at an output."""
 
 
 def mix(value: int) -> int:
@@ -34,22 +49,37 @@ def power(index: int) -> int:
 _TOKENS = np.array([mix(token) for token in range(VOCAB)], np.uint64)
 
 
-def most_probable(output: int) -> int:
-    """The greedy token at an output."""
-    z = (np.uint64(output) ^ _TOKENS) + np.uint64(GOLDEN)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return int(((z ^ (z >> np.uint64(31))) >> np.uint64(11)).argmax())
+class HashModel:
+    """Implements `Arithmetic` as the fake model does."""
+
+    def embed(self, token: int) -> int:
+        return mix(token)
+
+    def run(self, context: Sequence[Held], inputs: Sequence[Held]) -> tuple[list[int], list[int]]:
+        new: list[int] = []
+        outputs: list[int] = []
+        for value, position in inputs:
+            new.append(mix(value ^ mix(mix(position))))
+            visible = [key for key, at in context if at < position] + new
+            outputs.append(mix(sum(key * power(n) for n, key in enumerate(visible)) & MASK))
+        return new, outputs
+
+    def most_probable(self, output: int) -> int:
+        z = (np.uint64(output) ^ _TOKENS) + np.uint64(GOLDEN)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return int(((z ^ (z >> np.uint64(31))) >> np.uint64(11)).argmax())
 
 
 class IssueOrder:
     """The state of one inferlet as its calls say. Calls that must be refused return False and change nothing."""
 
-    def __init__(self, page_size: int, most_tokens: int) -> None:
+    def __init__(self, page_size: int, most_tokens: int, model: Arithmetic) -> None:
         self.page_size = page_size
+        self.model = model
         self.most_tokens = most_tokens  # in a batch of the worker
-        self.pages: dict[int, list[Key | None]] = {}
-        self.embeds: dict[int, Key] = {}  # those that are filled
+        self.pages: dict[int, list[Held | None]] = {}
+        self.embeds: dict[int, Held] = {}  # those that are filled
         self.outputs: set[int] = set()  # of these, the ones that a forward filled
 
     def allocate(self, pages: Sequence[int]) -> None:
@@ -65,7 +95,7 @@ class IssueOrder:
 
     def embed_txt(self, tokens: Sequence[int], positions: Sequence[int], embeds: Sequence[int]) -> None:
         for token, position, embed in zip(tokens, positions, embeds, strict=True):
-            self.embeds[embed] = mix(token), position
+            self.embeds[embed] = self.model.embed(token), position
             self.outputs.discard(embed)
 
     def set_positions(self, positions: Sequence[int], embeds: Sequence[int]) -> bool:
@@ -84,17 +114,14 @@ class IssueOrder:
         if len(inputs) > self.most_tokens and (not targets or self._overwrites_inputs(inputs, outputs)):
             return False
         seen = [key for page in context for key in self.pages[page] if key is not None]
-        new: list[Key] = []
-        digests: list[Key] = []
-        for embed in inputs:
-            value, position = self.embeds[embed]
-            new.append((mix(value ^ mix(mix(position))), position))
-            visible = [key for key, at in seen if at < position] + [key for key, _ in new]
-            digests.append((mix(sum(key * power(n) for n, key in enumerate(visible)) & MASK), position))
-        for (page, slot), key in zip(free, new, strict=False):
-            self.pages[page][slot] = key
-        for embed, digest in zip(outputs, digests[len(digests) - len(outputs) :], strict=True):
-            self.embeds[embed] = digest
+        given = [self.embeds[embed] for embed in inputs]
+        positions = [position for _, position in given]
+        keys, results = self.model.run(seen, given)
+        for (page, slot), *key in zip(free, keys, positions, strict=False):
+            self.pages[page][slot] = (key[0], key[1])
+        kept = zip(results, positions, strict=True)
+        for embed, result in zip(outputs, [*kept][len(inputs) - len(outputs) :], strict=True):
+            self.embeds[embed] = result
             self.outputs.add(embed)
         return True
 
@@ -118,4 +145,4 @@ class IssueOrder:
 
     def next_token(self, embed: int) -> int | None:
         """The greedy token at an embed; None: it is no output."""
-        return most_probable(self.embeds[embed][0]) if embed in self.outputs else None
+        return self.model.most_probable(self.embeds[embed][0]) if embed in self.outputs else None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pie_control.errors import CallError
 from pie_control.resources.kinds import PAGES as PAGE_POOL
 from pie_control.scheduling import Adaptive, DispatchPolicy, Eager, KOnly, TOnly
-from tests.helpers.issue_order import IssueOrder
+from tests.helpers.issue_order import HashModel, IssueOrder
 from tests.helpers.scheduling import Inferlet, World, greedy, name_token
 
 PAGE_SIZE = 4
@@ -39,9 +39,9 @@ def flat(addresses: Sequence[int]) -> list[int]:
 class Author:
     """Makes random calls of one inferlet, and the same in the interpreter."""
 
-    def __init__(self, inferlet: Inferlet, choice: random.Random, most_tokens: int, made: Counter[str]) -> None:
+    def __init__(self, inferlet: Inferlet, choice: random.Random, means: IssueOrder, made: Counter[str]) -> None:
         self.inferlet = inferlet
-        self.means = IssueOrder(PAGE_SIZE, most_tokens)
+        self.means = means
         self.expected: dict[int, int | None] = {}  # by future: the token, or None for one that only gets done
         self.choice = choice
         self.made = made
@@ -57,18 +57,25 @@ class Author:
 
     def step(self) -> None:
         calls = [self.embed_txt] * 2 + [self.forward] * 4 + [self.sample] * 2 + [self.copy_kvpage, self.trim_kvpage]
-        calls += [self.rewrite, self.set_positions, self.free, self.create_or_destroy, self.synchronize, self.prioritize]
+        calls += [
+            self.rewrite,
+            self.set_positions,
+            self.free,
+            self.create_or_destroy,
+            self.synchronize,
+            self.prioritize,
+        ]
         self.choice.choice(calls)(self.choice.choice(self.queues))
 
     def attempt(self, accepted: bool, name: str, *arguments: object) -> int | None:
         """Makes a call that must be accepted, or refused. Gives its value."""
         self.made[name if accepted else f"{name} refused"] += 1
+        value, refusal = None, None
         try:
-            value: int | None = self.inferlet.call(name, *arguments)
+            value = self.inferlet.call(name, *arguments)
         except CallError as error:
-            assert not accepted, f"{name}{arguments} was refused: {error}"
-            return None
-        assert accepted, f"{name}{arguments} was accepted"
+            refusal = error
+        assert accepted == (refusal is None), f"{name}{arguments}: {refusal or 'it was accepted'}"
         return value
 
     # ---- calls ----
@@ -138,7 +145,8 @@ class Author:
 
     def copy_kvpage(self, queue: int) -> None:
         choice = self.choice
-        slots = {page * PAGE_SIZE + n: key for page, keys in self.means.pages.items() for n, key in enumerate(keys)}
+        pages, size = self.means.pages, self.means.page_size
+        slots = {page * size + n: key for page, keys in pages.items() for n, key in enumerate(keys)}
         full = [slot for slot, key in slots.items() if key is not None or choice.random() < 0.005]
         count = choice.randint(0, min(len(full), 6))
         source, target = choice.sample(full, count), choice.sample(list(slots), count)
@@ -148,7 +156,7 @@ class Author:
     def trim_kvpage(self, queue: int) -> None:
         pages = list(self.means.pages)
         pages = self.choice.sample(pages, self.choice.randint(1, len(pages)))
-        keep = self.choice.randint(0, len(pages) * PAGE_SIZE)
+        keep = self.choice.randint(0, len(pages) * self.means.page_size)
         self.attempt(True, "trim_kvpage", queue, flat(pages), keep)
         self.means.trim_kvpage(pages, keep)
 
@@ -244,7 +252,12 @@ def run_random_programs(seed: int, made: Counter[str]) -> None:
     late = random.Random(seed + 1)
     most_untold = choice.choice([0, 2, 6])
     world.lateness = lambda: late.randint(0, most_untold)
-    authors = [Author(world.open(), random.Random(seed * 7 + n), most_tokens, made) for n in range(number)]
+    play(world, choice, [IssueOrder(PAGE_SIZE, most_tokens, HashModel()) for _ in range(number)], made)
+
+
+def play(world: World, choice: random.Random, meanings: Sequence[IssueOrder], made: Counter[str]) -> None:
+    """Runs a program of an inferlet for each of `meanings`, to the end."""
+    authors = [Author(world.open(), random.Random(choice.random()), means, made) for means in meanings]
     for _ in range(STEPS):
         alive = [author for author in authors if author.alive]
         if not alive:
