@@ -10,6 +10,7 @@ from inferlet_sdk.errors import call
 
 __all__ = [
     "forward",
+    "set_positions",
 ]
 
 
@@ -24,8 +25,18 @@ def forward(
 
     Each query attends to the tokens of `context` at smaller positions, and causally to the other inputs. Keys and
     values go to the next free slots of `output_pages`, in order; without output pages they are dropped. The outputs of
-    the last `len(output_embeds)` inputs go to `output_embeds`. Raises InvalidState if there is no free slot, or if an
-    input embed was never filled.
+    the last `len(output_embeds)` inputs go to `output_embeds`. An output embed that is fed back as an input needs
+    a position of its own, see `set_positions`. Raises InvalidState if there is no free slot, or if an input embed was
+    never filled.
     """
     ranges = [to_ranges(part) for part in (context, input_embeds, output_pages, output_embeds)]
     call(bindings.forward.forward, queue, *ranges)
+
+
+def set_positions(queue: int, positions: Iterable[int], embeds: Embeds | Iterable[int]) -> None:
+    """Gives filled embeds new positions, one for each, for the forwards that come after.
+
+    An output embed that is fed back as an input needs one: otherwise it keeps the position of the token that made it,
+    and cannot see that token. Raises InvalidState if an embed was never filled.
+    """
+    call(bindings.forward.set_positions, queue, list(positions), to_ranges(embeds))

@@ -15,13 +15,14 @@ from .kind import Batch, WaveContext, WorkerCommand
 
 
 def check_output(space: AddressSpace, queue: int, embed: int) -> None:
-    """Whether a command may read one embed. Raises InvalidArgument, NotFound, InvalidState (never filled)."""
+    """Whether a command may read one output embed. Raises InvalidArgument, NotFound, InvalidState (never filled, or an
+    input)."""
     space.check_command(queue)
-    positions = space.embeds.positions
-    if not 0 <= embed < len(positions) or positions[embed] < 0:
+    embeds = space.embeds
+    if not 0 <= embed < len(embeds.positions) or embeds.positions[embed] < 0 or not embeds.is_output[embed]:
         if embed < 0:
             raise InvalidArgument(f"embed {embed} is negative")
-        space.embeds.filled_positions(((embed, embed + 1),))
+        embeds.check_outputs(((embed, embed + 1),))
 
 
 def note_reading(space: AddressSpace, queue: int, embeds: Sequence[Range]) -> tuple[int, int]:

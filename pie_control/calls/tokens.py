@@ -9,13 +9,16 @@ from pie_control.ids import REFERENCE_BIT
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Reference
 
+MOST_LISTED = 1 << 20
+"""Tokens in the lists of all commands of a batch, where each command may have many: a few megabytes on the worker."""
+
 
 def check_vocabulary(space: AddressSpace, tokens: Sequence[int]) -> None:
     """Raises InvalidArgument unless all are tokens of the model, none a reference."""
     vocabulary = space.model.vocab_size
-    for token in tokens:
-        if not 0 <= token < vocabulary:
-            raise InvalidArgument(f"token {token} is outside of the vocabulary of {vocabulary} tokens")
+    if tokens and (min(tokens) < 0 or max(tokens) >= vocabulary):
+        bad = next(token for token in tokens if not 0 <= token < vocabulary)
+        raise InvalidArgument(f"token {bad} is outside of the vocabulary of {vocabulary} tokens")
 
 
 def resolve(space: AddressSpace, queue: int, tokens: Sequence[int]) -> tuple[Sequence[int], Sequence[Reference]]:

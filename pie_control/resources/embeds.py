@@ -14,13 +14,15 @@ NEVER_FILLED = -1
 
 
 class EmbedTable:
-    """State by virtual address. `positions` is the token position in an embed, or one of the constants above.
+    """State by virtual address. `positions` is the token position in an embed, or one of the constants above;
+    `is_output` says of a filled one that a forward filled it.
 
     `writes` and `reads` hold the stamp of the last command that did so (see hazards.py).
     """
 
     def __init__(self) -> None:
         self.positions: list[int] = []
+        self.is_output = bytearray()
         self.writes: list[int] = []
         self.reads: list[int] = []
         self.owned = 0
@@ -62,8 +64,31 @@ class EmbedTable:
             self._refuse_unfilled(ranges)
         return found
 
-    def fill(self, ranges: Sequence[Range], positions: Sequence[int]) -> None:
+    def check_outputs(self, ranges: Sequence[Range]) -> None:
+        """Whether all hold outputs of a forward. Raises NotFound or InvalidState (never filled, an input)."""
+        self.filled_positions(ranges)
+        for first, last in ranges:
+            place = self.is_output.find(0, first, last)
+            if place >= 0:
+                raise InvalidState(
+                    f"embed {place} holds an input token, which says nothing of the next one; "
+                    "run forward first and name its output embed"
+                )
+
+    def fill_inputs(self, ranges: Sequence[Range], positions: Sequence[int]) -> None:
         """Puts tokens at these positions into the embeds, which are owned and as many."""
+        self.move(ranges, positions)
+        for first, last in ranges:
+            self.is_output[first:last] = bytes(last - first)
+
+    def fill_outputs(self, ranges: Sequence[Range], positions: Sequence[int]) -> None:
+        """The same for outputs of tokens at these positions."""
+        self.move(ranges, positions)
+        for first, last in ranges:
+            self.is_output[first:last] = b"\1" * (last - first)
+
+    def move(self, ranges: Sequence[Range], positions: Sequence[int]) -> None:
+        """Gives the embeds, which are owned and as many, these positions."""
         done = 0
         for first, last in ranges:
             self.positions[first:last] = positions[done : done + last - first]
@@ -81,5 +106,6 @@ class EmbedTable:
 
     def _grow(self, added: int) -> None:
         self.positions.extend([NOT_OWNED] * added)
+        self.is_output.extend(bytes(added))
         self.writes.extend([0] * added)
         self.reads.extend([0] * added)

@@ -42,11 +42,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Slots that a forward reads. `key_positions` is None if every query sees all of them."""
+    """Slots that a forward reads. `by_position`: a query sees only those at positions below its own; else, all."""
 
     intervals: tuple[Range, ...]  # virtual slots
     tokens: int
-    key_positions: NDArray[np.int32] | None = None
+    by_position: bool = False
 
 
 class PageTable:
@@ -167,9 +167,8 @@ class PageTable:
         slots = self._slots_of(ranges)
         positions = self.positions[slots]
         seen = (positions != EMPTY) & (positions < largest)
-        slots, positions = slots[seen], positions[seen]
-        mask = positions if positions.size and int(positions.max()) >= smallest else None
-        return Context(_intervals(slots), len(slots), mask)
+        slots = slots[seen]
+        return Context(_intervals(slots), len(slots), bool((positions[seen] >= smallest).any()))
 
     def _slots_of(self, ranges: Sequence[Range]) -> NDArray[np.int64]:
         """All slots of the pages, in order. Raises NotFound."""

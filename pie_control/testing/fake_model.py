@@ -140,7 +140,9 @@ class FakeModel:
             weight_bytes=0,
         )
         self._slots = FilledArray("KV slot", page_size * num_pages)
+        self._positions = np.zeros(page_size * num_pages, np.int64)  # of the keys in the slots
         self._host_slots = FilledArray("host slot", page_size * num_host_pages)
+        self._host_positions = np.zeros(page_size * num_host_pages, np.int64)
         self._embeds = FilledArray("embed", num_embeds)
         self._tokens = FilledArray("token slot", num_token_slots)
         self._powers = np.multiply.accumulate(np.full(page_size * num_pages, 0x9E3779B97F4A7C15, np.uint64))
@@ -185,9 +187,11 @@ class FakeModel:
 
     def _swap_out(self, batch: SwapOut) -> None:
         self._swap(self._slots, batch.pages, self._host_slots, batch.host_pages)
+        self._host_positions[self._page_slots(batch.host_pages)] = self._positions[self._page_slots(batch.pages)]
 
     def _swap_in(self, batch: SwapIn) -> None:
         self._swap(self._host_slots, batch.host_pages, self._slots, batch.pages)
+        self._positions[self._page_slots(batch.pages)] = self._host_positions[self._page_slots(batch.host_pages)]
 
     def _swap(self, source: FilledArray, sources: Array, target: FilledArray, targets: Array) -> None:
         """Copies whole pages with what is filled of them."""
@@ -206,6 +210,7 @@ class FakeModel:
 
     def _copy_kvpage(self, batch: CopyKvpage) -> None:
         self._slots.write(batch.target, self._slots.read(batch.source))
+        self._positions[batch.target] = self._positions[batch.source]
 
     def _embed_txt(self, batch: EmbedTxt) -> None:
         self._embeds.write(batch.embeds, mix(self._resolve(batch.tokens)))
@@ -228,6 +233,7 @@ class FakeModel:
         if batch.kv_begins.min(initial=0) < 0 or batch.kv_ends.max(initial=0) > self._description.page_size:
             raise ValueError("a run of keys leaves its page")
         self._slots.write(batch.q_slots, hash_key(self._embeds.read(batch.q_embeds), batch.q_positions))
+        self._positions[batch.q_slots] = batch.q_positions
         outputs = [self._attend(batch, n) for n in range(len(batch.q_indptr) - 1)]
         self._embeds.write(batch.out_embeds, np.concatenate([np.zeros(0, np.uint64), *outputs])[batch.out_rows])
 
@@ -240,9 +246,22 @@ class FakeModel:
             raise ValueError("the keys of a sequence do not end with its own tokens")
         keys = self._slots.read(slots)
         mask = explicit_mask(batch, n, count, len(keys))
+        if batch.position_keys is not None and batch.position_keys[n]:
+            mask = self._position_mask(batch, n, slots)
         if mask is None:
             return mix(np.cumsum(keys * self._powers[: len(keys)])[len(keys) - count :])
         return mix(np.array([np.sum(keys[row] * self._powers[: row.sum()]) for row in mask], np.uint64))
+
+    def _position_mask(self, batch: Forward, n: int, slots: Integers) -> NDArray[np.bool_]:
+        """Which keys each query sees [queries, keys], if it sees those in front by position."""
+        assert batch.position_keys is not None
+        queries = batch.q_positions[batch.q_indptr[n] : batch.q_indptr[n + 1]]
+        by_position = int(batch.position_keys[n])
+        if not 0 <= by_position <= len(slots) - len(queries):
+            raise ValueError(f"{by_position} keys of {len(slots)} are seen by position")
+        mask = np.tri(len(queries), len(slots), len(slots) - len(queries), dtype=np.bool_)
+        mask[:, :by_position] = self._positions[slots[:by_position]] < queries[:, None]
+        return mask
 
     def _key_slots(self, batch: Forward, n: int) -> Integers:
         runs = range(batch.kv_indptr[n], batch.kv_indptr[n + 1])

@@ -38,7 +38,8 @@ class AttentionBackend(Protocol):
     """Attention over a `KvCache`, made with one `AttentionSpec` for each layer."""
 
     def plan(self, batch: Forward) -> AttentionPlan:
-        """Prepares a batch, and records the positions of its rows in the cache (`KvCache.place`).
+        """Prepares a batch, and records the positions of its rows in the cache (`KvCache.place`). It has no
+        `position_keys`; `position_masks` puts masks in their place.
 
         Plan batches in the order in which they run, and call `KvCache.copy` in that order too. Raises BatchError,
         before it records anything, if the batch breaks the protocol.

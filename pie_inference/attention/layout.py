@@ -4,7 +4,9 @@ A *segment* is a set of sequences of similar length whose pages are gathered tog
 `TILE` queries of each of these sequences. A decode batch is one segment with one tile of one query each; a long prefill
 is a segment of its own with many tiles. Shorter sequences of a segment repeat their last page and their last query. A
 boolean block says which keys a query may see, by the causal rule or the explicit mask, and by the window. Holes in the
-keys are invisible slots of pages. Runs outside the windows of all queries of their sequence are left out.
+keys are *absent* slots of pages, as are the slots of a repeated page: they may hold
+anything, such as what a former owner of the page left there, and must not enter a product, not even with the factor 0.
+Runs outside the windows of all queries of their sequence are left out.
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ import numpy as np
 
 from ..protocol import Array, Forward
 from .ragged import Booleans, Integers, Ragged, mask_of
+
+MOST_PAGES = 1 << 13
+"""Pages gathered at a time, unless a single sequence has more."""
 
 TILE = 64
 """Queries in one product. Chunks of 64 were measured to be 2 to 10 times as fast as one product over a long prefill."""
@@ -45,6 +50,7 @@ class Segment:
     """S sequences whose keys are gathered together."""
 
     pages: Integers  # [S, P]
+    absent: tuple[Integers, Integers]  # slots without a key: numbers of sequences, and of slots of their pages
     tiles: tuple[Tile, ...]
 
 
@@ -86,7 +92,9 @@ class _Cutter:
         classes = np.ceil(np.log2(np.maximum(num_rows, 1))).astype(np.int64)
         for size in np.unique(classes[num_rows > 0]):
             members = np.flatnonzero((classes == size) & (num_rows > 0))
-            yield from members[:, None] if 2**size > TILE else self._split(members)
+            for group in members[:, None] if 2**size > TILE else self._split(members):
+                most = max(1, MOST_PAGES // max(1, int(self._num_runs[group].max())))
+                yield from (group[first : first + most] for first in range(0, len(group), most))
 
     def _split(self, members: Integers) -> Iterator[Integers]:
         """Splits members where padding to the longest sequence would waste more than about half."""
@@ -106,9 +114,12 @@ class _Cutter:
         last = self._num_runs[members, None] - 1
         runs = self._runs[self._first_run[members, None] + np.minimum(count, last)]
         pages = self._batch.kv_pages[runs].astype(np.int64)
-        tiles = _Tiles(self, members, pages, self._ranks(runs, count <= last))
+        ranks = self._ranks(runs, count <= last)
+        tiles = _Tiles(self, members, pages, ranks)
         longest = int(self._ragged.num_rows[members].max())
-        return Segment(pages, tuple(tiles.tile(first, min(TILE, longest - first)) for first in range(0, longest, TILE)))
+        cut = tuple(tiles.tile(first, min(TILE, longest - first)) for first in range(0, longest, TILE))
+        sequences, slots = np.nonzero(ranks == NEVER)
+        return Segment(pages, (sequences, slots), cut)
 
     def _ranks(self, runs: Integers, valid: Booleans) -> Integers:
         """Rank of each slot [S, P * page_size] of the pages of `runs` [S, P]; NEVER for slots without a key."""

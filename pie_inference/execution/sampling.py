@@ -22,6 +22,9 @@ from torch import Tensor
 from ..device.tensors import upload
 from ..errors import BatchError
 
+MOST_LOGITS = 1 << 23
+"""Logits that are ranked at a time, unless one row has more: ranking takes about 40 bytes for each."""
+
 NUCLEUS = 128
 GROWTH = 16
 SMALLEST_WIDTH = 64
@@ -76,19 +79,22 @@ class Ranking:
 
 
 def penalize_(
-    logits: Tensor, rows: Integers, tokens: Integers, repetition: Tensor, frequency: Tensor, presence: Tensor
+    logits: Tensor, rows: Tensor, tokens: Tensor, repetition: Tensor, frequency: Tensor, presence: Tensor
 ) -> None:
-    """Lowers the logits of recent tokens in place: token `tokens[i]` occurred in row `rows[i]`.
+    """Lowers the logits of recent tokens in place: token `tokens[i]` occurred in row `rows[i]`, int64 [M] each.
 
     `repetition` divides positive logits and multiplies negative ones (Keskar et al. 2019). `frequency` is subtracted
-    for each occurrence, `presence` once. float32 [N] each.
+    for each occurrence, `presence` once. float32 [N] each. Everything is on one device, and nothing waits for it: each
+    occurrence writes the same new logit.
     """
-    places, counts = np.unique(rows * logits.shape[1] + tokens, return_counts=True)
-    where = upload(torch.from_numpy(places), logits.device)
+    where = (rows * logits.shape[1] + tokens).sort().values
+    differs = where[1:] != where[:-1]
+    place = torch.nn.functional.pad(differs.cumsum(0), (1, 0))  # among the distinct ones
+    counts = torch.zeros_like(place).scatter_add_(0, place, torch.ones_like(place))[place]
     row, flat = where // logits.shape[1], logits.view(-1)
     seen = flat[where]
     seen = torch.where(seen > 0, seen / repetition[row], seen * repetition[row])
-    flat[where] = seen - upload(torch.from_numpy(counts), logits.device) * frequency[row] - presence[row]
+    flat[where] = seen - counts * frequency[row] - presence[row]
 
 
 def forbid_(logits: Tensor, rows: Tensor, allowed: NDArray[np.uint8]) -> None:
@@ -131,7 +137,14 @@ def _by_width(choice: Choice, vocab_size: int, can_look: bool) -> Iterator[tuple
     width = np.where((top_k > 0) & (top_k < vocab_size), power, np.where(bounded, unknown, 0))
     width = np.where(choice.temperature > 0, np.minimum(width, vocab_size), -1)
     for value in np.unique(width[width >= 0]):
-        yield np.flatnonzero(width == value), int(value)
+        rows = np.flatnonzero(width == value)
+        yield from ((rows[some], int(value)) for some in _pieces(len(rows), vocab_size))
+
+
+def _pieces(rows: int, vocab_size: int) -> Iterator[slice]:
+    """Rows that are ranked together."""
+    most = max(1, MOST_LOGITS // vocab_size)
+    return (slice(first, min(first + most, rows)) for first in range(0, max(rows, 1), most))
 
 
 def _to_device(choice: Choice, device: torch.device) -> _Parameters:
@@ -206,7 +219,14 @@ def top(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
 def distributions(logits: Tensor, temperature: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """Token ids int64 and probabilities float64 [N, width], most probable first, at `temperature` float64 [N]."""
+    parts = [
+        _distributions(logits[some], temperature[some, None], width) for some in _pieces(len(logits), logits.shape[1])
+    ]
+    tokens, probabilities = zip(*parts, strict=True)
+    return torch.cat(tokens), torch.cat(probabilities)
+
+
+def _distributions(logits: Tensor, temperature: Tensor, width: int) -> tuple[Tensor, Tensor]:
     values, tokens = top(logits, width)
-    scale = temperature[:, None]
-    total = ((logits - values[:, :1]).double() / scale).exp_().sum(-1, keepdim=True)
-    return tokens, ((values - values[:, :1]).double() / scale).exp_() / total
+    total = ((logits - values[:, :1]).double() / temperature).exp_().sum(-1, keepdim=True)
+    return tokens, ((values - values[:, :1]).double() / temperature).exp_() / total

@@ -6,7 +6,12 @@ from ..device.tensors import index_tensor, upload
 from ..execution.served_model import ServedModel
 from ..protocol import EmbedTxt
 
+MOST_ROWS = 8192
+"""Vectors that are made at a time, to bound the memory for them."""
+
 
 def embed_txt(served: ServedModel, batch: EmbedTxt) -> None:
     embeds = upload(index_tensor(batch.embeds, len(served.embeds), "embed"), served.device)
-    served.embeds.index_copy_(0, embeds, served.model.embed(served.token_ids(batch.tokens)))
+    tokens = served.token_ids(batch.tokens)
+    for some, their_tokens in zip(embeds.split(MOST_ROWS), tokens.split(MOST_ROWS), strict=True):
+        served.embeds.index_copy_(0, some, served.model.embed(their_tokens))

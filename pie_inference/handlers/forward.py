@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ..attention.position_masks import with_masks
 from ..execution.served_model import ServedModel
 from ..protocol import Forward
 
 
 def forward(served: ServedModel, batch: Forward) -> None:
-    served.executor.forward(batch)
+    served.executor.forward(with_masks(batch, served.cache))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ..device.tensors import download, index_tensor, tensor, upload
 from ..execution import sampling
 from ..execution.launched import PendingResult
 from ..execution.served_model import ServedModel
-from ..protocol import Sample, SampleResult
+from ..protocol import Sample, SampleResult, check_indptr
 
 
 def sample(served: ServedModel, batch: Sample) -> PendingResult:
@@ -29,20 +28,13 @@ def sample(served: ServedModel, batch: Sample) -> PendingResult:
 
 
 def _penalize(served: ServedModel, batch: Sample, logits: Tensor) -> None:
+    check_indptr(batch.recent_indptr, len(batch.embeds), len(batch.recent), "recent_indptr")
     rows = np.repeat(np.arange(len(batch.embeds)), np.diff(batch.recent_indptr))
-    recent = _recent_tokens(served, batch)
+    recent = served.token_ids(batch.recent)
     strengths = (
         upload(tensor(v, np.float32), logits.device) for v in (batch.repetition, batch.frequency, batch.presence)
     )
-    sampling.penalize_(logits, rows, recent, *strengths)
-
-
-def _recent_tokens(served: ServedModel, batch: Sample) -> NDArray[np.int64]:
-    """The recent tokens. Penalties count occurrences on the host, so this waits for tokens that are still on the
-    device."""
-    if (batch.recent < 0).any():
-        return served.token_ids(batch.recent).cpu().numpy()
-    return index_tensor(batch.recent, served.description.vocab_size, "token").numpy()
+    sampling.penalize_(logits, upload(torch.from_numpy(rows), logits.device), recent, *strengths)
 
 
 def _forbid(batch: Sample, logits: Tensor) -> None:

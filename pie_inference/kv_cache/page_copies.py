@@ -1,11 +1,18 @@
-"""Finds whole pages among copies of slots. They are faster to copy: a head's part of a page is one piece of memory."""
+"""Copies between slots of a layer.
+
+Whole pages among them are faster to copy: a head's part of a page is one piece of memory. The copies go head by head,
+as many heads at a time as fit a buffer.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from ..device.tensors import upload
 from ..protocol import Array
 
 
@@ -37,3 +44,36 @@ def _whole_pages(source: Array, target: Array, page_size: int) -> Array:
     follow = (source[steps] - source[firsts, None] == expected) & (target[steps] - target[firsts, None] == expected)
     whole: Array = firsts[follow.all(1)]
     return whole
+
+
+class Move:
+    """Moves rows of `width` numbers from place to place in layers, first those of some heads, then those of the next.
+
+    `source` and `target` are the rows of the first head, int64 [M]; those of the next head are `step` further.
+    """
+
+    def __init__(
+        self, source: Array, target: Array, step: int, heads: int, width: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._width, self._rows, self._shift = width, len(source), heads * step
+        shifts = torch.arange(heads, device=device)[:, None] * step
+        self._source, self._target = (
+            (upload(torch.from_numpy(rows), device) + shifts).view(-1) for rows in (source, target)
+        )
+        self._staged = torch.empty(heads * len(source), width, dtype=dtype, device=device)
+
+    def read(self, layer: Tensor, heads: int) -> None:
+        """Reads the rows of a layer, of the next `heads` heads."""
+        count = heads * self._rows
+        rows = layer.view(-1, self._width)
+        torch.index_select(rows, 0, self._source[:count], out=self._staged[:count])
+
+    def write(self, layer: Tensor, heads: int) -> None:
+        """Writes what was read to the targets."""
+        count = heads * self._rows
+        layer.view(-1, self._width).index_copy_(0, self._target[:count], self._staged[:count])
+
+    def go_on(self) -> None:
+        """The heads behind these come next."""
+        self._source += self._shift
+        self._target += self._shift

@@ -13,7 +13,10 @@ from ..device.host_memory import lazy_zero_bytes
 from ..device.tensors import index_tensor, tensor, upload
 from ..errors import BatchError
 from ..protocol import Array
-from .page_copies import split_copies
+from .page_copies import Copies, Move, split_copies
+
+STAGED_BYTES = 32 << 20
+"""Memory that a copy takes beside the cache: one head's part of all its slots, or this."""
 
 
 def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -54,8 +57,8 @@ class KvCache:
     """Pages of keys and values.
 
     A layer is a tensor [num_pages + 1, 2 * num_kv_heads, page_size, head_dim], keys before values. So one head's part
-    of a page is contiguous: gathering it reads long pieces and gives the layout of a batched matrix product. It starts
-    as zeros, because attention multiplies slots that it must not see by zero, and unwritten memory may be NaN.
+    of a page is contiguous: gathering it reads long pieces and gives the layout of a batched matrix product. A slot
+    holds whatever was written there last, by whomever; attention leaves out what is not listed as a key.
 
     `positions`, int32 [num_pages * page_size] on the host, has the position of the last write to each slot; windows
     depend on it. It follows the order of calls, not that of the device: batches are planned in order.
@@ -132,18 +135,42 @@ class KvCache:
         return self._pieces[layer].index_select(0, piece_index)
 
     def copy(self, source: Array, target: Array) -> None:
-        """Copies slots in all layers; all sources are read before targets are written. Raises BatchError."""
+        """Copies slots in all layers; all sources are read before targets are written. Raises BatchError.
+
+        However many they are, it takes little memory, and takes it before it writes anything: a copy that fails has
+        done nothing, even if targets are sources too.
+        """
         self._check_copy(source, target)
+        if not len(source):
+            return
+        heads = 2 * self.shape.num_kv_heads
+        of_a_head = len(source) * self.shape.head_dim * self.shape.dtype.itemsize
+        at_once = max(1, min(heads, STAGED_BYTES // of_a_head))
         whole, rest = split_copies(source, target, self.shape.page_size)
-        source_pages, target_pages = (
-            upload(torch.from_numpy(pages), self.device) for pages in (whole.source, whole.target)
-        )
-        source_slots, target_slots = self.locate(rest.source), self.locate(rest.target)
-        for layer in range(self.shape.num_layers):
-            pages, slots = self.read_pages(layer, source_pages), self.read(layer, source_slots)
-            self.write_pages(layer, target_pages, pages)
-            self.write(layer, target_slots, slots)
+        moves = [self._move_pages(whole, at_once)] if len(whole.source) else []
+        moves += [self._move_slots(rest, at_once)] if len(rest.source) else []
+        for first in range(0, heads, at_once):
+            count = min(at_once, heads - first)
+            for pages in self._pages:
+                for move in moves:
+                    move.read(pages, count)
+                for move in moves:
+                    move.write(pages, count)
+            for move in moves:
+                move.go_on()
         self.note_positions(target, self.positions[source])
+
+    def _move_pages(self, copies: Copies, at_once: int) -> Move:
+        """Moves whole pages: each head's part of a page is a row."""
+        shape, heads = self.shape, 2 * self.shape.num_kv_heads
+        rows = (pages * heads for pages in (copies.source, copies.target))
+        return Move(*rows, 1, at_once, shape.page_size * shape.head_dim, shape.dtype, self.device)
+
+    def _move_slots(self, copies: Copies, at_once: int) -> Move:
+        """Moves slots: the vector of each head is a row."""
+        shape = self.shape
+        rows = (_first_rows(slots, shape) for slots in (copies.source, copies.target))
+        return Move(*rows, shape.page_size, at_once, shape.head_dim, shape.dtype, self.device)
 
     def _check_copy(self, source: Array, target: Array) -> None:
         if len(source) != len(target):
@@ -168,3 +195,10 @@ class KvCache:
     def write_pages(self, layer: int, pages: Tensor, key_value: Tensor) -> None:
         """Writes keys and values, in the form that `read_pages` returns, to pages int64 [P]."""
         self._pages[layer].index_copy_(0, pages, key_value)
+
+
+def _first_rows(slots: Array, shape: KvShape) -> Array:
+    """The rows of a layer, counted in vectors, that have the first head of slots; int64."""
+    pages, offsets = np.divmod(slots.astype(np.int64), shape.page_size)
+    rows: Array = pages * (2 * shape.num_kv_heads * shape.page_size) + offsets
+    return rows

@@ -57,9 +57,10 @@ class Batch(Message, frozen=True):
         return None
 
     def _columns(self) -> dict[str, Array]:
-        """The arrays with one element for each command."""
+        """The arrays with one element for each command, but for those that are left out."""
         others = {*self.shared, *self.ragged, *(name for names in self.ragged.values() for name in names)}
-        return {name: getattr(self, name) for name in self.__struct_fields__ if name not in others}
+        columns = {name: getattr(self, name) for name in self.__struct_fields__ if name not in others}
+        return {name: column for name, column in columns.items() if column is not None}
 
     def _range(self, indptr: str, names: tuple[str, ...], command: int) -> dict[str, Array]:
         bounds: Array | None = getattr(self, indptr)

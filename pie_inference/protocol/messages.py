@@ -25,7 +25,7 @@ import numpy as np
 
 from .batch import Array, Batch, Layout, Message, Result, call_name
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 """Raised by every change of this file that an older peer would misread; checked when a worker connects."""
 
 
@@ -72,8 +72,10 @@ class Forward(Batch, frozen=True):
     For sequence n, queries are the rows q_indptr[n]:q_indptr[n+1]. All keys and values of the batch are written to
     their slots before any attention runs. The keys of sequence n are the slots of its runs
     kv_indptr[n]:kv_indptr[n+1], in order; its own new tokens are the last of them, and query j of q sees all keys but
-    the last q - 1 - j (causal, bottom-right aligned). If `mask_indptr` is given and mask_indptr[n] < mask_indptr[n+1],
-    row-major bits [q, keys] replace that rule; a query that sees no key gives zeros in attention.
+    the last q - 1 - j (causal, bottom-right aligned). If `position_keys` is given, a query sees only those of the first
+    position_keys[n] keys, which are older than the batch or of other sequences, whose position is below its own. If
+    `mask_indptr` is given and mask_indptr[n] < mask_indptr[n+1], row-major bits [q, keys] replace these rules; a query
+    that sees no key gives zeros in attention. A batch has one of the two at most.
     """
 
     ragged: ClassVar[Layout] = {
@@ -94,6 +96,7 @@ class Forward(Batch, frozen=True):
     dense: Array  # bool [N]: runs begin at 0 and all but the last fill their page, so a page list describes the keys
     out_rows: Array  # int32 [O], rows of T whose output is kept
     out_embeds: Array  # int32 [O], embeds that it goes to, no embed twice
+    position_keys: Array | None = None  # int32 [N], keys at the front that are seen by position; 0: none
     mask_indptr: Array | None = None  # int64 [N + 1], byte offsets into mask_bits
     mask_bits: Array | None = None  # uint8, lowest bit first, each sequence starts at a byte
 

@@ -26,8 +26,8 @@ Layout = Literal["dense", "holes", "scattered"]
 Mask = Literal["random", "blind", "own"]
 Run = tuple[int, int, int]
 
-UNSEEN = 50.0
-"""The content of slots that no query may see: finite, as the cache promises, but too large to go unnoticed."""
+UNSEEN = float("nan")
+"""The content of slots that no query may see: whatever a former owner may have left there."""
 
 
 @dataclass(frozen=True)
@@ -286,8 +286,13 @@ def assert_solves(problem: Problem, make_backend: MakeBackend, device: torch.dev
     for layer, output in enumerate(solution.outputs):
         assert_near(output, problem.expected(layer))
         slots = solution.cache.locate(every)
-        assert torch.equal(solution.cache.read(layer, slots).cpu(), problem.expected_cache(layer))
+        assert_same(solution.cache.read(layer, slots).cpu(), problem.expected_cache(layer))
     np.testing.assert_array_equal(solution.cache.positions, problem.positions)
+
+
+def assert_same(actual: Tensor, expected: Tensor) -> None:
+    """Checks that two tensors hold the same numbers, and NaN in the same places."""
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
 
 
 def assert_near(actual: Tensor, expected: Tensor) -> None:

@@ -114,6 +114,7 @@ class FakeHost:
         self.queues: set[int] = set()
         self.pages: dict[int, list[Pair]] = {}
         self.embeds: dict[int, Any] = {}  # a Pair as input, a State as output, None until filled
+        self.moved: dict[int, int] = {}  # positions that outputs were given
         self.samplers: dict[int, SamplerConfig] = {}
         self.detokenizers: dict[int, bytes] = {}
         self.receivers: list[int] = []
@@ -347,9 +348,11 @@ class FakeHost:
         self._check_owned(self.pages, expand(context) + expand(output))
         self._check_owned(self.embeds, expand(inputs) + expand(embeds))
         seen = [pair for page in expand(context) for pair in self.pages[page]]
-        states = self._run(seen, [self.embeds[e] for e in expand(inputs)], expand(output))
+        states = self._run(seen, [self._as_input(e) for e in expand(inputs)], expand(output))
         targets = expand(embeds)
         if targets:
+            for embed in targets:
+                self.moved.pop(embed, None)
             self.embeds.update(zip(targets, states[-len(targets) :], strict=True))
 
     def _run(self, seen: list[Pair], inputs: list[Pair | None], output: list[int]) -> list[State]:
@@ -363,6 +366,28 @@ class FakeHost:
             assert filled[1] < self.model.max_context
             states.append(tuple(seen))
         return states
+
+    def _as_input(self, embed: int) -> Pair | None:
+        """An output that is fed back counts as a token that depends on all that it has seen."""
+        held = self.embeds[embed]
+        if held is None or isinstance(held[0], int):
+            return held  # type: ignore[no-any-return]
+        digest = hashlib.blake2b(repr(held).encode(), digest_size=4).digest()
+        return int.from_bytes(digest, "little"), self.moved.get(embed, held[-1][1])
+
+    def _set_positions(self, queue: int, positions: list[int], embeds: list[int]) -> None:
+        self._check_queue(queue)
+        addresses = expand(embeds)
+        self._check_owned(self.embeds, addresses)
+        assert len(positions) == len(addresses)
+        for position, address in zip(positions, addresses, strict=True):
+            held = self._as_input(address)
+            if held is None:
+                raise refuse("INVALID_STATE", f"embed {address} was never filled")
+            if self.embeds[address] == held:
+                self.embeds[address] = (held[0], position)
+            else:
+                self.moved[address] = position
 
     def _append(self, pages: list[int], pair: Pair) -> None:
         page = next((p for p in pages if len(self.pages[p]) < self.model.page_size), None)
@@ -423,6 +448,8 @@ class FakeHost:
         state: State | None = self.embeds[embed]
         if state is None:
             raise refuse("INVALID_STATE", f"embed {embed} was never filled")
+        if isinstance(state[0], int):
+            raise refuse("INVALID_STATE", f"embed {embed} holds an input token; run forward first")
         return state
 
     def _get_next_dist(self, queue: int, embed: int, k: int, temperature: float) -> int:

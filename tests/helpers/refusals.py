@@ -15,6 +15,7 @@ from .scheduling import Inferlet, describe
 Q = 1
 OTHER_QUEUE = 2
 GREEDY = Sampler(SamplingParams(temperature=0), 0)
+HOLDS_AN_INPUT = "embed 3 holds an input token, which says nothing of the next one; run forward first"
 NO_QUEUE = "queue 9 does not exist; create-queue gives queues"
 
 
@@ -34,7 +35,8 @@ def refusal(error: type[CallError], message: str, call: str, *arguments: Any) ->
 
 def prepare() -> tuple[Inferlet, list[Any]]:
     """An inferlet, and what it hands on: queues 1 and 2; pages 0 to 3, the first with 3 tokens; embeds 0 to 7, of which
-    0 to 3 are filled; future 1 is a sample of queue 1. Pages have 4 slots, the vocabulary 259 tokens."""
+    0 to 3 are filled, 0 to 2 with outputs; future 1 is a sample of queue 1. Pages have 4 slots, the
+    vocabulary 259 tokens."""
     model = describe(num_pages=32, num_embeds=100, max_batch_tokens=16, max_context=40, max_batch_rows=6)
     handed_on: list[Any] = []
     inferlet = Inferlet(7, model, Quota(pages=10, embeds=40, queues=2, commands=20), handed_on.append)
@@ -42,7 +44,7 @@ def prepare() -> tuple[Inferlet, list[Any]]:
     inferlet.call("alloc_kvpage", Q, 4)
     inferlet.call("alloc_emb", Q, 8)
     inferlet.call("embed_txt", Q, [65, 66, 67, 68], [0, 1, 2, 3], [0, 4])
-    inferlet.call("forward", Q, [0, 1], [0, 3], [0, 1], [])
+    inferlet.call("forward", Q, [0, 1], [0, 3], [0, 1], [0, 3])
     inferlet.call("sample", Q, 0, GREEDY)
     return inferlet, handed_on
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from pie_control.calls import CALLS
 from pie_control.calls.core import create_queue, destroy_queue
@@ -43,6 +43,14 @@ def greedy() -> Sampler:
 def name_token(future: int) -> int:
     """The token that a sample gives, as a later command names it."""
     return REFERENCE_BIT | future
+
+
+class ModelRunner(Protocol):
+    """Runs waves: a fake model of some sizes, or a real one."""
+
+    def describe(self) -> tuple[ModelDescription, ...]: ...
+
+    def run(self, wave: RunWave) -> WaveDone: ...
 
 
 class Inferlet:
@@ -110,6 +118,8 @@ class Inferlet:
     def embed(self, position: int, count: int = 1, at: int = 0, queue: int = 1, tokens: Sequence[int] = ()) -> None:
         positions = list(range(position, position + count))
         self.call("embed_txt", queue, tokens or [65] * count, positions, [self.embeds + at, count])
+        # Tests of batching and order read embeds without the forward that a real program has to run first.
+        self.space.embeds.is_output[self.embeds + at : self.embeds + at + count] = b"\1" * count
 
     def forward(self, at: int = 0, count: int = 1, output: int | None = None, queue: int = 1) -> None:
         pages = [self.pages, self.num_pages]
@@ -135,9 +145,10 @@ class World:
         policy: DispatchPolicy | None = None,
         contention: ContentionPolicy | None = None,
         quota: Quota | None = None,
+        model: ModelRunner | None = None,
         **sizes: int,
     ) -> None:
-        self.model = fake_model(**sizes)
+        self.model = model or fake_model(**sizes)
         self.description = self.model.describe()[0]
         self.scheduler = Scheduler(self.description, policy, contention)
         self.now = 0.0

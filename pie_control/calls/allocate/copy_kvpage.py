@@ -11,11 +11,14 @@ from numpy.typing import NDArray
 from pie_control.errors import InvalidArgument, InvalidState
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Holdings
-from pie_control.resources.ranges import parse_ranges
+from pie_control.resources.ranges import parse_ranges, total_length
 from pie_inference.protocol import CopyKvpage
 
 from ..arrays import as_int32, ends_of
 from ..kind import Batch, Stage, WaveContext, WorkerCommand, define
+
+MOST_SLOTS = 1 << 16
+"""In one copy, and in one batch of them: so a wave of copies is done in milliseconds on a GPU."""
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +48,9 @@ def issue(space: AddressSpace, queue: int, source: Sequence[int], target: Sequen
 
 def _slots(space: AddressSpace, flat: Sequence[int], what: str) -> NDArray[np.int64]:
     ranges = parse_ranges(flat, what)
-    size = space.model.page_size
+    count, size = total_length(ranges), space.model.page_size
+    if count > MOST_SLOTS:
+        raise InvalidArgument(f"{count} {what}s are more than {MOST_SLOTS}: copy them in several calls")
     space.pages.check_owned([(first // size, (last - 1) // size + 1) for first, last in ranges])
     pieces = [np.arange(first, last, dtype=np.int64) for first, last in ranges]
     return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
@@ -67,18 +72,20 @@ class CopyBatch(Batch[CopyCommand]):
     def __init__(self, context: WaveContext) -> None:
         super().__init__(context)
         self._queues: set[Hashable] = set()
+        self._left = MOST_SLOTS
         self._sources: list[NDArray[np.int64]] = []
         self._targets: list[NDArray[np.int64]] = []
 
     def try_add(self, queue: Hashable, command: CopyCommand, holdings: Holdings, done: int) -> int:
-        if queue in self._queues:
+        if queue in self._queues or len(command.source) > self._left:
             return done
         self._queues.add(queue)
+        self._left -= len(command.source)
         self.commands.append(command)
         size = self.context.model.page_size
-        physical = np.frombuffer(holdings.pages.physical, np.int32).astype(np.int64)
+        physical = np.frombuffer(holdings.pages.physical, np.int32)  # a view: there may be many pages
         for slots, into in ((command.source, self._sources), (command.target, self._targets)):
-            into.append(physical[slots // size] * size + slots % size)
+            into.append(physical[slots // size].astype(np.int64) * size + slots % size)
         return 1
 
     def build(self) -> CopyKvpage:

@@ -17,6 +17,9 @@ from pie_inference.protocol import Forward
 from ..arrays import WrittenEmbeds, as_int32
 from ..kind import LONG, Batch, LongCommand, WaveContext
 
+MOST_PAIRS = 1 << 26
+"""Pairs of query and key in the masks that a worker makes for a batch, where keys are seen by position."""
+
 
 @dataclass(slots=True, eq=False)
 class ForwardCommand(LongCommand):
@@ -46,13 +49,17 @@ class ForwardBatch(Batch[ForwardCommand]):
         self._embeds: array[int] = array("i")
         self._positions: array[int] = array("i")
         self._slots: array[int] = array("i")
-        self._masks: list[NDArray[np.uint8] | None] = []
+        self._position_keys: array[int] = array("i")  # by sequence, 0: the causal rule says all
+        self._by_position = False  # whether one is not 0
+        self._pairs = MOST_PAIRS
 
     def try_add(self, queue: Hashable, command: ForwardCommand, holdings: Holdings, done: int) -> int:
         """Adds as many of the next input tokens as fit; none, if the command reads or writes an embed that an earlier
         command of its queue writes in this batch."""
         left = command.size - done
         count = min(left, self._max_tokens - self.tokens)
+        if command.context.by_position:
+            count = self._masked_together(command, count)
         whole = command.whole or (left <= LONG and self.tokens > 0)
         if count <= 0 or (count < left and whole):
             return done
@@ -62,12 +69,25 @@ class ForwardBatch(Batch[ForwardCommand]):
         self._add(command, holdings, done, done + count)
         return done + count
 
+    def _masked_together(self, command: ForwardCommand, count: int) -> int:
+        """How many of `count` rows fit, as far as the worker's masks for rows by position go; the first such command
+        of a batch may always have some."""
+        keys = command.context.tokens + command.size
+        first = not self._by_position
+        if command.whole:
+            return count if first or count * keys <= self._pairs else 0
+        return min(count, max(self._pairs // keys, int(first)))
+
     def _add(self, command: ForwardCommand, holdings: Holdings, begin: int, end: int) -> None:
         self.commands.append(command)
         self._add_inputs(command, holdings.embeds.physical, begin, end)
         self._outputs.add(command, holdings.embeds.physical, begin, end, self.tokens)
         self._add_keys(command, holdings.pages.physical, begin, end)
-        self._masks.append(None if command.context.key_positions is None else _mask(command, begin, end))
+        context = command.context
+        self._position_keys.append(context.tokens if context.by_position else 0)
+        if context.by_position:
+            self._by_position = True
+            self._pairs -= (end - begin) * (context.tokens + command.size)
         self.tokens += end - begin
         self._ends.append(self.tokens)
 
@@ -102,7 +122,6 @@ class ForwardBatch(Batch[ForwardCommand]):
 
     def build(self) -> Forward:
         runs = self._keys.build()
-        masked = any(mask is not None for mask in self._masks)
         return Forward(
             q_indptr=as_int32(self._ends),
             q_embeds=as_int32(self._embeds),
@@ -110,14 +129,9 @@ class ForwardBatch(Batch[ForwardCommand]):
             q_slots=as_int32(self._slots),
             out_rows=as_int32(self._outputs.rows),
             out_embeds=as_int32(self._outputs.embeds),
-            mask_indptr=self._mask_ends() if masked else None,
-            mask_bits=np.concatenate([mask for mask in self._masks if mask is not None]) if masked else None,
+            position_keys=as_int32(self._position_keys) if self._by_position else None,
             **runs,
         )
-
-    def _mask_ends(self) -> NDArray[np.int64]:
-        sizes = [0, *(0 if mask is None else len(mask) for mask in self._masks)]
-        return np.cumsum(sizes, dtype=np.int64)
 
 
 class _Outputs:
@@ -219,12 +233,3 @@ class _Keys:
             "kv_ends": ends,
             "dense": np.array(self._dense, np.bool_),
         }
-
-
-def _mask(command: ForwardCommand, begin: int, end: int) -> NDArray[np.uint8]:
-    """Bits [end - begin queries, context then input tokens up to `end`]: position rule, then causal."""
-    positions = np.array(command.positions[begin:end], np.int32)
-    assert command.context.key_positions is not None
-    seen = command.context.key_positions[None, :] < positions[:, None]
-    causal = np.arange(end)[None, :] <= np.arange(begin, end)[:, None]
-    return np.packbits(np.concatenate([seen, causal], axis=1), bitorder="little")

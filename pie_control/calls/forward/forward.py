@@ -102,7 +102,7 @@ def _take_effect(space: AddressSpace, command: ForwardCommand) -> None:
         space.pages.append(command.own, command.positions, stamp)
     space.hazards.note_reads(command.inputs, stamp, space.has_one_queue)
     if command.outputs:
-        space.embeds.fill(command.outputs, command.positions[command.size - total_length(command.outputs) :])
+        space.embeds.fill_outputs(command.outputs, command.positions[command.size - total_length(command.outputs) :])
         space.hazards.note_writes(command.outputs, stamp)
 
 

@@ -19,6 +19,7 @@ from ..arrays import as_int32
 from ..kind import Batch, Stage, WaveContext, define
 from ..outputs import RowCommand, check_output, note_reading
 from ..sampler import Sampler, SamplingParams, columns
+from ..tokens import MOST_LISTED
 from ..values import Value
 
 
@@ -41,7 +42,7 @@ class SampleCommand(RowCommand):
 
 
 def issue(space: AddressSpace, queue: int, embed: int, sampler: Sampler, future: int) -> None:
-    """Raises InvalidArgument, NotFound, InvalidState (embed never filled)."""
+    """Raises InvalidArgument, NotFound, InvalidState (embed never filled, or an input)."""
     issue_sample(space, queue, embed, sampler, (), (), None, future)
 
 
@@ -82,6 +83,8 @@ class SampleBatch(Batch[SampleCommand]):
 
     def try_add(self, queue: Hashable, command: SampleCommand, holdings: Holdings, done: int) -> int:
         if len(self.commands) >= self.context.model.max_batch_rows or not self._pool.free:
+            return done
+        if self._recent and len(self._recent) + len(command.recent) > MOST_LISTED:
             return done
         if command.references and self._names_own(command, holdings):
             return done

@@ -17,10 +17,16 @@ from .sample import Token, issue_sample
 def issue(
     space: AddressSpace, queue: int, embed: int, sampler: Sampler, recent: Sequence[int], allowed: str, future: int
 ) -> None:
-    """`recent` may hold token references of this queue. `allowed` is base64 of ceil(vocab_size / 8) bytes, lowest bit
-    first; "": all tokens. Raises InvalidArgument, NotFound, InvalidState (embed never filled)."""
+    """`recent` may hold token references of this queue, and as many tokens as the model's context at most. `allowed` is
+    base64 of ceil(vocab_size / 8) bytes, lowest bit first; "": all tokens. Raises InvalidArgument, NotFound,
+    InvalidState (embed never filled, or an input)."""
     space.check_command(queue)
     bits = _parse_allowed(allowed, space.model.vocab_size) if allowed else None
+    if len(recent) > space.model.max_context:
+        raise InvalidArgument(
+            f"{len(recent)} recent tokens are more than the model's context of {space.model.max_context}: "
+            "name the latest ones"
+        )
     literal, references = resolve(space, queue, recent) if recent else ((), ())
     issue_sample(space, queue, embed, sampler, literal, references, bits, future)
 

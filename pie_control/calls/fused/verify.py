@@ -50,7 +50,7 @@ def issue(
     space: AddressSpace, queue: int, embeds: Sequence[int], draft: Sequence[int], sampler: Sampler, future: int
 ) -> None:
     """Raises InvalidArgument (numbers that do not fit, a sampler with penalties), NotFound, InvalidState (an embed that
-    was never filled)."""
+    was never filled, or holds an input)."""
     space.check_command(queue)
     ranges = parse_ranges(embeds, "embed")
     count, rows = total_length(ranges), space.model.max_batch_rows
@@ -61,7 +61,7 @@ def issue(
     if sampler.params.has_penalties:
         raise InvalidArgument("verify takes no penalties: create a sampler without them")
     check_vocabulary(space, draft)
-    space.embeds.filled_positions(ranges)
+    space.embeds.check_outputs(ranges)
     seq, after = note_reading(space, queue, ranges)
     draws = sampler.draw_many(count)
     space.watch(future, partial(_return_unused, draws))

@@ -14,6 +14,7 @@ from pie_inference.protocol import EmbedTxt
 
 from ..arrays import WrittenEmbeds, as_int32
 from ..kind import Batch, Stage, WaveContext, WorkerCommand, define
+from ..positions import check_positions
 from ..tokens import resolve
 
 
@@ -40,20 +41,14 @@ def issue(
         )
     if not count:
         return
-    _check_positions(positions, space.model.max_context)
+    check_positions(positions, space.model.max_context)
     space.embeds.check_owned(ranges)
     literal, references = resolve(space, queue, tokens)
     after = 0 if space.has_one_queue else space.hazards.of_writing(queue, ranges)
     seq = space.next_seq()
-    space.embeds.fill(ranges, positions)
+    space.embeds.fill_inputs(ranges, positions)
     space.hazards.note_writes(ranges, space.stamp(queue))
     space.issue(EmbedCommand(space.owner, queue, seq, after, None, references, literal, ranges))
-
-
-def _check_positions(positions: Sequence[int], limit: int) -> None:
-    if max(positions) >= limit or min(positions) < 0:
-        bad = next(position for position in positions if not 0 <= position < limit)
-        raise InvalidArgument(f"position {bad} is outside of the model's context of {limit} tokens")
 
 
 class EmbedBatch(Batch[EmbedCommand]):

@@ -38,7 +38,7 @@ class DistCommand(RowCommand):
 
 def issue(space: AddressSpace, queue: int, embed: int, k: int, temperature: float, future: int) -> None:
     """`k` 0: 256, or as many as the model gives. Raises InvalidArgument, NotFound, InvalidState (embed never
-    filled)."""
+    filled, or an input)."""
     check_output(space, queue, embed)
     largest = min(space.model.max_dist, space.model.vocab_size)
     if not 0 <= k <= largest:

@@ -33,6 +33,7 @@ class _Tile:
 @dataclass(frozen=True)
 class _Segment:
     pieces: Tensor
+    absent: tuple[Tensor, Tensor]  # slots without a key, by sequence and slot
     num_sequences: int
     num_keys: int
     tiles: tuple[_Tile, ...]
@@ -68,7 +69,8 @@ class TorchAttention:
         pieces = self._cache.piece_index(segment.pages)
         sequences, pages = segment.pages.shape
         tiles = tuple(self._load_tile(tile) for tile in segment.tiles)
-        return _Segment(pieces, sequences, pages * self._cache.shape.page_size, tiles)
+        absent = self._to_device(segment.absent[0]), self._to_device(segment.absent[1])
+        return _Segment(pieces, absent, sequences, pages * self._cache.shape.page_size, tiles)
 
     def _load_tile(self, tile: layout.Tile) -> _Tile:
         _, queries, keys = tile.visible.shape
@@ -114,11 +116,20 @@ class TorchAttentionPlan:
         query.mul_(spec.scale)
         output = torch.empty_like(query, memory_format=torch.contiguous_format)
         for segment in self._layers[layer].segments:
-            shape = (2, segment.num_sequences * self._cache.shape.num_kv_heads, segment.num_keys, -1)
-            keys, values = self._cache.gather(layer, segment.pieces).view(shape)
+            keys, values = self._gather(layer, segment)
             for tile in segment.tiles:
                 output[tile.rows] = self._attend_tile(tile, spec, query, keys[:, tile.keys], values[:, tile.keys])
         return output.view(len(output), -1)
+
+    def _gather(self, layer: int, segment: _Segment) -> Tensor:
+        """Keys, then values, [2, S * kv_heads, keys, head_dim]; zeros for absent slots, for a weight of zero does not
+        hide NaN."""
+        found = self._cache.gather(layer, segment.pieces)
+        heads, keys = self._cache.shape.num_kv_heads, segment.num_keys
+        if len(segment.absent[0]):
+            by_slot = found.view(2, segment.num_sequences, heads, keys, -1).permute(1, 3, 0, 2, 4)
+            by_slot[segment.absent] = 0
+        return found.view(2, segment.num_sequences * heads, keys, -1)
 
     def _attend_tile(self, tile: _Tile, spec: AttentionSpec, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Attention of S * Q queries; keys and values [S * kv_heads, keys, head_dim]."""

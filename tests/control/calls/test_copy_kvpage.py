@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from pie_control.calls.allocate import copy_kvpage
 from pie_control.errors import InvalidArgument, InvalidState, NotFound
+from pie_inference.protocol import CopyKvpage
 from tests.helpers.refusals import NO_QUEUE, OTHER_QUEUE, Q, Refusal, check_refused, prepare, refusal
+from tests.helpers.scheduling import World, by_kind
 
 REFUSED = [
     refusal(NotFound, NO_QUEUE, "copy_kvpage", 9, [0, 1], [8, 1]),
@@ -20,7 +23,15 @@ REFUSED = [
     refusal(InvalidArgument, "source slot 0 is named twice", "copy_kvpage", Q, [0, 1, 0, 1], [8, 2]),
     refusal(NotFound, "KV page 4 is not allocated", "copy_kvpage", Q, [0, 2], [15, 2]),
     refusal(NotFound, "KV page 4 is not allocated", "copy_kvpage", Q, [16, 2], [8, 2]),
-    refusal(NotFound, "is not allocated", "copy_kvpage", Q, [0, 2**32 - 1], [0, 2**32 - 1]),
+    refusal(
+        InvalidArgument,
+        "4294967295 source slots are more than 65536: copy them in several calls",
+        "copy_kvpage",
+        Q,
+        [0, 2**32 - 1],
+        [0, 2**32 - 1],
+    ),
+    refusal(NotFound, "is not allocated", "copy_kvpage", Q, [0, 60_000], [0, 60_000]),
 ]
 
 
@@ -64,3 +75,18 @@ def test_empty_lists_do_nothing() -> None:
     before = len(handed_on), inferlet.space.seq
     inferlet.call("copy_kvpage", Q, [], [])
     assert (len(handed_on), inferlet.space.seq) == before
+
+
+def test_a_wave_copies_a_bounded_number_of_slots_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copy_kvpage, "MOST_SLOTS", 10)
+    world = World()
+    inferlets = [world.open(8, 8) for _ in range(4)]
+    for inferlet in inferlets:
+        inferlet.embed(0, 6)
+        inferlet.forward(0, 6)
+    world.drain()
+    for inferlet in inferlets:
+        first = inferlet.pages * 4
+        inferlet.call("copy_kvpage", 1, [first, 4], [first + 16, 4])
+    counts = [len(by_kind(wave)[CopyKvpage].source) for wave in world.drain()]
+    assert counts == [8, 8]

@@ -6,13 +6,18 @@ import math
 
 import pytest
 
+from pie_control.calls.output_text import get_logprobs
 from pie_control.errors import InvalidArgument, InvalidState, NotFound
-from tests.helpers.refusals import NO_QUEUE, OTHER_QUEUE, Q, Refusal, check_refused, prepare, refusal
+from pie_inference.protocol import GetLogprobs
+from tests.helpers.refusals import HOLDS_AN_INPUT, NO_QUEUE, OTHER_QUEUE, Q, Refusal, check_refused, prepare, refusal
+from tests.helpers.scheduling import World, by_kind
 
 REFUSED = [
     refusal(NotFound, NO_QUEUE, "get_next_dist", 9, 0, 5, 1.0),
     refusal(InvalidArgument, "embed -1 is negative", "get_next_dist", Q, -1, 5, 1.0),
     refusal(InvalidState, "embed 5 was never filled", "get_next_dist", Q, 5, 5, 1.0),
+    refusal(InvalidState, HOLDS_AN_INPUT, "get_next_dist", Q, 3, 5, 1.0),
+    refusal(InvalidState, HOLDS_AN_INPUT, "get_logprobs", Q, 3, [1]),
     refusal(NotFound, "embed 8 is not allocated", "get_next_dist", Q, 8, 5, 1.0),
     refusal(NotFound, "embed 1000 is not allocated", "get_next_dist", Q, 1000, 5, 1.0),
     refusal(InvalidArgument, "k is 999; it must lie between 0 and 259", "get_next_dist", Q, 0, 999, 1.0),
@@ -24,6 +29,7 @@ REFUSED = [
     refusal(InvalidArgument, "embed -1 is negative", "get_logprobs", Q, -1, [1]),
     refusal(InvalidState, "embed 5 was never filled", "get_logprobs", Q, 5, [1]),
     refusal(InvalidArgument, "token 300 is outside of the vocabulary of 259", "get_logprobs", Q, 0, [1, 300]),
+    refusal(InvalidArgument, "260 tokens are more than the vocabulary of 259", "get_logprobs", Q, 0, [1] * 260),
     refusal(InvalidArgument, "token -1 is outside", "get_logprobs", Q, 0, [-1]),
 ]
 
@@ -41,8 +47,20 @@ def test_without_k_as_many_come_as_in_the_paper() -> None:
 
 def test_an_output_that_another_queue_writes_is_waited_for() -> None:
     inferlet, handed_on = prepare()
-    embed = handed_on[-3].seq
+    forward = handed_on[-2].seq
     inferlet.call("get_logprobs", OTHER_QUEUE, 0, [1])
-    assert handed_on[-1].after == embed
+    assert handed_on[-1].after == forward
     inferlet.call("get_logprobs", Q, 0, [])
     assert handed_on[-1].after == 0
+
+
+def test_a_wave_scores_a_bounded_number_of_tokens_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(get_logprobs, "MOST_LISTED", 10)
+    world = World()
+    inferlet = world.open(8, 8)
+    inferlet.embed(0)
+    inferlet.forward(0, 1, 0)
+    sizes = [4, 6, 1, 20, 3]
+    futures = [inferlet.call("get_logprobs", 1, inferlet.embeds, [1] * size) for size in sizes]
+    assert [len(by_kind(wave)[GetLogprobs].tokens) for wave in world.drain()] == [10, 1, 20, 3]
+    assert [len(inferlet.answers[future].logprobs) for future in futures] == sizes

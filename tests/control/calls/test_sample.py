@@ -6,10 +6,22 @@ import base64
 
 import pytest
 
+from pie_control.calls.fused import sample
 from pie_control.calls.sampler import Sampler, SamplingParams
 from pie_control.errors import CallError, InvalidArgument, InvalidState, NotFound
-from tests.helpers.refusals import GREEDY, NO_QUEUE, OTHER_QUEUE, Q, Refusal, check_refused, prepare, refusal
-from tests.helpers.scheduling import name_token
+from pie_inference.protocol import Sample
+from tests.helpers.refusals import (
+    GREEDY,
+    HOLDS_AN_INPUT,
+    NO_QUEUE,
+    OTHER_QUEUE,
+    Q,
+    Refusal,
+    check_refused,
+    prepare,
+    refusal,
+)
+from tests.helpers.scheduling import World, by_kind, name_token
 
 
 def mask(*tokens: int, size: int = 33) -> str:
@@ -20,10 +32,22 @@ def mask(*tokens: int, size: int = 33) -> str:
 REFUSED = [
     refusal(NotFound, NO_QUEUE, "sample", 9, 0, GREEDY),
     refusal(InvalidState, "embed 5 was never filled", "sample", Q, 5, GREEDY),
+    refusal(InvalidState, HOLDS_AN_INPUT, "sample", Q, 3, GREEDY),
+    refusal(InvalidState, HOLDS_AN_INPUT, "sample_constrained", Q, 3, GREEDY, [1], mask(1)),
     refusal(NotFound, "embed 9 is not allocated", "sample", Q, 9, GREEDY),
     refusal(InvalidArgument, "embed -1 is negative", "sample", Q, -1, GREEDY),
     refusal(NotFound, NO_QUEUE, "sample_constrained", 9, 0, GREEDY, [], ""),
     refusal(InvalidState, "embed 5 was never filled", "sample_constrained", Q, 5, GREEDY, [1], mask(1)),
+    refusal(
+        InvalidArgument,
+        "41 recent tokens are more than the model's context of 40: name the latest ones",
+        "sample_constrained",
+        Q,
+        0,
+        GREEDY,
+        [1] * 41,
+        "",
+    ),
     refusal(InvalidArgument, "`allowed` is not base64", "sample_constrained", Q, 0, GREEDY, [], "a!"),
     refusal(InvalidArgument, "`allowed` is not base64", "sample_constrained", Q, 0, GREEDY, [], "ä"),
     refusal(
@@ -76,9 +100,9 @@ def test_penalties_may_name_samples() -> None:
 
 def test_an_output_that_another_queue_writes_is_waited_for() -> None:
     inferlet, handed_on = prepare()
-    embed = handed_on[-3].seq
+    forward = handed_on[-2].seq
     inferlet.call("sample", OTHER_QUEUE, 0, GREEDY)
-    assert handed_on[-1].after == embed
+    assert handed_on[-1].after == forward
 
 
 # ---- forward_with_sampling ----
@@ -109,3 +133,14 @@ def test_what_comes_before_a_refused_part_is_issued(
     with pytest.raises(error, match=message):
         inferlet.call("forward_with_sampling", Q, *arguments)
     assert len(handed_on) == before + issued
+
+
+def test_a_wave_counts_a_bounded_number_of_recent_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample, "MOST_LISTED", 10)
+    world = World()
+    inferlet = world.open(8, 8)
+    inferlet.embed(0)
+    inferlet.forward(0, 1, 0)
+    for size in (4, 6, 1, 20, 3):
+        inferlet.call("sample_constrained", 1, inferlet.embeds, GREEDY, [1] * size, "")
+    assert [len(by_kind(wave)[Sample].recent) for wave in world.drain()] == [10, 1, 20, 3]

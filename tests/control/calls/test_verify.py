@@ -9,12 +9,23 @@ from pie_control.calls.fused.verify import Verified
 from pie_control.calls.sampler import Sampler, SamplingParams
 from pie_control.errors import InvalidArgument, InvalidState, NotFound, WorkerError
 from pie_inference.protocol import Verify
-from tests.helpers.refusals import GREEDY, NO_QUEUE, OTHER_QUEUE, Q, Refusal, check_refused, prepare, refusal
+from tests.helpers.refusals import (
+    GREEDY,
+    HOLDS_AN_INPUT,
+    NO_QUEUE,
+    OTHER_QUEUE,
+    Q,
+    Refusal,
+    check_refused,
+    prepare,
+    refusal,
+)
 from tests.helpers.scheduling import Inferlet, World, by_kind, greedy
 
 PENALTIES = Sampler(SamplingParams(frequency=0.5), 0)
 
 REFUSED = [
+    refusal(InvalidState, HOLDS_AN_INPUT, "verify", Q, [2, 2], [1], GREEDY),
     refusal(NotFound, NO_QUEUE, "verify", 9, [0, 2], [1], GREEDY),
     refusal(
         InvalidArgument,
@@ -53,9 +64,9 @@ def test_a_draft_has_a_number_for_each_of_its_rows() -> None:
 
 def test_embeds_that_another_queue_writes_are_waited_for() -> None:
     inferlet, handed_on = prepare()
-    embed = handed_on[-3].seq
+    forward = handed_on[-2].seq
     inferlet.call("verify", OTHER_QUEUE, [0, 2], [1], GREEDY)
-    assert handed_on[-1].after == embed
+    assert handed_on[-1].after == forward
 
 
 @pytest.mark.parametrize(

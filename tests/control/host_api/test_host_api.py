@@ -109,7 +109,7 @@ def test_every_error_has_its_case_in_the_wit() -> None:
 # ---- what a guest sees ----
 
 CODES = """
-from inferlet_sdk.bindings import core, allocate, fused, input_text, output_text, tokenize
+from inferlet_sdk.bindings import core, allocate, forward, fused, input_text, output_text, tokenize
 
 def refused(function, *arguments):
     try:
@@ -122,6 +122,7 @@ def main(args):
     sampler = fused.create_sampler(fused.SamplerConfig(0, 0, 1, 0, 1, 0, 0, None))
     embed = allocate.alloc_emb(queue, 1)
     input_text.embed_txt(queue, [65], [0], [embed, 1])
+    forward.forward(queue, [], [embed, 1], [], [embed, 1])
     future = output_text.get_next_dist(queue, embed, 5, 1.0)
     core.wait([future])
     seen = {

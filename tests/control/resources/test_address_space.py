@@ -178,7 +178,7 @@ def test_an_error_is_raised_again_as_it_was() -> None:
 def with_samples(count: int) -> Inferlet:
     inferlet, _ = make_inferlet()
     inferlet.call("alloc_emb", Q, 8)
-    inferlet.call("embed_txt", Q, [65], [0], [0, 1])
+    inferlet.embed(0)
     for _ in range(count):
         inferlet.sample(0)
     return inferlet

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pie_control.scheduling import Adaptive
@@ -144,18 +143,19 @@ def test_tokens_at_later_positions_are_left_out() -> None:
     forward = waves(world)[-1][Forward]
     assert (forward.kv_pages.tolist(), forward.kv_ends.tolist()) == ([0, 1], [3, 3])
     assert forward.kv_begins.tolist() == [0, 2]
-    assert forward.mask_bits is None
+    assert forward.position_keys is None
 
 
-def test_queries_that_see_different_tokens_have_a_mask() -> None:
+def test_queries_that_see_different_tokens_see_them_by_position() -> None:
     world, one = start()
     one.embed(0, 3)
     one.forward(0, 3)
     one.embed(1, 2)
     one.forward(0, 2)
     forward = waves(world)[-1][Forward]
-    bits = np.unpackbits(forward.mask_bits, bitorder="little", count=8).reshape(2, 4)
-    assert bits.tolist() == [[1, 0, 1, 0], [1, 1, 1, 1]]  # context at 0, 1 then own at 1, 2
+    assert forward.position_keys.tolist() == [2]  # at 0 and 1, of which the query at 1 sees one
+    assert forward.kv_ends.tolist() == [2, 4, 1]
+    assert (forward.mask_indptr, forward.mask_bits) == (None, None)
 
 
 def test_a_forward_without_output_pages_uses_scratch_slots() -> None:

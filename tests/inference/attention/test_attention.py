@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pie_inference.attention import layout
 from pie_inference.attention.cpu.pages import CpuAttention
 from pie_inference.attention.interface import AttentionSpec
 from pie_inference.attention.torch.pages import TorchAttention
@@ -37,6 +38,12 @@ def make_backend(request: pytest.FixtureRequest, kernel_cache: Path) -> MakeBack
 @pytest.mark.parametrize("case", CASES)
 def test_backends_equal_dense_attention(case: str, make_backend: MakeBackend, dtype: str) -> None:
     assert_solves(Problem(CASES[case], DTYPES[dtype]), make_backend, CPU)
+
+
+@pytest.mark.parametrize("case", ["decode many", "mixed", "masks and windows"])
+def test_pages_are_gathered_in_groups_of_any_size(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "MOST_PAGES", 4)
+    assert_solves(Problem(CASES[case], torch.float32), TorchAttention, CPU)
 
 
 @pytest.fixture

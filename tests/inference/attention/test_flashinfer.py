@@ -32,6 +32,7 @@ from pie_inference.testing.attention_oracle import (
     Problem,
     Request,
     assert_near,
+    assert_same,
     assert_solves,
     filled_cache,
 )
@@ -117,7 +118,7 @@ def test_graph_plans_equal_dense_attention(case: str) -> None:
         out = plan.attend(layer, rows[:, : filled.heads], rows[:, filled.heads :])
         assert_near(out[:count], problem.expected(layer))
         assert torch.isfinite(out).all()
-        assert torch.equal(cache.read(layer, every), problem.expected_cache(layer)), "others' slots are as they were"
+        assert_same(cache.read(layer, every), problem.expected_cache(layer))  # others' slots are as they were
 
 
 def test_a_graph_plan_serves_one_batch_after_another() -> None:

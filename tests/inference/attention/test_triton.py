@@ -18,6 +18,7 @@ from pie_inference.testing.attention_oracle import (
     Problem,
     Request,
     assert_near,
+    assert_same,
     assert_solves,
     filled_cache,
 )
@@ -93,7 +94,8 @@ def make_plan() -> None:
     cache = filled_cache(problem, CPU)
     before = [cache.layer(layer)[: problem.num_pages].clone() for layer in range(2)]
     make_backend(cache, 4, WINDOWS).graph_plan(8)
-    assert all(torch.equal(cache.layer(layer)[: problem.num_pages], before[layer]) for layer in range(2))
+    for layer in range(2):
+        assert_same(cache.layer(layer)[: problem.num_pages], before[layer])
 
 
 def test_compiling_for_a_graph_leaves_the_cache_alone(interpreter: Interpreter) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,9 @@ import torch
 from pie_inference.errors import BatchError
 from pie_inference.execution import sampling
 from pie_inference.execution.sampling import Choice
+from pie_inference.execution.served_model import ServedModel
+from pie_inference.handlers import sample
+from pie_inference.testing.worker_batches import ints, sample_batch
 
 VOCAB = 3000
 
@@ -118,10 +123,36 @@ def test_top_orders_equal_values_by_id() -> None:
 
 def test_penalties_count_occurrences() -> None:
     logits = torch.tensor([[2.0, -2.0, 1.0, 1.0], [2.0, -2.0, 1.0, 1.0]])
-    rows, tokens = np.array([0, 0, 0, 1]), np.array([0, 0, 1, 2])
+    rows, tokens = torch.tensor([0, 0, 1, 0]), torch.tensor([0, 1, 2, 0])
     ones = torch.ones(2)
     sampling.penalize_(logits, rows, tokens, 2 * ones, 0.25 * ones, torch.tensor([0.5, 0.0]))
     assert logits.tolist() == [[0.0, -4.75, 1.0, 1.0], [2.0, -2.0, 0.25, 1.0]]
+
+
+def test_penalties_are_those_of_each_row_alone() -> None:
+    generator = np.random.default_rng(3)
+    logits, strengths = random_logits(5), torch.from_numpy(generator.uniform(0.1, 2, (3, 5)).astype(np.float32))
+    rows, tokens = generator.integers(0, 5, 400), generator.integers(0, 40, 400)
+    expected = logits.clone()
+    for row, token in {*zip(rows.tolist(), tokens.tolist(), strict=True)}:
+        count = int(((rows == row) & (tokens == token)).sum())
+        seen, (repetition, frequency, presence) = expected[row, token], strengths[:, row]
+        seen = seen / repetition if seen > 0 else seen * repetition
+        expected[row, token] = seen - count * frequency - presence
+    sampling.penalize_(logits, torch.from_numpy(rows), torch.from_numpy(tokens), *strengths)
+    assert torch.equal(logits, expected)
+
+
+def test_penalties_on_tokens_that_are_still_on_the_device_read_nothing_back() -> None:
+    """A device without memory: what would wait for numbers fails."""
+    none = torch.device("meta")
+    tokens = torch.empty(8, dtype=torch.int64, device=none)
+    served: Any = SimpleNamespace(tokens=tokens, device=none, description=SimpleNamespace(vocab_size=VOCAB))
+    served.token_ids = partial(ServedModel.token_ids, served)
+    batch = sample_batch(ints([0, 0]), recent=ints([-3, 5, -1]), recent_indptr=ints([0, 2, 3]))
+    sample._penalize(served, batch, torch.empty(2, VOCAB, device=none))
+    with pytest.raises(NotImplementedError):
+        tokens.cpu()
 
 
 def test_forbidden_tokens_are_never_sampled() -> None:
@@ -138,6 +169,21 @@ def test_a_mask_without_tokens_is_refused() -> None:
     allowed = np.packbits(np.arange(3008) >= VOCAB, bitorder="little")[None]
     with pytest.raises(BatchError, match="the mask allows no token"):
         sampling.forbid_(random_logits(3), torch.tensor([2]), allowed)
+
+
+@pytest.mark.parametrize("most", [1, 3 * VOCAB, 1 << 23])
+def test_rows_are_ranked_in_pieces_of_any_size(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = random_logits(10)
+    rows = choice(10, top_k=[5, 0] * 5, top_p=[0.9, 0.5, 1.0, 1.0, 0.1] * 2, uniform=np.linspace(0, 0.99, 10))
+    alone = [sampling.choose(logits[row : row + 1], rows[np.array([row])]) for row in range(10)]
+    temperature = torch.linspace(0.5, 2, 10, dtype=torch.float64)
+    expected = sampling.distributions(logits, temperature, 20)
+    seen, top = list[int](), sampling.top
+    monkeypatch.setattr(sampling, "MOST_LOGITS", most)
+    monkeypatch.setattr(sampling, "top", lambda logits, width: seen.append(logits.numel()) or top(logits, width))
+    assert torch.equal(sampling.choose(logits, rows), torch.cat(alone))
+    assert all(map(torch.equal, sampling.distributions(logits, temperature, 20), expected))
+    assert max(seen) <= max(most, VOCAB)
 
 
 def test_distributions() -> None:

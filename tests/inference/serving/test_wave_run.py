@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.config import WorkerConfig
+from pie_inference.handlers.table import HANDLERS
 from pie_inference.protocol import (
     Batch,
     Forward,
@@ -291,6 +293,40 @@ def test_only_the_command_at_fault_fails(case: str, model: Model) -> None:
         np.testing.assert_allclose(found, reference, atol=1e-4)
     for found, reference in zip(rows(done.results[0]), without_bad(rows(expected.results[0])), strict=True):
         np.testing.assert_allclose(found, reference, atol=1e-5)
+
+
+@pytest.mark.parametrize("call", ["embed_txt", "copy_kvpage", "forward", "sample", "verify", "get_next_dist"])
+def test_commands_run_one_by_one_where_memory_is_too_short_for_all(
+    call: str, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And do the same, though the batch as a whole was under way."""
+    worker = Worker(WorkerConfig(checkpoint, "model", dtype="float32", pages=96, embeds=1024))
+    model = Model("model", worker.run, 272)
+    build = next(build for case, build in CASES.items() if case.partition(":")[0] == call)
+    left, told = [], []
+    for short in (False, True):
+        prepared = Prepared(model)
+        batch = build(prepared, [0, 2])
+        kind, sizes = type(batch), list[int]()
+        handler = HANDLERS[kind]
+
+        def out_of_memory(served: Any, batch: Batch, handler: Any = handler, sizes: list[int] = sizes) -> Any:
+            sizes.append(batch.count())
+            outcome = handler(served, batch)
+            if batch.count() > 1:
+                raise torch.OutOfMemoryError("tried to allocate 20 GiB")
+            return outcome
+
+        with monkeypatch.context() as patch:
+            if short:
+                patch.setitem(HANDLERS, kind, out_of_memory)  # type: ignore[arg-type]
+            done = model.run(RunWave(7, "model", (batch,)))
+        assert done.failures == ()
+        assert sizes == ([2, 1, 1] if short else [])
+        left.append(observe(call, prepared))
+        told.append(rows(done.results[0]))
+    for alone, together in zip([*left[1], *told[1]], [*left[0], *told[0]], strict=True):
+        np.testing.assert_allclose(alone, together, atol=1e-4)
 
 
 def rows(result: Result | None) -> list[Numbers]:

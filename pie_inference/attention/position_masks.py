@@ -1,0 +1,73 @@
+"""Masks of sequences whose queries see keys by position, made where the positions of all slots are known.
+
+Kernels know the causal rule and explicit masks. Few batches have keys that only some of their queries may see by
+position, so these get a mask: a bit for each query and key, and little memory beside that.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from ..errors import BatchError
+from ..kv_cache.pages import KvCache
+from ..protocol import Array, Forward
+from .page_tables import ranges
+from .ragged import Ragged, check
+
+MOST_PAIRS = 1 << 24
+"""Pairs of query and key that are looked at together, a byte each."""
+
+
+def with_masks(batch: Forward, cache: KvCache) -> Forward:
+    """The batch with masks in place of `position_keys`. Raises BatchError."""
+    if batch.position_keys is None:
+        return batch
+    ragged = check(batch, cache.shape.page_size, cache.num_pages)
+    _check_counts(batch, ragged)
+    positions = cache.positions.copy()
+    positions[batch.q_slots] = batch.q_positions
+    masks = [_mask(batch, ragged, n, positions, cache.shape.page_size) for n in range(batch.count())]
+    ends = np.cumsum([0, *map(len, masks)], dtype=np.int64)
+    return msgspec.structs.replace(batch, position_keys=None, mask_indptr=ends, mask_bits=np.concatenate(masks))
+
+
+def _check_counts(batch: Forward, ragged: Ragged) -> None:
+    counts = batch.position_keys
+    assert counts is not None
+    if len(counts) != len(ragged.num_keys):
+        raise BatchError(f"position_keys has {len(counts)} elements for {len(ragged.num_keys)} sequences")
+    wrong = (counts < 0) | (counts > ragged.num_keys - ragged.num_rows)
+    if wrong.any():
+        n = int(wrong.argmax())
+        older = ragged.num_keys[n] - ragged.num_rows[n]
+        raise BatchError(f"{counts[n]} keys are seen by position, the sequence has {older} older ones")
+    if batch.mask_bits is not None:
+        raise BatchError("a batch has both explicit masks and keys that are seen by position")
+
+
+def _mask(batch: Forward, ragged: Ragged, n: int, positions: Array, page_size: int) -> Array:
+    """Packed bits [queries, keys] of sequence n; none if it needs no mask."""
+    assert batch.position_keys is not None
+    count = int(batch.position_keys[n])
+    if not count:
+        return np.zeros(0, np.uint8)
+    rows, keys = int(ragged.num_rows[n]), int(ragged.num_keys[n])
+    queries = batch.q_positions[batch.q_indptr[n] : batch.q_indptr[n + 1]]
+    older = positions[_key_slots(batch, n, page_size)[:count]]
+    late = np.flatnonzero(older >= queries.min())  # others are seen by all
+    at_once = max(8, MOST_PAIRS // keys // 8 * 8)  # rows that fill whole bytes
+    pieces = []
+    for first in range(0, rows, at_once):
+        own = np.arange(first, min(first + at_once, rows))
+        seen = np.ones((len(own), keys), np.bool_)
+        seen[:, late] = older[late] < queries[own, None]
+        seen[:, keys - rows :] = np.arange(rows) <= own[:, None]
+        pieces.append(np.packbits(seen, bitorder="little"))
+    return np.concatenate(pieces)
+
+
+def _key_slots(batch: Forward, n: int, page_size: int) -> Array:
+    runs = slice(batch.kv_indptr[n], batch.kv_indptr[n + 1])
+    begins = batch.kv_begins[runs].astype(np.int64)
+    return ranges(batch.kv_pages[runs].astype(np.int64) * page_size + begins, batch.kv_ends[runs] - begins)

@@ -1,0 +1,29 @@
+"""What raw calls mean does not depend on what they are batched with, split into, or delayed by.
+
+`PIE_RANDOM_PROGRAMS=50000 pytest tests/control/scheduling/test_meaning.py` runs more programs than usual.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+
+from tests.helpers.random_calls import run_random_programs
+
+SHARES = 20
+PROGRAMS = int(os.environ.get("PIE_RANDOM_PROGRAMS", "1000"))
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_random_programs_are_told_what_their_calls_mean(share: int) -> None:
+    made: Counter[str] = Counter()
+    for seed in range(share, PROGRAMS, SHARES):
+        try:
+            run_random_programs(seed, made)
+        except AssertionError as error:
+            raise AssertionError(f"programs of seed {seed}: {error}") from error
+    refused = {f"{name} refused" for name in ("forward", "sample", "set_positions", "copy_kvpage")}
+    accepted = {name.removesuffix(" refused") for name in refused}
+    assert made.keys() >= {"ended", *refused, *accepted} or PROGRAMS < 1000, "these programs try too little"

@@ -1,0 +1,83 @@
+"""A Llama in float64, word by word from its definition: without pages, batches or kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from tests.helpers.issue_order import Held
+
+CLOSE = 1e-4
+"""Logits that differ by less may come in another order in float32."""
+
+
+class Undecided(Exception):
+    """Which token is the most probable is a matter of rounding."""
+
+
+class DenseLlama:
+    """Implements `Arithmetic` for checkpoints of `make_checkpoint`, with its default sizes but for the layers. An embed
+    is a vector, a key the keys and values of all layers."""
+
+    heads, kv_heads, dim, epsilon, theta = 4, 2, 16, 1e-5, 10_000.0
+
+    def __init__(self, folder: Path) -> None:
+        self._weights = {name: weight.double() for name, weight in load_file(folder / "model.safetensors").items()}
+        self._layers = sum(name.endswith("q_proj.weight") for name in self._weights)
+
+    def embed(self, token: int) -> Tensor:
+        return self._weights["model.embed_tokens.weight"][token]
+
+    def most_probable(self, output: Tensor) -> int:
+        first, second = (output @ self._weights["lm_head.weight"].T).topk(2).values.tolist()
+        if first - second < CLOSE:
+            raise Undecided
+        return int((output @ self._weights["lm_head.weight"].T).argmax())
+
+    def run(self, context: Sequence[Held], inputs: Sequence[Held]) -> tuple[list[Tensor], list[Tensor]]:
+        """Keys are [layers, 2, kv_heads, dim] each."""
+        positions = torch.tensor([position for _, position in inputs])
+        before = torch.tensor([position for _, position in context], dtype=torch.int64)
+        visible = torch.cat([before < positions[:, None], torch.ones(len(inputs), len(inputs)).tril() > 0], 1)
+        hidden = torch.stack([value for value, _ in inputs])
+        new = []
+        for layer in range(self._layers):
+            old = torch.stack([key[layer] for key, _ in context]) if context else torch.empty(0, 2, 2, 16)
+            normed = self._norm(hidden, f"model.layers.{layer}.input_layernorm")
+            queries, keys, values = (
+                self._project(normed, layer, f"self_attn.{name}_proj").view(len(inputs), -1, self.dim) for name in "qkv"
+            )
+            new.append(torch.stack([self._rotate(keys, positions), values], 1))
+            mixed = self._attend(self._rotate(queries, positions), torch.cat([old.double(), new[-1]]), visible)
+            hidden = hidden + self._project(mixed, layer, "self_attn.o_proj")
+            normed = self._norm(hidden, f"model.layers.{layer}.post_attention_layernorm")
+            gate, up = (self._project(normed, layer, f"mlp.{name}_proj") for name in ("gate", "up"))
+            hidden = hidden + self._project(torch.nn.functional.silu(gate) * up, layer, "mlp.down_proj")
+        return list(torch.stack(new, 1)), list(self._norm(hidden, "model.norm"))
+
+    def _norm(self, hidden: Tensor, name: str) -> Tensor:
+        return (
+            hidden * (hidden.square().mean(-1, keepdim=True) + self.epsilon).rsqrt() * self._weights[f"{name}.weight"]
+        )
+
+    def _project(self, hidden: Tensor, layer: int, name: str) -> Tensor:
+        return hidden @ self._weights[f"model.layers.{layer}.{name}.weight"].T
+
+    def _rotate(self, vectors: Tensor, positions: Tensor) -> Tensor:
+        half = self.dim // 2
+        angles = positions[:, None] * self.theta ** (-torch.arange(half).double() / half)
+        cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+        left, right = vectors[..., :half], vectors[..., half:]
+        return torch.cat([left * cos - right * sin, right * cos + left * sin], -1)
+
+    def _attend(self, queries: Tensor, keys_values: Tensor, visible: Tensor) -> Tensor:
+        keys, values = (
+            side.repeat_interleave(self.heads // self.kv_heads, 1) for side in (keys_values[:, 0], keys_values[:, 1])
+        )
+        scores = torch.einsum("qhd,khd->hqk", queries, keys) * self.dim**-0.5
+        weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
+        return torch.einsum("hqk,khd->qhd", weights, values).flatten(1)

@@ -1,0 +1,148 @@
+"""What raw calls mean: an interpreter that runs them at once, in the order of issue, independent of the server's code.
+
+It knows no queues, batches, waves or physical memory: pages and embeds are dictionaries. What a model computes is a
+parameter; `HashModel` is the fake one's arithmetic (`pie_control/testing/fake_model.py`) in plain integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+
+MASK = (1 << 64) - 1
+GOLDEN = 0x9E3779B97F4A7C15
+VOCAB = 259
+
+Held = tuple[Any, int]
+"""What a slot or an embed holds, and its position."""
+
+
+class Arithmetic(Protocol):
+    """What a model computes."""
+
+    def embed(self, token: int) -> Any:
+        """What an input embed holds."""
+
+    def run(self, context: Sequence[Held], inputs: Sequence[Held]) -> tuple[list[Any], list[Any]]:
+        """The keys and the outputs of the inputs. Each sees the context at smaller positions, and the inputs up to
+        itself."""
+
+    def most_probable(self, output: Any) -> int:
+        """The greedy token at an output."""
+
+
+def mix(value: int) -> int:
+    z = (value + GOLDEN) & MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+    return z ^ (z >> 31)
+
+
+@cache
+def power(index: int) -> int:
+    return pow(GOLDEN, index + 1, 1 << 64)
+
+
+_TOKENS = np.array([mix(token) for token in range(VOCAB)], np.uint64)
+
+
+class HashModel:
+    """Implements `Arithmetic` as the fake model does."""
+
+    def embed(self, token: int) -> int:
+        return mix(token)
+
+    def run(self, context: Sequence[Held], inputs: Sequence[Held]) -> tuple[list[int], list[int]]:
+        new: list[int] = []
+        outputs: list[int] = []
+        for value, position in inputs:
+            new.append(mix(value ^ mix(mix(position))))
+            visible = [key for key, at in context if at < position] + new
+            outputs.append(mix(sum(key * power(n) for n, key in enumerate(visible)) & MASK))
+        return new, outputs
+
+    def most_probable(self, output: int) -> int:
+        z = (np.uint64(output) ^ _TOKENS) + np.uint64(GOLDEN)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return int(((z ^ (z >> np.uint64(31))) >> np.uint64(11)).argmax())
+
+
+class IssueOrder:
+    """The state of one inferlet as its calls say. Calls that must be refused return False and change nothing."""
+
+    def __init__(self, page_size: int, most_tokens: int, model: Arithmetic) -> None:
+        self.page_size = page_size
+        self.model = model
+        self.most_tokens = most_tokens  # in a batch of the worker
+        self.pages: dict[int, list[Held | None]] = {}
+        self.embeds: dict[int, Held] = {}  # those that are filled
+        self.outputs: set[int] = set()  # of these, the ones that a forward filled
+
+    def allocate(self, pages: Sequence[int]) -> None:
+        for page in pages:
+            self.pages[page] = [None] * self.page_size
+
+    def forget(self, pages: Sequence[int], embeds: Sequence[int]) -> None:
+        for page in pages:
+            del self.pages[page]
+        for embed in embeds:
+            self.embeds.pop(embed, None)
+            self.outputs.discard(embed)
+
+    def embed_txt(self, tokens: Sequence[int], positions: Sequence[int], embeds: Sequence[int]) -> None:
+        for token, position, embed in zip(tokens, positions, embeds, strict=True):
+            self.embeds[embed] = self.model.embed(token), position
+            self.outputs.discard(embed)
+
+    def set_positions(self, positions: Sequence[int], embeds: Sequence[int]) -> bool:
+        if any(embed not in self.embeds for embed in embeds):
+            return False
+        for position, embed in zip(positions, embeds, strict=True):
+            self.embeds[embed] = self.embeds[embed][0], position
+        return True
+
+    def forward(
+        self, context: Sequence[int], inputs: Sequence[int], targets: Sequence[int], outputs: Sequence[int]
+    ) -> bool:
+        free = [(page, slot) for page in targets for slot, key in enumerate(self.pages[page]) if key is None]
+        if any(embed not in self.embeds for embed in inputs) or (targets and len(free) < len(inputs)):
+            return False
+        if len(inputs) > self.most_tokens and (not targets or self._overwrites_inputs(inputs, outputs)):
+            return False
+        seen = [key for page in context for key in self.pages[page] if key is not None]
+        given = [self.embeds[embed] for embed in inputs]
+        positions = [position for _, position in given]
+        keys, results = self.model.run(seen, given)
+        for (page, slot), *key in zip(free, keys, positions, strict=False):
+            self.pages[page][slot] = (key[0], key[1])
+        kept = zip(results, positions, strict=True)
+        for embed, result in zip(outputs, [*kept][len(inputs) - len(outputs) :], strict=True):
+            self.embeds[embed] = result
+            self.outputs.add(embed)
+        return True
+
+    def _overwrites_inputs(self, inputs: Sequence[int], outputs: Sequence[int]) -> bool:
+        """Whether an output goes to the input of a later token."""
+        first = len(inputs) - len(outputs)
+        return any(embed in inputs[first + n + 1 :] for n, embed in enumerate(outputs))
+
+    def copy_kvpage(self, source: Sequence[int], target: Sequence[int]) -> bool:
+        keys = [self.pages[slot // self.page_size][slot % self.page_size] for slot in source]
+        if None in keys:
+            return False
+        for slot, key in zip(target, keys, strict=True):
+            self.pages[slot // self.page_size][slot % self.page_size] = key
+        return True
+
+    def trim_kvpage(self, pages: Sequence[int], keep: int) -> None:
+        for number, page in enumerate(pages):
+            kept = min(max(0, keep - number * self.page_size), self.page_size)
+            self.pages[page][kept:] = [None] * (self.page_size - kept)
+
+    def next_token(self, embed: int) -> int | None:
+        """The greedy token at an embed; None: it is no output."""
+        return self.model.most_probable(self.embeds[embed][0]) if embed in self.outputs else None

@@ -1,0 +1,95 @@
+"""Random raw calls on a real worker, against the same model in float64 that runs them in the order of issue.
+
+Before each program all pages and embeds are filled with NaN, as a former owner might leave them: whatever is not the
+program's own must not reach its tokens.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+
+from pie_inference.config import WorkerConfig
+from pie_inference.cpu_kernels.library import find_library
+from pie_inference.serving.worker import Worker
+from pie_inference.testing.checkpoints import make_checkpoint
+from tests.helpers.dense_llama import DenseLlama, Undecided
+from tests.helpers.issue_order import IssueOrder
+from tests.helpers.random_calls import POLICIES, play
+from tests.helpers.scheduling import World, greedy
+
+PROGRAMS = 15
+PAGE_SIZE = 8
+MOST_TOKENS = 8  # in a batch, so that most forwards are split
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module", params=["torch", "cpu"])
+def worker(request: pytest.FixtureRequest, checkpoint: Path, kernel_cache: Path) -> Iterator[Worker]:
+    if request.param == "cpu" and find_library("auto", kernel_cache, torch.device("cpu")) is None:
+        pytest.skip("the kernels cannot be built here")
+    options = {"pages": 60, "embeds": 256, "max_batch_tokens": MOST_TOKENS, "page_size": PAGE_SIZE, "threads": 1}
+    threads = torch.get_num_threads()
+    yield Worker(WorkerConfig(checkpoint, "model", dtype="float32", attention=request.param, **options))
+    torch.set_num_threads(threads)
+
+
+def poison(worker: Worker) -> None:
+    served = worker._served
+    with torch.inference_mode():
+        for layer in range(served.cache.shape.num_layers):
+            served.cache.layer(layer).fill_(torch.nan)
+        served.embeds.fill_(torch.nan)
+
+
+def test_random_programs_are_told_what_their_calls_mean(worker: Worker, checkpoint: Path) -> None:
+    model, made, undecided = DenseLlama(checkpoint), Counter[str](), 0
+    for seed in range(PROGRAMS):
+        poison(worker)
+        choice = random.Random(seed)
+        world = World(choice.choice(POLICIES)(), model=worker)
+        meanings = [IssueOrder(PAGE_SIZE, MOST_TOKENS, model) for _ in range(choice.randint(1, 3))]
+        try:
+            play(world, choice, meanings, made)
+        except Undecided:
+            undecided += 1
+        except AssertionError as error:
+            raise AssertionError(f"program {seed}: {error}") from error
+    assert undecided < PROGRAMS // 5
+    assert made["sample"] > PROGRAMS
+
+
+@pytest.mark.parametrize("position", [None, 5, 9])
+def test_an_output_that_is_fed_back_is_a_token_at_the_position_that_it_is_given(
+    worker: Worker, checkpoint: Path, position: int | None
+) -> None:
+    """A chain of latent thoughts: each output is the next input. The prompt is at 0 to 4."""
+    poison(worker)
+    model, world = DenseLlama(checkpoint), World(model=worker)
+    prompt, thoughts = [12, 200, 7, 91, 30], 3
+    inferlet = world.open(4, 16)
+    inferlet.embed(0, 5, tokens=prompt)
+    inferlet.forward(0, 5, 8)
+    keys, [*_, latent] = model.run([], [(model.embed(token), n) for n, token in enumerate(prompt)])
+    seen = [(key, n) for n, key in enumerate(keys)]
+    for thought in range(thoughts):
+        at = 4 if position is None else position + thought
+        if position is not None:
+            inferlet.call("set_positions", 1, [at], [inferlet.embeds + 8 + thought, 1])
+        inferlet.forward(8 + thought, 1, 9 + thought)
+        [key], [latent] = model.run(seen, [(latent, at)])
+        seen.append((key, at))
+    with suppress(Undecided):
+        future = inferlet.call("sample", 1, inferlet.embeds + 8 + thoughts, greedy())
+        world.drain()
+        assert inferlet.token(future) == model.most_probable(latent)
