@@ -47,28 +47,28 @@ def _take(kind: type[Any]) -> Function:
 def _function(call: Call) -> Function:
     _space, *parameters = inspect.signature(call.issue).parameters.values()
     if call.value is None:
-        function = _plain(call.issue)
+        function = _plain(call.name, call.issue)
     else:
         parameters.pop()  # the future
-        function = _answered(call.issue, parameters)
+        function = _answered(call.name, call.issue, parameters)
     guest = inspect.Parameter("guest", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     function.__signature__ = inspect.Signature([guest, *parameters])  # type: ignore[attr-defined]
     return function
 
 
-def _plain(issue: Function) -> Function:
+def _plain(name: str, issue: Function) -> Function:
     def function(guest: Guest, queue: int, *arguments: Any) -> Any:
-        return issue(guest.space(queue), queue, *arguments)
+        return issue(guest.space(queue, name), queue, *arguments)
 
     return function
 
 
-def _answered(issue: Function, parameters: list[inspect.Parameter]) -> Function:
+def _answered(name: str, issue: Function, parameters: list[inspect.Parameter]) -> Function:
     """The function of a call with a future: issues it, or leaves no future behind."""
     kinds = {place: HANDLES[one.annotation] for place, one in enumerate(parameters[1:]) if one.annotation in HANDLES}
 
     def function(guest: Guest, queue: int, *arguments: Any) -> int:
-        space = guest.space(queue)
+        space = guest.space(queue, name)
         if kinds:
             arguments = _resolve(guest, arguments, kinds)
         future = guest.futures.new()

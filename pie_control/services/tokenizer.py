@@ -63,7 +63,8 @@ def _environment() -> ImmutableSandboxedEnvironment:
     return environment
 
 
-def _special(config: Mapping[str, Any], name: str) -> str | None:
+def special_token(config: Mapping[str, Any], name: str) -> str | None:
+    """Text of one of SPECIAL_TOKENS, as tokenizer_config.json has it; None if it has none."""
     value = config.get(name)
     return value.get("content") if isinstance(value, Mapping) else value
 
@@ -121,9 +122,11 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return self._template is not None
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids; special tokens written in the text are recognized, none are added. Raises InvalidArgument."""
+    def encode(self, text: str, special_tokens: bool = True) -> list[int]:
+        """Token ids; special tokens written in the text are recognized if `special_tokens`, none are added. Raises
+        InvalidArgument."""
         _check_size(text)
+        self.inner.encode_special_tokens = not special_tokens
         ids: list[int] = self.inner.encode(text, add_special_tokens=False).ids
         return ids
 
@@ -168,7 +171,7 @@ class Tokenizer:
         if self._template is None:
             raise Unsupported("this model has no chat template: write the prompt yourself")
         _check_size(messages, tools)
-        variables = {name: _special(self._config, name) for name in SPECIAL_TOKENS}
+        variables = {name: special_token(self._config, name) for name in SPECIAL_TOKENS}
         try:
             rendered: str = self._compiled_template.render(
                 messages=_parse_list(messages, "messages"),
