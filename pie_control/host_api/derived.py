@@ -2,7 +2,7 @@
 
 A WIT function's arguments are passed on as they are, but for handles: where `issue` declares a `Sampler`, the guest
 gives its number. A call that is answered by a future returns its number, and the WIT function `take-<value>`, named
-after the type of the value, takes what it gives.
+after the type of the value, takes what it gives. A call of a trait that the queue's model lacks is refused.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 _TOKEN = re.compile(r"->|[\w-]+|[<>{}(),:]")
 _OUTCOME = """(core module $m (memory (export "memory") 1) (func (export "run") (result i32) (i32.const 0)))
   (core instance $m (instantiate $m))
-  (func (export "run") (result (result (error string))) (canon lift (core func $m "run") (memory (core memory $m "memory"))))"""
+  (func (export "run") (result (result (error string))) (canon lift (core func $m "run")
+    (memory (core memory $m "memory"))))"""
 
 
 class _Types:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ...calls.values import Done
@@ -59,7 +60,7 @@ def _send(newer: HostFunction) -> HostFunction:
         guest.inferlet.await_futures([future], take)
         return SUSPEND
 
-    return HostFunction(send, suspends=True)
+    return replace(newer, call=send, suspends=True)
 
 
 def _available_traits(newer: HostFunction) -> HostFunction:
@@ -73,7 +74,7 @@ def _available_traits(newer: HostFunction) -> HostFunction:
             if trait["name"] in TRAITS
         ]
 
-    return HostFunction(available_traits)
+    return replace(newer, call=available_traits)
 
 
 def _record(fields: tuple[str, ...]) -> Callable[[HostFunction], HostFunction]:
@@ -82,7 +83,7 @@ def _record(fields: tuple[str, ...]) -> Callable[[HostFunction], HostFunction]:
             found = json.loads(newer.call(*arguments))
             return tuple(found[field] for field in fields)
 
-        return HostFunction(function)
+        return replace(newer, call=function)
 
     return adapter
 
@@ -91,7 +92,7 @@ def _create_sampler(newer: HostFunction) -> HostFunction:
     def create_sampler(guest: Guest, config: tuple[Any, ...]) -> Any:
         return newer.call(guest, json.dumps(dict(zip(SAMPLER_CONFIG, config, strict=True))))
 
-    return HostFunction(create_sampler)
+    return replace(newer, call=create_sampler)
 
 
 def _tokenize(newer: HostFunction) -> HostFunction:
@@ -100,7 +101,7 @@ def _tokenize(newer: HostFunction) -> HostFunction:
     def tokenize(guest: Guest, queue: int, text: str) -> Any:
         return newer.call(guest, queue, text, True)
 
-    return HostFunction(tokenize, newer.suspends)
+    return replace(newer, call=tokenize)
 
 
 ADAPTERS: Mapping[tuple[str, str], Callable[[HostFunction], HostFunction]] = {
