@@ -10,7 +10,6 @@ from ..calls.values import Done
 from ..inferlets.mailbox import Received
 from ..programs.languages.python_source import Compilation
 from ..sandbox.fibers import SUSPEND
-from ..services.tokenizer import special_token
 from .guest import Guest
 from .suspending import suspending
 from .traits import traits_of
@@ -103,8 +102,13 @@ def get_model_info(guest: Guest, model: str) -> str:
     found = guest.model(model)
     about = found.description
     same = {name: getattr(about, name) for name in MODEL_INFO}
-    special = {f"{name}_text": special_token(about.tokenizer_config, f"{name}_token") for name in ("bos", "eos")}
+    special = {f"{name}_text": _text(about.tokenizer_config.get(f"{name}_token")) for name in ("bos", "eos")}
     return json.dumps({**same, **special, "has_chat_template": found.has_chat_template})
+
+
+def _text(token: object) -> object:
+    """Of a special token as tokenizer_config.json has it: a text, or an object with one, or nothing."""
+    return token.get("content") if isinstance(token, dict) else token
 
 
 def create_queue(guest: Guest, model: str) -> int:

@@ -63,8 +63,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
     return environment
 
 
-def special_token(config: Mapping[str, Any], name: str) -> str | None:
-    """Text of one of SPECIAL_TOKENS, as tokenizer_config.json has it; None if it has none."""
+def _special(config: Mapping[str, Any], name: str) -> str | None:
     value = config.get(name)
     return value.get("content") if isinstance(value, Mapping) else value
 
@@ -171,7 +170,7 @@ class Tokenizer:
         if self._template is None:
             raise Unsupported("this model has no chat template: write the prompt yourself")
         _check_size(messages, tools)
-        variables = {name: special_token(self._config, name) for name in SPECIAL_TOKENS}
+        variables = {name: _special(self._config, name) for name in SPECIAL_TOKENS}
         try:
             rendered: str = self._compiled_template.render(
                 messages=_parse_list(messages, "messages"),

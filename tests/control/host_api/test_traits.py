@@ -227,3 +227,21 @@ def main(args):
     assert (core["name"], core["version"], core["supertraits"]) == ("Core", VERSION, [])
     wanted = {function.name.replace("_", "-") for function in wit.functions() if function.interface == "core"}
     assert set(core["functions"]) == wanted
+
+
+@pytest.mark.parametrize(
+    ("config", "texts"),
+    [
+        ({"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": False}}, ["<s>", "</s>"]),
+        ({"bos_token": None}, [None, None]),
+    ],
+)
+def test_a_guest_is_told_the_special_tokens(config: dict[str, Any], texts: list[str | None], guest_cache: Path) -> None:
+    source = """
+from inferlet_sdk import traits
+
+def main(args):
+    model = traits.get_model_info(args.model)
+    return [model.bos_text, model.eos_text]
+"""
+    assert run_on(guest_cache, Partial(tokenizer_config=config), source) == texts

@@ -17,12 +17,9 @@ from wasmtime.component import Component
 import tests.helpers.wit as wit
 from pie_control import host_api
 from pie_control.calls.values import Done
-from pie_control.errors import CallError, InvalidState
+from pie_control.errors import CallError, ConfigError, InvalidState
 from pie_control.host_api import core, published, wit_files
 from pie_control.host_api.guest import Guest
-from pie_control.programs.languages.python_guest import guest_hash
-from pie_control.programs.store import ProgramStore
-from pie_control.sandbox.components import try_load_compiled
 from pie_control.sandbox.contract import Contract, Edition
 from pie_control.sandbox.engine import LinkError, new_engine
 from pie_control.sandbox.linker import LinkedComponent
@@ -77,16 +74,39 @@ def test_the_published_files_of_0_1_are_what_was_published() -> None:
     assert dict(EDITIONS["0.1.0"].signatures) == stored_signatures("0.1.0")
 
 
-def test_the_newest_version_has_the_types_that_wasmtime_reads(guest_cache: Path) -> None:
-    guest = try_load_compiled(ENGINE, ProgramStore(guest_cache).compiled_path(guest_hash()))
-    assert guest is not None
+def test_the_newest_version_has_the_types_that_wasmtime_reads(
+    guest_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the Python guest, which imports everything, and which every server checks at its start."""
     found = {}
-    for interface, extern in guest.type.imports(ENGINE).items():
-        kind: Any = extern.ty
-        for name, item in kind.exports(ENGINE).items() if interface.startswith("pie:inferlet/") else ():
-            if hasattr(item.ty, "params"):
-                found[interface.removeprefix("pie:inferlet/").partition("@")[0], name] = signature(item.ty)
+
+    def check(_contract: Contract, engine: wasmtime.Engine, component: Component) -> None:
+        for interface, extern in component.type.imports(engine).items():
+            kind: Any = extern.ty
+            for name, item in kind.exports(engine).items() if interface.startswith("pie:inferlet/") else ():
+                if hasattr(item.ty, "params"):
+                    found[interface.removeprefix("pie:inferlet/").partition("@")[0], name] = signature(item.ty)
+
+    async def start() -> None:
+        async with started(guest_cache, InProcessClient(FakeModel()), warm_pool=0):
+            pass
+
+    monkeypatch.setattr(Contract, "check", check)
+    asyncio.run(start())
     assert found == dict(wit_files.current().signatures)
+
+
+def test_a_server_does_not_start_with_a_guest_of_another_world(
+    guest_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def start() -> None:
+        async with started(guest_cache, InProcessClient(FakeModel()), warm_pool=0):
+            raise AssertionError("it started")
+
+    later = [Edition("0.3.0", EDITIONS["0.1.0"].signatures, EDITIONS["0.1.0"].functions)]
+    monkeypatch.setattr(host_api, "contract", lambda: Contract("pie:inferlet", later))
+    with pytest.raises(ConfigError, match=r"the Python guest does not fit this server: imports pie:inferlet/.*0\.3\.0"):
+        asyncio.run(start())
 
 
 def linked(contract: Contract, version: str, signatures: Mapping[tuple[str, str], str]) -> None:
