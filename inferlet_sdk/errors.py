@@ -1,4 +1,4 @@
-"""Errors of the API calls, one class for each `error-code` of types.wit.
+"""Errors of the API calls, one class for each code of types.wit.
 
 PieError
 ├── InvalidArgument   malformed or out of range
@@ -22,7 +22,10 @@ T = TypeVar("T")
 
 
 class PieError(Exception):
-    """A refused API call. `code` is the case of `error-code`, like "not-found"; `message` says what to do."""
+    """A refused API call. `code` says why, like "not-found"; `message` says what to do.
+
+    A code that this SDK does not know is a plain `PieError` with that code.
+    """
 
     code = "invalid-argument"
 
@@ -63,7 +66,7 @@ class WorkerFailed(PieError):
     code = "worker-failed"
 
 
-_BY_CODE = {error.code.replace("-", "_").upper(): error for error in PieError.__subclasses__()}
+_BY_CODE = {error.code: error for error in PieError.__subclasses__()}
 
 
 def from_host(error: Exception) -> Exception:
@@ -72,7 +75,12 @@ def from_host(error: Exception) -> Exception:
     code = getattr(record, "code", None)
     if record is None or code is None:
         return error
-    return _BY_CODE.get(code.name, PieError)(record.message)
+    known = _BY_CODE.get(code)
+    if known is not None:
+        return known(record.message)
+    unknown = PieError(record.message)
+    unknown.code = code
+    return unknown
 
 
 def call(function: Callable[..., T], *arguments: Any) -> T:

@@ -41,7 +41,7 @@ def build_server(config: ServerConfig, make_client: ClientFactory | None = None)
     """A server that is ready to be started. `make_client` is called once for each worker; by default it starts a worker
     process. Raises ConfigError."""
     store = ProgramStore(Path(config.cache_dir), config.max_program_bytes)
-    launcher = Launcher(store, host_api.functions(), config.limits.memory_bytes, config.warm_pool)
+    launcher = Launcher(store, host_api.contract(), config.limits.memory_bytes, config.warm_pool)
     models = {model.name: _build_model(config, model, make_client or start_worker) for model in config.models}
     loop = Loop()
     inferlets = InferletManager(

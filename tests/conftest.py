@@ -49,7 +49,7 @@ def kernel_cache(pytestconfig: pytest.Config) -> Path:
 def guest_cache(pytestconfig: pytest.Config) -> Path:
     """A cache folder with the Python guest built and compiled."""
     folder = cache_folder(pytestconfig)
-    launcher = Launcher(ProgramStore(folder), host_api.functions(), 256 << 20, warm_instances=0)
+    launcher = Launcher(ProgramStore(folder), host_api.contract(), 256 << 20, warm_instances=0)
     with FileLock(folder / "guest.lock"):
         asyncio.run(launcher.start())
     launcher.close()

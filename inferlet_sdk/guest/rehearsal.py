@@ -8,6 +8,7 @@ that every program writes to before the launch. The fake host answers every call
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,24 +48,26 @@ def _host() -> Any:
     def same(numbers: list[int]) -> list[int]:
         return list(numbers)
 
-    info = SimpleNamespace(
-        name="rehearsal", page_size=16, vocab_size=1000, max_context=1000, stop_tokens=[0], has_chat_template=False
-    )
+    info = {
+        "name": "rehearsal", "architecture": "", "page_size": 16, "vocab_size": 1000, "max_context": 1000,
+        "max_batch_tokens": 512, "max_dist": 256, "stop_tokens": [0], "bos_text": None, "eos_text": None,
+        "has_chat_template": False,
+    }  # fmt: skip
     core = SimpleNamespace(
         get_arg=list, get_env=list, send=nothing, receive=number, take_message=lambda _: "message", set_result=nothing,
         sleep=number, wait=same, take=nothing, cancel=nothing, available_models=lambda: ["rehearsal"],
-        get_model_info=lambda _: info, create_queue=number, destroy_queue=nothing, synchronize=number,
+        get_model_info=lambda _: json.dumps(info), create_queue=number, destroy_queue=nothing, synchronize=number,
     )  # fmt: skip
     allocate = SimpleNamespace(
         alloc_kvpage=lambda _queue, count: next(numbers) * 1000, dealloc_kvpage=nothing, copy_kvpage=nothing,
         alloc_emb=lambda _queue, count: next(numbers) * 1000, dealloc_emb=nothing, trim_kvpage=nothing,
     )  # fmt: skip
     tokenize = SimpleNamespace(
-        tokenize=lambda _queue, text: [ord(letter) for letter in text], create_detokenizer=number,
+        tokenize=lambda _queue, text, _special: [ord(letter) for letter in text], create_detokenizer=number,
         push_tokens=lambda _detokenizer, tokens: "x", destroy_detokenizer=nothing, detokenize=lambda *_: "text",
     )  # fmt: skip
     fused = SimpleNamespace(
-        SamplerConfig=lambda *values: values, create_sampler=number, destroy_sampler=nothing, sample=number,
+        create_sampler=number, destroy_sampler=nothing, sample=number,
         sample_constrained=number, forward_with_sampling=number, take_token=lambda _: 7,
         take_text=lambda *_: (7, "x"),
     )  # fmt: skip

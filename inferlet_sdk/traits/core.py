@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from inferlet_sdk import bindings
 from inferlet_sdk.errors import call
@@ -33,6 +33,7 @@ __all__ = [
     "wait",
 ]
 
+T = TypeVar("T")
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -51,10 +52,15 @@ class ModelInfo:
     """Properties of a model that an inferlet needs."""
 
     name: str
+    architecture: str
     page_size: int  # tokens in a page
     vocab_size: int
     max_context: int  # most tokens that a context may hold
+    max_batch_tokens: int  # most input tokens that run at once
+    max_dist: int  # largest k of `get_next_dist`
     stop_tokens: tuple[int, ...]  # tokens after which generation ends
+    bos_text: str | None  # of the special tokens; None: the model has none
+    eos_text: str | None
     has_chat_template: bool
 
 
@@ -150,21 +156,12 @@ def available_models() -> list[str]:
 
 def available_traits(model: str) -> list[TraitInfo]:
     """Traits that a model implements; raises NotFound for an unknown model."""
-    traits = call(bindings.core.available_traits, model)
-    return [TraitInfo(t.name, t.version, tuple(t.functions), tuple(t.supertraits)) for t in traits]
+    return [_from_json(TraitInfo, trait) for trait in json.loads(call(bindings.core.available_traits, model))]
 
 
 def get_model_info(model: str) -> ModelInfo:
     """Page size, vocabulary and limits of a model; raises NotFound for an unknown model."""
-    info = call(bindings.core.get_model_info, model)
-    return ModelInfo(
-        name=info.name,
-        page_size=info.page_size,
-        vocab_size=info.vocab_size,
-        max_context=info.max_context,
-        stop_tokens=tuple(info.stop_tokens),
-        has_chat_template=info.has_chat_template,
-    )
+    return _from_json(ModelInfo, json.loads(call(bindings.core.get_model_info, model)))
 
 
 def create_queue(model: str) -> int:
@@ -189,5 +186,10 @@ def set_queue_priority(queue: int, priority: int) -> None:
 
 def usage() -> Usage:
     """The resources that the inferlet holds now, and its limits."""
-    host = call(bindings.core.usage)
-    return Usage(**{name: getattr(host, name) for name in Usage.__dataclass_fields__})
+    return _from_json(Usage, json.loads(call(bindings.core.usage)))
+
+
+def _from_json(kind: type[T], values: dict[str, Any]) -> T:
+    """A dataclass from a JSON object, which may have keys of its own besides; lists become tuples."""
+    known = {name: values[name] for name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,10 +47,17 @@ def create_sampler(
     """Creates a sampler for `sample`. Temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 keep all tokens; penalties
     of 1, 0 and 0 change nothing.
     """
-    config = bindings.fused.SamplerConfig(
-        temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty, seed
-    )
-    return int(call(bindings.fused.create_sampler, config))
+    config = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "frequency_penalty": frequency_penalty,
+        "presence_penalty": presence_penalty,
+        "seed": seed,
+    }
+    return int(call(bindings.fused.create_sampler, json.dumps(config)))
 
 
 def destroy_sampler(sampler: int) -> None:

@@ -23,7 +23,7 @@ __all__ = [
 
 def tokenize(queue: int, text: str) -> list[int]:
     """Token ids of a text. Special tokens in the text are recognized; none are added."""
-    return list(call(bindings.tokenize.tokenize, queue, text))
+    return list(call(bindings.tokenize.tokenize, queue, text, True))
 
 
 def detokenize(queue: int, tokens: Sequence[int]) -> str:

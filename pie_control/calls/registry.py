@@ -25,12 +25,14 @@ CALLS: Mapping[str, Call] = {call.name: call for call in sorted(_find_calls(), k
 """All calls by name."""
 
 
-def implemented_traits(worker_calls: Collection[str]) -> tuple[Trait, ...]:
+def implemented_traits(worker_calls: Collection[str], has_tokenizer: bool) -> tuple[Trait, ...]:
     """The traits of a model whose worker runs these calls: those that need no other from it, nor do their
     supertraits."""
     missing = {
         call.interface for call in CALLS.values() if call.stage is not Stage.CONTROL and call.name not in worker_calls
     }
+    if not has_tokenizer:
+        missing.add("tokenize")
     found: dict[str, Trait] = {}
     for trait in TRAITS:  # supertraits come first
         if trait.interface not in missing and found.keys() >= set(trait.supertraits):

@@ -14,7 +14,7 @@ from pie_control.errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How a token is chosen (fused.wit, sampler-config). Raises InvalidArgument if out of range."""
+    """How a token is chosen (fused.wit, create-sampler). Raises InvalidArgument if out of range."""
 
     temperature: float = 1.0  # 0: greedy
     top_k: int = 0  # 0: all
@@ -30,12 +30,12 @@ class SamplingParams:
         penalties = (self.repetition, self.frequency, self.presence)
         object.__setattr__(self, "row", values + penalties)
         _check("temperature", self.temperature, 0.0, 1e6)
-        _check("top-k", self.top_k, 0, 2**31 - 1)
-        _check("top-p", self.top_p, 1e-9, 1.0)
-        _check("min-p", self.min_p, 0.0, 1.0)
-        _check("repetition-penalty", self.repetition, 1e-6, 1e6)
-        _check("frequency-penalty", self.frequency, -1e6, 1e6)
-        _check("presence-penalty", self.presence, -1e6, 1e6)
+        _check("top_k", self.top_k, 0, 2**31 - 1)
+        _check("top_p", self.top_p, 1e-9, 1.0)
+        _check("min_p", self.min_p, 0.0, 1.0)
+        _check("repetition_penalty", self.repetition, 1e-6, 1e6)
+        _check("frequency_penalty", self.frequency, -1e6, 1e6)
+        _check("presence_penalty", self.presence, -1e6, 1e6)
 
     @property
     def has_penalties(self) -> bool:

@@ -1,9 +1,12 @@
 """Traits as data (paper, section 4.4): which there are, and what each builds upon. What a trait consists of is derived
-from the functions of its interface; whether a model implements it, from the calls that its worker runs."""
+from the functions of its interface; whether a model implements it, from what its worker says of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+VERSION = "0.2.0"
+"""Of the package of WIT files, and so of each trait: all are published together (docs/adding-a-call.md)."""
 
 
 @dataclass(frozen=True)
@@ -11,8 +14,8 @@ class Trait:
     """A group of functions that a model implements: those of one WIT interface."""
 
     name: str
-    version: str
     supertraits: tuple[str, ...] = ()
+    version: str = VERSION
 
     @property
     def interface(self) -> str:
@@ -21,11 +24,12 @@ class Trait:
 
 
 TRAITS = (
-    Trait("Allocate", "0.1.0"),
-    Trait("Forward", "0.1.0", ("Allocate",)),
-    Trait("InputText", "0.1.0", ("Allocate", "Forward")),
-    Trait("Tokenize", "0.1.0", ("InputText",)),
-    Trait("OutputText", "0.1.0", ("Allocate",)),
-    Trait("Fused", "0.1.0", ("OutputText", "InputText")),
+    Trait("Core"),
+    Trait("Allocate"),
+    Trait("Forward", ("Allocate",)),
+    Trait("InputText", ("Allocate", "Forward")),
+    Trait("Tokenize", ("InputText",)),
+    Trait("OutputText", ("Allocate",)),
+    Trait("Fused", ("OutputText", "InputText")),
 )
-"""Each behind its supertraits."""
+"""Each behind its supertraits. Every model has Core: the control layer does it."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pie_inference.protocol import ModelDescription
 
-from ..errors import WorkerError, WorkerUnavailable
+from ..errors import Unsupported, WorkerError, WorkerUnavailable
 from ..ids import Owner
 from ..resources.address_space import AddressSpace
 from ..scheduling import SchedulerStatistics
@@ -33,7 +33,7 @@ class Model:
     def __init__(self, name: str, replicas: Sequence[Replica]) -> None:
         self.name = name
         self.replicas = replicas
-        self.tokenizer: Tokenizer
+        self._tokenizer: Tokenizer | None = None
 
     async def start(self) -> None:
         """Waits for all workers; raises WorkerUnavailable."""
@@ -43,11 +43,23 @@ class Model:
         found = self.description
         if found.name != self.name:
             raise WorkerUnavailable(f"the worker of model {self.name} serves {found.name}: name them alike")
-        self.tokenizer = Tokenizer(found.tokenizer, found.tokenizer_config, found.vocab_size)
+        if found.tokenizer:
+            self._tokenizer = Tokenizer(found.tokenizer, found.tokenizer_config, found.vocab_size)
 
     @property
     def description(self) -> ModelDescription:
         return self.replicas[0].description
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Raises Unsupported if the model has none."""
+        if self._tokenizer is None:
+            raise Unsupported(f"model {self.name} has no tokenizer")
+        return self._tokenizer
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self._tokenizer is not None and self._tokenizer.has_chat_template
 
     @property
     def is_down(self) -> bool:

@@ -1,24 +1,34 @@
 """What an inferlet may call: the functions of the WIT, by interface. Those of `pie_control.calls` are derived from
-their records; the modules here have the others, one for each WIT interface, one function for each WIT function."""
+their records; the modules here have the others, one for each WIT interface, one function for each WIT function. The
+folder `published` makes those of older versions of them."""
 
 from __future__ import annotations
 
+from ..sandbox.contract import Contract
 from ..sandbox.functions import HostFunction
 from . import core, derived, fused, guest_source, tokenize
-from .bounds import bounds_of
-from .interfaces import written_functions
+from .interfaces import checked, written_functions
+from .limits.bounds import bounds_of
+from .published import editions
 from .suspending import is_suspending
 
-PACKAGE = "pie:inferlet/"
+PACKAGE = "pie:inferlet"
 MODULES = (core, tokenize, fused, guest_source)
 
 
+def contract() -> Contract:
+    """All that components may import, in every published version."""
+    return Contract(PACKAGE, list(editions(functions())))
+
+
 def functions() -> dict[tuple[str, str], HostFunction]:
-    """All host functions by (interface, name), as in the WIT."""
-    found = (*derived.functions(), *(one for module in MODULES for one in written_functions(module)))
+    """The functions of the newest version by interface and name, as in the WIT."""
+    written = [one for module in MODULES for one in written_functions(module)]
+    found = [(interface, name, call, call) for interface, name, call in derived.functions()]
+    found += [(interface, name, call, checked(name, call)) for interface, name, call in written]
     return {
-        (PACKAGE + interface.replace("_", "-"), name.replace("_", "-")): HostFunction(
-            call, is_suspending(call), bounds_of(interface, name)
+        (interface.replace("_", "-"), name.replace("_", "-")): HostFunction(
+            call, is_suspending(marked), bounds_of(interface, name)
         )
-        for interface, name, call in found
+        for interface, name, marked, call in found
     }

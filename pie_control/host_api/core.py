@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -13,6 +14,17 @@ from .guest import Guest
 from .suspending import suspending
 from .traits import traits_of
 
+MODEL_INFO = (
+    "name",
+    "architecture",
+    "page_size",
+    "vocab_size",
+    "max_context",
+    "max_batch_tokens",
+    "max_dist",
+    "stop_tokens",
+)
+"""What an inferlet is told of a model as its worker says it."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -24,8 +36,9 @@ def get_env(owner: Guest | Compilation) -> list[tuple[str, str]]:
     return list(owner.environment.items())
 
 
-def send(guest: Guest, message: str) -> None:
+def send(guest: Guest, message: str) -> int | None:
     guest.inferlet.put_message(message)
+    return None
 
 
 def receive(guest: Guest) -> int:
@@ -76,24 +89,26 @@ def available_models(guest: Guest) -> list[str]:
     return list(guest.models)
 
 
-def available_traits(guest: Guest, model: str) -> list[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
-    return [
-        (trait.name, trait.version, functions, trait.supertraits)
-        for trait, functions in traits_of(guest.model(model).description)
-    ]
+def available_traits(guest: Guest, model: str) -> str:
+    return json.dumps(
+        [
+            {"name": trait.name, "version": trait.version, "functions": functions, "supertraits": trait.supertraits}
+            for trait, functions in traits_of(guest.model(model).description)
+        ]
+    )
 
 
-def get_model_info(guest: Guest, model: str) -> tuple[str, int, int, int, list[int], bool]:
+def get_model_info(guest: Guest, model: str) -> str:
     found = guest.model(model)
     about = found.description
-    return (
-        about.name,
-        about.page_size,
-        about.vocab_size,
-        about.max_context,
-        list(about.stop_tokens),
-        found.tokenizer.has_chat_template,
-    )
+    same = {name: getattr(about, name) for name in MODEL_INFO}
+    special = {f"{name}_text": _text(about.tokenizer_config.get(f"{name}_token")) for name in ("bos", "eos")}
+    return json.dumps({**same, **special, "has_chat_template": found.has_chat_template})
+
+
+def _text(token: object) -> object:
+    """Of a special token as tokenizer_config.json has it: a text, or an object with one, or nothing."""
+    return token.get("content") if isinstance(token, dict) else token
 
 
 def create_queue(guest: Guest, model: str) -> int:
@@ -104,19 +119,21 @@ def destroy_queue(guest: Guest, queue: int) -> None:
     guest.destroy_queue(queue)
 
 
-def usage(guest: Guest) -> tuple[int, ...]:
+def usage(guest: Guest) -> str:
     pages, embeds = guest.usage()
     limits = guest.inferlet.limits
-    return (
-        pages,
-        limits.max_pages,
-        embeds,
-        limits.max_embeds,
-        len(guest.queues),
-        limits.max_queues,
-        len(guest.futures),
-        limits.max_futures,
-        limits.memory_bytes,
-        int(guest.inferlet.processor_time.spent * 1e9),
-        int(limits.cpu_seconds * 1e9),
+    return json.dumps(
+        {
+            "pages": pages,
+            "max_pages": limits.max_pages,
+            "embeds": embeds,
+            "max_embeds": limits.max_embeds,
+            "queues": len(guest.queues),
+            "max_queues": limits.max_queues,
+            "futures": len(guest.futures),
+            "max_futures": limits.max_futures,
+            "max_memory_bytes": limits.memory_bytes,
+            "cpu_nanoseconds": int(guest.inferlet.processor_time.spent * 1e9),
+            "max_cpu_nanoseconds": int(limits.cpu_seconds * 1e9),
+        }
     )

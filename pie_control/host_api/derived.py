@@ -2,7 +2,7 @@
 
 A WIT function's arguments are passed on as they are, but for handles: where `issue` declares a `Sampler`, the guest
 gives its number. A call that is answered by a future returns its number, and the WIT function `take-<value>`, named
-after the type of the value, takes what it gives.
+after the type of the value, takes what it gives. A call of a trait that the queue's model lacks is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..calls.sampler import Sampler
 from ..calls.values import Done
 from .guest import Guest
 from .interfaces import Function
-from .pending import RESULT_BYTES, weigher
+from .limits.pending import RESULT_BYTES, weigher
 
 HANDLES: dict[str, type[object]] = {"Sampler": Sampler}
 """By the annotation of a parameter of `issue`."""
@@ -58,10 +58,10 @@ def _function(call: Call) -> Function:
 
 
 def _plain(call: Call, parameters: list[inspect.Parameter]) -> Function:
-    issue, weigh = call.issue, weigher(parameters[1:])
+    name, issue, weigh = call.name, call.issue, weigher(parameters[1:])
 
     def function(guest: Guest, queue: int, *arguments: Any) -> Any:
-        space = guest.space(queue)
+        space = guest.space(queue, name)
         size = weigh(arguments)
         if size:
             guest.pending.check(size)
@@ -75,11 +75,12 @@ def _plain(call: Call, parameters: list[inspect.Parameter]) -> Function:
 
 def _answered(call: Call, parameters: list[inspect.Parameter]) -> Function:
     """The function of a call with a future: issues it, or leaves no future behind."""
-    issue, weigh, weigh_result = call.issue, weigher(parameters[1:]), RESULT_BYTES.get(call.value or Done)
+    name, issue = call.name, call.issue
+    weigh, weigh_result = weigher(parameters[1:]), RESULT_BYTES.get(call.value or Done)
     kinds = {place: HANDLES[one.annotation] for place, one in enumerate(parameters[1:]) if one.annotation in HANDLES}
 
     def function(guest: Guest, queue: int, *arguments: Any) -> int:
-        space = guest.space(queue)
+        space = guest.space(queue, name)
         if kinds:
             arguments = _resolve(guest, arguments, kinds)
         size = weigh(arguments)

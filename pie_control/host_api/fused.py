@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from ..calls.fused.sample import Token
-from ..calls.sampler import Sampler, SamplingParams
+from ..calls.sampler import Sampler
 from ..sandbox.fibers import SUSPEND
 from ..services.tokenizer import Detokenizer
 from .guest import Guest
+from .sampler_config import new_sampler
 from .suspending import suspending
 
 
-def create_sampler(guest: Guest, config: tuple[float, int, float, float, float, float, float, int | None]) -> int:
-    return guest.add_handle(Sampler(SamplingParams(*config[:7]), config[7]))
+def create_sampler(guest: Guest, config: str) -> int:
+    return guest.add_handle(new_sampler(config))
 
 
 def destroy_sampler(guest: Guest, sampler: int) -> None:

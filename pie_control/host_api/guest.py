@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 from ..calls.core import create_queue, destroy_queue
 from ..engine.model import Model
-from ..errors import Cancelled, InvalidArgument, NotFound, QuotaExceeded
+from ..errors import Cancelled, InvalidArgument, NotFound, QuotaExceeded, Unsupported
 from ..inferlets.inferlet import Inferlet
 from ..programs.languages.python_source import SourceText
 from ..resources.address_space import AddressSpace
 from ..sandbox.fibers import Instance
 from ..sandbox.wasi import WasiState
-from .pending import PendingBytes
+from .limits.pending import PendingBytes
+from .traits import refusals
 
 T = TypeVar("T")
 
@@ -21,15 +23,23 @@ MAX_HANDLES = 1024
 """Samplers and detokenizers of one inferlet."""
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the inferlet has at one model."""
+
+    model: Model
+    space: AddressSpace
+    refusals: Mapping[str, str]  # of calls that the model does not implement, by name with underscores
+
+
 class Guest:
     """The first argument of every host function. Owns an instance and all that it holds at models."""
 
     __slots__ = (
         "_handles",
-        "_models_by_queue",
         "_next_handle",
         "_next_queue",
-        "_spaces",
+        "_places",
         "futures",
         "inferlet",
         "instance",
@@ -48,9 +58,8 @@ class Guest:
         self.instance: Instance
         self.source: SourceText | None = None  # of a Python program
         self.wasi = WasiState()
-        self.queues: dict[int, AddressSpace] = {}
-        self._models_by_queue: dict[int, Model] = {}
-        self._spaces: dict[str, AddressSpace] = {}
+        self.queues: dict[int, Place] = {}
+        self._places: dict[str, Place] = {}
         self._next_queue = 0
         self._handles: dict[int, object] = {}
         self._next_handle = 1
@@ -84,43 +93,45 @@ class Guest:
             raise NotFound(f"there is no model {name!r}; available-models gives: {known}")
         return model
 
-    def _space_at(self, model: Model) -> AddressSpace:
-        """What the inferlet holds at a model: it is placed on one of its workers at the first use. Raises
-        WorkerError."""
-        space = self._spaces.get(model.name)
-        if space is None:
-            space = self._spaces[model.name] = model.open(
-                self.inferlet.number, self.inferlet.started, self.inferlet.standing
-            )
-        return space
+    def _place_at(self, model: Model) -> Place:
+        """The inferlet is placed on one of a model's workers at the first use. Raises WorkerError."""
+        place = self._places.get(model.name)
+        if place is None:
+            space = model.open(self.inferlet.number, self.inferlet.started, self.inferlet.standing)
+            place = self._places[model.name] = Place(model, space, refusals(model.description))
+        return place
 
     def create_queue(self, name: str) -> int:
         """Number of a new queue of a model. Raises NotFound, QuotaExceeded, WorkerError."""
-        model = self.model(name)
-        space = self._space_at(model)
+        place = self._place_at(self.model(name))
         number = self._next_queue + 1
-        create_queue.issue(space, number)
+        create_queue.issue(place.space, number)
         self._next_queue = number
-        self.queues[number] = space
-        self._models_by_queue[number] = model
+        self.queues[number] = place
         return number
 
     def destroy_queue(self, number: int) -> None:
         """Raises NotFound."""
-        destroy_queue.issue(self.space(number), number)
-        del self.queues[number], self._models_by_queue[number]
+        destroy_queue.issue(self._place_of(number).space, number)
+        del self.queues[number]
 
-    def space(self, queue: int) -> AddressSpace:
-        """What a queue belongs to; raises NotFound."""
-        space = self.queues.get(queue)
-        if space is None:
-            raise NotFound(f"there is no queue {queue}: create one with create-queue")
-        return space
+    def space(self, queue: int, call: str) -> AddressSpace:
+        """What a queue belongs to, for a call of it (name with underscores). Raises NotFound; Unsupported if the
+        model does not implement the call's trait."""
+        place = self.queues.get(queue)
+        if place is None or call in place.refusals:
+            raise Unsupported(self._place_of(queue).refusals[call])
+        return place.space
 
     def model_of(self, queue: int) -> Model:
         """The model of a queue; raises NotFound."""
-        self.space(queue)
-        return self._models_by_queue[queue]
+        return self._place_of(queue).model
+
+    def _place_of(self, queue: int) -> Place:
+        place = self.queues.get(queue)
+        if place is None:
+            raise NotFound(f"there is no queue {queue}: create one with create-queue")
+        return place
 
     # ---- handles ----
 
@@ -151,15 +162,14 @@ class Guest:
 
     def usage(self) -> tuple[int, int]:
         """Pages and embeds, over all models."""
-        held = [space.usage() for space in self._spaces.values()]
+        held = [place.space.usage() for place in self._places.values()]
         return sum(one.pages for one in held), sum(one.embeds for one in held)
 
     def release(self) -> None:
         """Gives back what the inferlet holds at models. Idempotent."""
-        for name, space in self._spaces.items():
-            space.end(Cancelled("the inferlet has ended"))
-            self.models[name].release(self.inferlet.number)
-        self._spaces.clear()
+        for place in self._places.values():
+            place.space.end(Cancelled("the inferlet has ended"))
+            place.model.release(self.inferlet.number)
+        self._places.clear()
         self.queues.clear()
-        self._models_by_queue.clear()
         self._handles.clear()

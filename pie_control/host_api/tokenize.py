@@ -6,8 +6,8 @@ from ..services.tokenizer import Detokenizer
 from .guest import Guest
 
 
-def tokenize(guest: Guest, queue: int, text: str) -> list[int]:
-    return guest.model_of(queue).tokenizer.encode(text)
+def tokenize(guest: Guest, queue: int, text: str, special_tokens: bool) -> list[int]:
+    return guest.model_of(queue).tokenizer.encode(text, special_tokens)
 
 
 def detokenize(guest: Guest, queue: int, tokens: list[int]) -> str:

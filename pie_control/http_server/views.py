@@ -48,7 +48,7 @@ def describe_model(model: ModelDescription) -> ModelInfo:
     """The description without the tokenizer, which is large and useless to a client."""
     config: Mapping[str, object] = model.tokenizer_config
     values = {name: getattr(model, name) for name in _SHARED}
-    traits = tuple(trait.name for trait in implemented_traits(model.calls))
+    traits = tuple(trait.name for trait in implemented_traits(model.calls, bool(model.tokenizer)))
     return ModelInfo(**values, traits=traits, has_chat_template=bool(config.get("chat_template")))
 
 

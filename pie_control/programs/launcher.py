@@ -9,14 +9,8 @@ from typing import Protocol
 
 from ..errors import BadProgram, ConfigError
 from ..sandbox import wasi
-from ..sandbox.components import (
-    Component,
-    Contract,
-    check_contract,
-    compile_component,
-    contract_of,
-    try_load_compiled,
-)
+from ..sandbox.components import Component, compile_component, try_load_compiled
+from ..sandbox.contract import Contract
 from ..sandbox.engine import LinkError, Ticker, new_engine
 from ..sandbox.fibers import Instance, Owner, Step
 from ..sandbox.functions import HostFunction
@@ -26,8 +20,6 @@ from ..sandbox.values import ContractError
 from .languages.python_guest import build_guest, guest_hash
 from .languages.python_source import Compilation, MadeAhead, SourceText, compile_in_guest
 from .store import Program, ProgramStore
-
-Functions = dict[tuple[str, str], HostFunction]
 
 
 class ProgramOwner(Owner, Protocol):
@@ -39,17 +31,16 @@ class ProgramOwner(Owner, Protocol):
 class Launcher:
     """Makes instances of programs."""
 
-    def __init__(self, store: ProgramStore, functions: Functions, memory_bytes: int, warm_instances: int) -> None:
+    def __init__(self, store: ProgramStore, contract: Contract, memory_bytes: int, warm_instances: int) -> None:
         self.engine = new_engine()
         self._ticker = Ticker(self.engine)
         self._store = store
-        self._functions: Functions = {**wasi.FUNCTIONS, **functions}
+        self._contract = contract
         self._memory_bytes = memory_bytes
         self._warm_target = warm_instances
         self._warm: deque[Instance] = deque()
         self._warming: Instance | None = None
         self._linked: dict[str, LinkedComponent] = {}
-        self._contract: Contract = {}
         self._codes: dict[str, str] = {}
         self._compiling = asyncio.Lock()
         self._guest: LinkedComponent | None = None
@@ -59,10 +50,10 @@ class Launcher:
         try:
             component = await asyncio.to_thread(self._compiled_guest)
             self_test(self.engine)
+            self._contract.check(self.engine, component)
             self._guest = self._link(component)
         except (LinkError, ContractError) as error:
             raise ConfigError(f"the Python guest does not fit this server: {error}") from error
-        self._contract = contract_of(self.engine, component)
 
     def _compiled_guest(self) -> Component:
         path = self._store.compiled_path(guest_hash())
@@ -71,8 +62,12 @@ class Launcher:
 
     def _link(self, component: Component) -> LinkedComponent:
         return LinkedComponent(
-            self.engine, component, self._functions, wasi.RESOURCES, wasi.drop_resource, self._ticker.wake
+            self.engine, component, self._function, wasi.RESOURCES, wasi.drop_resource, self._ticker.wake
         )
+
+    def _function(self, interface: str, name: str) -> HostFunction | None:
+        """Of WASI all versions that a component may be built for are alike."""
+        return wasi.FUNCTIONS.get((interface.partition("@")[0], name)) or self._contract.function(interface, name)
 
     async def prepare(self, program: Program, data: bytes | None = None) -> None:
         """Compiles a program, and links a component, before its first launch; raises BadProgram. `data` is the content
@@ -99,7 +94,7 @@ class Launcher:
 
         try:
             component = await asyncio.to_thread(compiled)
-            check_contract(self.engine, component, self._contract)
+            self._contract.check(self.engine, component)
             self._linked[program.hash] = self._link(component)
         except (LinkError, ContractError) as error:
             raise BadProgram(f"not a component of the world of inferlets: {error}") from error

@@ -17,18 +17,6 @@ from .engine import LinkError, address_of, take_message
 from .fibers import CONTINUATION, SUSPEND, Instance, running
 from .values import OF, SIZE, Result, c_function, reader, resource_number, writer
 
-ERROR_CODES = (
-    "invalid-argument",
-    "not-found",
-    "invalid-state",
-    "quota-exceeded",
-    "exhausted",
-    "unsupported",
-    "cancelled",
-    "worker-failed",
-)
-"""Cases of `error-code` in types.wit, in order."""
-
 MAX_ITEMS = 1 << 14
 """Of a list that a guest passes, where nothing else is said: such a list is converted in a fraction of a millisecond,
 and has room for all pages or embeds of an inferlet."""
@@ -147,15 +135,29 @@ def _result_writer(function: component.FuncType) -> Callable[[int, Any], None] |
 
 def _error_writer(function: component.FuncType) -> Callable[[int, CallError], None] | None:
     """None: the function's type knows no error, so that it ends the guest."""
-    kind = function.result
+    kind: Any = function.result
     if not _is_call_error(kind):
         return None
-    write = writer(kind)
-    return lambda address, error: write(address, Result(False, (ERROR_CODES.index(error.code), _message(error))))
+    write, code_of = writer(kind), _code_writer(kind.err.fields[0][1])
+    return lambda address, error: write(address, Result(False, (code_of(error), _message(error))))
 
 
 def _message(error: CallError) -> str:
     return cut_middle(str(error), MAX_ERROR_BYTES)
+
+
+def _code_writer(kind: Any) -> Callable[[CallError], Any]:
+    """How an error says its code: as text, or as a case of an enum in versions of the API that fixed the codes. For
+    a code that came later these have the code of the class above it."""
+    if not isinstance(kind, wt.EnumType):
+        return lambda error: error.code
+    cases = {name: case for case, name in enumerate(kind.names)}
+
+    def case_of(error: CallError) -> int:
+        codes = [getattr(one, "code", None) for one in type(error).__mro__]
+        return next(cases[code] for code in codes if code in cases)
+
+    return case_of
 
 
 def _sync_callback(implementation: HostFunction, function: component.FuncType) -> Any:

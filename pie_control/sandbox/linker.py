@@ -18,15 +18,16 @@ from .values import Result, outcome_reader
 class LinkedComponent:
     """A component and a linker that defines all of its imports.
 
-    `functions`: by interface without version, and name. `resources`: host type numbers by resource name. `drop` is
-    called when a guest drops a resource, `wake` before every step, so that the ticker never sleeps while a guest runs.
+    `find` gives the implementation of a function by its interface, as imported, and its name. `resources`: host type
+    numbers by resource name. `drop` is called when a guest drops a resource, `wake` before every step, so that the
+    ticker never sleeps while a guest runs.
     """
 
     def __init__(
         self,
         engine: wasmtime.Engine,
         compiled: component.Component,
-        functions: Mapping[tuple[str, str], HostFunction],
+        find: Callable[[str, str], HostFunction | None],
         resources: Mapping[str, int],
         drop: Callable[[Any, int, int], None],
         wake: Callable[[], None],
@@ -35,7 +36,7 @@ class LinkedComponent:
         self._component = compiled
         self._linker = component.Linker(engine)
         self._keep: list[Any] = []
-        self._functions = functions
+        self._find = find
         self._resources = resources
         self._drop = drop
         self.wake = wake
@@ -57,15 +58,14 @@ class LinkedComponent:
                     self._define_interface(instance, interface, kind)
 
     def _define_interface(self, instance: Any, interface: str, kind: component.ComponentInstanceType) -> None:
-        plain = interface.split("@")[0]
         for name, extern in kind.exports(self.engine).items():
             item = extern.ty
             if isinstance(item, component.ResourceType):
                 self._define_resource(instance, name)
             elif isinstance(item, component.FuncType):
-                implementation = self._functions.get((plain, name))
+                implementation = self._find(interface, name)
                 self._keep.append(
-                    add_trap(instance, name, f"`{name}` of {plain} is not available to inferlets")
+                    add_trap(instance, name, f"`{name}` of {interface} is not available to inferlets")
                     if implementation is None
                     else add_function(instance, name, implementation, item)
                 )

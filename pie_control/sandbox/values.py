@@ -338,32 +338,37 @@ def _enum_writer(names: Sequence[str]) -> Writer:
     return write_enum
 
 
-def _boxed(write: Writer, value: Any) -> int:
-    """Writes a value to memory that wasmtime allocates; returns its address."""
+def _boxer(write: Writer) -> Callable[[Any], int]:
+    """A function that writes a value to memory that wasmtime allocates, and returns its address. It always writes to
+    the same place first: no value contains one of its own type, and all are written on one thread."""
     scratch = (ctypes.c_uint64 * (SIZE // 8))()
     address = ctypes.addressof(scratch)
-    write(address, value)
-    boxed: int = _value_new(address)
-    return boxed
+
+    def box(value: Any) -> int:
+        write(address, value)
+        boxed: int = _value_new(scratch)
+        return boxed
+
+    return box
 
 
 def _option_writer(payload: Any) -> Writer:
-    write = writer(payload)
+    box = _boxer(writer(payload))
 
     def write_option(address: Address, value: Any) -> None:
-        u64(address + OF).value = 0 if value is None else _boxed(write, value)
+        u64(address + OF).value = 0 if value is None else box(value)
         u8(address).value = KIND["OPTION"]
 
     return write_option
 
 
 def _variant_writer(cases: Sequence[tuple[str, Any]]) -> Writer:
-    writes = {name: writer(kind) if kind else None for name, kind in cases}
+    boxes = {name: _boxer(writer(kind)) if kind else None for name, kind in cases}
 
     def write_variant(address: Address, value: tuple[str, Any]) -> None:
         name, payload = value
-        write = writes[name]
-        u64(address + OF + 16).value = _boxed(write, payload) if write else 0
+        box = boxes[name]
+        u64(address + OF + 16).value = box(payload) if box else 0
         _write_name(address + OF, name.encode())
         u8(address).value = KIND["VARIANT"]
 
@@ -371,13 +376,13 @@ def _variant_writer(cases: Sequence[tuple[str, Any]]) -> Writer:
 
 
 def _result_writer(ok: Any, err: Any) -> Writer:
-    write_ok, write_err = (writer(kind) if kind else None for kind in (ok, err))
+    box_ok, box_err = (_boxer(writer(kind)) if kind else None for kind in (ok, err))
     kind = KIND["RESULT"]
 
     def write_result(address: Address, value: Result) -> None:
         is_ok, payload = value
-        write = write_ok if is_ok else write_err
-        boxed = _boxed(write, payload) if write else 0
+        box = box_ok if is_ok else box_err
+        boxed = box(payload) if box else 0
         u64(address + OF).value = is_ok
         u64(address + OF + 8).value = boxed
         u8(address).value = kind

@@ -122,9 +122,11 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return self._template is not None
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids; special tokens written in the text are recognized, none are added. Raises InvalidArgument."""
+    def encode(self, text: str, special_tokens: bool = True) -> list[int]:
+        """Token ids; special tokens written in the text are recognized if `special_tokens`, none are added. Raises
+        InvalidArgument."""
         _check_size(text)
+        self.inner.encode_special_tokens = not special_tokens
         ids: list[int] = self.inner.encode(text, add_special_tokens=False).ids
         return ids
 

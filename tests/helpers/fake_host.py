@@ -31,17 +31,6 @@ VOCAB: list[bytes] = [bytes([n]) for n in range(256)] + [t.encode() for t in (*S
 STOP = SPECIAL["<|end|>"]
 
 
-class ErrorCode(enum.Enum):
-    INVALID_ARGUMENT = 0
-    NOT_FOUND = 1
-    INVALID_STATE = 2
-    QUOTA_EXCEEDED = 3
-    EXHAUSTED = 4
-    UNSUPPORTED = 5
-    CANCELLED = 6
-    WORKER_FAILED = 7
-
-
 class LogLevel(enum.Enum):
     DEBUG = 0
     INFO = 1
@@ -49,28 +38,16 @@ class LogLevel(enum.Enum):
     ERROR = 3
 
 
-@dataclass(frozen=True)
-class SamplerConfig:
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
-    frequency_penalty: float
-    presence_penalty: float
-    seed: int | None
-
-
 class HostError(Exception):
     """Shaped as componentize_py_types.Err with the record `error`."""
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
+    def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.value = SimpleNamespace(code=code, message=message)
 
 
 def refuse(code: str, message: str) -> HostError:
-    return HostError(ErrorCode[code], message)
+    return HostError(code, message)
 
 
 def expand(ranges: Sequence[int]) -> list[int]:
@@ -115,7 +92,7 @@ class FakeHost:
         self.pages: dict[int, list[Pair]] = {}
         self.embeds: dict[int, Any] = {}  # a Pair as input, a State as output, None until filled
         self.moved: dict[int, int] = {}  # positions that outputs were given
-        self.samplers: dict[int, SamplerConfig] = {}
+        self.samplers: dict[int, dict[str, Any]] = {}
         self.detokenizers: dict[int, bytes] = {}
         self.receivers: list[int] = []
         self.max_pages = 1000
@@ -126,7 +103,6 @@ class FakeHost:
         for function in wit.functions():
             setattr(getattr(self, function.interface), function.name, self._recorded(function.name))
         self.core.LogLevel = LogLevel
-        self.fused.SamplerConfig = SamplerConfig
 
     def _recorded(self, name: str) -> Callable[..., Any]:
         method = getattr(self, "_" + name)
@@ -148,9 +124,9 @@ class FakeHost:
 
     def _take(self, number: int) -> Any:
         if number in self.asleep or number in self.receivers:
-            raise refuse("INVALID_STATE", f"future {number} is not done")
+            raise refuse("invalid-state", f"future {number} is not done")
         if number not in self.futures:
-            raise refuse("NOT_FOUND", f"no future {number}")
+            raise refuse("not-found", f"no future {number}")
         value = self.futures.pop(number)
         if isinstance(value, HostError):
             raise value
@@ -158,7 +134,7 @@ class FakeHost:
 
     def _check_queue(self, queue: int) -> None:
         if queue not in self.queues:
-            raise refuse("NOT_FOUND", f"no queue {queue}")
+            raise refuse("not-found", f"no queue {queue}")
 
     # ---- core ----
 
@@ -219,31 +195,38 @@ class FakeHost:
             self.receivers.remove(number)
         elif self.asleep.pop(number, None) is None:
             if number not in self.futures:
-                raise refuse("NOT_FOUND", f"no future {number}")
+                raise refuse("not-found", f"no future {number}")
             del self.futures[number]
 
     def _available_models(self) -> list[str]:
         return ["toy"]
 
-    def _available_traits(self, model: str) -> list[SimpleNamespace]:
+    def _available_traits(self, model: str) -> str:
         self._check_model(model)
-        return [SimpleNamespace(name="Forward", version="1.0", functions=["forward"], supertraits=["Allocate"])]
+        forward = {"name": "Forward", "version": "1.0", "functions": ["forward"], "supertraits": ["Allocate"]}
+        return json.dumps([forward | {"a key of the future": []}])
 
     def _check_model(self, model: str) -> None:
         if model != "toy":
-            raise refuse("NOT_FOUND", f"no model {model!r}; there is: toy")
+            raise refuse("not-found", f"no model {model!r}; there is: toy")
 
-    def _get_model_info(self, model: str) -> SimpleNamespace:
+    def _get_model_info(self, model: str) -> str:
         self._check_model(model)
-        m = self.model
-        return SimpleNamespace(
-            name=model,
-            page_size=m.page_size,
-            vocab_size=len(VOCAB),
-            max_context=m.max_context,
-            stop_tokens=m.stop_tokens,
-            has_chat_template=True,
-        )
+        info = {
+            "name": model,
+            "architecture": "Toy",
+            "page_size": self.model.page_size,
+            "vocab_size": len(VOCAB),
+            "max_context": self.model.max_context,
+            "max_batch_tokens": 64,
+            "max_dist": len(VOCAB),
+            "stop_tokens": self.model.stop_tokens,
+            "bos_text": "<|begin|>",
+            "eos_text": None,
+            "has_chat_template": True,
+            "a key of the future": [1],
+        }
+        return json.dumps(info)
 
     def _create_queue(self, model: str) -> int:
         self._check_model(model)
@@ -262,17 +245,18 @@ class FakeHost:
     def _set_queue_priority(self, queue: int, priority: int) -> None:
         self._check_queue(queue)
 
-    def _usage(self) -> SimpleNamespace:
+    def _usage(self) -> str:
         held = {"pages": len(self.pages), "embeds": len(self.embeds), "queues": len(self.queues)}
         held |= {"futures": len(self.futures), "max_memory_bytes": 1, "cpu_nanoseconds": 1, "max_cpu_nanoseconds": 1}
-        return SimpleNamespace(**held, max_pages=self.max_pages, max_embeds=999, max_queues=99, max_futures=999)
+        limits = {"max_pages": self.max_pages, "max_embeds": 999, "max_queues": 99, "max_futures": 999}
+        return json.dumps(held | limits | {"a key of the future": 1})
 
     # ---- allocate ----
 
     def _alloc_kvpage(self, queue: int, count: int) -> int:
         self._check_queue(queue)
         if len(self.pages) + count > self.max_pages:
-            raise refuse("QUOTA_EXCEEDED", f"{count} pages asked, limit {self.max_pages}; free some")
+            raise refuse("quota-exceeded", f"{count} pages asked, limit {self.max_pages}; free some")
         return self._allocate(self.pages, count, list)
 
     def _alloc_emb(self, queue: int, count: int) -> int:
@@ -300,7 +284,7 @@ class FakeHost:
     def _check_owned(self, pool: dict[int, T], addresses: list[int]) -> None:
         for address in addresses:
             if address not in pool:
-                raise refuse("NOT_FOUND", f"address {address} is not owned")
+                raise refuse("not-found", f"address {address} is not owned")
 
     def _slot(self, address: int) -> tuple[list[Pair], int]:
         page, offset = divmod(address, self.model.page_size)
@@ -340,7 +324,7 @@ class FakeHost:
             return token
         number = token - REFERENCE_BIT
         if number not in self.token_values:
-            raise refuse("NOT_FOUND", f"no sampled token {number}")
+            raise refuse("not-found", f"no sampled token {number}")
         return self.token_values[number]
 
     def _forward(self, queue: int, context: list[int], inputs: list[int], output: list[int], embeds: list[int]) -> None:
@@ -359,7 +343,7 @@ class FakeHost:
         states: list[State] = []
         for filled in inputs:
             if filled is None:
-                raise refuse("INVALID_STATE", "an input embed was never filled")
+                raise refuse("invalid-state", "an input embed was never filled")
             if output:
                 self._append(output, filled)
             seen = [*(pair for pair in seen if pair[1] < filled[1]), filled]
@@ -383,7 +367,7 @@ class FakeHost:
         for position, address in zip(positions, addresses, strict=True):
             held = self._as_input(address)
             if held is None:
-                raise refuse("INVALID_STATE", f"embed {address} was never filled")
+                raise refuse("invalid-state", f"embed {address} was never filled")
             if self.embeds[address] == held:
                 self.embeds[address] = (held[0], position)
             else:
@@ -392,12 +376,12 @@ class FakeHost:
     def _append(self, pages: list[int], pair: Pair) -> None:
         page = next((p for p in pages if len(self.pages[p]) < self.model.page_size), None)
         if page is None:
-            raise refuse("INVALID_STATE", "no free slot in the output pages")
+            raise refuse("invalid-state", "no free slot in the output pages")
         self.pages[page].append(pair)
 
     # ---- tokenize ----
 
-    def _tokenize(self, queue: int, text: str) -> list[int]:
+    def _tokenize(self, queue: int, text: str, special_tokens: bool) -> list[int]:
         self._check_queue(queue)
         tokens, rest = [], text.encode()
         while rest:
@@ -447,9 +431,9 @@ class FakeHost:
         self._check_owned(self.embeds, [embed])
         state: State | None = self.embeds[embed]
         if state is None:
-            raise refuse("INVALID_STATE", f"embed {embed} was never filled")
+            raise refuse("invalid-state", f"embed {embed} was never filled")
         if isinstance(state[0], int):
-            raise refuse("INVALID_STATE", f"embed {embed} holds an input token; run forward first")
+            raise refuse("invalid-state", f"embed {embed} holds an input token; run forward first")
         return state
 
     def _get_next_dist(self, queue: int, embed: int, k: int, temperature: float) -> int:
@@ -461,9 +445,9 @@ class FakeHost:
         best = self.model.next_token(self._state(queue, embed))
         return self._future([-0.5 if token == best else -5.0 for token in tokens])
 
-    def _create_sampler(self, config: SamplerConfig) -> int:
+    def _create_sampler(self, config: str) -> int:
         number = self._number()
-        self.samplers[number] = config
+        self.samplers[number] = json.loads(config)
         return number
 
     def _destroy_sampler(self, number: int) -> None:
@@ -506,7 +490,7 @@ class FakeHost:
         assert sampler in self.samplers
         rows = expand(embeds)
         if len(rows) != len(draft) + 1:
-            raise refuse("INVALID_ARGUMENT", f"{len(rows)} embeds and {len(draft)} draft tokens")
+            raise refuse("invalid-argument", f"{len(rows)} embeds and {len(draft)} draft tokens")
         chosen = [self.model.next_token(self._state(queue, embed)) for embed in rows]
         agree = [token == wanted for token, wanted in zip(chosen, draft, strict=False)]
         accepted = [*agree, False].index(False)

@@ -46,7 +46,7 @@ def echo(kind: str, flat: str, definition: str = "") -> str:
 
 
 CORE_FUNCTIONS = {
-    "send": ('(func (param "message" string) (result (result (error $error))))', "(param i32 i32 i32)"),
+    "send": ('(func (param "message" string) (result (result (option u32) (error $error))))', "(param i32 i32 i32)"),
     "set-result": ('(func (param "value" string) (result (result (error $error))))', "(param i32 i32 i32)"),
     "receive": ("(func (result (result u32 (error $error))))", "(param i32)"),
     "take-message": ('(func (param "future" u32) (result (result string (error $error))))', "(param i32 i32)"),
@@ -55,6 +55,7 @@ CORE_FUNCTIONS = {
     "cancel": ('(func (param "future" u32) (result (result (error $error))))', "(param i32 i32)"),
 }
 """Of core.wit: type, and what it is lowered to."""
+VERSION = "0.2.0"
 ERROR_CODES = (
     "invalid-argument",
     "not-found",
@@ -65,10 +66,19 @@ ERROR_CODES = (
     "cancelled",
     "worker-failed",
 )
-TYPES = f"""
-  (import "pie:inferlet/types@0.1.0" (instance $types
-    (type $c (enum {" ".join(f'"{code}"' for code in ERROR_CODES)}))
-    (export "error-code" (type $code (eq $c)))
+"""Cases of the enum that the code of an error was in 0.1."""
+CODES = {
+    "0.1": f"""(type $c (enum {" ".join(f'"{code}"' for code in ERROR_CODES)}))
+    (export "error-code" (type $code (eq $c)))""",
+    "0.2": "(type $code string)",
+}
+
+
+def types(version: str) -> str:
+    """The import of `error` from types.wit."""
+    return f"""
+  (import "pie:inferlet/types@{version}" (instance $types
+    {CODES[version.rpartition(".")[0]]}
     (type $e (record (field "code" $code) (field "message" string)))
     (export "error" (type $error (eq $e)))))
   (alias export $types "error" (type $error))
@@ -83,20 +93,22 @@ def inferlet(
     start: str = "",
     pages: int = 4,
     extra: str = "",
-    types: dict[str, str] | None = None,
+    kinds: dict[str, str] | None = None,
+    version: str = VERSION,
 ) -> bytes:
-    """A component of our world. `run` and `start` are core instructions; `run` gives the address of its outcome, a
-    result<_, string>. The imported `functions` of core are called by name: `(call $send ...)`. Address 16 is free for
-    answers, `data` stands at 256, what the host hands over from 4096 on; zeros at 0 are a success."""
-    described = {name: (types or {}).get(name, CORE_FUNCTIONS[name][0]) for name in functions}
+    """A component of our world, built for a version of it. `run` and `start` are core instructions; `run` gives the
+    address of its outcome, a result<_, string>. The imported `functions` of core are called by name: `(call $send
+    ...)`. Address 16 is free for answers, `data` stands at 256, what the host hands over from 4096 on; zeros at 0 are
+    a success."""
+    described = {name: (kinds or {}).get(name, CORE_FUNCTIONS[name][0]) for name in functions}
     exports = " ".join(f'(export "{name}" {kind})' for name, kind in described.items())
     alias = '(alias outer 1 $error (type $e)) (export "error" (type $error (eq $e)))'
-    core = f'(import "pie:inferlet/core@0.1.0" (instance $core {alias} {exports}))' if functions else ""
+    core = f'(import "pie:inferlet/core@{version}" (instance $core {alias} {exports}))' if functions else ""
     lowered = "\n".join(f'(core func ${n} (canon lower (func $core "{n}") {OPTIONS}))' for n in functions)
     imports = "\n".join(f'(import "core" "{n}" (func ${n} {CORE_FUNCTIONS[n][1]}))' for n in functions)
     given = " ".join(f'(export "{n}" (func ${n}))' for n in functions)
     return f"""(component
-  {TYPES} {core} {extra} {MEMORY.replace("256)", f"{pages})")} {lowered}
+  {types(version)} {core} {extra} {MEMORY.replace("256)", f"{pages})")} {lowered}
   (core module $Main
     (import "memory" "memory" (memory {pages}))
     {imports}

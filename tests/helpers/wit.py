@@ -42,6 +42,11 @@ def functions() -> list[WitFunction]:
     return found
 
 
+def error_codes() -> set[str]:
+    """The codes that types.wit documents."""
+    return set(re.findall(r"^  /// - `([\w-]+)`: ", (WIT_FOLDER / "types.wit").read_text(), re.MULTILINE))
+
+
 def world_imports(world: str) -> set[str]:
     """Interfaces that a world imports itself."""
     bodies = dict(_WORLD.findall(_text()))

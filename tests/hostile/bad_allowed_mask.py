@@ -4,5 +4,5 @@ from inferlet_sdk.bindings import allocate, core, fused
 def main(args):
     queue = core.create_queue(args.model)
     embed = allocate.alloc_emb(queue, 1)
-    sampler = fused.create_sampler(fused.SamplerConfig(0, 0, 1, 0, 1, 0, 0, None))
+    sampler = fused.create_sampler('{"temperature": 0}')
     fused.sample_constrained(queue, embed, sampler, [], "!!!")

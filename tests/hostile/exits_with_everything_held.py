@@ -7,7 +7,7 @@ def main(args):
         embeds = allocate.alloc_emb(queue, 200)
         input_text.embed_txt(queue, list(range(100)), list(range(100)), [embeds, 100])
         forward.forward(queue, [], [embeds, 100], [pages, 20], [embeds + 150, 1])
-        sampler = fused.create_sampler(fused.SamplerConfig(0, 0, 1, 0, 1, 0, 0, None))
+        sampler = fused.create_sampler('{"temperature": 0}')
         fused.sample(queue, embeds + 150, sampler)
         core.receive()
         core.sleep(10**12)

@@ -3,4 +3,4 @@
 from inferlet_sdk.bindings import fused
 def main(args):
     while True:
-        fused.create_sampler(fused.SamplerConfig(0, 0, 1, 0, 1, 0, 0, None))
+        fused.create_sampler('{"temperature": 0}')

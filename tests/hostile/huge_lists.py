@@ -8,9 +8,10 @@ TAKES_MORE = (fused.sample_constrained, output_text.get_logprobs, tokenize.detok
 
 def main(args):
     queue = core.create_queue(args.model)
-    sampler = fused.create_sampler(fused.SamplerConfig(0.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, None))
-    embed = allocate.alloc_emb(queue, 1)
+    sampler = fused.create_sampler("{}")
+    embed = allocate.alloc_emb(queue, 2)
     input_text.embed_txt(queue, [1], [0], [embed, 1])
+    forward.forward(queue, [], [embed, 1], [], [embed + 1, 1])
     many = [1] * 50_000
     calls = [
         (allocate.dealloc_kvpage, queue, many),
@@ -19,8 +20,8 @@ def main(args):
         (allocate.trim_kvpage, queue, many, 1),
         (input_text.embed_txt, queue, many, many, many),
         (forward.forward, queue, many, many, many, many),
-        (output_text.get_logprobs, queue, embed, many),
-        (fused.sample_constrained, queue, embed, sampler, many, ""),
+        (output_text.get_logprobs, queue, embed + 1, many),
+        (fused.sample_constrained, queue, embed + 1, sampler, many, ""),
         (fused.verify, queue, many, many, sampler),
         (tokenize.detokenize, queue, many),
     ]

@@ -46,7 +46,7 @@ def host() -> FakeHost:
 
 def saying(text: str, after: int) -> Callable[[tuple[tuple[int, int], ...]], int]:
     """A model that says `text`, then stops, after a prompt of `after` tokens."""
-    tokens = [*FakeHost._tokenize(install_queue(), 0, text), STOP]
+    tokens = [*FakeHost._tokenize(install_queue(), 0, text, True), STOP]
 
     def next_token(context: tuple[tuple[int, int], ...]) -> int:
         return tokens[min(context[-1][1] + 1 - after, len(tokens) - 1)]
@@ -271,8 +271,8 @@ def test_penalties_look_at_the_last_tokens(host: FakeHost, run_ahead: bool) -> N
 def test_sampler_options_reach_the_host(host: FakeHost) -> None:
     Sampler(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1, frequency_penalty=0.2, seed=7).create()
     (config,) = host.samplers.values()
-    assert (config.temperature, config.top_k, config.top_p, config.min_p) == (0.5, 3, 0.9, 0.1)
-    assert (config.frequency_penalty, config.presence_penalty, config.seed) == (0.2, 0.0, 7)
+    assert [config[name] for name in ("temperature", "top_k", "top_p", "min_p")] == [0.5, 3, 0.9, 0.1]
+    assert [config[name] for name in ("frequency_penalty", "presence_penalty", "seed")] == [0.2, 0.0, 7]
     assert Greedy().temperature == 0
 
 
@@ -395,7 +395,7 @@ def test_a_closed_context_says_so(host: FakeHost) -> None:
 def rendered(*turns: tuple[str, str]) -> list[int]:
     host = install_queue()
     messages = "".join(f"<|{role}|>{content}<|end|>" for role, content in turns)
-    return host._tokenize(0, f"<|begin|>{messages}<|assistant|>")
+    return host._tokenize(0, f"<|begin|>{messages}<|assistant|>", True)
 
 
 def test_a_conversation_holds_what_the_template_says() -> None:

@@ -57,7 +57,7 @@ def test_every_wit_function_has_a_form_in_the_sdk(function: wit.WitFunction) -> 
 
 
 def test_the_sdk_calls_nothing_that_the_wit_lacks() -> None:
-    known = {(f.interface, f.name) for f in wit.functions()} | {("core", "LogLevel"), ("fused", "SamplerConfig")}
+    known = {(f.interface, f.name) for f in wit.functions()} | {("core", "LogLevel")}
     assert called_in_sdk() <= known
 
 
@@ -163,10 +163,32 @@ def test_errors_keep_code_and_message(host: FakeHost) -> None:
 
 
 def test_every_error_code_has_its_class() -> None:
-    codes = {error.code for error in inferlet_sdk.PieError.__subclasses__()}
-    text = (wit.WIT_FOLDER / "types.wit").read_text()
-    body = text[text.index("enum error-code {") : text.index("record error")]
-    assert codes == {line.strip(" ,") for line in body.splitlines()[1:] if line.strip().endswith(",")}
+    assert {error.code for error in inferlet_sdk.PieError.__subclasses__()} == wit.error_codes()
+
+
+def test_a_code_of_the_future_is_a_plain_failure_that_keeps_it(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    def seals(_queue: int, _count: int) -> int:
+        raise HostError("sealed", "page 3 is sealed")
+
+    monkeypatch.setattr(bindings.allocate, "alloc_kvpage", seals)
+    with pytest.raises(inferlet_sdk.PieError, match="page 3 is sealed") as caught:
+        traits.alloc_kvpage(1)
+    assert (type(caught.value), caught.value.code) == (inferlet_sdk.PieError, "sealed")
+    assert inferlet_sdk.PieError.code == "invalid-argument"
+
+
+def test_settings_of_a_sampler_cross_by_name(host: FakeHost) -> None:
+    number = traits.create_sampler(top_k=7, seed=2**64 - 1)
+    assert host.samplers[number] == {
+        "temperature": 1.0,
+        "top_k": 7,
+        "top_p": 1.0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "frequency_penalty": 0.0,
+        "presence_penalty": 0.0,
+        "seed": 2**64 - 1,
+    }
 
 
 def test_misuse_is_told_before_the_host_is_asked(host: FakeHost) -> None:

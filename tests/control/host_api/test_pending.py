@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pie_control.calls import CALLS
-from pie_control.host_api.pending import RESULT_BYTES
+from pie_control.host_api.limits.pending import RESULT_BYTES
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
@@ -19,7 +19,7 @@ from tests.helpers.servers import launch, started
 LIMIT = 1 << 20
 
 COMMANDS = """
-from inferlet_sdk.bindings import core, output_text, input_text, allocate
+from inferlet_sdk.bindings import allocate, core, forward, input_text, output_text
 from inferlet_sdk.errors import QuotaExceeded, call
 
 def main(args):
@@ -30,10 +30,11 @@ def main(args):
     def flood():
         for n in range(200):  # one wave each: writes the same embed again
             input_text.embed_txt(slow, [1], [0], [embed, 1])
+        forward.forward(slow, [], [embed, 1], [], [embed + 1, 1])
         futures = []
         try:
             while True:  # reads what the other queue writes: waits for all of it
-                futures.append(call(output_text.get_logprobs, queue, embed, tokens))
+                futures.append(call(output_text.get_logprobs, queue, embed + 1, tokens))
         except QuotaExceeded as error:
             args.send(str(error))
         for future in futures:
@@ -46,19 +47,20 @@ def main(args):
     core.wait([core.sleep(10**18)])
 """
 RESULTS = """
-from inferlet_sdk.bindings import core, output_text, input_text, allocate
+from inferlet_sdk.bindings import allocate, core, forward, input_text, output_text
 from inferlet_sdk.errors import QuotaExceeded, call
 
 def main(args):
     queue = core.create_queue(args.model)
-    embed = allocate.alloc_emb(queue, 1)
+    embed = allocate.alloc_emb(queue, 2)
     input_text.embed_txt(queue, [1], [0], [embed, 1])
+    forward.forward(queue, [], [embed, 1], [], [embed + 1, 1])
 
     def flood():
         futures = []
         try:
             while True:
-                futures.append(call(output_text.get_next_dist, queue, embed, 250, 1.0))
+                futures.append(call(output_text.get_next_dist, queue, embed + 1, 250, 1.0))
         except QuotaExceeded as error:
             args.send(str(error))
         core.wait([futures[-1]])

@@ -143,17 +143,34 @@ def test_receives_and_sleeps_that_are_cancelled_leave_nothing(guest_cache: Path)
 
 
 FOREIGN = '(import "acme:robots/arms@1.0.0" (instance (export "wave" (func))))'
-UNKNOWN = '(import "pie:inferlet/telepathy@0.1.0" (instance (export "guess" (func))))'
+UNKNOWN = '(import "pie:inferlet/telepathy@0.2.0" (instance (export "guess" (func))))'
+LATER = '(import "pie:inferlet/forward@{}" (instance))'
 
 
 @pytest.mark.parametrize(
     ("component", "message"),
     [
         (binary(wat.SUCCESS, extra=FOREIGN), "acme:robots/arms"),
-        (binary(wat.SUCCESS, extra=UNKNOWN), "pie:inferlet/telepathy.guess, which this server does not have"),
         (
-            binary(wat.SUCCESS, ("receive",), types={"receive": "(func (result (result s32 (error $error))))"}),
-            r"imports pie:inferlet/core.receive as func\(\) -> result<s32, .*this server has func\(\) -> result<u32",
+            binary(wat.SUCCESS, extra=UNKNOWN),
+            "`guess` of pie:inferlet/telepathy@0.2.0, which this server",
+        ),
+        (
+            binary(wat.SUCCESS, ("receive",), kinds={"receive": "(func (result (result s32 (error $error))))"}),
+            r"imports `receive` of pie:inferlet/core@0.2.0 as func\(\) -> result<s32, .*this server has func\(\) -> "
+            "result<u32",
+        ),
+        (
+            binary(wat.SUCCESS, ("send",), version="0.1.0"),
+            r"imports `send` of pie:inferlet/core@0.1.0 as func\(string\) -> result<option<u32>, .*this server has "
+            r"func\(string\) -> result<_, record\{code: enum\{invalid-argument, ",
+        ),
+        *(
+            (
+                binary(wat.SUCCESS, extra=LATER.format(version)),
+                f"imports pie:inferlet/forward@{version}; this server offers pie:inferlet in the versions 0.1.0, 0.2.0",
+            )
+            for version in ("9.9.9", "0.1.1", "0.3.0", "1.2.0", "0.0.1")
         ),
         (bytes(wasmtime.wat2wasm("(component)")), "does not export the function `run"),
         (b"\0asm\x0d\x00\x01\x00garbage", "not a component of the world"),

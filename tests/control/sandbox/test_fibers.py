@@ -12,7 +12,7 @@ import wasmtime
 from wasmtime import component
 
 import tests.helpers.wat as wat
-from pie_control.errors import CallError, NotFound
+from pie_control.errors import CallError, InvalidState, NotFound
 from pie_control.sandbox import engine as wasm_engine
 from pie_control.sandbox.engine import Ticker
 from pie_control.sandbox.fibers import SUSPEND, Instance, Step
@@ -23,7 +23,6 @@ from pie_control.sandbox.values import MAX_OUTCOME_BYTES
 ENGINE = wasm_engine.new_engine()
 MEMORY = 64 << 20
 MOST_STEPS = 2000
-CORE = "pie:inferlet/core"
 ERRORS = CallError.__subclasses__()
 WAIT_ONCE = "(call $wait (i32.const 64) (i32.const 1) (i32.const 32)) (i32.const 0)"
 
@@ -45,9 +44,10 @@ def linked(
     wake: Callable[[], None] = lambda: None,
     **more: Any,
 ) -> LinkedComponent:
-    found = {(CORE, name): HostFunction(call, suspends=name == "wait") for name, call in (calls or {}).items()}
+    core = f"pie:inferlet/core@{more.get('version', wat.VERSION)}"
+    found = {(core, name): HostFunction(call, suspends=name == "wait") for name, call in (calls or {}).items()}
     compiled = component.Component(ENGINE, wat.inferlet(run, functions, **more))
-    return LinkedComponent(ENGINE, compiled, found, {}, lambda *_: None, wake)
+    return LinkedComponent(ENGINE, compiled, lambda *name: found.get(name), {}, lambda *_: None, wake)
 
 
 def started(*arguments: Any, **more: Any) -> Instance:
@@ -203,19 +203,40 @@ def test_a_value_that_does_not_fit_ends_the_guest() -> None:
     assert "internal error in a host function" in (outcome_of(later) or "")
 
 
+FAILED_TEXT = """(i32.store8 (i32.const 0) (i32.const 1)) (i32.store (i32.const 4) (i32.load (i32.const {text})))
+      (i32.store (i32.const 8) (i32.load (i32.add (i32.const {text}) (i32.const 4)))) (i32.const 0)"""
+"""Ends with the text whose address and length are found there as error."""
+
+
+@pytest.mark.parametrize("part", ["code", "message"])
 @pytest.mark.parametrize("error", ERRORS, ids=[error.code for error in ERRORS])
-def test_a_refused_call_tells_the_guest_its_code_and_message(error: type[CallError]) -> None:
+def test_a_refused_call_tells_the_guest_its_code_and_message(error: type[CallError], part: str) -> None:
     run = f"""(call $receive (i32.const 16))
       (if (i32.ne (i32.load8_u (i32.const 16)) (i32.const 1)) (then unreachable))
-      (if (i32.ne (i32.load8_u (i32.const 20)) (i32.const {wat.ERROR_CODES.index(error.code)})) (then unreachable))
-      (i32.store8 (i32.const 0) (i32.const 1)) (i32.store (i32.const 4) (i32.load (i32.const 24)))
-      (i32.store (i32.const 8) (i32.load (i32.const 28))) (i32.const 0)"""
-    assert outcome_of(started(run, ("receive",), {"receive": raises(error("because, ü"))})) == "because, ü"
+      {FAILED_TEXT.format(text={"code": 20, "message": 28}[part])}"""
+    said = outcome_of(started(run, ("receive",), {"receive": raises(error("because, ü"))}))
+    assert said == {"code": error.code, "message": "because, ü"}[part]
+
+
+class Newer(InvalidState):
+    """An error whose code came after version 0.1."""
+
+    code = "sealed"
+
+
+@pytest.mark.parametrize(("error", "case"), [*((one, one.code) for one in ERRORS), (Newer, "invalid-state")])
+def test_a_guest_for_0_1_is_told_a_case_of_its_enum(error: type[CallError], case: str) -> None:
+    run = f"""(call $receive (i32.const 16))
+      (if (i32.ne (i32.load8_u (i32.const 16)) (i32.const 1)) (then unreachable))
+      (if (i32.ne (i32.load8_u (i32.const 20)) (i32.const {wat.ERROR_CODES.index(case)})) (then unreachable))
+      {FAILED_TEXT.format(text=24)}"""
+    refuse = {"receive": raises(error("because, ü"))}
+    assert outcome_of(started(run, ("receive",), refuse, version="0.1.0")) == "because, ü"
 
 
 def test_a_function_that_the_host_lacks_traps_with_its_name() -> None:
     instance = started("(call $receive (i32.const 16)) (i32.const 0)", ("receive",))
-    assert outcome_of(instance) == "`receive` of pie:inferlet/core is not available to inferlets"
+    assert outcome_of(instance) == "`receive` of pie:inferlet/core@0.2.0 is not available to inferlets"
 
 
 def test_memory_cannot_grow_beyond_the_limit() -> None:
@@ -303,15 +324,15 @@ def test_another_wasmtime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_component_of_another_shape_is_refused(text: str, message: str) -> None:
     with pytest.raises(wasm_engine.LinkError, match=message):
-        LinkedComponent(ENGINE, component.Component(ENGINE, text), {}, {}, lambda *_: None, lambda: None)
+        LinkedComponent(ENGINE, component.Component(ENGINE, text), lambda *_: None, {}, lambda *_: None, lambda: None)
 
 
 # ---- how much a guest may pass ----
 
 SEND = "(call $send (i32.const 256) (i32.const {size}) (i32.const 16))"
 TELL = (  # the message of the error of `send` as the error of `run`
-    "(i32.store8 (i32.const 0) (i32.load8_u (i32.const 16))) (i32.store (i32.const 4) (i32.load (i32.const 24)))"
-    "(i32.store (i32.const 8) (i32.load (i32.const 28))) (i32.const 0)"
+    "(i32.store8 (i32.const 0) (i32.load8_u (i32.const 16))) (i32.store (i32.const 4) (i32.load (i32.const 28)))"
+    "(i32.store (i32.const 8) (i32.load (i32.const 32))) (i32.const 0)"
 )
 
 
@@ -339,8 +360,9 @@ def test_a_long_list_where_no_error_is_possible_ends_the_guest_with_the_same_wor
 def test_the_bound_of_a_parameter_may_be_another() -> None:
     compiled = component.Component(ENGINE, wat.inferlet(WAIT_ONCE.replace("(i32.const 1)", "(i32.const 3)"), ("wait",)))
     for most, refused in ((2, True), (3, False)):
-        functions = {(CORE, "wait"): HostFunction(lambda _, given: given, True, {"futures": most})}
-        instance = Instance(LinkedComponent(ENGINE, compiled, functions, {}, lambda *_: None, lambda: None), MEMORY)
+        wait = HostFunction(lambda _, given: given, True, {"futures": most})
+        find = lambda _interface, _name, found=wait: found  # noqa: E731
+        instance = Instance(LinkedComponent(ENGINE, compiled, find, {}, lambda *_: None, lambda: None), MEMORY)
         instance.owner = Owner()
         assert (outcome_of(instance) is not None) == refused
 

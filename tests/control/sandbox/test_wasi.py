@@ -133,7 +133,8 @@ POLL_MANY = f"""
 def polling(run: str) -> tuple[str | None, WasiState]:
     """Runs a component that polls, and the time for which it sleeps."""
     compiled = component.Component(ENGINE, wat.polling(run))
-    linked = LinkedComponent(ENGINE, compiled, FUNCTIONS, RESOURCES, drop_resource, lambda: None)
+    find = lambda interface, name: FUNCTIONS.get((interface.partition("@")[0], name))  # noqa: E731
+    linked = LinkedComponent(ENGINE, compiled, find, RESOURCES, drop_resource, lambda: None)
     instance = fibers.Instance(linked, 64 << 20)
     owner = Owner()
     instance.owner, owner.instance = owner, instance

@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..calls.output_text.get_logprobs import Logprobs
-from ..calls.output_text.get_next_dist import DEFAULT_K, Dist
-from ..errors import QuotaExceeded
-from ..inferlets.futures import FutureTable
-from ..resources.address_space import AddressSpace
-from ..resources.hazards import make_stamp
+from ...calls.output_text.get_logprobs import Logprobs
+from ...calls.output_text.get_next_dist import DEFAULT_K, Dist
+from ...errors import QuotaExceeded
+from ...inferlets.futures import FutureTable
+from ...resources.address_space import AddressSpace
+from ...resources.hazards import make_stamp
 
 NUMBER_BYTES = 40
 """Of a number in a list of Python."""

@@ -1,0 +1,1 @@
+"""How much one inferlet may pass to its host functions, and leave with them."""

@@ -1,0 +1,93 @@
+"""What components may import of one WIT package: several published versions of it side by side.
+
+An edition is the newest version of a series whose versions are compatible (0.2.0, 0.2.1, ...): it has all functions of
+the older ones with the same types. A component is linked against the edition of the series that it was built for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from wasmtime import Engine
+from wasmtime.component import Component, ComponentInstanceType, FuncType
+
+from .engine import LinkError
+from .functions import HostFunction
+from .values import signature
+
+WASI = "wasi:"
+_VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+
+
+@dataclass(frozen=True)
+class Edition:
+    """A version of the package: types and implementations of its functions, by interface and name."""
+
+    version: str
+    signatures: Mapping[tuple[str, str], str]
+    functions: Mapping[tuple[str, str], HostFunction]
+
+
+class Contract:
+    """All editions of a package, from the newest to the oldest."""
+
+    def __init__(self, package: str, editions: Sequence[Edition]) -> None:
+        self._package = package
+        self.editions = tuple(editions)
+        self._by_series = {_series(edition.version): edition for edition in editions}
+
+    def check(self, engine: Engine, component: Component) -> None:
+        """Raises LinkError if a component imports what this server does not offer, or with another type."""
+        for interface, extern in component.type.imports(engine).items():
+            kind = extern.ty
+            if interface.startswith(WASI):
+                continue  # functions that are missing there trap when they are called
+            edition = self._edition(interface)
+            if isinstance(kind, ComponentInstanceType):
+                for name, item in kind.exports(engine).items():
+                    if isinstance(item.ty, FuncType):
+                        self._check_function(edition, interface, name, signature(item.ty))
+
+    def function(self, interface: str, name: str) -> HostFunction | None:
+        """What implements a function of an interface, whose name is as components import it, with its version."""
+        if not interface.startswith(self._package):
+            return None
+        return self._edition(interface).functions.get((self._plain(interface), name))
+
+    def _plain(self, interface: str) -> str:
+        return interface.removeprefix(self._package + "/").partition("@")[0]
+
+    def _edition(self, interface: str) -> Edition:
+        """The one that an import asks for; raises LinkError."""
+        if not interface.startswith(self._package + "/"):
+            raise LinkError(f"imports {interface}, which is not part of the world of inferlets")
+        version = interface.partition("@")[2]
+        edition = self._by_series.get(_series(version))
+        if edition is None or _numbers(version) > _numbers(edition.version):
+            offered = ", ".join(one.version for one in reversed(self.editions))
+            raise LinkError(
+                f"imports {interface}; this server offers {self._package} in the versions {offered}: "
+                "build the program against one of them"
+            )
+        return edition
+
+    def _check_function(self, edition: Edition, interface: str, name: str, given: str) -> None:
+        wanted = edition.signatures.get((self._plain(interface), name))
+        if wanted is None:
+            raise LinkError(f"imports `{name}` of {interface}, which this server does not have")
+        if wanted != given:
+            raise LinkError(f"imports `{name}` of {interface} as {given}, this server has {wanted}")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Empty where it is not one of ours."""
+    found = _VERSION.fullmatch(version)
+    return tuple(map(int, found.groups())) if found else ()
+
+
+def _series(version: str) -> tuple[int, ...]:
+    """Versions of one series are compatible: they have all numbers in common up to the first that is not 0."""
+    numbers = _numbers(version)
+    return numbers[:1] if numbers[:1] > (0,) else numbers[:2]
