@@ -10,6 +10,7 @@ between two beats: unlike the gap, it is the same on a busy machine.
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import time
 from collections.abc import Sequence
@@ -75,10 +76,13 @@ async def run(plan: Plan) -> list[Row]:
     programs = [HOSTILE / f"{name}.py" for name in plan.programs] or sorted(HOSTILE.glob("*.py"))
     server = _server(plan)
     await server.start()
+    gc.collect()
+    gc.freeze()  # as `pie serve` does
     try:
         return [await _beside(server, program, copies) for program in programs for copies in plan.copies]
     finally:
         await server.close()
+        gc.unfreeze()
 
 
 def summary(rows: Sequence[Row]) -> str:

@@ -33,8 +33,10 @@ READY = 0
 """The pollable that is always ready; others are numbers of `WasiState.deadlines`."""
 MAX_TIMERS = 4096
 MAX_RANDOM_BYTES = 65536
-WRITE_BUDGET = 4096
-"""Most bytes that a guest may write in one call; CPython splits longer output."""
+WRITE_BUDGET = 1024
+"""Bytes that a guest is told it may write in one call; CPython splits longer output. Each may be a line of the log."""
+MAX_WRITE = 4096
+"""Bytes that it may write without asking, as WASI says."""
 MAX_POLLED = 1024
 """Pollables of one call of `poll`."""
 ACCESS_DENIED = 1
@@ -185,7 +187,7 @@ _PLAIN: dict[tuple[str, str], Any] = {
 }
 
 FUNCTIONS: dict[tuple[str, str], HostFunction] = {
-    **{name: HostFunction(call, most={"contents": WRITE_BUDGET}) for name, call in _PLAIN.items()},
+    **{name: HostFunction(call, most={"contents": MAX_WRITE}) for name, call in _PLAIN.items()},
     ("wasi:io/poll", "[method]pollable.block"): HostFunction(_block, suspends=True),
     ("wasi:io/poll", "poll"): HostFunction(_poll, suspends=True, most={"in": MAX_POLLED}),
 }
