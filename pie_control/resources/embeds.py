@@ -77,12 +77,20 @@ class EmbedTable:
 
     def fill_inputs(self, ranges: Sequence[Range], positions: Sequence[int]) -> None:
         """Puts tokens at these positions into the embeds, which are owned and as many."""
+        if len(positions) == 1:  # as each step of a generation does
+            first = ranges[0][0]
+            self.positions[first], self.is_output[first] = positions[0], 0
+            return
         self.move(ranges, positions)
         for first, last in ranges:
             self.is_output[first:last] = bytes(last - first)
 
     def fill_outputs(self, ranges: Sequence[Range], positions: Sequence[int]) -> None:
         """The same for outputs of tokens at these positions."""
+        if len(positions) == 1:
+            first = ranges[0][0]
+            self.positions[first], self.is_output[first] = positions[0], 1
+            return
         self.move(ranges, positions)
         for first, last in ranges:
             self.is_output[first:last] = b"\1" * (last - first)

@@ -15,8 +15,8 @@ from ..protocol import Array, Forward
 from .page_tables import ranges
 from .ragged import Ragged, check
 
-MOST_PAIRS = 1 << 24
-"""Pairs of query and key that are looked at together, a byte each."""
+MOST_PAIRS = 1 << 18
+"""Pairs of query and key that are looked at together, a byte each; so many stay in a cache of the processor."""
 
 
 def with_masks(batch: Forward, cache: KvCache) -> Forward:

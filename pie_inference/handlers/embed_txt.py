@@ -13,5 +13,6 @@ MOST_ROWS = 8192
 def embed_txt(served: ServedModel, batch: EmbedTxt) -> None:
     embeds = upload(index_tensor(batch.embeds, len(served.embeds), "embed"), served.device)
     tokens = served.token_ids(batch.tokens)
-    for some, their_tokens in zip(embeds.split(MOST_ROWS), tokens.split(MOST_ROWS), strict=True):
-        served.embeds.index_copy_(0, some, served.model.embed(their_tokens))
+    for first in range(0, len(tokens), MOST_ROWS):
+        some = slice(first, first + MOST_ROWS)
+        served.embeds.index_copy_(0, embeds[some], served.model.embed(tokens[some]))

@@ -163,14 +163,14 @@ class KvCache:
     def _move_pages(self, copies: Copies, at_once: int) -> Move:
         """Moves whole pages: each head's part of a page is a row."""
         shape, heads = self.shape, 2 * self.shape.num_kv_heads
-        rows = (pages * heads for pages in (copies.source, copies.target))
-        return Move(*rows, 1, at_once, shape.page_size * shape.head_dim, shape.dtype, self.device)
+        source, target = copies.source * heads, copies.target * heads
+        return Move(source, target, 1, at_once, shape.page_size * shape.head_dim, shape.dtype, self.device)
 
     def _move_slots(self, copies: Copies, at_once: int) -> Move:
         """Moves slots: the vector of each head is a row."""
         shape = self.shape
-        rows = (_first_rows(slots, shape) for slots in (copies.source, copies.target))
-        return Move(*rows, shape.page_size, at_once, shape.head_dim, shape.dtype, self.device)
+        source, target = _first_rows(copies.source, shape), _first_rows(copies.target, shape)
+        return Move(source, target, shape.page_size, at_once, shape.head_dim, shape.dtype, self.device)
 
     def _check_copy(self, source: Array, target: Array) -> None:
         if len(source) != len(target):

@@ -254,6 +254,7 @@ def filled_cache(problem: Problem, device: torch.device) -> KvCache:
     every = cache.locate(np.arange(problem.num_pages * problem.case.page_size, dtype=np.int32))
     for layer, contents in enumerate(problem.cached):
         cache.write(layer, every, contents.to(device))
+        cache.layer(layer)[-1] = UNSEEN  # the page of the scratch slot
     cache.positions[:] = problem.positions
     cache.positions[problem.new_slots] = -1000  # the position of an earlier owner
     return cache

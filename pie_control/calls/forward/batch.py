@@ -49,8 +49,7 @@ class ForwardBatch(Batch[ForwardCommand]):
         self._embeds: array[int] = array("i")
         self._positions: array[int] = array("i")
         self._slots: array[int] = array("i")
-        self._position_keys: array[int] = array("i")  # by sequence, 0: the causal rule says all
-        self._by_position = False  # whether one is not 0
+        self._by_position: dict[int, int] = {}  # sequences that see so, and the keys at their front
         self._pairs = MOST_PAIRS
 
     def try_add(self, queue: Hashable, command: ForwardCommand, holdings: Holdings, done: int) -> int:
@@ -83,11 +82,10 @@ class ForwardBatch(Batch[ForwardCommand]):
         self._add_inputs(command, holdings.embeds.physical, begin, end)
         self._outputs.add(command, holdings.embeds.physical, begin, end, self.tokens)
         self._add_keys(command, holdings.pages.physical, begin, end)
-        context = command.context
-        self._position_keys.append(context.tokens if context.by_position else 0)
-        if context.by_position:
-            self._by_position = True
-            self._pairs -= (end - begin) * (context.tokens + command.size)
+        if command.context.by_position:
+            keys = command.context.tokens
+            self._by_position[len(self.commands) - 1] = keys
+            self._pairs -= (end - begin) * (keys + command.size)
         self.tokens += end - begin
         self._ends.append(self.tokens)
 
@@ -129,9 +127,12 @@ class ForwardBatch(Batch[ForwardCommand]):
             q_slots=as_int32(self._slots),
             out_rows=as_int32(self._outputs.rows),
             out_embeds=as_int32(self._outputs.embeds),
-            position_keys=as_int32(self._position_keys) if self._by_position else None,
+            position_keys=self._position_keys() if self._by_position else None,
             **runs,
         )
+
+    def _position_keys(self) -> NDArray[np.int32]:
+        return as_int32([self._by_position.get(sequence, 0) for sequence in range(len(self.commands))])
 
 
 class _Outputs:

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
+
 import pytest
 
 from pie_control.errors import InvalidArgument, InvalidState, NotFound
 from tests.helpers.refusals import NO_QUEUE, OTHER_QUEUE, Q, Refusal, check_refused, prepare, refusal
+from tests.helpers.scheduling import World
 
 REFUSED = [
     refusal(NotFound, NO_QUEUE, "forward", 9, [0, 1], [3, 1], [0, 1], []),
@@ -87,3 +91,38 @@ def test_what_another_queue_writes_is_waited_for() -> None:
     assert handed_on[-1].after == forward
     inferlet.call("forward", OTHER_QUEUE, [0, 1], [3, 1], [1, 1], [0, 1])
     assert handed_on[-1].after == sample
+
+
+ORDERS: dict[str, Callable[[int], list[int]]] = {
+    "each to its own input": lambda n: list(range(n)),
+    "to the input before": lambda n: [0, *range(n - 1)],
+    "to the input behind": lambda n: [*range(1, n), 0],
+    "to the inputs behind, the last outputs alone": lambda n: list(range(n // 2, n))[::-1],
+    "backwards": lambda n: list(range(n))[::-1],
+    "the last two swapped": lambda n: [n - 1, n - 2],
+    "elsewhere": lambda n: list(range(n, 2 * n)),
+}
+"""Where the outputs of the last inputs go; inputs are 0 to n - 1."""
+SPLIT = ("each to its own input", "to the input before", "elsewhere")
+"""No later part reads what an earlier part writes; the others run as a whole or not at all."""
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_outputs_are_the_same_however_a_forward_is_split(order: str) -> None:
+    count, told = 20, {}
+    outputs = list(dict.fromkeys(ORDERS[order](count)))
+    for most in range(1, 2 * count):
+        world = World(max_batch_tokens=most, max_context=100)
+        inferlet = world.open(6, 2 * count)
+        inferlet.embed(0, count, tokens=list(range(count)))
+        pages, targets = [inferlet.pages, 6], [n for embed in outputs for n in (inferlet.embeds + embed, 1)]
+        refused = most < count and order not in SPLIT
+        with pytest.raises(InvalidArgument, match="name other output") if refused else nullcontext():
+            inferlet.call("forward", 1, [], [inferlet.embeds, count], pages, targets)
+        if refused:
+            continue
+        inferlet.forward(outputs[0], 1, 2 * count - 1)
+        futures = [inferlet.sample(embed) for embed in (*outputs, 2 * count - 1)]
+        world.drain()
+        told[most] = [inferlet.token(future) for future in futures]
+    assert all(tokens == told[count] for tokens in told.values())

@@ -77,7 +77,7 @@ def test_a_batch_without_such_keys_is_left_as_it_is() -> None:
     assert with_masks(made.batch, filled_cache(made, CPU)) is made.batch
 
 
-WRONG = {
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "element": ({"position_keys": np.zeros(2, np.int32)}, "position_keys has 2 elements for 5 sequences"),
     "negative": ({"position_keys": np.array([0, -1, 0, 0, 0], np.int32)}, "-1 keys are seen by position"),
     "own keys": (

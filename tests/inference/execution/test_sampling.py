@@ -179,8 +179,13 @@ def test_rows_are_ranked_in_pieces_of_any_size(most: int, monkeypatch: pytest.Mo
     temperature = torch.linspace(0.5, 2, 10, dtype=torch.float64)
     expected = sampling.distributions(logits, temperature, 20)
     seen, top = list[int](), sampling.top
+
+    def noting(logits: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+        seen.append(logits.numel())
+        return top(logits, width)
+
     monkeypatch.setattr(sampling, "MOST_LOGITS", most)
-    monkeypatch.setattr(sampling, "top", lambda logits, width: seen.append(logits.numel()) or top(logits, width))
+    monkeypatch.setattr(sampling, "top", noting)
     assert torch.equal(sampling.choose(logits, rows), torch.cat(alone))
     assert all(map(torch.equal, sampling.distributions(logits, temperature, 20), expected))
     assert max(seen) <= max(most, VOCAB)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -38,9 +39,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def worker(request: pytest.FixtureRequest, checkpoint: Path, kernel_cache: Path) -> Iterator[Worker]:
     if request.param == "cpu" and find_library("auto", kernel_cache, torch.device("cpu")) is None:
         pytest.skip("the kernels cannot be built here")
-    options = {"pages": 60, "embeds": 256, "max_batch_tokens": MOST_TOKENS, "page_size": PAGE_SIZE, "threads": 1}
+    sizes: dict[str, Any] = {"pages": 60, "embeds": 256, "max_batch_tokens": MOST_TOKENS, "page_size": PAGE_SIZE}
     threads = torch.get_num_threads()
-    yield Worker(WorkerConfig(checkpoint, "model", dtype="float32", attention=request.param, **options))
+    yield Worker(WorkerConfig(checkpoint, "model", dtype="float32", attention=request.param, threads=1, **sizes))
     torch.set_num_threads(threads)
 
 

@@ -319,7 +319,7 @@ def test_commands_run_one_by_one_where_memory_is_too_short_for_all(
 
         with monkeypatch.context() as patch:
             if short:
-                patch.setitem(HANDLERS, kind, out_of_memory)  # type: ignore[arg-type]
+                patch.setitem(HANDLERS, kind, out_of_memory)
             done = model.run(RunWave(7, "model", (batch,)))
         assert done.failures == ()
         assert sizes == ([2, 1, 1] if short else [])
