@@ -43,7 +43,7 @@ def timers() -> Pending:
 
 @pytest.fixture
 def inferlet(tmp_path: Path, timers: Pending) -> Inferlet:
-    program = ProgramStore(tmp_path).put(b"def main(args): ...", "nothing")
+    program = ProgramStore(tmp_path).describe(b"def main(args): ...", "nothing")
     return Inferlet(1, program, [], {}, InferletLimits(), lambda inferlet: None, timers)
 
 
