@@ -25,7 +25,7 @@ import numpy as np
 
 from .batch import Array, Batch, Layout, Message, Result, call_name
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 """Raised by every change of this file that an older peer would misread; checked when a worker connects."""
 
 
@@ -250,7 +250,13 @@ class Shutdown(Message, frozen=True):
     """Finish the wave at hand and exit."""
 
 
-ToWorker = Hello | RunWave | Shutdown
+class Refused(Message, frozen=True):
+    """The worker is not wanted and should exit: another one serves here."""
+
+    reason: str
+
+
+ToWorker = Hello | RunWave | Shutdown | Refused
 
 
 # ---- worker to control layer ----------------------------------------------------------------------------------------
