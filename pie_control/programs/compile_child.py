@@ -22,14 +22,14 @@ NICENESS = 10
 
 
 def limit(memory_bytes: int, seconds: int) -> None:
-    """Bounds this process; 0: no bound. It also yields the processors to the server, and leaves no core dump."""
+    """Bounds this process, and has it yield the processors to the server; 0: neither. It leaves no core dump."""
     if sys.platform == "win32":
         return
     import resource
 
-    os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory_bytes:
+        os.nice(NICENESS)
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     if seconds:  # in case the server is killed meanwhile, which would otherwise end this process
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))

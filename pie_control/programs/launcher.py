@@ -21,7 +21,7 @@ from ..sandbox.linker import LinkedComponent
 from ..sandbox.selftest import self_test
 from ..sandbox.values import ContractError
 from .fair_places import FairPlaces
-from .languages.python_guest import build_guest, guest_hash
+from .languages.python_guest import build_guest, guest_folder, guest_hash
 from .languages.python_source import Compilation, MadeAhead, SourceText, compile_in_guest
 from .native import SUFFIX, CompilerDied, NativeCompiler, compile_to_file
 from .prepared import Prepared, PreparedPrograms
@@ -80,19 +80,20 @@ class Launcher:
         """Builds and compiles the Python guest, or loads it; raises ConfigError."""
         self._guest_hash = await asyncio.to_thread(guest_hash)
         try:
-            component = (await self._loaded_guest(f"{self._guest_hash}-{WASMTIME_VERSION}")).component
+            component = (await self._loaded_guest()).component
             self_test(self.engine)
             self._guest = self._link(component)
         except (LinkError, ContractError, CompilerDied) as error:
             raise ConfigError(f"the Python guest does not fit this server: {error}") from error
         self._contract = contract_of(self.engine, component)
 
-    async def _loaded_guest(self, stem: str) -> Loaded:
-        loaded = await asyncio.to_thread(self._try_load, stem)
+    async def _loaded_guest(self) -> Loaded:
+        folder, stem = guest_folder(self._store.cache_dir), f"{self._guest_hash}-{WASMTIME_VERSION}"
+        loaded = await asyncio.to_thread(self._try_load, folder, stem)
         if loaded is not None:
             return loaded
-        data = await asyncio.to_thread(build_guest, self._store.cache_dir)
-        return self._load(await compile_to_file(data, self._store.compiled, stem))
+        data = await asyncio.to_thread(build_guest, folder)
+        return self._load(await compile_to_file(data, folder, stem))
 
     def _link(self, component: Component) -> LinkedComponent:
         return LinkedComponent(
@@ -107,7 +108,7 @@ class Launcher:
             return await self._make_python(program, await self._content(program, data))
         stem = f"{program.hash}-{WASMTIME_VERSION}"
         try:
-            loaded = await asyncio.to_thread(self._try_load, stem)
+            loaded = await asyncio.to_thread(self._try_load, self._store.compiled, stem)
             if loaded is None:
                 content = await self._content(program, data)
                 path = await self._compiler.compile(content, self._store.compiled, stem, program.owner)
@@ -150,8 +151,8 @@ class Launcher:
     def _load(self, path: Path) -> Loaded:
         return Loaded(load_compiled(self.engine, path), path.stat().st_size)
 
-    def _try_load(self, stem: str) -> Loaded | None:
-        path = find_sealed(self._store.compiled, stem, SUFFIX)
+    def _try_load(self, folder: Path, stem: str) -> Loaded | None:
+        path = find_sealed(folder, stem, SUFFIX)
         if path is None:
             return None
         try:

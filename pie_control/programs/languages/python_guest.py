@@ -58,14 +58,18 @@ def _run_componentize(folder: Path, output: Path) -> None:
         raise ConfigError(f"building the Python guest failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
 
-def build_guest(cache_dir: Path) -> bytes:
-    """The guest component, from the cache or newly built (5 s). Raises ConfigError with the tool's output."""
-    sources = sdk_folder()
-    fingerprint = _fingerprint(sources)
+def guest_folder(cache_dir: Path) -> Path:
+    """Where the guest and its compiled form are kept. Raises ConfigError if others can write there."""
     try:
-        folder = private_folder(cache_dir / "guest")
+        return private_folder(cache_dir / "guest")
     except NotPrivate as error:
         raise ConfigError(str(error)) from None
+
+
+def build_guest(folder: Path) -> bytes:
+    """The guest component, from its folder or newly built (5 s). Raises ConfigError with the tool's output."""
+    sources = sdk_folder()
+    fingerprint = _fingerprint(sources)
     path = find_sealed(folder, fingerprint, SUFFIX)
     if path is None:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
