@@ -93,6 +93,14 @@ class ServerConfig:
     )
     run_ahead: int = _setting(2, "waves in flight at a time; 1: none ahead", least=1)
     max_program_bytes: int = _setting(64 * MIB, "largest program that is accepted, in bytes", least=1024)
+    max_programs: int = _setting(1000, "programs that a tenant may keep on the server", least=1)
+    max_stored_program_bytes: int = _setting(
+        1024 * MIB, "programs that a tenant may keep, with what is compiled of them, in bytes", least=1024
+    )
+    compile_seconds: float = _setting(30.0, "time in which a component must be compiled, in seconds", least=0.1)
+    compile_memory_bytes: int = _setting(
+        2048 * MIB, "memory in which a component must be compiled, in bytes", least=128 * MIB
+    )
     limits: InferletLimits = field(default_factory=InferletLimits)
     worker: WorkerOptions = field(default_factory=WorkerOptions)
     models: tuple[ModelPath, ...] = ()  # worked out by `resolved`

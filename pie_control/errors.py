@@ -14,6 +14,7 @@ PieError
 │   ├── BadRequest         400
 │   ├── UnknownName        404, no such program, inferlet or model
 │   ├── BadProgram         422, a program that is neither Python nor a component of our world
+│   ├── StorageFull        413, the tenant keeps as many programs, or bytes of them, as it may
 │   ├── Conflict           409, the inferlet has ended
 │   └── Overloaded         503, too many inferlets
 ├── InferletEnded          an inferlet ended without a result: why (`InferletStatus`), its message or traceback
@@ -83,6 +84,10 @@ class UnknownName(ClientError):
 
 class BadProgram(ClientError):
     status = 422
+
+
+class StorageFull(ClientError):
+    status = 413
 
 
 class Conflict(ClientError):

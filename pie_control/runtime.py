@@ -2,7 +2,8 @@
 
 HTTP server, client in process
     └── ServerApi
-        ├── ProgramStore, Launcher, InferletManager    programs, and inferlets of them
+        ├── ProgramLibrary: ProgramStore, Launcher     programs
+        ├── InferletManager                            inferlets of them
         ├── host_api                                   what inferlets may call
         ├── Model, Replica: Scheduler, InferenceClient where their commands go
         └── Loop                                       what happens when
@@ -25,7 +26,9 @@ from .inference_client.interface import InferenceClient
 from .inference_client.zeromq import ZeroMQClient
 from .inferlets.manager import InferletManager
 from .programs.launcher import Launcher
-from .programs.store import ProgramStore
+from .programs.library import ProgramLibrary
+from .programs.native import NativeCompiler
+from .programs.store import ProgramStore, StoreLimits
 from .resources.contention import FirstComeFirstServed
 from .resources.quotas import Quota
 from .scheduling import Adaptive, DispatchPolicy, Eager, KOnly, Scheduler, TOnly
@@ -40,8 +43,10 @@ ClientFactory = Callable[[ServerConfig, ModelPath], InferenceClient]
 def build_server(config: ServerConfig, make_client: ClientFactory | None = None) -> ServerApi:
     """A server that is ready to be started. `make_client` is called once for each worker; by default it starts a worker
     process. Raises ConfigError."""
-    store = ProgramStore(Path(config.cache_dir), config.max_program_bytes)
-    launcher = Launcher(store, host_api.contract(), config.limits.memory_bytes, config.warm_pool)
+    kept = StoreLimits(config.max_program_bytes, config.max_programs, config.max_stored_program_bytes)
+    store = ProgramStore(Path(config.cache_dir), kept)
+    compiler = NativeCompiler(config.compile_seconds, config.compile_memory_bytes)
+    launcher = Launcher(store, host_api.contract(), config.limits.memory_bytes, config.warm_pool, compiler)
     models = {model.name: _build_model(config, model, make_client or start_worker) for model in config.models}
     loop = Loop()
     inferlets = InferletManager(
@@ -52,7 +57,7 @@ def build_server(config: ServerConfig, make_client: ClientFactory | None = None)
         lambda inferlet: Guest(inferlet, models),
         loop.wake,
     )
-    return ServerApi(config, store, launcher, inferlets, models, loop)
+    return ServerApi(config, ProgramLibrary(store, launcher), launcher, inferlets, models, loop)
 
 
 def _build_model(config: ServerConfig, model: ModelPath, make_client: ClientFactory) -> Model:

@@ -17,7 +17,8 @@ from .inferlets.inferlet import Inferlet, InferletInfo
 from .inferlets.lifecycle import Status
 from .inferlets.manager import InferletManager, InferletStatistics
 from .programs.launcher import Launcher
-from .programs.store import ProgramInfo, ProgramStore
+from .programs.library import ProgramLibrary
+from .programs.store import ProgramInfo
 from .texts import byte_size
 
 
@@ -36,14 +37,14 @@ class ServerApi:
     def __init__(
         self,
         config: ServerConfig,
-        store: ProgramStore,
+        library: ProgramLibrary,
         launcher: Launcher,
         inferlets: InferletManager,
         models: Mapping[str, Model],
         loop: Loop,
     ) -> None:
         self.config = config
-        self._store = store
+        self._library = library
         self._launcher = launcher
         self._inferlets = inferlets
         self._models = models
@@ -71,20 +72,23 @@ class ServerApi:
         self._inferlets.close()
         self._loop.close()
         self._launcher.close()
-        await asyncio.gather(*(model.close() for model in self._models.values()))
+        await asyncio.gather(self._library.close(), *(model.close() for model in self._models.values()))
 
     # ---- programs ----
 
     async def upload(self, data: bytes, name: str) -> ProgramInfo:
-        """Stores a program and makes it ready to launch; raises BadProgram."""
-        program = self._store.describe(data, name)
-        await self._launcher.prepare(program, data)
-        self._store.keep(program, data)
-        return program.info()
+        """Stores a program and makes it ready to launch; raises BadProgram, BadRequest (a name that cannot be),
+        StorageFull, Overloaded."""
+        return await self._library.upload(data, name)
 
     def programs(self) -> tuple[ProgramInfo, ...]:
         """All programs that can be launched."""
-        return tuple(program.info() for program in self._store.all())
+        return self._library.all()
+
+    def remove_program(self, program: str) -> ProgramInfo:
+        """Deletes a program (hash, unique prefix of it, or name); its inferlets go on. Raises UnknownName,
+        BadRequest."""
+        return self._library.remove(program)
 
     # ---- inferlets ----
 
@@ -99,8 +103,7 @@ class ServerApi:
         """Starts an inferlet of a program (hash, unique prefix of it, or name). `listener` hears its events on the
         loop's thread and must not block. Raises UnknownName, BadRequest, Overloaded; WorkerUnavailable if every
         model is down for good. A launch waits for no model."""
-        found = self._store.get(program)
-        await self._launcher.prepare(found)
+        found = await self._library.find(program)
         if all(model.is_down for model in self._models.values()):
             raise WorkerUnavailable(next(iter(self._models.values())).replicas[0].down)
         self._check_launch(arguments, environment or {})

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import ConfigError
 from .options import OptionError, WorkerOptions, add_arguments, given_options
+from .protocol.secret import SECRET_VARIABLE
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,12 @@ class ProcessOptions:
     endpoint: str  # ZeroMQ address that the control layer has bound
     parent: int | None  # process that the worker must not outlive
     config: WorkerConfig
+    secret: str | None = None  # shared with the control layer where others can reach the endpoint
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> ProcessOptions:
-    """Options of `python -m pie_inference.serving`. Raises ConfigError; exits as argparse does."""
+    """Options of `python -m pie_inference.serving`, and the secret, which is taken out of the environment so that no
+    process that the worker starts sees it. Raises ConfigError; exits as argparse does."""
     parser = argparse.ArgumentParser(
         "pie_inference.serving", description="Serves one model to a Pie control process.", allow_abbrev=False
     )
@@ -46,7 +50,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> ProcessOptions:
     parser.add_argument("--name", required=True, help="name under which the model is served")
     add_config_arguments(parser)
     given = parser.parse_args(arguments)
-    return ProcessOptions(given.endpoint, given.parent, read_config(given, given.model, given.name))
+    config = read_config(given, given.model, given.name)
+    return ProcessOptions(given.endpoint, given.parent, config, os.environ.pop(SECRET_VARIABLE, None))
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:

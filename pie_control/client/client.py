@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 from pie_control.config import DEFAULT_HOST, DEFAULT_PORT
 from pie_control.errors import BadRequest
@@ -58,25 +59,31 @@ class Client:
     async def upload(self, program: str | os.PathLike[str] | bytes, name: str | None = None) -> str:
         """Uploads a file, or the bytes of a program, unless the server has it. Returns its content hash, for `launch`.
 
-        `name` defaults to the file's name without its suffix. Raises BadProgram.
+        `name` defaults to the file's name without its suffix; it stands for the newest upload. Raises BadProgram,
+        StorageFull, BadRequest for a name that looks like a hash.
         """
         data = program if isinstance(program, bytes) else _read(Path(program))
         name = name if name is not None else ("" if isinstance(program, bytes) else Path(program).stem)
         digest = hashlib.sha256(data).hexdigest()
         known = await self._session.request(wire.Program, program=digest)
         if known is None or (name and known["name"] != name):
-            await self._post_program(data, name)
+            await self._request("POST", "/v1/programs", params={"name": name}, content=data)
         return digest
 
-    async def _post_program(self, data: bytes, name: str) -> None:
+    async def remove_program(self, program: str) -> None:
+        """Deletes a program, given by content hash, a unique prefix of the hash, or name; its inferlets go on. Raises
+        UnknownName."""
+        await self._request("DELETE", f"/v1/programs/{quote(program, safe='')}")
+
+    async def _request(self, method: str, path: str, **options: Any) -> None:
         import httpx  # takes 0.1 s; most launches need no upload
 
         try:
             verify = self.server.startswith("https:")  # loading certificates takes 15 ms
             async with httpx.AsyncClient(trust_env=False, timeout=UPLOAD_SECONDS, verify=verify) as http:
-                answer = await http.post(f"{self.server}/v1/programs", params={"name": name}, content=data)
+                answer = await http.request(method, f"{self.server}{path}", **options)
         except httpx.HTTPError as error:
-            raise ServerUnavailable(f"the upload to {self.server} broke: {error!r}") from None
+            raise ServerUnavailable(f"the request {method} {path} to {self.server} broke: {error!r}") from None
         if answer.is_error:
             raise error_of(_error_body(answer.content, answer.status_code))
 

@@ -116,9 +116,15 @@ class SyncClient:
     def upload(self, program: str | os.PathLike[str] | bytes, name: str | None = None) -> str:
         """Uploads a file, or the bytes of a program, unless the server has it. Returns its content hash, for `launch`.
 
-        `name` defaults to the file's name without its suffix. Raises BadProgram.
+        `name` defaults to the file's name without its suffix; it stands for the newest upload. Raises BadProgram,
+        StorageFull, BadRequest for a name that looks like a hash.
         """
         return self._call(self._client.upload(program, name))
+
+    def remove_program(self, program: str) -> None:
+        """Deletes a program, given by content hash, a unique prefix of the hash, or name; its inferlets go on. Raises
+        UnknownName."""
+        self._call(self._client.remove_program(program))
 
     def launch(
         self,

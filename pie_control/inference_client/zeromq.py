@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from pie_inference.protocol import (
     Hello,
     ProtocolError,
     Ready,
+    Refused,
     RunWave,
     Shutdown,
     WaveDone,
@@ -30,6 +32,7 @@ from .interface import ignore_loss, ignore_wave
 from .process import WorkerProcess
 from .wave_watch import WaveWatch
 
+ANOTHER_SERVES = Refused("another worker is connected to the control process already: each needs its own endpoint")
 START_SECONDS = 300.0  # without a sign of life; a worker that loads a large model tells its progress
 LAST_WORDS_SECONDS = 0.3  # in which the message of a worker that has ended may still arrive
 SHUTDOWN_SECONDS = 1.0
@@ -41,7 +44,9 @@ class ZeroMQClient:
     `InferenceClient`.
 
     With `arguments`, the options of `python -m pie_inference.serving` beside --endpoint, it launches the worker and
-    owns it. With `endpoint`, it binds that address (such as "tcp://0.0.0.0:8012") for a worker on another machine.
+    owns it. With `endpoint`, it binds that address (such as "tcp://0.0.0.0:8012") for a worker on another machine. Both
+    then know `secret`, 32 random characters at least; the worker finds it in $PIE_WORKER_SECRET. The first worker that
+    connects is taken. Others, and processes that do not know the secret, are refused.
     A worker that leaves waves unanswered for `wave_seconds` counts as lost; 0: it never does.
     """
 
@@ -50,15 +55,19 @@ class ZeroMQClient:
         arguments: Sequence[str] = (),
         *,
         endpoint: str | None = None,
+        secret: str | None = None,
         start_seconds: float = START_SECONDS,
         wave_seconds: float = WAVE_SECONDS,
     ) -> None:
         if bool(arguments) == (endpoint is not None):
             raise ValueError("give either arguments of a worker to launch or the endpoint of one that will connect")
+        if (endpoint is None) != (secret is None):
+            raise ValueError("an endpoint, which others may reach, needs a secret that the worker knows as well")
         self.on_wave_done: Callable[[WaveDone], None] = ignore_wave
         self.on_lost: Callable[[str], None] = ignore_loss
         self._arguments = tuple(arguments)
         self._endpoint = endpoint
+        self._secret = secret
         self._start_seconds = start_seconds
         self._wave_seconds = wave_seconds
         self._watch: WaveWatch | None = None
@@ -74,16 +83,19 @@ class ZeroMQClient:
         self._starting = asyncio.get_running_loop().create_future()
         endpoint = self._endpoint or self._private_endpoint()
         try:
-            self._connection = Connection(endpoint, self._receive, self._disconnected)
+            self._connection = Connection(
+                endpoint, self._secret, encode(ANOTHER_SERVES), self._receive, self._disconnected
+            )
             if self._arguments:
-                self._process = WorkerProcess(["--endpoint", endpoint, *self._arguments], self._process_ended)
+                arguments = ["--endpoint", endpoint, *self._arguments]
+                self._process = WorkerProcess(arguments, self._secret, self._process_ended)
             self._connection.send(encode(Hello(PROTOCOL_VERSION)))
             ready = await self._wait_until_ready(self._starting)
         except BaseException as error:
             await self._tear_down(0.0)
             if isinstance(error, TimeoutError):
                 raise WorkerUnavailable(f"no worker was ready within {self._start_seconds:g} s") from None
-            if isinstance(error, zmq.ZMQError | OSError):
+            if isinstance(error, zmq.ZMQError | OSError | ValueError):
                 raise WorkerUnavailable(f"the worker could not be started: {error}") from error
             raise
         self._starting = None
@@ -135,8 +147,10 @@ class ZeroMQClient:
             self._folder = None
 
     def _private_endpoint(self) -> str:
-        """An address that only this user can reach: a socket in a private folder, or a local port without ipc."""
+        """An address that only this user can reach: a socket in a private folder; without ipc, a local port that only
+        the worker can use."""
         if not zmq.has("ipc"):
+            self._secret = secrets.token_hex(32)
             return f"tcp://127.0.0.1:{_free_port()}"
         self._folder = Path(tempfile.mkdtemp(prefix="pie-"))
         return f"ipc://{self._folder / 'worker'}"

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ..errors import BadProgram, ConfigError
+from pie_inference.options.cache_files import find_sealed, read_own_file, remove, write_sealed
+
+from ..errors import BadProgram, ConfigError, UnknownName
 from ..sandbox import wasi
-from ..sandbox.components import Component, compile_component, try_load_compiled
+from ..sandbox.components import Component, load_compiled
 from ..sandbox.contract import Contract
-from ..sandbox.engine import LinkError, Ticker, new_engine
+from ..sandbox.engine import CODE_VERSION, LinkError, Ticker, new_engine
 from ..sandbox.fibers import Instance, Owner, Step
 from ..sandbox.functions import HostFunction
 from ..sandbox.linker import LinkedComponent
 from ..sandbox.selftest import self_test
 from ..sandbox.values import ContractError
-from .languages.python_guest import build_guest, guest_hash
+from .fair_places import FairPlaces
+from .languages.python_guest import build_guest, guest_folder, guest_hash
 from .languages.python_source import Compilation, MadeAhead, SourceText, compile_in_guest
+from .native import SUFFIX, CompilerDied, NativeCompiler, compile_to_file
+from .prepared import Prepared, PreparedPrograms
 from .store import Program, ProgramStore
+
+CODE_SUFFIX = ".code"
+PYTHON_PLACES = 2
+"""Python programs that are compiled at a time: they take turns with the inferlets, on the same thread."""
+
+log = logging.getLogger(__name__)
 
 
 class ProgramOwner(Owner, Protocol):
@@ -28,10 +41,25 @@ class ProgramOwner(Owner, Protocol):
     source: SourceText | None
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """A compiled component in memory. `size`: of its native code, in bytes."""
+
+    component: Component
+    size: int
+
+
 class Launcher:
     """Makes instances of programs."""
 
-    def __init__(self, store: ProgramStore, contract: Contract, memory_bytes: int, warm_instances: int) -> None:
+    def __init__(
+        self,
+        store: ProgramStore,
+        contract: Contract,
+        memory_bytes: int,
+        warm_instances: int,
+        compiler: NativeCompiler | None = None,
+    ) -> None:
         self.engine = new_engine()
         self._ticker = Ticker(self.engine)
         self._store = store
@@ -40,25 +68,30 @@ class Launcher:
         self._warm_target = warm_instances
         self._warm: deque[Instance] = deque()
         self._warming: Instance | None = None
-        self._linked: dict[str, LinkedComponent] = {}
-        self._codes: dict[str, str] = {}
-        self._compiling = asyncio.Lock()
+        self._compiler = compiler or NativeCompiler()
+        self._python_places = FairPlaces(PYTHON_PLACES)
+        self.programs = PreparedPrograms(store, self._make)
         self._guest: LinkedComponent | None = None
+        self._guest_hash = ""
 
     async def start(self) -> None:
         """Builds and compiles the Python guest, or loads it; raises ConfigError."""
+        self._guest_hash = await asyncio.to_thread(guest_hash)
         try:
-            component = await asyncio.to_thread(self._compiled_guest)
+            component = (await self._loaded_guest()).component
             self_test(self.engine)
             self._contract.check(self.engine, component)
             self._guest = self._link(component)
-        except (LinkError, ContractError) as error:
+        except (LinkError, ContractError, CompilerDied) as error:
             raise ConfigError(f"the Python guest does not fit this server: {error}") from error
 
-    def _compiled_guest(self) -> Component:
-        path = self._store.compiled_path(guest_hash())
-        loaded = try_load_compiled(self.engine, path)
-        return loaded or compile_component(self.engine, build_guest(self._store.cache_dir), path)
+    async def _loaded_guest(self) -> Loaded:
+        folder, stem = guest_folder(self._store.cache_dir), f"{self._guest_hash}-{CODE_VERSION}"
+        loaded = await asyncio.to_thread(self._try_load, folder, stem)
+        if loaded is not None:
+            return loaded
+        data = await asyncio.to_thread(build_guest, folder)
+        return self._load(await compile_to_file(data, folder, stem))
 
     def _link(self, component: Component) -> LinkedComponent:
         return LinkedComponent(
@@ -69,41 +102,76 @@ class Launcher:
         """Of WASI all versions that a component may be built for are alike."""
         return wasi.FUNCTIONS.get((interface.partition("@")[0], name)) or self._contract.function(interface, name)
 
-    async def prepare(self, program: Program, data: bytes | None = None) -> None:
-        """Compiles a program, and links a component, before its first launch; raises BadProgram. `data` is the content
-        of a component that is not stored yet."""
-        if program.hash in self._codes or program.hash in self._linked:
-            return
-        async with self._compiling:  # one at a time: compiling uses all cores
-            if program.hash in self._codes or program.hash in self._linked:
-                return  # another caller was first
-            if program.kind == "python":
-                await self._compile_python(program)
-            else:
-                await self._compile_and_link(program, self._store.compiled_path(program.hash), data)
+    # ---- preparing ----
 
-    async def _compile_python(self, program: Program) -> None:
-        compilation = Compilation(program)
-        instance = self._new_guest(compilation)
-        self._codes[program.hash] = await compile_in_guest(instance, compilation)
-
-    async def _compile_and_link(self, program: Program, path: Path, data: bytes | None) -> None:
-        def compiled() -> Component:
-            loaded = try_load_compiled(self.engine, path)
-            return loaded or compile_component(self.engine, data or program.path.read_bytes(), path)
-
+    async def _make(self, program: Program, data: bytes | None) -> Prepared:
+        """Compiles a program, and links a component, or loads what was compiled before; raises BadProgram."""
+        if program.kind == "python":
+            return await self._make_python(program, await self._content(program, data))
+        stem = f"{program.hash}-{CODE_VERSION}"
         try:
-            component = await asyncio.to_thread(compiled)
-            self._contract.check(self.engine, component)
-            self._linked[program.hash] = self._link(component)
+            loaded = await asyncio.to_thread(self._try_load, self._store.compiled, stem)
+            if loaded is None:
+                content = await self._content(program, data)
+                path = await self._compiler.compile(content, self._store.compiled, stem, program.owner)
+                loaded = self._load(path)
+            return Prepared(loaded.size, await asyncio.to_thread(self._check_and_link, loaded.component))
         except (LinkError, ContractError) as error:
             raise BadProgram(f"not a component of the world of inferlets: {error}") from error
 
+    async def _content(self, program: Program, data: bytes | None) -> bytes:
+        data = data or await asyncio.to_thread(self._store.try_read, program)
+        if data is None:
+            self._store.forget(program)
+            raise UnknownName(f"program {program.name!r} is damaged or gone from the disk: upload it again")
+        return data
+
+    def _check_and_link(self, component: Component) -> LinkedComponent:
+        self._contract.check(self.engine, component)
+        return self._link(component)
+
+    async def _make_python(self, program: Program, data: bytes) -> Prepared:
+        stem, text = f"{program.hash}-{self._guest_hash[:16]}", await asyncio.to_thread(data.decode)
+        code = await asyncio.to_thread(self._try_load_code, stem)
+        if code is None:
+            compilation = Compilation(program.name, text)
+            async with self._python_places.place(program.owner):
+                code = await compile_in_guest(self._new_guest(compilation), compilation)
+            await asyncio.to_thread(self._keep_code, stem, code)
+        return Prepared(len(text) + len(code), text=text, code=code)
+
+    def _try_load_code(self, stem: str) -> str | None:
+        path = find_sealed(self._store.compiled, stem, CODE_SUFFIX)
+        return None if path is None else read_own_file(path).decode()
+
+    def _keep_code(self, stem: str, code: str) -> None:
+        try:
+            write_sealed(code.encode(), self._store.compiled, stem, CODE_SUFFIX)
+        except OSError as error:  # it only saves the next compilation
+            log.warning("the code of %s is not kept: %s", stem, error)
+
+    def _load(self, path: Path) -> Loaded:
+        return Loaded(load_compiled(self.engine, path), path.stat().st_size)
+
+    def _try_load(self, folder: Path, stem: str) -> Loaded | None:
+        path = find_sealed(folder, stem, SUFFIX)
+        if path is None:
+            return None
+        try:
+            return self._load(path)
+        except LinkError as error:  # whole, but of a machine with another processor
+            log.warning("compiling %s again: %s", path, error)
+            remove(path)
+            return None
+
+    # ---- instances ----
+
     def instance(self, program: Program, owner: ProgramOwner) -> Instance:
         """An instance of a prepared program for an owner: from the warm pool, or a new one."""
-        if program.source is None:
-            return self._owned(Instance(self._linked[program.hash], self._memory_bytes), owner)
-        owner.source = program.name, program.source, self._codes[program.hash]
+        prepared = self.programs.get(program.hash)
+        if prepared.linked is not None:
+            return self._owned(Instance(prepared.linked, self._memory_bytes), owner)
+        owner.source = program.name, prepared.text, prepared.code
         if not self._warm:
             return self._new_guest(owner)
         instance = self._owned(self._warm.popleft(), owner)

@@ -1,8 +1,11 @@
 """Programs: Python sources and WebAssembly components, by content hash, kept on disk across restarts.
 
-cache_dir/programs/<sha256>.py | .wasm     as uploaded
-cache_dir/programs/names.json              name -> hash of its newest upload
-cache_dir/compiled/<sha256>-<version of compiled code>.cwasm
+cache_dir/programs/<sha256>.py | .wasm               as uploaded
+cache_dir/programs/owners.json                       tenant -> hash -> names, oldest first
+cache_dir/compiled/<sha256>-<version>.<sha256>.*     what was made of them (pie_inference/options/cache_files.py)
+
+What lies there is executed, so nobody else may write into the folder, and a file is used only if it has the content
+that its name says. Content that two tenants upload is kept once.
 """
 
 from __future__ import annotations
@@ -13,45 +16,59 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from ..errors import BadProgram, BadRequest, UnknownName
-from ..sandbox.components import write_atomically
-from ..sandbox.engine import CODE_VERSION
+from pie_inference.options.cache_files import NotPrivate, private_folder, read_own_file, remove, write_atomically
+
+from ..errors import BadProgram, ConfigError, StorageFull
+from ..tenants.tenant import DEFAULT_TENANT
+from .shelf import Shelf, check_name
 
 logger = logging.getLogger(__name__)
 
 WASM_MAGIC = b"\0asm"
 COMPONENT_LAYER = b"\x0d\x00\x01\x00"
-MAX_PROGRAM_BYTES = 64 << 20
-MIN_PREFIX = 8
 
 Kind = Literal["python", "component"]
+SUFFIXES: dict[str, Kind] = {".py": "python", ".wasm": "component"}
+DEFAULT_OWNER = DEFAULT_TENANT.name
 
 
 @dataclass(frozen=True)
 class ProgramInfo:
-    """A program as clients see it."""
+    """A program as clients see it. `replaced`, in the answer to an upload: the hash of the program that had its name
+    until then."""
 
     program: str
     name: str
     kind: Kind
     size: int
+    replaced: str | None = None
 
 
 @dataclass(frozen=True)
 class Program:
-    """An uploaded program. `source` is the text of a Python program."""
+    """A program as its owner knows it; its content stays on disk."""
 
     hash: str
     name: str
     kind: Kind
     size: int
     path: Path
-    source: str | None = None
+    owner: str = DEFAULT_OWNER
 
-    def info(self) -> ProgramInfo:
-        return ProgramInfo(self.hash, self.name, self.kind, self.size)
+    def info(self, replaced: str | None = None) -> ProgramInfo:
+        return ProgramInfo(self.hash, self.name, self.kind, self.size, replaced)
+
+
+@dataclass(frozen=True)
+class StoreLimits:
+    """`program_bytes`: one program; `programs` and `stored_bytes`: all that a tenant keeps, with what is compiled of
+    it."""
+
+    program_bytes: int = 64 << 20
+    programs: int = 1000
+    stored_bytes: int = 1 << 30
 
 
 def kind_of(data: bytes) -> Kind:
@@ -77,97 +94,195 @@ def content_hash(data: bytes) -> str:
 
 
 class ProgramStore:
-    """Uploaded programs. The texts of Python programs are in memory; components stay on disk.
+    """Uploaded programs, by tenant. In memory are only their names and sizes.
 
     Several processes may share the folder: content hashes name the files, and writes are atomic. Each process knows the
-    programs that were there when it started, and those uploaded to it.
+    programs that were there when it started, and those uploaded to it. Raises ConfigError if others can write there.
     """
 
-    def __init__(self, cache_dir: Path, max_bytes: int = MAX_PROGRAM_BYTES) -> None:
-        self.cache_dir = cache_dir
-        self._max_bytes = max_bytes
-        self._folder = cache_dir / "programs"
-        self._compiled = cache_dir / "compiled"
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._programs: dict[str, Program] = {}
-        self._names: dict[str, str] = self._read_names()
+    def __init__(self, cache_dir: Path, limits: StoreLimits | None = None) -> None:
+        try:
+            self.cache_dir = private_folder(cache_dir)
+            self._folder = private_folder(self.cache_dir / "programs")
+            self.compiled = private_folder(self.cache_dir / "compiled")
+        except NotPrivate as error:
+            raise ConfigError(str(error)) from None
+        self._limits = limits or StoreLimits()
+        self._files: dict[str, Path] = {}
+        self._sizes: dict[str, int] = {}  # of the files
+        self._compiled_sizes: dict[str, int] = {}
+        self._shelves: dict[str, Shelf] = {}
         self._load()
 
-    def _read_names(self) -> dict[str, str]:
-        path = self._folder / "names.json"
+    # ---- on disk ----
+
+    def _load(self) -> None:
+        for path in sorted(self._folder.iterdir()):
+            if path.suffix in SUFFIXES and len(path.stem) == 64:
+                self._files[path.stem] = path
+                self._sizes[path.stem] = path.lstat().st_size
+        for path in self.compiled.iterdir():
+            program = path.name[:64]
+            self._compiled_sizes[program] = self._compiled_sizes.get(program, 0) + path.lstat().st_size
+        owners = self._read_owners()
+        for program in sorted(self._files.keys() - {each for shelf in owners.values() for each in shelf}):
+            owners.setdefault(DEFAULT_OWNER, {})[program] = []  # nobody else claims it
+        for owner, programs in owners.items():
+            self._shelves[owner] = shelf = Shelf()
+            for program, names in programs.items():
+                for name in ("", *names):
+                    if program in self._files:
+                        shelf.put(program, name)
+
+    def _read_owners(self) -> dict[str, dict[str, list[str]]]:
+        path = self._folder / "owners.json"
         try:
-            return {str(name): str(hash_) for name, hash_ in json.loads(path.read_bytes()).items()}
+            return _owners(json.loads(read_own_file(path)))
         except FileNotFoundError:
             return {}
-        except (ValueError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
             logger.warning("%s is damaged, so programs have no names but their hashes: %s", path, error)
             return {}
 
-    def _write_name(self, name: str, program_hash: str) -> None:
-        if self._names.get(name) == program_hash:
-            return
-        self._names[name] = program_hash
-        names = {**self._read_names(), name: program_hash}  # another process may have added some
-        write_atomically(self._folder / "names.json", json.dumps(names, indent=1).encode())
+    def _write_owner(self, owner: str, program: str) -> None:
+        """Writes what changed of a program; another process may have changed others."""
+        owners, names = self._read_owners(), self._shelf(owner).names()
+        mine = owners.setdefault(owner, {})
+        mine.pop(program, None)
+        if program in names:
+            for others in mine.values():
+                others[:] = [name for name in others if name not in names[program]]
+            mine[program] = names[program]
+        write_atomically(self._folder / "owners.json", json.dumps(owners, indent=1).encode())
 
-    def _load(self) -> None:
-        names = {hash_: name for name, hash_ in self._names.items()}
-        for path in sorted(self._folder.iterdir()):
-            name = names.get(path.stem, path.stem[:12])
-            if path.suffix == ".wasm":
-                program = Program(path.stem, name, "component", path.stat().st_size, path)
-                self._programs[program.hash] = program
-            elif path.suffix == ".py":
-                self._load_python(path, name)
+    def try_read(self, program: Program) -> bytes | None:
+        """The content of a stored program; None if it is damaged, or was deleted by another process. A large one takes
+        time: call this in a thread."""
+        try:
+            data = read_own_file(program.path)
+        except OSError as error:
+            logger.warning("program %s cannot be read: %s", program.hash, error)
+            return None
+        if content_hash(data) == program.hash:
+            return data
+        logger.warning("program %s is damaged: %s", program.hash, program.path)
+        return None
 
-    def _load_python(self, path: Path, name: str) -> None:
-        data = path.read_bytes()
-        if content_hash(data) != path.stem:
-            logger.warning("%s is damaged and ignored: upload the program again", path)
-            return
-        self._programs[path.stem] = Program(path.stem, name, "python", len(data), path, data.decode())
+    def write(self, program: Program, data: bytes) -> None:
+        """Writes a program that `describe` returned; `enter` makes it known. A large one takes time: call this in a
+        thread."""
+        write_atomically(program.path, data)
 
-    def compiled_path(self, program_hash: str) -> Path:
-        """File of a component's compiled form."""
-        return self._compiled / f"{program_hash}-{CODE_VERSION}.cwasm"
+    # ---- what tenants keep ----
 
-    def describe(self, data: bytes, name: str) -> Program:
-        """Checks a program that is not stored yet, and describes it; raises BadProgram."""
-        if len(data) > self._max_bytes:
-            raise BadProgram(f"the program has {len(data)} bytes, more than {self._max_bytes} (--max-program-bytes)")
+    def describe(self, data: bytes, name: str, owner: str = DEFAULT_OWNER) -> Program:
+        """Checks a program that is not stored yet, and describes it; raises BadProgram, BadRequest. A large one takes
+        time: call this in a thread."""
+        if len(data) > self._limits.program_bytes:
+            raise BadProgram(
+                f"the program has {len(data)} bytes, more than {self._limits.program_bytes} (--max-program-bytes)"
+            )
+        check_name(name)
         kind, hash_ = kind_of(data), content_hash(data)
         path = self._folder / f"{hash_}{'.py' if kind == 'python' else '.wasm'}"
-        source = data.decode() if kind == "python" else None
-        return Program(hash_, name or hash_[:12], kind, len(data), path, source)
+        return Program(hash_, name or hash_[:12], kind, len(data), path, owner)
 
-    def keep(self, program: Program, data: bytes) -> None:
-        """Stores a program that `describe` returned."""
-        if not program.path.exists() or program.path.stat().st_size != len(data):
-            write_atomically(program.path, data)
-        self._programs[program.hash] = program
-        self._write_name(program.name, program.hash)
+    def check_room(self, program: Program) -> None:
+        """Raises StorageFull if its owner cannot keep another program, or this one."""
+        shelf, most = self._shelf(program.owner), self._limits
+        names = sum(map(len, shelf.names().values()))
+        kept = sum(map(self._bytes, shelf.programs))
+        more = 0 if program.hash in shelf else program.size + self._compiled_sizes.get(program.hash, 0)
+        if program.hash not in shelf and len(shelf) >= most.programs:
+            full = f"{len(shelf)} programs, which is the limit (--max-programs)"
+        elif _is_named(program) and not shelf.named(program.name) and names >= most.programs:
+            full = f"programs with {names} names, which is the limit (--max-programs)"
+        elif kept + more > most.stored_bytes:
+            full = f"{kept} bytes of programs: {more} more are beyond the limit (--max-stored-program-bytes)"
+        else:
+            return
+        raise StorageFull(f"you keep {full}; delete some first: `pie delete`, or DELETE /v1/programs/HASH")
 
-    def put(self, data: bytes, name: str) -> Program:
-        """Stores a program under its content hash and a name; raises BadProgram."""
-        program = self.describe(data, name)
-        self.keep(program, data)
-        return program
+    def enter(self, program: Program) -> ProgramInfo:
+        """Makes a program known that `write` has written; raises StorageFull. A name that stood for another program of
+        its owner stands for this one from now on, and the answer says so."""
+        self.count_compiled(program.hash)
+        self.check_room(program)
+        shelf = self._shelf(program.owner)
+        name = program.name if _is_named(program) else ""
+        before = shelf.named(name)
+        self._files[program.hash], self._sizes[program.hash] = program.path, program.size
+        if program.hash not in shelf or (name and shelf.name_of(program.hash) != name):
+            shelf.put(program.hash, name)
+            self._write_owner(program.owner, program.hash)
+        return program.info(replaced=before if before != program.hash else None)
 
-    def get(self, reference: str) -> Program:
-        """Finds a program by hash, by name, or by a unique prefix of its hash with at least MIN_PREFIX characters;
-        raises UnknownName, BadRequest."""
-        exact = self._programs.get(reference) or self._programs.get(self._names.get(reference, ""))
-        if exact is not None:
-            return exact
-        matches = list(self._matching(reference)) if len(reference) >= MIN_PREFIX else []
-        if len(matches) > 1:
-            raise BadRequest(f"{len(matches)} programs have hashes that begin with {reference!r}: give more characters")
-        if not matches:
-            raise UnknownName(f"no program {reference!r}: upload it first, or see the list of programs")
-        return matches[0]
+    def get(self, reference: str, owner: str = DEFAULT_OWNER) -> Program:
+        """Finds a program of a tenant by hash, by name, or by a unique beginning of its hash; raises UnknownName,
+        BadRequest."""
+        return self._program(self._shelf(owner).find(reference), owner)
 
-    def _matching(self, prefix: str) -> Iterator[Program]:
-        return (program for hash_, program in self._programs.items() if hash_.startswith(prefix))
+    def all(self, owner: str = DEFAULT_OWNER) -> Iterator[Program]:
+        """The programs of a tenant."""
+        return (self._program(hash_, owner) for hash_ in self._shelf(owner).programs)
 
-    def all(self) -> tuple[Program, ...]:
-        return tuple(self._programs.values())
+    def remove(self, program: Program) -> bool:
+        """Deletes a program of a tenant, and its files unless another tenant keeps it too; whether they are gone."""
+        self._shelf(program.owner).remove(program.hash)
+        self._write_owner(program.owner, program.hash)
+        return self.drop_if_unknown(program)
+
+    def forget(self, program: Program) -> None:
+        """Drops a program that cannot be read, for all tenants."""
+        for owner, shelf in self._shelves.items():
+            if program.hash in shelf:
+                shelf.remove(program.hash)
+                self._write_owner(owner, program.hash)
+        self.drop_if_unknown(program)
+
+    def drop_if_unknown(self, program: Program) -> bool:
+        """Removes the files of a program that no tenant keeps; whether it did."""
+        if self.knows(program.hash):
+            return False
+        for path in (program.path, *self.compiled.glob(f"{program.hash}-*")):
+            remove(path)
+        for known in (self._files, self._sizes, self._compiled_sizes):
+            known.pop(program.hash, None)
+        return True
+
+    def knows(self, program: str) -> bool:
+        """Whether a tenant keeps a program."""
+        return any(program in shelf for shelf in self._shelves.values())
+
+    def count_compiled(self, program: str) -> None:
+        """Counts the files that were compiled of a program."""
+        self._compiled_sizes[program] = sum(path.stat().st_size for path in self.compiled.glob(f"{program}-*"))
+
+    def _bytes(self, program: str) -> int:
+        return self._sizes[program] + self._compiled_sizes.get(program, 0)
+
+    def _shelf(self, owner: str) -> Shelf:
+        return self._shelves.setdefault(owner, Shelf())
+
+    def _program(self, hash_: str, owner: str) -> Program:
+        path = self._files[hash_]
+        name = self._shelf(owner).name_of(hash_)
+        return Program(hash_, name, SUFFIXES[path.suffix], self._sizes[hash_], path, owner)
+
+
+def _is_named(program: Program) -> bool:
+    return program.name != program.hash[:12]
+
+
+def _owners(value: Any) -> dict[str, dict[str, list[str]]]:
+    """The content of owners.json; raises AttributeError, TypeError or ValueError for anything else."""
+    return {
+        str(owner): {str(program): [_checked(name) for name in names] for program, names in programs.items()}
+        for owner, programs in value.items()
+    }
+
+
+def _checked(name: Any) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"{name!r} is no name")
+    return name

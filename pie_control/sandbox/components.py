@@ -1,10 +1,7 @@
-"""Compiled components: compiling them, and keeping them in files."""
+"""Compiled components: compiling them, and loading what was compiled."""
 
 from __future__ import annotations
 
-import logging
-import os
-import tempfile
 from pathlib import Path
 
 from wasmtime import Engine, WasmtimeError
@@ -12,46 +9,22 @@ from wasmtime.component import Component
 
 from .engine import LinkError
 
-__all__ = [
-    "Component",
-    "compile_component",
-    "try_load_compiled",
-    "write_atomically",
-]
-
-logger = logging.getLogger(__name__)
+__all__ = ["Component", "compile_component", "load_compiled"]
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Writes a file so that a reader sees all of it or nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, temporary = tempfile.mkstemp(dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def try_load_compiled(engine: Engine, path: Path) -> Component | None:
-    """The compiled component in a file; None if there is none or it is damaged."""
-    if not path.exists():
-        return None
+def load_compiled(engine: Engine, path: Path) -> Component:
+    """The component in a file of compiled code, which is mapped and run as it is: the caller vouches for it. Raises
+    LinkError if another version made it."""
     try:
         return Component.deserialize_file(engine, str(path))
     except WasmtimeError as error:
-        logger.warning("compiling %s again: %s", path, error)
-        return None
+        raise LinkError(str(error)) from error
 
 
-def compile_component(engine: Engine, data: bytes, path: Path) -> Component:
-    """Compiles a component and keeps the result in a file; raises LinkError. A large component takes seconds: call this
-    in a thread."""
+def compile_component(engine: Engine, data: bytes) -> bytes:
+    """The compiled code of a component; raises LinkError. A kilobyte of component may take minutes and gigabytes, so
+    this belongs in a process of its own."""
     try:
-        compiled = Component(engine, data)
+        return bytes(Component(engine, data).serialize())
     except WasmtimeError as error:
         raise LinkError(str(error)) from error
-    write_atomically(path, bytes(compiled.serialize()))
-    return compiled

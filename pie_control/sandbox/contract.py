@@ -7,7 +7,7 @@ the older ones with the same types. A component is linked against the edition of
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from wasmtime import Engine
@@ -40,15 +40,11 @@ class Contract:
 
     def check(self, engine: Engine, component: Component) -> None:
         """Raises LinkError if a component imports what this server does not offer, or with another type."""
-        for interface, extern in component.type.imports(engine).items():
-            kind = extern.ty
-            if interface.startswith(WASI):
-                continue  # functions that are missing there trap when they are called
-            edition = self._edition(interface)
-            if isinstance(kind, ComponentInstanceType):
-                for name, item in kind.exports(engine).items():
-                    if isinstance(item.ty, FuncType):
-                        self._check_function(edition, interface, name, signature(item.ty))
+        for interface in component.type.imports(engine):
+            if not interface.startswith(WASI):  # functions that are missing there trap when they are called
+                self._edition(interface)
+        for interface, name, given in imported_functions(engine, component):
+            self._check_function(self._edition(interface), interface, name, given)
 
     def function(self, interface: str, name: str) -> HostFunction | None:
         """What implements a function of an interface, whose name is as components import it, with its version."""
@@ -79,6 +75,17 @@ class Contract:
             raise LinkError(f"imports `{name}` of {interface}, which this server does not have")
         if wanted != given:
             raise LinkError(f"imports `{name}` of {interface} as {given}, this server has {wanted}")
+
+
+def imported_functions(engine: Engine, component: Component) -> Iterator[tuple[str, str, str]]:
+    """Interface, name and signature of the functions that a component imports, those of WASI left out. Raises
+    ContractError."""
+    for interface, extern in component.type.imports(engine).items():
+        kind = extern.ty
+        if not interface.startswith(WASI) and isinstance(kind, ComponentInstanceType):
+            for name, item in kind.exports(engine).items():
+                if isinstance(item.ty, FuncType):
+                    yield interface, name, signature(item.ty)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

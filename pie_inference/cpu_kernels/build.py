@@ -1,7 +1,8 @@
 """Compiles the kernels with the system's C++ compiler and keeps the result in a cache folder.
 
-The name of the library is a hash of everything that it depends on, so it is never stale. It is compiled under another
-name and then moved into place, so several processes may compile at once. Imports no torch.
+The name of the library begins with a hash of everything that it depends on, so it is never stale, and ends with the
+hash of its content (`options/cache_files.py`). It is compiled under another name and then moved into place, so several
+processes may compile at once. Imports no torch.
 """
 
 from __future__ import annotations
@@ -18,24 +19,28 @@ from functools import partial
 from pathlib import Path
 
 from ..errors import KernelsUnavailable
+from ..options.cache_files import NotPrivate, find_sealed, private_folder, seal
 
 SOURCES = Path(__file__).parent
 COMPILERS = ("g++", "clang++", "c++")
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC")
 NEEDED_FLAGS = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16"})
+SUFFIX = ".so"
 TIMEOUT = 300.0  # seconds; compiling usually takes a few
 
 
 def build(cache_dir: Path, compilers: tuple[str, ...] = COMPILERS) -> Path:
-    """The compiled library. Raises KernelsUnavailable if this machine cannot compile or run it."""
+    """The compiled library. Raises KernelsUnavailable if this machine cannot compile or run it, or if others can write
+    into the cache folder."""
     if missing := NEEDED_FLAGS - cpu_flags():
         raise KernelsUnavailable(f"this CPU has no {', '.join(sorted(missing))}")
     compiler = _find(compilers)
-    folder = cache_dir / "kernels"
-    path = folder / f"{_fingerprint(compiler)}.so"
-    if not path.exists():
-        _compile(compiler, path)
-    return path
+    try:
+        folder = private_folder(cache_dir / "kernels")
+    except NotPrivate as error:
+        raise KernelsUnavailable(str(error)) from None
+    fingerprint = _fingerprint(compiler)
+    return find_sealed(folder, fingerprint, SUFFIX) or _compile(compiler, folder, fingerprint)
 
 
 @functools.cache
@@ -64,17 +69,16 @@ def _fingerprint(compiler: str) -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
 
 
-def _compile(compiler: str, path: Path) -> None:
+def _compile(compiler: str, folder: Path, fingerprint: str) -> Path:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 objects = list(pool.map(partial(_compile_one, compiler, Path(scratch)), sorted(SOURCES.glob("*.cpp"))))
-            unfinished = Path(scratch) / path.name
+            unfinished = Path(scratch) / f"kernels{SUFFIX}"
             _run([compiler, "-shared", "-o", str(unfinished), *objects])
-            os.replace(unfinished, path)
+            return seal(unfinished, folder, fingerprint, SUFFIX)
     except OSError as error:
-        reason = f"{path.parent} cannot be written: {error.strerror}; choose another --cache-dir"
+        reason = f"{folder} cannot be written: {error.strerror}; choose another --cache-dir"
         raise KernelsUnavailable(reason) from error
 
 

@@ -253,7 +253,13 @@ class Shutdown(Message, frozen=True):
     """Finish the wave at hand and exit."""
 
 
-ToWorker = Hello | RunWave | Shutdown
+class Refused(Message, frozen=True):
+    """The worker is not wanted and should exit: another one serves here."""
+
+    reason: str
+
+
+ToWorker = Hello | RunWave | Shutdown | Refused
 
 
 # ---- worker to control layer ----------------------------------------------------------------------------------------

@@ -26,9 +26,16 @@ WAVES_IN_FLIGHT = 2
 
 def run(options: ProcessOptions) -> int:
     """Serves until `Shutdown`. Returns 0, or 1 after it has sent `WorkerFailed` and printed the reason on stderr."""
-    with Transport(options.endpoint) as transport:
+    try:
+        transport = Transport(options.endpoint, options.secret)
+    except ProtocolError as error:
+        print(error, file=sys.stderr)
+        return 1
+    with transport:
         try:
+            hello = transport.await_control()  # before the model is loaded, which may be for nothing
             with open_worker(options.config) as worker:
+                transport.send(_greet(worker, hello))
                 serve(transport, worker)
         except (InferenceError, ProtocolError, MemoryError, RuntimeError) as error:
             transport.send(WorkerFailed(str(error)))

@@ -192,6 +192,12 @@ class FakeServerApi:
     def programs(self) -> tuple[ProgramInfo, ...]:
         return tuple(self._programs.values())
 
+    def remove_program(self, program: str) -> ProgramInfo:
+        for digest, info in self._programs.items():
+            if program in (digest, info.name):
+                return self._programs.pop(digest)
+        raise UnknownName(f"no program {program!r}: upload it first")
+
     async def launch(
         self,
         program: str,

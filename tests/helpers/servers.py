@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from pie_control.config import ModelPath, ServerConfig, build_config
 from pie_control.inference_client.interface import InferenceClient
 from pie_control.inferlets.events import Ended, Event, LogLine, Message
 from pie_control.inferlets.inferlet import Inferlet
+from pie_control.programs.languages.python_guest import guest_hash
 from pie_control.runtime import build_server
 from pie_control.server_api import ServerApi
 from pie_control.testing.in_process import InProcessClient
@@ -45,12 +47,21 @@ class Listener:
             await self._news.wait()
 
 
+def cache_with_guest(folder: Path, guest_cache: Path) -> Path:
+    """A cache folder of its own, with the compiled Python guest but without programs."""
+    (folder / "guest").mkdir(mode=0o700)
+    for path in (guest_cache / "guest").glob(f"{guest_hash()}-*"):
+        shutil.copy(path, folder / "guest")
+    return folder
+
+
 @asynccontextmanager
 async def started(cache_dir: Path, *clients: InferenceClient, **options: object) -> AsyncIterator[ServerApi]:
     """A started server; its workers are processes on the demo model unless clients are given, one for each."""
     if clients and isinstance(clients[0], InProcessClient):
         options.setdefault("model", [f"{clients[0].model_name}=demo"])
-    config = build_config({"cache_dir": str(cache_dir), "warm_pool": 2, **options}).resolved()
+    given_options = {"warm_pool": 2, "max_programs": 100_000, **options}  # the folder is kept from run to run
+    config = build_config({"cache_dir": str(cache_dir), **given_options}).resolved()
     given = iter(clients)
 
     def make_client(_config: ServerConfig, _model: ModelPath) -> InferenceClient:

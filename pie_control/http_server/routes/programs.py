@@ -1,4 +1,4 @@
-"""`/v1/programs`: upload programs and list them."""
+"""`/v1/programs`: upload programs, list and delete them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def programs_router(api: ServerApi) -> APIRouter:
     ) -> ProgramInfo:
         """Stores a program under its content hash. Uploading the same bytes again changes nothing but the name.
 
-        422 `bad-program` says what is wrong: the line of a syntax error, or what a component lacks.
+        If another program of yours had the name, the name stands for this one from now on, and `replaced` is the hash
+        of the other one, which is kept. 400 `bad-request`: the name looks like a hash, is longer than 128 characters,
+        or has some that cannot be printed. 413 `storage-full`: delete programs first. 422 `bad-program` says what is
+        wrong: the line of a syntax error, what a component lacks, or that it takes too long to compile.
         """
         return await api.upload(await request.body(), name)
 
@@ -51,5 +54,11 @@ def programs_router(api: ServerApi) -> APIRouter:
         if found is None:
             raise UnknownName(f"no program {program!r}: upload it first")
         return found
+
+    @router.delete("/{program:path}", summary="Delete a program")
+    async def delete_program(program: str) -> ProgramInfo:
+        """Deletes a program, given by its content hash, a unique beginning of it, or a name, with all of its names.
+        Its inferlets go on; it can no longer be launched. 404 `unknown-name` if there is none."""
+        return api.remove_program(program)
 
     return router

@@ -1,6 +1,7 @@
 """The component that runs Python inferlets: CPython and the SDK, built on first use and kept on disk.
 
-Its file name holds a hash of all its sources and of the tool's version, so a change of either triggers a new build.
+Its file name begins with a hash of all its sources and of the tool's version, so a change of either triggers a new
+build.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
+from pie_inference.options.cache_files import NotPrivate, find_sealed, private_folder, read_own_file, seal
+
 from ...errors import ConfigError
-from ...sandbox.components import write_atomically
 
 APPLICATION = "inferlet_sdk.guest.entry"
 WORLD = "python-guest"
+SUFFIX = ".wasm"
 
 
 def sdk_folder() -> Path:
@@ -55,13 +58,22 @@ def _run_componentize(folder: Path, output: Path) -> None:
         raise ConfigError(f"building the Python guest failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
 
-def build_guest(cache_dir: Path) -> bytes:
-    """The guest component, from the cache or newly built (5 s). Raises ConfigError with the tool's output."""
-    folder = sdk_folder()
-    path = cache_dir / "guest" / f"{_fingerprint(folder)}.wasm"
-    if not path.exists():
-        with tempfile.TemporaryDirectory() as scratch:
+def guest_folder(cache_dir: Path) -> Path:
+    """Where the guest and its compiled form are kept. Raises ConfigError if others can write there."""
+    try:
+        return private_folder(cache_dir / "guest")
+    except NotPrivate as error:
+        raise ConfigError(str(error)) from None
+
+
+def build_guest(folder: Path) -> bytes:
+    """The guest component, from its folder or newly built (5 s). Raises ConfigError with the tool's output."""
+    sources = sdk_folder()
+    fingerprint = _fingerprint(sources)
+    path = find_sealed(folder, fingerprint, SUFFIX)
+    if path is None:
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
             output = Path(scratch) / "guest.wasm"
-            _run_componentize(folder, output)
-            write_atomically(path, output.read_bytes())
-    return path.read_bytes()
+            _run_componentize(sources, output)
+            path = seal(output, folder, fingerprint, SUFFIX)
+    return read_own_file(path)

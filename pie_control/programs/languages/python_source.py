@@ -12,7 +12,6 @@ import time
 from ...errors import BadProgram
 from ...sandbox.fibers import Instance, Step
 from ...sandbox.wasi import WasiState
-from ..store import Program
 
 COMPILE_SECONDS = 5.0
 """Limit of processor time for the compilation of one program."""
@@ -51,9 +50,9 @@ class Compilation(MadeAhead):
 
     source: SourceText | None = ("compiler", COMPILER, "")
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, name: str, text: str) -> None:
         super().__init__()
-        self.arguments = [program.name, program.source or ""]
+        self.arguments = [name, text]
         self.environment: dict[str, str] = {}
         self.code = ""
 

@@ -143,6 +143,18 @@ def test_run_sends_lines_of_stdin(
         assert capsys.readouterr().out == "onetwo\n"
 
 
+def test_programs_and_delete(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with SyncClient(url) as client:
+        digest = client.upload(b"x = 'to be deleted'", "to delete")
+    assert main(["programs", "--server", url]) == 0
+    assert f"{digest[:12]}  to delete  python  19" in re.sub(" {2,}", "  ", capsys.readouterr().out).splitlines()
+    assert main(["delete", "--server", url, "to delete"]) == 0
+    assert main(["programs", "--server", url, "--json"]) == 0
+    assert digest not in {each["program"] for each in json.loads(capsys.readouterr().out)}
+    assert main(["delete", "--server", url, "to delete"]) == 2
+    assert "no program 'to delete'" in capsys.readouterr().err
+
+
 def test_launch_list_logs_stop(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["launch", "--server", url, "echo"]) == 0
     id = capsys.readouterr().out.strip()

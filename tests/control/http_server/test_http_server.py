@@ -74,6 +74,38 @@ def test_upload_launch_and_look() -> None:
     serve_async(test)
 
 
+def test_delete_a_program() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            first = (await client.post("/v1/programs", params={"name": "a/b"}, content=b"x = 1")).json()
+            second = (await client.post("/v1/programs", params={"name": "mine"}, content=b"x = 2")).json()
+            assert (await client.delete("/v1/programs/mine")).json() == second
+            assert (await client.delete("/v1/programs/a%2Fb")).json() == first
+            left = (await client.get("/v1/programs")).json()
+            assert [each for each in left if each in (first, second)] == []
+            again = await client.delete("/v1/programs/mine")
+            assert (again.status_code, again.json()["error"]["code"]) == (404, "unknown-name")
+
+    serve_async(test)
+
+
+def test_an_upload_that_breaks_off_leaves_nothing() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        before = runtime.programs()
+        _, _, port = url.rpartition(":")
+        _, writer = await asyncio.open_connection("127.0.0.1", int(port))
+        writer.write(b"POST /v1/programs?name=half HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 1000\r\n\r\nx = 1\n")
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+        async with http(url) as client:
+            assert (await client.post("/v1/programs", params={"name": "whole"}, content=b"x = 2")).status_code == 200
+        assert [each.name for each in runtime.programs() if each not in before] == ["whole"]
+        assert runtime.uploads == 1
+
+    serve_async(test)
+
+
 def test_send_and_terminate() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
         async with http(url) as client:

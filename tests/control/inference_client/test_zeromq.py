@@ -15,10 +15,13 @@ import pytest
 from pie_control.errors import WorkerUnavailable
 from pie_control.inference_client.zeromq import WAVE_SECONDS, ZeroMQClient
 from pie_inference.protocol import PROTOCOL_VERSION, RunWave, SampleResult, WaveDone
+from pie_inference.protocol.secret import SECRET_VARIABLE
 from pie_inference.testing.checkpoints import make_checkpoint
 from pie_inference.testing.worker_batches import Driver, Extend, Keys, ints, sample_batch
 from tests.helpers.clients import DEADLINE, ask, loss_of, run
 from tests.helpers.tree import ROOT
+
+SECRET = "0123456789abcdef" * 4
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +110,10 @@ def test_sending_within_an_answer_does_not_call_back_from_within(checkpoint: Pat
 
 def test_no_worker_within_the_time_to_start(tmp_path: Path) -> None:
     async def test() -> None:
-        client = ZeroMQClient(endpoint=f"ipc://{tmp_path / 'socket'}", start_seconds=0.05)
+        client = ZeroMQClient(endpoint=f"ipc://{tmp_path / 'socket'}", secret=SECRET, start_seconds=0.05)
         with pytest.raises(WorkerUnavailable, match=r"no worker was ready within 0\.05 s"):
             await client.start()
-        nowhere = ZeroMQClient(endpoint="ipc:///nowhere/at/all")
+        nowhere = ZeroMQClient(endpoint="ipc:///nowhere/at/all", secret=SECRET)
         with pytest.raises(WorkerUnavailable, match="could not be started"):
             await nowhere.start()
 
@@ -203,10 +206,11 @@ def test_a_worker_that_connects_by_itself(checkpoint: Path, tmp_path: Path) -> N
     options = ["--endpoint", endpoint, "--model", str(checkpoint), "--name", "model", "--pages", "16"]
 
     def start_worker() -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "-m", "pie_inference.serving", *options], cwd=ROOT)
+        environment = {**os.environ, SECRET_VARIABLE: SECRET}
+        return subprocess.Popen([sys.executable, "-m", "pie_inference.serving", *options], cwd=ROOT, env=environment)
 
     async def test() -> None:
-        client = ZeroMQClient(endpoint=endpoint, start_seconds=DEADLINE)
+        client = ZeroMQClient(endpoint=endpoint, secret=SECRET, start_seconds=DEADLINE)
         worker = start_worker()
         assert (await client.start()).pid == worker.pid
         lost = loss_of(client)

@@ -59,7 +59,7 @@ def woken() -> list[Inferlet]:
 
 @pytest.fixture
 def inferlet(tmp_path: Path, timers: Pending, woken: list[Inferlet]) -> Iterator[Inferlet]:
-    program = ProgramStore(tmp_path).put(b"def main(args): ...", "nothing")
+    program = ProgramStore(tmp_path).describe(b"def main(args): ...", "nothing")
     aside = Aside()
     yield Inferlet(1, program, [], {}, InferletLimits(), woken.append, timers, aside)
     aside.close()
@@ -84,7 +84,7 @@ def test_an_ended_inferlet_has_no_timers(inferlet: Inferlet, timers: Pending) ->
 
 
 def test_an_ended_inferlet_keeps_nothing_of_its_arguments(tmp_path: Path) -> None:
-    program = ProgramStore(tmp_path).put(b"def main(args): ...", "nothing")
+    program = ProgramStore(tmp_path).describe(b"def main(args): ...", "nothing")
     given = ["x" * 1_000_000]
     inferlet = Inferlet(
         1, program, given, {"long": "y" * 1_000_000}, InferletLimits(), lambda _: None, Timers(), Aside()

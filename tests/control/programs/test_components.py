@@ -11,14 +11,18 @@ import pytest
 import wasmtime
 
 import tests.helpers.wat as wat
+from pie_control import host_api
 from pie_control.errors import BadProgram, UnknownName
 from pie_control.inferlets.events import Ended
-from pie_control.programs import launcher
-from pie_control.sandbox.components import compile_component, write_atomically
+from pie_control.programs.launcher import Launcher
+from pie_control.programs.library import ProgramLibrary
+from pie_control.programs.native import NativeCompiler
+from pie_control.programs.store import ProgramStore
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
-from tests.helpers.servers import Listener, started
+from pie_inference.options.cache_files import write_atomically
+from tests.helpers.servers import Listener, cache_with_guest, started
 
 SECONDS = 30.0
 
@@ -193,29 +197,40 @@ def test_a_component_of_another_world_is_refused_and_not_kept(
     on_server(guest_cache, body)
 
 
-def test_uploads_of_one_component_at_a_time_compile_it_once(guest_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uploads_of_one_component_at_a_time_compile_it_once(tmp_path: Path, guest_cache: Path) -> None:
     compiled = []
+    component = binary(wat.SUCCESS, data="compiled once")
 
-    def counts(*arguments: Any) -> Any:
-        compiled.append(arguments)
-        return compile_component(*arguments)
+    class Counting(NativeCompiler):
+        async def compile(self, *arguments: Any) -> Path:
+            compiled.append(arguments)
+            return await super().compile(*arguments)
 
-    async def body(server: ServerApi) -> None:
-        monkeypatch.setattr(launcher, "compile_component", counts)
-        monkeypatch.setattr(launcher, "try_load_compiled", lambda *_: None)
-        await asyncio.gather(*(server.upload(binary(wat.SUCCESS), str(number)) for number in range(5)))
+    async def check() -> None:
+        store = ProgramStore(cache_with_guest(tmp_path, guest_cache))
+        launcher = Launcher(store, host_api.contract(), 64 << 20, 0, Counting())
+        library = ProgramLibrary(store, launcher)
+        await launcher.start()
+        answers = await asyncio.gather(*(library.upload(component, f"name {number}") for number in range(5)))
+        assert len({answer.program for answer in answers}) == 1
         assert len(compiled) == 1
+        launcher.close()
 
-    on_server(guest_cache, body)
+    asyncio.run(asyncio.wait_for(check(), SECONDS))
 
 
-def test_a_damaged_compiled_form_is_compiled_anew(guest_cache: Path) -> None:
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:1000], lambda data: b"", lambda data: data[:-100] + bytes(100), lambda data: data * 2]
+)
+def test_a_damaged_compiled_form_is_compiled_anew(
+    damage: Callable[[bytes], bytes], guest_cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     component = binary(*wat.ECHO, data="of this test")
 
     async def upload(server: ServerApi) -> None:
         program = await server.upload(component, "damaged")
         (path,) = (guest_cache / "compiled").glob(f"{program.program}-*")
-        write_atomically(path, path.read_bytes()[:1000])  # never in place: it is mapped
+        write_atomically(path, damage(path.read_bytes()))  # never in place: it is mapped
 
     async def launch(server: ServerApi) -> None:
         listener = Listener()
@@ -225,3 +240,4 @@ def test_a_damaged_compiled_form_is_compiled_anew(guest_cache: Path) -> None:
 
     on_server(guest_cache, upload)
     on_server(guest_cache, launch)
+    assert "is damaged and made anew" in caplog.text

@@ -1,82 +1,112 @@
-"""Uploaded programs: kinds, names, persistence, damaged files."""
+"""Programs on disk: kinds, names, owners, quotas, damaged and foreign files."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
 
-import tests.helpers.wat as wat
-from pie_control.errors import BadProgram, BadRequest, UnknownName
-from pie_control.programs import store as programs
-from pie_control.programs.store import ProgramStore, kind_of
-from pie_control.sandbox.components import compile_component, try_load_compiled
-from pie_control.sandbox.engine import new_engine
+from pie_control.errors import BadProgram, BadRequest, ConfigError, StorageFull, UnknownName
+from pie_control.programs.store import Program, ProgramInfo, ProgramStore, StoreLimits, kind_of
 
 SOURCE = "async def main(args):\n    return 'ü'\n".encode()
 COMPONENT = b"\0asm\x0d\x00\x01\x00" + bytes(100)
 
 
-def damage(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
+def put(store: ProgramStore, data: bytes, name: str = "", owner: str = "default") -> ProgramInfo:
+    """What an upload does, without compiling."""
+    program = store.describe(data, name, owner)
+    store.check_room(program)
+    store.write(program, data)
+    return store.enter(program)
+
+
+def read(store: ProgramStore, reference: str, owner: str = "default") -> bytes | None:
+    return store.try_read(store.get(reference, owner))
+
+
+def damage(program: Program) -> None:
+    program.path.write_bytes(program.path.read_bytes()[:-1])
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_program_is_named_by_its_content(tmp_path: Path) -> None:
-    program = ProgramStore(tmp_path).put(SOURCE, "hello.py")
-    assert program.hash == hashlib.sha256(SOURCE).hexdigest()
-    assert (program.name, program.kind, program.size) == ("hello.py", "python", len(SOURCE))
-    assert program.source == SOURCE.decode()
-    assert program.path.read_bytes() == SOURCE
+    store = ProgramStore(tmp_path)
+    info = put(store, SOURCE, "hello.py")
+    digest = hashlib.sha256(SOURCE).hexdigest()
+    assert info == ProgramInfo(digest, "hello.py", "python", len(SOURCE))
+    assert store.get("hello.py").path.read_bytes() == SOURCE
+    assert read(store, digest) == SOURCE
 
 
 def test_the_same_content_is_one_program_under_two_names(tmp_path: Path) -> None:
     store = ProgramStore(tmp_path)
-    first, second = store.put(SOURCE, "a"), store.put(SOURCE, "b")
-    assert first.hash == second.hash
+    first, second = put(store, SOURCE, "a"), put(store, SOURCE, "b")
+    assert first.program == second.program
     assert store.get("a").hash == store.get("b").hash
-    assert len(store.all()) == 1
+    assert [program.name for program in store.all()] == ["b"]
 
 
-def test_a_name_stands_for_its_newest_upload(tmp_path: Path) -> None:
+def test_a_name_stands_for_its_newest_upload_and_the_answer_says_what_it_replaced(tmp_path: Path) -> None:
     store = ProgramStore(tmp_path)
-    old, new = store.put(b"x = 1", "name"), store.put(b"x = 2", "name")
-    assert store.get("name").hash == new.hash
-    assert store.get(old.hash).hash == old.hash
+    old, new = put(store, b"x = 1", "name"), put(store, b"x = 2", "name")
+    assert (old.replaced, new.replaced) == (None, old.program)
+    assert put(store, b"x = 2", "name").replaced is None
+    assert store.get("name").hash == new.program
+    assert store.get(old.program).name == old.program[:12]
 
 
 def test_programs_survive_a_restart(tmp_path: Path) -> None:
-    before = [ProgramStore(tmp_path).put(data, name) for data, name in ((SOURCE, "text"), (COMPONENT, "binary"))]
+    before = [put(ProgramStore(tmp_path), data, name) for data, name in ((SOURCE, "text"), (COMPONENT, "binary"))]
+    put(ProgramStore(tmp_path), SOURCE, "also text")
     after = ProgramStore(tmp_path)
-    assert [after.get(program.name).info() for program in before] == [program.info() for program in before]
-    assert after.get("text").source == SOURCE.decode()
+    assert [after.get(name).hash for name in ("text", "binary", "also text")] == [
+        before[0].program,
+        before[1].program,
+        before[0].program,
+    ]
+    assert after.get("text").name == "also text"
+    assert read(after, "text") == SOURCE
 
 
 def test_programs_without_a_name_go_by_their_hash(tmp_path: Path) -> None:
     store = ProgramStore(tmp_path)
-    program = store.put(SOURCE, "")
-    assert store.get(program.hash[:12]).hash == program.hash
-    assert store.get(program.hash[:8]).hash == program.hash
+    program = put(store, SOURCE)
+    assert program.name == program.program[:12]
+    for length in (8, 12, 64):
+        assert store.get(program.program[:length]).hash == program.program
+    assert ProgramStore(tmp_path).get(program.program[:12]).hash == program.program
 
 
-def test_a_prefix_must_be_long_enough_and_unique(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("length", [8, 12, 63, 64])
+def test_the_beginning_of_the_hash_of_another_program_is_no_name(length: int, tmp_path: Path) -> None:
     store = ProgramStore(tmp_path)
-    program = store.put(SOURCE, "x")
-    with pytest.raises(UnknownName, match="upload it first"):
-        store.get(program.hash[:7])
-    monkeypatch.setattr(programs, "MIN_PREFIX", 0)
-    store.put(b"another = 1", "y")
-    with pytest.raises(BadRequest, match="2 programs have hashes"):
-        store.get("")
+    victim = put(store, SOURCE)
+    with pytest.raises(BadRequest, match="looks like the hash of a program"):
+        put(store, b"evil = 1", victim.program[:length])
+    assert read(store, victim.program[:length]) == SOURCE
 
 
-def test_a_name_cannot_stand_before_the_hash_of_another_program(tmp_path: Path) -> None:
+def test_tenants_have_names_of_their_own_and_see_their_own_programs(tmp_path: Path) -> None:
     store = ProgramStore(tmp_path)
-    victim = store.put(SOURCE, "victim")
-    store.put(b"evil = 1", victim.hash)
-    assert store.get(victim.hash).source == SOURCE.decode()
+    put(store, b"mine = 1", "tool", "ada")
+    evil = put(store, b"evil = 1", "tool", "mallory")
+    assert evil.replaced is None
+    for each in (store, ProgramStore(tmp_path)):
+        assert read(each, "tool", "ada") == b"mine = 1"
+        assert read(each, "tool", "mallory") == b"evil = 1"
+        with pytest.raises(UnknownName):
+            each.get(evil.program, "ada")
+        assert list(each.all("default")) == []
+
+
+# ---- contents --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -93,9 +123,9 @@ def test_a_name_cannot_stand_before_the_hash_of_another_program(tmp_path: Path) 
 def test_garbage_is_refused_and_not_kept(data: bytes, message: str, tmp_path: Path) -> None:
     store = ProgramStore(tmp_path)
     with pytest.raises(BadProgram, match=message):
-        store.put(data, "garbage")
-    assert store.all() == ()
-    assert ProgramStore(tmp_path).all() == ()
+        put(store, data, "garbage")
+    assert list(store.all()) == []
+    assert list((tmp_path / "programs").iterdir()) == []
 
 
 def test_kinds() -> None:
@@ -104,51 +134,156 @@ def test_kinds() -> None:
 
 
 def test_a_program_beyond_the_bound_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadProgram, match="6 bytes, more than 5"):
-        ProgramStore(tmp_path, max_bytes=5).put(b"123456", "big")
+    with pytest.raises(BadProgram, match=r"6 bytes, more than 5 \(--max-program-bytes\)"):
+        put(ProgramStore(tmp_path, StoreLimits(program_bytes=5)), b"123456", "big")
+
+
+# ---- quotas ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_tenant_keeps_a_bounded_number_of_programs(tmp_path: Path) -> None:
+    store = ProgramStore(tmp_path, StoreLimits(programs=2))
+    put(store, b"x = 1", "one")
+    put(store, b"x = 2", "two")
+    with pytest.raises(StorageFull, match=r"2 programs.*--max-programs.*DELETE /v1/programs/HASH"):
+        put(store, b"x = 3", "three")
+    assert len(list((tmp_path / "programs").glob("*.py"))) == 2
+    put(store, b"x = 1", "one")  # the same again takes no room
+    put(store, b"x = 3", "three", "another tenant")
+    store.remove(store.get("one"))
+    put(store, b"x = 3", "three")
+
+
+def test_names_are_bounded_too(tmp_path: Path) -> None:
+    store = ProgramStore(tmp_path, StoreLimits(programs=3))
+    for number in range(3):
+        put(store, SOURCE, f"name {number}")
+    with pytest.raises(StorageFull, match="3 names"):
+        put(store, SOURCE, "one more")
+    put(store, SOURCE, "name 0")
+
+
+def test_a_tenant_keeps_a_bounded_number_of_bytes_with_what_was_compiled(tmp_path: Path) -> None:
+    limits = StoreLimits(stored_bytes=1000)
+    store = ProgramStore(tmp_path, limits)
+    first = put(store, b"#" * 400, "one")
+    (store.compiled / f"{first.program}-1.{'0' * 64}.cwasm").write_bytes(bytes(500))
+    store.count_compiled(first.program)
+    for each in (store, ProgramStore(tmp_path, limits)):
+        with pytest.raises(StorageFull, match=r"900 bytes of programs: 101 more.*--max-stored-program-bytes"):
+            put(each, b"#" * 101, "two")
+        put(each, b"#" * 100, "three")
+        each.remove(each.get("three"))
+    store.remove(store.get("one"))
+    assert list(store.compiled.iterdir()) == []
+    put(store, b"#" * 1000, "four")
+
+
+# ---- deleting --------------------------------------------------------------------------------------------------------
+
+
+def test_a_deleted_program_is_gone_with_its_names_and_files(tmp_path: Path) -> None:
+    store = ProgramStore(tmp_path)
+    program = put(store, SOURCE, "a")
+    put(store, SOURCE, "b")
+    other = put(store, b"x = 1", "other")
+    compiled = store.compiled / f"{program.program}-50.x.cwasm"
+    compiled.touch()
+    assert store.remove(store.get("a"))
+    assert not compiled.exists()
+    for each in (store, ProgramStore(tmp_path)):
+        for reference in ("a", "b", program.program, program.program[:12]):
+            with pytest.raises(UnknownName):
+                each.get(reference)
+        assert [left.hash for left in each.all()] == [other.program]
+    put(store, SOURCE, "a")
+    assert read(store, "a") == SOURCE
+
+
+def test_the_content_stays_while_another_tenant_keeps_it(tmp_path: Path) -> None:
+    store = ProgramStore(tmp_path)
+    for owner in ("ada", "bob"):
+        put(store, SOURCE, "tool", owner)
+    assert not store.remove(store.get("tool", "ada"))
+    assert read(ProgramStore(tmp_path), "tool", "bob") == SOURCE
+    assert store.remove(store.get("tool", "bob"))
+    assert [path.name for path in (tmp_path / "programs").iterdir()] == ["owners.json"]
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
 
 
 def test_processes_that_share_a_folder_keep_each_other_s_names(tmp_path: Path) -> None:
     one, other = ProgramStore(tmp_path), ProgramStore(tmp_path)
-    first, second = one.put(b"x = 1", "one"), other.put(b"x = 2", "other")
+    first, second = put(one, b"x = 1", "one"), put(other, b"x = 2", "other")
+    third = put(other, b"x = 3", "one")
     after = ProgramStore(tmp_path)
-    assert (after.get("one").hash, after.get("other").hash) == (first.hash, second.hash)
+    assert (after.get("one").hash, after.get("other").hash) == (third.program, second.program)
+    assert after.get(first.program).name == first.program[:12]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"x"', "[" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", '"x"', "[" * 100_000, '{"default": 1}', '{"default": {"a": [1]}}', "\xff"]
+)
 def test_damaged_names_are_left_out(text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    program = ProgramStore(tmp_path).put(SOURCE, "name")
-    (tmp_path / "programs" / "names.json").write_text(text)
+    program = put(ProgramStore(tmp_path), SOURCE, "name")
+    (tmp_path / "programs" / "owners.json").write_text(text, "latin-1")
     with caplog.at_level(logging.WARNING):
         store = ProgramStore(tmp_path)
     assert "damaged" in caplog.text
-    assert store.get(program.hash).name == program.hash[:12]
-    store.put(SOURCE, "name")
-    assert json.loads((tmp_path / "programs" / "names.json").read_text()) == {"name": program.hash}
+    assert store.get(program.program).name == program.program[:12]
+    put(store, SOURCE, "name")
+    written = json.loads((tmp_path / "programs" / "owners.json").read_text())
+    assert written == {"default": {program.program: ["name"]}}
 
 
-def test_a_damaged_program_is_left_out_until_it_is_uploaded_again(tmp_path: Path) -> None:
-    program = ProgramStore(tmp_path).put(SOURCE, "name")
-    damage(program.path)
+@pytest.mark.parametrize("data", [SOURCE, COMPONENT])
+def test_a_damaged_program_is_forgotten_until_it_is_uploaded_again(data: bytes, tmp_path: Path) -> None:
+    put(ProgramStore(tmp_path), data, "name")
     store = ProgramStore(tmp_path)
+    program = store.get("name")
+    damage(program)
+    assert store.try_read(program) is None
+    store.forget(program)
     with pytest.raises(UnknownName):
-        store.get("name")
-    store.put(SOURCE, "name")
-    assert ProgramStore(tmp_path).get("name").source == SOURCE.decode()
+        store.get(program.hash)
+    put(store, data, "name")
+    assert read(ProgramStore(tmp_path), "name") == data
 
 
-def test_a_damaged_component_is_repaired_by_an_upload(tmp_path: Path) -> None:
-    program = ProgramStore(tmp_path).put(COMPONENT, "name")
-    damage(program.path)
-    ProgramStore(tmp_path).put(COMPONENT, "name")
-    assert program.path.read_bytes() == COMPONENT
+@pytest.mark.parametrize("suffix", [".py", ".wasm"])
+def test_a_file_under_the_hash_of_another_program_is_not_read(suffix: str, tmp_path: Path) -> None:
+    (tmp_path / "programs").mkdir(mode=0o700)
+    (tmp_path / "programs" / f"{'f00dfeed' * 8}{suffix}").write_bytes(SOURCE)
+    store = ProgramStore(tmp_path)
+    assert store.try_read(store.get("f00dfeed")) is None
+
+
+def test_a_file_that_others_can_write_or_a_symlink_is_not_read(tmp_path: Path) -> None:
+    store = ProgramStore(tmp_path)
+    put(store, SOURCE, "name")
+    program = store.get("name")
+    program.path.chmod(0o666)
+    assert store.try_read(program) is None
+    os.rename(program.path, tmp_path / "elsewhere")
+    program.path.symlink_to(tmp_path / "elsewhere")
+    assert store.try_read(program) is None
+
+
+@pytest.mark.parametrize("folder", [".", "programs", "compiled"])
+def test_a_folder_that_others_can_write_is_refused(folder: str, tmp_path: Path) -> None:
+    ProgramStore(tmp_path)
+    (tmp_path / folder).chmod(0o777)
+    with pytest.raises(ConfigError, match="chmod go-w"):
+        ProgramStore(tmp_path)
 
 
 def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
-    ProgramStore(tmp_path).put(SOURCE, "name")
+    put(ProgramStore(tmp_path), SOURCE, "name")
     (tmp_path / "programs" / "tmpabc").write_bytes(b"left by a crash")
     (tmp_path / "programs" / "notes.py").write_bytes(b"no program")
     assert [program.name for program in ProgramStore(tmp_path).all()] == ["name"]
+    assert (tmp_path / "programs" / "notes.py").exists()
 
 
 def test_a_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,18 +294,5 @@ def test_a_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr("os.replace", full)
     with pytest.raises(OSError, match="no space"):
-        store.put(SOURCE, "name")
+        put(store, SOURCE, "name")
     assert list((tmp_path / "programs").iterdir()) == []
-
-
-def test_a_compiled_component_is_loaded_and_a_damaged_one_is_not(tmp_path: Path) -> None:
-    engine, path = new_engine(), tmp_path / "compiled" / "x.cwasm"
-    assert try_load_compiled(engine, path) is None
-    compile_component(engine, wat.inferlet(wat.SUCCESS), path)
-    assert try_load_compiled(engine, path) is not None
-    whole = path.read_bytes()
-    for size in (0, 10, len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:size])
-        assert try_load_compiled(engine, path) is None
-    path.write_bytes(b"no such file" * 1000)
-    assert try_load_compiled(engine, path) is None

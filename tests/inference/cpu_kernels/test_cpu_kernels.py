@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -64,6 +65,38 @@ def test_many_may_build_at_once(tmp_path: Path) -> None:
     assert list(paths[0].parent.iterdir()) == [paths[0]]
 
 
+@needs_kernels
+@pytest.mark.usefixtures("few_sources")
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-1], lambda data: data[:100] + b"x" + data[101:], lambda data: b""]
+)
+def test_a_damaged_library_is_never_loaded_but_built_again(
+    damage: Callable[[bytes], bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = build(tmp_path)
+    good = path.read_bytes()
+    path.write_bytes(damage(good))
+    assert build(tmp_path).read_bytes() == good
+    assert "damaged and made anew" in caplog.text
+
+
+@needs_kernels
+@pytest.mark.usefixtures("few_sources")
+def test_a_library_that_others_can_write_is_built_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = build(tmp_path)
+    path.chmod(0o666)
+    assert build(tmp_path).stat().st_mode & 0o077 == 0
+    assert "is not a plain file that only its owner" in caplog.text
+
+
+@needs_kernels
+def test_a_folder_that_others_can_write_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels").chmod(0o777)
+    with pytest.raises(KernelsUnavailable, match=r"others can write into the cache folder .*kernels.*: chmod go-w"):
+        build(tmp_path)
+
+
 def test_another_compiler_or_source_is_another_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = {building._fingerprint(fake_compiler(tmp_path, f"echo {version}")) for version in (1, 2)}
     monkeypatch.setattr(building, "SOURCES", tmp_path)
@@ -90,7 +123,7 @@ def test_with_a_failing_compiler(tmp_path: Path) -> None:
 @needs_kernels
 def test_with_a_cache_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(KernelsUnavailable, match=r"file/kernels cannot be written"):
+    with pytest.raises(KernelsUnavailable, match=r"file/kernels cannot be used: .*--cache-dir"):
         build(tmp_path / "file")
 
 

@@ -28,7 +28,7 @@ def pretend_worker(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -
 
 async def run_worker() -> None:
     ended = asyncio.Event()
-    worker = WorkerProcess([], ended.set)
+    worker = WorkerProcess([], None, ended.set)
     await asyncio.wait_for(ended.wait(), 30)
     await worker.end(1.0)
 

@@ -1,0 +1,37 @@
+"""`pie programs`: programs of a server."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from ..server_options import DEFAULT_SERVER, add_server, server_of
+from ..tables import format_table
+
+NAME = "programs"
+HELP = "list the programs of a server"
+EXAMPLES = """  pie programs
+  pie programs --json"""
+
+COLUMNS = ("PROGRAM", "NAME", "KIND", "BYTES")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options."""
+    parser.add_argument("--json", action="store_true", help="print all fields as JSON")
+    add_server(parser)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Prints the list."""
+    from pie_control.client import SyncClient
+
+    with SyncClient(server_of(options) or DEFAULT_SERVER) as client:
+        programs = client.programs()
+    print(json.dumps(programs, indent=2) if options.json else format_table(COLUMNS, map(_row, programs)))
+    return 0
+
+
+def _row(info: dict[str, Any]) -> tuple[str, ...]:
+    return info["program"][:12], info["name"], info["kind"], str(info["size"])

@@ -1,0 +1,48 @@
+"""A bounded number of places for work that takes long, given to tenants in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter, deque
+from collections.abc import AsyncIterator
+
+
+class FairPlaces:
+    """A free place goes to the tenant that has the fewest; those with equally many take turns. Within a tenant, who
+    came first goes first. One tenant never takes all places, if there are several, so another one need not wait for the
+    end of its work. Belongs to one event loop."""
+
+    def __init__(self, places: int) -> None:
+        self._free = places
+        self._most = max(1, places - 1)
+        self._taken: Counter[str] = Counter()
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # tenants in the order in which it is their turn
+
+    @contextlib.asynccontextmanager
+    async def place(self, tenant: str) -> AsyncIterator[None]:
+        """Waits for a place and holds it."""
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(tenant, deque()).append(turn)
+        self._give()
+        try:
+            await turn
+            yield
+        finally:
+            if not turn.cancelled():
+                self._free += 1
+                self._taken[tenant] -= 1
+                self._taken += Counter()  # drops tenants without places
+            self._give()
+
+    def _give(self) -> None:
+        while self._free and (able := [name for name in self._waiting if self._taken[name] < self._most]):
+            tenant = min(able, key=self._taken.__getitem__)
+            turns = self._waiting.pop(tenant)
+            turn = turns.popleft()
+            if turns:
+                self._waiting[tenant] = turns  # at the end: the others are next
+            if not turn.cancelled():
+                self._free -= 1
+                self._taken[tenant] += 1
+                turn.set_result(None)

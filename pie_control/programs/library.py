@@ -1,0 +1,66 @@
+"""The programs of a server: uploading, listing and deleting them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ..errors import Overloaded
+from .launcher import Launcher
+from .store import DEFAULT_OWNER, Program, ProgramInfo, ProgramStore
+
+UPLOADING_BYTES = 256 << 20
+"""Content of the uploads that are under way; a single one is never refused for its size here."""
+
+
+class ProgramLibrary:
+    """Programs of all tenants. Belongs to one event loop, which it never holds up: what takes long runs on threads and
+    in processes."""
+
+    def __init__(self, store: ProgramStore, launcher: Launcher) -> None:
+        self._store = store
+        self._prepared = launcher.programs
+        self._uploading_bytes = 0
+
+    async def upload(self, data: bytes, name: str, owner: str = DEFAULT_OWNER) -> ProgramInfo:
+        """Stores a program and makes it ready to launch; raises BadProgram, BadRequest (a name that cannot be),
+        StorageFull, Overloaded. A program that is refused leaves nothing."""
+        if self._uploading_bytes and self._uploading_bytes + len(data) > UPLOADING_BYTES:
+            raise Overloaded(f"{self._uploading_bytes} bytes of programs are being uploaded: try again in a while")
+        self._uploading_bytes += len(data)
+        try:
+            return await self._upload(await asyncio.to_thread(self._store.describe, data, name, owner), data)
+        finally:
+            self._uploading_bytes -= len(data)
+
+    async def _upload(self, program: Program, data: bytes) -> ProgramInfo:
+        self._store.check_room(program)
+        try:
+            await self._prepared.prepare(program, data)
+            await asyncio.to_thread(self._store.write, program, data)
+            return self._store.enter(program)
+        except BaseException:
+            if self._store.drop_if_unknown(program):
+                self._prepared.forget(program.hash)
+            raise
+
+    async def find(self, reference: str, owner: str = DEFAULT_OWNER) -> Program:
+        """A program that can be launched until the caller waits for something else; raises UnknownName, BadRequest,
+        BadProgram."""
+        program = self._store.get(reference, owner)
+        await self._prepared.prepare(program)
+        return program
+
+    def all(self, owner: str = DEFAULT_OWNER) -> tuple[ProgramInfo, ...]:
+        """The programs that a tenant keeps."""
+        return tuple(program.info() for program in self._store.all(owner))
+
+    def remove(self, reference: str, owner: str = DEFAULT_OWNER) -> ProgramInfo:
+        """Deletes a program of a tenant. Its inferlets go on. Raises UnknownName, BadRequest."""
+        program = self._store.get(reference, owner)
+        if self._store.remove(program):
+            self._prepared.forget(program.hash)
+        return program.info()
+
+    async def close(self) -> None:
+        """Stops uploads and launches that are under way. Idempotent."""
+        await self._prepared.close()

@@ -1,0 +1,94 @@
+"""Compiles components to native code, in processes with bounds (`compile_child`)."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO
+
+from pie_inference.options.cache_files import seal
+
+from ..errors import BadProgram
+from ..sandbox.engine import LinkError
+from .compile_child import MOST_REASON, REFUSED
+from .fair_places import FairPlaces
+
+PLACES = min(4, max(2, os.cpu_count() or 1))
+"""Components that are compiled at a time: more would need their memory and gain nothing."""
+THREADS = min(8, os.cpu_count() or 1)
+"""Threads of one of them: each takes address space, which is bounded."""
+SUFFIX = ".cwasm"
+
+
+class NativeCompiler:
+    """Compiles components of tenants within `seconds` and `memory_bytes` each. Belongs to one event loop."""
+
+    def __init__(self, seconds: float = 30.0, memory_bytes: int = 2 << 30) -> None:
+        self._seconds = seconds
+        self._memory_bytes = memory_bytes
+        self._places = FairPlaces(PLACES)
+
+    async def compile(self, data: bytes, folder: Path, stem: str, tenant: str) -> Path:
+        """Compiles a component to the sealed file `stem` in a folder; raises LinkError if it is wrong, BadProgram if
+        it does not keep to the bounds."""
+        async with self._places.place(tenant):
+            cpu_seconds = math.ceil(self._seconds * THREADS) + 1
+            try:
+                async with asyncio.timeout(self._seconds):
+                    return await compile_to_file(data, folder, stem, self._memory_bytes, cpu_seconds)
+            except TimeoutError:
+                raise BadProgram(
+                    f"the component took longer than {self._seconds:g} s to compile, which is the limit of this "
+                    "server: split large functions, or build it with less inlining (--compile-seconds)"
+                ) from None
+            except CompilerDied as error:
+                raise BadProgram(
+                    f"the component cannot be compiled within {self._memory_bytes} bytes of memory: make it smaller, "
+                    f"or instantiate fewer components in it (--compile-memory-bytes); {error}"
+                ) from None
+
+
+class CompilerDied(Exception):
+    """The process ended without an answer, as it does when it gets no more memory."""
+
+
+async def compile_to_file(data: bytes, folder: Path, stem: str, memory_bytes: int = 0, cpu_seconds: int = 0) -> Path:
+    """Compiles a component to the sealed file `stem` in a folder; 0: no bound. Raises LinkError, CompilerDied. Leaves
+    no process and no unfinished file, also when it is cancelled."""
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        output, reason = Path(scratch) / "compiled", Path(scratch) / "reason"
+        await asyncio.to_thread((Path(scratch) / "component").write_bytes, data)
+        with open(Path(scratch) / "component", "rb") as component, open(reason, "wb") as said:
+            status = await _run(component, said, [str(output), str(memory_bytes), str(cpu_seconds)])
+        if status == REFUSED:
+            raise LinkError(_beginning(reason, 4 * MOST_REASON))
+        if status != 0:
+            raise CompilerDied(f"the compiler ended with status {status}: {_beginning(reason, 300)}")
+        return await asyncio.to_thread(seal, output, folder, stem, SUFFIX)
+
+
+async def _run(stdin: IO[bytes], stderr: IO[bytes], arguments: list[str]) -> int:
+    """Runs the process to its end, or ends it; returns its status."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", f"{__package__}.compile_child", *arguments),
+        stdin=stdin,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+        env={**os.environ, "RAYON_NUM_THREADS": str(THREADS), "MALLOC_ARENA_MAX": "2", "RUST_BACKTRACE": "0"},
+    )
+    try:
+        return await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def _beginning(path: Path, most: int) -> str:
+    with open(path, "rb") as file:
+        return file.read(most).decode(errors="replace").strip()

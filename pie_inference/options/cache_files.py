@@ -1,0 +1,161 @@
+"""Files that will be executed: compiled programs and kernels, kept in folders that only this user can write.
+
+Both packages keep such files below the cache folder, so both use these rules. A *sealed* file carries the SHA-256 of
+its content in its name, `STEM.SHA256SUFFIX`: it appears in one step, and is never used if a byte is missing or wrong.
+On systems without users and modes (Windows), owners are not checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import stat
+import sys
+import tempfile
+from io import BufferedReader
+from pathlib import Path
+
+log = logging.getLogger("pie.cache")
+
+
+class NotPrivate(ValueError):
+    """A folder in which somebody else could put files. The message says what to do."""
+
+
+def private_folder(path: Path) -> Path:
+    """Makes the folder, with mode 0700, if there is none, and returns its real path, to be used from then on: a symlink
+    on the way may change. Raises NotPrivate if it belongs to somebody else, or somebody else can write into it or
+    replace it."""
+    try:
+        path.expanduser().mkdir(parents=True, exist_ok=True, mode=0o700)
+        real = path.expanduser().resolve(strict=True)
+        _check_folder(real, real.stat())
+        for parent in real.parents:
+            _check_parent(real, parent, parent.stat())
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of symlinks
+        raise NotPrivate(f"the cache folder {path} cannot be used: {error}; choose another one: --cache-dir") from None
+    return real
+
+
+def _check_folder(folder: Path, status: os.stat_result) -> None:
+    if not _is_own(status):
+        raise NotPrivate(
+            f"the cache folder {folder} belongs to another user (number {status.st_uid}), who could change the code "
+            "that runs from it: choose a folder of your own: --cache-dir"
+        )
+    if _others_can_write(status):
+        raise NotPrivate(
+            f"others can write into the cache folder {folder}, and so change the code that runs from it: "
+            f"chmod go-w '{folder}', or choose another one: --cache-dir"
+        )
+
+
+def _check_parent(folder: Path, parent: Path, status: os.stat_result) -> None:
+    """A sticky parent, as /tmp, lets nobody rename what belongs to us."""
+    if not (_is_own(status) or status.st_uid == 0) or (_others_can_write(status) and not status.st_mode & stat.S_ISVTX):
+        raise NotPrivate(
+            f"others can write into {parent}, and so replace the cache folder {folder}: chmod go-w '{parent}', or "
+            "choose a cache folder elsewhere: --cache-dir"
+        )
+
+
+def _is_own(status: os.stat_result) -> bool:
+    return sys.platform == "win32" or status.st_uid == os.geteuid()
+
+
+def _others_can_write(status: os.stat_result) -> bool:
+    if sys.platform == "win32":
+        return False
+    return bool(status.st_mode & stat.S_IWOTH) or (
+        bool(status.st_mode & stat.S_IWGRP) and not _is_private_group(status.st_gid)
+    )
+
+
+def _is_private_group(number: int) -> bool:
+    """Whether this is the user's own group, in which there is nobody else; with such groups, new folders are often
+    writable by the group."""
+    import grp
+    import pwd
+
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(number)
+    except KeyError:
+        return False
+    return number == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
+
+
+def read_own_file(path: Path) -> bytes:
+    """The content of a plain file that belongs to this user and that nobody else can write. Raises OSError:
+    FileNotFoundError if there is none, PermissionError if it is something else."""
+    with _open_own_file(path) as file:
+        return file.read()
+
+
+def _open_own_file(path: Path) -> BufferedReader:
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or not _is_own(status) or _others_can_write(status):
+        os.close(handle)
+        raise PermissionError(f"{path} is not a plain file that only its owner, this user, can write")
+    return os.fdopen(handle, "rb")
+
+
+def _digest(path: Path) -> str:
+    with _open_own_file(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Writes a file, readable for this user only, so that a reader sees all of it or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle, temporary = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+# ---- sealed files ----------------------------------------------------------------------------------------------------
+
+
+def seal(unfinished: Path, folder: Path, stem: str, suffix: str) -> Path:
+    """Moves a finished file into a folder of the same file system, under its sealed name."""
+    os.chmod(unfinished, 0o600)
+    path = folder / f"{stem}.{_digest(unfinished)}{suffix}"
+    os.replace(unfinished, path)
+    return path
+
+
+def write_sealed(data: bytes, folder: Path, stem: str, suffix: str) -> Path:
+    """Writes a sealed file."""
+    path = folder / f"{stem}.{hashlib.sha256(data).hexdigest()}{suffix}"
+    write_atomically(path, data)
+    return path
+
+
+def find_sealed(folder: Path, stem: str, suffix: str) -> Path | None:
+    """The sealed file with this stem and suffix; None if there is none. One that is damaged or is not ours is removed,
+    and the log says so."""
+    for path in sorted(folder.glob(f"{stem}.*{suffix}")):
+        try:
+            digest = _digest(path)
+        except OSError as error:
+            log.warning("%s is not used and made anew: %s", path, error)
+        else:
+            if path.name == f"{stem}.{digest}{suffix}":
+                return path
+            log.warning("%s is damaged and made anew", path)
+        remove(path)
+    return None
+
+
+def remove(path: Path) -> None:
+    """Removes a file; nothing happens if it is not there, or is in use where the system forbids it then."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("%s cannot be removed: %s", path, error)
