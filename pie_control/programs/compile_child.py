@@ -43,9 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     engine = new_engine()
     try:
         output.write_bytes(compile_component(engine, sys.stdin.buffer.read()))
-        list(
-            imported_functions(engine, load_compiled(engine, output))
-        )  # what the server will do with it must end as well
+        list(imported_functions(engine, load_compiled(engine, output)))
     except (LinkError, ContractError) as error:
         print(str(error)[:MOST_REASON], file=sys.stderr)
         return REFUSED
