@@ -35,9 +35,10 @@ class ProgramLibrary:
     async def _upload(self, program: Program, data: bytes) -> ProgramInfo:
         self._store.check_room(program)
         try:
-            await self._prepared.prepare(program, data)
-            await asyncio.to_thread(self._store.write, program, data)
-            return self._store.enter(program)
+            with self._store.arriving(program):
+                await self._prepared.prepare(program, data)
+                await asyncio.to_thread(self._store.write, program, data)
+                return self._store.enter(program)
         except BaseException:
             if self._store.drop_if_unknown(program):
                 self._prepared.forget(program.hash)

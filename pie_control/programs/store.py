@@ -10,9 +10,11 @@ that its name says. Content that two tenants upload is kept once.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +114,7 @@ class ProgramStore:
         self._sizes: dict[str, int] = {}  # of the files
         self._compiled_sizes: dict[str, int] = {}
         self._shelves: dict[str, Shelf] = {}
+        self._arriving: Counter[str] = Counter()
         self._load()
 
     # ---- on disk ----
@@ -203,6 +206,16 @@ class ProgramStore:
             return
         raise StorageFull(f"you keep {full}; delete some first: `pie delete`, or DELETE /v1/programs/HASH")
 
+    @contextlib.contextmanager
+    def arriving(self, program: Program) -> Iterator[None]:
+        """While a program is prepared, written and entered, its files stay, whoever deletes it meanwhile."""
+        self._arriving[program.hash] += 1
+        try:
+            yield
+        finally:
+            self._arriving[program.hash] -= 1
+            self._arriving += Counter()  # drops what has arrived
+
     def enter(self, program: Program) -> ProgramInfo:
         """Makes a program known that `write` has written; raises StorageFull. A name that stood for another program of
         its owner stands for this one from now on, and the answer says so."""
@@ -241,8 +254,8 @@ class ProgramStore:
         self.drop_if_unknown(program)
 
     def drop_if_unknown(self, program: Program) -> bool:
-        """Removes the files of a program that no tenant keeps; whether it did."""
-        if self.knows(program.hash):
+        """Removes the files of a program that no tenant keeps or uploads; whether it did."""
+        if self.knows(program.hash) or program.hash in self._arriving:
             return False
         for path in (program.path, *self.compiled.glob(f"{program.hash}-*")):
             remove(path)

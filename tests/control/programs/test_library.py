@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ import tests.helpers.wat as wat
 from pie_control.errors import BadProgram, BadRequest, ConfigError, Overloaded, StorageFull, UnknownName
 from pie_control.programs import launcher, library, prepared
 from pie_control.programs.languages import python_source
+from pie_control.programs.store import Program, ProgramStore
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
@@ -133,6 +135,32 @@ def test_a_program_that_is_deleted_while_it_is_prepared_leaves_nothing(cache: Pa
         with pytest.raises(UnknownName, match="was deleted"):
             await launching
         assert files(cache) == before
+
+    on_server(cache, body)
+
+
+def test_a_program_that_another_tenant_deletes_while_it_arrives_is_kept(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, deleted = threading.Event(), threading.Event()
+    write = ProgramStore.write
+
+    def slowly(self: ProgramStore, program: Program, data: bytes) -> None:
+        write(self, program, data)
+        written.set()
+        assert deleted.wait(SECONDS)
+
+    async def body(server: ServerApi) -> None:
+        programs = server._library
+        await programs.upload(returning("shared"), "mine", "ada")
+        monkeypatch.setattr(ProgramStore, "write", slowly)
+        arriving = asyncio.create_task(programs.upload(returning("shared"), "", "default"))
+        assert await asyncio.to_thread(written.wait, SECONDS)
+        programs.remove("mine", "ada")
+        deleted.set()
+        assert await result_of(server, (await arriving).program) == '"shared"'
+        programs._prepared.forget((await arriving).program)
+        assert await result_of(server, (await arriving).program) == '"shared"'
 
     on_server(cache, body)
 
