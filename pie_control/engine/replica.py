@@ -14,7 +14,7 @@ from ..errors import WorkerError, WorkerUnavailable
 from ..ids import Owner
 from ..inference_client.interface import InferenceClient
 from ..resources.address_space import AddressSpace
-from ..resources.quotas import Quota
+from ..resources.quotas import Ledgers
 from ..scheduling import (
     Closed,
     Ending,
@@ -60,7 +60,7 @@ class Replica:
     """Takes turns of its scheduler and carries them out."""
 
     def __init__(
-        self, client: InferenceClient, make_scheduler: Callable[[ModelDescription], Scheduler], quota: Quota
+        self, client: InferenceClient, make_scheduler: Callable[[ModelDescription], Scheduler], ledgers: Ledgers
     ) -> None:
         self.state = State.STARTING
         self.restarts = 0
@@ -69,7 +69,7 @@ class Replica:
         self._wake: Callable[[], None] = _ignore
         self._client = client
         self._make_scheduler = make_scheduler
-        self._quota = quota
+        self._ledgers = ledgers
         self._scheduler: Scheduler
         self._events: list[Event] = []  # for the next turn
         self._spaces: dict[Owner, AddressSpace] = {}
@@ -122,7 +122,8 @@ class Replica:
 
     def open(self, owner: Owner, created: float, standing: Standing = DEFAULT_STANDING) -> AddressSpace:
         """Places an inferlet here. `created` is a time in seconds: when memory runs out, it says which one is older."""
-        space = AddressSpace(owner, self.description, self._quota, self._events.append)
+        ledger = self._ledgers.of(owner, standing.tenant)
+        space = AddressSpace(owner, self.description, ledger, self._events.append)
         self._spaces[owner] = space
         self._events.append(Opened(owner, created, standing))
         return space
@@ -166,7 +167,7 @@ class Replica:
         """Keeps address spaces up to date."""
         for progress in turn.progress:
             if space := self._spaces.get(progress.owner):
-                space.progressed(progress.oldest, progress.taken)
+                space.progressed(progress.oldest, progress.taken, progress.returned)
         for completion in turn.completions:
             if space := self._spaces.get(completion.owner):
                 space.answered(completion.future, completion.value)

@@ -19,7 +19,7 @@ from pie_control.errors import CallError
 from pie_control.ids import REFERENCE_BIT, Owner
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.contention import ContentionPolicy
-from pie_control.resources.quotas import Quota
+from pie_control.resources.quotas import Ledger, Quota
 from pie_control.scheduling import Closed, DispatchPolicy, Ending, Event, Opened, Quiet, Scheduler, Turn
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.protocol import Batch, ModelDescription, RunWave, WaveDone
@@ -56,7 +56,7 @@ class Inferlet:
 
     def __init__(self, owner: Owner, model: ModelDescription, quota: Quota, hand_on: Callable[[Any], None]) -> None:
         self.owner = owner
-        self.space = AddressSpace(owner, model, quota, hand_on)
+        self.space = AddressSpace(owner, model, Ledger(quota), hand_on)
         self.futures = 0  # made
         self.queues = 0  # made
         self.accepted: set[int] = set()  # futures
@@ -188,7 +188,7 @@ class World:
             turn = self._untold.popleft()
             for progress in turn.progress:
                 if inferlet := self.inferlets.get(progress.owner):
-                    inferlet.space.progressed(progress.oldest, progress.taken)
+                    inferlet.space.progressed(progress.oldest, progress.taken, progress.returned)
             for completion in turn.completions:
                 if inferlet := self.inferlets.get(completion.owner):
                     inferlet.hear(completion)

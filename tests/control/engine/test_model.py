@@ -9,7 +9,7 @@ import pytest
 from pie_control.engine.model import Model
 from pie_control.engine.replica import Replica
 from pie_control.errors import WorkerError, WorkerUnavailable
-from pie_control.resources.quotas import Quota
+from pie_control.resources.quotas import Ledgers, Quota
 from pie_control.scheduling import Scheduler
 from tests.helpers.played_client import PlayedClient
 
@@ -17,7 +17,7 @@ from tests.helpers.played_client import PlayedClient
 def test_a_model_places_inferlets_on_replicas_that_live() -> None:
     async def check() -> None:
         clients = [PlayedClient(), PlayedClient()]
-        model = Model("fake", [Replica(client, Scheduler, Quota()) for client in clients])
+        model = Model("fake", [Replica(client, Scheduler, Ledgers(Quota())) for client in clients])
         await model.start()
         first, second = model.replicas
         for owner in range(4):
@@ -45,7 +45,7 @@ def test_a_model_places_inferlets_on_replicas_that_live() -> None:
 
 def test_a_worker_must_serve_the_model_that_it_was_started_for() -> None:
     async def check() -> None:
-        model = Model("another", [Replica(PlayedClient(), Scheduler, Quota())])
+        model = Model("another", [Replica(PlayedClient(), Scheduler, Ledgers(Quota()))])
         with pytest.raises(WorkerUnavailable, match="the worker of model another serves fake"):
             await model.start()
         await model.close()

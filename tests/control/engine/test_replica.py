@@ -10,7 +10,7 @@ import pytest
 from pie_control.calls.core import create_queue, synchronize
 from pie_control.engine.replica import MAX_RESTARTS, Replica, State
 from pie_control.errors import WorkerUnavailable
-from pie_control.resources.quotas import Quota
+from pie_control.resources.quotas import Ledgers, Quota
 from pie_control.scheduling import Reason, Scheduler
 from pie_inference.protocol import WaveDone
 from tests.helpers.played_client import PlayedClient
@@ -23,7 +23,7 @@ class Scene:
 
     def __init__(self) -> None:
         self.client = PlayedClient()
-        self.replica = Replica(self.client, Scheduler, Quota())
+        self.replica = Replica(self.client, Scheduler, Ledgers(Quota()))
         self.calls: list[str] = []
 
     async def start(self) -> None:
