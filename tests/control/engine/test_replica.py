@@ -182,11 +182,12 @@ def test_a_worker_that_keeps_dying_is_restarted_after_growing_pauses_for_ever() 
         assert scene.pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 300.0, 300.0]
         scene.now += 59.0
         scene.client.on_lost("it did not serve for long")
-        assert scene.replica.state is State.PAUSING
+        states = [scene.replica.state]
         await settled(scene.replica)
         scene.now += 60.0
         scene.client.on_lost("after a good while")
-        assert scene.replica.state is State.RESTARTING, "at once, as after the first loss"
+        states.append(scene.replica.state)
+        assert states == [State.PAUSING, State.RESTARTING], "at once, as after the first loss"
         await settled(scene.replica)
         assert len(scene.pauses) == 12
 
