@@ -202,7 +202,6 @@ class Request:
     """An allocation that found too little room and waits in line. `rank`: the smaller goes first."""
 
     owner: Owner
-    queue: int
     rank: tuple[int, float, Owner, int]
     resource: Resource
     first: int  # address

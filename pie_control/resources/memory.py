@@ -2,8 +2,8 @@
 
 Theory of operation. An allocation that finds no room stands in line, by class and then by the age of its inferlet: an
 older one is served before a younger one, and a small one never overtakes a large one that stands before it. When room
-comes back, the next wave begins by serving the line from its head, so commands that wait need no look until their
-request is granted (`is_waiting`). The contention policy is asked about the first request that what is free and what is
+comes back, the next wave begins by serving the line from its head, so commands that wait need no look until `begin`
+names them. The contention policy is asked about the first request that what is free and what is
 coming back do not cover; those behind it wait for it. It is asked again only if something has changed since: who holds
 what, or who asks for what. So beside requests that wait, a wave costs nothing.
 
@@ -33,7 +33,6 @@ _rank = attrgetter("rank")
 class Allocation(Protocol):
     """A command that takes memory (pie_control.calls.kind.Bind)."""
 
-    queue: int
     seq: int
     resource: Resource
     first: int
@@ -82,9 +81,9 @@ class Memory:
 
     # ---- binding ----
 
-    def begin(self) -> list[Request]:
-        """A wave is being formed: requests that wait are granted as far as there is room. These: their commands can go
-        now, and no other queue that waits for memory needs a look."""
+    def begin(self) -> list[tuple[Owner, int]]:
+        """A wave is being formed: requests that wait are granted as far as there is room. The inferlet and the number of
+        the command of each: they can go now, and no other command that waits for memory needs a look."""
         self._quarantine = self.wave
         granted = []
         for resource, line in self._lines.items():
@@ -93,13 +92,13 @@ class Memory:
                 request = line.pop(0)
                 self._bind(self._holdings[request.owner], resource, request.first, request.count)
                 request.granted = True
-                granted.append(request)
+                granted.append((request.owner, request.rank[-1]))
                 free -= request.count
         return granted
 
     def try_bind(self, holdings: Holdings, command: Allocation, now: float) -> bool:
         """Binds an allocation if there is room and nothing stands before it; otherwise it stands in line, and asking
-        again is in vain as long as `is_waiting`."""
+        again is in vain until `begin` names it."""
         request = holdings.requests.get(command.seq)
         if request is not None:
             if request.granted:
@@ -110,16 +109,11 @@ class Memory:
         if command.count <= self.pools[resource].free and not (line and line[0].rank < rank):
             self._bind(holdings, resource, command.first, command.count)
             return True
-        request = Request(holdings.owner, command.queue, rank, resource, command.first, command.count, now)
+        request = Request(holdings.owner, rank, resource, command.first, command.count, now)
         holdings.requests[command.seq] = request
         insort(line, request, key=_rank)
         self._changes[resource] += 1
         return False
-
-    def is_waiting(self, holdings: Holdings, command: Allocation) -> bool:
-        """Whether an allocation stands in line, so that its queue needs no look. That changes in `begin` only."""
-        request = holdings.requests.get(command.seq)
-        return request is not None and not request.granted
 
     def _bind(self, holdings: Holdings, resource: Resource, first: int, count: int) -> None:
         holdings.binding(resource).bind(first, self.pools[resource].take(count))
