@@ -82,8 +82,8 @@ class Memory:
     # ---- binding ----
 
     def begin(self) -> list[tuple[Owner, int]]:
-        """A wave is being formed: requests that wait are granted as far as there is room. The inferlet and the number of
-        the command of each: they can go now, and no other command that waits for memory needs a look."""
+        """A wave is being formed: requests that wait are granted as far as there is room. The inferlet and the number
+        of the command of each: they can go now, and no other command that waits for memory needs a look."""
         self._quarantine = self.wave
         granted = []
         for resource, line in self._lines.items():
