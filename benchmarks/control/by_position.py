@@ -16,7 +16,7 @@ import torch
 from pie_control.calls import CALLS
 from pie_control.calls.core import create_queue
 from pie_control.resources.address_space import AddressSpace
-from pie_control.resources.quotas import Quota
+from pie_control.resources.quotas import Ledger, Quota
 from pie_control.scheduling import Eager, Event, Opened, Quiet, Scheduler
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.attention.position_masks import with_masks
@@ -73,7 +73,7 @@ class _World:
         model = fake.describe()[0]
         self._scheduler = Scheduler(model, Eager())
         self._events: list[Event] = [Opened(1, 0.0)]
-        self._space = AddressSpace(1, model, Quota(pages=pool, embeds=most), self._events.append)
+        self._space = AddressSpace(1, model, Ledger(Quota(pages=pool, embeds=most)), self._events.append)
         create_queue.issue(self._space, QUEUE)
         self._call("alloc_kvpage", self.num_pages)
         self._call("alloc_emb", most)

@@ -20,7 +20,7 @@ from pie_control.calls.fused import sample
 from pie_control.calls.input_text import embed_txt
 from pie_control.calls.sampler import Sampler, SamplingParams
 from pie_control.resources.address_space import AddressSpace
-from pie_control.resources.quotas import Quota
+from pie_control.resources.quotas import Ledger, Quota
 from pie_control.scheduling import Adaptive, Event, Opened, Quiet, Scheduler, Turn
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.protocol import RunWave, Sample, SampleResult, WaveDone
@@ -70,7 +70,7 @@ class _World:
         model = FakeModel(num_pages=number * PAGES + 64, num_embeds=2 * number).describe()[0]
         self.scheduler = Scheduler(model, Adaptive())
         self.events: list[Any] = [Opened(owner, float(owner)) for owner in range(number)]
-        self.spaces = [AddressSpace(owner, model, Quota(), self.events.append) for owner in range(number)]
+        self.spaces = [AddressSpace(owner, model, Ledger(Quota()), self.events.append) for owner in range(number)]
         self.samplers = [Sampler(SamplingParams(temperature=0.0), seed=0) for _ in range(number)]
         for space in self.spaces:
             create_queue.issue(space, QUEUE)
@@ -95,7 +95,7 @@ class _World:
         turn = self.scheduler.turn(0.0, [*self.events, last])
         self.events.clear()
         for progress in turn.progress:
-            self.spaces[progress.owner].progressed(progress.oldest, progress.taken)
+            self.spaces[progress.owner].progressed(progress.oldest, progress.taken, progress.returned)
         for completion in turn.completions:
             self.spaces[completion.owner].answered(completion.future, completion.value)
         return turn

@@ -115,8 +115,8 @@ class WaveBuilder:
         if isinstance(command, Bind):
             holdings = queue.account.holdings
             if holdings.returns:
-                self._memory.run_frees(holdings, queue.account.oldest_now())
-            if not self._memory.try_bind(holdings, command.resource, command.first, command.count, self._now):
+                queue.account.take_back(self._memory, queue.account.oldest_now())
+            if not self._memory.try_bind(holdings, command, self._now):
                 return False
         else:
             self.reached.append((queue, command))
@@ -135,7 +135,7 @@ class WaveBuilder:
         for account in self.accounts:
             account.settle()
             if account.holdings.returns:
-                self._memory.run_frees(account.holdings, account.oldest_waiting)
+                account.take_back(self._memory, account.oldest_waiting)
         if not self._used:
             return None
         for queue in queues:
