@@ -24,8 +24,8 @@ def get_env(owner: Guest | Compilation) -> list[tuple[str, str]]:
     return list(owner.environment.items())
 
 
-def send(guest: Guest, message: str) -> None:
-    guest.inferlet.put_message(message)
+def send(guest: Guest, message: str) -> int | None:
+    return guest.inferlet.put_message(message, Done())
 
 
 def receive(guest: Guest) -> int:

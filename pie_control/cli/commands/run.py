@@ -31,8 +31,16 @@ The command uses the server of --server or $PIE_SERVER, else a server at the def
 itself and stops it at the end. At the end of stdin, `-i` sends one empty message."""
 
 PROBE_SECONDS = 0.5
-OWN_SERVER_SETTINGS = ("host", "port", "warm_pool")
-"""Settings that have no effect on a server inside this command, which launches one inferlet."""
+OWN_SERVER_SETTINGS = (
+    "host",
+    "port",
+    "allowed_hosts",
+    "max_connections",
+    "max_connections_per_client",
+    "max_inferlets_per_client",
+    "warm_pool",
+)
+"""Settings that have no effect on a server inside this command, which launches one inferlet and has no network."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

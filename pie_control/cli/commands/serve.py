@@ -59,7 +59,7 @@ async def open_server(config: ServerConfig) -> AsyncIterator[HttpServer]:
             await asyncio.sleep(0)  # starts the worker process, which loads while this one imports
             from pie_control.http_server.server import HttpServer
 
-            server = HttpServer(api, listener, config.max_program_bytes)
+            server = HttpServer(api, listener, config)
             with explaining_slow_start():
                 await starting
             await server.start()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Any
+
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from pie_control.inferlets.inferlet import InferletInfo
 from pie_control.server_api import ServerApi
 
 from ..attachments import Attachments
-from ..views import LogEntry, log_entries
+from ..launches import Launches
+from ..views import Listing, LogEntry, log_entries
 from .event_stream import stream_events
 
 
@@ -32,21 +35,26 @@ class MessageBody(BaseModel):
     text: str = Field(description="What the inferlet's `receive` returns.")
 
 
-def inferlets_router(api: ServerApi, attachments: Attachments) -> APIRouter:
+LISTED: dict[int | str, dict[str, Any]] = {200: {"model": list[InferletInfo]}}
+
+
+def inferlets_router(api: ServerApi, attachments: Attachments, launches: Launches, listing: Listing) -> APIRouter:
     """Routes over the inferlets of the server."""
     router = APIRouter(prefix="/v1/inferlets", tags=["inferlets"])
 
     @router.post("", status_code=201, summary="Launch an inferlet")
-    async def launch(body: LaunchBody) -> InferletInfo:
+    async def launch(body: LaunchBody, request: Request) -> InferletInfo:
         """Starts an inferlet that runs until it ends by itself or is deleted. The server keeps its messages, within
         bounds, until `events` or a session reads them. To launch many and to stream, use `WS /v1/session`."""
-        inferlet = await api.launch(body.program, body.arguments, environment=body.environment)
+        with launches.launching(request.client) as launched:
+            inferlet = await api.launch(body.program, body.arguments, environment=body.environment)
+            launched(inferlet)
         return inferlet.info()
 
-    @router.get("", summary="List inferlets")
-    async def list_inferlets() -> list[InferletInfo]:
+    @router.get("", summary="List inferlets", response_class=Response, responses=LISTED)
+    async def list_inferlets() -> Response:
         """Running and recently ended inferlets."""
-        return list(api.inferlets())
+        return Response(bytes(listing.encoded()), media_type="application/json")
 
     @router.get("/{inferlet}", summary="Look at an inferlet")
     async def get_inferlet(inferlet: str) -> InferletInfo:

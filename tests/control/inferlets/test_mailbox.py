@@ -74,7 +74,7 @@ def test_a_listener_hears_what_was_kept_then_what_comes() -> None:
     outbox.send("1")
     outbox.log("log", "2")
     outbox.send("3")
-    outbox.attach(heard.append)
+    outbox.push_to(heard.append)
     outbox.send("4")
     outbox.end(END)
     assert texts(heard) == ["1", "2", "3", "4", "finished"]
@@ -90,17 +90,17 @@ def test_what_comes_while_a_listener_catches_up_comes_behind() -> None:
 
     outbox.send("1")
     outbox.send("2")
-    outbox.attach(listener)
+    outbox.push_to(listener)
     assert texts(heard) == ["1", "2", "3"]
 
 
 def test_events_are_kept_again_after_a_listener_left() -> None:
     outbox, first, second = Outbox("i1", LIMITS), list[Event](), list[Event]()
-    outbox.attach(first.append)
+    outbox.push_to(first.append)
     outbox.send("1")
     outbox.detach()
     outbox.send("2")
-    outbox.attach(second.append)
+    outbox.push_to(second.append)
     assert (texts(first), texts(second)) == (["1"], ["2"])
 
 
@@ -111,7 +111,7 @@ def test_a_listener_that_fails_hears_no_more_and_harms_nobody(caplog: pytest.Log
         calls.append(event)
         raise RuntimeError("of the listener")
 
-    outbox.attach(listener)
+    outbox.push_to(listener)
     with caplog.at_level(logging.ERROR):
         outbox.send("1")
         outbox.send("2")
@@ -127,7 +127,7 @@ def test_messages_that_nobody_reads_are_bounded(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(QuotaExceeded, match="no client reads"):
         outbox.send("")
     assert outbox.kept_bytes <= 500 + EVENT_BYTES
-    outbox.attach(heard.append)
+    outbox.push_to(heard.append)
     outbox.send("again")
     assert texts(heard)[-1] == "again"
 
@@ -137,7 +137,7 @@ def test_log_lines_leave_room_for_messages() -> None:
     for number in range(1000):
         outbox.log("log", str(number))
     outbox.send("message")
-    outbox.attach(heard.append)
+    outbox.push_to(heard.append)
     assert texts(heard)[-1] == "message"
     assert len(heard) < 20
     assert outbox.logs()[-1].text == "999"
@@ -153,7 +153,7 @@ def test_empty_lines_are_bounded_too() -> None:
 
 def test_output_becomes_whole_lines_of_its_stream() -> None:
     outbox, heard = Outbox("i1", LIMITS), list[Event]()
-    outbox.attach(heard.append)
+    outbox.push_to(heard.append)
     outbox.write("stdout", b"one\ntw")
     outbox.write("stderr", b"other\n")
     outbox.write("stdout", b"o\xc3")
@@ -181,5 +181,5 @@ def test_an_ending_that_nobody_heard_is_kept() -> None:
     outbox, heard = Outbox("i1", LIMITS), list[Event]()
     outbox.send("1")
     outbox.end(END)
-    outbox.attach(heard.append)
+    outbox.push_to(heard.append)
     assert heard == [Message("1", inferlet="i1"), END]
