@@ -57,10 +57,9 @@ class HttpProtocol(H11Protocol):
     def say_last(self, status: int, code: str, message: str) -> None:
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             self.transport.write(_response(status, code, message))
-            if self.watch.refused:  # closing now would lose the answer if the request is still on its way
-                self.transport.write_eof()
-                return
-        self.transport.close()
+            self.transport.write_eof()  # closing would lose the answer, if more of the request is on its way
+        else:
+            self.transport.close()
 
 
 class SessionProtocol(WebSocketsSansIOProtocol):

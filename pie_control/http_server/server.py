@@ -40,6 +40,7 @@ class HttpServer:
             create_app(api, config),
             http=type("Http", (HttpProtocol,), members),
             ws=type("Session", (SessionProtocol,), members),
+            log_config=None,  # its messages go where ours go
             log_level="warning",
             access_log=False,
             lifespan="off",

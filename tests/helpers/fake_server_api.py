@@ -142,6 +142,16 @@ async def fail(inferlet: FakeInferlet) -> None:
     raise ValueError("no good")
 
 
+RUDE = "a\x1b]0;owned\x07b\x9b2Jc\rd\u202ee\tf"
+
+
+async def rude(inferlet: FakeInferlet) -> None:
+    """Sends, logs and raises what terminals obey."""
+    inferlet.outbox.log("log", RUDE)
+    inferlet.outbox.send(RUDE + "\n")
+    raise ValueError(RUDE)
+
+
 async def wait(inferlet: FakeInferlet) -> None:
     """Runs until it is ended."""
     await asyncio.Event().wait()
@@ -180,7 +190,7 @@ async def burst(inferlet: FakeInferlet) -> None:
             inferlet.outbox.send(str(number))
 
 
-BODIES: tuple[Body, ...] = (hello, echo, fail, wait, flood, heedless, tick, burst)
+BODIES: tuple[Body, ...] = (hello, echo, fail, rude, wait, flood, heedless, tick, burst)
 
 
 class FakeServerApi:

@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 from websockets.asyncio.client import ClientConnection, connect
 
+from pie_control.inferlets.mailbox import Outbox
+
 SECONDS = 20
 
 
@@ -37,6 +39,14 @@ async def until(socket: ClientConnection, kind: str) -> list[dict[str, Any]]:
     while not found or found[-1]["type"] != kind:
         found += await frame_of(socket)
     return found
+
+
+async def until_it_waits(outbox: Outbox) -> None:
+    """Returns when an inferlet sends no more, because its client does not read."""
+    before = -1
+    while outbox.has_room() or outbox.kept_bytes != before:
+        before = outbox.kept_bytes
+        await asyncio.sleep(0.1)
 
 
 class RawSession:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..patience import explaining_slow_start
 from ..server_options import add_settings, config_of
+from ..terminal import HarmlessFormatter
 
 if TYPE_CHECKING:
     from pie_control.config import ServerConfig
@@ -34,7 +35,9 @@ def execute(options: argparse.Namespace) -> int:
     """Serves; returns only when a signal ends it."""
     from ..interrupts import run_until_signal
 
-    logging.basicConfig(level=logging.INFO, format="pie: %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(HarmlessFormatter("pie: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     return run_until_signal(_serve(config_of(options)))
 
 

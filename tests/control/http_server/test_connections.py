@@ -7,7 +7,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -15,8 +15,9 @@ import websockets
 
 from pie_control.client import Client, ServerUnavailable
 from pie_control.http_server import connections
+from pie_control.http_server.connections import Connections, Watch
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
-from tests.helpers.sessions import exchange, open_session
+from tests.helpers.sessions import exchange, open_session, until_it_waits
 
 HEAD = b"POST /v1/programs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n"
 
@@ -25,7 +26,7 @@ HEAD = b"POST /v1/programs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that waits only a moment."""
     for name in ("HEADER_SECONDS", "BODY_SECONDS", "STALLED_SECONDS"):
-        monkeypatch.setattr(connections, name, 0.2)
+        monkeypatch.setattr(connections, name, 0.5)
     monkeypatch.setattr(connections, "GRACE_SECONDS", 0.1)
     monkeypatch.setattr(connections, "SWEEP_SECONDS", 0.02)
 
@@ -89,7 +90,7 @@ def test_a_head_that_comes_in_drops_is_given_up_too() -> None:
 def test_a_second_request_has_as_much_time_as_the_first_and_no_more() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
         async with connection_to(url) as (reader, writer):
-            for _ in range(5):  # for longer than one may take
+            for _ in range(6):  # for longer than one may take
                 writer.write(b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 assert await reader.readuntil(b"}")
                 await asyncio.sleep(0.1)
@@ -105,7 +106,7 @@ def test_a_body_that_comes_slowly_but_steadily_is_taken(monkeypatch: pytest.Monk
 
     async def test(url: str, runtime: FakeServerApi) -> None:
         async def pieces() -> AsyncIterator[bytes]:
-            for _ in range(50):
+            for _ in range(100):  # for longer than one without bytes may take
                 yield b"# a comment\n"
                 await asyncio.sleep(0.01)
 
@@ -121,12 +122,109 @@ def test_what_takes_long_to_answer_is_not_given_up() -> None:
         inferlet = await runtime.launch("wait")
         async with connection_to(url) as (reader, writer), open_session(url) as session:
             writer.write(f"GET /v1/inferlets/{inferlet.id}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.8)
             runtime.terminate(inferlet.id, "enough")
             assert await reader.readuntil(b"event: ended")
             assert [each["type"] for each in await exchange(session, {"type": "models", "id": 1})] == ["reply"]
 
     serve_async(test)
+
+
+# ---- slow readers --------------------------------------------------------------------------------------------------
+
+
+class Played:
+    """Protocol and transport of a connection that the test plays: `unsent` bytes wait for the client."""
+
+    watch: Watch
+
+    def __init__(self) -> None:
+        self.unsent = 0
+        self.said: list[str] = []
+        self.is_cut = False
+
+    def is_reading(self) -> str:
+        return ""
+
+    def say_last(self, status: int, code: str, message: str) -> None:
+        self.said.append(message)
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def abort(self) -> None:
+        self.is_cut = True
+
+
+@pytest.fixture
+def played() -> tuple[Connections, Played]:
+    watched, connection = Connections(10, 10), Played()
+    watched.open(connection, cast(asyncio.Transport, connection), "192.0.2.1")
+    return watched, connection
+
+
+PATIENCE = connections.STALLED_SECONDS
+
+
+def test_a_client_that_takes_a_byte_now_and_then_is_never_given_up(played: tuple[Connections, Played]) -> None:
+    watched, connection = played
+    connection.unsent, now = 1000, connections.clock()
+    for _ in range(1000):
+        now += 0.9 * PATIENCE
+        connection.unsent -= 1
+        watched.sweep(now)
+    assert connection.said == []
+
+
+@pytest.mark.parametrize("growth", [0, 6], ids=["nothing new", "pings"])
+def test_a_client_that_takes_nothing_is_given_up_then_cut(growth: int, played: tuple[Connections, Played]) -> None:
+    watched, connection = played
+    connection.unsent, start = 1000, connections.clock()
+    seconds = 0.0
+    while not connection.said:
+        seconds += 1
+        connection.unsent += growth
+        watched.sweep(start + seconds)
+    assert PATIENCE <= seconds < PATIENCE + 3
+    assert "did not read" in connection.said[0]
+    watched.sweep(connections.clock() + connections.GRACE_SECONDS - 1)
+    assert not connection.is_cut
+    watched.sweep(connections.clock() + connections.GRACE_SECONDS + 1)
+    assert connection.is_cut
+    assert len(connection.said) == 1
+
+
+def test_a_client_that_empties_a_full_buffer_between_sweeps_is_seen(
+    played: tuple[Connections, Played], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched, connection = played
+    connection.unsent, now = 1000, connections.clock()
+    monkeypatch.setattr(connections, "clock", lambda: now)
+    for _ in range(10):
+        now += 0.9 * PATIENCE
+        connection.watch.took()  # as the transport says
+        watched.sweep(now)
+    assert connection.said == []
+
+
+def test_a_session_that_is_silent_stays(played: tuple[Connections, Played]) -> None:
+    watched, connection = played
+    watched.sweep(connections.clock() + 1000 * PATIENCE)
+    assert connection.said == []
+
+
+def test_counts_come_back_to_nothing() -> None:
+    watched = Connections(3, 2)
+    opened = [Played() for _ in range(4)]
+    for connection, address in zip(opened, ("a", "a", "a", "b"), strict=True):
+        watched.open(connection, cast(asyncio.Transport, connection), address)
+    assert [connection.watch.refused for connection in opened] == [False, False, True, False]
+    assert len(watched) == 3
+    for connection in opened:
+        watched.close(connection.watch)
+        watched.close(connection.watch)  # idempotent
+    assert len(watched) == 0
+    assert watched._by_address == {}
 
 
 # ---- too many ------------------------------------------------------------------------------------------------------
@@ -202,14 +300,14 @@ def test_inferlets_of_one_client_are_bounded_over_http_and_sessions() -> None:
 
 def test_what_a_session_has_not_read_of_ended_inferlets_counts_too() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
-        flood = {"type": "launch", "program": "flood", "arguments": ["200000", "12000000"]}
+        flood = {"type": "launch", "program": "flood", "arguments": ["200000", "200000000"]}
         async with open_session(url, max_size=None, max_queue=1) as session:
             await session.send(json.dumps([{**flood, "id": number} for number in range(2)]))
             while len(runtime.inferlets()) < 2:
                 await asyncio.sleep(0.01)
             for id in ("i1", "i2"):
-                while runtime.inferlet(id).outbox.has_room():
-                    await asyncio.sleep(0.01)
+                await until_it_waits(runtime.inferlet(id).outbox)
+            for id in ("i1", "i2"):
                 runtime.terminate(id, "enough")
             await session.send(json.dumps({**flood, "id": 9}))
             messages: list[dict[str, object]] = []
