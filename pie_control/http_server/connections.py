@@ -19,7 +19,7 @@ SWEEP_SECONDS = 1.0
 HEADER_SECONDS = 20.0
 """For the head of a request."""
 BODY_SECONDS = 60.0
-"""For its body, and one second more for each SLOWEST_BYTES."""
+"""For its body, or a frame of a session, and one second more for each SLOWEST_BYTES."""
 SLOWEST_BYTES = 1024
 STALLED_SECONDS = 300.0
 """A client that takes nothing of what waits for it for this long has stopped reading."""
@@ -37,7 +37,7 @@ class Watched(Protocol):
     watch: Watch
 
     def is_reading(self) -> str:
-        """The part of a request that it waits for: "head", "body" or ""."""
+        """The part of a request that it waits for: "head", "body", "frame" or ""."""
 
     def say_last(self, status: int, code: str, message: str) -> None:
         """Tells the client why the connection ends, and begins to close it."""
@@ -61,6 +61,11 @@ class Watch:
     def next_request(self) -> None:
         """A request has been answered."""
         self.started, self.received = clock(), 0
+
+    def begin_frame(self) -> None:
+        """A part of a frame has come; its time begins with the first one."""
+        if not self.received:
+            self.started = clock()
 
     def took(self) -> None:
         """The client took what waited for it."""

@@ -84,13 +84,21 @@ class SessionProtocol(WebSocketsSansIOProtocol):
         self.registry.close(self.watch)
         super().connection_lost(exc)
 
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not (self.conn.reader.buffer or self.frames):  # all of it was whole frames
+            self.watch.next_request()
+        else:
+            self.watch.begin_frame()
+            self.watch.received += len(data)
+
     async def send(self, message: Any) -> None:
         await super().send(message)
         if message["type"] == "websocket.http.response.body":
             self.handshake_complete = True  # uvicorn takes an answer without a handshake for a fault
 
     def is_reading(self) -> str:
-        return ""
+        return "frame" if self.watch.received else ""
 
     def say_last(self, status: int, code: str, message: str) -> None:
         self.stop_keepalive()

@@ -78,6 +78,16 @@ class RawSession:
         data = json.dumps(request).encode()
         self._socket.sendall(struct.pack("!BB4x", 0x81, 0x80 | len(data)) + data)  # the mask is zero
 
+    def send_part(self, final: bool) -> None:
+        """Sends the beginning of a frame, or a whole frame that is the beginning of a message."""
+        self._socket.sendall(struct.pack("!BB4x", 0x81 if final else 0x01, 0x80 | 10) + (b"[" if final else b"[" * 10))
+
+    def close_code(self) -> int:
+        """The code of the frame that closes the session, which comes next."""
+        kind, size = self._read(2)
+        assert kind == 0x88
+        return int.from_bytes(self._read(size)[:2], "big")
+
     def _read(self, size: int) -> bytes:
         """Reads byte by byte."""
         data = bytearray()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -17,7 +18,7 @@ from pie_control.client import Client, ServerUnavailable
 from pie_control.http_server import connections
 from pie_control.http_server.connections import Connections, Watch
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
-from tests.helpers.sessions import exchange, open_session, until_it_waits
+from tests.helpers.sessions import RawSession, exchange, open_session, until_it_waits
 
 HEAD = b"POST /v1/programs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n"
 
@@ -96,6 +97,24 @@ def test_a_second_request_has_as_much_time_as_the_first_and_no_more() -> None:
                 await asyncio.sleep(0.1)
             writer.write(b"GET")
             assert (await answer_of(reader))[0] == 408
+
+    serve_async(test)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("final", [True, False], ids=["part of a frame", "part of a message"])
+def test_a_frame_that_does_not_arrive_ends_its_session(final: bool) -> None:
+    def read(url: str) -> int:
+        with RawSession(url) as session:
+            for _ in range(3):
+                session.send({"type": "models", "id": 1})
+                session.frame()
+                time.sleep(0.3)  # silence is no fault
+            session.send_part(final)
+            return session.close_code()
+
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        assert await asyncio.to_thread(read, url) == 1013
 
     serve_async(test)
 
