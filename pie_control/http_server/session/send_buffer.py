@@ -58,6 +58,11 @@ class SendBuffer:
         self._sources.append(source)
         self._ready.set()
 
+    @property
+    def has_more(self) -> bool:
+        """Whether `take` would return at once."""
+        return self._ready.is_set()
+
     async def take(self) -> list[bytes]:
         """Waits until there are messages; returns those of the next frame, which may be none."""
         await self._ready.wait()

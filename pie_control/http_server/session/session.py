@@ -67,6 +67,7 @@ class Session:
     async def _receive_frames(self) -> None:
         with contextlib.suppress(WebSocketDisconnect):
             while True:
+                await self._buffer.room()
                 frame = await self._websocket.receive()
                 if frame["type"] == "websocket.disconnect":
                     if frame.get("code") == TRY_AGAIN_LATER:
@@ -84,6 +85,8 @@ class Session:
                 if items:
                     text = b"".join((b"[", b",".join(items), b"]")).decode()
                     await self._websocket.send({"type": "websocket.send", "text": text})
+                if self._buffer.has_more:
+                    await asyncio.sleep(0)  # sending to a fast client never waits
 
     def _read(self, frame: str | bytes) -> Sequence[wire.Request]:
         try:

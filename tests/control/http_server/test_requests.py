@@ -11,7 +11,7 @@ import websockets
 
 from pie_control.http_server.guard import json_limit
 from pie_control.http_server.messages import MAX_REQUESTS
-from pie_control.http_server.session.send_buffer import MAX_REPLY_BYTES
+from pie_control.http_server.session.send_buffer import MAX_REPLY_BYTES, SendBuffer
 from pie_control.inferlets.inferlet import InferletInfo
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
 from tests.helpers.sessions import exchange, frame_of, open_session
@@ -83,31 +83,65 @@ def test_all_who_ask_in_one_turn_share_one_listing() -> None:
     serve_async(test, CountedApi())
 
 
-def test_a_client_that_reads_no_replies_is_asked_for_no_more_requests() -> None:
+def test_a_client_that_reads_no_replies_gets_no_more_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    put = SendBuffer.put
+    waiting: list[int] = []
+
+    def noted(buffer: SendBuffer, reply: object) -> None:
+        put(buffer, reply)
+        waiting.append(buffer._reply_bytes)
+
     async def test(url: str, runtime: FakeServerApi) -> None:
         for _ in range(200):
             await runtime.launch("wait")
-        size = len(json.dumps(await until_listed(url)))
-        count = 16 * (MAX_REPLY_BYTES + (8 << 20)) // size // 16
+        frame, frames = json.dumps([{"type": "inferlets", "id": number} for number in range(100)]), 20
         async with open_session(url, max_size=None, max_queue=1) as socket:
-            frames = [json.dumps([{"type": "inferlets", "id": n} for n in range(100)])] * (count // 100 + 1)
-            sending = asyncio.create_task(send_all(socket, frames))
+            (reply,) = await exchange(socket, {"type": "inferlets", "id": 1})
+            monkeypatch.setattr(SendBuffer, "put", noted)
+            sending = asyncio.create_task(send_all(socket, [frame] * frames))
+            before = -1
+            while len(waiting) != before:  # until no more requests are carried out
+                before = len(waiting)
+                await asyncio.sleep(0.2)
+            assert before < 100 * frames
+            assert MAX_REPLY_BYTES < max(waiting) <= MAX_REPLY_BYTES + len(json.dumps(reply))
             replies = 0
-            while replies < 100 * len(frames):
+            while replies < 100 * frames:
                 replies += len(await frame_of(socket))
             await sending
 
     serve_async(test)
 
 
-async def until_listed(url: str) -> object:
-    async with open_session(url, max_size=None) as socket:
-        return await exchange(socket, {"type": "inferlets", "id": 1})
-
-
 async def send_all(socket: websockets.ClientConnection, frames: list[str]) -> None:
     for frame in frames:
         await socket.send(frame)
+
+
+def test_refusals_of_frames_that_nobody_reads_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    put, room = SendBuffer.put, asyncio.Event()
+    puts = 0
+
+    def counted(buffer: SendBuffer, reply: object) -> None:
+        nonlocal puts
+        puts += 1
+        put(buffer, reply)
+
+    async def closed(_: SendBuffer) -> None:
+        await room.wait()
+
+    monkeypatch.setattr(SendBuffer, "put", counted)
+    monkeypatch.setattr(SendBuffer, "room", closed)
+
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with open_session(url) as socket:
+            await socket.send("no json")
+            await asyncio.sleep(0.1)
+            assert puts == 0
+            room.set()
+            assert (await frame_of(socket))[0]["error"]["code"] == "bad-request"
+
+    serve_async(test)
 
 
 @pytest.mark.parametrize(
