@@ -48,7 +48,7 @@ class Launches:
                 )
         client.starting += 1
         try:
-            yield client.inferlets.add
+            yield lambda inferlet: client.inferlets.add(inferlet)  # to the set that there is by then
         finally:
             client.starting -= 1
 
