@@ -46,7 +46,7 @@ def echo(kind: str, flat: str, definition: str = "") -> str:
 
 
 CORE_FUNCTIONS = {
-    "send": ('(func (param "message" string) (result (result (error $error))))', "(param i32 i32 i32)"),
+    "send": ('(func (param "message" string) (result (result (option u32) (error $error))))', "(param i32 i32 i32)"),
     "set-result": ('(func (param "value" string) (result (result (error $error))))', "(param i32 i32 i32)"),
     "receive": ("(func (result (result u32 (error $error))))", "(param i32)"),
     "take-message": ('(func (param "future" u32) (result (result string (error $error))))', "(param i32 i32)"),

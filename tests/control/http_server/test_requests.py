@@ -187,3 +187,17 @@ def test_a_body_that_nests_deeply_is_refused(body: str) -> None:
             assert (await client.get("/v1/health")).status_code == 200
 
     serve_async(test)
+
+
+def test_of_a_body_with_many_faults_the_first_is_told() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
+            body = {"program": "hello", "arguments": [0] * 500_000}
+            answer = await client.post("/v1/inferlets", json=body)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad-request")
+            assert "$.arguments[0]" in answer.json()["error"]["message"]
+            assert len(answer.content) < 1000
+            described = (await client.get("/openapi.json")).json()["paths"]["/v1/inferlets"]["post"]["requestBody"]
+            assert described["content"]["application/json"]["schema"]["required"] == ["program"]
+
+    serve_async(test)
