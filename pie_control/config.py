@@ -77,6 +77,12 @@ class ServerConfig:
 
     host: str = _setting(DEFAULT_HOST, "address to listen on")
     port: int = _setting(DEFAULT_PORT, "port to listen on; 0: any free one", least=0)
+    allowed_hosts: tuple[str, ...] = _setting(
+        (), "NAME by which clients may address the server, beside its addresses and localhost; may be repeated"
+    )
+    max_connections: int = _setting(768, "connections of clients", least=1)
+    max_connections_per_client: int = _setting(256, "connections from one address", least=1)
+    max_inferlets_per_client: int = _setting(512, "inferlets that may run at a time for one address", least=1)
     model: tuple[str, ...] = _setting(
         ("demo",), "[NAME=]MODEL: folder of a Hugging Face checkpoint, its id on the hub, or `demo`; may be repeated"
     )

@@ -10,7 +10,7 @@ import inspect
 import json
 import types
 import typing
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -21,17 +21,6 @@ from inferlet_sdk.traits.core import LogLevel
 
 class UsageError(Exception):
     """The arguments do not fit the program."""
-
-
-class _Done:
-    """An awaitable that is already done: `await args.send(...)` and `args.send(...)` do the same."""
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return
-        yield
-
-
-_DONE = _Done()
 
 
 class Args:
@@ -52,10 +41,9 @@ class Args:
         """Name of the default model."""
         return traits.available_models()[0]
 
-    def send(self, text: str) -> _Done:
-        """Sends a message to the client at once; `await` is allowed but not necessary."""
-        traits.send(text)
-        return _DONE
+    def send(self, text: str) -> Awaitable[None]:
+        """Sends a message to the client. `await` waits while the client is slow; without it, the next `send` does."""
+        return traits.send(text)
 
     def receive(self) -> HostFuture[str]:
         """The next message from the client: `await args.receive()`."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from inferlet_sdk import bindings
-from inferlet_sdk.errors import call
+from inferlet_sdk.errors import QuotaExceeded, call
 from inferlet_sdk.event_loop import until_any_done
 from inferlet_sdk.futures import HostFuture
 
@@ -97,12 +98,64 @@ def get_env() -> dict[str, str]:
     return dict(call(bindings.core.get_env))
 
 
-def send(message: str) -> None:
-    """Sends a message to the client that launched the inferlet."""
+class _Gone:
+    """An awaitable that is already done."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
+
+
+class _Going(HostFuture[None]):
+    """A message that waits for a slow client."""
+
+    __slots__ = ("awaited",)
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number, bindings.core.take)
+        self.awaited = False
+
+    def __await__(self) -> Generator[Any, None, None]:
+        self.awaited = True
+        return super().__await__()
+
+    def wait_in_place(self) -> None:
+        """Suspends the whole program until there is room."""
+        if not self._taken:
+            self.result()
+
+
+_GONE = _Gone()
+_going: _Going | None = None
+"""The last message that had to wait."""
+
+
+def send(message: str) -> Awaitable[None]:
+    """Sends a message to the client that launched the inferlet. If the client is slow, `await` waits until there is
+    room for more.
+
+    Where nothing can or does await, the program as a whole waits instead: in a plain `def main` at once, else in the
+    next `send`.
+    """
+    global _going
     if not isinstance(message, str):
         raise TypeError(f"a message is text, not {type(message).__name__}; use json.dumps for values")
     check_encodable(message)
-    call(bindings.core.send, message)
+    if _going is not None and not _going.awaited:
+        _going.wait_in_place()
+    try:
+        number = call(bindings.core.send, message)
+    except QuotaExceeded:  # many tasks wait to send, unless the message itself is too large
+        if _going is None:
+            raise
+        _going.wait_in_place()
+        number = call(bindings.core.send, message)
+    if number is None:
+        return _GONE
+    _going = _Going(number)
+    if asyncio._get_running_loop() is None:
+        _going.wait_in_place()
+    return _going
 
 
 def receive() -> HostFuture[str]:

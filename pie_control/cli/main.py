@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pie_control.errors import InferletEnded, PieError
 
 from .commands import all_commands
+from .terminal import write
 
 FAILED = 1
 MISUSED = 2
@@ -81,5 +82,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complain(message: str, code: int) -> int:
-    print(f"pie: {message}", file=sys.stderr)
+    write(f"pie: {message}\n", sys.stderr)
     return code

@@ -10,7 +10,8 @@ from typing import Any
 
 from pie_control.config import DEFAULT_HOST, DEFAULT_PORT, ServerConfig, build_config, settings
 
-METAVARS = {str: "TEXT", int: "N", float: "SECONDS", tuple: "[NAME=]MODEL", type(None): "N"}
+METAVARS = {str: "TEXT", int: "N", float: "SECONDS", tuple: "NAME", type(None): "N"}
+MODEL_METAVAR = "[NAME=]MODEL"
 DEFAULT_SERVER = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 
 
@@ -37,9 +38,15 @@ def add_settings(parser: argparse.ArgumentParser, without: tuple[str, ...] = ())
         group.add_argument(
             f"--{setting.name.replace('_', '-')}",
             action="append" if isinstance(setting.default, tuple) else "store",
-            metavar="|".join(setting.metadata["choices"]) or METAVARS[type(setting.default)],
+            metavar=_metavar(setting),
             help=(setting.metadata["help"] + _default(setting)).replace("%", "%%"),
         )
+
+
+def _metavar(setting: Field[Any]) -> str:
+    if setting.name == "model":
+        return MODEL_METAVAR
+    return "|".join(setting.metadata["choices"]) or METAVARS[type(setting.default)]
 
 
 def _default(setting: Field[Any]) -> str:

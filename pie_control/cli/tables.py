@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from .terminal import one_line
+
 
 def format_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Rows under their headings, columns aligned to the left."""
-    lines = [columns, *rows]
+    """Rows under their headings, columns aligned to the left. Cells have no control characters: guests and clients
+    choose some of them."""
+    lines = [columns, *([one_line(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(columns))]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)

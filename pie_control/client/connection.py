@@ -8,8 +8,9 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
 from pie_control import errors
 from pie_control.errors import PieError
@@ -37,6 +38,14 @@ def error_of(body: wire.ErrorBody) -> PieError:
         kind = PieError
     error: PieError = kind(body.message)
     return error
+
+
+def _reason(refusal: InvalidStatus) -> str:
+    """What the server says, or the status if it is no server of ours."""
+    try:
+        return str(msgspec.json.decode(refusal.response.body)["error"]["message"])
+    except (msgspec.DecodeError, LookupError, TypeError):
+        return str(refusal)
 
 
 def session_url(server: str) -> str:
@@ -68,6 +77,8 @@ class Connection:
             socket = await connect(
                 session_url(server), compression=None, max_size=None, open_timeout=timeout, proxy=None, close_timeout=1
             )
+        except InvalidStatus as error:
+            raise ServerUnavailable(f"{server} refuses the connection: {_reason(error)}") from None
         except (OSError, TimeoutError, InvalidHandshake, InvalidURI, ValueError) as error:
             raise ServerUnavailable(
                 f"no Pie server answers at {server} ({error}): start one with `pie serve`"

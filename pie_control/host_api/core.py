@@ -37,8 +37,7 @@ def get_env(owner: Guest | Compilation) -> list[tuple[str, str]]:
 
 
 def send(guest: Guest, message: str) -> int | None:
-    guest.inferlet.put_message(message)
-    return None
+    return guest.inferlet.put_message(message, Done())
 
 
 def receive(guest: Guest) -> int:

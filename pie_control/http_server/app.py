@@ -6,15 +6,18 @@ from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import FastAPI, WebSocket
 
+from pie_control.config import ServerConfig
 from pie_control.server_api import ServerApi
 
 from . import failures
 from .attachments import Attachments
-from .guard import Guard
+from .guard import Guard, Hosts, json_limit
+from .launches import Launches
 from .routes.inferlets import inferlets_router
 from .routes.programs import programs_router
 from .routes.system import system_router
 from .session.session import Session
+from .views import Listing
 
 DESCRIPTION = """Upload small programs (*inferlets*) that run beside the model and drive generation themselves.
 
@@ -30,18 +33,23 @@ def package_version() -> str:
         return "0"
 
 
-def create_app(api: ServerApi, max_body_bytes: int = 64 << 20) -> FastAPI:
-    """The application over one runtime, which the caller starts and closes."""
+def create_app(api: ServerApi, config: ServerConfig) -> FastAPI:
+    """The application over one server, which the caller starts and closes."""
     app = FastAPI(title="Pie", version=package_version(), description=DESCRIPTION)
-    attachments = Attachments()
-    app.add_middleware(Guard, max_body_bytes=max_body_bytes)
+    attachments, listing, launches = Attachments(), Listing(api), Launches(config.max_inferlets_per_client)
+    app.add_middleware(
+        Guard,
+        hosts=Hosts(config.host, config.allowed_hosts),
+        max_program_bytes=config.max_program_bytes,
+        max_json_bytes=json_limit(config.limits.max_message_bytes),
+    )
     failures.add_handlers(app)
     app.include_router(programs_router(api))
-    app.include_router(inferlets_router(api, attachments))
+    app.include_router(inferlets_router(api, attachments, launches, listing))
     app.include_router(system_router(api, app.version))
 
     @app.websocket("/v1/session")
     async def session(websocket: WebSocket) -> None:
-        await Session(websocket, api, attachments).run()
+        await Session(websocket, api, attachments, launches, listing).run()
 
     return app

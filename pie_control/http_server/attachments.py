@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from pie_control.errors import Conflict
-from pie_control.inferlets.events import Ended, Event
-from pie_control.inferlets.inferlet import Inferlet
-from pie_control.inferlets.mailbox import Listener
 
 
 class Attachments:
@@ -23,18 +20,3 @@ class Attachments:
         """Drops a claim; idempotent."""
         if self._owners.get(inferlet) is owner:
             del self._owners[inferlet]
-
-
-def attach(inferlet: Inferlet, listener: Listener) -> None:
-    """Attaches a listener. If another listener has already heard the end, this one hears it again."""
-    heard_end = False
-
-    def hear(event: Event) -> None:
-        nonlocal heard_end
-        heard_end = isinstance(event, Ended)
-        listener(event)
-
-    inferlet.attach(hear)
-    info = inferlet.info()
-    if info.ended is not None and not heard_end:
-        listener(Ended(info.status, info.result, info.error, inferlet=info.id))

@@ -1,11 +1,18 @@
-"""Checks every request first: limits the body's size, and refuses requests from foreign web pages.
+"""Checks every request first: limits the body's size, and refuses what foreign web pages send.
 
-The server has no accounts: anyone who reaches its port may use it. A browser on the same machine can reach a loopback
-port on behalf of any page that it shows. Such a request carries the page's `Origin`; a foreign origin is refused.
+The server has no accounts: anyone who reaches its port may use it. A browser can reach a port on its machine or in its
+network on behalf of any page that it shows, in two ways, and both are refused here:
+
+- A page of another origin sends a request: it carries the page's `Origin`.
+- The page's own name is made to resolve to our address (DNS rebinding), so that page and server seem to have one
+  origin: the name stands in `Host`. An address there is harmless, since nobody can make it mean another machine.
 """
 
 from __future__ import annotations
 
+import ipaddress
+import re
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -15,23 +22,82 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .failures import response
 from .messages import ErrorBody
 
+LOOPBACK_NAME = "localhost"
+UPLOADS = "/v1/programs"
+NETLOC = re.compile(r"(?:\[([^\]@\s]+)\]|([^:@/?#\s]+))(?::\d+)?")
+
+
+class Hosts:
+    """The names by which the server may be addressed, beside all addresses: `localhost`, the name that it listens on,
+    and the operator's. Pages of the operator's names may use it too."""
+
+    def __init__(self, listens_on: str, allowed: Iterable[str]) -> None:
+        self._allowed = frozenset(map(_bare, allowed)) - {""}
+        self._names = self._allowed | {LOOPBACK_NAME, _bare(listens_on)}
+
+    def objection(self, headers: Headers) -> tuple[int, str] | None:
+        """Status and text of a refusal, or None if the request may pass."""
+        host, origin = headers.get("host", ""), headers.get("origin")
+        name = name_of(host)
+        if not (is_address(name) or name in self._names):
+            return 421, (
+                f"this server does not answer to the name {name!r}: use its address, or start it with "
+                f"--allowed-hosts {name or 'NAME'}"
+            )
+        if origin is not None and not self._is_ours(origin, host):
+            return 403, (
+                f"requests from web pages of another origin ({origin}) are refused; --allowed-hosts names the hosts "
+                "whose pages may use this server"
+            )
+        return None
+
+    def _is_ours(self, origin: str, host: str) -> bool:
+        try:
+            netloc = urlsplit(origin).netloc
+        except ValueError:
+            return False
+        return bool(netloc) and (netloc.lower() == host.lower() or name_of(netloc) in self._allowed)
+
+
+def name_of(host: str) -> str:
+    """The name or address in `name:port` or `[address]:port`, in lower case; empty if there is none."""
+    found = NETLOC.fullmatch(host)
+    return _bare(found[1] or found[2]) if found else ""
+
+
+def _bare(name: str) -> str:
+    return name.strip().lower().removesuffix(".")
+
+
+def is_address(name: str) -> bool:
+    """Whether this is an IP address."""
+    try:
+        ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
 
 class Guard:
-    """ASGI middleware. The body of a request may have at most `max_body_bytes` bytes."""
+    """ASGI middleware. A program may have `max_program_bytes`, every other body `max_json_bytes`."""
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, hosts: Hosts, max_program_bytes: int, max_json_bytes: int) -> None:
         self._app = app
-        self._limit = max_body_bytes
+        self._hosts = hosts
+        self._max_program_bytes = max_program_bytes
+        self._max_json_bytes = max_json_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
-        elif not _same_origin(Headers(scope=scope)):
-            await _refuse_origin(scope, receive, send)
+        elif objection := self._hosts.objection(Headers(scope=scope)):
+            await _refuse(*objection)(scope, receive, send)
         else:
-            await self._app(scope, self._bounded(receive), send)
+            await self._app(scope, self._bounded(receive, scope["path"] == UPLOADS), send)
 
-    def _bounded(self, receive: Receive) -> Receive:
+    def _bounded(self, receive: Receive, is_upload: bool) -> Receive:
+        limit = self._max_program_bytes if is_upload else self._max_json_bytes
+        setting = "--max-program-bytes" if is_upload else "--max-message-bytes"
         received = 0
 
         async def bounded() -> Message:
@@ -39,18 +105,18 @@ class Guard:
             message = await receive()
             if message["type"] == "http.request":
                 received += len(message.get("body", b""))
-                if received > self._limit:
-                    raise HTTPException(413, f"the body has more than {self._limit} bytes (see --max-program-bytes)")
+                if received > limit:
+                    raise HTTPException(413, f"the body has more than {limit} bytes (see {setting})")
             return message
 
         return bounded
 
 
-def _same_origin(headers: Headers) -> bool:
-    origin = headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == headers.get("host")
+def _refuse(status: int, message: str) -> ASGIApp:
+    return response(status, ErrorBody("forbidden", message))
 
 
-async def _refuse_origin(scope: Scope, receive: Receive, send: Send) -> None:
-    refusal = ErrorBody("forbidden", "requests from web pages of another origin are refused")
-    await response(403, refusal)(scope, receive, send)
+def json_limit(max_message_bytes: int) -> int:
+    """Bytes of a frame or JSON body: a message of the largest size fits, with three bytes for each of its own, which
+    is what escapes of letters take."""
+    return 3 * max_message_bytes + (64 << 10)

@@ -1,14 +1,15 @@
 """Messages of `WS /v1/session`, the connection that many inferlets share. JSON in text frames.
 
 A frame from the client holds one request or a list of requests. A frame from the server holds a list of replies and
-events in the order in which they arose; everything from one turn of its loop travels in one frame. Each message has a
-`type`. The client chooses a request's `id`; the answer, `reply` or `error`, repeats it. The events of an inferlet that
-was launched or attached on the connection (`pie_control.inferlets.events`) follow that reply; `ended` is the last one.
+events; what arises in one turn of its loop travels in one frame, up to a size. Each message has a `type`. The client
+chooses a request's `id`; the answer, `reply` or `error`, repeats it. The events of an inferlet that was launched or
+attached on the connection (`pie_control.inferlets.events`) follow that reply, in their order; `ended` is the last one.
+Replies overtake events that wait for a slow client, and events of one inferlet those of another.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -143,7 +144,10 @@ class Error(_Tagged, frozen=True):
 
 FromServer = Reply | Error | Event
 
-_requests = msgspec.json.Decoder(Request | list[Request])
+MAX_REQUESTS = 1000
+"""In one frame."""
+
+_requests = msgspec.json.Decoder(Request | Annotated[list[Request], msgspec.Meta(max_length=MAX_REQUESTS)])
 _frames = msgspec.json.Decoder(list[FromServer])
 _encode = msgspec.json.Encoder().encode
 
@@ -154,7 +158,7 @@ def encode(message: object) -> bytes:
 
 
 def decode_requests(frame: str | bytes) -> list[Request]:
-    """The requests of a frame that a client sent; raises msgspec.DecodeError."""
+    """The requests of a frame that a client sent; raises msgspec.DecodeError, or RecursionError if it nests deeply."""
     decoded = _requests.decode(frame)
     return decoded if isinstance(decoded, list) else [decoded]
 

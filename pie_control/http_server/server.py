@@ -9,13 +9,19 @@ from collections.abc import Iterator
 
 import uvicorn
 
+from pie_control.config import ServerConfig
 from pie_control.server_api import ServerApi
 
 from .app import create_app
+from .connections import STALLED_SECONDS, Connections
+from .guard import json_limit
+from .protocols import HttpProtocol, SessionProtocol
 
-MAX_FRAME_BYTES = 16 << 20
-"""Largest WebSocket frame from a client."""
 GRACE_SECONDS = 1
+KEEP_ALIVE_SECONDS = 5
+"""Without a request, until a connection is closed."""
+PING_SECONDS = 20
+"""Between two pings of a session."""
 
 
 class _Uvicorn(uvicorn.Server):
@@ -27,19 +33,27 @@ class _Uvicorn(uvicorn.Server):
 class HttpServer:
     """The HTTP API of one runtime on one listening socket, which it owns. `close` takes at most about 1 s."""
 
-    def __init__(self, api: ServerApi, listener: socket.socket, max_body_bytes: int = 64 << 20) -> None:
-        config = uvicorn.Config(
-            create_app(api, max_body_bytes),
+    def __init__(self, api: ServerApi, listener: socket.socket, config: ServerConfig) -> None:
+        self._connections = Connections(config.max_connections, config.max_connections_per_client)
+        members = {"registry": self._connections}
+        settings = uvicorn.Config(
+            create_app(api, config),
+            http=type("Http", (HttpProtocol,), members),
+            ws=type("Session", (SessionProtocol,), members),
+            log_config=None,  # its messages go where ours go
             log_level="warning",
             access_log=False,
             lifespan="off",
-            ws="websockets-sansio",
-            ws_max_size=MAX_FRAME_BYTES,
+            proxy_headers=False,  # anybody could claim to be another client
+            ws_max_size=json_limit(config.limits.max_message_bytes),
             ws_per_message_deflate=False,  # costs more time than it saves on a loopback or local network
+            ws_ping_interval=PING_SECONDS,
+            ws_ping_timeout=STALLED_SECONDS,  # the answer comes behind all that the client has to read before
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
         self._listener = listener
-        self._server = _Uvicorn(config)
+        self._server = _Uvicorn(settings)
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -55,10 +69,12 @@ class HttpServer:
             await asyncio.sleep(0.005)  # uvicorn offers nothing to wait for
         if self._task.done():
             self._task.result()
+        self._connections.start()
 
     async def close(self) -> None:
         """Stops listening, closes connections; idempotent."""
         self._server.should_exit = True
         if self._task is not None:
             await self._task
+        self._connections.stop()
         self._listener.close()

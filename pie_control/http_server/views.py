@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+import msgspec
 
 from pie_control.calls import implemented_traits
 from pie_control.programs.store import ProgramInfo
 from pie_control.server_api import ServerApi
 from pie_inference.protocol import ModelDescription
+
+from .messages import encode
 
 
 @dataclass(frozen=True)
@@ -60,3 +65,21 @@ def find_program(api: ServerApi, hash: str) -> ProgramInfo | None:
 def log_entries(api: ServerApi, inferlet: str) -> list[LogEntry]:
     """The log of an inferlet, oldest line first; raises UnknownName."""
     return [LogEntry(line.time, line.stream, line.text) for line in api.inferlet(inferlet).logs()]
+
+
+class Listing:
+    """JSON of all inferlets, made once for all who ask in the same turn of the loop: it may be long."""
+
+    def __init__(self, api: ServerApi) -> None:
+        self._api = api
+        self._encoded: msgspec.Raw | None = None
+
+    def encoded(self) -> msgspec.Raw:
+        """The list of `InferletInfo`."""
+        if self._encoded is None:
+            self._encoded = msgspec.Raw(encode(self._api.inferlets()))
+            asyncio.get_running_loop().call_soon(self._forget)
+        return self._encoded
+
+    def _forget(self) -> None:
+        self._encoded = None

@@ -102,7 +102,7 @@ class Inferlet:
         self._aside_share = Share()
         self._job: Job | None = None
         self._inbox = Inbox()
-        self._outbox = Outbox(self.id, limits)
+        self.outbox = Outbox(self.id, limits)
         self._receivers: OrderedDict[int, None] = OrderedDict()
         self._pending_timers: dict[int, Timer] = {}
         self._sleep_timer: Timer | None = None
@@ -137,36 +137,45 @@ class Inferlet:
         self._deliver()
 
     def logs(self) -> tuple[LogLine, ...]:
-        return self._outbox.logs()
+        return self.outbox.logs()
 
     def attach(self, listener: Listener) -> None:
-        """Sends events to a listener from now on, first those that nobody has heard. The listener must not block."""
-        self._outbox.attach(listener)
-
-    def detach(self) -> None:
-        """Drops the listener; keeps events again, within bounds."""
-        self._outbox.detach()
+        """Gives a listener, which must not block, all events: first those that nobody has taken."""
+        self.outbox.push_to(listener)
 
     # ---- for host functions ----
 
-    def put_message(self, text: str) -> None:
-        self._check_size(text)
-        self._outbox.send(text)
+    def put_message(self, text: str, gone: Any = None) -> int | None:
+        """Sends a message. If its client is slow, returns a future that gets the value `gone` when there is room for
+        more; else None. Raises QuotaExceeded, and sends nothing, if too much waits already."""
+        size = self._check_size(text)
+        if self.outbox.has_room(size):
+            self.outbox.send(text)
+            return None
+        future = self.futures.new()
+        try:
+            self.outbox.send(text)
+        except QuotaExceeded:
+            self.futures.forget(future)
+            raise
+        self.outbox.when_room(lambda: self.resolve(future, gone))
+        return future
 
     def put_result(self, text: str) -> None:
         self._check_size(text)
         self.result = text
 
     def put_log(self, text: str) -> None:
-        self._outbox.log("log", text)
+        self.outbox.log("log", text)
 
     def write_output(self, stream: str, data: bytes) -> None:
-        self._outbox.write(stream, data)
+        self.outbox.write(stream, data)
 
-    def _check_size(self, text: str) -> None:
+    def _check_size(self, text: str) -> int:
         size, limit = byte_size(text), self.limits.max_message_bytes
         if size > limit:
             raise QuotaExceeded(f"{size} bytes are more than a message may have ({limit}): send it in pieces")
+        return size
 
     def receive(self) -> int:
         """A future for the next message; raises QuotaExceeded."""
@@ -264,8 +273,8 @@ class Inferlet:
         self.error = error = cut_middle(error, self.limits.max_message_bytes) if error is not None else None
         if status is not Status.FINISHED:
             self.result = None
-        self._outbox.end(Ended(status.value, self.result, error, inferlet=self.id))
-        self.kept_bytes = self._outbox.kept_bytes + byte_size(self.result or "") + byte_size(error or "")
+        self.outbox.end(Ended(status.value, self.result, error, inferlet=self.id))
+        self.kept_bytes = self.outbox.kept_bytes + byte_size(self.result or "") + byte_size(error or "")
 
     def _drop_what_only_the_guest_needed(self) -> None:
         """Clients may ask about the inferlet for a long time: this keeps only what they can ask for."""

@@ -50,7 +50,7 @@ HOMES = {
     "zmq": ("pie_control.inference_client", "pie_inference.serving.transport"),
     "fastapi": ("pie_control.http_server",),
     "starlette": ("pie_control.http_server",),
-    "uvicorn": ("pie_control.http_server.server",),
+    "uvicorn": ("pie_control.http_server.server", "pie_control.http_server.protocols"),
     "httpx": ("pie_control.client",),
     "websockets": ("pie_control.client.connection",),
     "wit_world": ("inferlet_sdk.guest.entry",),

@@ -80,6 +80,9 @@ class FakeHost:
         self.argv = list(argv)
         self.environment_entries = {"inferlet": "i1", "program": "p1", "user": "u1"} | (environment or {})
         self.sent: list[str] = []
+        self.is_client_slow = False  # each `send` gives a future, which is done after a `wait` for it
+        self.max_unread = 1000
+        self.refused: set[str] = set()
         self.inbox: list[str] = []
         self.result: Any = None
         self.logs: list[tuple[str, str]] = []
@@ -144,8 +147,11 @@ class FakeHost:
     def _get_env(self) -> list[tuple[str, str]]:
         return list(self.environment_entries.items())
 
-    def _send(self, message: str) -> None:
+    def _send(self, message: str) -> int | None:
+        if len(self.asleep) >= self.max_unread or message in self.refused:
+            raise refuse("QUOTA_EXCEEDED", "too much waits for the client")
         self.sent.append(message)
+        return self._sleep(1) if self.is_client_slow else None
 
     def _receive(self) -> int:
         number = self._number()

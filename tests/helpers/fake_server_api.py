@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import itertools
 import json
 import threading
 import time
@@ -15,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from dataclasses import dataclass
 from typing import Any, cast
 
-from pie_control.config import InferletLimits
+from pie_control.config import InferletLimits, build_config
 from pie_control.errors import BadProgram, Conflict, UnknownName
 from pie_control.http_server.listening import bind
 from pie_control.http_server.server import HttpServer
@@ -103,10 +104,14 @@ class FakeInferlet:
         return self.outbox.logs()
 
     def attach(self, listener: Listener) -> None:
-        self.outbox.attach(listener)
+        self.outbox.push_to(listener)
 
-    def detach(self) -> None:
-        self.outbox.detach()
+    async def say(self, text: str) -> None:
+        """Sends a message, and waits until there is room for more."""
+        self.outbox.send(text)
+        room = asyncio.Event()
+        self.outbox.when_room(room.set)
+        await room.wait()
 
     def end(self, status: str, result: str | None, error: str | None) -> None:
         if self.ended is None:
@@ -137,6 +142,16 @@ async def fail(inferlet: FakeInferlet) -> None:
     raise ValueError("no good")
 
 
+RUDE = "a\x1b]0;owned\x07b\x9b2Jc\rd\u202ee\tf"
+
+
+async def rude(inferlet: FakeInferlet) -> None:
+    """Sends, logs and raises what terminals obey."""
+    inferlet.outbox.log("log", RUDE)
+    inferlet.outbox.send(RUDE + "\n")
+    raise ValueError(RUDE)
+
+
 async def wait(inferlet: FakeInferlet) -> None:
     """Runs until it is ended."""
     await asyncio.Event().wait()
@@ -147,10 +162,24 @@ async def kwargs(inferlet: FakeInferlet) -> str:
     return inferlet.environment["kwargs"]
 
 
-async def flood(inferlet: FakeInferlet) -> None:
-    """Sends 64 KiB at a time, for ever."""
+async def flood(inferlet: FakeInferlet) -> str:
+    """Sends pieces of a size until it has sent as many bytes as its arguments say; the result is their number."""
+    size, total = map(int, inferlet.arguments)
+    for number in range(0, total, size):
+        await inferlet.say(f"{number:09}" + "x" * (size - 9))
+    return str(total)
+
+
+async def heedless(inferlet: FakeInferlet) -> None:
+    """Sends for ever and never waits for room."""
     while True:
         inferlet.outbox.send("x" * 65536)
+
+
+async def tick(inferlet: FakeInferlet) -> None:
+    """Sends a number whenever there is room."""
+    for number in itertools.count():
+        await inferlet.say(str(number))
         await asyncio.sleep(0)
 
 
@@ -161,7 +190,7 @@ async def burst(inferlet: FakeInferlet) -> None:
             inferlet.outbox.send(str(number))
 
 
-BODIES: tuple[Body, ...] = (hello, echo, fail, wait, flood, burst)
+BODIES: tuple[Body, ...] = (hello, echo, fail, rude, wait, flood, heedless, tick, burst)
 
 
 class FakeServerApi:
@@ -262,9 +291,9 @@ class FakeStatistics:
 
 
 @contextlib.asynccontextmanager
-async def serving(api: FakeServerApi, max_body_bytes: int = 1 << 20) -> AsyncIterator[str]:
+async def serving(api: FakeServerApi, **settings: object) -> AsyncIterator[str]:
     """An HTTP server over `api` on this loop; yields its address."""
-    server = HttpServer(cast(ServerApi, api), bind("127.0.0.1", 0), max_body_bytes)
+    server = HttpServer(cast(ServerApi, api), bind("127.0.0.1", 0), build_config(settings))
     await server.start()
     try:
         yield server.url
@@ -273,11 +302,13 @@ async def serving(api: FakeServerApi, max_body_bytes: int = 1 << 20) -> AsyncIte
         await server.close()
 
 
-def serve_async(test: Callable[[str, FakeServerApi], Coroutine[Any, Any, None]], **options: Any) -> None:
+def serve_async(
+    test: Callable[[str, FakeServerApi], Coroutine[Any, Any, None]], api: FakeServerApi | None = None, **options: Any
+) -> None:
     """Runs an asynchronous test against a server in its own loop."""
 
     async def run() -> None:
-        runtime = FakeServerApi()
+        runtime = api or FakeServerApi()
         async with serving(runtime, **options) as url:
             await asyncio.wait_for(test(url, runtime), 30)
 

@@ -1,5 +1,5 @@
 # status: failed
-# error: no client reads
+# error: no client reads, and \d+ bytes of messages wait for it: await the future
 from inferlet_sdk.bindings import core
 def main(args):
     while True:

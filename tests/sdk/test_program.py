@@ -75,6 +75,74 @@ def test_send_works_with_and_without_await() -> None:
     assert launch(text).sent == ["1", "2"]
 
 
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> FakeHost:
+    """A host whose client is slow: at most two messages wait for it."""
+    host = FakeHost()
+    host.is_client_slow, host.max_unread = True, 2
+    monkeypatch.setattr("inferlet_sdk.traits.core._going", None)
+    bindings.install(host, HostError)
+    return host
+
+
+MESSAGES = [str(number) for number in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("text", "waits"),
+    [
+        ("def main(args):\n    for n in range(10): args.send(str(n))", 10),
+        ("async def main(args):\n    for n in range(10): await args.send(str(n))", 10),
+        ("async def main(args):\n    for n in range(10): args.send(str(n))", 9),
+        (
+            "import asyncio\nasync def main(args):\n    await asyncio.gather(*(args.send(str(n)) for n in range(10)))",
+            10,
+        ),
+    ],
+    ids=["plain", "awaited", "not awaited", "gathered"],
+)
+def test_a_sender_waits_for_a_slow_client(slow: FakeHost, text: str, waits: int) -> None:
+    run_program("p", text)
+    assert slow.sent == MESSAGES
+    assert slow.calls.count("wait") == waits
+    assert not slow.futures  # all were taken
+
+
+def test_many_tasks_that_send_wait_for_each_other(slow: FakeHost) -> None:
+    text = """
+import asyncio
+async def say(args, n):
+    await args.send(str(n))
+async def main(args):
+    await asyncio.gather(*(say(args, n) for n in range(10)))
+"""
+    run_program("p", text)
+    assert slow.sent == MESSAGES
+
+
+def test_a_message_that_never_fits_is_refused_and_one_that_is_given_up_is_sent(slow: FakeHost) -> None:
+    text = """
+import asyncio
+from inferlet_sdk.errors import QuotaExceeded
+async def say(args, text):
+    await args.send(text)
+async def main(args):
+    task = asyncio.create_task(say(args, "given up"))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await args.send("goes")
+    try:
+        await args.send("refused")
+    except QuotaExceeded:
+        return "refused"
+"""
+    slow.refused.add("refused")
+    run_program("p", text)
+    assert slow.sent == ["given up", "goes"]
+    assert slow.result == "refused"
+
+
 def test_receive() -> None:
     host = FakeHost()
     host.inbox += ["a", "b"]

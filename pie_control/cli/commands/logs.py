@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..server_options import DEFAULT_SERVER, add_server, server_of
+from ..terminal import write
 
 if TYPE_CHECKING:
     from pie_control.inferlets.events import LogLine
@@ -44,7 +45,7 @@ async def _print_log(server: str, id: str, follow: bool) -> int:
             ended = (await client.inferlet(id))["ended"] is not None
             lines = await client.logs(id)
             for line in _new_lines(seen, lines):
-                print(line.text, flush=True)
+                write(line.text + "\n")
             if ended or not follow:
                 return 0
             seen = lines

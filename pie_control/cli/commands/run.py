@@ -13,6 +13,7 @@ from pie_control.config import DEFAULT_HOST, DEFAULT_PORT
 from pie_control.errors import ConfigError
 
 from ..server_options import DEFAULT_SERVER, add_server, add_settings, config_of, given_settings, server_of
+from ..terminal import write
 
 if TYPE_CHECKING:
     from pie_control.client.running import Running
@@ -31,8 +32,16 @@ The command uses the server of --server or $PIE_SERVER, else a server at the def
 itself and stops it at the end. At the end of stdin, `-i` sends one empty message."""
 
 PROBE_SECONDS = 0.5
-OWN_SERVER_SETTINGS = ("host", "port", "warm_pool")
-"""Settings that have no effect on a server inside this command, which launches one inferlet."""
+OWN_SERVER_SETTINGS = (
+    "host",
+    "port",
+    "allowed_hosts",
+    "max_connections",
+    "max_connections_per_client",
+    "max_inferlets_per_client",
+    "warm_pool",
+)
+"""Settings that have no effect on a server inside this command, which launches one inferlet and has no network."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,13 +118,12 @@ class _Printer:
             case Message(text):
                 self._write(text)
             case LogLine(_, _, text):
-                print(text, file=sys.stderr, flush=True)
+                write(text + "\n", sys.stderr)
             case Ended(status, result, error):
                 self._finish(status, result, error)
 
     def _write(self, text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        write(text)
         self._last = text or self._last
 
     def _finish(self, status: str, result: str | None, error: str | None) -> None:
@@ -124,5 +132,5 @@ class _Printer:
         if self._last and not self._last.endswith("\n"):
             self._write("\n")
         if status != "finished":
-            print(f"pie: the inferlet {status}: {error}" if error else f"pie: the inferlet {status}", file=sys.stderr)
+            write(f"pie: the inferlet {status}{f': {error}' if error else ''}\n", sys.stderr)
             self.code = 1

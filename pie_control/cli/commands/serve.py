@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..patience import explaining_slow_start
 from ..server_options import add_settings, config_of
+from ..terminal import HarmlessFormatter
 
 if TYPE_CHECKING:
     from pie_control.config import ServerConfig
@@ -35,7 +36,9 @@ def execute(options: argparse.Namespace) -> int:
     """Serves; returns only when a signal ends it."""
     from ..interrupts import run_until_signal
 
-    logging.basicConfig(level=logging.INFO, format="pie: %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(HarmlessFormatter("pie: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     return run_until_signal(_serve(config_of(options)))
 
 
@@ -62,7 +65,7 @@ async def open_server(config: ServerConfig) -> AsyncIterator[HttpServer]:
             await asyncio.sleep(0)  # starts the worker process, which loads while this one imports
             from pie_control.http_server.server import HttpServer
 
-            server = HttpServer(api, listener, config.max_program_bytes)
+            server = HttpServer(api, listener, config)
             with explaining_slow_start():
                 await starting
             await server.start()

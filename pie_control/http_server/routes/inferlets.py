@@ -2,51 +2,62 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import StreamingResponse
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Request
+from msgspec import Meta
+from starlette.responses import Response, StreamingResponse
 
 from pie_control.inferlets.inferlet import InferletInfo
 from pie_control.server_api import ServerApi
 
 from ..attachments import Attachments
-from ..views import LogEntry, log_entries
+from ..launches import Launches
+from ..views import Listing, LogEntry, log_entries
+from .bodies import describe_body, read_body
 from .event_stream import stream_events
 
 
-class LaunchBody(BaseModel):
+class LaunchBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What to launch."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"program": "hello", "arguments": ["--name", "Ada"]}]}
-    )
-    program: str = Field(description="Content hash, a unique beginning of one (8 characters or more), or a name.")
-    arguments: list[str] = Field(default=[], description="What the inferlet reads by `get_arg`.")
-    environment: dict[str, str] = Field(default={}, description="Entries that the inferlet reads by `get_env`.")
+    program: Annotated[
+        str, Meta(description="Content hash, a unique beginning of one (8 characters or more), or a name.")
+    ]
+    arguments: Annotated[list[str], Meta(description="What the inferlet reads by `get_arg`.")] = []
+    environment: Annotated[dict[str, str], Meta(description="Entries that the inferlet reads by `get_env`.")] = {}
 
 
-class MessageBody(BaseModel):
+class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A message to an inferlet."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"text": "What is a page?"}]})
-    text: str = Field(description="What the inferlet's `receive` returns.")
+    text: Annotated[str, Meta(description="What the inferlet's `receive` returns.")]
 
 
-def inferlets_router(api: ServerApi, attachments: Attachments) -> APIRouter:
+LAUNCH = describe_body(LaunchBody, {"program": "hello", "arguments": ["--name", "Ada"]})
+MESSAGE = describe_body(MessageBody, {"text": "What is a page?"})
+LISTED: dict[int | str, dict[str, Any]] = {200: {"model": list[InferletInfo]}}
+
+
+def inferlets_router(api: ServerApi, attachments: Attachments, launches: Launches, listing: Listing) -> APIRouter:
     """Routes over the inferlets of the server."""
     router = APIRouter(prefix="/v1/inferlets", tags=["inferlets"])
 
-    @router.post("", status_code=201, summary="Launch an inferlet")
-    async def launch(body: LaunchBody) -> InferletInfo:
+    @router.post("", status_code=201, summary="Launch an inferlet", openapi_extra=LAUNCH)
+    async def launch(request: Request) -> InferletInfo:
         """Starts an inferlet that runs until it ends by itself or is deleted. The server keeps its messages, within
         bounds, until `events` or a session reads them. To launch many and to stream, use `WS /v1/session`."""
-        inferlet = await api.launch(body.program, body.arguments, environment=body.environment)
+        body = await read_body(request, LaunchBody)
+        with launches.launching(request.client) as launched:
+            inferlet = await api.launch(body.program, body.arguments, environment=body.environment)
+            launched(inferlet)
         return inferlet.info()
 
-    @router.get("", summary="List inferlets")
-    async def list_inferlets() -> list[InferletInfo]:
+    @router.get("", summary="List inferlets", response_class=Response, responses=LISTED)
+    async def list_inferlets() -> Response:
         """Running and recently ended inferlets."""
-        return list(api.inferlets())
+        return Response(bytes(listing.encoded()), media_type="application/json")
 
     @router.get("/{inferlet}", summary="Look at an inferlet")
     async def get_inferlet(inferlet: str) -> InferletInfo:
@@ -64,11 +75,13 @@ def inferlets_router(api: ServerApi, attachments: Attachments) -> APIRouter:
         """Lines of stdout, stderr and `log`, oldest first. The server keeps the newest lines, within bounds."""
         return log_entries(api, inferlet)
 
-    @router.post("/{inferlet}/messages", status_code=202, summary="Send a message to an inferlet")
-    async def send(inferlet: str, body: MessageBody) -> InferletInfo:
+    @router.post(
+        "/{inferlet}/messages", status_code=202, summary="Send a message to an inferlet", openapi_extra=MESSAGE
+    )
+    async def send(inferlet: str, request: Request) -> InferletInfo:
         """409 `conflict` if it has ended, 503 `overloaded` if it does not keep up."""
         target = api.inferlet(inferlet)
-        target.send(body.text)
+        target.send((await read_body(request, MessageBody)).text)
         return target.info()
 
     @router.get("/{inferlet}/events", summary="Stream the events of an inferlet", response_class=StreamingResponse)

@@ -11,34 +11,37 @@ from .send_buffer import SendBuffer
 
 
 class Channel:
-    """Puts the events of one inferlet into a session's send buffer; keeps them until `bind`, because the client must
-    learn the inferlet's id first. `owned`: the inferlet ends with the session. `logs`: log lines are sent too."""
+    """Takes the events of one inferlet when the session has room for them. `owned`: the inferlet ends with the session.
+    `logs`: log lines are sent too. `on_end` is called when the last event is taken."""
 
-    def __init__(self, buffer: SendBuffer, logs: bool, owned: bool, on_end: Callable[[str], None]) -> None:
-        self.inferlet: Inferlet | None = None
+    def __init__(
+        self, inferlet: Inferlet, buffer: SendBuffer, logs: bool, owned: bool, on_end: Callable[[str], None]
+    ) -> None:
+        self.inferlet = inferlet
         self.owned = owned
-        self._early: list[Event] = []
         self._buffer = buffer
         self._logs = logs
         self._on_end = on_end
+        self._open = True
+        self._is_in_turn = False
+        inferlet.outbox.attach(self._notify)
 
-    def __call__(self, event: Event) -> None:
-        if self.inferlet is None:
-            self._early.append(event)
-            return
-        if self._logs or not isinstance(event, LogLine):
-            self._buffer.put(event)
-        if isinstance(event, Ended):
-            self._on_end(event.inferlet)
+    def _notify(self) -> None:
+        if not self._is_in_turn:
+            self._is_in_turn = True
+            self._buffer.add(self)
 
-    def bind(self, inferlet: Inferlet) -> None:
-        """Passes on the inferlet's events: first those that came before this call."""
-        self.inferlet = inferlet
-        early, self._early = self._early, []
-        for event in early:
-            self(event)
+    def take(self) -> Event | None:
+        """The next event that the client wants."""
+        while self._open and (event := self.inferlet.outbox.take()) is not None:
+            if isinstance(event, Ended):
+                self._on_end(event.inferlet)
+            if self._logs or not isinstance(event, LogLine):
+                return event
+        self._is_in_turn = False
+        return None
 
     def close(self) -> None:
-        """Leaves further events to the inferlet."""
-        if self.inferlet is not None:
-            self.inferlet.detach()
+        """Leaves further events to the next reader."""
+        self._open = False
+        self.inferlet.outbox.detach()

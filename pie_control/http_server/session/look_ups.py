@@ -13,8 +13,6 @@ def look_up(api: ServerApi, request: wire.Request) -> object:
     match request:
         case wire.Inferlet(inferlet=inferlet):
             return api.inferlet(inferlet).info()
-        case wire.Inferlets():
-            return api.inferlets()
         case wire.Logs(inferlet=inferlet):
             return log_entries(api, inferlet)
         case wire.Program(program=program):

@@ -1,38 +1,100 @@
-"""What waits to be sent on one connection: bounded, and taken all at once, so that a busy loop turn costs one frame."""
+"""What waits to be sent on one connection. A frame takes what is there, so that a busy loop turn costs one frame.
+
+Replies go first. Events stay with their inferlets until the connection takes them, from one inferlet after another: one
+that sends much delays the others by at most its next message, and only itself waits for room (`Outbox`).
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from typing import Protocol
+
+from pie_control.inferlets.events import Event
 
 from ..messages import encode
 
+FRAME_BYTES = 64 << 10
+"""A frame ends with the message that reaches this size."""
+SHARE_BYTES = 8 << 10
+"""An inferlet's part of a frame ends with the message that reaches this size, while others have events too."""
+MAX_REPLY_BYTES = 1 << 20
+"""Replies that wait for the client: with more, its next request waits."""
+
+
+class Source(Protocol):
+    """An inferlet's events."""
+
+    def take(self) -> Event | None:
+        """The next one, or None; the source is then no longer in turn."""
+
 
 class SendBuffer:
-    """Encoded messages for one connection. Used on the loop's thread only."""
+    """Encoded replies, and the sources that have events, for one connection. Used on the loop's thread only."""
 
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit = limit_bytes
-        self._items: list[bytes] = []
-        self._bytes = 0
+    def __init__(self) -> None:
+        self._replies: deque[bytes] = deque()
+        self._reply_bytes = 0
+        self._sources: deque[Source] = deque()
         self._ready = asyncio.Event()
-        self.overflow = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
 
-    def put(self, message: object) -> None:
-        """Adds a message. A message beyond the limit drops everything and sets `overflow`: the client does not read."""
-        if self.overflow.is_set():
-            return
-        item = encode(message)
-        self._items.append(item)
-        self._bytes += len(item) + 1
-        if self._bytes > self._limit:
-            self.overflow.set()
-            self._items.clear()
-        else:
-            self._ready.set()
+    def put(self, reply: object) -> None:
+        """Adds a reply, whatever its size: `room` is what bounds them."""
+        item = encode(reply)
+        self._replies.append(item)
+        self._reply_bytes += len(item)
+        if self._reply_bytes > MAX_REPLY_BYTES:
+            self._room.clear()
+        self._ready.set()
+
+    async def room(self) -> None:
+        """Waits until the client has read most replies."""
+        await self._room.wait()
+
+    def add(self, source: Source) -> None:
+        """Gives a turn to a source, which has events and is not in turn."""
+        self._sources.append(source)
+        self._ready.set()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `take` would return at once."""
+        return self._ready.is_set()
 
     async def take(self) -> list[bytes]:
-        """Waits until there are messages and returns all of them."""
+        """Waits until there are messages; returns those of the next frame, which may be none."""
         await self._ready.wait()
-        self._ready.clear()
-        items, self._items, self._bytes = self._items, [], 0
+        items: list[bytes] = []
+        size = self._take_replies(items)
+        while self._sources and size < FRAME_BYTES:
+            size += self._take_share(items, FRAME_BYTES - size)
+        if not self._replies and not self._sources:
+            self._ready.clear()
         return items
+
+    def _take_replies(self, items: list[bytes]) -> int:
+        size = 0
+        while self._replies and size < FRAME_BYTES:
+            item = self._replies.popleft()
+            size += len(item)
+            items.append(item)
+        self._reply_bytes -= size
+        if self._reply_bytes <= MAX_REPLY_BYTES:
+            self._room.set()
+        return size
+
+    def _take_share(self, items: list[bytes], most: int) -> int:
+        source = self._sources.popleft()
+        share = min(most, SHARE_BYTES) if self._sources else most
+        size = 0
+        while size < share:
+            event = source.take()
+            if event is None:
+                return size
+            item = encode(event)
+            size += len(item)
+            items.append(item)
+        self._sources.append(source)
+        return size

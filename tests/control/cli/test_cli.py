@@ -269,7 +269,7 @@ def test_the_readme_shows_the_example_as_it_is() -> None:
 def test_the_documentation_has_every_command_and_setting() -> None:
     text = (ROOT / "docs" / "cli.md").read_text()
     for setting in settings():
-        default = setting.default[0] if isinstance(setting.default, tuple) else setting.default
+        default = ",".join(setting.default) if isinstance(setting.default, tuple) else setting.default
         shown = "auto" if default is None else default
         assert f"| `--{setting.name.replace('_', '-')}` | {shown} | {setting.metadata['help']} |" in text
     assert all(f"`pie {command.NAME}" in text for command in all_commands())

@@ -3,46 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from typing import Any
 
 import httpx
 import pytest
 import websockets
-from websockets.asyncio.client import ClientConnection, connect
 
 from pie_control.errors import ConfigError
 from pie_control.http_server.listening import bind
-from pie_control.http_server.session import session as session_module
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
+from tests.helpers.sessions import exchange, frame_of, open_session, until
 
 
 def http(url: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=url, trust_env=False, timeout=10)
-
-
-def open_session(url: str, **options: Any) -> connect:
-    return connect("ws" + url.removeprefix("http") + "/v1/session", proxy=None, compression=None, **options)
-
-
-async def exchange(socket: ClientConnection, *requests: dict[str, Any]) -> list[dict[str, Any]]:
-    """Sends requests in one frame and returns the messages of the next one."""
-    await socket.send(json.dumps(list(requests)))
-    return await frame_of(socket)
-
-
-async def frame_of(socket: ClientConnection) -> list[dict[str, Any]]:
-    messages: list[dict[str, Any]] = json.loads(await asyncio.wait_for(socket.recv(), 10))
-    return messages
-
-
-async def until(socket: ClientConnection, kind: str) -> list[dict[str, Any]]:
-    """Messages up to and with the first of `kind`."""
-    found: list[dict[str, Any]] = []
-    while not found or found[-1]["type"] != kind:
-        found += await frame_of(socket)
-    return found
 
 
 async def ended(runtime: FakeServerApi, id: str) -> str:
@@ -149,7 +124,7 @@ def test_system_routes() -> None:
         ("POST", "/v1/inferlets", {"content": b"{"}, 400, "bad-request"),
         ("POST", "/v1/programs?name=bad.py", {"content": b"def"}, 422, "bad-program"),
         ("POST", "/v1/programs", {"content": b"#" * 2000}, 413, "too-large"),
-        ("POST", "/v1/inferlets", {"content": b" " * 2000}, 413, "too-large"),
+        ("POST", "/v1/inferlets", {"content": b" " * 70_000}, 413, "too-large"),
         ("GET", "/v1/nothing", {}, 404, "not-found"),
         ("PUT", "/v1/models", {}, 405, "method-not-allowed"),
         ("GET", "/v1/models", {"headers": {"origin": "http://elsewhere.example"}}, 403, "forbidden"),
@@ -164,7 +139,7 @@ def test_every_failure_has_one_shape(method: str, path: str, options: dict[str, 
             assert answer.json()["error"]["code"] == code
             assert len(answer.json()["error"]["message"]) > 8
 
-    serve_async(test, max_body_bytes=1000)
+    serve_async(test, max_program_bytes=1024, max_message_bytes=100)
 
 
 def test_a_bug_is_an_internal_error_without_details() -> None:
@@ -272,7 +247,10 @@ def test_session_answers_every_look_up() -> None:
             requests: list[dict[str, Any]] = [{"type": kind, "id": number} for number, kind in enumerate(kinds)]
             requests += [{"type": kind, "id": 10, "inferlet": id} for kind in ("inferlet", "logs")]
             requests += [{"type": "program", "id": 11, "program": "0" * 64}]
-            values: list[Any] = [each.get("value") for each in await exchange(socket, *requests)]
+            replies = await exchange(socket, *requests)
+            while len(replies) < len(requests):
+                replies += await frame_of(socket)
+            values: list[Any] = [each.get("value") for each in replies]
             assert values[0][0]["id"] == values[4]["id"] == id
             assert values[2][0]["name"] == "fake"
             assert values[3] == {"inferlets": {"launched": 1}}
@@ -366,24 +344,6 @@ def test_a_launch_whose_client_vanished_is_ended() -> None:
         while not runtime.inferlets():
             await asyncio.sleep(0.005)
         assert await ended(runtime, "i1") == "terminated"
-
-    serve_async(test)
-
-
-def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "MAX_UNSENT_BYTES", 1 << 20)
-    monkeypatch.setattr(session_module, "CLOSE_SECONDS", 0.05)
-
-    async def test(url: str, runtime: FakeServerApi) -> None:
-        async with open_session(url, max_queue=1) as socket:
-            await socket.send(json.dumps({"type": "launch", "id": 1, "program": "flood"}))
-            while not runtime.inferlets():
-                await asyncio.sleep(0.005)
-            assert await ended(runtime, "i1") == "terminated"
-            with contextlib.suppress(websockets.ConnectionClosedError):
-                async for _ in socket:
-                    pass
-            assert socket.state is websockets.State.CLOSED
 
     serve_async(test)
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from pie_control.config import InferletLimits
-from pie_control.errors import NotFound
+from pie_control.errors import NotFound, QuotaExceeded
+from pie_control.inferlets import mailbox
 from pie_control.inferlets.events import Ended, Event
 from pie_control.inferlets.inferlet import Inferlet
 from pie_control.inferlets.lifecycle import Status
@@ -187,3 +188,56 @@ def test_an_inferlet_may_end_while_its_work_runs(inferlet: Inferlet, woken: list
 
     asyncio.run(check())
     assert woken == []
+
+
+# ---- slow clients ----
+
+
+def fill(inferlet: Inferlet) -> list[int]:
+    """Sends until the inferlet gets futures; returns the first two."""
+    futures: list[int] = []
+    while len(futures) < 2:
+        future = inferlet.put_message("x" * 10_000, "gone")
+        futures += [future] if future is not None else []
+    return futures
+
+
+def test_a_message_to_a_slow_client_has_a_future(inferlet: Inferlet) -> None:
+    assert inferlet.put_message("quick", "gone") is None
+    assert len(inferlet.futures) == 0  # the fast path costs nothing
+    inferlet.outbox.attach(lambda: None)
+    first, second = fill(inferlet)
+    assert inferlet.futures.done([first, second]) == []
+    while not inferlet.futures.done([first]):
+        inferlet.outbox.take()
+    assert inferlet.futures.take(first, str) == "gone"
+    assert inferlet.futures.take(second, str) == "gone"
+
+
+def test_a_message_that_has_no_place_leaves_no_future(inferlet: Inferlet, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(inferlet)
+    monkeypatch.setattr(mailbox, "MAX_KEPT_BYTES", 0)
+    before = len(inferlet.futures), inferlet.outbox.kept_bytes
+    with pytest.raises(QuotaExceeded, match="await the future"):
+        inferlet.put_message("more")
+    assert (len(inferlet.futures), inferlet.outbox.kept_bytes) == before
+
+
+def test_a_message_without_a_future_left_for_it_is_not_sent(inferlet: Inferlet) -> None:
+    fill(inferlet)
+    while len(inferlet.futures) < inferlet.limits.max_futures:
+        inferlet.futures.new()
+    before = inferlet.outbox.kept_bytes
+    with pytest.raises(QuotaExceeded, match="futures are open"):
+        inferlet.put_message("more")
+    assert inferlet.outbox.kept_bytes == before
+
+
+def test_a_cancelled_or_ended_sender_is_not_woken(inferlet: Inferlet) -> None:
+    first, _ = fill(inferlet)
+    inferlet.cancel(first)
+    inferlet.change(Status.RUNNING)
+    inferlet.finish(Status.FINISHED, None)
+    while inferlet.outbox.take():
+        pass
+    assert len(inferlet.futures) == 0

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pie_control.config import InferletLimits
 from pie_control.errors import Overloaded, QuotaExceeded
@@ -75,7 +80,7 @@ def test_a_listener_hears_what_was_kept_then_what_comes() -> None:
     outbox.send("1")
     outbox.log("log", "2")
     outbox.send("3")
-    outbox.attach(heard.append)
+    outbox.push_to(heard.append)
     outbox.send("4")
     outbox.end(END)
     assert texts(heard) == ["1", "2", "3", "4", "finished"]
@@ -91,17 +96,17 @@ def test_what_comes_while_a_listener_catches_up_comes_behind() -> None:
 
     outbox.send("1")
     outbox.send("2")
-    outbox.attach(listener)
+    outbox.push_to(listener)
     assert texts(heard) == ["1", "2", "3"]
 
 
 def test_events_are_kept_again_after_a_listener_left() -> None:
     outbox, first, second = Outbox("i1", LIMITS), list[Event](), list[Event]()
-    outbox.attach(first.append)
+    outbox.push_to(first.append)
     outbox.send("1")
     outbox.detach()
     outbox.send("2")
-    outbox.attach(second.append)
+    outbox.push_to(second.append)
     assert (texts(first), texts(second)) == (["1"], ["2"])
 
 
@@ -112,7 +117,7 @@ def test_a_listener_that_fails_hears_no_more_and_harms_nobody(caplog: pytest.Log
         calls.append(event)
         raise RuntimeError("of the listener")
 
-    outbox.attach(listener)
+    outbox.push_to(listener)
     with caplog.at_level(logging.ERROR):
         outbox.send("1")
         outbox.send("2")
@@ -120,17 +125,115 @@ def test_a_listener_that_fails_hears_no_more_and_harms_nobody(caplog: pytest.Log
     assert "a listener failed" in caplog.text
 
 
-def test_messages_that_nobody_reads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mailbox, "MAX_KEPT_BYTES", 500)
+def notify_nobody() -> None:
+    """A reader that takes nothing."""
+
+
+def fill(outbox: Outbox) -> None:
+    """Sends until there is no room."""
+    while outbox.has_room():
+        outbox.send("x" * 1000)
+
+
+def test_a_sender_should_wait_sooner_while_a_client_reads() -> None:
+    unread, read = Outbox("i1", LIMITS), Outbox("i2", LIMITS)
+    read.attach(notify_nobody)
+    fill(unread)
+    assert unread.kept_bytes > mailbox.UNREAD_BYTES
+    assert unread.kept_bytes <= mailbox.UNREAD_BYTES + 1000 + EVENT_BYTES
+    fill(read)
+    assert mailbox.IN_FLIGHT_BYTES < read.kept_bytes <= mailbox.IN_FLIGHT_BYTES + 1000 + EVENT_BYTES
+
+
+def test_senders_go_on_in_order_when_there_is_room_again() -> None:
+    outbox, gone = Outbox("i1", LIMITS), list[str]()
+    outbox.attach(notify_nobody)
+    outbox.when_room(lambda: gone.append("at once"))
+    fill(outbox)
+    outbox.when_room(lambda: gone.append("first"))
+    outbox.when_room(lambda: gone.append("second"))
+    assert gone == ["at once"]
+    outbox.take()
+    assert outbox.has_room()
+    assert gone == ["at once", "first", "second"]
+
+
+def test_senders_go_on_when_the_client_leaves() -> None:
+    outbox, gone = Outbox("i1", LIMITS), list[str]()
+    outbox.attach(notify_nobody)
+    fill(outbox)
+    outbox.when_room(lambda: gone.append("x"))
+    outbox.detach()  # there is more room for what nobody reads
+    assert gone == ["x"]
+
+
+@pytest.mark.parametrize(("reader", "why"), [(None, "no client reads"), (notify_nobody, "its client reads slowly")])
+def test_a_sender_that_does_not_wait_is_refused_and_nothing_is_lost(
+    reader: Callable[[], None] | None, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailbox, "MAX_KEPT_BYTES", 5000)
     outbox, heard = Outbox("i1", LIMITS), list[Event]()
-    for _ in range(500 // EVENT_BYTES + 1):
-        outbox.send("")
-    with pytest.raises(QuotaExceeded, match="no client reads"):
-        outbox.send("")
-    assert outbox.kept_bytes <= 500 + EVENT_BYTES
-    outbox.attach(heard.append)
-    outbox.send("again")
-    assert texts(heard)[-1] == "again"
+    if reader:
+        outbox.attach(reader)
+    for number in range(5000 // (EVENT_BYTES + 1) + 1):
+        outbox.send(str(number % 10))
+    with pytest.raises(QuotaExceeded, match=f"{why}.*await the future"):
+        outbox.send("more")
+    assert outbox.kept_bytes <= 5000 + EVENT_BYTES + 1
+    outbox.end(END)  # always fits
+    outbox.push_to(heard.append)
+    assert texts(heard) == [str(number % 10) for number in range(len(heard) - 1)] + ["finished"]
+    assert outbox.kept_bytes == 0
+
+
+@given(st.lists(st.one_of(st.integers(0, 3000), st.sampled_from(["take", "attach", "detach"]))))
+def test_bytes_are_counted_right_and_every_sender_is_called_once(steps: list[int | str]) -> None:
+    outbox, kept = Outbox("i1", LIMITS), deque[int]()
+    waiting: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mailbox, "IN_FLIGHT_BYTES", 1000)
+        patch.setattr(mailbox, "UNREAD_BYTES", 4000)
+        for place, step in enumerate(steps):
+            match step:
+                case int():
+                    outbox.send("x" * step)
+                    kept.append(step + EVENT_BYTES)
+                    waiting.append(place)
+                    outbox.when_room(partial(waiting.remove, place))
+                case "take":
+                    assert (outbox.take() is None) == (not kept)
+                    if kept:
+                        kept.popleft()
+                case "attach":
+                    outbox.attach(notify_nobody)
+                case "detach":
+                    outbox.detach()
+            assert outbox.kept_bytes == sum(kept)
+        while outbox.take():
+            kept.popleft()
+        assert not kept
+        assert not waiting  # calling one twice would raise ValueError
+
+
+def test_every_reader_gets_the_end_and_only_the_first_gets_the_rest() -> None:
+    outbox, first, second = Outbox("i1", LIMITS), list[Event](), list[Event]()
+    outbox.send("1")
+    outbox.end(END)
+    outbox.push_to(first.append)
+    outbox.push_to(second.append)
+    assert (texts(first), texts(second)) == (["1", "finished"], ["finished"])
+
+
+def test_a_reader_is_told_of_lines_that_were_left_out() -> None:
+    outbox, heard = Outbox("i1", LIMITS), list[Event]()
+    for number in range(100):
+        outbox.log("log", str(number))
+    outbox.end(END)
+    outbox.push_to(heard.append)
+    *lines, notice, end = texts(heard)
+    assert lines == [str(number) for number in range(len(lines))]
+    assert notice.startswith(f"{100 - len(lines)} lines are left out")
+    assert end == "finished"
 
 
 def test_log_lines_leave_room_for_messages() -> None:
@@ -138,9 +241,9 @@ def test_log_lines_leave_room_for_messages() -> None:
     for number in range(1000):
         outbox.log("log", str(number))
     outbox.send("message")
-    outbox.attach(heard.append)
+    outbox.push_to(heard.append)
     assert texts(heard)[-1] == "message"
-    assert len(heard) < 20
+    assert len(heard) < 21
     assert outbox.logs()[-1].text == "999"
 
 
@@ -154,7 +257,7 @@ def test_empty_lines_are_bounded_too() -> None:
 
 def test_output_becomes_whole_lines_of_its_stream() -> None:
     outbox, heard = Outbox("i1", LIMITS), list[Event]()
-    outbox.attach(heard.append)
+    outbox.push_to(heard.append)
     outbox.write("stdout", b"one\ntw")
     outbox.write("stderr", b"other\n")
     outbox.write("stdout", b"o\xc3")
@@ -182,5 +285,5 @@ def test_an_ending_that_nobody_heard_is_kept() -> None:
     outbox, heard = Outbox("i1", LIMITS), list[Event]()
     outbox.send("1")
     outbox.end(END)
-    outbox.attach(heard.append)
+    outbox.push_to(heard.append)
     assert heard == [Message("1", inferlet="i1"), END]

@@ -1,0 +1,47 @@
+"""Writes what guests and servers say to a terminal, which must not take it for commands.
+
+A terminal obeys control characters: they can rename its window, hide or rewrite lines, or type for the user. On a
+terminal they are shown as escapes (`\\x1b`); a file or a pipe gets the text as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TextIO
+
+CONTROLS = (*range(0x20), *range(0x7F, 0xA0))
+REORDERING = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""Characters that show text in another order than it has."""
+
+
+def _shown(code: int) -> str:
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+_ESCAPES = {code: _shown(code) for code in (*CONTROLS, *REORDERING)}
+_ESCAPES_OF_TEXT = {code: shown for code, shown in _ESCAPES.items() if chr(code) not in "\n\t"}
+
+
+def one_line(text: str) -> str:
+    """The text without any control character: for a cell of a table."""
+    return text if text.isprintable() else text.translate(_ESCAPES)
+
+
+def harmless(text: str) -> str:
+    """The text with all control characters but newline and tab as escapes."""
+    return text if text.isprintable() else text.replace("\r\n", "\n").translate(_ESCAPES_OF_TEXT)
+
+
+def write(text: str, stream: TextIO | None = None) -> None:
+    """Writes to a stream (default: stdout) and flushes it; harmlessly if that is a terminal."""
+    stream = stream or sys.stdout
+    stream.write(harmless(text) if stream.isatty() else text)
+    stream.flush()
+
+
+class HarmlessFormatter(logging.Formatter):
+    """For the server's log, which people read with all kinds of tools."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return harmless(super().format(record))

@@ -1,0 +1,119 @@
+"""The protocols of uvicorn, which tell `connections` what happens on each connection."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.utils import get_remote_addr
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from .connections import Connections, Watch
+from .messages import encode
+
+TRY_AGAIN_LATER = 1013
+"""The code with which a session ends whose client does not read."""
+PHRASES = {408: "Request Timeout", 503: "Service Unavailable"}
+MAX_REASON_BYTES = 123
+"""Of the frame that closes a WebSocket (RFC 6455)."""
+
+
+class HttpProtocol(H11Protocol):
+    """A connection that serves requests, until one of them makes it a session."""
+
+    registry: ClassVar[Connections]
+    watch: Watch
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        address = get_remote_addr(transport)
+        self.registry.open(self, transport, address[0] if address else "")
+
+    def data_received(self, data: bytes) -> None:
+        if self.watch.cut_at is None:
+            self.watch.received += len(data)
+            super().data_received(data)
+
+    def resume_writing(self) -> None:
+        self.watch.took()
+        super().resume_writing()
+
+    def on_response_complete(self) -> None:
+        self.watch.next_request()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.registry.close(self.watch)
+        super().connection_lost(exc)
+
+    def is_reading(self) -> str:
+        if self.cycle is None:
+            return "head"
+        if self.cycle.response_complete:
+            return "" if self.timeout_keep_alive_task else "head"
+        return "body" if self.cycle.more_body else ""
+
+    def say_last(self, status: int, code: str, message: str) -> None:
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            self.transport.write(_response(status, code, message))
+            self.transport.write_eof()  # closing would lose the answer, if more of the request is on its way
+        else:
+            self.transport.close()
+
+
+class SessionProtocol(WebSocketsSansIOProtocol):
+    """A WebSocket."""
+
+    registry: ClassVar[Connections]
+    watch: Watch
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        before = transport.get_protocol()
+        assert isinstance(before, HttpProtocol)
+        self.watch = before.watch
+        self.watch.protocol = self
+        super().connection_made(transport)
+
+    def resume_writing(self) -> None:
+        self.watch.took()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.registry.close(self.watch)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not (self.conn.reader.buffer or self.frames):  # all of it was whole frames
+            self.watch.next_request()
+        else:
+            self.watch.begin_frame()
+            self.watch.received += len(data)
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body":
+            self.handshake_complete = True  # uvicorn takes an answer without a handshake for a fault
+
+    def is_reading(self) -> str:
+        return "frame" if self.watch.received else ""
+
+    def say_last(self, status: int, code: str, message: str) -> None:
+        self.stop_keepalive()
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": TRY_AGAIN_LATER, "reason": message})
+        if self.handshake_complete and not self.close_sent:
+            self.conn.send_close(TRY_AGAIN_LATER, message[:MAX_REASON_BYTES])
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.close_sent = True
+        self.transport.close()
+
+
+def _response(status: int, code: str, message: str) -> bytes:
+    body = encode({"error": {"code": code, "message": message}})
+    head = (
+        f"HTTP/1.1 {status} {PHRASES[status]}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+        "connection: close\r\n\r\n"
+    )
+    return head.encode() + body

@@ -1,0 +1,132 @@
+"""Who may speak to the server: names, origins, sizes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+import websockets
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.datastructures import Headers
+
+from pie_control.http_server.guard import Hosts, is_address, json_limit, name_of
+from tests.helpers.fake_server_api import FakeServerApi, serve_async
+from tests.helpers.sessions import open_session
+
+
+def objection(host: str, origin: str | None = None, listens_on: str = "127.0.0.1", allowed: str = "") -> int:
+    headers = {"host": host} | ({"origin": origin} if origin is not None else {})
+    found = Hosts(listens_on, allowed.split(",")).objection(Headers(headers))
+    return found[0] if found else 0
+
+
+@pytest.mark.parametrize(
+    ("host", "options", "status"),
+    [
+        ("127.0.0.1:8011", {}, 0),
+        ("localhost:8011", {}, 0),
+        ("LocalHost.", {}, 0),
+        ("[::1]:8011", {}, 0),
+        ("[fe80::1%25eth0]:8011", {}, 0),
+        ("192.168.1.5:8011", {"listens_on": "0.0.0.0"}, 0),
+        ("gpu.lan:8011", {"listens_on": "gpu.lan"}, 0),
+        ("gpu.lan:8011", {"listens_on": "0.0.0.0", "allowed": "GPU.lan,other"}, 0),
+        ("gpu.lan:8011", {"listens_on": "0.0.0.0"}, 421),
+        ("evil.example:8011", {}, 421),
+        ("127.0.0.1.evil.example", {}, 421),
+        ("localhost.evil.example", {}, 421),
+        ("evil.example#@127.0.0.1", {}, 421),
+        ("evil.example@127.0.0.1", {}, 421),
+        ("127.0.0.1:80:evil.example", {}, 421),
+        ("127.0.0.1 evil.example", {}, 421),
+        ("", {}, 421),
+        ("[::1", {}, 421),
+    ],
+)
+def test_names_of_the_server(host: str, options: dict[str, str], status: int) -> None:
+    assert objection(host, **options) == status
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "options", "status"),
+    [
+        ("http://127.0.0.1:8011", "127.0.0.1:8011", {}, 0),
+        ("http://LOCALHOST:8011", "localhost:8011", {}, 0),
+        ("http://localhost:3000", "localhost:8011", {}, 403),
+        ("http://evil.example", "127.0.0.1:8011", {}, 403),
+        ("http://evil.example:8011", "evil.example:8011", {}, 421),
+        ("null", "127.0.0.1:8011", {}, 403),
+        ("", "127.0.0.1:8011", {}, 403),
+        ("http://[", "127.0.0.1:8011", {}, 403),
+        ("https://chat.example", "127.0.0.1:8011", {"allowed": "chat.example"}, 0),
+        ("https://chat.example.evil.example", "127.0.0.1:8011", {"allowed": "chat.example"}, 403),
+        ("https://localhost:3000", "chat.example", {"allowed": "chat.example"}, 403),
+    ],
+)
+def test_origins_of_pages(origin: str, host: str, options: dict[str, str], status: int) -> None:
+    assert objection(host, origin, **options) == status
+
+
+LATIN = st.text(st.characters(max_codepoint=255), max_size=40)
+
+
+@given(LATIN, LATIN)
+def test_no_header_is_too_odd(host: str, origin: str) -> None:
+    name = name_of(host)
+    found = Hosts("127.0.0.1", ()).objection(Headers({"host": host, "origin": origin}))  # raises nothing
+    if name != "localhost" and not is_address(name):
+        assert found is not None
+        assert found[0] == 421
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status", "text"),
+    [
+        ("evil.example", "http://evil.example", 421, "--allowed-hosts evil.example"),
+        ("localhost", "http://evil.example", 403, "--allowed-hosts"),
+    ],
+)
+def test_a_rebound_name_runs_nothing(host: str, origin: str, status: int, text: str) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        port = url.rsplit(":")[-1]
+        headers = {"host": f"{host}:{port}", "origin": f"{origin}:{port}"}
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+            answer = await client.post("/v1/programs?name=x", content=b"x = 1", headers=headers)
+            assert answer.status_code == status
+            assert answer.json()["error"]["code"] == "forbidden"
+            assert text in answer.json()["error"]["message"]
+            assert runtime.uploads == 0
+        with pytest.raises(websockets.InvalidStatus, match=str(status)):
+            await open_session(f"http://{host}:{port}", host="127.0.0.1", origin=headers["origin"])
+
+    serve_async(test)
+
+
+def body_of(size: int) -> bytes:
+    frame = b'{"program": "hello", "arguments": ["%s"]}'
+    return frame % (b"x" * (size - len(frame) + 2))
+
+
+@pytest.mark.parametrize(("beyond", "status"), [(0, 201), (1, 413)])
+def test_json_is_bounded_by_what_arguments_may_be_and_programs_are_not(beyond: int, status: int) -> None:
+    limit = json_limit(100_000)
+
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+            answer = await client.post(
+                "/v1/inferlets", content=body_of(limit + beyond), headers={"content-type": "application/json"}
+            )
+            assert answer.status_code == status, answer.text
+            assert (await client.post("/v1/programs", content=b"#" * 2 * limit)).status_code == 200
+
+    serve_async(test, max_message_bytes=100_000)
+
+
+@pytest.mark.parametrize("text", ["世", "ü", "🎉", "\n", '"'])
+def test_a_message_of_the_largest_size_fits_however_its_letters_are_escaped(text: str) -> None:
+    message = text * (100_000 // len(text.encode()))
+    body: dict[str, Any] = {"text": message}
+    assert len(json.dumps(body)) <= json_limit(100_000)
