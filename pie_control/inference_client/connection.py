@@ -26,7 +26,9 @@ from pie_inference.protocol.secret import SECRET_VARIABLE, control_key
 HEARTBEAT_MS = 300
 HEARTBEAT_TIMEOUT_MS = 1000
 
-HANDSHAKE_FAILED = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+HANDSHAKE_FAILED = (  # NO_DETAIL: the stranger has noticed first, and left
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
 MOST_TOLD = 100
 """Peers that are refused by name; the others get no answer."""
 
