@@ -4,9 +4,9 @@ A *segment* is a set of sequences of similar length whose pages are gathered tog
 `TILE` queries of each of these sequences. A decode batch is one segment with one tile of one query each; a long prefill
 is a segment of its own with many tiles. Shorter sequences of a segment repeat their first page, which is mostly full,
 and their last query. A boolean block says which keys a query may see, by the causal rule or the explicit mask, and by
-the window. Slots of the pages that are no keys are *absent*: they may hold anything, such as what a former owner of the page left
-there, and must not enter a product, not even with the factor 0. Runs outside the windows of all queries of their
-sequence are left out.
+the window. Slots of the pages that are no keys are *absent*: they may hold anything, such as what a former owner of the
+page left there, and must not enter a product, not even with the factor 0. Runs outside the windows of all queries of
+their sequence are left out.
 """
 
 from __future__ import annotations
