@@ -2,11 +2,11 @@
 
 A *segment* is a set of sequences of similar length whose pages are gathered together. A *tile* is a block of at most
 `TILE` queries of each of these sequences. A decode batch is one segment with one tile of one query each; a long prefill
-is a segment of its own with many tiles. Shorter sequences of a segment repeat their last page and their last query. A
-boolean block says which keys a query may see, by the causal rule or the explicit mask, and by the window. Holes in the
-keys are *absent* slots of pages, as are the slots of a repeated page: they may hold
-anything, such as what a former owner of the page left there, and must not enter a product, not even with the factor 0.
-Runs outside the windows of all queries of their sequence are left out.
+is a segment of its own with many tiles. Shorter sequences of a segment repeat their first page, which is mostly full,
+and their last query. A boolean block says which keys a query may see, by the causal rule or the explicit mask, and by
+the window. Slots of the pages that are no keys are *absent*: they may hold anything, such as what a former owner of the
+page left there, and must not enter a product, not even with the factor 0. Runs outside the windows of all queries of
+their sequence are left out.
 """
 
 from __future__ import annotations
@@ -112,20 +112,26 @@ class _Cutter:
     def segment(self, members: Integers) -> Segment:
         count = np.arange(self._num_runs[members].max())
         last = self._num_runs[members, None] - 1
-        runs = self._runs[self._first_run[members, None] + np.minimum(count, last)]
+        runs = self._runs[self._first_run[members, None] + np.where(count <= last, count, 0)]
         pages = self._batch.kv_pages[runs].astype(np.int64)
-        ranks = self._ranks(runs, count <= last)
+        inside = self._inside(runs)
+        ranks = self._ranks(runs, inside & (count <= last)[..., None])
         tiles = _Tiles(self, members, pages, ranks)
         longest = int(self._ragged.num_rows[members].max())
         cut = tuple(tiles.tile(first, min(TILE, longest - first)) for first in range(0, longest, TILE))
-        sequences, slots = np.nonzero(ranks == NEVER)
+        sequences, slots = np.nonzero(~inside.reshape(len(runs), -1))
         return Segment(pages, (sequences, slots), cut)
 
-    def _ranks(self, runs: Integers, valid: Booleans) -> Integers:
-        """Rank of each slot [S, P * page_size] of the pages of `runs` [S, P]; NEVER for slots without a key."""
+    def _inside(self, runs: Integers) -> Booleans:
+        """Which slots [S, P, page_size] of the pages of `runs` [S, P] are keys of the runs."""
         offsets = np.arange(self._page_size)
         begins, ends = self._batch.kv_begins[runs][..., None], self._batch.kv_ends[runs][..., None]
-        inside = (offsets >= begins) & (offsets < ends) & valid[..., None]
+        inside: Booleans = (offsets >= begins) & (offsets < ends)
+        return inside
+
+    def _ranks(self, runs: Integers, inside: Booleans) -> Integers:
+        """Rank of each slot [S, P * page_size] of the pages of `runs` [S, P]; NEVER for those not `inside`."""
+        offsets, begins = np.arange(self._page_size), self._batch.kv_begins[runs][..., None]
         ranks = np.where(inside, self._ragged.first_rank[runs][..., None] + offsets - begins, NEVER)
         return ranks.reshape(len(runs), -1)
 
