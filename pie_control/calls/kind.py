@@ -63,15 +63,12 @@ class WorkerCommand(Command):
     call: ClassVar[Call]
 
 
-LONG = 16
-"""Commands of more parts (input tokens) than this come after the others, and may be split even behind them."""
-
-
 @dataclass(slots=True, eq=False)
 class LongCommand(WorkerCommand):
-    """One that may be split between waves, in `size` parts."""
+    """One of `size` parts (input tokens), which may be split between waves anywhere unless it is `whole`."""
 
     size: int
+    whole: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -134,6 +131,7 @@ class WaveContext(NamedTuple):
 
 
 C = TypeVar("C", bound=WorkerCommand)
+L = TypeVar("L", bound=LongCommand)
 B = TypeVar("B", bound="Batch[Any]")
 
 
@@ -147,8 +145,8 @@ class Batch(Generic[C]):
         self.context = context
 
     def try_add(self, queue: Hashable, command: C, holdings: Holdings, done: int) -> int:
-        """Adds a command, or as much of it as fits behind the `done` parts that earlier waves took. Returns how many
-        parts are taken now: `done` if it does not fit. `queue` tells the commands of different queues apart."""
+        """Adds a command and returns 1; `done`, which is 0, if it does not fit. `queue` tells the commands of different
+        queues apart."""
         raise NotImplementedError
 
     def build(self) -> protocol.Batch:
@@ -170,6 +168,19 @@ class Batch(Generic[C]):
         name = self.commands[0].call.name
         answer = f"{type(result).__name__} to {name} with {len(self.commands)} commands"
         return errors.WorkerError(f"the worker answered {answer}: are versions mixed?")
+
+
+class LongBatch(Batch[L]):
+    """Long commands, a part of each. The scheduler decides how large the parts are: at most `max_batch_tokens` in all.
+    So it adds parts by `add`, not by `try_add`."""
+
+    def can_add(self, queue: Hashable, command: L) -> bool:
+        """Whether a command does not conflict with an earlier one of its queue in this batch."""
+        raise NotImplementedError
+
+    def add(self, queue: Hashable, command: L, holdings: Holdings, begin: int, end: int) -> None:
+        """Adds the parts `begin` .. `end` of a command that can be added."""
+        raise NotImplementedError
 
 
 # ---- the record ------------------------------------------------------------------------------------------------------

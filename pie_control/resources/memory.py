@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from pie_control.ids import Owner
 from pie_inference.protocol import ModelDescription
@@ -16,14 +17,21 @@ from .pool import Pool, PoolUsage
 
 @dataclass(slots=True)
 class _Request:
-    """An allocation that found too little. `wanted` is what it needs with those that wait before it."""
+    """An allocation that found too little."""
 
     owner: Owner
     resource: Resource
-    first: int  # address
     count: int
-    wanted: int
     since: float  # seconds
+
+
+class Allocation(Protocol):
+    """A command that takes memory (pie_control.calls.kind.Bind)."""
+
+    seq: int
+    resource: Resource
+    first: int
+    count: int
 
 
 class Memory:
@@ -45,9 +53,7 @@ class Memory:
         self.wave = 0  # number of the next wave
         self._policy = contention
         self._holdings: dict[Owner, Holdings] = {}
-        self._promised: dict[Resource, int] = {}
-        self._requests: list[_Request] = []
-        self._since: dict[tuple[Owner, Resource, int], float] = {}  # of those that waited at the last wave, too
+        self._requests: dict[Resource, dict[tuple[Owner, int], _Request]] = {resource: {} for resource in RESOURCES}
         self._quarantine: int | None = None  # the wave to wait for; None: nothing is in flight or under formation
 
     # ---- holders ----
@@ -62,26 +68,34 @@ class Memory:
         """Takes back all that the inferlet holds."""
         holdings = self._holdings.pop(owner)
         for resource in RESOURCES:
+            self._requests[resource] = {key: one for key, one in self._requests[resource].items() if key[0] != owner}
             self._release(resource, holdings.binding(resource).unbind_all())
 
     # ---- binding ----
 
-    def begin(self) -> None:
-        """A wave is being formed: requests that have to wait are counted anew."""
+    def begin(self) -> list[tuple[Owner, int]]:
+        """A wave is being formed. The requests that wait and that there is room for now: the inferlet and the sequence
+        number of each. It is time to bind them; the others need no look."""
         self._quarantine = self.wave
-        self._promised = dict.fromkeys(RESOURCES, 0)
-        self._requests.clear()
+        granted = []
+        for resource, requests in self._requests.items():
+            free = self.pools[resource].free
+            for (owner, seq), request in requests.items():
+                free -= request.count
+                if free < 0:
+                    break
+                granted.append((owner, seq))
+        return granted
 
-    def try_bind(self, holdings: Holdings, resource: Resource, first: int, count: int, now: float) -> bool:
+    def try_bind(self, holdings: Holdings, command: Allocation, now: float) -> bool:
         """Binds an allocation if there is room, after those that wait before it."""
-        pool = self.pools[resource]
-        wanted = count + self._promised[resource]
-        if wanted > pool.free:
-            self._promised[resource] = wanted
-            since = self._since.get((holdings.owner, resource, first), now)
-            self._requests.append(_Request(holdings.owner, resource, first, count, wanted, since))
+        pool, requests = self.pools[command.resource], self._requests[command.resource]
+        key = holdings.owner, command.seq
+        if command.count > pool.free or next(iter(requests), key) != key:
+            requests.setdefault(key, _Request(holdings.owner, command.resource, command.count, now))
             return False
-        holdings.binding(resource).bind(first, pool.take(count))
+        requests.pop(key, None)
+        holdings.binding(command.resource).bind(command.first, pool.take(command.count))
         return True
 
     def run_frees(self, holdings: Holdings, oldest: int) -> None:
@@ -99,13 +113,15 @@ class Memory:
     def resolve_shortages(self) -> Iterator[Action]:
         """The wave is formed: asks the policy about requests for more memory than is coming back. Each action
         must be taken before the next is asked for."""
-        self._since = {(one.owner, one.resource, one.first): one.since for one in self._requests}
-        for request in self._requests:
-            if request.owner not in self._holdings:
-                continue  # it has been ended for an earlier one
-            missing = request.wanted - self._coming(request.resource)
-            if missing > 0:
-                yield from self._policy.resolve(self._shortage(request, missing), self._holders(request.resource))
+        for resource, requests in self._requests.items():
+            wanted = 0
+            for request in list(requests.values()):
+                if request.owner not in self._holdings:
+                    continue  # it has been ended for an earlier one
+                wanted += request.count
+                missing = wanted - self._coming(resource)
+                if missing > 0:
+                    yield from self._policy.resolve(self._shortage(request, missing), self._holders(resource))
 
     def _shortage(self, request: _Request, missing: int) -> Shortage:
         total = self.pools[request.resource].total
@@ -113,15 +129,14 @@ class Memory:
 
     def _holders(self, resource: Resource) -> Sequence[Holder]:
         waiting: dict[Owner, list[_Request]] = {}
-        for request in self._requests:
-            if request.resource is resource:
-                waiting.setdefault(request.owner, []).append(request)
+        for request in self._requests[resource].values():
+            waiting.setdefault(request.owner, []).append(request)
         return [_holder(holdings, resource, waiting.get(holdings.owner, ())) for holdings in self._holdings.values()]
 
     def _coming(self, resource: Resource) -> int:
         """What is free, or will be without anybody being ended."""
         pool = self.pools[resource]
-        waiting = {one.owner for one in self._requests}
+        waiting = {owner for requests in self._requests.values() for owner, _ in requests}
         freed = (one.returning(resource) for owner, one in self._holdings.items() if owner not in waiting)
         return pool.free + pool.quarantined + sum(freed)
 

@@ -15,54 +15,43 @@ from pie_control.resources.ranges import Range
 from pie_inference.protocol import Forward
 
 from ..arrays import WrittenEmbeds, as_int32
-from ..kind import LONG, Batch, LongCommand, WaveContext
+from ..kind import LongBatch, LongCommand, WaveContext
 
 
 @dataclass(slots=True, eq=False)
 class ForwardCommand(LongCommand):
     """`size` is the number of input tokens; `own` are the virtual slots of their keys and values, None if these are
-    dropped after the call. `whole`: it must not be split."""
+    dropped after the call."""
 
     context: Context
     inputs: Sequence[Range]
     positions: Sequence[int]
     own: Sequence[Range] | None
     outputs: Sequence[Range]
-    whole: bool
 
 
-class ForwardBatch(Batch[ForwardCommand]):
+class ForwardBatch(LongBatch[ForwardCommand]):
     """`tokens` is the number of input tokens so far. A command may be in several batches, a part in each."""
 
     def __init__(self, context: WaveContext) -> None:
         super().__init__(context)
-        model = context.model
         self._written = WrittenEmbeds()
-        self._max_tokens = model.max_batch_tokens
         self._scratch = context.scratch_slot
         self._outputs = _Outputs()
-        self._keys = _Keys(model.page_size)
+        self._keys = _Keys(context.model.page_size)
         self._ends: array[int] = array("i", [0])
         self._embeds: array[int] = array("i")
         self._positions: array[int] = array("i")
         self._slots: array[int] = array("i")
         self._masks: list[NDArray[np.uint8] | None] = []
 
-    def try_add(self, queue: Hashable, command: ForwardCommand, holdings: Holdings, done: int) -> int:
-        """Adds as many of the next input tokens as fit; none, if the command reads or writes an embed that an earlier
-        command of its queue writes in this batch."""
-        left = command.size - done
-        count = min(left, self._max_tokens - self.tokens)
-        whole = command.whole or (left <= LONG and self.tokens > 0)
-        if count <= 0 or (count < left and whole):
-            return done
-        if queue in self._written.first and not self._written.disjoint(queue, command.inputs, command.outputs):
-            return done
-        self._written.note(queue, command.outputs)
-        self._add(command, holdings, done, done + count)
-        return done + count
+    def can_add(self, queue: Hashable, command: ForwardCommand) -> bool:
+        """Not if it reads or writes an embed that an earlier command of its queue writes in this batch."""
+        return queue not in self._written.first or self._written.disjoint(queue, command.inputs, command.outputs)
 
-    def _add(self, command: ForwardCommand, holdings: Holdings, begin: int, end: int) -> None:
+    def add(self, queue: Hashable, command: ForwardCommand, holdings: Holdings, begin: int, end: int) -> None:
+        """Adds the input tokens `begin` .. `end`."""
+        self._written.note(queue, command.outputs)
         self.commands.append(command)
         self._add_inputs(command, holdings.embeds.physical, begin, end)
         self._outputs.add(command, holdings.embeds.physical, begin, end, self.tokens)
