@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
-from pie_control.calls.kind import Command
+from pie_control.calls.kind import Command, LongCommand
 from pie_control.errors import CallError
 from pie_control.ids import Owner
 from pie_control.resources.holdings import Forgotten, Freed, Holdings, TokenSource
@@ -47,11 +47,18 @@ class CommandQueue(Share["CommandQueue"]):
 
     def take(self, count: int) -> None:
         """The first commands leave the queue."""
-        for _ in range(count):
-            self.commands.popleft()
+        if count == len(self.commands):
+            self.commands.clear()
+        else:
+            for _ in range(count):
+                self.commands.popleft()
         self.done = 0
         self.account.waiting -= count
         self.account.taken += count
+
+    def parts(self) -> int:
+        """Parts of long commands in the queue."""
+        return sum(one.size for one in self.commands if isinstance(one, LongCommand)) - self.done
 
     def wait_in(self, line: Line, lag: float = 0.0) -> None:
         """A ready queue waits in this line from now on."""

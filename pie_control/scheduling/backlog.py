@@ -3,7 +3,8 @@
 A queue with commands is in one of these places, and only an event that concerns this place moves it; so a wave costs
 what is in it, not what waits beside it:
 
-- *ready*: its first command can go to the worker. It waits in a line of the tree of shares (fairness.py).
+- *new*: its first command can go to the worker, since the last wave.
+- *in a line* of the tree of shares (fairness.py): the same, but not everything fitted into one wave.
 - *local*: its first command takes effect in the control layer, and has not been tried.
 - *starved*: its first command takes memory, and there is too little. Memory says when it is granted.
 - *blocked*: its first command waits for others of its inferlet. They are looked at when these have been dispatched.
@@ -12,7 +13,7 @@ what is in it, not what waits beside it:
 
 from __future__ import annotations
 
-from pie_control.calls.kind import Command
+from pie_control.calls.kind import Command, LongCommand
 from pie_control.ids import Owner
 from pie_control.resources.holdings import Holdings
 from pie_control.tenants.tenant import ServiceClass, Standing
@@ -33,8 +34,10 @@ class Backlog:
         self.queues = 0  # that hold commands
         self.commands = 0  # in them
         self.local_commands = 0  # of these, those that take effect in the control layer
-        self.ready = dict.fromkeys(ServiceClass, 0)  # queues
+        self.parts = 0  # of long commands, in all queues
+        self.ready = [0] * len(ServiceClass)  # queues that are new or in a line, by class
         self.since = 0.0  # when something began to wait, or the last wave was sent
+        self.new: dict[CommandQueue, None] = {}
         self.local: dict[CommandQueue, None] = {}
         self.starved: dict[tuple[Owner, int], CommandQueue] = {}  # by inferlet and sequence number of the command
         self.tenants: Tenants[CommandQueue] = Tenants()
@@ -53,7 +56,8 @@ class Backlog:
             self.queues -= 1
             self.commands -= len(queue.commands)
             self.local_commands -= sum(command.call is None for command in queue.commands)
-            if queue.line is not None:
+            self.parts -= queue.parts()
+            if queue in self.new or queue.line is not None:
                 self.set_aside(queue)
             self.local.pop(queue, None)
             self.starved.pop((account.owner, queue.commands[0].seq), None)
@@ -73,7 +77,9 @@ class Backlog:
             self.since = self.now
         queue.put(command)
         self.commands += 1
-        if command.call is None:
+        if isinstance(command, LongCommand):
+            self.parts += command.size
+        elif command.call is None:
             self.local_commands += 1
         if len(queue.commands) == 1:
             self.queues += 1
@@ -109,16 +115,29 @@ class Backlog:
                 self._unranked[account] = None
         else:
             self.ready[account.standing.service_class] += 1
-            queue.become_ready()
-            queue.wait_in(Line.SHORT)
-            if account.ranked:
-                self._unranked[account] = None
+            self.new[queue] = None
+
+    def line_up(self) -> None:
+        """Not everything fits into one wave: what is new stands in line."""
+        for queue in self.new:
+            self.stand_in_line(queue)
+        self.new.clear()
+
+    def stand_in_line(self, queue: CommandQueue) -> None:
+        """A ready queue waits in the tree of shares."""
+        queue.become_ready()
+        queue.wait_in(Line.SHORT)
+        if queue.account.ranked:
+            self._unranked[queue.account] = None
 
     def set_aside(self, queue: CommandQueue) -> None:
         """A ready queue is not ready any more."""
-        queue.line = None
         self.ready[queue.account.standing.service_class] -= 1
-        queue.become_idle()
+        if queue.line is None:
+            self.new.pop(queue, None)
+        else:
+            queue.line = None
+            queue.become_idle()
 
     def starve(self, queue: CommandQueue, command: Command) -> None:
         """The first command of a queue waits for memory."""
@@ -137,6 +156,11 @@ class Backlog:
 
     # ---- for the wave ----
 
+    def fits(self, parts: int) -> bool:
+        """Whether a wave of so many parts has room for everything that waits. Then nobody has to go before others, and
+        nobody's share is touched: there is enough."""
+        return self.parts <= parts and not any(root.ready for root in self.tenants.classes)
+
     def rank_queues(self) -> None:
         """Takes notice of guests' priorities."""
         for account in self._unranked:
@@ -150,7 +174,7 @@ class Backlog:
         if queue is None or queue.line is None or self._misfits < PATIENCE:
             return None
         own = queue.account.standing.service_class
-        if any(self.ready[other] for other in ServiceClass if other < own):
+        if any(self.ready[:own]):
             return None
         self._misfits = 0
         return queue
@@ -170,8 +194,9 @@ class Backlog:
         blocked = {queue for account in accounts.values() for _, _, queue in account.blocked}
         for queue in queues:
             starved = self.starved.get((queue.account.owner, queue.commands[0].seq)) is queue
-            places = queue.line is not None, queue in self.local, starved, queue in blocked
+            places = queue in self.new, queue.line is not None, queue in self.local, starved, queue in blocked
             assert sum(places) == 1, f"a queue is in {sum(places)} places"
-        for service_class, ready in self.ready.items():
-            of_class = [queue for queue in queues if queue.account.standing.service_class is service_class]
-            assert ready == sum(queue.line is not None for queue in of_class)
+        assert self.parts == sum(queue.parts() for queue in queues)
+        lined_up = [queue for queue in queues if queue.line is not None]
+        ready = [queue.account.standing.service_class for queue in (*self.new, *lined_up)]
+        assert self.ready == [ready.count(each) for each in ServiceClass]

@@ -138,7 +138,7 @@ class Tenants(Generic[Q]):
     """The upper levels of the tree: service classes, and tenants that have inferlets."""
 
     def __init__(self) -> None:
-        self.classes: dict[ServiceClass, Share[Q]] = {each: Share(None) for each in ServiceClass}
+        self.classes: tuple[Share[Q], ...] = tuple(Share(None) for _ in ServiceClass)
         self._shares: dict[tuple[ServiceClass, str], Share[Q]] = {}
         self._inferlets: dict[tuple[ServiceClass, str], int] = {}
 

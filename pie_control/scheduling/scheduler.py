@@ -91,7 +91,7 @@ class Scheduler:
         return turn
 
     def _deadline(self) -> float | None:
-        if not any(self._backlog.ready.values()):
+        if not any(self._backlog.ready):
             return None
         deadline = self._policy.deadline(self._state())
         return deadline if deadline is not None and deadline > self._now else None
@@ -177,7 +177,7 @@ class Scheduler:
         """Forms waves as long as there is one to send. What takes effect in the control layer waits for no policy."""
         while not self._lost:
             self._take_local()
-            if not any(self._backlog.ready.values()) or not self._policy.should_send(self._state(), self._now):
+            if not any(self._backlog.ready) or not self._policy.should_send(self._state(), self._now):
                 return
             wave = self._form()
             if wave is None:
@@ -240,7 +240,7 @@ class Scheduler:
     def _state(self) -> DispatchState:
         backlog = self._backlog
         return DispatchState(
-            ready=tuple(backlog.ready.values()),
+            ready=tuple(backlog.ready),
             expected=self._expected(),
             commands=backlog.commands - backlog.local_commands,
             since=backlog.since,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 from typing import Any
 
 from pie_control import calls
@@ -67,10 +68,11 @@ class WaveBuilder:
         self._context = WaveContext(model, memory.wave, memory.scratch_slot, memory.tokens)
         self._backlog = backlog
         self._memory = memory
-        self._batches: dict[Call, Batch[Any]] = {}
+        self._batches: dict[Call, Any] = {}  # Batch, or LongBatch for calls whose commands are long
         self._used: dict[Account, int] = {}
         self._left = max_commands  # None: no limit but those of the worker
         self._room = model.max_batch_tokens  # for parts of long commands
+        self._few: float = FEW  # see fairness.py
         self._part = self._room if max_commands else max(FEW, self._room // PARTS)
         self._granted: dict[CommandQueue, None] = {}
         self._set_aside: list[CommandQueue] = []  # visited, can contribute no more
@@ -91,14 +93,10 @@ class WaveBuilder:
 
     def take_all(self) -> Wave | None:
         """The wave, or None if nothing can go to the worker."""
-        self._backlog.rank_queues()
-        overdue = self._backlog.overdue()
-        if overdue is not None:
-            self._visit(overdue)
-        for root in self._backlog.tenants.classes.values():
-            self._take_class(root)
-        for queue in self._granted:
-            self._add_granted(queue)
+        if self._left is None and self._backlog.fits(self._room):
+            self._take_everything()
+        else:
+            self._take_in_order()
         self._backlog.note_misfit(self._misfits[0][0] if self._misfits else None)
         self._settle()
         if not self._used:
@@ -109,9 +107,36 @@ class WaveBuilder:
 
     # ---- visits ----
 
+    def _take_everything(self) -> None:
+        """There is room for all that waits, as is the rule: no order is needed, and no account of it."""
+        self._few = inf
+        new = list(self._backlog.new)
+        for queue in new:
+            self.visited[queue.account] = None
+            following = self._take_prefix(queue)
+            if following is _Next.MISFIT:  # of another kind than long commands there is not enough
+                self._backlog.new.pop(queue)
+                self._backlog.stand_in_line(queue)
+                continue
+            self._backlog.set_aside(queue)
+            if following is _Next.DONE:
+                self._set_aside.append(queue)
+
+    def _take_in_order(self) -> None:
+        self._backlog.line_up()
+        self._backlog.rank_queues()
+        overdue = self._backlog.overdue()
+        if overdue is not None:
+            self._visit(overdue)
+        for root in self._backlog.tenants.classes:
+            self._take_class(root)
+        for queue in self._granted:
+            self._add_granted(queue)
+
     def _take_class(self, root: Share[CommandQueue]) -> None:
         while self._room and self._left != 0 and len(self._misfits) < MISFITS:
-            queue, long = root.first(Line.SHORT), root.first(Line.LONG)
+            queue = root.first(Line.SHORT)
+            long = root.first(Line.LONG) if root.heaps[Line.LONG] else None
             if queue is None or (long is not None and not goes_before(queue, long)):
                 queue = long
             if queue is None:
@@ -135,8 +160,9 @@ class WaveBuilder:
 
     def _take_prefix(self, queue: CommandQueue) -> _Next:
         """Takes what fits of a queue, up to a long command."""
-        commands, account, wave = queue.commands, queue.account, self._context.wave
-        stage = queue.stage if queue.last_wave == wave else 0
+        commands, account, batches = queue.commands, queue.account, self._batches
+        joined = queue.last_wave == self._context.wave
+        stage = queue.stage if joined else 0
         taken, cost = 0, 0.0  # they leave the queue together: for each alone it costs a third of the time
         following = _Next.DONE
         while taken < len(commands) and self._left != 0:
@@ -151,40 +177,44 @@ class WaveBuilder:
                 break
             if call.stage < stage or (command.after and command.after >= account.oldest_waiting):
                 break
-            if cost >= FEW:
+            if cost >= self._few:
                 following = _Next.AGAIN
                 break
+            batch = batches.get(call) or self._new_batch(call)
             if isinstance(command, LongCommand):
                 before = 0 if taken else queue.done
                 size = command.size - before
-                refused = self._refuse_long(queue, command, size)
-                if refused is not None:
-                    following = refused
+                if size > self._few or size > self._room or not batch.can_add(queue, command):
+                    following = self._refuse_long(batch, queue, command, size)
                     break
-                self._long_batch(call).add(queue, command, account.holdings, before, command.size)
+                batch.add(queue, command, account.holdings, before, command.size)
                 self._room -= size
+                self._backlog.parts -= size
                 cost += size
-            elif not self._batch(call).try_add(queue, command, account.holdings, 0):
-                if queue.last_wave != wave:  # nothing of it is in the wave that it could conflict with
+            elif not batch.try_add(queue, command, account.holdings, 0):
+                if not joined and not cost:  # nothing of it is in the wave that it could conflict with
                     following = _Next.MISFIT
                 break
             stage = call.stage
-            self._note(queue, stage)
             taken += 1
             cost += COMMAND_COST
+            if self._left is not None:
+                self._left -= 1
         self._backlog.remove(queue, taken)
         if cost:
-            queue.charge(cost, lagging=False)
+            self._note(queue, stage)
+            if queue.line is not None:
+                queue.charge(cost, lagging=False)
         return following
 
-    def _refuse_long(self, queue: CommandQueue, command: LongCommand, size: int) -> _Next | None:
-        """What hinders a long command with `size` parts left from being added now, as one part; None: nothing."""
-        if not self._long_batch(command.call).can_add(queue, command):
+    def _refuse_long(self, batch: LongBatch[Any], queue: CommandQueue, command: LongCommand, size: int) -> _Next:
+        """What becomes of a queue whose long command, with `size` parts left, cannot be added as one part."""
+        if not batch.can_add(queue, command):
             return _Next.DONE
-        if size > FEW or (size > self._room and not command.whole):
-            queue.wait_in(Line.LONG, min(size, self._part))
-            return _Next.AGAIN
-        return _Next.MISFIT if size > self._room else None
+        if size <= FEW and command.whole:
+            return _Next.MISFIT
+        queue.wait_in(Line.LONG, min(size, self._part))
+        return _Next.AGAIN
 
     def _grant(self, queue: CommandQueue) -> _Next:
         """Grants a part of the long command that comes first. With the last one it is added to its batch, and what
@@ -194,12 +224,15 @@ class WaveBuilder:
         size = command.size - queue.done - queue.granted
         part = size if command.whole else min(size, self._part, self._room)
         if not queue.granted:
-            if not self._long_batch(command.call).can_add(queue, command):
+            batch = self._batches.get(command.call) or self._new_batch(command.call)
+            if not batch.can_add(queue, command):
                 return _Next.DONE
             if part > self._room:
                 return _Next.MISFIT
             self._granted[queue] = None
             self._note(queue, command.call.stage)
+            if self._left is not None:
+                self._left -= 1
         queue.grant(part)
         self._room -= part
         queue.charge(part, lagging=True)
@@ -216,7 +249,9 @@ class WaveBuilder:
         """Adds what was granted of a long command to its batch."""
         command = queue.commands[0]
         assert isinstance(command, LongCommand)
-        self._long_batch(command.call).add(queue, command, queue.account.holdings, *queue.take_granted())
+        begin, end = queue.take_granted()
+        self._batches[command.call].add(queue, command, queue.account.holdings, begin, end)
+        self._backlog.parts -= end - begin
 
     def _take_local(self, queue: CommandQueue, command: Command) -> bool:
         """Lets a command take effect in the control layer; False if it has to wait for memory."""
@@ -235,22 +270,13 @@ class WaveBuilder:
 
     # ---- batches ----
 
-    def _batch(self, call: Call) -> Batch[Any]:
-        batch = self._batches.get(call)
-        if batch is None:
-            assert call.new_batch is not None
-            batch = self._batches[call] = call.new_batch(self._context)
-        return batch
-
-    def _long_batch(self, call: Call) -> LongBatch[Any]:
-        batch = self._batch(call)
-        assert isinstance(batch, LongBatch)
+    def _new_batch(self, call: Call) -> Any:
+        assert call.new_batch is not None
+        batch = self._batches[call] = call.new_batch(self._context)
         return batch
 
     def _note(self, queue: CommandQueue, stage: int) -> None:
-        """A command of the queue is in the wave."""
-        if self._left is not None:
-            self._left -= 1
+        """The wave has commands of the queue, the last one at this stage."""
         if queue.join_wave(self._context.wave, stage):
             self._used[queue.account] = self._used.get(queue.account, 0) + 1
 

@@ -21,6 +21,7 @@ from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.contention import ContentionPolicy
 from pie_control.resources.quotas import Quota
 from pie_control.scheduling import Closed, DispatchPolicy, Ending, Event, Opened, Quiet, Scheduler, Turn
+from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.protocol import Batch, ModelDescription, RunWave, WaveDone
 
@@ -151,12 +152,12 @@ class World:
 
     # ---- inferlets ----
 
-    def open(self, pages: int = 0, embeds: int = 0) -> Inferlet:
+    def open(self, pages: int = 0, embeds: int = 0, standing: Standing = DEFAULT_STANDING) -> Inferlet:
         """A new inferlet, younger than those before; with a queue, pages and embeds if these are asked for."""
         self.opened += 1
         inferlet = Inferlet(self.opened, self.description, self._quota, self.hand_on)
         self.inferlets[inferlet.owner] = inferlet
-        self.events.append(Opened(inferlet.owner, float(inferlet.owner)))
+        self.events.append(Opened(inferlet.owner, float(inferlet.owner), standing))
         if pages or embeds:
             inferlet.allocate(pages, embeds)
         return inferlet

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from pie_control.calls.kind import Bind
 from pie_control.ids import Owner
 from pie_control.resources.contention import Action, End, FirstComeFirstServed, Holder, Shortage, Wait
 from pie_control.resources.holdings import Freed, Holdings
@@ -42,7 +43,7 @@ def bind(
 ) -> bool:
     if first is None:
         first = len(holdings.binding(resource).physical)
-    return memory.try_bind(holdings, resource, first, count, now)
+    return memory.try_bind(holdings, Bind(holdings.owner, 1, first, 0, None, (), resource, first, count), now)
 
 
 def free(holdings: Holdings, seq: int, first: int, last: int) -> None:
@@ -144,7 +145,7 @@ def test_requests_of_several_queues_are_counted_together() -> None:
             assert not bind(memory, two, 4, now=now, first=3)
         assert set(memory.resolve_shortages()) == {Wait()}
     waiting = [(holders[2].waits_for, holders[2].waits_since) for _, holders in policy.seen]
-    assert waiting == [(3, 10.0), (7, 10.0), (7, 10.0), (4, 11.0)]
+    assert waiting == [(3, 10.0), *[(7, 10.0)] * 4], "a request waits until it is granted"
 
 
 def test_who_was_ended_for_an_earlier_request_is_not_asked_for() -> None:
