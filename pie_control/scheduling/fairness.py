@@ -61,9 +61,10 @@ class Share(Generic[Q]):
         """The leaf that is next in a line; None if none waits there."""
         heap = self.heaps[line]
         while heap:
-            rank, tag, ticket, child = heap[0]
+            rank, tag, _, child = heap[0]
             if tag < child.tag:
-                heapreplace(heap, (rank, child.tag, ticket, child))
+                self.tickets += 1
+                heapreplace(heap, (rank, child.tag, self.tickets, child))
                 continue
             leaf = child.first(line)
             if leaf is not None:

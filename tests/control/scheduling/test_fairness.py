@@ -20,6 +20,7 @@ from pie_inference.protocol import Forward, RunWave
 from tests.helpers.scheduling import Inferlet, World
 
 ONE_AHEAD = Adaptive(max_in_flight=1)
+DEFAULT = Standing()
 BATCH = Standing(DEFAULT_TENANT, ServiceClass.BATCH)
 LIMIT = 8
 """Waves within which a ready command goes if its inferlet has not used its share up."""
@@ -36,7 +37,7 @@ class Arena(World):
         self.served: Counter[tuple[Owner, int]] = Counter()  # commands that ran, by queue
         self.waves = 0
 
-    def join(self, standing: Standing = Standing(), queues: int = 1, tokens: int = 4, priority: int = 0) -> Player:
+    def join(self, standing: Standing = DEFAULT, queues: int = 1, tokens: int = 4, priority: int = 0) -> Player:
         player = Player(self, self.open(standing=standing), queues, tokens, priority)
         self.drain()
         self.tokens.clear()
@@ -58,7 +59,7 @@ class Arena(World):
         self.answer()
         return turn.waves[0]
 
-    def run_busy(self, waves: int, players: Iterable[Player], deep: int = 2) -> dict[Owner, float]:
+    def run_busy(self, waves: int, players: Iterable[Player | Prefiller], deep: int = 2) -> dict[Owner, float]:
         """Shares of the tokens of so many waves, in which the players always have work."""
         players = list(players)
         for _ in range(waves):
@@ -99,7 +100,7 @@ class Player:
 class Prefiller:
     """An inferlet whose queues run long forwards that keep their keys."""
 
-    def __init__(self, arena: Arena, queues: int, tokens: int, standing: Standing = Standing(), priority: int = 0):
+    def __init__(self, arena: Arena, queues: int, tokens: int, standing: Standing = DEFAULT, priority: int = 0):
         self.arena, self.tokens, self.inferlet = arena, tokens, arena.open(standing=standing)
         self.places = {}
         size = arena.description.page_size
@@ -298,12 +299,12 @@ def test_a_command_of_who_has_not_used_up_its_share_goes_within_eight_waves(
     """Others arrive as they like, with any number of queues, any priority and any length, and may leave and come again.
     The victim issues one command at a time, rests, and issues the next."""
     arena = Arena(num_pages=2000)
-    victim = arena.join(Standing(Tenant("victim")) if tenants else Standing(), tokens=data.draw(st.integers(1, 64)))
+    victim = arena.join(Standing(Tenant("victim")) if tenants else DEFAULT, tokens=data.draw(st.integers(1, 64)))
     sizes = st.tuples(st.integers(1, 64), st.sampled_from([1, 17, 64, 63, 4]), st.sampled_from([-5, 0, 1000]))
     others = []
     for number in range(crowd):
         queues, tokens, priority = data.draw(sizes)
-        standing = Standing(Tenant(f"other {number % 2}")) if tenants else Standing()
+        standing = Standing(Tenant(f"other {number % 2}")) if tenants else DEFAULT
         others.append(
             Prefiller(arena, min(queues, 8), tokens, standing, priority)
             if data.draw(st.booleans())
