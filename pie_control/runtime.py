@@ -27,7 +27,7 @@ from .inferlets.manager import InferletManager
 from .programs.launcher import Launcher
 from .programs.store import ProgramStore
 from .resources.contention import FirstComeFirstServed
-from .resources.quotas import Quota
+from .resources.quotas import Ledgers, Quota
 from .scheduling import Adaptive, DispatchPolicy, Eager, KOnly, Scheduler, TOnly
 from .server_api import ServerApi
 
@@ -39,7 +39,10 @@ def build_server(config: ServerConfig, make_client: ClientFactory | None = None)
     process. Raises ConfigError."""
     store = ProgramStore(Path(config.cache_dir), config.max_program_bytes)
     launcher = Launcher(store, host_api.functions(), config.limits.memory_bytes, config.warm_pool)
-    models = {model.name: _build_model(config, model, make_client or start_worker) for model in config.models}
+    limits = config.limits
+    ledgers = Ledgers(Quota(limits.max_pages, limits.max_embeds, limits.max_queues))
+    make_client = make_client or start_worker
+    models = {model.name: _build_model(config, model, make_client, ledgers) for model in config.models}
     loop = Loop()
     inferlets = InferletManager(
         launcher, config.limits, config.max_inferlets, lambda inferlet: Guest(inferlet, models), loop.wake
@@ -47,14 +50,12 @@ def build_server(config: ServerConfig, make_client: ClientFactory | None = None)
     return ServerApi(config, store, launcher, inferlets, models, loop)
 
 
-def _build_model(config: ServerConfig, model: ModelPath, make_client: ClientFactory) -> Model:
-    quota = Quota(config.limits.max_pages, config.limits.max_embeds, config.limits.max_queues)
-
+def _build_model(config: ServerConfig, model: ModelPath, make_client: ClientFactory, ledgers: Ledgers) -> Model:
     def make_scheduler(description: ModelDescription) -> Scheduler:
         return Scheduler(description, make_policy(config), FirstComeFirstServed())
 
     clients = [make_client(config, model) for _ in range(config.replicas)]
-    return Model(model.name, [Replica(client, make_scheduler, quota) for client in clients])
+    return Model(model.name, [Replica(client, make_scheduler, ledgers) for client in clients])
 
 
 def make_policy(config: ServerConfig) -> DispatchPolicy:

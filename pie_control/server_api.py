@@ -23,10 +23,12 @@ from .programs.store import ProgramInfo, ProgramStore
 
 @dataclass(frozen=True)
 class ServerStatistics:
-    """What the dashboard and the benchmarks read. `models`: the workers of each model, in order."""
+    """What the dashboard and the benchmarks read. `models`: the workers of each model, in order; `outages`: a line for
+    each that does not serve."""
 
     inferlets: InferletStatistics
     models: dict[str, tuple[ReplicaStatistics, ...]]
+    outages: tuple[str, ...]
 
 
 class ServerApi:
@@ -97,12 +99,12 @@ class ServerApi:
         listener: Callable[[Event], None] | None = None,
     ) -> Inferlet:
         """Starts an inferlet of a program (hash, unique prefix of it, or name). `listener` hears its events on the
-        loop's thread and must not block. Raises UnknownName, BadRequest, Overloaded; WorkerUnavailable if every
-        model is down for good. A launch waits for no model."""
+        loop's thread and must not block. Raises UnknownName, BadRequest, Overloaded; WorkerUnavailable if no
+        model has a worker, now or soon. A launch waits for no model."""
         found = self._store.get(program)
         await self._launcher.prepare(found)
         if all(model.is_down for model in self._models.values()):
-            raise WorkerUnavailable(next(iter(self._models.values())).replicas[0].down)
+            raise WorkerUnavailable("; ".join(model.why_down() for model in self._models.values()))
         self._check_launch(arguments, environment or {})
         return self._inferlets.launch(found, arguments, environment or {}, listener)
 
@@ -130,9 +132,20 @@ class ServerApi:
         """What the workers serve."""
         return tuple(model.description for model in self._models.values())
 
+    def outages(self) -> tuple[str, ...]:
+        """One line for each worker that does not serve: what was tried, when it is tried next, and why."""
+        return tuple(
+            f"worker {number} of model {name}: {replica.outage}"
+            for name, model in self._models.items()
+            for number, replica in enumerate(model.replicas, start=1)
+            if replica.outage
+        )
+
     def statistics(self) -> ServerStatistics:
         return ServerStatistics(
-            self._inferlets.statistics(), {name: model.statistics() for name, model in self._models.items()}
+            self._inferlets.statistics(),
+            {name: model.statistics() for name, model in self._models.items()},
+            self.outages(),
         )
 
 

@@ -23,7 +23,7 @@ from pie_control.calls.sampler import Sampler, SamplingParams
 from pie_control.ids import Owner
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.contention import Action, Holder, Shortage, Wait
-from pie_control.resources.quotas import Quota
+from pie_control.resources.quotas import Ledger, Quota
 from pie_control.scheduling import Adaptive, Event, Opened, Quiet, Scheduler, Turn
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.protocol import ModelDescription, RunWave, Sample, SampleResult, WaveDone
@@ -86,7 +86,7 @@ class _World:
         self.scheduler = Scheduler(model, Adaptive(), _Patient())
         self.waiting: dict[Owner, AddressSpace] = {}
         self.events: list[Any] = [Opened(owner, float(owner)) for owner in range(number)]
-        self.spaces = [AddressSpace(owner, model, Quota(), self.events.append) for owner in range(number)]
+        self.spaces = [AddressSpace(owner, model, Ledger(Quota()), self.events.append) for owner in range(number)]
         self.samplers = [Sampler(SamplingParams(temperature=0.0), seed=0) for _ in range(number)]
         for space in self.spaces:
             create_queue.issue(space, QUEUE)
@@ -112,7 +112,7 @@ class _World:
     def _open_more(self, model: ModelDescription, first: Owner, number: int) -> list[AddressSpace]:
         owners = range(first, first + number)
         self.events += [Opened(owner, float(owner)) for owner in owners]
-        spaces = [AddressSpace(owner, model, Quota(), self.events.append) for owner in owners]
+        spaces = [AddressSpace(owner, model, Ledger(Quota()), self.events.append) for owner in owners]
         self.waiting.update({space.owner: space for space in spaces})
         return spaces
 
@@ -135,7 +135,7 @@ class _World:
         self.events.clear()
         for progress in turn.progress:
             space = self.waiting.get(progress.owner) or self.spaces[progress.owner]
-            space.progressed(progress.oldest, progress.taken)
+            space.progressed(progress.oldest, progress.taken, progress.returned)
         for completion in turn.completions:
             self.spaces[completion.owner].answered(completion.future, completion.value)
         return turn

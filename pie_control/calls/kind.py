@@ -18,6 +18,7 @@ from pie_control.ids import Owner
 from pie_control.resources.holdings import Freed, Holdings, Reference
 from pie_control.resources.kinds import Resource
 from pie_control.resources.pool import Pool
+from pie_control.resources.ranges import EVERYTHING, Range
 from pie_inference import protocol
 from pie_inference.protocol import ModelDescription
 
@@ -55,6 +56,11 @@ class Command:
     future: int | None
     references: Sequence[Reference]
 
+    def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
+        """Addresses of a kind of memory that it may read, write or bind. What is given back while it waits stays bound
+        unless this leaves it out, so a kind of command that does not say it holds everything."""
+        return EVERYTHING
+
 
 @dataclass(slots=True, eq=False)
 class WorkerCommand(Command):
@@ -79,10 +85,16 @@ class Bind(Command):
     first: int
     count: int
 
+    def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
+        return ((self.first, self.first + self.count),) if resource is self.resource else ()
+
 
 @dataclass(slots=True, eq=False)
 class Synchronize(Command):
     """Its future is done when everything issued to the queue before has taken effect."""
+
+    def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
+        return ()
 
 
 @dataclass(frozen=True, slots=True)

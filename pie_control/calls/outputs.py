@@ -9,6 +9,7 @@ from typing import TypeVar
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Holdings
+from pie_control.resources.kinds import EMBEDS, Resource
 from pie_control.resources.ranges import Range
 
 from .kind import Batch, WaveContext, WorkerCommand
@@ -37,6 +38,9 @@ class RowCommand(WorkerCommand):
     """One that reads one output embed."""
 
     embed: int
+
+    def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
+        return ((self.embed, self.embed + 1),) if resource is EMBEDS else ()
 
 
 R = TypeVar("R", bound=RowCommand)

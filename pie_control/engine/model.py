@@ -16,6 +16,7 @@ from ..services.tokenizer import Tokenizer
 from ..tenants.tenant import DEFAULT_STANDING, Standing
 from .placement import place
 from .replica import Replica
+from .restarts import Outage
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class ReplicaStatistics:
 
     state: str
     restarts: int
+    outage: Outage | None  # None: it serves
     scheduler: SchedulerStatistics
 
 
@@ -51,15 +53,21 @@ class Model:
 
     @property
     def is_down(self) -> bool:
-        """Whether no worker will serve it again."""
+        """Whether no worker serves it, now or soon."""
         return not any(replica.can_serve for replica in self.replicas)
 
+    def why_down(self) -> str:
+        """What is known of a model that is down, and when a worker is started again."""
+        outages = [replica.outage for replica in self.replicas if replica.outage]
+        first = min(outages, key=lambda outage: outage.next_try_seconds, default=None)
+        return f"model {self.name} has no worker: {first or 'the server stops'}"
+
     def open(self, owner: Owner, created: float, standing: Standing = DEFAULT_STANDING) -> AddressSpace:
-        """Places an inferlet. Raises WorkerError if every worker is down for good."""
+        """Places an inferlet. Raises WorkerError if no worker serves, now or soon."""
         candidates = [replica for replica in self.replicas if replica.can_serve]
         chosen = place([replica.load() for replica in candidates])
         if chosen is None:
-            raise WorkerError(f"model {self.name} has no worker: {self.replicas[0].down or 'the server stops'}")
+            raise WorkerError(self.why_down())
         return candidates[chosen].open(owner, created, standing)
 
     def release(self, owner: Owner) -> None:
@@ -69,7 +77,9 @@ class Model:
                 return
 
     def statistics(self) -> tuple[ReplicaStatistics, ...]:
-        return tuple(ReplicaStatistics(str(one.state), one.restarts, one.statistics()) for one in self.replicas)
+        return tuple(
+            ReplicaStatistics(str(one.state), one.restarts, one.outage, one.statistics()) for one in self.replicas
+        )
 
     async def close(self) -> None:
         """Ends the workers. Idempotent."""

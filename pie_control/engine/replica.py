@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 
 from pie_inference.protocol import ModelDescription, WaveDone
@@ -14,7 +14,7 @@ from ..errors import WorkerError, WorkerUnavailable
 from ..ids import Owner
 from ..inference_client.interface import InferenceClient
 from ..resources.address_space import AddressSpace
-from ..resources.quotas import Quota
+from ..resources.quotas import Ledgers
 from ..scheduling import (
     Closed,
     Ending,
@@ -29,12 +29,12 @@ from ..scheduling import (
 )
 from ..tenants.tenant import DEFAULT_STANDING, Standing
 from .placement import Load
+from .restarts import Outage, Restarts
 
 log = logging.getLogger(__name__)
 
-MAX_RESTARTS = 5
-RESTART_WINDOW_SECONDS = 60.0
-"""A worker that dies more often than MAX_RESTARTS in this time stays down."""
+PATIENCE_SECONDS = 5.0
+"""Inferlets wait for a worker that is started again within this time. If it takes longer, they are told so and end."""
 
 
 class State(StrEnum):
@@ -43,15 +43,15 @@ class State(StrEnum):
     STARTING = "starting"
     SERVING = "serving"
     RESTARTING = "restarting"
-    DOWN = "down"  # for good
+    PAUSING = "pausing"  # it is started again later
     CLOSED = "closed"
 
 
 TRANSITIONS: dict[State, frozenset[State]] = {
     State.STARTING: frozenset({State.SERVING, State.CLOSED}),
-    State.SERVING: frozenset({State.RESTARTING, State.DOWN, State.CLOSED}),
-    State.RESTARTING: frozenset({State.SERVING, State.DOWN, State.CLOSED}),
-    State.DOWN: frozenset({State.CLOSED}),
+    State.SERVING: frozenset({State.RESTARTING, State.PAUSING, State.CLOSED}),
+    State.RESTARTING: frozenset({State.SERVING, State.PAUSING, State.CLOSED}),
+    State.PAUSING: frozenset({State.RESTARTING, State.CLOSED}),
     State.CLOSED: frozenset(),
 }
 
@@ -60,8 +60,14 @@ class Replica:
     """Takes turns of its scheduler and carries them out."""
 
     def __init__(
-        self, client: InferenceClient, make_scheduler: Callable[[ModelDescription], Scheduler], quota: Quota
+        self,
+        client: InferenceClient,
+        make_scheduler: Callable[[ModelDescription], Scheduler],
+        ledgers: Ledgers,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        """`clock` and `sleep` are in seconds."""
         self.state = State.STARTING
         self.restarts = 0
         self.description: ModelDescription
@@ -69,13 +75,14 @@ class Replica:
         self._wake: Callable[[], None] = _ignore
         self._client = client
         self._make_scheduler = make_scheduler
-        self._quota = quota
+        self._ledgers = ledgers
         self._scheduler: Scheduler
         self._events: list[Event] = []  # for the next turn
         self._spaces: dict[Owner, AddressSpace] = {}
         self._last_turn: Turn | None = None  # of a worker that was lost
-        self.down = ""  # why it stays down
-        self._losses: list[float] = []
+        self._clock = clock
+        self._sleep = sleep
+        self._restarts = Restarts()
         self._restart: asyncio.Task[None] | None = None
         client.on_wave_done = self._on_wave_done
         client.on_lost = self._on_lost
@@ -97,6 +104,7 @@ class Replica:
 
     def _serve(self, description: ModelDescription) -> None:
         self._become(State.SERVING)
+        self._restarts.serves(self._clock())
         self.description = description
         self._scheduler = self._make_scheduler(description)
 
@@ -112,8 +120,19 @@ class Replica:
 
     @property
     def can_serve(self) -> bool:
-        """Whether it takes inferlets, now or once it has restarted."""
-        return self.state in (State.SERVING, State.RESTARTING)
+        """Whether it takes inferlets, now or soon."""
+        match self.state:
+            case State.SERVING | State.RESTARTING:
+                return True
+            case State.PAUSING:
+                return self._restarts.outage(self._clock()).next_try_seconds <= PATIENCE_SECONDS
+        return False
+
+    @property
+    def outage(self) -> Outage | None:
+        """Since when it does not serve, and why; None if it does, or is closed."""
+        lost = self.state in (State.RESTARTING, State.PAUSING)
+        return self._restarts.outage(self._clock()) if lost else None
 
     def load(self) -> Load:
         """What placement looks at."""
@@ -122,7 +141,8 @@ class Replica:
 
     def open(self, owner: Owner, created: float, standing: Standing = DEFAULT_STANDING) -> AddressSpace:
         """Places an inferlet here. `created` is a time in seconds: when memory runs out, it says which one is older."""
-        space = AddressSpace(owner, self.description, self._quota, self._events.append)
+        ledger = self._ledgers.of(owner, standing.tenant)
+        space = AddressSpace(owner, self.description, ledger, self._events.append)
         self._spaces[owner] = space
         self._events.append(Opened(owner, created, standing))
         return space
@@ -146,7 +166,7 @@ class Replica:
         if self.state is not State.SERVING or not (quiet or self._events):
             return None
         try:
-            turn = self._scheduler.turn(time.monotonic(), self._take_events(quiet))
+            turn = self._scheduler.turn(self._clock(), self._take_events(quiet))
         except WorkerError as error:
             self._on_lost(str(error))
             return self.turn(quiet)
@@ -166,7 +186,7 @@ class Replica:
         """Keeps address spaces up to date."""
         for progress in turn.progress:
             if space := self._spaces.get(progress.owner):
-                space.progressed(progress.oldest, progress.taken)
+                space.progressed(progress.oldest, progress.taken, progress.returned)
         for completion in turn.completions:
             if space := self._spaces.get(completion.owner):
                 space.answered(completion.future, completion.value)
@@ -182,48 +202,61 @@ class Replica:
 
     def _on_lost(self, reason: str) -> None:
         """Ends what has state on the worker, and restarts it."""
-        name = self.description.name
-        lost = WorkerLost(f"the worker of model {name} died ({reason}); it restarts: launch again")
-        turn = self._scheduler.turn(time.monotonic(), [*self._take_commands(), lost])
+        if self.state is not State.SERVING:
+            return  # it is lost already
+        pause = self._restarts.failed(self._clock(), reason)
+        when = f"is started again in {pause:.0f} s: launch again then" if pause else "restarts: launch again"
+        lost = WorkerLost(f"the worker of model {self.description.name} died ({reason}); it {when}")
+        turn = self._scheduler.turn(self._clock(), [*self._take_commands(), lost])
         ended = {ending.owner for ending in turn.endings}
         error = WorkerError(lost.message)
         others = tuple(Ending(owner, Reason.LOST, error) for owner in self._spaces if owner not in ended)
         self._last_turn = turn._replace(endings=(*turn.endings, *others))
         self._tell(self._last_turn)
-        self._restart_or_give_up(reason)
+        log.warning(lost.message)
+        self._become(State.PAUSING if pause else State.RESTARTING)
+        self._restart = asyncio.get_running_loop().create_task(self._restart_worker(pause))
         self._on_results()
 
     def _take_commands(self) -> list[Event]:
         """What inferlets did before they could know of the loss."""
         return [event for event in self._take_events(False) if not isinstance(event, WaveDone)]
 
-    def _restart_or_give_up(self, reason: str) -> None:
-        now = time.monotonic()
-        self._losses = [*(at for at in self._losses if at > now - RESTART_WINDOW_SECONDS), now]
-        if len(self._losses) > MAX_RESTARTS:
-            self._give_up(f"the worker died {len(self._losses)} times in a minute and stays down: {reason}")
-        else:
-            log.warning("the worker of model %s died (%s); it restarts", self.description.name, reason)
-            self._become(State.RESTARTING)
-            self._restart = asyncio.get_running_loop().create_task(self._restart_worker())
-
-    async def _restart_worker(self) -> None:
-        try:
-            self._serve((await self._client.restart()).models[0])
-            self.restarts += 1
-            log.info("a worker of model %s serves again", self.description.name)
-        except WorkerUnavailable as error:
-            self._give_up(str(error))
-        except Exception as error:  # no code awaits this task: inferlets would wait forever
-            self._give_up(f"the worker did not restart: {error!r}")
+    async def _restart_worker(self, pause: float) -> None:
+        """Tries until it succeeds."""
+        while self.state is not State.SERVING:
+            if pause:
+                await self._sleep(pause)
+                self._become(State.RESTARTING)
+            pause = await self._try_restart()
         self._wake()
 
-    def _give_up(self, reason: str) -> None:
-        """Ends what waits for the worker: it will not come back."""
-        log.error("a worker of model %s stays down: %s", self.description.name, reason)
-        self.down = reason
-        self._become(State.DOWN)
-        error = WorkerError(reason)
+    async def _try_restart(self) -> float:
+        """Seconds to wait before the next try, if this one fails."""
+        self._restarts.try_begins()
+        try:
+            self._serve((await self._client.restart()).models[0])
+        except WorkerUnavailable as error:
+            return self._restart_failed(str(error))
+        except Exception as error:  # no code awaits this task: inferlets would wait forever
+            return self._restart_failed(f"the worker did not restart: {error!r}")
+        self.restarts += 1
+        log.info("a worker of model %s serves again", self.description.name)
+        return 0.0
+
+    def _restart_failed(self, reason: str) -> float:
+        """Ends what waits for the worker, if it will have to wait for long."""
+        pause = self._restarts.failed(self._clock(), reason)
+        self._become(State.PAUSING)
+        message = f"a worker of model {self.description.name} does not serve: {self.outage}"
+        log.error(message)
+        if pause > PATIENCE_SECONDS:
+            self._end_all(WorkerError(message))
+            self._wake()
+        return pause
+
+    def _end_all(self, error: WorkerError) -> None:
+        """Ends all inferlets that are placed here."""
         endings = tuple(Ending(owner, Reason.LOST, error) for owner in self._spaces)
         if endings:
             earlier = self._last_turn or NOTHING

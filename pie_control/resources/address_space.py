@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pie_control.errors import CallError, Exhausted, InvalidArgument, NotFound, QuotaExceeded
 from pie_control.ids import Owner
@@ -22,10 +22,10 @@ from pie_inference.protocol import ModelDescription
 from .embeds import EmbedTable
 from .hazards import MAX_QUEUE, Hazards, make_stamp
 from .holdings import Forgotten
-from .kinds import Resource
+from .kinds import EMBEDS, PAGES, RESOURCES, Resource
 from .pages import PageTable
-from .quotas import Quota, Usage, check_quota
-from .ranges import Range
+from .quotas import Ledger, Usage, check_quota
+from .ranges import Range, total_length
 
 REMEMBERED_TOKENS = 4096
 """Sampled tokens of one inferlet that a token reference can still name after they were delivered."""
@@ -36,10 +36,11 @@ FORGOTTEN_AT_ONCE = 256
 class AddressSpace:
     """What one inferlet holds of one model, as issued. `hand_on` takes the commands that it accepts, in order."""
 
-    def __init__(self, owner: Owner, model: ModelDescription, quota: Quota, hand_on: Callable[[Any], None]) -> None:
+    def __init__(self, owner: Owner, model: ModelDescription, ledger: Ledger, hand_on: Callable[[Any], None]) -> None:
         self.owner = owner
         self.model = model
-        self.quota = quota
+        self.ledger = ledger
+        self._held = dict.fromkeys(RESOURCES, 0)  # its part of the ledger
         self.pages = PageTable(model.page_size)
         self.embeds = EmbedTable()
         self.hazards = Hazards(self.pages, self.embeds)
@@ -51,12 +52,12 @@ class AddressSpace:
         self._issued = 0  # commands that wait in queues or did
         self.seq = 0  # of the last command
         self.ended: CallError | None = None  # why it can make no further call
-        self._most_waiting = quota.commands
+        self._most_waiting = ledger.quota.commands
         self._hand_on = hand_on
         self._samples: dict[int, _Sample] = {}  # by future
         self._watchers: dict[int, Callable[[Any], None]] = {}  # by future
         self._delivered: deque[int] = deque()  # futures of samples whose tokens were delivered
-        self._freed: deque[tuple[int, Resource, Sequence[Range]]] = deque()  # (seq, ...), addresses not reusable yet
+        self._freed: dict[int, _Freed] = {}  # by seq, ascending: addresses whose memory is still bound
 
     # ---- for calls: what may be done ----
 
@@ -81,8 +82,9 @@ class AddressSpace:
         assert queue > self._last_queue, f"queue number {queue} comes after {self._last_queue}"
         if queue > MAX_QUEUE:
             raise QuotaExceeded(f"{MAX_QUEUE} queues were created: there are no further numbers")
-        check_quota(len(self.queues), 1, self.quota.queues, "queues", "destroy queues that are not used")
+        check_quota(self.ledger.queues, 1, self.ledger.quota.queues, "queues", "destroy queues that are not used")
         self.queues.add(queue)
+        self.ledger.queues += 1
         self._last_queue = queue
         self._count_queues()
 
@@ -90,6 +92,7 @@ class AddressSpace:
         """The queue takes no further command; those that it holds still wait. Raises as `check_queue`."""
         self.check_queue(queue)
         self.queues.remove(queue)
+        self.ledger.queues -= 1
         self._draining.append((self.seq, queue))
         self._count_queues()
 
@@ -108,7 +111,7 @@ class AddressSpace:
         owned, total = self.table(resource).owned, resource.pool_size(self.model)
         if owned + count > total:
             raise Exhausted(f"{owned} {resource} held and {count} more asked for, the whole pool has {total}")
-        check_quota(owned, count, self.quota.limit(resource), resource.name, "free some first")
+        self.ledger.check(resource, count)
 
     # ---- for calls: what they change ----
 
@@ -130,11 +133,32 @@ class AddressSpace:
         """Hands on what takes effect as it arrives."""
         self._hand_on(command)
 
+    def own(self, resource: Resource, count: int, queue: int) -> int:
+        """First of `count` new addresses, for the command just numbered; `check_allocation` has passed them."""
+        self._count(resource, count)
+        return self.table(resource).allocate(count, self.stamp(queue))
+
     def disown(self, resource: Resource, ranges: Sequence[Range]) -> None:
-        """The addresses are invalid at once, and handed out again when no command below `seq` waits."""
+        """The addresses are invalid at once. They count as held, and are not handed out again, until their memory is
+        known to be taken back: now, if no command waits."""
         self.table(resource).disown(ranges)
         self.hazards.forget_pages()
-        self._freed.append((self.seq, resource, ranges))
+        freed = _Freed(resource, ranges, total_length(ranges))
+        self.ledger.returning[resource] += freed.size
+        self._freed[self.seq] = freed
+        if not self.waiting:
+            self._take_back(self.seq)
+
+    def _take_back(self, seq: int) -> None:
+        """What was given back by this number is not bound any more."""
+        freed = self._freed.pop(seq)
+        self.ledger.returning[freed.resource] -= freed.size
+        self._count(freed.resource, -freed.size)
+        self.table(freed.resource).release(freed.ranges)
+
+    def _count(self, resource: Resource, count: int) -> None:
+        self._held[resource] += count
+        self.ledger.add(resource, count)
 
     # ---- sampled tokens ----
 
@@ -158,13 +182,16 @@ class AddressSpace:
 
     # ---- what the scheduler tells ----
 
-    def progressed(self, oldest: int, taken: int) -> None:
-        """No command below `oldest` waits any more; `taken` have left their queues since the beginning."""
+    def progressed(self, oldest: int, taken: int, returned: Sequence[int] = ()) -> None:
+        """No command below `oldest` waits any more; `taken` have left their queues since the beginning. What was given
+        back by the numbers below `oldest` and by those of `returned` is not bound any more."""
         self.waiting = self._issued - taken
         self.hazards.dispatched(oldest)
-        while self._freed and self._freed[0][0] < oldest:
-            _, resource, ranges = self._freed.popleft()
-            self.table(resource).release(ranges)
+        while self._freed and (seq := next(iter(self._freed))) < oldest:
+            self._take_back(seq)
+        for seq in returned:
+            if seq in self._freed:
+                self._take_back(seq)
         while self._draining and self._draining[0][0] < oldest:
             self._draining.popleft()
             self._count_queues()
@@ -190,11 +217,28 @@ class AddressSpace:
         self.tell(Forgotten(self.owner, self.seq, forgotten))
 
     def end(self, error: CallError) -> None:
-        """No further call is accepted."""
-        self.ended = self.ended or error
+        """No further call is accepted, and nothing is held."""
+        if self.ended is not None:
+            return
+        self.ended = error
+        for freed in self._freed.values():
+            self.ledger.returning[freed.resource] -= freed.size
+        self._freed.clear()
+        for resource, count in self._held.items():
+            self._count(resource, -count)
+        self.ledger.queues -= len(self.queues)
+        self.queues.clear()
 
     def usage(self) -> Usage:
-        return Usage(self.pages.owned, self.embeds.owned, len(self.queues), self.waiting)
+        return Usage(self._held[PAGES], self._held[EMBEDS], len(self.queues), self.waiting)
+
+
+class _Freed(NamedTuple):
+    """Addresses that were given back."""
+
+    resource: Resource
+    ranges: Sequence[Range]
+    size: int
 
 
 class _Sample:

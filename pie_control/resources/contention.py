@@ -1,16 +1,18 @@
 """Which inferlet yields when a pool runs out (paper, section 5.2: first come, first served).
 
 The scheduler asks the policy only when what is free and what is already coming back do not cover the request. A policy
-sees what each inferlet holds, what it waits for and since when, and answers with actions.
+sees what each inferlet holds, in which class and for whom it works, what it waits for and since when, and answers with
+actions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pie_control.ids import Owner
+from pie_control.tenants.tenant import DEFAULT_STANDING, ServiceClass, Standing
 
 from .kinds import Resource
 
@@ -26,15 +28,16 @@ class Shortage:
     total: int
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """An inferlet and what it holds of a kind of memory. `waits_for`: what it asks for and does not have yet."""
+class Holder(NamedTuple):
+    """An inferlet and what it holds of a kind of memory, beside what it is giving back. `waits_for`: what it asks for
+    and does not have yet."""
 
     owner: Owner
     created: float  # seconds
     held: int
     waits_for: int = 0
     waits_since: float | None = None  # seconds
+    standing: Standing = DEFAULT_STANDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,35 +62,62 @@ class ContentionPolicy(Protocol):
 
     def resolve(self, shortage: Shortage, holders: Sequence[Holder]) -> tuple[Action, ...]:
         """What to do, in order. `holders` lists all inferlets, the requester among them. If what comes back does not
-        cover the shortage and the requester stays, its request waits."""
+        cover the shortage and the requester stays, its request waits, and the policy is asked again when something
+        has changed. Requests behind it in line are not asked about as long as it waits."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FirstComeFirstServed:
-    """Ends the youngest inferlets until the request fits; the requester itself if it is the youngest left."""
+    """Ends the youngest inferlets until the request fits, those of a lower class first, whatever their age. None of a
+    higher class is ended, none older of its own class, and nobody if all that may yield hold too little: then the
+    requester ends itself, or waits if inferlets of a higher class hold what it lacks."""
 
     def resolve(self, shortage: Shortage, holders: Sequence[Holder]) -> tuple[Action, ...]:
-        actions: list[Action] = []
-        missing = shortage.missing
-        for holder in sorted(holders, key=_age, reverse=True):
-            if missing <= 0:
-                break
-            if holder.owner == shortage.owner:
-                return (*actions, End(holder.owner, _text(shortage, "it asked for them")))
-            if holder.held:
-                actions.append(End(holder.owner, _text(shortage, "an older inferlet asked for them")))
-                missing -= holder.held
-        return tuple(actions) or (Wait(),)
+        asking = next((holder for holder in holders if holder.owner == shortage.owner), None)
+        if asking is None:
+            return (Wait(),)
+        own = _order(asking)
+        yielding = _enough([one for one in holders if one.held and _order(one) > own], shortage.missing)
+        if yielding:
+            return tuple(End(one.owner, _text(shortage, _why(asking, one))) for one in yielding)
+        if any(one.held and one.standing.service_class < asking.standing.service_class for one in holders):
+            return (Wait(),)
+        return (End(asking.owner, _text(shortage, "it asked for them, and nobody younger holds enough")),)
 
 
-def _age(holder: Holder) -> tuple[float, int]:
-    return holder.created, holder.owner
+def _order(holder: Holder) -> tuple[ServiceClass, float, Owner]:
+    """The larger yields first."""
+    return holder.standing.service_class, holder.created, holder.owner
+
+
+def _enough(candidates: Sequence[Holder], missing: int) -> list[Holder]:
+    """The first in the order of yielding that hold enough, without those that are not needed; nobody if all of them
+    hold too little."""
+    chosen = []
+    for holder in sorted(candidates, key=_order, reverse=True):
+        if missing > 0:
+            chosen.append(holder)
+            missing -= holder.held
+    if missing > 0:
+        return []
+    spare = -missing
+    for holder in tuple(chosen):
+        if holder.held <= spare:
+            chosen.remove(holder)
+            spare -= holder.held
+    return chosen
+
+
+def _why(asking: Holder, ended: Holder) -> str:
+    if ended.standing.service_class > asking.standing.service_class:
+        return "an interactive inferlet asked for them, and this one is a batch job"
+    return "an older inferlet asked for them"
 
 
 def _text(shortage: Shortage, why: str) -> str:
     return (
         f"out of {shortage.resource}: {shortage.requested} were asked for and {shortage.missing} of them are missing "
-        f"in a pool of {shortage.total}; this inferlet is the youngest and was ended ({why}; first come, first "
-        f"served). Hold fewer {shortage.resource} or run fewer inferlets at a time"
+        f"in a pool of {shortage.total}; this inferlet was ended ({why}; first come, first served). Hold fewer "
+        f"{shortage.resource} or run fewer inferlets at a time"
     )

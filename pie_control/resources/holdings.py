@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any, Protocol
 
 from pie_control.errors import CallError
 from pie_control.ids import Owner
+from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 
 from .kinds import Resource
-from .ranges import Range, total_length
+from .ranges import Range, overlap, total_length
 
 UNBOUND = -1
+FAR_BEHIND = 256
+"""A command with as many before it in its queue is not relied on to run soon."""
+MOST_LOOKS = 1024
+"""Ranges of waiting commands that are compared, in one wave, with what an inferlet gives back."""
 
 
 class Binding:
@@ -89,16 +97,131 @@ class Forgotten:
     futures: Sequence[int]
 
 
+class Waiting(Protocol):
+    """A command that waits in a queue (pie_control.calls.kind.Command), as memory sees it."""
+
+    call: Any  # None: it takes effect in the control layer, and may itself wait for memory
+    seq: int
+    after: int
+
+    def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
+        """Addresses of this kind of memory that it may use."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Return:
+    """What was given back, and for each queue whose commands may still use it the newest of them."""
+
+    freed: Freed
+    count: int
+    users: list[tuple[deque[Waiting], int]]
+
+
+class Returns:
+    """What an inferlet has given back and commands that wait may still use.
+
+    A queue takes its commands in order, so what was given back is free once, in each queue, the newest command that
+    uses it has left. That command is looked for once: no later one can name the addresses. Commands of other addresses,
+    an allocation that finds no room among them, hold nothing up. The search has a bound for each wave; beyond it, what
+    is given back waits for all commands before it.
+    """
+
+    def __init__(self, page_size: int) -> None:
+        self._page_size = page_size
+        self._lines: dict[int, tuple[deque[Waiting], list[tuple[int, int, _Return]]]] = {}  # heaps, by queue
+        self._ready: list[Freed] = []
+        self._looks = MOST_LOOKS
+        self._wave = -1
+
+    def __bool__(self) -> bool:
+        return bool(self._lines or self._ready)
+
+    def add(self, freed: Freed, queues: Iterable[deque[Any]]) -> None:
+        """Addresses were given back; `queues` hold all commands of the inferlet that wait."""
+        ordered = sorted(freed.ranges)
+        users = [(commands, seq) for commands in queues if (seq := self._newest_user(freed, ordered, commands))]
+        self._place(_Return(freed, total_length(ordered), users))
+
+    def _newest_user(self, freed: Freed, ordered: Sequence[Range], commands: deque[Waiting]) -> int:
+        """Sequence number of the newest command that may use the addresses; 0 if none does."""
+        for command in reversed(commands):
+            if self._looks <= 0:
+                return command.seq
+            used = command.uses(freed.resource, self._page_size)
+            self._looks -= 1 + len(used)
+            if overlap(ordered, used):
+                return command.seq
+        return 0
+
+    def _place(self, one: _Return) -> None:
+        """In the line of a queue that still has a user, or with what is ready."""
+        while one.users:
+            commands, seq = one.users[-1]
+            if commands and commands[0].seq <= seq:
+                _, line = self._lines.setdefault(id(commands), (commands, []))
+                heappush(line, (seq, one.freed.seq, one))
+                return
+            one.users.pop()
+        self._ready.append(one.freed)
+
+    def take(self, wave: int) -> list[Freed]:
+        """What no command uses any more. `wave`: the number of the next wave."""
+        if wave != self._wave:
+            self._wave, self._looks = wave, MOST_LOOKS
+        for queue, (commands, line) in list(self._lines.items()):
+            while line and not (commands and commands[0].seq <= line[0][0]):
+                self._place(heappop(line)[2])
+            if not line:
+                del self._lines[queue]
+        ready, self._ready = self._ready, []
+        return ready
+
+    def count(self, resource: Resource, blocked: int | None = None) -> int:
+        """How much will come back without anybody being ended. `blocked`: the oldest allocation of the inferlet that
+        waits for room, if there is one: what commands behind it use does not come before it."""
+        pending = [one for _, line in self._lines.values() for *_, one in line if one.freed.resource is resource]
+        if blocked is not None:
+            free: dict[int, int] = {}  # by queue, the command from which on none may be relied on
+            pending = [one for one in pending if all(seq < _stuck(free, queue, blocked) for queue, seq in one.users)]
+        return sum(one.count for one in pending)
+
+
+def _stuck(known: dict[int, int], commands: deque[Waiting], blocked: int) -> int:
+    """Number of the first command of a queue that may wait for an allocation without room."""
+    found = known.get(id(commands))
+    if found is None:
+        seen = enumerate(commands)
+        stuck = (one.seq for n, one in seen if one.call is None or one.after >= blocked or n == FAR_BEHIND)
+        found = known[id(commands)] = next(stuck, sys.maxsize)
+    return found
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """An allocation that found too little room and waits in line. `rank`: the smaller goes first."""
+
+    owner: Owner
+    rank: tuple[int, float, Owner, int]
+    resource: Resource
+    first: int  # address
+    count: int
+    since: float  # seconds
+    granted: bool = False  # it is bound, and its command has not been told yet
+
+
 @dataclass(slots=True, eq=False)
 class Holdings:
     """Of one inferlet."""
 
     owner: Owner
     created: float  # seconds
+    freed: Returns  # not taken back yet: waiting commands may use it
+    standing: Standing = DEFAULT_STANDING
+    requests: dict[int, Request] = field(default_factory=dict)  # by the number of the command
     pages: Binding = field(default_factory=Binding)
     embeds: Binding = field(default_factory=Binding)
     tokens: dict[int, TokenSource] = field(default_factory=dict)  # by future
-    freed: deque[Freed] = field(default_factory=deque)  # not given back yet: waiting commands may touch them
     forgotten: deque[Forgotten] = field(default_factory=deque)  # still kept: waiting commands may name them
 
     @property
@@ -110,9 +233,16 @@ class Holdings:
         found: Binding = getattr(self, resource.key)
         return found
 
-    def returning(self, resource: Resource) -> int:
-        """What has been freed and only waits for commands that may touch it."""
-        return sum(total_length(one.ranges) for one in self.freed if one.resource is resource)
+    def rank(self, command: int) -> tuple[int, float, Owner, int]:
+        """The place of an allocation among all that wait: by class, then by age of the inferlet."""
+        return self.standing.service_class, self.created, self.owner, command
+
+    def coming(self, resource: Resource) -> int:
+        """What was given back and will be taken back without anybody being ended."""
+        if not self.freed:
+            return 0
+        blocked = min((number for number, one in self.requests.items() if not one.granted), default=None)
+        return self.freed.count(resource, blocked)
 
     def literals(self, tokens: Sequence[int], references: Sequence[Reference]) -> array[int]:
         """Tokens as messages name them, with references resolved."""

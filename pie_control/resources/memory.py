@@ -1,28 +1,33 @@
-"""Physical memory of one worker: its pools, what each inferlet holds of them, and the requests that wait."""
+"""Physical memory of one worker: its pools, what each inferlet holds of them, and the requests that wait.
+
+Theory of operation. An allocation that finds no room stands in line, by class and then by the age of its inferlet: an
+older one is served before a younger one, and a small one never overtakes a large one that stands before it. When room
+comes back, the next wave begins by serving the line from its head, so commands that wait need no look until `begin`
+names them. The contention policy is asked about the first request that what is free and what is
+coming back do not cover; those behind it wait for it. It is asked again only if something has changed since: who holds
+what, or who asks for what. So beside requests that wait, a wave costs nothing.
+
+Memory that is given back stays in quarantine until the last wave whose commands may touch it has completed: the one
+under formation, else the last that was sent.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from operator import attrgetter
 from typing import Protocol
 
 from pie_control.ids import Owner
+from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 from pie_inference.protocol import ModelDescription
 
 from .contention import Action, ContentionPolicy, Holder, Shortage
-from .holdings import Holdings
+from .holdings import Holdings, Request, Returns
 from .kinds import PAGES, RESOURCES, Resource, scratch_pages
 from .pool import Pool, PoolUsage
 
-
-@dataclass(slots=True)
-class _Request:
-    """An allocation that found too little."""
-
-    owner: Owner
-    resource: Resource
-    count: int
-    since: float  # seconds
+_rank = attrgetter("rank")
 
 
 class Allocation(Protocol):
@@ -35,11 +40,7 @@ class Allocation(Protocol):
 
 
 class Memory:
-    """Binds addresses to physical slots and takes them back.
-
-    Memory that is given back stays in quarantine until the last wave whose commands may touch it has completed: the one
-    under formation, else the last that was sent.
-    """
+    """Binds addresses to physical slots and takes them back."""
 
     def __init__(self, model: ModelDescription, contention: ContentionPolicy) -> None:
         if PAGES.pool_size(model) <= 0:
@@ -51,99 +52,123 @@ class Memory:
         self.pools = {resource: Pool(resource.pool_size(model)) for resource in RESOURCES}
         self.tokens = Pool(model.num_token_slots)
         self.wave = 0  # number of the next wave
+        self._page_size = model.page_size
         self._policy = contention
         self._holdings: dict[Owner, Holdings] = {}
-        self._requests: dict[Resource, dict[tuple[Owner, int], _Request]] = {resource: {} for resource in RESOURCES}
+        self._lines: dict[Resource, list[Request]] = {resource: [] for resource in RESOURCES}  # by rank
+        self._changes = dict.fromkeys(RESOURCES, 0)  # of what a policy looks at
+        self._resolved = dict.fromkeys(RESOURCES, 0)  # the changes that the last answer of the policy knew
         self._quarantine: int | None = None  # the wave to wait for; None: nothing is in flight or under formation
 
     # ---- holders ----
 
-    def open(self, owner: Owner, created: float) -> Holdings:
+    def open(self, owner: Owner, created: float, standing: Standing = DEFAULT_STANDING) -> Holdings:
         """`created` is a time in seconds: when memory runs out, it says which inferlet is older."""
         assert owner not in self._holdings, f"inferlet {owner} has holdings"
-        self._holdings[owner] = holdings = Holdings(owner, created)
+        holdings = Holdings(owner, created, Returns(self._page_size), standing)
+        self._holdings[owner] = holdings
         return holdings
 
     def close(self, owner: Owner) -> None:
-        """Takes back all that the inferlet holds."""
+        """Takes back all that the inferlet holds, and drops what it asked for."""
         holdings = self._holdings.pop(owner)
+        for request in holdings.requests.values():
+            if not request.granted:
+                line = self._lines[request.resource]
+                del line[bisect_left(line, request.rank, key=_rank)]
         for resource in RESOURCES:
-            self._requests[resource] = {key: one for key, one in self._requests[resource].items() if key[0] != owner}
             self._release(resource, holdings.binding(resource).unbind_all())
 
     # ---- binding ----
 
     def begin(self) -> list[tuple[Owner, int]]:
-        """A wave is being formed. The requests that wait and that there is room for now: the inferlet and the sequence
-        number of each. It is time to bind them; the others need no look."""
+        """A wave is being formed: requests that wait are granted as far as there is room. The inferlet and the number
+        of the command of each: they can go now, and no other command that waits for memory needs a look."""
         self._quarantine = self.wave
         granted = []
-        for resource, requests in self._requests.items():
+        for resource, line in self._lines.items():
             free = self.pools[resource].free
-            for (owner, seq), request in requests.items():
+            while line and line[0].count <= free:
+                request = line.pop(0)
+                self._bind(self._holdings[request.owner], resource, request.first, request.count)
+                request.granted = True
+                granted.append((request.owner, request.rank[-1]))
                 free -= request.count
-                if free < 0:
-                    break
-                granted.append((owner, seq))
         return granted
 
     def try_bind(self, holdings: Holdings, command: Allocation, now: float) -> bool:
-        """Binds an allocation if there is room, after those that wait before it."""
-        pool, requests = self.pools[command.resource], self._requests[command.resource]
-        key = holdings.owner, command.seq
-        if command.count > pool.free or next(iter(requests), key) != key:
-            requests.setdefault(key, _Request(holdings.owner, command.resource, command.count, now))
-            return False
-        requests.pop(key, None)
-        holdings.binding(command.resource).bind(command.first, pool.take(command.count))
-        return True
+        """Binds an allocation if there is room and nothing stands before it; otherwise it stands in line, and asking
+        again is in vain until `begin` names it."""
+        request = holdings.requests.get(command.seq)
+        if request is not None:
+            if request.granted:
+                del holdings.requests[command.seq]
+            return request.granted
+        resource, rank = command.resource, holdings.rank(command.seq)
+        line = self._lines[resource]
+        if command.count <= self.pools[resource].free and not (line and line[0].rank < rank):
+            self._bind(holdings, resource, command.first, command.count)
+            return True
+        request = Request(holdings.owner, rank, resource, command.first, command.count, now)
+        holdings.requests[command.seq] = request
+        insort(line, request, key=_rank)
+        self._changes[resource] += 1
+        return False
 
-    def run_frees(self, holdings: Holdings, oldest: int) -> None:
-        """Takes back what no command from `oldest` on can touch any more, and drops tokens that none can name."""
-        freed = holdings.freed
-        while freed and freed[0].seq < oldest:
-            one = freed.popleft()
-            self._release(one.resource, holdings.binding(one.resource).unbind(one.ranges))
+    def _bind(self, holdings: Holdings, resource: Resource, first: int, count: int) -> None:
+        holdings.binding(resource).bind(first, self.pools[resource].take(count))
+        self._changes[resource] += 1
+
+    def run_frees(self, holdings: Holdings, oldest: int) -> list[int]:
+        """Takes back what no waiting command uses any more, and drops tokens that none from `oldest` on can name. The
+        numbers under which the memory was given back."""
+        returned = []
+        if holdings.freed:
+            for one in holdings.freed.take(self.wave):
+                self._release(one.resource, holdings.binding(one.resource).unbind(one.ranges))
+                returned.append(one.seq)
         while holdings.forgotten and holdings.forgotten[0].seq < oldest:
             for future in holdings.forgotten.popleft().futures:
                 del holdings.tokens[future]
+        return returned
 
     # ---- shortages ----
 
     def resolve_shortages(self) -> Iterator[Action]:
         """The wave is formed: asks the policy about requests for more memory than is coming back. Each action
         must be taken before the next is asked for."""
-        for resource, requests in self._requests.items():
-            wanted = 0
-            for request in list(requests.values()):
-                if request.owner not in self._holdings:
-                    continue  # it has been ended for an earlier one
-                wanted += request.count
-                missing = wanted - self._coming(resource)
-                if missing > 0:
-                    yield from self._policy.resolve(self._shortage(request, missing), self._holders(resource))
+        for resource, line in self._lines.items():
+            while line and self._resolved[resource] != self._changes[resource]:
+                self._resolved[resource] = self._changes[resource]
+                coming = {owner: one.coming(resource) for owner, one in self._holdings.items()}
+                shortage = self._first_shortage(resource, sum(coming.values()))
+                if shortage is not None:
+                    yield from self._policy.resolve(shortage, self._holders(resource, coming))
 
-    def _shortage(self, request: _Request, missing: int) -> Shortage:
-        total = self.pools[request.resource].total
-        return Shortage(request.owner, request.resource, request.count, missing, total)
-
-    def _holders(self, resource: Resource) -> Sequence[Holder]:
-        waiting: dict[Owner, list[_Request]] = {}
-        for request in self._requests[resource].values():
-            waiting.setdefault(request.owner, []).append(request)
-        return [_holder(holdings, resource, waiting.get(holdings.owner, ())) for holdings in self._holdings.values()]
-
-    def _coming(self, resource: Resource) -> int:
-        """What is free, or will be without anybody being ended."""
+    def _first_shortage(self, resource: Resource, coming: int) -> Shortage | None:
+        """Of the first request in line that is not covered."""
         pool = self.pools[resource]
-        waiting = {owner for requests in self._requests.values() for owner, _ in requests}
-        freed = (one.returning(resource) for owner, one in self._holdings.items() if owner not in waiting)
-        return pool.free + pool.quarantined + sum(freed)
+        left = pool.free + pool.quarantined + coming
+        for request in self._lines[resource]:
+            left -= request.count
+            if left < 0:
+                return Shortage(request.owner, resource, request.count, -left, pool.total)
+        return None
+
+    def _holders(self, resource: Resource, coming: dict[Owner, int]) -> Sequence[Holder]:
+        waiting: dict[Owner, list[Request]] = {}
+        for request in self._lines[resource]:
+            waiting.setdefault(request.owner, []).append(request)
+        return [
+            _holder(holdings, holdings.binding(resource).bound - coming[owner], waiting.get(owner, ()))
+            for owner, holdings in self._holdings.items()
+        ]
 
     # ---- quarantine ----
 
     def _release(self, resource: Resource, slots: Iterable[int]) -> None:
         self.pools[resource].release(slots, self._quarantine)
+        self._changes[resource] += 1
 
     def wave_sent(self) -> None:
         """The wave under formation is complete."""
@@ -164,16 +189,20 @@ class Memory:
         return {resource: pool.usage() for resource, pool in self.pools.items()}
 
     def check_integrity(self) -> None:
-        """Asserts that pools and holdings agree."""
+        """Asserts that pools, holdings and lines agree."""
         for resource, pool in self.pools.items():
             pool.check_integrity()
             held = sum(one.binding(resource).bound for one in self._holdings.values())
             assert pool.usage().used == held, f"{resource}: {pool.usage().used} used, {held} held"
+            line = self._lines[resource]
+            assert line == sorted(line, key=_rank), "the line is out of order"
+            requests = (one for holdings in self._holdings.values() for one in holdings.requests.values())
+            assert set(line) == {one for one in requests if one.resource is resource and not one.granted}
         self.tokens.check_integrity()
 
 
-def _holder(holdings: Holdings, resource: Resource, requests: Sequence[_Request]) -> Holder:
+def _holder(holdings: Holdings, held: int, requests: Sequence[Request]) -> Holder:
     """What a policy sees of an inferlet; `requests` are those of its queues that wait."""
     waits_for = sum(one.count for one in requests)
     waits_since = min((one.since for one in requests), default=None)
-    return Holder(holdings.owner, holdings.created, holdings.binding(resource).bound, waits_for, waits_since)
+    return Holder(holdings.owner, holdings.created, held, waits_for, waits_since, holdings.standing)

@@ -1,17 +1,29 @@
-"""What one inferlet may hold, and what it holds."""
+"""What inferlets and tenants may hold, and what they hold.
+
+Theory of operation. Memory counts against its inferlet from the call that asks for it until the scheduler has taken it
+back: an address that was given back still counts while a command that waits may use it, for its memory is still bound.
+So what is bound and what is promised never exceed a quota, however fast an inferlet allocates and frees. The
+alternative, to let an allocation wait for frees of its own, would refuse less; but its room may be held at another
+model, by another worker, and a refusal could not be told at the call. A refusal says what is on its way back.
+
+Each inferlet has one *ledger* for all models that it uses, and each tenant one for all its inferlets.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 from pie_control.errors import QuotaExceeded
+from pie_control.ids import Owner
+from pie_control.tenants.tenant import Tenant
 
-from .kinds import Resource
+from .kinds import RESOURCES, Resource
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Limits of one inferlet on one model."""
+    """Limits of one inferlet. Pages, embeds and queues are counted over all models, commands at each."""
 
     pages: int = 1 << 20
     embeds: int = 1 << 16
@@ -19,19 +31,96 @@ class Quota:
     commands: int = 1 << 16  # issued and not yet dispatched
 
     def limit(self, resource: Resource) -> int:
-        """Addresses of a kind of memory."""
+        """Of a kind of memory."""
         limit: int = getattr(self, resource.key)
         return limit
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one inferlet holds now (addresses it owns, whether or not memory is bound yet)."""
+    """What one inferlet holds now of one model: memory that it owns, and what it gave back and is still bound."""
 
     pages: int
     embeds: int
     queues: int
     commands: int
+
+
+class TenantLedger:
+    """What all inferlets of a tenant hold together."""
+
+    __slots__ = ("__weakref__", "held", "tenant")
+
+    def __init__(self, tenant: Tenant) -> None:
+        self.tenant = tenant
+        self.held = dict.fromkeys(RESOURCES, 0)
+
+    def check(self, resource: Resource, count: int) -> None:
+        """Whether `count` more may be held. Raises QuotaExceeded."""
+        limit, held = getattr(self.tenant, f"max_{resource.key}"), self.held[resource]
+        if limit is not None and held + count > limit:
+            raise QuotaExceeded(
+                f"all inferlets of tenant {self.tenant.name} hold {held} {resource}, and {count} more were asked for; "
+                f"the limit is {limit}: free some, or wait until another one ends"
+            )
+
+
+class Ledger:
+    """What one inferlet holds over all its models. `returning`: the part of it that was given back and is still bound.
+
+    The address spaces of the inferlet share it; each takes out what it has put in.
+    """
+
+    __slots__ = ("__weakref__", "held", "queues", "quota", "returning", "tenant")
+
+    def __init__(self, quota: Quota, tenant: TenantLedger | None = None) -> None:
+        self.quota = quota
+        self.tenant = tenant
+        self.held = dict.fromkeys(RESOURCES, 0)
+        self.returning = dict.fromkeys(RESOURCES, 0)
+        self.queues = 0
+
+    def check(self, resource: Resource, count: int) -> None:
+        """Whether `count` more may be held. Raises QuotaExceeded."""
+        check_quota(self.held[resource], count, self.quota.limit(resource), resource.name, self._advice(resource))
+        if self.tenant is not None:
+            self.tenant.check(resource, count)
+
+    def _advice(self, resource: Resource) -> str:
+        returning = self.returning[resource]
+        if not returning:
+            return "free some first"
+        return f"{returning} of those held were given back and come when the commands that may use them have run: wait"
+
+    def add(self, resource: Resource, count: int) -> None:
+        """Notes that `count` more are held; negative: fewer."""
+        self.held[resource] += count
+        if self.tenant is not None:
+            self.tenant.held[resource] += count
+
+
+class Ledgers:
+    """The ledgers of a server. One lives as long as an address space uses it."""
+
+    def __init__(self, quota: Quota) -> None:
+        self.quota = quota
+        self._inferlets: WeakValueDictionary[Owner, Ledger] = WeakValueDictionary()
+        self._tenants: WeakValueDictionary[str, TenantLedger] = WeakValueDictionary()
+
+    def of(self, owner: Owner, tenant: Tenant) -> Ledger:
+        """The ledger of an inferlet, for an address space of it."""
+        ledger = self._inferlets.get(owner)
+        if ledger is None:
+            ledger = self._inferlets[owner] = Ledger(self.quota, self._of_tenant(tenant))
+        return ledger
+
+    def _of_tenant(self, tenant: Tenant) -> TenantLedger:
+        """With the bounds that the tenant has now."""
+        ledger = self._tenants.get(tenant.name)
+        if ledger is None:
+            ledger = self._tenants[tenant.name] = TenantLedger(tenant)
+        ledger.tenant = tenant
+        return ledger
 
 
 def check_quota(held: int, added: int, limit: int, what: str, advice: str) -> None:

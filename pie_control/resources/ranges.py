@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -9,6 +11,8 @@ from pie_control.errors import InvalidArgument
 
 Range = tuple[int, int]
 """First address and the address behind the last."""
+EVERYTHING: tuple[Range, ...] = ((0, sys.maxsize),)
+"""All addresses."""
 
 
 def parse_ranges(flat: Sequence[int], what: str) -> tuple[Range, ...]:
@@ -48,3 +52,12 @@ def total_length(ranges: Sequence[Range]) -> int:
     if len(ranges) == 1:
         return ranges[0][1] - ranges[0][0]
     return sum(last - first for first, last in ranges)
+
+
+def overlap(ordered: Sequence[Range], others: Sequence[Range]) -> bool:
+    """Whether an address is in both; `ordered` is ascending and disjoint."""
+    for first, last in others:
+        place = bisect_left(ordered, (last, last))  # of the first range at or behind the end of this one
+        if place and ordered[place - 1][1] > first:
+            return True
+    return False

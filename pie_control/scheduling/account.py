@@ -14,9 +14,11 @@ from pie_control.calls.kind import Command, LongCommand
 from pie_control.errors import CallError
 from pie_control.ids import Owner
 from pie_control.resources.holdings import Forgotten, Freed, Holdings, TokenSource
+from pie_control.resources.memory import Memory
 from pie_control.tenants.tenant import Standing
 
 from .fairness import Line, Share
+from .turn import Progress
 
 
 class CommandQueue(Share["CommandQueue"]):
@@ -96,6 +98,7 @@ class Account(Share[CommandQueue]):
         "owner",
         "queues",
         "ranked",
+        "returned",
         "standing",
         "taken",
         "waiting",
@@ -111,6 +114,7 @@ class Account(Share[CommandQueue]):
         self.newest = 0  # sequence number of what arrived last
         self.waiting = 0  # commands in the queues
         self.taken = 0  # commands that have left them
+        self.returned: list[int] = []  # numbers under which memory was given back that is not bound any more
         self.oldest_waiting = 0  # every command below this number was taken by a wave formed before, or locally
         self.blocked: list[tuple[int, int, CommandQueue]] = []  # (after of the first command, number, queue), a heap
         self.ranked = False  # whether the guest has given priorities to queues
@@ -187,7 +191,7 @@ class Account(Share[CommandQueue]):
     def addresses_freed(self, freed: Freed) -> None:
         """The inferlet gave addresses back."""
         self.newest = freed.seq
-        self.holdings.freed.append(freed)
+        self.holdings.freed.add(freed, (queue.commands for queue in self.queues.values()))
         self.settle()  # otherwise a command behind the note would wait for it
 
     def tokens_forgotten(self, forgotten: Forgotten) -> None:
@@ -217,6 +221,17 @@ class Account(Share[CommandQueue]):
     def settle(self) -> None:
         """What has left the queues was dispatched: later waves may rely on it."""
         self.oldest_waiting = self.oldest_now()
+
+    def take_back(self, memory: Memory, oldest: int) -> None:
+        """Takes back what commands that wait do not use any more; none is older than `oldest`."""
+        self.returned += memory.run_frees(self.holdings, oldest)
+
+    def progress(self) -> Progress:
+        """What its address space should hear; told once."""
+        if not self.returned:
+            return Progress(self.owner, self.oldest_waiting, self.taken)
+        returned, self.returned = tuple(self.returned), []
+        return Progress(self.owner, self.oldest_waiting, self.taken, returned)
 
     def answer(self, future: int) -> bool:
         """Whether a future is still to be answered; it is answered now."""

@@ -32,7 +32,7 @@ from .answers import in_place, read_answers
 from .backlog import Backlog
 from .policies import Adaptive, DispatchPolicy, DispatchState
 from .statistics import Counts, Lately, SchedulerStatistics
-from .turn import Closed, Ending, Event, Opened, Progress, Quiet, Reason, Turn, WorkerLost
+from .turn import Closed, Ending, Event, Opened, Quiet, Reason, Turn, WorkerLost
 from .waves import Wave, WaveBuilder
 
 
@@ -81,8 +81,7 @@ class Scheduler:
         return self._end_turn()
 
     def _end_turn(self) -> Turn:
-        moved = (one for one in self._moved if one.owner in self._accounts)
-        progress = [Progress(one.owner, one.oldest_waiting, one.taken) for one in moved]
+        progress = [one.progress() for one in self._moved if one.owner in self._accounts]
         turn = Turn(
             tuple(self._waves), tuple(self._completions), tuple(self._endings), tuple(progress), self._deadline()
         )
@@ -99,7 +98,7 @@ class Scheduler:
     # ---- what arrives ----
 
     def _open(self, event: Opened) -> None:
-        holdings = self._memory.open(event.owner, event.created)
+        holdings = self._memory.open(event.owner, event.created, event.standing)
         self._accounts[event.owner] = self._backlog.open(event.owner, holdings, event.standing)
 
     def _open_queue(self, note: OpenQueue) -> None:
@@ -118,7 +117,7 @@ class Scheduler:
         if account := self._accounts.get(note.owner):
             account.addresses_freed(note.freed)
             self._backlog.unblock(account)
-            self._memory.run_frees(account.holdings, account.oldest_waiting)
+            account.take_back(self._memory, account.oldest_waiting)
             self._moved[account] = None
 
     def _forget_tokens(self, note: Forgotten) -> None:

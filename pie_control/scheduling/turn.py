@@ -67,11 +67,13 @@ class Ending:
 
 
 class Progress(NamedTuple):
-    """For an inferlet's address space: no command below `oldest` waits, and `taken` have left their queues in all."""
+    """For an inferlet's address space: no command below `oldest` waits, and `taken` have left their queues in all.
+    `returned`: numbers under which memory was given back that is not bound any more."""
 
     owner: Owner
     oldest: int
     taken: int
+    returned: tuple[int, ...] = ()
 
 
 class Turn(NamedTuple):

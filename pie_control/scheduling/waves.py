@@ -258,7 +258,7 @@ class WaveBuilder:
         if isinstance(command, Bind):
             holdings = queue.account.holdings
             if holdings.returns:
-                self._memory.run_frees(holdings, queue.account.oldest_now())
+                queue.account.take_back(self._memory, queue.account.oldest_now())
             if not self._memory.try_bind(holdings, command, self._backlog.now):
                 self._backlog.starve(queue, command)
                 return False
@@ -287,7 +287,7 @@ class WaveBuilder:
         for account in self.visited:
             account.settle()
             if account.holdings.returns:
-                self._memory.run_frees(account.holdings, account.oldest_waiting)
+                account.take_back(self._memory, account.oldest_waiting)
             if account.blocked:
                 self._backlog.unblock(account)
         for queue in self._set_aside:

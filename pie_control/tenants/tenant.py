@@ -15,10 +15,13 @@ class ServiceClass(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Equal names mean the same tenant. `weight`: its share of a worker, beside the weights of the others."""
+    """Equal names mean the same tenant. `weight`: its share of a worker, beside the weights of the others. `max_pages`,
+    `max_embeds`: what its inferlets may hold together, on all workers of the server; None: no bound but theirs."""
 
     name: str
     weight: float = 1.0
+    max_pages: int | None = None
+    max_embeds: int | None = None
 
 
 DEFAULT_TENANT = Tenant("default")

@@ -234,6 +234,9 @@ class FakeServerApi:
     def models(self) -> tuple[ModelDescription, ...]:
         return (MODEL,)
 
+    def outages(self) -> tuple[str, ...]:
+        return ()
+
     def statistics(self) -> FakeStatistics:
         return FakeStatistics(FakeCounts(launched=len(self._inferlets)))
 

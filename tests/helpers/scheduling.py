@@ -13,13 +13,16 @@ from typing import Any
 from pie_control.calls import CALLS
 from pie_control.calls.core import create_queue, destroy_queue
 from pie_control.calls.fused.sample import Token
+from pie_control.calls.kind import Bind
 from pie_control.calls.sampler import Sampler, SamplingParams
 from pie_control.calls.values import Completion, Value
 from pie_control.errors import CallError
 from pie_control.ids import REFERENCE_BIT, Owner
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.contention import ContentionPolicy
-from pie_control.resources.quotas import Quota
+from pie_control.resources.holdings import Holdings
+from pie_control.resources.kinds import EMBEDS, PAGES, RESOURCES, Resource
+from pie_control.resources.quotas import Ledger, Quota
 from pie_control.scheduling import Closed, DispatchPolicy, Ending, Event, Opened, Quiet, Scheduler, Turn
 from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 from pie_control.testing.fake_model import FakeModel
@@ -57,7 +60,7 @@ class Inferlet:
 
     def __init__(self, owner: Owner, model: ModelDescription, quota: Quota, hand_on: Callable[[Any], None]) -> None:
         self.owner = owner
-        self.space = AddressSpace(owner, model, quota, hand_on)
+        self.space = AddressSpace(owner, model, Ledger(quota), hand_on)
         self.futures = 0  # made
         self.queues = 0  # made
         self.accepted: set[int] = set()  # futures
@@ -99,6 +102,11 @@ class Inferlet:
         assert self.ending is None, "ended twice"
         self.ending = ending
         self.space.end(ending.error)
+
+    def held(self, resource: Resource) -> int:
+        """As it counts itself."""
+        usage = self.space.usage()
+        return {PAGES: usage.pages, EMBEDS: usage.embeds}[resource]
 
     # ---- calls with short names ----
 
@@ -178,10 +186,25 @@ class World:
         self.events.clear()
         turn = self.scheduler.turn(self.now, taken)
         self.scheduler.check_integrity()
+        self._check_quotas()
         self.sent.extend(turn.waves)
         self._untold.append(turn)
         self.tell(self.lateness())
         return turn
+
+    def _check_quotas(self) -> None:
+        """What is bound and what is promised never exceed what spaces count, nor that a quota."""
+        accounts = vars(self.scheduler)["_accounts"]
+        for owner, inferlet in self.inferlets.items():
+            if owner not in accounts:
+                continue  # it has ended, and has not been told
+            waiting = [one for queue in accounts[owner].queues.values() for one in queue.commands]
+            holdings = accounts[owner].holdings
+            for resource in RESOURCES:
+                binds = [one for one in waiting if isinstance(one, Bind) and one.resource is resource]
+                promised = sum(one.count for one in binds if not _granted(holdings, one))
+                assert holdings.binding(resource).bound + promised <= inferlet.held(resource), resource
+                assert inferlet.held(resource) <= self._quota.limit(resource), resource
 
     def tell(self, untold: int = 0) -> None:
         """Tells all but the last turns to whom they concern."""
@@ -189,7 +212,7 @@ class World:
             turn = self._untold.popleft()
             for progress in turn.progress:
                 if inferlet := self.inferlets.get(progress.owner):
-                    inferlet.space.progressed(progress.oldest, progress.taken)
+                    inferlet.space.progressed(progress.oldest, progress.taken, progress.returned)
             for completion in turn.completions:
                 if inferlet := self.inferlets.get(completion.owner):
                     inferlet.hear(completion)
@@ -219,6 +242,11 @@ class World:
         while self.sent:
             waves += self.turn(self.run()).waves
         return waves
+
+
+def _granted(holdings: Holdings, command: Bind) -> bool:
+    """Whether an allocation is bound though its queue has not heard of it."""
+    return command.seq in holdings.requests and holdings.requests[command.seq].granted
 
 
 def by_kind(wave: RunWave | None) -> dict[type[Batch], Any]:

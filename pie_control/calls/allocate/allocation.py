@@ -17,7 +17,7 @@ def allocate(space: AddressSpace, queue: int, resource: Resource, count: int) ->
     space.check_command(queue)
     space.check_allocation(resource, count)
     seq = space.next_seq()
-    first = space.table(resource).allocate(count, space.stamp(queue))
+    first = space.own(resource, count, queue)
     space.issue(Bind(space.owner, queue, seq, 0, None, (), resource, first, count))
     return first
 

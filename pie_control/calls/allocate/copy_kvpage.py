@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from pie_control.errors import InvalidArgument, InvalidState
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Holdings
-from pie_control.resources.ranges import parse_ranges
+from pie_control.resources.kinds import PAGES, Resource
+from pie_control.resources.ranges import Range, parse_ranges
 from pie_inference.protocol import CopyKvpage
 
 from ..arrays import as_int32, ends_of
@@ -24,6 +25,14 @@ class CopyCommand(WorkerCommand):
 
     source: NDArray[np.int64]
     target: NDArray[np.int64]
+
+    def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
+        """Of many slots, all pages between the first and the last: it is only asked what it may use."""
+        if resource is not PAGES:
+            return ()
+        return [
+            (int(slots.min()) // page_size, int(slots.max()) // page_size + 1) for slots in (self.source, self.target)
+        ]
 
 
 def issue(space: AddressSpace, queue: int, source: Sequence[int], target: Sequence[int]) -> None:

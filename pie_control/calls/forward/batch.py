@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pie_control.resources.holdings import Holdings
+from pie_control.resources.kinds import EMBEDS, Resource
 from pie_control.resources.pages import Context, join_intervals, take_intervals
 from pie_control.resources.ranges import Range
 from pie_inference.protocol import Forward
@@ -28,6 +29,12 @@ class ForwardCommand(LongCommand):
     positions: Sequence[int]
     own: Sequence[Range] | None
     outputs: Sequence[Range]
+
+    def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
+        if resource is EMBEDS:
+            return (*self.inputs, *self.outputs)
+        slots = (*self.context.intervals, *(self.own or ()))
+        return [(start // page_size, (stop - 1) // page_size + 1) for start, stop in slots]
 
 
 class ForwardBatch(LongBatch[ForwardCommand]):

@@ -18,6 +18,7 @@ import numpy as np
 from pie_control.errors import CallError, InvalidArgument
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Holdings
+from pie_control.resources.kinds import EMBEDS, Resource
 from pie_control.resources.ranges import Range, parse_ranges, total_length
 from pie_inference.protocol import Result, Verify, VerifyResult
 
@@ -44,6 +45,9 @@ class VerifyCommand(WorkerCommand):
     draft: Sequence[int]
     params: SamplingParams
     uniform: Sequence[float]  # one for each embed
+
+    def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
+        return self.embeds if resource is EMBEDS else ()
 
 
 def issue(

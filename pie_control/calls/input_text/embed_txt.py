@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Holdings
+from pie_control.resources.kinds import EMBEDS, Resource
 from pie_control.resources.ranges import Range, parse_ranges, total_length
 from pie_inference.protocol import EmbedTxt
 
@@ -23,6 +24,9 @@ class EmbedCommand(WorkerCommand):
 
     tokens: Sequence[int]
     embeds: Sequence[Range]
+
+    def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
+        return self.embeds if resource is EMBEDS else ()
 
 
 def issue(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from typing import Any
 
@@ -25,12 +26,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Prints the list."""
+    """Prints the list, and on stderr which workers do not serve."""
     from pie_control.client import SyncClient
 
     with SyncClient(server_of(options) or DEFAULT_SERVER) as client:
         inferlets = client.inferlets()
+        outages = client.statistics().get("outages", ())
     print(json.dumps(inferlets, indent=2) if options.json else format_table(COLUMNS, map(_row, inferlets)))
+    for line in outages:
+        print(line, file=sys.stderr)
     return 0
 
 

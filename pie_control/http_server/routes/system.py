@@ -26,8 +26,9 @@ def system_router(api: ServerApi, version: str) -> APIRouter:
         return Response(encode(api.statistics()), media_type="application/json")
 
     @router.get("/health", summary="Check health")
-    async def health() -> dict[str, str]:
-        """Answers when the server accepts requests."""
-        return {"status": "ok", "server": "pie", "version": version}
+    async def health() -> dict[str, str | list[str]]:
+        """Answers when the server accepts requests. `outages` has a line for each worker that does not serve."""
+        outages = list(api.outages())
+        return {"status": "degraded" if outages else "ok", "server": "pie", "version": version, "outages": outages}
 
     return router

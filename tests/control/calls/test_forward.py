@@ -39,6 +39,7 @@ def test_a_refused_call_names_the_number_and_changes_nothing(wanted: Refusal) ->
 def test_a_context_longer_than_the_model_allows_is_refused() -> None:
     inferlet, _ = prepare()
     inferlet.call("dealloc_kvpage", Q, [0, 4])
+    inferlet.space.progressed(inferlet.space.seq + 1, inferlet.space.waiting)  # nothing waits: they are free
     pages = inferlet.call("alloc_kvpage", Q, 10)
     embeds = inferlet.call("alloc_emb", Q, 32)
     inferlet.call("embed_txt", Q, [1] * 32, list(range(32)), [embeds, 32])

@@ -156,6 +156,16 @@ def test_launch_list_logs_stop(url: str, capsys: pytest.CaptureFixture[str]) -> 
     assert "no inferlet 'i999'" in capsys.readouterr().err
 
 
+def test_list_tells_which_workers_do_not_serve(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeServerApi, "statistics", lambda _: {"outages": ["worker 1 of model fake: restarting"]})
+    assert main(["list", "--server", url, "--json"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == "worker 1 of model fake: restarting\n"
+    assert isinstance(json.loads(printed.out), list)
+
+
 def test_logs_are_printed_and_followed_to_the_end(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["launch", "--server", url, "hello"]) == 0
     id = capsys.readouterr().out.strip()

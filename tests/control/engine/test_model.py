@@ -7,17 +7,23 @@ import asyncio
 import pytest
 
 from pie_control.engine.model import Model
-from pie_control.engine.replica import Replica
+from pie_control.engine.replica import PATIENCE_SECONDS, Replica
 from pie_control.errors import WorkerError, WorkerUnavailable
-from pie_control.resources.quotas import Quota
+from pie_control.resources.quotas import Ledgers, Quota
 from pie_control.scheduling import Scheduler
 from tests.helpers.played_client import PlayedClient
 
 
 def test_a_model_places_inferlets_on_replicas_that_live() -> None:
+    async def sleep(seconds: float) -> None:
+        """Short pauses take no time, longer ones last for ever."""
+        if seconds > PATIENCE_SECONDS:
+            await asyncio.Event().wait()
+
     async def check() -> None:
         clients = [PlayedClient(), PlayedClient()]
-        model = Model("fake", [Replica(client, Scheduler, Quota()) for client in clients])
+        ledgers, now = Ledgers(Quota()), [0.0]
+        model = Model("fake", [Replica(client, Scheduler, ledgers, lambda: now[0], sleep) for client in clients])
         await model.start()
         first, second = model.replicas
         for owner in range(4):
@@ -36,8 +42,11 @@ def test_a_model_places_inferlets_on_replicas_that_live() -> None:
             client.may_restart.set()
         while not model.is_down:
             await asyncio.sleep(0)
-        with pytest.raises(WorkerError, match="model fake has no worker: no GPU"):
+        message = r"model fake has no worker: restarting, tried 4 times, next try in \d+ s; last reason: no GPU"
+        with pytest.raises(WorkerError, match=message):
             model.open(9, created=9.0)
+        states = [(one.state, one.outage and one.outage.reason) for one in model.statistics()]
+        assert states == [("pausing", "no GPU")] * 2
         await model.close()
 
     asyncio.run(check())
@@ -45,7 +54,7 @@ def test_a_model_places_inferlets_on_replicas_that_live() -> None:
 
 def test_a_worker_must_serve_the_model_that_it_was_started_for() -> None:
     async def check() -> None:
-        model = Model("another", [Replica(PlayedClient(), Scheduler, Quota())])
+        model = Model("another", [Replica(PlayedClient(), Scheduler, Ledgers(Quota()))])
         with pytest.raises(WorkerUnavailable, match="the worker of model another serves fake"):
             await model.start()
         await model.close()

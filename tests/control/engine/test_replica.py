@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from pie_control.calls.core import create_queue, synchronize
-from pie_control.engine.replica import MAX_RESTARTS, Replica, State
+from pie_control.engine.replica import Replica, State
+from pie_control.engine.restarts import Outage
 from pie_control.errors import WorkerUnavailable
-from pie_control.resources.quotas import Quota
+from pie_control.resources.quotas import Ledgers, Quota
 from pie_control.scheduling import Reason, Scheduler
 from pie_inference.protocol import WaveDone
 from tests.helpers.played_client import PlayedClient
@@ -23,8 +24,18 @@ class Scene:
 
     def __init__(self) -> None:
         self.client = PlayedClient()
-        self.replica = Replica(self.client, Scheduler, Quota())
+        self.now = 1000.0  # seconds
+        self.pauses: list[float] = []  # taken so far
+        self.may_wake = asyncio.Event()
+        self.replica = Replica(self.client, Scheduler, Ledgers(Quota()), lambda: self.now, self.sleep)
         self.calls: list[str] = []
+
+    async def sleep(self, seconds: float) -> None:
+        """Takes no time, once the test lets it."""
+        self.pauses.append(seconds)
+        await self.may_wake.wait()
+        await asyncio.sleep(0)
+        self.now += seconds
 
     async def start(self) -> None:
         await self.replica.start()
@@ -43,10 +54,16 @@ def play(body: Callable[[Scene], Awaitable[None]]) -> None:
 
 
 async def settled(replica: Replica) -> State:
-    """What it is once its restart, if there is one, has ended."""
-    while replica.state is State.RESTARTING:
+    """What it is once its restart has ended."""
+    while replica.state is not State.SERVING:
         await asyncio.sleep(0)
     return replica.state
+
+
+async def reaches(scene: Scene, pauses: int) -> None:
+    """Waits for the pause of this number."""
+    while len(scene.pauses) < pauses:
+        await asyncio.sleep(0)
 
 
 def open_and_wait(replica: Replica, owner: int, future: int) -> None:
@@ -117,32 +134,89 @@ def test_an_answer_that_does_not_fit_counts_as_a_loss() -> None:
     play(body)
 
 
-def test_a_worker_that_cannot_restart_ends_who_waits_for_it() -> None:
+def test_the_error_says_how_often_it_was_tried_and_when_it_is_tried_next() -> None:
     async def body(scene: Scene) -> None:
         replica = scene.replica
         scene.client.fails = WorkerUnavailable("no memory")
-        scene.client.on_lost("gone")
-        open_and_wait(replica, 1, future=5)
         scene.client.may_restart.set()
-        assert await settled(replica) is State.DOWN
-        assert (replica.down, replica.can_serve) == ("no memory", False)
+        scene.client.on_lost("gone")
+        replica.turn(quiet=True)
+        for pauses in range(1, 4):
+            await reaches(scene, pauses)
+            assert replica.can_serve
+            scene.may_wake.set()
+            await asyncio.sleep(0)
+            scene.may_wake.clear()
+        open_and_wait(replica, 1, future=5)
+        await reaches(scene, 4)
+        assert replica.outage == Outage(4, 8.0, "no memory")
         turn = replica.turn(quiet=True)
         assert turn is not None
-        assert [(ending.owner, str(ending.error)) for ending in turn.endings] == [(1, "no memory")]
-        assert replica.turn(quiet=True) is None
+        message = (
+            "a worker of model fake does not serve: restarting, tried 4 times, next try in 8 s; last reason: no memory"
+        )
+        assert [(ending.owner, str(ending.error)) for ending in turn.endings] == [(1, message)]
+        assert not replica.can_serve
+        scene.now += 4.0
+        assert replica.can_serve, "a launch may wait for so long"
+        scene.client.fails = None
+        open_and_wait(replica, 2, future=6)
+        scene.may_wake.set()
+        assert await settled(replica) is State.SERVING
+        assert (replica.restarts, replica.outage) == (1, None)
+        served = replica.turn(quiet=True)
+        assert served is not None
+        assert [(one.owner, one.future) for one in served.completions] == [(2, 6)]
 
     play(body)
 
 
-def test_a_worker_that_keeps_dying_stays_down() -> None:
+def test_a_worker_that_keeps_dying_is_restarted_after_growing_pauses_for_ever() -> None:
     async def body(scene: Scene) -> None:
         scene.client.may_restart.set()
-        for _ in range(MAX_RESTARTS):
+        scene.may_wake.set()
+        for number in range(12):
             scene.client.on_lost("again")
             assert await settled(scene.replica) is State.SERVING
-        scene.client.on_lost("once too often")
-        assert scene.replica.state is State.DOWN
-        assert "died 6 times in a minute and stays down: once too often" in scene.replica.down
+            assert scene.replica.restarts == number + 1
+        assert scene.pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 300.0, 300.0]
+        scene.now += 59.0
+        scene.client.on_lost("it did not serve for long")
+        states = [scene.replica.state]
+        await settled(scene.replica)
+        scene.now += 60.0
+        scene.client.on_lost("after a good while")
+        states.append(scene.replica.state)
+        assert states == [State.PAUSING, State.RESTARTING], "at once, as after the first loss"
+        await settled(scene.replica)
+        assert len(scene.pauses) == 12
+
+    play(body)
+
+
+def test_a_worker_is_tried_again_whatever_went_wrong() -> None:
+    async def body(scene: Scene) -> None:
+        scene.client.fails = RuntimeError("a surprise")
+        scene.client.may_restart.set()
+        scene.client.on_lost("gone")
+        scene.client.on_lost("told twice")
+        await reaches(scene, 1)
+        assert "the worker did not restart: RuntimeError('a surprise')" in str(scene.replica.outage)
+        scene.client.fails = None
+        scene.may_wake.set()
+        assert await settled(scene.replica) is State.SERVING
+
+    play(body)
+
+
+def test_a_replica_closes_while_it_pauses() -> None:
+    async def body(scene: Scene) -> None:
+        scene.client.fails = WorkerUnavailable("no memory")
+        scene.client.may_restart.set()
+        scene.client.on_lost("gone")
+        await reaches(scene, 1)
+        await scene.replica.close()
+        assert (scene.replica.state, scene.replica.outage) == (State.CLOSED, None)
 
     play(body)
 

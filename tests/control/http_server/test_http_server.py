@@ -90,6 +90,9 @@ def test_system_routes() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
         async with http(url) as client:
             assert (await client.get("/v1/health")).json()["status"] == "ok"
+            runtime.outages = lambda: ("worker 1 of model fake: restarting",)  # type: ignore[method-assign]
+            health = (await client.get("/v1/health")).json()
+            assert (health["status"], health["outages"]) == ("degraded", ["worker 1 of model fake: restarting"])
             (model,) = (await client.get("/v1/models")).json()
             assert (model["name"], model["has_chat_template"]) == ("fake", True)
             assert "tokenizer" not in model
