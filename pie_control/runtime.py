@@ -34,9 +34,6 @@ from .resources.quotas import Ledgers, Quota
 from .scheduling import Adaptive, DispatchPolicy, Eager, KOnly, Scheduler, TOnly
 from .server_api import ServerApi
 
-K_ONLY_COMMANDS = 8
-T_ONLY_SECONDS = 0.005
-
 ClientFactory = Callable[[ServerConfig, ModelPath], InferenceClient]
 
 
@@ -77,9 +74,9 @@ def make_policy(config: ServerConfig) -> DispatchPolicy:
         case "eager":
             return Eager()
         case "k-only":
-            return KOnly(K_ONLY_COMMANDS)
+            return KOnly(config.k_only_commands)
         case "t-only":
-            return TOnly(T_ONLY_SECONDS)
+            return TOnly(config.t_only_seconds)
     return Adaptive(max_in_flight=config.run_ahead)
 
 

@@ -1,13 +1,14 @@
 """What does the scheduler itself cost in decode steps of many inferlets?
 
 No sandbox, no event loop, no socket: calls on address spaces, and turns of the scheduler. A step of an inferlet
-is `embed_txt`, `forward` and `sample`; the steps of all inferlets go into one wave.
+is `embed_txt`, `forward` and `sample`; the steps of all inferlets go into one wave. Beside them, queues may wait that
+nothing can be taken of: for memory, or for another queue of their inferlet.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,15 +20,18 @@ from pie_control.calls.forward import forward
 from pie_control.calls.fused import sample
 from pie_control.calls.input_text import embed_txt
 from pie_control.calls.sampler import Sampler, SamplingParams
+from pie_control.ids import Owner
 from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.contention import Action, Holder, Shortage, Wait
 from pie_control.resources.quotas import Ledger, Quota
 from pie_control.scheduling import Adaptive, Event, Opened, Quiet, Scheduler, Turn
 from pie_control.testing.fake_model import FakeModel
-from pie_inference.protocol import RunWave, Sample, SampleResult, WaveDone
+from pie_inference.protocol import ModelDescription, RunWave, Sample, SampleResult, WaveDone
 
 from ..support.samples import median
 
 PAGES = 16
+FREE_PAGES = 64  # half of them are kept for keys that are dropped, so nobody can have as many
 QUEUE = 1
 INPUT, OUTPUT = (0, 1), (1, 1)  # embeds, as ranges
 TOKEN = 65
@@ -39,19 +43,22 @@ class Plan:
 
     inferlets: tuple[int, ...]
     steps: int
+    blocked: int  # queues that wait beside the last number of inferlets once more
 
 
-FULL = Plan((1, 8, 32, 128), steps=200)
-QUICK = Plan((1, 8, 32), steps=60)
+FULL = Plan((1, 8, 32, 128), steps=200, blocked=1000)
+QUICK = Plan((1, 8, 32), steps=60, blocked=1000)
 
 
 @dataclass(frozen=True)
 class Row:
     """Medians over the steps. `issue_us`: to issue an inferlet's three commands; `form_us`: to form the wave of all
-    inferlets; `done_us`: to take the worker's answer. `us_each`: the sum for one inferlet.
+    inferlets; `done_us`: to take the worker's answer. `us_each`: the sum for one inferlet. `blocked`: queues that wait
+    all the time.
     """
 
     inferlets: int
+    blocked: int
     issue_us: float
     form_us: float
     done_us: float
@@ -60,15 +67,24 @@ class Row:
 
 async def run(plan: Plan) -> list[Row]:
     """One row for each number of inferlets."""
-    return [_measure(number, plan.steps) for number in plan.inferlets]
+    rows = [_measure(number, 0, plan.steps) for number in plan.inferlets]
+    return [*rows, _measure(plan.inferlets[-1], plan.blocked, plan.steps)]
+
+
+class _Patient:
+    """A contention policy that lets requests wait."""
+
+    def resolve(self, shortage: Shortage, holders: Sequence[Holder]) -> tuple[Action, ...]:
+        return (Wait(),)
 
 
 class _World:
     """A scheduler and address spaces, whose commands are events of its next turn."""
 
-    def __init__(self, number: int) -> None:
-        model = FakeModel(num_pages=number * PAGES + 64, num_embeds=2 * number).describe()[0]
-        self.scheduler = Scheduler(model, Adaptive())
+    def __init__(self, number: int, blocked: int) -> None:
+        model = FakeModel(num_pages=number * PAGES + FREE_PAGES, num_embeds=2 * number + 1).describe()[0]
+        self.scheduler = Scheduler(model, Adaptive(), _Patient())
+        self.waiting: dict[Owner, AddressSpace] = {}
         self.events: list[Any] = [Opened(owner, float(owner)) for owner in range(number)]
         self.spaces = [AddressSpace(owner, model, Ledger(Quota()), self.events.append) for owner in range(number)]
         self.samplers = [Sampler(SamplingParams(temperature=0.0), seed=0) for _ in range(number)]
@@ -76,6 +92,29 @@ class _World:
             create_queue.issue(space, QUEUE)
             alloc_kvpage.issue(space, QUEUE, PAGES)
             alloc_emb.issue(space, QUEUE, 2)
+        if blocked:
+            self._block(model, number, blocked)
+
+    def _block(self, model: ModelDescription, owner: Owner, queues: int) -> None:
+        """Half of the queues wait for pages, one of each inferlet; half of them wait for the first queue of one."""
+        for space in self._open_more(model, owner, queues // 2):
+            create_queue.issue(space, QUEUE)
+            alloc_kvpage.issue(space, QUEUE, FREE_PAGES)
+        (space,) = self._open_more(model, owner + queues // 2, 1)
+        create_queue.issue(space, QUEUE)
+        alloc_emb.issue(space, QUEUE, 1)
+        alloc_kvpage.issue(space, QUEUE, FREE_PAGES)
+        for queue in range(QUEUE, QUEUE + queues - queues // 2):
+            if queue > QUEUE:
+                create_queue.issue(space, queue)
+            embed_txt.issue(space, queue, [TOKEN], [0], (0, 1))
+
+    def _open_more(self, model: ModelDescription, first: Owner, number: int) -> list[AddressSpace]:
+        owners = range(first, first + number)
+        self.events += [Opened(owner, float(owner)) for owner in owners]
+        spaces = [AddressSpace(owner, model, Ledger(Quota()), self.events.append) for owner in owners]
+        self.waiting.update({space.owner: space for space in spaces})
+        return spaces
 
     def issue(self, position: int) -> None:
         for space, sampler in zip(self.spaces, self.samplers, strict=True):
@@ -95,17 +134,18 @@ class _World:
         turn = self.scheduler.turn(0.0, [*self.events, last])
         self.events.clear()
         for progress in turn.progress:
-            self.spaces[progress.owner].progressed(progress.oldest, progress.taken, progress.returned)
+            space = self.waiting.get(progress.owner) or self.spaces[progress.owner]
+            space.progressed(progress.oldest, progress.taken, progress.returned)
         for completion in turn.completions:
             self.spaces[completion.owner].answered(completion.future, completion.value)
         return turn
 
 
-def _measure(number: int, steps: int) -> Row:
-    world = _World(number)
+def _measure(number: int, blocked: int, steps: int) -> Row:
+    world = _World(number, blocked)
     times = [_step(world, position) for position in range(steps + 1)][1:]
     issue, form, done = (1e6 * median(column) for column in zip(*times, strict=True))
-    return Row(number, *(round(us, 2) for us in (issue / number, form, done, (issue + form + done) / number)))
+    return Row(number, blocked, *(round(us, 2) for us in (issue / number, form, done, (issue + form + done) / number)))
 
 
 def _step(world: _World, position: int) -> tuple[float, float, float]:

@@ -69,15 +69,17 @@ class WorkerCommand(Command):
     call: ClassVar[Call]
 
 
-LONG = 16
-"""Commands of more parts (input tokens) than this come after the others, and may be split even behind them."""
-
-
 @dataclass(slots=True, eq=False)
 class LongCommand(WorkerCommand):
-    """One that may be split between waves, in `size` parts."""
+    """One of `size` parts (input tokens), which may be split between waves anywhere unless it is `whole`."""
 
     size: int
+    whole: bool
+
+    @property
+    def bounded(self) -> bool:
+        """Whether its batch bounds it by more than the number of parts (`LongBatch.room_for`)."""
+        return False
 
 
 @dataclass(slots=True, eq=False)
@@ -146,6 +148,7 @@ class WaveContext(NamedTuple):
 
 
 C = TypeVar("C", bound=WorkerCommand)
+L = TypeVar("L", bound=LongCommand)
 B = TypeVar("B", bound="Batch[Any]")
 
 
@@ -159,8 +162,8 @@ class Batch(Generic[C]):
         self.context = context
 
     def try_add(self, queue: Hashable, command: C, holdings: Holdings, done: int) -> int:
-        """Adds a command, or as much of it as fits behind the `done` parts that earlier waves took. Returns how many
-        parts are taken now: `done` if it does not fit. `queue` tells the commands of different queues apart."""
+        """Adds a command and returns 1; `done`, which is 0, if it does not fit. `queue` tells the commands of different
+        queues apart."""
         raise NotImplementedError
 
     def build(self) -> protocol.Batch:
@@ -182,6 +185,27 @@ class Batch(Generic[C]):
         name = self.commands[0].call.name
         answer = f"{type(result).__name__} to {name} with {len(self.commands)} commands"
         return errors.WorkerError(f"the worker answered {answer}: are versions mixed?")
+
+
+class LongBatch(Batch[L]):
+    """Long commands, a part of each. The scheduler decides how large the parts are: at most `max_batch_tokens` in all.
+    So it adds parts by `add`, not by `try_add`."""
+
+    def can_add(self, queue: Hashable, command: L) -> bool:
+        """Whether a command does not conflict with an earlier one of its queue in this batch."""
+        raise NotImplementedError
+
+    def add(self, queue: Hashable, command: L, holdings: Holdings, begin: int, end: int) -> None:
+        """Adds the parts `begin` .. `end` of a command that can be added."""
+        raise NotImplementedError
+
+    def room_for(self, command: L) -> int:
+        """Parts of a bounded command for which there is room, behind what is reserved."""
+        raise NotImplementedError
+
+    def reserve(self, command: L, parts: int) -> None:
+        """Keeps room for parts of a bounded command that will be added."""
+        raise NotImplementedError
 
 
 # ---- the record ------------------------------------------------------------------------------------------------------

@@ -5,33 +5,43 @@ Accounts and queues change themselves; others call their methods.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
+from heapq import heappop, heappush
 
-from pie_control.calls.kind import Command
+from pie_control.calls.kind import Command, LongCommand
 from pie_control.errors import CallError
 from pie_control.ids import Owner
 from pie_control.resources.holdings import Forgotten, Freed, Holdings, TokenSource
 from pie_control.resources.memory import Memory
+from pie_control.tenants.tenant import Standing
 
+from .fairness import Line, Share
 from .turn import Progress
 
 
-class CommandQueue:
-    """Commands of one inferlet that take effect in order."""
+class CommandQueue(Share["CommandQueue"]):
+    """Commands of one inferlet that take effect in order. A leaf of the tree of shares."""
 
-    __slots__ = ("account", "closing", "commands", "done", "id", "last_wave", "passed", "priority", "ticket")
+    __slots__ = ("account", "closing", "commands", "done", "granted", "id", "last_wave", "line", "priority", "stage")
 
     def __init__(self, account: Account, number: int) -> None:
+        super().__init__(account)
         self.account = account
         self.id = number
-        self.priority = 0
+        self.priority = 0  # its guest's
         self.closing = False  # it ends when it is empty
         self.commands: deque[Command] = deque()
+        self.line: Line | None = None  # where it waits, if it is ready
         self.done = 0  # parts of the first command that earlier waves took
+        self.granted = 0  # parts of it that the wave under formation will take, behind those
         self.last_wave = -1  # the newest wave that holds a command of this queue
-        self.passed = 0  # waves sent in a row that took nothing of it
-        self.ticket = 0  # its place in the line of all queues
+        self.stage = 0  # of the last one in it
+
+    def first(self, line: Line) -> CommandQueue | None:
+        """Itself, if it waits in this line."""
+        return self if self.line is line else None
 
     def put(self, command: Command) -> None:
         self.commands.append(command)
@@ -39,40 +49,66 @@ class CommandQueue:
 
     def take(self, count: int) -> None:
         """The first commands leave the queue."""
-        for _ in range(count):
-            self.commands.popleft()
+        if count == len(self.commands):
+            self.commands.clear()
+        else:
+            for _ in range(count):
+                self.commands.popleft()
         self.done = 0
         self.account.waiting -= count
         self.account.taken += count
 
-    def take_part(self, done: int) -> None:
-        """A wave took the first command up to this part."""
-        self.done = done
+    def parts(self) -> int:
+        """Parts of long commands in the queue."""
+        return sum(one.size for one in self.commands if isinstance(one, LongCommand)) - self.done
 
-    def take_place(self, ticket: int) -> None:
-        """A place in the line of all queues."""
-        self.ticket = ticket
+    def wait_in(self, line: Line, lag: float = 0.0) -> None:
+        """A ready queue waits in this line from now on."""
+        self.line, self.lag = line, lag
+        self.enlist(line)
 
-    def join_wave(self, wave: int) -> bool:
-        """The wave holds a command of this queue; whether that is news."""
+    def grant(self, parts: int) -> None:
+        """The wave under formation will take this much more of the first command."""
+        self.granted += parts
+
+    def take_granted(self) -> tuple[int, int]:
+        """The wave takes what was granted: from where to where."""
+        begin, self.done, self.granted = self.done, self.done + self.granted, 0
+        return begin, self.done
+
+    def join_wave(self, wave: int, stage: int) -> bool:
+        """The wave holds a command of this queue, at a stage; whether that is news."""
+        self.stage = stage
         if self.last_wave == wave:
             return False
         self.last_wave = wave
         return True
 
-    def wave_sent(self, wave: int) -> bool:
-        """A wave was formed; whether it took something of this queue."""
-        served = self.last_wave == wave
-        self.passed = 0 if served else self.passed + 1
-        return served
 
-
-class Account:
+class Account(Share[CommandQueue]):
     """One inferlet at one worker."""
 
-    def __init__(self, owner: Owner, holdings: Holdings) -> None:
+    __slots__ = (
+        "_heads",
+        "blocked",
+        "futures",
+        "holdings",
+        "newest",
+        "oldest_waiting",
+        "owner",
+        "queues",
+        "ranked",
+        "returned",
+        "standing",
+        "taken",
+        "waiting",
+    )
+
+    def __init__(self, owner: Owner, holdings: Holdings, standing: Standing, tenant: Share[CommandQueue]) -> None:
+        super().__init__(tenant)
         self.owner = owner
         self.holdings = holdings
+        self.standing = standing
         self.queues: dict[int, CommandQueue] = {}
         self.futures: set[int] = set()  # not answered yet
         self.newest = 0  # sequence number of what arrived last
@@ -80,11 +116,18 @@ class Account:
         self.taken = 0  # commands that have left them
         self.returned: list[int] = []  # numbers under which memory was given back that is not bound any more
         self.oldest_waiting = 0  # every command below this number was taken by a wave formed before, or locally
+        self.blocked: list[tuple[int, int, CommandQueue]] = []  # (after of the first command, number, queue), a heap
+        self.ranked = False  # whether the guest has given priorities to queues
+        self._heads: list[tuple[int, int, CommandQueue]] | None = None  # of several queues, see oldest_now
 
     # ---- queues ----
 
     def open_queue(self, number: int) -> None:
         self.queues[number] = CommandQueue(self, number)
+        if self._heads is None and len(self.queues) > 1:
+            self._heads = []
+            for queue in self.queues.values():
+                self.head_changed(queue)
 
     def close_queue(self, queue: CommandQueue) -> None:
         """The queue ends after the commands that it holds."""
@@ -98,7 +141,35 @@ class Account:
     def drop_queues(self) -> Iterator[CommandQueue]:
         """Forgets all queues, and gives those that held commands."""
         queues, self.queues, self.waiting = self.queues, {}, 0
+        self.blocked.clear()
+        self._heads = None
         return (queue for queue in queues.values() if queue.commands)
+
+    # ---- queues that wait for others ----
+
+    def block(self, queue: CommandQueue, after: int) -> None:
+        """The first command of a queue waits for all commands up to `after`."""
+        heappush(self.blocked, (after, queue.id, queue))
+
+    def unblocked(self) -> Iterator[CommandQueue]:
+        """The queues whose first command waits no more."""
+        while self.blocked and self.blocked[0][0] < self.oldest_waiting:
+            yield heappop(self.blocked)[2]
+
+    def rank_queues(self) -> None:
+        """Queues go by the priorities of their guest. One that holds up another queue goes by that one's, too, if it is
+        higher: the other waits for every command up to its `after`."""
+        afters: list[int] = []
+        highest: list[int] = []
+        for after, _, queue in sorted(self.blocked, reverse=True, key=_after):
+            afters.append(-after)
+            highest.append(max(queue.priority, highest[-1] if highest else queue.priority))
+        for queue in self.queues.values():
+            if queue.line is not None:
+                waiting = bisect_right(afters, -queue.commands[0].seq)  # those whose `after` is not below it
+                inherited = highest[waiting - 1] if waiting else queue.priority
+                queue.rank = -max(queue.priority, inherited)
+        self.reorder()
 
     # ---- what arrives ----
 
@@ -129,14 +200,23 @@ class Account:
 
     # ---- what is done ----
 
+    def head_changed(self, queue: CommandQueue) -> None:
+        """Another command is the first of a queue."""
+        if self._heads is not None and queue.commands:
+            heappush(self._heads, (queue.commands[0].seq, queue.id, queue))
+
     def oldest_now(self) -> int:
         """Sequence number that no waiting command is below."""
-        oldest = self.newest + 1
-        if self.waiting:
-            for queue in self.queues.values():
-                if queue.commands and queue.commands[0].seq < oldest:
-                    oldest = queue.commands[0].seq
-        return oldest
+        if not self.waiting:
+            return self.newest + 1
+        heads = self._heads
+        if heads is None:  # there is one queue
+            return next(iter(self.queues.values())).commands[0].seq
+        while True:  # entries of commands that have left are dropped when they come up
+            seq, _, queue = heads[0]
+            if queue.commands and queue.commands[0].seq == seq:
+                return seq
+            heappop(heads)
 
     def settle(self) -> None:
         """What has left the queues was dispatched: later waves may rely on it."""
@@ -171,6 +251,12 @@ class Account:
     def check_integrity(self) -> None:
         """Asserts that the counts are those of the queues, and that no waiting command is older than is claimed."""
         assert self.waiting == sum(len(queue.commands) for queue in self.queues.values())
-        assert self.oldest_waiting <= self.oldest_now()
+        oldest = min((one.commands[0].seq for one in self.queues.values() if one.commands), default=self.newest + 1)
+        assert self.oldest_waiting <= self.oldest_now() == oldest
+        assert self.ready == sum(queue.line is not None for queue in self.queues.values())
         waiting = (command.future for queue in self.queues.values() for command in queue.commands)
         assert self.futures.issuperset(future for future in waiting if future is not None)
+
+
+def _after(blocked: tuple[int, int, CommandQueue]) -> int:
+    return blocked[0]

@@ -1,51 +1,208 @@
-"""All queues that hold commands, over all inferlets."""
+"""All queues that hold commands, over all inferlets, by what they wait for.
+
+A queue with commands is in one of these places, and only an event that concerns this place moves it; so a wave costs
+what is in it, not what waits beside it:
+
+- *new*: its first command can go to the worker, since the last wave.
+- *in a line* of the tree of shares (fairness.py): the same, but not everything fitted into one wave.
+- *local*: its first command takes effect in the control layer, and has not been tried.
+- *starved*: its first command takes memory, and there is too little. Memory says when it is granted.
+- *blocked*: its first command waits for others of its inferlet. They are looked at when these have been dispatched.
+- in the hands of the wave under formation, which has visited it.
+"""
 
 from __future__ import annotations
 
-from pie_control.calls.kind import Command
+from pie_control.calls.kind import Command, LongCommand
+from pie_control.ids import Owner
+from pie_control.resources.holdings import Holdings
+from pie_control.tenants.tenant import ServiceClass, Standing
 
 from .account import Account, CommandQueue
+from .fairness import Line, Tenants
+
+PATIENCE = 7
+"""Waves that may be formed in a row while a command does not fit into what those before it leave; the next one begins
+with it. Only a forward that must not be split can be so large."""
 
 
 class Backlog:
     """The only place that puts commands into queues and takes them out."""
 
     def __init__(self) -> None:
-        self.queues: dict[CommandQueue, None] = {}
-        self.commands = 0
+        self.now = 0.0  # seconds; of the turn
+        self.queues = 0  # that hold commands
+        self.commands = 0  # in them
+        self.local_commands = 0  # of these, those that take effect in the control layer
+        self.parts = 0  # of long commands, in all queues
+        self.bounded: set[LongCommand] = set()  # of these, those that a batch has its own bound for
+        self.ready = [0] * len(ServiceClass)  # queues that are new or in a line, by class
         self.since = 0.0  # when something began to wait, or the last wave was sent
-        self._tickets = 0
+        self.new: dict[CommandQueue, None] = {}
+        self.local: dict[CommandQueue, None] = {}
+        self.starved: dict[tuple[Owner, int], CommandQueue] = {}  # by inferlet and sequence number of the command
+        self.tenants: Tenants[CommandQueue] = Tenants()
+        self._unranked: dict[Account, None] = {}  # whose guests' priorities have to be looked at anew
+        self._misfit: CommandQueue | None = None  # did not fit into the last wave, the first such
+        self._misfits = 0  # waves with one, since one was let first
 
-    def add(self, queue: CommandQueue, command: Command, now: float) -> None:
-        if not queue.commands:
-            if not self.queues:
-                self.since = now
-            self.queues[queue] = None
-            self.line_up(queue)
+    # ---- inferlets ----
+
+    def open(self, owner: Owner, holdings: Holdings, standing: Standing) -> Account:
+        return Account(owner, holdings, standing, self.tenants.enter(standing))
+
+    def drop(self, account: Account) -> None:
+        """Forgets an inferlet, and the commands of it that wait."""
+        for queue in account.drop_queues():
+            self.queues -= 1
+            self.commands -= len(queue.commands)
+            self.local_commands -= sum(command.call is None for command in queue.commands)
+            self.parts -= queue.parts()
+            self.bounded.difference_update(queue.commands)
+            if queue in self.new or queue.line is not None:
+                self.set_aside(queue)
+            self.local.pop(queue, None)
+            self.starved.pop((account.owner, queue.commands[0].seq), None)
+        self._unranked.pop(account, None)
+        self.tenants.leave(account.standing)
+
+    def prioritize(self, queue: CommandQueue, priority: int) -> None:
+        """Its guest wants it to go before, or after, other queues of its own."""
+        queue.priority = priority
+        queue.account.ranked = True
+        self._unranked[queue.account] = None
+
+    # ---- commands ----
+
+    def add(self, queue: CommandQueue, command: Command) -> None:
+        if not self.queues:
+            self.since = self.now
         queue.put(command)
         self.commands += 1
+        if isinstance(command, LongCommand):
+            self.parts += command.size
+            if command.bounded:
+                self.bounded.add(command)
+        elif command.call is None:
+            self.local_commands += 1
+        if len(queue.commands) == 1:
+            self.queues += 1
+            queue.account.head_changed(queue)
+            self.place(queue)
 
     def remove(self, queue: CommandQueue, count: int) -> None:
-        """Takes the first commands out of a queue."""
+        """Takes the first commands, which go to the worker, out of a queue."""
         if not count:
             return
         queue.take(count)
         self.commands -= count
-        if not queue.commands:
-            del self.queues[queue]
+        if queue.commands:
+            queue.account.head_changed(queue)
+        else:
+            self.queues -= 1
 
-    def line_up(self, queue: CommandQueue) -> None:
-        """The queue goes to the end of the line."""
-        self._tickets += 1
-        queue.take_place(self._tickets)
+    def remove_local(self, queue: CommandQueue) -> None:
+        """Takes the first command, which has taken effect, out of a queue."""
+        self.local_commands -= 1
+        self.remove(queue, 1)
 
-    def drop(self, account: Account) -> None:
-        """Forgets the commands of an inferlet that wait."""
-        for queue in account.drop_queues():
-            self.commands -= len(queue.commands)
-            del self.queues[queue]
+    # ---- places ----
 
-    def check_integrity(self) -> None:
-        """Asserts that the counts are those of the queues."""
-        assert self.commands == sum(len(queue.commands) for queue in self.queues)
-        assert all(queue.commands for queue in self.queues), "an empty queue waits"
+    def place(self, queue: CommandQueue) -> None:
+        """Finds the place of a queue with commands that is in none."""
+        command, account = queue.commands[0], queue.account
+        if command.call is None:
+            self.local[queue] = None
+        elif command.after and command.after >= account.oldest_waiting:
+            account.block(queue, command.after)
+            if account.ranked:
+                self._unranked[account] = None
+        else:
+            self.ready[account.standing.service_class] += 1
+            self.new[queue] = None
+
+    def line_up(self) -> None:
+        """Not everything fits into one wave: what is new stands in line."""
+        for queue in self.new:
+            self.stand_in_line(queue)
+        self.new.clear()
+
+    def stand_in_line(self, queue: CommandQueue) -> None:
+        """A ready queue waits in the tree of shares."""
+        queue.become_ready()
+        queue.wait_in(Line.SHORT)
+        if queue.account.ranked:
+            self._unranked[queue.account] = None
+
+    def set_aside(self, queue: CommandQueue) -> None:
+        """A ready queue is not ready any more."""
+        self.ready[queue.account.standing.service_class] -= 1
+        if queue.line is None:
+            self.new.pop(queue, None)
+        else:
+            queue.line = None
+            queue.become_idle()
+
+    def starve(self, queue: CommandQueue, command: Command) -> None:
+        """The first command of a queue waits for memory."""
+        self.starved[queue.account.owner, command.seq] = queue
+
+    def granted(self, owner: Owner, seq: int) -> None:
+        """There is memory for a command that waits for it."""
+        queue = self.starved.pop((owner, seq), None)
+        if queue is not None:
+            self.local[queue] = None
+
+    def unblock(self, account: Account) -> None:
+        """Commands of an inferlet were dispatched: others may have waited for them."""
+        for queue in account.unblocked():
+            self.place(queue)
+
+    # ---- for the wave ----
+
+    def fits(self, parts: int) -> bool:
+        """Whether a wave of so many parts has room for everything that waits. Then nobody has to go before others, and
+        nobody's share is touched: there is enough."""
+        return self.parts <= parts and not self.bounded and not any(root.ready for root in self.tenants.classes)
+
+    def rank_queues(self) -> None:
+        """Takes notice of guests' priorities."""
+        for account in self._unranked:
+            account.rank_queues()
+        self._unranked.clear()
+
+    def overdue(self) -> CommandQueue | None:
+        """A queue whose turn it was long ago, but whose command needs a wave almost of its own. Nobody gets one from
+        those of a higher class."""
+        queue = self._misfit
+        if queue is None or queue.line is None or self._misfits < PATIENCE:
+            return None
+        own = queue.account.standing.service_class
+        if any(self.ready[:own]):
+            return None
+        self._misfits = 0
+        return queue
+
+    def note_misfit(self, queue: CommandQueue | None) -> None:
+        """The first queue whose command did not fit into the wave that was formed."""
+        self._misfit = queue
+        if queue is not None:
+            self._misfits += 1
+
+    def check_integrity(self, accounts: dict[Owner, Account]) -> None:
+        """Asserts that the counts are those of the queues, and that every queue with commands is in one place."""
+        queues = [queue for account in accounts.values() for queue in account.queues.values() if queue.commands]
+        local = sum(command.call is None for queue in queues for command in queue.commands)
+        assert (self.queues, self.local_commands) == (len(queues), local)
+        assert self.commands == sum(len(queue.commands) for queue in queues)
+        blocked = {queue for account in accounts.values() for _, _, queue in account.blocked}
+        for queue in queues:
+            starved = self.starved.get((queue.account.owner, queue.commands[0].seq)) is queue
+            places = queue in self.new, queue.line is not None, queue in self.local, starved, queue in blocked
+            assert sum(places) == 1, f"a queue is in {sum(places)} places"
+        assert self.parts == sum(queue.parts() for queue in queues)
+        long = {one for queue in queues for one in queue.commands if isinstance(one, LongCommand)}
+        assert self.bounded == {one for one in long if one.bounded}
+        lined_up = [queue for queue in queues if queue.line is not None]
+        ready = [queue.account.standing.service_class for queue in (*self.new, *lined_up)]
+        assert self.ready == [ready.count(each) for each in ServiceClass]

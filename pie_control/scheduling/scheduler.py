@@ -24,13 +24,14 @@ from pie_control.resources.contention import Action, ContentionPolicy, End, Firs
 from pie_control.resources.holdings import Forgotten
 from pie_control.resources.kinds import EMBEDS, PAGES
 from pie_control.resources.memory import Memory
+from pie_control.tenants.tenant import ServiceClass
 from pie_inference.protocol import ModelDescription, RunWave, WaveDone
 
 from .account import Account, CommandQueue
 from .answers import in_place, read_answers
 from .backlog import Backlog
 from .policies import Adaptive, DispatchPolicy, DispatchState
-from .statistics import Counts, SchedulerStatistics
+from .statistics import Counts, Lately, SchedulerStatistics
 from .turn import Closed, Ending, Event, Opened, Quiet, Reason, Turn, WorkerLost
 from .waves import Wave, WaveBuilder
 
@@ -50,6 +51,9 @@ class Scheduler:
         self._lost = False
         self._now = float("-inf")  # of the last turn
         self._counts = Counts()
+        self._wave_seconds = Lately()
+        self._guest_seconds = Lately()
+        self._answered: float | None = None  # when a wave was answered whose results guests are working on
         self._evictions = 0
         self._waves: list[RunWave] = []
         self._completions: list[Completion] = []
@@ -65,12 +69,12 @@ class Scheduler:
             Forgotten: self._forget_tokens,
             WaveDone: self._wave_done,
             WorkerLost: self._worker_lost,
-            Quiet: lambda _: self._form_waves(),
+            Quiet: self._all_wait,
         }
 
     def turn(self, now: float, events: Iterable[Event]) -> Turn:
         """Takes events in order. Raises WorkerError if an answer of the worker does not fit: it must be restarted."""
-        self._now = now
+        self._now = self._backlog.now = now
         takers, enqueue = self._takers, self._enqueue
         for event in events:
             takers.get(type(event), enqueue)(event)
@@ -86,7 +90,7 @@ class Scheduler:
         return turn
 
     def _deadline(self) -> float | None:
-        if not self._backlog.queues:
+        if not any(self._backlog.ready):
             return None
         deadline = self._policy.deadline(self._state())
         return deadline if deadline is not None and deadline > self._now else None
@@ -94,9 +98,8 @@ class Scheduler:
     # ---- what arrives ----
 
     def _open(self, event: Opened) -> None:
-        self._accounts[event.owner] = Account(
-            event.owner, self._memory.open(event.owner, event.created, event.standing)
-        )
+        holdings = self._memory.open(event.owner, event.created, event.standing)
+        self._accounts[event.owner] = self._backlog.open(event.owner, holdings, event.standing)
 
     def _open_queue(self, note: OpenQueue) -> None:
         if account := self._accounts.get(note.owner):
@@ -108,11 +111,12 @@ class Scheduler:
 
     def _prioritize(self, note: Prioritize) -> None:
         if account := self._accounts.get(note.owner):
-            account.queues[note.queue].priority = note.priority
+            self._backlog.prioritize(account.queues[note.queue], note.priority)
 
     def _free(self, note: Release) -> None:
         if account := self._accounts.get(note.owner):
             account.addresses_freed(note.freed)
+            self._backlog.unblock(account)
             account.take_back(self._memory, account.oldest_waiting)
             self._moved[account] = None
 
@@ -126,7 +130,7 @@ class Scheduler:
             return  # its inferlet was ended while the command was on its way
         error = account.command_arrived(command)
         if error is None:
-            self._backlog.add(account.queues[command.queue], command, self._now)
+            self._backlog.add(account.queues[command.queue], command)
         else:
             self._end(account, Reason.FAILED, error)
 
@@ -162,9 +166,18 @@ class Scheduler:
 
     # ---- forming waves ----
 
+    def _all_wait(self, _: Quiet) -> None:
+        if self._answered is not None:
+            self._guest_seconds.add(self._now - self._answered)
+            self._answered = None
+        self._form_waves()
+
     def _form_waves(self) -> None:
-        """Forms waves as long as there is one to send."""
-        while not self._lost and self._backlog.queues and self._policy.should_send(self._state(), self._now):
+        """Forms waves as long as there is one to send. What takes effect in the control layer waits for no policy."""
+        while not self._lost:
+            self._take_local()
+            if not any(self._backlog.ready) or not self._policy.should_send(self._state(), self._now):
+                return
             wave = self._form()
             if wave is None:
                 return
@@ -172,17 +185,25 @@ class Scheduler:
             self._in_flight.append(wave)
             self._waves.append(RunWave(wave.number, self.model.name, wave.build()))
 
+    def _take_local(self) -> None:
+        """Tries again while a command takes effect, or an inferlet was ended: others may have waited for it."""
+        while self._backlog.local or self._backlog.starved:
+            builder = self._begin()
+            builder.take_local()
+            if not (self._settle(builder, None) or builder.progress):
+                return
+
     def _form(self) -> Wave | None:
-        """Tries again while a command takes effect in the control layer alone, or an inferlet was ended: other queues
-        may have waited for it."""
-        while True:
-            self._memory.begin()
-            builder = WaveBuilder(self.model, self._backlog, self._memory, self._policy.max_commands, self._now)
-            wave = builder.take_all()
-            ended = [self._act(action) for action in self._memory.resolve_shortages()]
-            self._settle(builder, wave)
-            if wave is not None or not (builder.progress or any(ended)):
-                return wave
+        """The next wave, if anything fits into one."""
+        builder = self._begin()
+        wave = builder.take_all()
+        self._settle(builder, wave)
+        return wave
+
+    def _begin(self) -> WaveBuilder:
+        for owner, seq in self._memory.begin():
+            self._backlog.granted(owner, seq)
+        return WaveBuilder(self.model, self._backlog, self._memory, self._policy.max_commands)
 
     def _act(self, action: Action) -> bool:
         """Does what the contention policy says; whether something comes back by it."""
@@ -193,16 +214,19 @@ class Scheduler:
                 return True
         return False
 
-    def _settle(self, builder: WaveBuilder, wave: Wave | None) -> None:
+    def _settle(self, builder: WaveBuilder, wave: Wave | None) -> bool:
+        """What a builder has taken takes its course; whether an inferlet was ended for lack of memory."""
+        ended = [self._act(action) for action in self._memory.resolve_shortages()]
         if wave is not None:
             self._memory.wave_sent()
             self._counts.add(wave)
         elif not self._in_flight:
             self._memory.all_completed()
-        self._moved.update(dict.fromkeys(builder.accounts))
+        self._moved.update(builder.visited)
         for queue, command in builder.reached:
             assert command.future is not None
             self._reach(queue, command.future, wave)
+        return any(ended)
 
     def _reach(self, queue: CommandQueue, future: int, formed: Wave | None) -> None:
         """A synchronize took its turn: it is done with the last wave that its queue is in."""
@@ -215,16 +239,25 @@ class Scheduler:
     def _state(self) -> DispatchState:
         backlog = self._backlog
         return DispatchState(
-            len(backlog.queues), backlog.commands, backlog.since, len(self._in_flight), self._expected()
+            ready=tuple(backlog.ready),
+            expected=self._expected(),
+            commands=backlog.commands - backlog.local_commands,
+            since=backlog.since,
+            in_flight=len(self._in_flight),
+            wave_seconds=self._wave_seconds.mean,
+            guest_seconds=self._guest_seconds.mean,
         )
 
-    def _expected(self) -> int:
-        """Inferlets that the waves in flight will wake and that have issued nothing further."""
-        waves = self._in_flight
-        if not waves:
-            return 0
-        accounts = waves[0].accounts if len(waves) == 1 else set().union(*(wave.accounts for wave in waves))
-        return sum(1 for account in accounts if not account.waiting and account.owner in self._accounts)
+    def _expected(self) -> tuple[int, ...]:
+        """Queues of the inferlets that the waves in flight will wake and that have issued nothing further, by class."""
+        expected = [0] * len(ServiceClass)
+        seen: set[Account] = set()
+        for wave in self._in_flight:
+            for account, queues in wave.accounts.items():
+                if not account.waiting and account not in seen and account.owner in self._accounts:
+                    expected[account.standing.service_class] += queues
+                    seen.add(account)
+        return tuple(expected)
 
     # ---- answers ----
 
@@ -244,6 +277,9 @@ class Scheduler:
         for owner, future in wave.syncs:
             self._answer(owner, future, Done())
         self._counts.seconds += done.seconds
+        self._wave_seconds.add(done.seconds)
+        if self._answered is None:
+            self._answered = self._now
         self._memory.wave_completed(wave.number)
         if not self._in_flight:
             self._memory.all_completed()
@@ -276,7 +312,7 @@ class Scheduler:
         usage = memory.usage()
         return SchedulerStatistics(
             inferlets=len(self._accounts),
-            queues_waiting=len(self._backlog.queues),
+            queues_waiting=self._backlog.queues,
             commands_waiting=self._backlog.commands,
             waves_in_flight=len(self._in_flight),
             waves=counts.waves,
@@ -293,6 +329,6 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Asserts the invariants of pools, queues and counters."""
         self._memory.check_integrity()
-        self._backlog.check_integrity()
+        self._backlog.check_integrity(self._accounts)
         for account in self._accounts.values():
             account.check_integrity()

@@ -46,3 +46,13 @@ class Counts:
             self.batches[name] += 1
             self.commands[name] += len(batch.commands)
             self.input_tokens += batch.tokens
+
+
+class Lately:
+    """The mean of the last measurements, newer ones counting more."""
+
+    def __init__(self) -> None:
+        self.mean = 0.0  # 0: nothing was measured
+
+    def add(self, value: float) -> None:
+        self.mean += (value - self.mean) / 8 if self.mean else value

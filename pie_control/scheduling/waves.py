@@ -1,19 +1,23 @@
 """Formation of one wave.
 
 A queue contributes the longest prefix of its commands that runs once through the stages copy, embed, forward, output.
-Queues go in the order of priority, then of their place in line; one that was passed over `PATIENCE` times goes first.
-Long commands take what is left of the token budget after everything else, so that a prefill does not stall decodes;
-they may be split anywhere.
+Queues are visited in fair order (fairness.py), class by class: a lower class gets what a higher one leaves. A visit
+ends where the queue can contribute no more to this wave, at a long command, which waits in the long line, or when it
+has cost as much as FEW tokens: then others have their turn.
+
+A long command that is visited in its line is granted a part, and comes again later. What it was granted is added to its
+batch at the end of the wave, as one part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import Enum
+from math import inf
 from typing import Any
 
 from pie_control import calls
-from pie_control.calls.kind import LONG, Batch, Bind, Call, Command, LongCommand, WaveContext
+from pie_control.calls.kind import Batch, Bind, Call, Command, LongBatch, LongCommand, WaveContext
 from pie_control.ids import Owner
 from pie_control.resources.memory import Memory
 from pie_inference import protocol
@@ -21,10 +25,15 @@ from pie_inference.protocol import ModelDescription
 
 from .account import Account, CommandQueue
 from .backlog import Backlog
+from .fairness import COMMAND_COST, FEW, Line, Share, goes_before
 
-PATIENCE = 32
 RANKS = {call: rank for rank, call in enumerate(sorted(calls.CALLS.values(), key=lambda call: (call.stage, call.name)))}
 """Order of the batches in a wave."""
+PARTS = 8
+"""Into as many parts a wave is divided between long commands, if there are as many. A part has at least FEW tokens."""
+MISFITS = 16
+"""Queues that a wave visits in vain, for their commands do not fit, before it is complete. It keeps the cost of a wave
+in bounds."""
 
 
 @dataclass(slots=True)
@@ -33,47 +42,129 @@ class Wave:
 
     number: int
     batches: list[Batch[Any]]  # in the order of the message
-    accounts: set[Account]
+    accounts: dict[Account, int]  # with the number of their queues in it
     syncs: list[tuple[Owner, int]] = field(default_factory=list)  # futures that are done with this wave
 
     def build(self) -> tuple[protocol.Batch, ...]:
         return tuple(batch.build() for batch in self.batches)
 
 
-class WaveBuilder:
-    """Takes commands out of the backlog. `accounts` are those that have a queue with commands."""
+class _Next(Enum):
+    """What a queue does after a visit."""
 
-    def __init__(
-        self, model: ModelDescription, backlog: Backlog, memory: Memory, max_commands: int | None, now: float
-    ) -> None:
-        self.accounts: set[Account] = set()
+    AGAIN = "it can contribute more, after others"
+    DONE = "it can contribute no more to this wave"
+    MISFIT = "its command is too large for what is left of this wave"
+    STARVED = "it waits for memory"
+
+
+class WaveBuilder:
+    """Takes commands out of the backlog."""
+
+    def __init__(self, model: ModelDescription, backlog: Backlog, memory: Memory, max_commands: int | None) -> None:
+        self.visited: dict[Account, None] = {}
         self.progress = False  # something took effect in the control layer
         self.reached: list[tuple[CommandQueue, Command]] = []  # synchronize commands
         self._context = WaveContext(model, memory.wave, memory.scratch_slot, memory.tokens)
         self._backlog = backlog
         self._memory = memory
-        self._now = now
-        self._batches: dict[Call, Batch[Any]] = {}
-        self._used: set[Account] = set()
+        self._batches: dict[Call, Any] = {}  # Batch, or LongBatch for calls whose commands are long
+        self._used: dict[Account, int] = {}
         self._left = max_commands  # None: no limit but those of the worker
+        self._room = model.max_batch_tokens  # for parts of long commands
+        self._few: float = FEW  # see fairness.py
+        self._part = self._room if max_commands else max(FEW, self._room // PARTS)
+        self._granted: dict[CommandQueue, None] = {}
+        self._set_aside: list[CommandQueue] = []  # visited, can contribute no more
+        self._misfits: list[tuple[CommandQueue, Line]] = []  # with their lines
+
+    def take_local(self) -> None:
+        """Takes commands that take effect in the control layer from the heads of queues."""
+        local = list(self._backlog.local)
+        self._backlog.local.clear()
+        for queue in local:
+            self.visited[queue.account] = None
+            while queue.commands and queue.commands[0].call is None:
+                if not self._take_local(queue, queue.commands[0]):
+                    break
+            else:
+                self._set_aside.append(queue)
+        self._settle()
 
     def take_all(self) -> Wave | None:
         """The wave, or None if nothing can go to the worker."""
-        queues = _in_order(self._backlog.queues)
-        self.accounts = {queue.account for queue in queues}
-        long = []
-        for queue in queues:
-            stage = self._take(queue, 0, queue.passed >= PATIENCE)
-            if stage is not None:
-                long.append((queue, stage))
-        for queue, stage in long:
-            self._take(queue, stage, True)
-        return self._finish(queues)
+        if self._left is None and self._backlog.fits(self._room):
+            self._take_everything()
+        else:
+            self._take_in_order()
+        self._backlog.note_misfit(self._misfits[0][0] if self._misfits else None)
+        self._settle()
+        if not self._used:
+            return None
+        filled = (call for call, batch in self._batches.items() if batch.commands)
+        batches = [self._batches[call] for call in sorted(filled, key=RANKS.__getitem__)]
+        return Wave(self._context.wave, batches, self._used)
 
-    def _take(self, queue: CommandQueue, stage: int, long_too: bool) -> int | None:
-        """Takes what fits of a queue; returns the stage at which a long command waits for its turn, if one does."""
-        commands = queue.commands
-        taken, waits_at = 0, None  # those taken leave the queue together: for each alone it costs a third of the time
+    # ---- visits ----
+
+    def _take_everything(self) -> None:
+        """There is room for all that waits, as is the rule: no order is needed, and no account of it."""
+        self._few = inf
+        new = list(self._backlog.new)
+        for queue in new:
+            self.visited[queue.account] = None
+            following = self._take_prefix(queue)
+            if following is _Next.MISFIT:  # of another kind than long commands there is not enough
+                self._backlog.new.pop(queue)
+                self._backlog.stand_in_line(queue)
+                continue
+            self._backlog.set_aside(queue)
+            if following is _Next.DONE:
+                self._set_aside.append(queue)
+
+    def _take_in_order(self) -> None:
+        self._backlog.line_up()
+        self._backlog.rank_queues()
+        overdue = self._backlog.overdue()
+        if overdue is not None:
+            self._visit(overdue)
+        for root in self._backlog.tenants.classes:
+            self._take_class(root)
+        for queue in self._granted:
+            self._add_granted(queue)
+
+    def _take_class(self, root: Share[CommandQueue]) -> None:
+        while self._room and self._left != 0 and len(self._misfits) < MISFITS:
+            queue = root.first(Line.SHORT)
+            long = root.first(Line.LONG) if root.heaps[Line.LONG] else None
+            if queue is None or (long is not None and not goes_before(queue, long)):
+                queue = long
+            if queue is None:
+                return
+            self._visit(queue)
+
+    def _visit(self, queue: CommandQueue) -> None:
+        self.visited[queue.account] = None
+        line = queue.line
+        following = self._grant(queue) if line is Line.LONG else self._take_prefix(queue)
+        if following is _Next.AGAIN:
+            return
+        if following is _Next.MISFIT:
+            assert line is not None
+            queue.line = None  # for the rest of this wave; it stays ready, so that it is not behind who comes later
+            self._misfits.append((queue, line))
+            return
+        self._backlog.set_aside(queue)
+        if following is _Next.DONE:
+            self._set_aside.append(queue)
+
+    def _take_prefix(self, queue: CommandQueue) -> _Next:
+        """Takes what fits of a queue, up to a long command."""
+        commands, account, batches = queue.commands, queue.account, self._batches
+        joined = queue.last_wave == self._context.wave
+        stage = queue.stage if joined else 0
+        taken, cost = 0, 0.0  # they leave the queue together: for each alone it costs a third of the time
+        following = _Next.DONE
         while taken < len(commands) and self._left != 0:
             command = commands[taken]
             call = command.call
@@ -82,73 +173,141 @@ class WaveBuilder:
                 taken = 0
                 if self._take_local(queue, command):
                     continue
+                following = _Next.STARVED
                 break
-            if call.stage < stage or (command.after and command.after >= queue.account.oldest_waiting):
+            if call.stage < stage or (command.after and command.after >= account.oldest_waiting):
                 break
-            size = command.size if isinstance(command, LongCommand) else 1
-            before = 0 if taken else queue.done
-            if size - before > LONG and not long_too:
-                waits_at = stage
+            if cost >= self._few:
+                following = _Next.AGAIN
                 break
-            done = self._add(call, queue, command, before)
-            if done < size:
-                self._backlog.remove(queue, taken)
-                queue.take_part(done)
-                return None
-            taken += 1
+            batch = batches.get(call) or self._new_batch(call)
+            if isinstance(command, LongCommand):
+                before = 0 if taken else queue.done
+                size = command.size - before
+                if size > self._few or size > self._room or not batch.can_add(queue, command):
+                    following = self._refuse_long(batch, queue, command, size)
+                    break
+                if command.bounded:
+                    if batch.room_for(command) < size:
+                        following = self._refuse_long(batch, queue, command, size)
+                        break
+                    batch.reserve(command, size)
+                    self._backlog.bounded.remove(command)
+                batch.add(queue, command, account.holdings, before, command.size)
+                self._room -= size
+                self._backlog.parts -= size
+                cost += size
+            elif not batch.try_add(queue, command, account.holdings, 0):
+                if not joined and not cost:  # nothing of it is in the wave that it could conflict with
+                    following = _Next.MISFIT
+                break
             stage = call.stage
-        self._backlog.remove(queue, taken)
-        return waits_at
-
-    def _add(self, call: Call, queue: CommandQueue, command: Command, before: int) -> int:
-        """Adds a command, or a part of it, to the batch of its kind; how much of it is taken then."""
-        batch = self._batches.get(call) or self._new_batch(call)
-        done = batch.try_add(queue, command, queue.account.holdings, before)
-        if done > before:
+            taken += 1
+            cost += COMMAND_COST
             if self._left is not None:
                 self._left -= 1
-            if queue.join_wave(self._context.wave):
-                self._used.add(queue.account)
-        return done
+        self._backlog.remove(queue, taken)
+        if cost:
+            self._note(queue, stage)
+            if queue.line is not None:
+                queue.charge(cost, lagging=False)
+        return following
+
+    def _refuse_long(self, batch: LongBatch[Any], queue: CommandQueue, command: LongCommand, size: int) -> _Next:
+        """What becomes of a queue whose long command, with `size` parts left, cannot be added as one part."""
+        if not batch.can_add(queue, command):
+            return _Next.DONE
+        if size <= FEW and command.whole:
+            return _Next.MISFIT
+        queue.wait_in(Line.LONG, min(size, self._part))
+        return _Next.AGAIN
+
+    def _grant(self, queue: CommandQueue) -> _Next:
+        """Grants a part of the long command that comes first. With the last one it is added to its batch, and what
+        comes behind it has its turn."""
+        command = queue.commands[0]
+        assert isinstance(command, LongCommand)
+        size = command.size - queue.done - queue.granted
+        part = size if command.whole else min(size, self._part, self._room)
+        batch = self._batches.get(command.call) or self._new_batch(command.call)
+        room = batch.room_for(command) if command.bounded else part
+        if room < part:
+            part = 0 if command.whole else room
+            if not part and queue.granted:
+                return _Next.DONE
+        if not queue.granted:
+            if not batch.can_add(queue, command):
+                return _Next.DONE
+            if not part or part > self._room:
+                return _Next.MISFIT
+            self._granted[queue] = None
+            self._note(queue, command.call.stage)
+            if self._left is not None:
+                self._left -= 1
+        if command.bounded:
+            batch.reserve(command, part)
+        queue.grant(part)
+        self._room -= part
+        queue.charge(part, lagging=True)
+        if part < size:
+            queue.lag = min(size - part, self._part)
+            return _Next.AGAIN
+        del self._granted[queue]
+        self._backlog.bounded.discard(command)
+        self._add_granted(queue)
+        self._backlog.remove(queue, 1)
+        queue.wait_in(Line.SHORT)
+        return self._take_prefix(queue)
+
+    def _add_granted(self, queue: CommandQueue) -> None:
+        """Adds what was granted of a long command to its batch."""
+        command = queue.commands[0]
+        assert isinstance(command, LongCommand)
+        begin, end = queue.take_granted()
+        self._batches[command.call].add(queue, command, queue.account.holdings, begin, end)
+        self._backlog.parts -= end - begin
 
     def _take_local(self, queue: CommandQueue, command: Command) -> bool:
+        """Lets a command take effect in the control layer; False if it has to wait for memory."""
         if isinstance(command, Bind):
             holdings = queue.account.holdings
             if holdings.returns:
                 queue.account.take_back(self._memory, queue.account.oldest_now())
-            if not self._memory.try_bind(holdings, command, self._now):
+            if not self._memory.try_bind(holdings, command, self._backlog.now):
+                self._backlog.starve(queue, command)
                 return False
         else:
             self.reached.append((queue, command))
         self.progress = True
-        self._backlog.remove(queue, 1)
+        self._backlog.remove_local(queue)
         return True
 
-    def _new_batch(self, call: Call) -> Batch[Any]:
+    # ---- batches ----
+
+    def _new_batch(self, call: Call) -> Any:
         assert call.new_batch is not None
         batch = self._batches[call] = call.new_batch(self._context)
         return batch
 
-    def _finish(self, queues: list[CommandQueue]) -> Wave | None:
-        for queue in queues:
-            queue.account.forget_if_closed(queue)
-        for account in self.accounts:
+    def _note(self, queue: CommandQueue, stage: int) -> None:
+        """The wave has commands of the queue, the last one at this stage."""
+        if queue.join_wave(self._context.wave, stage):
+            self._used[queue.account] = self._used.get(queue.account, 0) + 1
+
+    # ---- the end ----
+
+    def _settle(self) -> None:
+        """Every queue that was visited finds its place again."""
+        for account in self.visited:
             account.settle()
             if account.holdings.returns:
                 account.take_back(self._memory, account.oldest_waiting)
-        if not self._used:
-            return None
-        for queue in queues:
-            if queue.wave_sent(self._context.wave):
-                self._backlog.line_up(queue)
-        filled = (call for call, batch in self._batches.items() if batch.commands)
-        batches = [self._batches[call] for call in sorted(filled, key=RANKS.__getitem__)]
-        return Wave(self._context.wave, batches, self._used)
-
-
-def _in_order(queues: Iterable[CommandQueue]) -> list[CommandQueue]:
-    return sorted(queues, key=_urgency)
-
-
-def _urgency(queue: CommandQueue) -> tuple[bool, int, int]:
-    return queue.passed < PATIENCE, -queue.priority, queue.ticket
+            if account.blocked:
+                self._backlog.unblock(account)
+        for queue in self._set_aside:
+            if queue.commands:
+                self._backlog.place(queue)
+            elif queue.closing:
+                queue.account.forget_if_closed(queue)
+        for queue, line in self._misfits:
+            queue.wait_in(line, queue.lag)

@@ -56,8 +56,8 @@ def test_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_scheduler(tmp_path: Path) -> None:
-    rows = run(tmp_path, "scheduler", "--inferlets", "1,3", "--steps", "3")
-    assert [row["inferlets"] for row in rows] == [1, 3]
+    rows = run(tmp_path, "scheduler", "--inferlets", "1,3", "--steps", "3", "--blocked", "20")
+    assert [(row["inferlets"], row["blocked"]) for row in rows] == [(1, 0), (3, 0), (3, 20)]
 
 
 def test_by_position(tmp_path: Path) -> None:

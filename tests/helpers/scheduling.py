@@ -127,8 +127,11 @@ class Inferlet:
     def embed(self, position: int, count: int = 1, at: int = 0, queue: int = 1, tokens: Sequence[int] = ()) -> None:
         positions = list(range(position, position + count))
         self.call("embed_txt", queue, tokens or [65] * count, positions, [self.embeds + at, count])
-        # Tests of batching and order read embeds without the forward that a real program has to run first.
-        self.space.embeds.is_output[self.embeds + at : self.embeds + at + count] = b"\1" * count
+        self.take_as_outputs(self.embeds + at, count)
+
+    def take_as_outputs(self, first: int, count: int = 1) -> None:
+        """Tests of batching and order read embeds without the forward that a real program has to run first."""
+        self.space.embeds.is_output[first : first + count] = b"\1" * count
 
     def forward(self, at: int = 0, count: int = 1, output: int | None = None, queue: int = 1) -> None:
         pages = [self.pages, self.num_pages]

@@ -16,7 +16,7 @@ from pie_control.resources.ranges import Range
 from pie_inference.protocol import Forward
 
 from ..arrays import WrittenEmbeds, as_int32
-from ..kind import LONG, Batch, LongCommand, WaveContext
+from ..kind import LongBatch, LongCommand, WaveContext
 
 MOST_PAIRS = 1 << 26
 """Pairs of query and key in the masks that a worker makes for a batch, where keys are seen by position."""
@@ -25,14 +25,17 @@ MOST_PAIRS = 1 << 26
 @dataclass(slots=True, eq=False)
 class ForwardCommand(LongCommand):
     """`size` is the number of input tokens; `own` are the virtual slots of their keys and values, None if these are
-    dropped after the call. `whole`: it must not be split."""
+    dropped after the call."""
 
     context: Context
     inputs: Sequence[Range]
     positions: Sequence[int]
     own: Sequence[Range] | None
     outputs: Sequence[Range]
-    whole: bool
+
+    @property
+    def bounded(self) -> bool:
+        return self.context.by_position
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         if resource is EMBEDS:
@@ -41,17 +44,15 @@ class ForwardCommand(LongCommand):
         return [(start // page_size, (stop - 1) // page_size + 1) for start, stop in slots]
 
 
-class ForwardBatch(Batch[ForwardCommand]):
+class ForwardBatch(LongBatch[ForwardCommand]):
     """`tokens` is the number of input tokens so far. A command may be in several batches, a part in each."""
 
     def __init__(self, context: WaveContext) -> None:
         super().__init__(context)
-        model = context.model
         self._written = WrittenEmbeds()
-        self._max_tokens = model.max_batch_tokens
         self._scratch = context.scratch_slot
         self._outputs = _Outputs()
-        self._keys = _Keys(model.page_size)
+        self._keys = _Keys(context.model.page_size)
         self._ends: array[int] = array("i", [0])
         self._embeds: array[int] = array("i")
         self._positions: array[int] = array("i")
@@ -59,40 +60,31 @@ class ForwardBatch(Batch[ForwardCommand]):
         self._by_position: dict[int, int] = {}  # sequences that see so, and the keys at their front
         self._pairs = MOST_PAIRS
 
-    def try_add(self, queue: Hashable, command: ForwardCommand, holdings: Holdings, done: int) -> int:
-        """Adds as many of the next input tokens as fit; none, if the command reads or writes an embed that an earlier
-        command of its queue writes in this batch."""
-        left = command.size - done
-        count = min(left, self._max_tokens - self.tokens)
-        if command.context.by_position:
-            count = self._masked_together(command, count)
-        whole = command.whole or (left <= LONG and self.tokens > 0)
-        if count <= 0 or (count < left and whole):
-            return done
-        if queue in self._written.first and not self._written.disjoint(queue, command.inputs, command.outputs):
-            return done
-        self._written.note(queue, command.outputs)
-        self._add(command, holdings, done, done + count)
-        return done + count
+    def can_add(self, queue: Hashable, command: ForwardCommand) -> bool:
+        """Not if it reads or writes an embed that an earlier command of its queue writes in this batch."""
+        return queue not in self._written.first or self._written.disjoint(queue, command.inputs, command.outputs)
 
-    def _masked_together(self, command: ForwardCommand, count: int) -> int:
-        """How many of `count` rows fit, as far as the worker's masks for rows by position go; the first such command
-        of a batch may always have some."""
+    def room_for(self, command: ForwardCommand) -> int:
+        """As far as the worker's masks for rows by position go. The first such command of a batch may always have
+        some; one that must not be split, all."""
         keys = command.context.tokens + command.size
-        first = not self._by_position
+        first = self._pairs == MOST_PAIRS
         if command.whole:
-            return count if first or count * keys <= self._pairs else 0
-        return min(count, max(self._pairs // keys, int(first)))
+            return command.size if first or command.size * keys <= self._pairs else 0
+        return max(self._pairs // keys, int(first))
 
-    def _add(self, command: ForwardCommand, holdings: Holdings, begin: int, end: int) -> None:
+    def reserve(self, command: ForwardCommand, parts: int) -> None:
+        self._pairs -= parts * (command.context.tokens + command.size)
+
+    def add(self, queue: Hashable, command: ForwardCommand, holdings: Holdings, begin: int, end: int) -> None:
+        """Adds the input tokens `begin` .. `end`."""
+        self._written.note(queue, command.outputs)
         self.commands.append(command)
         self._add_inputs(command, holdings.embeds.physical, begin, end)
         self._outputs.add(command, holdings.embeds.physical, begin, end, self.tokens)
         self._add_keys(command, holdings.pages.physical, begin, end)
         if command.context.by_position:
-            keys = command.context.tokens
-            self._by_position[len(self.commands) - 1] = keys
-            self._pairs -= (end - begin) * (keys + command.size)
+            self._by_position[len(self.commands) - 1] = command.context.tokens
         self.tokens += end - begin
         self._ends.append(self.tokens)
 

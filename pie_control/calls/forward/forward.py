@@ -46,7 +46,7 @@ def issue(
         after = max(after, _hazards(space, queue, (*read, *written), sources, outputs))
     seq = space.next_seq()
     command = ForwardCommand(
-        space.owner, queue, seq, after, None, (), count, seen, sources, positions, own, outputs, whole
+        space.owner, queue, seq, after, None, (), count, whole, seen, sources, positions, own, outputs
     )
     _take_effect(space, command)
     space.issue(command)

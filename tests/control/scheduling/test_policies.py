@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from pie_control.scheduling import Adaptive, DispatchPolicy, Eager, KOnly, TOnly
-from pie_inference.protocol import Sample
+from pie_control.calls.values import Done
+from pie_control.scheduling import Adaptive, DispatchPolicy, DispatchState, Eager, KOnly, TOnly
+from pie_inference.protocol import Sample, WaveDone
 from tests.helpers.scheduling import Inferlet, World, by_kind
 
 
@@ -115,3 +116,114 @@ def test_a_deadline_that_has_passed_is_not_told_again(policy: DispatchPolicy) ->
     assert turn.waves == (), "two waves are in flight"
     assert len(world.sent) == 2
     assert turn.deadline is None
+
+
+# ---- what adaptive decides by ----
+
+
+def state(
+    ready: tuple[int, int] = (0, 0),
+    expected: tuple[int, int] = (0, 0),
+    in_flight: int = 1,
+    wave_seconds: float = 0.0,
+    guest_seconds: float = 0.0,
+) -> DispatchState:
+    """Numbers are those of interactive and of batch queues."""
+    return DispatchState(ready, expected, sum(ready), 0.0, in_flight, wave_seconds, guest_seconds)
+
+
+@pytest.mark.parametrize(
+    ("ready", "expected", "wave", "guests", "sends"),
+    [
+        (32, 1, 0.015, 0.0004, True),  # one that reads each token does not keep 32 that run ahead from doing so
+        (32, 8, 0.015, 0.0004, False),  # eight would lose more than the worker's rest is worth
+        (32, 8, 0.015, 0.004, True),  # unless the worker rests for long
+        (6, 6, 0.015, 0.0004, False),
+        (6, 6, 0.005, 0.005, True),  # guests as slow as the worker: half and half
+        (32, 8, 0.0, 0.0, False),  # nothing was measured yet
+        (33, 8, 0.0, 0.0, True),
+    ],
+)
+def test_adaptive_weighs_measured_times(ready: int, expected: int, wave: float, guests: float, sends: bool) -> None:
+    now = state((ready, 0), (expected, 0), 1, wave, guests)
+    assert Adaptive().should_send(now, 0.0) is sends
+    assert not Adaptive().should_send(now._replace(in_flight=2), 0.0)
+
+
+def test_adaptive_sends_no_batch_work_ahead_of_an_interactive_inferlet_that_is_expected() -> None:
+    assert not Adaptive().should_send(state((0, 500), (1, 0)), 0.0)
+    assert Adaptive().should_send(state((500, 0), (0, 1)), 0.0)
+    assert Adaptive().should_send(state((0, 500), (0, 1)), 0.0)
+
+
+def test_the_scheduler_measures_waves_and_guests() -> None:
+    seen: list[DispatchState] = []
+
+    class Spy(Adaptive):
+        def should_send(self, state: DispatchState, now: float) -> bool:
+            seen.append(state)
+            return super().should_send(state, now)
+
+    world, (one, two) = start(Spy(max_in_flight=1), 2)
+    for _ in range(2):
+        sample([one, two])
+        world.turn()
+        seen.clear()
+        done = world.run()
+        world.turn(WaveDone(done.wave, done.results, 0.25), quiet=False)
+        world.now += 0.125
+    sample([one])
+    world.turn()
+    assert seen[0].ready == (1, 0)
+    assert 0 < seen[0].guest_seconds <= 0.125
+    assert 0 < seen[0].wave_seconds <= 0.25
+
+
+def test_one_reader_does_not_switch_running_ahead_off_for_thirty_two() -> None:
+    """Each wave takes 15 ms, and the guests come back after 0.4 ms."""
+    world, inferlets = start(Adaptive(), 33)
+    reader, ahead = inferlets[0], inferlets[1:]
+    in_flight = []
+    for _ in range(12):
+        sample(ahead)
+        if reader.accepted == set(reader.answers):
+            sample([reader])
+        world.turn()
+        if len(world.sent) < 2:
+            sample(ahead)
+            world.turn()
+        in_flight.append(len(world.sent))
+        world.now += 0.015
+        done = world.run()
+        world.turn(WaveDone(done.wave, done.results, 0.015), quiet=False)
+        world.now += 0.0004
+    assert in_flight[4:] == [2] * 8, "the worker is never without work"
+
+
+# ---- what waits for no policy ----
+
+
+@pytest.mark.parametrize("policy", [KOnly(2, patience=0.5), TOnly(0.5), Adaptive(), Eager()])
+def test_what_takes_effect_in_the_control_layer_waits_for_no_policy(policy: DispatchPolicy) -> None:
+    world, inferlets = start(policy, 2)
+    one = inferlets[0]
+    world.now = 2000.0
+    before = world.scheduler.free_pages
+    one.call("alloc_kvpage", 1, 3)
+    done = one.call("synchronize", 1)
+    turn = world.turn()
+    assert world.scheduler.free_pages == before - 3
+    assert one.answers == {done: Done()}
+    assert (turn.waves, turn.deadline) == ((), None)
+
+
+def test_k_only_counts_commands_for_the_worker_only() -> None:
+    world, inferlets = start(KOnly(3, patience=0.5), 2)
+    world.now = 2000.0
+    for inferlet in inferlets:
+        inferlet.sample(0)
+        for _ in range(4):
+            inferlet.call("synchronize", 1)
+    assert send(world, 2000.0) is None
+    inferlets[0].sample(0)
+    assert send(world, 2000.0) == 3

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from pie_control.scheduling import Adaptive
-from pie_control.scheduling.waves import PATIENCE
 from pie_inference.protocol import CopyKvpage, EmbedTxt, Forward, GetLogprobs, GetNextDist, Sample
 from tests.helpers.scheduling import Inferlet, World, by_kind, greedy, name_token
 
@@ -236,37 +235,6 @@ def test_a_sample_waits_for_a_token_slot() -> None:
     for _ in range(2):
         world.open(8, 64).step(0)
     assert [len(wave[Sample].embeds) for wave in waves(world)] == [1, 1]
-
-
-def test_higher_priority_goes_first_then_longest_waiting() -> None:
-    world = World(max_batch_rows=1)
-    inferlets = [world.open(8, 64) for _ in range(3)]
-    waves(world)  # memory is bound in the order of opening
-    for one in inferlets:
-        one.step(0)
-    inferlets[1].call("set_queue_priority", inferlets[1].queue, 1)
-    order = [wave[Sample].embeds.tolist()[0] // 64 for wave in waves(world)]
-    assert order == [1, 0, 2]
-
-
-@pytest.mark.parametrize("tokens", [1, 40])
-def test_a_command_of_low_priority_is_passed_over_a_bounded_number_of_times(tokens: int) -> None:
-    world = World(max_batch_tokens=40)
-    low, high = world.open(16, 64), world.open(64, 64)
-    low.call("set_queue_priority", low.queue, -1)
-    low.embed(0, tokens)
-    pages = [] if tokens == 40 else [low.pages, 16]  # without pages, it cannot be split
-    low.call("forward", low.queue, [], [low.embeds, tokens], pages, [])
-    high.embed(0, 40)
-    sent = 0
-    while low.space.waiting and sent < 2 * PATIENCE:
-        sent += 1
-        for at in range(0, 40, 8):  # short forwards that use up the budget of the wave
-            high.forward(at, 8)
-        world.turn()
-        world.answer()
-        high.call("trim_kvpage", high.queue, [high.pages, 64], 0)
-    assert PATIENCE <= sent <= PATIENCE + 2
 
 
 def test_branches_that_read_a_common_prefix_share_a_batch() -> None:
