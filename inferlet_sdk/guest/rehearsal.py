@@ -11,7 +11,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from inferlet_sdk import bindings, context
+from inferlet_sdk import bindings
 from inferlet_sdk.guest import program
 
 PROGRAM = """
@@ -60,7 +60,7 @@ def _host() -> Any:
         alloc_emb=lambda _queue, count: next(numbers) * 1000, dealloc_emb=nothing, trim_kvpage=nothing,
     )  # fmt: skip
     tokenize = SimpleNamespace(
-        tokenize=lambda _queue, text: [ord(letter) for letter in text], create_detokenizer=number,
+        tokenize=lambda _queue, text, _special: [ord(letter) for letter in text], create_detokenizer=number,
         push_tokens=lambda _detokenizer, tokens: "x", destroy_detokenizer=nothing, detokenize=lambda *_: "text",
     )  # fmt: skip
     fused = SimpleNamespace(
@@ -84,4 +84,3 @@ def rehearse(rounds: int) -> None:
             program.run_program("rehearsal.py", PROGRAM)
     finally:
         bindings.install(real, error)
-        context._model_info.cache_clear()

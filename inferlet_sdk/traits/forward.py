@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from inferlet_sdk import bindings
-from inferlet_sdk.addresses import Embeds, Pages, to_ranges
+from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.errors import call
+from inferlet_sdk.traits.arguments import embed_ranges, page_ranges, queue_number
 
 __all__ = [
     "forward",
@@ -27,5 +28,11 @@ def forward(
     the last `len(output_embeds)` inputs go to `output_embeds`. Raises InvalidState if there is no free slot, or if an
     input embed was never filled.
     """
-    ranges = [to_ranges(part) for part in (context, input_embeds, output_pages, output_embeds)]
-    call(bindings.forward.forward, queue, *ranges)
+    call(
+        bindings.forward.forward,
+        queue_number(queue),
+        page_ranges(context, "context"),
+        embed_ranges(input_embeds, "input_embeds"),
+        page_ranges(output_pages, "output_pages"),
+        embed_ranges(output_embeds, "output_embeds"),
+    )

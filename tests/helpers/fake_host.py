@@ -372,11 +372,12 @@ class FakeHost:
 
     # ---- tokenize ----
 
-    def _tokenize(self, queue: int, text: str) -> list[int]:
+    def _tokenize(self, queue: int, text: str, special_tokens: bool = True) -> list[int]:
         self._check_queue(queue)
         tokens, rest = [], text.encode()
+        known = [n for n in range(len(VOCAB)) if special_tokens or n not in SPECIAL.values()]
         while rest:
-            token = max((n for n, b in enumerate(VOCAB) if rest.startswith(b)), key=lambda n: len(VOCAB[n]))
+            token = max((n for n in known if rest.startswith(VOCAB[n])), key=lambda n: len(VOCAB[n]))
             tokens.append(token)
             rest = rest[len(VOCAB[token]) :]
         return tokens
@@ -414,6 +415,13 @@ class FakeHost:
     def _format_chat(self, queue: int, messages: str, tools: str, add_generation_prompt: bool) -> str:
         turns = [f"<|{m['role']}|>{m['content']}<|end|>" for m in json.loads(messages)]
         return "<|begin|>" + "".join(turns) + ("<|assistant|>" if add_generation_prompt else "")
+
+    def _tokenize_chat(self, queue: int, messages: str, tools: str, add_generation_prompt: bool) -> list[int]:
+        tokens = [SPECIAL["<|begin|>"]]
+        for message in json.loads(messages):
+            tokens += self._tokenize(queue, f"<|{message['role']}|>")
+            tokens += [*self._tokenize(queue, message["content"], False), STOP]
+        return tokens + ([SPECIAL["<|assistant|>"]] if add_generation_prompt else [])
 
     # ---- outputs ----
 

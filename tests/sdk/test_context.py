@@ -27,13 +27,11 @@ from inferlet_sdk import (
     bindings,
     gather,
 )
-from inferlet_sdk.context import _model_info
 from inferlet_sdk.event_loop import run
 from tests.helpers.fake_host import MERGED, SPECIAL, STOP, VOCAB, FakeHost, HostError, toy_next_token
 
 
 def install(**model: Any) -> FakeHost:
-    _model_info.cache_clear()
     fake = FakeHost(**model)
     bindings.install(fake, HostError)
     return fake
@@ -235,7 +233,7 @@ def test_text_is_tokenized_in_one_piece(host: FakeHost) -> None:
 
 def test_long_prompts_run_in_chunks() -> None:
     host = install(max_context=5000, page_size=16)
-    ctx = Context().fill("a" * 1300)
+    ctx = Context().fill("a" * 4900)
     run(ctx.flush())
     assert host.calls.count("forward") == 3
     assert len(host.embeds) == 2
