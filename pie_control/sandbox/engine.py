@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 import time
 from importlib import metadata
@@ -17,7 +18,17 @@ WASMTIME_VERSION = "50.0.1"
 TICK_SECONDS = 0.002
 """Time between two ticks. A guest that does not wait is interrupted after one to two ticks."""
 
+WASM_STACK_BYTES = 512 << 10
+"""Of a guest's own calls; one that needs more traps."""
+FIBER_STACK_BYTES = 8 << 20
+"""Of a guest and of the host functions that it calls: these have about as much as on a thread, however deep the guest
+is. Only what is touched costs memory."""
+
+BROKEN_PYTHONS = ((3, 14, 0),)
+"""They take a fiber's stack for an overflow of the thread's, and end the process (CPython issue 139653)."""
+
 _P = ctypes.c_void_p
+_set_fiber_stack = c_function("wasmtime_config_async_stack_size_set", None, _P, ctypes.c_uint64)
 _error_message = c_function("wasmtime_error_message", None, _P, _P)
 _error_delete = c_function("wasmtime_error_delete", None, _P)
 _bytes_delete = c_function("wasm_byte_vec_delete", None, _P)
@@ -28,7 +39,11 @@ class LinkError(Exception):
 
 
 def check_version() -> None:
-    """Raises LinkError unless the installed wasmtime has the version for which this module was written."""
+    """Raises LinkError unless wasmtime has the version for which this module was written, and Python can run fibers."""
+    if sys.version_info[:3] in BROKEN_PYTHONS:
+        raise LinkError(
+            f"Python {sys.version.split()[0]} cannot run WebAssembly on fibers: use another version of Python"
+        )
     installed = metadata.version("wasmtime")
     if installed != WASMTIME_VERSION:
         raise LinkError(
@@ -45,6 +60,8 @@ def new_engine() -> wasmtime.Engine:
     config.epoch_interruption = True
     config.wasm_threads = False  # shared memories would not count against the limits of a store
     config.wasm_gc = False
+    config.max_wasm_stack = WASM_STACK_BYTES
+    _set_fiber_stack(address_of(config), FIBER_STACK_BYTES)
     return wasmtime.Engine(config)
 
 

@@ -19,6 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers.decoders import ByteLevel
 
 from ..errors import ConfigError, InvalidArgument, Unsupported
+from .nesting import check_depth
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
@@ -190,6 +191,7 @@ def _check_size(*texts: str) -> None:
 
 
 def _parse_list(text: str, what: str) -> list[Any]:
+    check_depth(text, what)
     try:
         value = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:

@@ -1,0 +1,45 @@
+"""A bound on how deep a text of a guest may nest, looked at before any parser sees it.
+
+Parsers, and all that walks over what they give (`json`, `repr`, chat templates), call themselves once a level, on the
+native stack. What CPython allows differs from version to version, and does not fit every stack: on a guest's fiber, an
+overflow ends the process.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import InvalidArgument
+
+MAX_DEPTH = 128
+"""Levels of lists and objects within each other. Schemas of real tools have about ten."""
+
+
+def _steps() -> np.ndarray[tuple[int], np.dtype[np.int8]]:
+    steps = np.zeros(256, np.int8)
+    steps[[ord("["), ord("{")]] = 1
+    steps[[ord("]"), ord("}")]] = -1
+    return steps
+
+
+_STEP = _steps()
+
+
+def check_depth(text: str, what: str, most: int = MAX_DEPTH) -> None:
+    """Raises InvalidArgument if brackets and braces outside of strings of a JSON text are open more than `most` deep.
+    Time is linear in the text; most texts have so few brackets that counting these is enough."""
+    if text.count("[") + text.count("{") <= most:
+        return
+    if _depth(text.encode("utf-8", "surrogatepass")) > most:
+        raise InvalidArgument(f"{what} nests lists and objects deeper than {most} levels: make it flatter")
+
+
+def _depth(text: bytes) -> int:
+    """The most brackets that are open at a time, in as much of the text as is JSON; there, quotes that no backslash
+    escapes begin and end strings in turn."""
+    text = text.replace(b"\\\\", b"__").replace(b'\\"', b"__")  # backslashes pair up from the left
+    characters = np.frombuffer(text, np.uint8)
+    inside = np.cumsum(characters == ord('"'), dtype=np.int32) & 1
+    steps = _STEP[characters]
+    steps[inside == 1] = 0
+    return int(np.cumsum(steps, dtype=np.int32).max(initial=0))
