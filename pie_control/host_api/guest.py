@@ -16,8 +16,8 @@ from ..sandbox.wasi import WasiState
 
 T = TypeVar("T")
 
-MAX_HANDLES = 1024
-"""Samplers and detokenizers of one inferlet."""
+MAX_HANDLES = 4096
+"""Samplers and detokenizers of one inferlet: two for each generation that is under way."""
 
 
 class Guest:
@@ -111,7 +111,7 @@ class Guest:
         """What a queue belongs to; raises NotFound."""
         space = self.queues.get(queue)
         if space is None:
-            raise NotFound(f"there is no queue {queue}: create one with create-queue")
+            raise NotFound(f"there is no queue {queue}: the first argument is the number of a queue, from create-queue")
         return space
 
     def model_of(self, queue: int) -> Model:
