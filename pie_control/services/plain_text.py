@@ -171,8 +171,8 @@ class PlainText:
             model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
         described["post_processor"] = None  # it names special tokens, and adds none here
         tokenizer = load_tokenizer(json.dumps(described).encode())
-        if not all(tokenizer.token_to_id(name) in encode(tokenizer, name) for name in names.values()):
-            for token in described["added_tokens"]:  # a normalizer takes the names out
+        if not all(tokenizer.token_to_id(name) in encode(tokenizer, f"a{name}a") for name in names.values()):
+            for token in described["added_tokens"]:  # a normalizer changes the names
                 token["normalized"] = False
             tokenizer = load_tokenizer(json.dumps(described).encode())
         found = {tokenizer.token_to_id(names.get(text, text)): number for text, number in self._ids.items()}
