@@ -36,7 +36,11 @@ def drop(thing: Closable, host: object, dropped: deque[tuple[object, Closable]] 
 def give_back() -> None:
     """Closes what was dropped."""
     while _dropped:
-        host, thing = _dropped.popleft()
-        if host is bindings.core:  # else it belongs to a rehearsal, or to another test
-            with suppress(PieError):  # nobody is there to be told
-                thing.close()
+        _close_next()
+
+
+def _close_next() -> None:
+    host, thing = _dropped.popleft()
+    if host is bindings.core:  # else it belongs to a rehearsal, or to another test
+        with suppress(PieError):  # nobody is there to be told
+            thing.close()
