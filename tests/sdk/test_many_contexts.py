@@ -89,26 +89,31 @@ def test_two_thousand_forks_generate_at_once() -> None:
     assert nothing_held(host)
 
 
-def test_branches_that_run_at_once_have_queues_of_their_own() -> None:
-    host = install()
+def recording_queues(host: FakeHost) -> dict[int, set[int]]:
+    """The queues on which each single token is run from now on, by token."""
     used: dict[int, set[int]] = {}
-    forward = host.forward.forward
+    embed_txt = host.input_text.embed_txt
 
-    def recording(queue: int, context: list[int], *rest: Any) -> None:
-        used.setdefault(queue, set()).add(context[-2] if context else 0)
-        forward(queue, context, *rest)
+    def recording(queue: int, tokens: list[int], *rest: Any) -> None:
+        used.setdefault(tokens[0], set()).add(queue)
+        embed_txt(queue, tokens, *rest)
 
-    host.forward.forward = recording
+    host.input_text.embed_txt = recording
+    return used
+
+
+def test_branches_that_run_at_once_have_queues_of_their_own_and_come_back_to_them() -> None:
+    host = install()
+    used = recording_queues(host)
 
     async def main() -> None:
-        contexts = [Context().fill([97 + n]) for n in range(10)]
-        for _ in range(3):  # and come back to them
-            await gather(*(context.next_dist() for context in contexts))
-            for context in contexts:
-                context.fill([98])
+        contexts = [Context() for _ in range(10)]
+        for _ in range(3):
+            await gather(*(context.fill([97 + n]).next_dist() for n, context in enumerate(contexts)))
 
     run(main())
-    assert len(used) == 10
+    assert [len(queues) for queues in used.values()] == [1] * 10
+    assert len(set.union(*used.values())) == 10
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 40])
@@ -126,26 +131,34 @@ def test_few_queues_are_shared(limit: int) -> None:
 
 def test_the_queue_of_a_context_is_its_own() -> None:
     host = install()
-    ctx, other = Context().fill("ab"), Context().fill("cd")
-    run(gather_all(ctx.next_dist(), other.next_dist()))
+    ctx, others = Context(), [Context() for _ in range(3)]
     queue = ctx.queue
-    assert ctx.queue == queue
     traits.set_queue_priority(ctx, 3)
-    run(gather_all(ctx.generate_until(max_tokens=3), *(other.fork().generate_until(max_tokens=3) for _ in range(3))))
-    users = {call[0] for call in host_calls(host)}
-    assert queue in users
+    used = recording_queues(host)
+
+    async def main() -> None:
+        await gather(*(context.fill([97 + n]).next_dist() for n, context in enumerate([ctx, *others])))
+
+    run(main())
+    assert used.pop(97) == {ctx.queue} == {queue}
+    assert queue not in set.union(*used.values())
     ctx.close()
     assert queue not in host.queues  # its priority must not pass to another
     with pytest.raises(InvalidState, match="closed"):
         _ = ctx.queue
 
 
-def host_calls(host: FakeHost) -> list[tuple[int]]:
-    return [(queue,) for queue in host.queues]
-
-
-async def gather_all(*awaitables: Any) -> list[Any]:
-    return await asyncio.gather(*awaitables)
+def test_the_queue_of_a_context_that_generates_becomes_its_own() -> None:
+    host = install()
+    ctx = Context().fill("abc")
+    pieces = iter(ctx.generate(stop=IgnoreStopTokens(), max_tokens=5))
+    next(pieces)
+    (queue,) = host.queues
+    assert ctx.queue == queue
+    list(pieces)
+    assert list(ctx.tokens)[3:] == expected([97, 98, 99], 5)
+    ctx.close()
+    assert nothing_held(host)
 
 
 # ---- dropped ----
