@@ -16,6 +16,11 @@ from inferlet_sdk.addresses import Embeds
 from inferlet_sdk.errors import Exhausted, QuotaExceeded
 from inferlet_sdk.traits.core import ModelInfo
 
+KEPT_INPUTS = 16
+"""Tokens of a forward whose inputs a queue keeps for the next one. If many contexts run a few tokens each, embeds for
+each of them would be in use until all that was issued before has run.
+"""
+
 FEW = 8
 """Queues that are created without asking what the limit is."""
 
@@ -24,14 +29,30 @@ MANY_CONTEXTS = 128
 
 
 class Queue:
-    """A queue and an embed for the input of single tokens, which its users fill and read in turn."""
+    """A queue and the embeds for the inputs of short forwards, which its users fill and read in turn.
 
-    __slots__ = ("input", "number", "users")
+    `input` is the first of them, as a range: that of single tokens.
+    """
+
+    __slots__ = ("_embeds", "input", "number", "users")
 
     def __init__(self, number: int, embed: Embeds) -> None:
         self.number = number
         self.input = list(embed.ranges)
         self.users = 0
+        self._embeds = embed
+
+    def inputs(self, count: int) -> Embeds:
+        """Embeds for `count` tokens, at most KEPT_INPUTS."""
+        missing = count - len(self._embeds)
+        if missing > 0:
+            self._embeds += traits.alloc_emb(self.number, missing)
+        return self._embeds[:count]
+
+    def destroy(self) -> None:
+        """Gives all back to the host."""
+        traits.dealloc_emb(self.number, self._embeds)
+        traits.destroy_queue(self.number)
 
 
 class Queues:
@@ -140,10 +161,4 @@ class Queues:
     def _destroy_idle(self) -> None:
         queue = next(iter(self._idle))
         del self._idle[queue]
-        destroy(queue)
-
-
-def destroy(queue: Queue) -> None:
-    """Gives a queue back to the host."""
-    traits.dealloc_emb(queue.number, Embeds(queue.input))
-    traits.destroy_queue(queue.number)
+        queue.destroy()

@@ -19,7 +19,7 @@ from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.dropped import drop, give_back
 from inferlet_sdk.errors import Exhausted, InvalidState, QuotaExceeded
 from inferlet_sdk.generation.page_table import PageTable
-from inferlet_sdk.generation.queues import Queue, Queues, destroy
+from inferlet_sdk.generation.queues import KEPT_INPUTS, Queue, Queues
 
 MAX_CHUNK = 2048
 """Most tokens in one `forward`, which bounds the embeds that a long prompt needs. An `embed_txt` and the `forward`
@@ -130,7 +130,7 @@ class TokenSequence:
             if self._output:
                 traits.dealloc_emb(queue, Embeds(self._output))
         if self._own is not None:
-            destroy(self._own)
+            self._own.destroy()
         self.queues.leave()
 
     # ---- running ----
@@ -154,9 +154,10 @@ class TokenSequence:
 
     def compute(self, end: int, output_embeds: Sequence[int]) -> None:
         """Runs pending tokens up to `end`; the last outputs go to `output_embeds` (ranges)."""
-        if end - self.computed == 1:
+        if 0 < end - self.computed <= KEPT_INPUTS:
             assert self._queue is not None
-            self.run(self.tokens[self.computed : end], Embeds(self._queue.input), Embeds(output_embeds))
+            inputs = self._queue.inputs(end - self.computed)
+            self.run(self.tokens[self.computed : end], inputs, Embeds(output_embeds))
         while self.computed < end:
             inputs = self._alloc_inputs(min(end - self.computed, MAX_CHUNK))
             stop = self.computed + len(inputs)

@@ -11,7 +11,7 @@ import json
 from array import array
 from collections.abc import Iterable, Mapping
 from inspect import isawaitable
-from typing import Any
+from typing import Any, Protocol
 
 from inferlet_sdk.addresses import Addresses, Embeds, Pages, Slots
 from inferlet_sdk.futures import HostFuture, TokenFuture
@@ -46,6 +46,14 @@ def whole(value: Any, name: str, least: int = 0, most: int = LARGEST_U32, wanted
     if isinstance(value, bool) or not hasattr(type(value), "__index__"):
         raise wrong(name, wanted, value)
     return _in_range(value.__index__(), name, least, most)
+
+
+class HasQueue(Protocol):
+    """An object that stands for its queue, such as a `Context`."""
+
+    @property
+    def queue(self) -> int:
+        """The number of its queue."""
 
 
 def queue_number(queue: Any) -> int:
@@ -140,9 +148,12 @@ def references(values: Any, name: str = "tokens") -> list[int]:
     """Token ids, with the reference of each `TokenFuture`."""
     if type(values) is not list:
         values = _as_list(values, name, "a token id or a TokenFuture")
-    if any(type(token) is not int for token in values):
+    try:
+        array("I", values)
+    except (TypeError, OverflowError):  # TokenFutures, or wrong items
         values = [token.reference if isinstance(token, TokenFuture) else token for token in values]
-    return numbers(values, name, "a token id or a TokenFuture")
+        return numbers(values, name, "a token id or a TokenFuture")
+    return values  # type: ignore[no-any-return]
 
 
 def _ranges(values: Any, name: str, kind: type[Addresses], item: str) -> list[int]:

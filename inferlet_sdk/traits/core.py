@@ -12,7 +12,7 @@ from inferlet_sdk.dropped import give_back
 from inferlet_sdk.errors import call
 from inferlet_sdk.event_loop import until_any_done
 from inferlet_sdk.futures import HostFuture
-from inferlet_sdk.traits.arguments import LARGEST_U64, number, queue_number, whole, wrong
+from inferlet_sdk.traits.arguments import LARGEST_U64, HasQueue, number, queue_number, whole, wrong
 from inferlet_sdk.traits.arguments import text as checked_text
 
 __all__ = [
@@ -184,17 +184,17 @@ def create_queue(model: str) -> int:
     return int(call(bindings.core.create_queue, name))
 
 
-def destroy_queue(queue: int) -> None:
+def destroy_queue(queue: int | HasQueue) -> None:
     """Destroys a queue after the commands that it holds."""
     call(bindings.core.destroy_queue, queue_number(queue))
 
 
-def synchronize(queue: int) -> HostFuture[None]:
+def synchronize(queue: int | HasQueue) -> HostFuture[None]:
     """A future that is done when every command issued to the queue so far has taken effect."""
     return HostFuture(call(bindings.core.synchronize, queue_number(queue)), bindings.core.take)
 
 
-def set_queue_priority(queue: int, priority: int) -> None:
+def set_queue_priority(queue: int | HasQueue, priority: int) -> None:
     """Queues with higher priority are served first. A new queue has priority 0."""
     arguments = queue_number(queue), whole(priority, "priority", -(2**31), 2**31 - 1)
     call(bindings.core.set_queue_priority, *arguments)

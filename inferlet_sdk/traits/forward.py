@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.errors import call
-from inferlet_sdk.traits.arguments import embed_ranges, page_ranges, queue_number
+from inferlet_sdk.traits.arguments import HasQueue, embed_ranges, page_ranges, queue_number
 
 __all__ = [
     "forward",
@@ -15,7 +15,7 @@ __all__ = [
 
 
 def forward(
-    queue: int,
+    queue: int | HasQueue,
     context: Pages | Iterable[int],
     input_embeds: Embeds | Iterable[int],
     output_pages: Pages | Iterable[int] = (),

@@ -12,6 +12,7 @@ from inferlet_sdk.errors import call
 from inferlet_sdk.futures import HostFuture, TokenFuture
 from inferlet_sdk.traits.arguments import (
     LARGEST_U64,
+    HasQueue,
     embed_ranges,
     number,
     numbers,
@@ -81,14 +82,14 @@ def _sampler(sampler: object) -> int:
     return whole(sampler, "sampler", wanted="the number of a sampler, from `create_sampler`")
 
 
-def sample(queue: int, embed: int | Embeds, sampler: int) -> TokenFuture:
+def sample(queue: int | HasQueue, embed: int | Embeds, sampler: int) -> TokenFuture:
     """Samples a token at an output embed. `embed_txt` accepts the future before its value is known."""
     future = call(bindings.fused.sample, queue_number(queue), one_embed(embed), _sampler(sampler))
     return TokenFuture(future, bindings.fused.take_token)
 
 
 def forward_with_sampling(
-    queue: int,
+    queue: int | HasQueue,
     tokens: Sequence[int | TokenFuture],
     positions: Sequence[int],
     inputs: Embeds | Iterable[int],
@@ -113,7 +114,11 @@ def forward_with_sampling(
 
 
 def sample_constrained(
-    queue: int, embed: int | Embeds, sampler: int, recent: Sequence[int | TokenFuture] = (), allowed: bytes = b""
+    queue: int | HasQueue,
+    embed: int | Embeds,
+    sampler: int,
+    recent: Sequence[int | TokenFuture] = (),
+    allowed: bytes = b"",
 ) -> TokenFuture:
     """Does `sample` with penalties over `recent` tokens, among the tokens whose bit is set in `allowed` (lowest bit
     first).
@@ -131,7 +136,9 @@ def sample_constrained(
     return TokenFuture(future, bindings.fused.take_token)
 
 
-def verify(queue: int, embeds: Embeds | Iterable[int], draft: Sequence[int], sampler: int) -> HostFuture[Verified]:
+def verify(
+    queue: int | HasQueue, embeds: Embeds | Iterable[int], draft: Sequence[int], sampler: int
+) -> HostFuture[Verified]:
     """Checks a draft of tokens in one call: `embeds` are the outputs at the last token and at each token of the draft.
 
     The tokens are exactly those that sampling one by one would give. The sampler must have no penalties.

@@ -8,7 +8,7 @@ from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds
 from inferlet_sdk.errors import call
 from inferlet_sdk.futures import TokenFuture
-from inferlet_sdk.traits.arguments import embed_ranges, numbers, queue_number, references
+from inferlet_sdk.traits.arguments import HasQueue, embed_ranges, numbers, queue_number, references
 
 __all__ = [
     "embed_txt",
@@ -16,7 +16,7 @@ __all__ = [
 
 
 def embed_txt(
-    queue: int, tokens: Sequence[int | TokenFuture], positions: Sequence[int], embeds: Embeds | Iterable[int]
+    queue: int | HasQueue, tokens: Sequence[int | TokenFuture], positions: Sequence[int], embeds: Embeds | Iterable[int]
 ) -> None:
     """Fills embeds with tokens at positions; all three have the same length.
 

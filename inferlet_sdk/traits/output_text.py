@@ -9,7 +9,7 @@ from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds
 from inferlet_sdk.errors import call
 from inferlet_sdk.futures import HostFuture
-from inferlet_sdk.traits.arguments import number, one_embed, queue_number, whole
+from inferlet_sdk.traits.arguments import HasQueue, number, one_embed, queue_number, whole
 from inferlet_sdk.traits.arguments import tokens as token_list
 
 __all__ = [
@@ -33,7 +33,9 @@ class Dist:
         return self.tokens[0]
 
 
-def get_next_dist(queue: int, embed: int | Embeds, k: int = 256, temperature: float = 1.0) -> HostFuture[Dist]:
+def get_next_dist(
+    queue: int | HasQueue, embed: int | Embeds, k: int = 256, temperature: float = 1.0
+) -> HostFuture[Dist]:
     """The next-token distribution at an output embed, cut to `k` tokens, with logits divided by `temperature` (> 0)."""
     future = call(
         bindings.output_text.get_next_dist,
@@ -51,7 +53,7 @@ def take_dist(future: int) -> Dist:
     return Dist(tokens, probabilities, rest)
 
 
-def get_logprobs(queue: int, embed: int | Embeds, tokens: Sequence[int]) -> HostFuture[list[float]]:
+def get_logprobs(queue: int | HasQueue, embed: int | Embeds, tokens: Sequence[int]) -> HostFuture[list[float]]:
     """Log-probabilities of given tokens at an output embed."""
     arguments = queue_number(queue), one_embed(embed), token_list(tokens)
     future = call(bindings.output_text.get_logprobs, *arguments)

@@ -8,7 +8,7 @@ from typing import Any
 
 from inferlet_sdk import bindings
 from inferlet_sdk.errors import call
-from inferlet_sdk.traits.arguments import as_json, flag, queue_number, whole
+from inferlet_sdk.traits.arguments import HasQueue, as_json, flag, queue_number, whole
 from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.arguments import tokens as token_list
 
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-def tokenize(queue: int, text: str, special_tokens: bool = True) -> list[int]:
+def tokenize(queue: int | HasQueue, text: str, special_tokens: bool = True) -> list[int]:
     """Token ids of a text; no special tokens are added. `special_tokens`: whether those written in the text are
     recognized. Use False for text of others, which could otherwise end a turn or begin one in another's name.
     """
@@ -32,12 +32,12 @@ def tokenize(queue: int, text: str, special_tokens: bool = True) -> list[int]:
     return list(call(bindings.tokenize.tokenize, *arguments))
 
 
-def detokenize(queue: int, tokens: Sequence[int]) -> str:
+def detokenize(queue: int | HasQueue, tokens: Sequence[int]) -> str:
     """Text of tokens, without special tokens. Bytes that are not valid UTF-8 become U+FFFD."""
     return str(call(bindings.tokenize.detokenize, queue_number(queue), token_list(tokens)))
 
 
-def create_detokenizer(queue: int) -> int:
+def create_detokenizer(queue: int | HasQueue) -> int:
     """Creates a detokenizer, which keeps the bytes of an incomplete character until the rest arrives."""
     return int(call(bindings.tokenize.create_detokenizer, queue_number(queue)))
 
@@ -56,14 +56,14 @@ def destroy_detokenizer(detokenizer: int) -> None:
     call(bindings.tokenize.destroy_detokenizer, _detokenizer(detokenizer))
 
 
-def get_vocabs(queue: int) -> list[bytes]:
+def get_vocabs(queue: int | HasQueue) -> list[bytes]:
     """The bytes of every token, by token id."""
     lines = str(call(bindings.tokenize.get_vocabs, queue_number(queue))).split("\n")
     return [base64.b64decode(line) for line in (lines[:-1] if lines[-1] == "" else lines)]
 
 
 def format_chat(
-    queue: int,
+    queue: int | HasQueue,
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] = (),
     add_generation_prompt: bool = True,
@@ -76,7 +76,7 @@ def format_chat(
 
 
 def tokenize_chat(
-    queue: int,
+    queue: int | HasQueue,
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] = (),
     add_generation_prompt: bool = True,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -47,7 +47,7 @@ WRONG: dict[str, list[Any]] = {
     "output_embed": [*NO_NUMBER, Embeds((1, 2)), Pages((1, 1))],
     "priority": [None, "5", 1.0, True, 2**31, -(2**31) - 1],
     "seed": ["5", 1.5, True, -1, 2**64],
-    "pages": [*NO_U32_LIST, Embeds((1, 1)), Slots((1, 1)), Pages(("a", 1)), Pages((-1, 1))],
+    "pages": [*NO_U32_LIST, Embeds((1, 1)), Slots((1, 1)), Pages(cast(Any, ("a", 1))), Pages((-1, 1))],
     "context": [*NO_U32_LIST, Embeds((1, 1))],
     "output_pages": [*NO_U32_LIST, Embeds((1, 1))],
     "output": [*NO_U32_LIST, Embeds((1, 1))],

@@ -428,7 +428,7 @@ def test_an_asynchronous_stop_condition_is_refused(host: FakeHost) -> None:
         return False
 
     with pytest.raises(TypeError, match="plain function, not an `async def`"):
-        run(Context().fill("abc").generate_until(stop, max_tokens=3))
+        run(Context().fill("abc").generate_until(stop, max_tokens=3))  # type: ignore[arg-type]
 
 
 # ---- text of others ----
