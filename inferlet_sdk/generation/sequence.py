@@ -122,10 +122,10 @@ class TokenSequence:
         """Frees pages and output embed. Idempotent."""
         if self.closed:
             return
-        self.closed = True
-        if self._uses:
-            self._give_queue()
         with self.queues.some() as queue:
+            self.closed = True
+            if self._uses:
+                self._give_queue()
             self.pages.close(queue)
             if self._output:
                 traits.dealloc_emb(queue, Embeds(self._output))

@@ -161,6 +161,21 @@ def test_the_queue_of_a_context_that_generates_becomes_its_own() -> None:
     assert nothing_held(host)
 
 
+def test_a_context_that_finds_no_queue_can_be_closed_later() -> None:
+    host = install(max_queues=2)
+    ctx = Context().fill("abc")
+    child = ctx.fork()
+    next(iter(ctx.generate(stop=IgnoreStopTokens())))
+    assert ctx.queue in host.queues  # takes the only queue there is
+    other = traits.create_queue("toy")
+    with pytest.raises(QuotaExceeded, match="2 queues"):
+        child.close()
+    traits.destroy_queue(other)
+    child.close()
+    ctx.close()
+    assert nothing_held(host)
+
+
 # ---- dropped ----
 
 
