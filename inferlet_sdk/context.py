@@ -249,8 +249,8 @@ class Context:
         """The same, for reading: a generation goes on."""
         self._check_open()
         if self._noted:
-            noted, self._noted = self._noted, []
-            self._sequence.tokens += self._tokenize(noted)
+            self._sequence.tokens += self._tokenize(self._noted)
+            self._noted = []  # not before: text that is refused must not be missing without a word
         return self._sequence
 
     def _tokenize(self, noted: list[_Noted]) -> list[int]:

@@ -17,6 +17,7 @@ from inferlet_sdk import (
     DistSampler,
     Greedy,
     IgnoreStopTokens,
+    InvalidArgument,
     InvalidState,
     MaxTokens,
     QuotaExceeded,
@@ -29,7 +30,7 @@ from inferlet_sdk import (
     gather,
 )
 from inferlet_sdk.event_loop import run
-from tests.helpers.fake_host import MERGED, SPECIAL, STOP, VOCAB, FakeHost, HostError, toy_next_token
+from tests.helpers.fake_host import MERGED, SPECIAL, STOP, VOCAB, FakeHost, HostError, refuse, toy_next_token
 
 
 def install(**model: Any) -> FakeHost:
@@ -447,6 +448,17 @@ def test_texts_are_one_piece_where_none_has_special_tokens(host: FakeHost) -> No
     assert list(Context().fill("h").fill("e", special_tokens=False).tokens) == [MERGED["he"]]
     apart = Context().fill("<|user|>h").fill("e", special_tokens=False)
     assert list(apart.tokens) == [SPECIAL["<|user|>"], *b"he"]
+
+
+def test_text_that_is_refused_is_not_left_out(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ctx = Context().fill("abc")
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            host.tokenize, "tokenize", lambda *_: (_ for _ in ()).throw(refuse("INVALID_ARGUMENT", "too long"))
+        )
+        with pytest.raises(InvalidArgument, match="too long"):
+            len(ctx)
+    assert len(ctx) == 3
 
 
 def test_messages_are_plain(host: FakeHost) -> None:
