@@ -81,9 +81,18 @@ class Generation:
             self._begin()
         self.is_waiting = True
         try:
-            return await self._until_piece()
+            while self.stop_reason is None:
+                # one token a turn; there may be no room from the start
+                sampled = await self._source.next(self._left > 1) if self._left > 0 and self._source else None
+                piece = self._finish("length") if sampled is None else self._accept(*sampled)
+                if piece:
+                    return piece
+        except Cancelled:
+            if self.stop_reason is None:  # else another task ended it
+                raise
         finally:
             self.is_waiting = False
+        return None
 
     def _begin(self) -> None:
         self._sequence.begin()
@@ -94,20 +103,6 @@ class Generation:
         except BaseException:
             self._give_back()
             raise
-
-    async def _until_piece(self) -> str | None:
-        while self.stop_reason is None:
-            # one token a turn; there may be no room from the start
-            try:
-                sampled = await self._source.next(self._left > 1) if self._left > 0 and self._source else None
-            except Cancelled:
-                if self.stop_reason is None:
-                    raise
-                return None
-            piece = self._finish("length") if sampled is None else self._accept(*sampled)
-            if piece:
-                return piece
-        return None
 
     def _accept(self, token: int, piece: str) -> str:
         """Takes a token into the context, and the text that it completes; returns the text to emit, if any."""
