@@ -102,10 +102,3 @@ class Pages(Addresses):
     def slots(self, page_size: int) -> Slots:
         """All token slots of these pages, in order."""
         return Slots(number * page_size for number in self.ranges)
-
-
-def to_ranges(addresses: Addresses | Iterable[int]) -> list[int]:
-    """Flat ranges of an address list or of plain numbers."""
-    if isinstance(addresses, Addresses):
-        return list(addresses.ranges)
-    return list(Addresses.of(addresses).ranges)

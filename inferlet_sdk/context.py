@@ -1,34 +1,53 @@
 """`Context`: a text that a model continues.
 
-It owns a queue, KV pages and embeds, and frees them on `close` or when the inferlet ends. `traits` has every call that
-`Context` lacks; `queue`, `pages` and `tokens` are there to be used with these calls.
+It owns KV pages and an embed, and frees them on `close`, when the program drops it, or when the inferlet ends. It has a
+queue while it works. `traits` has every call that `Context` lacks; `queue`, `pages` and `tokens` are there to be used
+with these calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Self
 
-from inferlet_sdk import traits
+from inferlet_sdk import bindings, traits
 from inferlet_sdk.addresses import Pages
 from inferlet_sdk.errors import InvalidState
 from inferlet_sdk.generation.conversation import Conversation
 from inferlet_sdk.generation.generation import Generation
+from inferlet_sdk.generation.queues import Queues
 from inferlet_sdk.generation.sampling import AnySampler, Greedy, as_sampler
 from inferlet_sdk.generation.scoring import score_tokens
 from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.generation.stopping import StopConditions, StopRules
-from inferlet_sdk.generation.token_source import token_source
+from inferlet_sdk.generation.token_source import sample_once
 from inferlet_sdk.traits import Dist
+from inferlet_sdk.traits.arguments import flag, numbers, whole
+from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.core import ModelInfo
 
 _GREEDY = Greedy()
 
 
-@lru_cache(maxsize=64)
-def _model_info(model: str) -> ModelInfo:
-    return traits.get_model_info(model)
+_known: dict[str, Queues] = {}
+
+
+def _queues(model: str) -> Queues:
+    """What all contexts of a model share."""
+    queues = _known.get(model)
+    if queues is None or queues.host is not bindings.core:  # the rehearsal has another host
+        queues = _known[model] = Queues(traits.get_model_info(model), bindings.core)
+    return queues
+
+
+@dataclass(frozen=True)
+class _Noted:
+    """Text that waits to be tokenized."""
+
+    text: str
+    special_tokens: bool
 
 
 class Context:
@@ -40,11 +59,11 @@ class Context:
 
     def __init__(self, model: str | None = None) -> None:
         name = model if model is not None else traits.available_models()[0]
-        self._start(TokenSequence(_model_info(name)))
+        self._start(TokenSequence(_queues(name)))
 
     def _start(self, sequence: TokenSequence) -> None:
         self._sequence = sequence
-        self._noted: list[str] = []
+        self._noted: list[_Noted] = []
         self._generation: Generation | None = None
         self._conversation = Conversation()
 
@@ -57,8 +76,8 @@ class Context:
 
     @property
     def queue(self) -> int:
-        """Its command queue, for the calls of `traits`."""
-        return self._sequence.queue
+        """A command queue of its own, made when it is first asked for, for the calls of `traits`."""
+        return self._sequence.own_queue()
 
     @property
     def pages(self) -> Pages:
@@ -68,26 +87,30 @@ class Context:
     @property
     def tokens(self) -> tuple[int, ...]:
         """All tokens, filled and generated."""
-        return tuple(self._settled().tokens)
+        return tuple(self._read().tokens)
 
     @property
     def text(self) -> str:
         """Text of all tokens, without special tokens."""
-        return traits.detokenize(self.queue, self._settled().tokens)
+        sequence = self._read()
+        return sequence.detokenize(sequence.tokens)
 
     def __len__(self) -> int:
         """Number of tokens."""
-        return len(self._settled().tokens)
+        return len(self._read().tokens)
 
     # ---- filling -------------------------------------------------------------------------------------------------
 
-    def fill(self, text: str | Iterable[int]) -> Self:
-        """Appends text or tokens. Special tokens in the text are recognized; none are added."""
+    def fill(self, text: str | Iterable[int], *, special_tokens: bool = True) -> Self:
+        """Appends text or tokens; adds no special tokens. Those written in the text are recognized: `fill` is for the
+        program's own text. Give text of others with `special_tokens=False`: then it is plain text, whatever it says.
+        """
         if isinstance(text, str):
-            self._open()
-            self._noted.append(text)
+            noted = _Noted(checked_text(text, "text"), flag(special_tokens, "special_tokens"))
+            self._open("fill")
+            self._noted.append(noted)
         else:
-            self._settled().tokens += text
+            self._settled("fill").tokens += numbers(text, "text", "a token id")
         return self
 
     def fill_chat(
@@ -100,15 +123,16 @@ class Context:
     ) -> Self:
         """Appends chat messages in the model's template: a role and its content, or a list of {"role", "content"}.
 
-        Text generated since the last `fill_chat` becomes the assistant's message before them.
+        Text generated since the last `fill_chat` becomes the assistant's message before them. Text of messages is never
+        read as special tokens.
         """
         new = [{"role": messages, "content": content}] if isinstance(messages, str) else list(messages)
-        self._conversation.add(self._settled(), new, tools, add_generation_prompt)
+        self._conversation.add(self._settled("fill_chat"), new, tools, add_generation_prompt)
         return self
 
     def truncate(self, length: int) -> Self:
         """Keeps the first `length` tokens."""
-        self._settled().truncate(length)
+        self._settled("truncate").truncate(whole(length, "length"))
         return self
 
     # ---- model outputs -------------------------------------------------------------------------------------------
@@ -127,9 +151,9 @@ class Context:
         Ends at a stop condition (see `stopping`; the model's stop tokens by default), after `max_tokens`, or when the
         model's context is full. Stop tokens and stop strings are neither emitted nor kept.
         """
-        sequence = self._settled()
+        sequence = self._settled("generate")
         room = sequence.info.max_context - len(sequence.tokens)
-        limit = room if max_tokens is None else min(max_tokens, room)
+        limit = room if max_tokens is None else min(whole(max_tokens, "max_tokens"), room)
         rules = StopRules.of(stop, sequence.info.stop_tokens, limit)
         self._generation = Generation(sequence, as_sampler(sampler), rules, run_ahead)
         return self._generation
@@ -148,47 +172,43 @@ class Context:
 
     async def sample(self, sampler: AnySampler = _GREEDY) -> int:
         """Samples the next token without appending it; `ctx.fill([token])` appends it."""
-        sequence = self._settled()
-        detokenizer = traits.create_detokenizer(sequence.queue)
-        source = token_source(sequence, as_sampler(sampler), detokenizer, run_ahead=False)
-        try:
-            token, _ = await source.next(False)
-            return token
-        finally:
-            source.close()
-            traits.destroy_detokenizer(detokenizer)
+        return await sample_once(self._settled("sample"), as_sampler(sampler))
 
     async def next_dist(self, k: int = 256, temperature: float = 1.0) -> Dist:
         """The distribution of the next token, cut to the `k` most probable tokens."""
-        sequence = self._settled()
-        sequence.flush()
-        return await traits.get_next_dist(sequence.queue, sequence.output_embed, k, temperature)
+        sequence = self._settled("next_dist")
+        with sequence.working() as queue:
+            sequence.flush()
+            return await traits.get_next_dist(queue, sequence.output_embed, k, temperature)
 
     async def score(self, continuation: str | Sequence[int]) -> list[float]:
         """Log-probability of each token of a continuation, without appending it."""
-        sequence = self._settled()
-        tokens = traits.tokenize(self.queue, continuation) if isinstance(continuation, str) else continuation
-        return await score_tokens(sequence, tokens)
+        sequence = self._settled("score")
+        if isinstance(continuation, str):
+            return await score_tokens(sequence, sequence.tokenize(continuation))
+        return await score_tokens(sequence, numbers(continuation, "continuation", "a token id"))
 
     async def flush(self) -> None:
         """Runs the filled text and waits until that is done. Otherwise the next call that needs an output runs it."""
-        self._settled().flush()
-        await traits.synchronize(self.queue)
+        sequence = self._settled("flush")
+        with sequence.working() as queue:
+            sequence.flush()
+            await traits.synchronize(queue)
 
     # ---- life cycle ----------------------------------------------------------------------------------------------
 
     def fork(self) -> Context:
-        """A context with the same text and its own queue. Both share full pages, so a fork is cheap.
+        """A context with the same text. Both share full pages, so a fork is cheap; thousands may live at once.
 
         Close parent and child in any order.
         """
         child = Context.__new__(Context)
-        child._start(self._settled().fork())
+        child._start(self._settled("fork").fork())
         child._conversation = self._conversation.copy()
         return child
 
     def close(self) -> None:
-        """Frees queue, pages and embeds. Idempotent; any other use afterwards raises InvalidState."""
+        """Frees what it holds, and ends a generation. Idempotent; any other use afterwards raises InvalidState."""
         if self._sequence.closed:
             return
         self._end_generation()
@@ -206,20 +226,44 @@ class Context:
     async def __aexit__(self, *_: object) -> None:
         self.close()
 
-    def _open(self) -> TokenSequence:
-        """The sequence. Ends a generation that is under way."""
+    def _open(self, operation: str) -> None:
+        """Ends a generation that is under way, but not one for which another task waits."""
+        self._check_open()
+        if self._generation is not None and self._generation.is_waiting:
+            raise InvalidState(
+                f"`{operation}` cannot begin while a `generate` of the same context waits for a token "
+                f"({len(self._generation.tokens)} so far) in another task: await that first, or fork the context"
+            )
+        self._end_generation()
+
+    def _check_open(self) -> None:
         if self._sequence.closed:
             raise InvalidState("the context is closed: make a new one, or fork before closing")
-        self._end_generation()
+
+    def _settled(self, operation: str) -> TokenSequence:
+        """The sequence, with all stored text tokenized, for an operation."""
+        self._open(operation)
+        return self._read()
+
+    def _read(self) -> TokenSequence:
+        """The same, for reading: a generation goes on."""
+        self._check_open()
+        if self._noted:
+            self._sequence.tokens += self._tokenize(self._noted)
+            self._noted = []  # not before: text that is refused must not be missing without a word
         return self._sequence
 
-    def _settled(self) -> TokenSequence:
-        """The sequence, with all stored text tokenized."""
-        sequence = self._open()
-        if self._noted:
-            text, self._noted = "".join(self._noted), []
-            sequence.tokens += traits.tokenize(sequence.queue, text)
-        return sequence
+    def _tokenize(self, noted: list[_Noted]) -> list[int]:
+        """Tokens of texts one behind the other. All are one piece, unless there are special tokens in them and not all
+        texts are read alike: then what is plain is tokenized apart.
+        """
+        text, mode = "".join(one.text for one in noted), noted[0].special_tokens
+        tokens = self._sequence.tokenize(text, mode)
+        if all(one.special_tokens is mode for one in noted) or tokens == self._sequence.tokenize(text, not mode):
+            return tokens
+        parts = groupby(noted, lambda one: one.special_tokens)
+        runs = [("".join(one.text for one in run), mode) for mode, run in parts]
+        return [token for text, mode in runs for token in self._sequence.tokenize(text, mode)]
 
     def _end_generation(self) -> None:
         if self._generation is not None:

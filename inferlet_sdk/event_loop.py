@@ -17,6 +17,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from inferlet_sdk import bindings
+from inferlet_sdk.dropped import give_back
 
 T = TypeVar("T")
 
@@ -62,6 +63,7 @@ class _HostSelector:
 
     def _wait(self, numbers: list[int]) -> list[int]:
         self._busy_turns = 0
+        give_back()
         return list(bindings.core.wait(numbers))
 
     def close(self) -> None:
@@ -148,6 +150,7 @@ async def until_done(number: int) -> None:
     """Waits until host future `number` is done. Without a running loop (a plain `def main`) this suspends the guest."""
     loop: Any = asyncio._get_running_loop()
     if loop is None or loop.is_alone():
+        give_back()
         bindings.core.wait([number])
     else:
         await loop.any_host_future((number,))

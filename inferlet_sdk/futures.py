@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar
 
 from inferlet_sdk import bindings
@@ -76,8 +76,3 @@ class TokenFuture(HostFuture[int]):
     def reference(self) -> int:
         """The number that stands for this token in a token list."""
         return REFERENCE_BIT | self.number
-
-
-def token_ids(tokens: Sequence[int | TokenFuture]) -> list[int]:
-    """Numbers for a host call: a token reference for each token future."""
-    return [token if isinstance(token, int) else token.reference for token in tokens]

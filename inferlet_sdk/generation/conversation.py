@@ -37,8 +37,8 @@ class Conversation:
         """Appends the reply that was generated since the last messages, then new messages."""
         start = len(sequence.tokens) if self._start is None else self._start
         all_messages = [*self._messages, *self._reply(sequence), *messages]
-        text = traits.format_chat(sequence.queue, all_messages, tools, add_generation_prompt)
-        rendered = traits.tokenize(sequence.queue, text)
+        with sequence.queues.some() as queue:
+            rendered = traits.tokenize_chat(queue, all_messages, tools, add_generation_prompt)
         common = _common_prefix(sequence.tokens, rendered, start)
         sequence.truncate(start + common)
         sequence.tokens += rendered[common:]
@@ -46,7 +46,7 @@ class Conversation:
 
     def _reply(self, sequence: TokenSequence) -> list[Mapping[str, Any]]:
         tokens = sequence.tokens[self._end :] if self._start is not None else []
-        return [{"role": "assistant", "content": traits.detokenize(sequence.queue, tokens)}] if tokens else []
+        return [{"role": "assistant", "content": sequence.detokenize(tokens)}] if tokens else []
 
 
 def _common_prefix(tokens: Sequence[int], rendered: Sequence[int], start: int) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from inferlet_sdk import traits
 from inferlet_sdk.addresses import Addresses, Pages
 from inferlet_sdk.errors import Exhausted, QuotaExceeded
+from inferlet_sdk.generation.queues import MANY_CONTEXTS, Queues
 
 PAGES_AHEAD = 4
 """Number of pages allocated at once while a context grows token by token."""
@@ -30,9 +31,9 @@ class PageTable:
     `context` and `output` are flat ranges for `forward`: all pages, and the pages for new tokens.
     """
 
-    def __init__(self, queue: int, page_size: int) -> None:
-        self._queue = queue
-        self._page_size = page_size
+    def __init__(self, queues: Queues) -> None:
+        self._queues = queues
+        self._page_size = queues.info.page_size
         self._pages: list[_Page] = []
         self.context: list[int] = []
         self.output: list[int] = []
@@ -43,67 +44,65 @@ class PageTable:
         """Addresses of all pages."""
         return Pages(self.context)
 
-    def reserve(self, tokens: int) -> None:
+    def reserve(self, queue: int, tokens: int) -> None:
         """Makes room for a total of `tokens` tokens."""
         missing = -(-tokens // self._page_size) - len(self._pages)
         if missing > 0:
-            self._pages += [_Page(address) for address in self._allocate(missing)]
+            self._pages += [_Page(address) for address in self._allocate(queue, missing)]
             self._update()
 
-    def _allocate(self, missing: int) -> Pages:
-        if missing < PAGES_AHEAD:
+    def _allocate(self, queue: int, missing: int) -> Pages:
+        if missing < PAGES_AHEAD and self._queues.contexts <= MANY_CONTEXTS:
             try:
-                return traits.alloc_kvpage(self._queue, PAGES_AHEAD)
+                return traits.alloc_kvpage(queue, PAGES_AHEAD)
             except (QuotaExceeded, Exhausted):
                 pass  # the pages ahead are not essential
-        return traits.alloc_kvpage(self._queue, missing)
+        return traits.alloc_kvpage(queue, missing)
 
-    def fork(self, queue: int, tokens: int) -> PageTable:
-        """A table for another queue with the first `tokens` tokens: full pages are shared, a partial one is copied."""
-        child = PageTable(queue, self._page_size)
+    def fork_to(self, child: PageTable, queue: int, tokens: int) -> None:
+        """Gives an empty table the first `tokens` tokens: full pages are shared, a partial one is copied."""
         full, rest = divmod(tokens, self._page_size)
         child._pages = self._pages[:full]
         for page in child._pages:
             page.holders += 1
         if rest:
-            child._append_copy(self._pages[full], rest)
+            child._pages.append(self._copy(queue, self._pages[full], rest))
         self._update()
         child._update()
-        return child
 
-    def cut(self, tokens: int) -> None:
+    def cut(self, queue: int, tokens: int) -> None:
         """Keeps the first `tokens` tokens. Pages of its own stay for new tokens."""
         full, rest = divmod(tokens, self._page_size)
         kept, behind = self._pages[:full], self._pages[full:]
         own = [page for page in behind if page.holders == 1]
-        self._pages = kept
-        if rest and behind[0].holders > 1:
-            self._append_copy(behind[0], rest)
-        _trim(self._queue, own, rest if own and own[0] is behind[0] else 0)
-        self._pages += own
-        self._release(page for page in behind if page.holders > 1)
+        shared = [page for page in behind if page.holders > 1]
+        if rest and behind[0] in shared:
+            kept.append(self._copy(queue, behind[0], rest))
+        _trim(queue, own, rest if own and own[0] is behind[0] else 0)
+        self._pages = kept + own
+        self._release(queue, shared)
         self._update()
 
-    def _append_copy(self, page: _Page, tokens: int) -> None:
-        copy = traits.alloc_kvpage(self._queue, 1)
+    def _copy(self, queue: int, page: _Page, tokens: int) -> _Page:
+        copy = traits.alloc_kvpage(queue, 1)
         source = Pages.of([page.address]).slots(self._page_size)[:tokens]
-        traits.copy_kvpage(self._queue, source, copy.slots(self._page_size)[:tokens])
-        self._pages.append(_Page(copy[0]))
+        traits.copy_kvpage(queue, source, copy.slots(self._page_size)[:tokens])
+        return _Page(copy[0])
 
-    def close(self) -> None:
+    def close(self, queue: int) -> None:
         """Releases all pages."""
         pages, self._pages = self._pages, []
-        self._release(pages)
+        self._release(queue, pages)
         self._update()
 
-    def _release(self, pages: Iterable[_Page]) -> None:
+    def _release(self, queue: int, pages: Iterable[_Page]) -> None:
         unused = []
         for page in pages:
             page.holders -= 1
             if page.holders == 0:
                 unused.append(page.address)
         if unused:
-            traits.dealloc_kvpage(self._queue, unused)
+            traits.dealloc_kvpage(queue, unused)
 
     def _update(self) -> None:
         shared = sum(1 for page in self._pages if page.holders > 1)

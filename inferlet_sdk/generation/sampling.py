@@ -6,7 +6,7 @@ runs in the inferlet, which waits for each distribution (no run-ahead).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
 
 from inferlet_sdk import traits
@@ -54,16 +54,21 @@ class Greedy(Sampler):
     temperature: float = 0.0
 
 
+Choose = Callable[[Dist], int | Awaitable[int]]
+"""A function from a `Dist` to a token, or an `async def`."""
+
+
 @dataclass(frozen=True)
 class DistSampler:
-    """A custom sampler: `choose` gets the `k` most probable tokens, with logits divided by `temperature`."""
+    """A custom sampler: `choose` gets the `k` most probable tokens, with logits divided by `temperature`, and returns
+    one of them, or an awaitable of it."""
 
-    choose: Callable[[Dist], int]
+    choose: Choose
     k: int = 256
     temperature: float = 1.0
 
 
-AnySampler = Sampler | DistSampler | Callable[[Dist], int]
+AnySampler = Sampler | DistSampler | Choose
 
 
 def as_sampler(sampler: AnySampler) -> Sampler | DistSampler:

@@ -17,14 +17,16 @@ async def score_tokens(sequence: TokenSequence, tokens: Sequence[int]) -> list[f
 
     A fork stores long continuations in its own pages, so they may be split.
     """
-    sequence.flush()
+    with sequence.working():
+        sequence.flush()
     branch = sequence.fork()
     try:
-        branch.flush()
-        scores: list[float] = []
-        for start in range(0, len(tokens), MAX_CHUNK):
-            scores += await _score_chunk(branch, tokens[start : start + MAX_CHUNK])
-        return scores
+        with branch.working():
+            branch.flush()
+            scores: list[float] = []
+            for start in range(0, len(tokens), MAX_CHUNK):
+                scores += await _score_chunk(branch, tokens[start : start + MAX_CHUNK])
+            return scores
     finally:
         branch.close()
 

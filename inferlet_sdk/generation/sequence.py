@@ -4,105 +4,208 @@
 are pending and run together at the next `flush`. The output embed holds the last hidden state of token `output_of - 1`,
 which is the one needed while `output_of == len(tokens)`. During run-ahead `computed` exceeds `len(tokens)`; `rewind`
 drops the excess.
+
+A sequence has a queue while it is `working`, and an output embed from its first output on. If the program drops it
+without closing it, `give_back` closes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from inferlet_sdk import bindings, traits
 from inferlet_sdk.addresses import Embeds, Pages
-from inferlet_sdk.errors import InvalidState
+from inferlet_sdk.dropped import drop, give_back
+from inferlet_sdk.errors import Exhausted, InvalidState, QuotaExceeded
 from inferlet_sdk.generation.page_table import PageTable
+from inferlet_sdk.generation.queues import KEPT_INPUTS, Queue, Queues
 
-MAX_CHUNK = 512
-"""Most tokens in one `forward`, which bounds the embeds that a long prompt needs. The scheduler joins and splits the
-calls freely.
+MAX_CHUNK = 2048
+"""Most tokens in one `forward`, which bounds the embeds that a long prompt needs. An `embed_txt` and the `forward`
+after it go in one wave, and the scheduler splits what exceeds its batches, so a chunk takes as few waves as the worker
+allows.
 """
+LEAST_CHUNK = 32
+"""A longer prompt is not run with fewer embeds than this: it would take very many calls."""
 
 
 class TokenSequence:
-    """Tokens, queue, pages and embeds of one context."""
+    """Tokens, pages and output embed of one context, and its queue while it works."""
 
-    def __init__(self, info: traits.core.ModelInfo, parent: TokenSequence | None = None) -> None:
-        self.info = info
-        self.queue = traits.create_queue(info.name)
+    closed = True  # until it is made
+
+    def __init__(self, queues: Queues, parent: TokenSequence | None = None) -> None:
+        give_back()
+        self.info = queues.info
+        self.queues = queues
         self.tokens: list[int] = []
         self.computed = 0
         self.output_of = 0
+        self.pages = PageTable(queues)
+        self._output: list[int] = []  # the output embed as a range, once there is one
+        self._queue: Queue | None = None
+        self._own: Queue | None = None
+        self._uses = 0
+        queues.join()
         self.closed = False
-        self.pages = PageTable(self.queue, info.page_size)
-        embeds = traits.alloc_emb(self.queue, 2)
-        self.output_embed = embeds[1]
-        self._input = list(embeds[:1].ranges)
-        self._output = list(embeds[1:].ranges)
         if parent is not None:
             self._inherit(parent)
+
+    def __del__(self) -> None:
+        if not self.closed:
+            drop(self, self.queues.host)
+
+    # ---- queues ----
+
+    def begin(self) -> None:
+        """Begins to work: `queue` is a queue until as many calls of `end`."""
+        if self._uses == 0:
+            give_back()
+            self._queue = self._own or self.queues.take(self._queue)
+        self._uses += 1
+
+    def end(self) -> None:
+        """Ends what `begin` began."""
+        if self.closed:
+            return
+        self._uses -= 1
+        if self._uses == 0:
+            self._give_queue()
+
+    def _give_queue(self) -> None:
+        if self._queue is not self._own:
+            assert self._queue is not None
+            self.queues.give(self._queue)
+
+    @contextmanager
+    def working(self) -> Iterator[int]:
+        """The number of its queue, for a `with` statement."""
+        self.begin()
+        try:
+            yield self.queue
+        finally:
+            self.end()
+
+    @property
+    def queue(self) -> int:
+        """The number of the queue with which it works."""
+        assert self._uses, "the sequence does not work"
+        assert self._queue is not None
+        return self._queue.number
+
+    def own_queue(self) -> int:
+        """A queue of its own from now on, which the program may use too."""
+        if self.closed:
+            raise InvalidState("the context is closed and has no queue any more")
+        if self._own is None and self._uses == 0:
+            self._own = self.queues.own()
+        elif self._own is None and self._queue is not None and self.queues.try_part_with(self._queue):
+            self._own = self._queue
+        return self._own.number if self._own is not None else self.queue
+
+    # ---- life ----
 
     def _inherit(self, parent: TokenSequence) -> None:
         """Leaves the last token pending: running it again gives this sequence its own output."""
         self.tokens = parent.tokens.copy()
         self.computed = min(parent.computed, max(len(self.tokens) - 1, 0))
-        self.pages = parent.pages.fork(self.queue, self.computed)
+        parent.pages.fork_to(self.pages, parent.queue, self.computed)
 
     def fork(self) -> TokenSequence:
         """A sequence with the same tokens. Runs pending tokens first, so that they are computed once for both."""
-        self.compute(len(self.tokens) - 1, ())
-        return TokenSequence(self.info, self)
+        with self.working():
+            self.compute(len(self.tokens) - 1, ())
+            return TokenSequence(self.queues, self)
+
+    def close(self) -> None:
+        """Frees pages and output embed. Idempotent."""
+        if self.closed:
+            return
+        with self.queues.some() as queue:
+            self.closed = True
+            if self._uses:
+                self._give_queue()
+            self.pages.close(queue)
+            if self._output:
+                traits.dealloc_emb(queue, Embeds(self._output))
+        if self._own is not None:
+            self._own.destroy()
+        self.queues.leave()
+
+    # ---- running ----
 
     def flush(self) -> None:
-        """Runs all pending tokens; the output embed then belongs to the last one."""
+        """Runs all pending tokens; the output embed then belongs to the last one. The sequence must be working."""
         if not self.tokens:
             raise InvalidState("the context is empty: `fill` it before generating")
         if self.output_of == len(self.tokens) == self.computed:
             return
+        if not self._output:
+            self._output = list(traits.alloc_emb(self.queue).ranges)
         self.rewind(len(self.tokens) - 1)
         self.compute(len(self.tokens), self._output)
         self.output_of = self.computed
 
+    @property
+    def output_embed(self) -> int:
+        """The address of the output embed, after `flush`."""
+        return self._output[0]
+
     def compute(self, end: int, output_embeds: Sequence[int]) -> None:
         """Runs pending tokens up to `end`; the last outputs go to `output_embeds` (ranges)."""
+        if 0 < end - self.computed <= KEPT_INPUTS:
+            assert self._queue is not None
+            inputs = self._queue.inputs(end - self.computed)
+            self.run(self.tokens[self.computed : end], inputs, Embeds(output_embeds))
         while self.computed < end:
-            stop = min(end, self.computed + MAX_CHUNK)
-            self._compute_chunk(stop, output_embeds if stop == end else ())
-
-    def _compute_chunk(self, stop: int, output_embeds: Sequence[int]) -> None:
-        start = self.computed
-        inputs = Embeds(self._input) if stop - start == 1 else traits.alloc_emb(self.queue, stop - start)
-        self.run(self.tokens[start:stop], inputs, Embeds(output_embeds))
-        if stop - start > 1:
+            inputs = self._alloc_inputs(min(end - self.computed, MAX_CHUNK))
+            stop = self.computed + len(inputs)
+            self.run(self.tokens[self.computed : stop], inputs, Embeds(output_embeds if stop == end else ()))
             traits.dealloc_emb(self.queue, inputs)
+
+    def _alloc_inputs(self, count: int) -> Embeds:
+        """As many embeds as there are, at most `count`."""
+        while True:
+            try:
+                return traits.alloc_emb(self.queue, count)
+            except (QuotaExceeded, Exhausted):
+                if count <= LEAST_CHUNK:
+                    raise
+                count = max(count // 2, LEAST_CHUNK)
 
     def run(self, tokens: Sequence[int], inputs: Embeds, outputs: Embeds) -> None:
         """Runs tokens and appends their keys and values."""
         start, stop = self.computed, self.computed + len(tokens)
-        self.pages.reserve(stop)
+        self.pages.reserve(self.queue, stop)
         traits.embed_txt(self.queue, tokens, range(start, stop), inputs)
         traits.forward(self.queue, self.pages.pages, inputs, Pages(self.pages.output), outputs)
         self.computed = stop
 
     def step(self, token: int) -> None:
         """Runs one token or token reference and keeps its output. Makes raw host calls because this is the hot path."""
-        position = self.computed
+        position, queue = self.computed, self._queue
+        assert queue is not None
         if position >= self.pages.capacity:
-            self.pages.reserve(position + 1)
-        bindings.input_text.embed_txt(self.queue, [token], [position], self._input)
-        bindings.forward.forward(self.queue, self.pages.context, self._input, self.pages.output, self._output)
+            self.pages.reserve(queue.number, position + 1)
+        bindings.input_text.embed_txt(queue.number, [token], [position], queue.input)
+        bindings.forward.forward(queue.number, self.pages.context, queue.input, self.pages.output, self._output)
         self.computed = self.output_of = position + 1
 
     def step_and_sample(self, token: int, sampler: int) -> int:
         """Does a `step` and samples the next token in the same call; returns the future."""
-        position = self.computed
+        position, queue = self.computed, self._queue
+        assert queue is not None
         if position >= self.pages.capacity:
-            self.pages.reserve(position + 1)
+            self.pages.reserve(queue.number, position + 1)
         number: int = bindings.fused.forward_with_sampling(
-            self.queue,
+            queue.number,
             [token],
             [position],
-            self._input,
+            queue.input,
             self.pages.context,
             self.pages.output,
-            self.output_embed,
+            self._output[0],
             sampler,
         )
         self.computed = self.output_of = position + 1
@@ -111,7 +214,8 @@ class TokenSequence:
     def rewind(self, length: int) -> None:
         """Drops keys and values after the first `length` tokens."""
         if self.computed > length:
-            self.pages.cut(length)
+            with self.working() as queue:
+                self.pages.cut(queue, length)
             self.computed = length
             self.output_of = 0
 
@@ -120,11 +224,14 @@ class TokenSequence:
         del self.tokens[length:]
         self.rewind(length)
 
-    def close(self) -> None:
-        """Frees queue, pages and embeds. Idempotent."""
-        if self.closed:
-            return
-        self.closed = True
-        self.pages.close()
-        traits.dealloc_emb(self.queue, Embeds((*self._input, *self._output)))
-        traits.destroy_queue(self.queue)
+    # ---- text ----
+
+    def tokenize(self, text: str, special_tokens: bool = True) -> list[int]:
+        """Token ids of a text."""
+        with self.queues.some() as queue:
+            return traits.tokenize(queue, text, special_tokens)
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Text of tokens, without special tokens."""
+        with self.queues.some() as queue:
+            return traits.detokenize(queue, tokens)

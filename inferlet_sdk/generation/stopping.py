@@ -1,8 +1,8 @@
 """When generation ends.
 
 `stop=` of `Context.generate` takes one condition or a list of them; the first that holds ends it. A plain string is a
-`StopString`, an int a stop token. The model's own stop tokens count too, unless the list has `IgnoreStopTokens()`. Text
-that may be the beginning of a stop string is held back until it is certain that it is not.
+`StopString`, an int in a list a stop token. The model's own stop tokens count too, unless the list has
+`IgnoreStopTokens()`. Text that may be the beginning of a stop string is held back until it is certain that it is not.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from inspect import isawaitable, iscoroutine
 from typing import Protocol
+
+from inferlet_sdk.traits.arguments import whole
 
 
 class Generated(Protocol):
@@ -82,7 +85,8 @@ class StopTokens:
     tokens: frozenset[int]
 
     def __init__(self, *tokens: int) -> None:
-        object.__setattr__(self, "tokens", frozenset(tokens))
+        found = [whole(token, "StopTokens", wanted="token ids") for token in tokens]
+        object.__setattr__(self, "tokens", frozenset(found))
 
 
 @dataclass(frozen=True)
@@ -96,12 +100,25 @@ class MaxTokens:
 
     count: int
 
+    def __post_init__(self) -> None:
+        whole(self.count, "MaxTokens", wanted="a number of tokens")
+
 
 @dataclass(frozen=True)
 class StopWhen:
     """Calls `predicate` with the `Generation` after each token, and ends when it returns true. That token is kept."""
 
     predicate: Callable[[Generated], bool]
+
+
+def holds(predicate: Callable[[Generated], bool], generated: Generated) -> bool:
+    """Whether a function given as a stop condition says that it holds; raises TypeError for an `async def`."""
+    answer = predicate(generated)
+    if isawaitable(answer):
+        if iscoroutine(answer):
+            answer.close()
+        raise TypeError("stop: a stop condition is a plain function, not an `async def`, which would always be true")
+    return bool(answer)
 
 
 StopCondition = str | int | StopString | StopRegex | StopTokens | IgnoreStopTokens | MaxTokens | StopWhen
@@ -136,6 +153,10 @@ class StopRules:
 def _as_list(stop: StopConditions) -> Sequence[object]:
     if stop is None:
         return ()
+    if isinstance(stop, int):
+        raise TypeError(
+            f"stop: {stop} may be a number of tokens or a token: write max_tokens={stop}, or stop=StopTokens({stop})"
+        )
     if isinstance(stop, Iterable) and not isinstance(stop, str):
         return list(stop)
     return (stop,)
@@ -147,7 +168,7 @@ _CONDITIONS = (StopString, StopRegex, StopTokens, IgnoreStopTokens, MaxTokens, S
 def _condition(given: object) -> object:
     if isinstance(given, str):
         return StopString(given)
-    if isinstance(given, int):
+    if isinstance(given, int) and not isinstance(given, bool):
         return StopTokens(given)
     if isinstance(given, _CONDITIONS):
         return given

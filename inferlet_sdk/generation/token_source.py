@@ -6,14 +6,19 @@ still on its way, so the worker need not wait for the inferlet.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
+from inspect import isawaitable
 
 from inferlet_sdk import bindings, traits
-from inferlet_sdk.errors import from_host
+from inferlet_sdk.errors import Cancelled, from_host
 from inferlet_sdk.event_loop import until_alone_or_done
-from inferlet_sdk.futures import REFERENCE_BIT
+from inferlet_sdk.futures import REFERENCE_BIT, TokenFuture
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.generation.sequence import TokenSequence
+from inferlet_sdk.traits.arguments import whole
+
+_ENDED = "the generation was ended while it waited for a token"
 
 
 class SampledTokens:
@@ -29,10 +34,14 @@ class SampledTokens:
         self._ahead: int | None = None
 
     async def next(self, more: bool) -> tuple[int, str]:
-        """The next token and its text. `more`: it may not be the last one, so the step after it can be issued now."""
+        """The next token and its text. `more`: it may not be the last one, so the step after it can be issued now.
+        Raises Cancelled if another task closes the source meanwhile.
+        """
         try:
             number = self._issue(more and self._run_ahead)
             await until_alone_or_done(number)
+            if self._current != number:
+                raise Cancelled(_ENDED)
             sampled: tuple[int, str] = bindings.fused.take_text(number, self._detokenizer)
         except bindings.HostError as error:
             self.cancel()
@@ -60,13 +69,7 @@ class SampledTokens:
         return self._sample(reference)
 
     def _sample(self, *references: int) -> int:
-        queue, embed = self._sequence.queue, self._sequence.output_embed
-        if not self._sampler.looks_back:
-            number: int = bindings.fused.sample(queue, embed, self._handle)
-        else:
-            recent = [*self._sequence.tokens[-self._sampler.window :], *references][-self._sampler.window :]
-            number = bindings.fused.sample_constrained(queue, embed, self._handle, recent, "")
-        return number
+        return _sample(self._sequence, self._sampler, self._handle, references)
 
     def cancel(self) -> None:
         """Cancels what is under way and drops what it computed. The next token is sampled again."""
@@ -74,11 +77,45 @@ class SampledTokens:
         for number in numbers:
             if number is not None:
                 _forget(number)
-        self._sequence.rewind(len(self._sequence.tokens))
+        if not self._sequence.closed:
+            self._sequence.rewind(len(self._sequence.tokens))
 
     def close(self) -> None:
         self.cancel()
         traits.destroy_sampler(self._handle)
+
+
+def _sample(sequence: TokenSequence, sampler: Sampler, handle: int, references: Sequence[int] = ()) -> int:
+    """Samples at the output embed of a sequence that works; returns the future."""
+    queue, embed = sequence.queue, sequence.output_embed
+    if not sampler.looks_back:
+        number: int = bindings.fused.sample(queue, embed, handle)
+    else:
+        recent = [*sequence.tokens[-sampler.window :], *references][-sampler.window :]
+        number = bindings.fused.sample_constrained(queue, embed, handle, recent, "")
+    return number
+
+
+async def _choose(sequence: TokenSequence, sampler: DistSampler) -> int:
+    """The token that a function of the inferlet, or an `async def`, chooses after a sequence that works."""
+    dist = await traits.get_next_dist(sequence.queue, sequence.output_embed, sampler.k, sampler.temperature)
+    chosen = sampler.choose(dist)
+    if isawaitable(chosen):
+        chosen = await chosen
+    return whole(chosen, "sampler", wanted="a function that returns a token id, as dist.tokens has them")
+
+
+async def sample_once(sequence: TokenSequence, sampler: Sampler | DistSampler) -> int:
+    """The next token of a sequence, which does not change."""
+    with sequence.working():
+        sequence.flush()
+        if isinstance(sampler, DistSampler):
+            return await _choose(sequence, sampler)
+        handle = sampler.create()
+        try:
+            return await TokenFuture(_sample(sequence, sampler, handle), bindings.fused.take_token)
+        finally:
+            traits.destroy_sampler(handle)
 
 
 def _forget(number: int) -> None:
@@ -93,16 +130,18 @@ class ChosenTokens:
         self._sequence = sequence
         self._sampler = sampler
         self._detokenizer = detokenizer
+        self._closed = False
 
     async def next(self, more: bool) -> tuple[int, str]:
-        sequence, sampler = self._sequence, self._sampler
-        sequence.flush()
-        dist = await traits.get_next_dist(sequence.queue, sequence.output_embed, sampler.k, sampler.temperature)
-        token = sampler.choose(dist)
-        return token, bindings.tokenize.push_tokens(self._detokenizer, [token])
+        self._sequence.flush()
+        token = await _choose(self._sequence, self._sampler)
+        if self._closed:
+            raise Cancelled(_ENDED)
+        return token, traits.push_tokens(self._detokenizer, [token])
 
     def close(self) -> None:
         """Nothing is under way between two tokens."""
+        self._closed = True
 
 
 def token_source(

@@ -12,7 +12,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-from inferlet_sdk import bindings, context
+from inferlet_sdk import bindings
 from inferlet_sdk.guest import program
 
 PROGRAM = """
@@ -87,4 +87,3 @@ def rehearse(rounds: int) -> None:
             program.run_program("rehearsal.py", PROGRAM)
     finally:
         bindings.install(real, error)
-        context._model_info.cache_clear()

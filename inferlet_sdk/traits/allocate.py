@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from inferlet_sdk import bindings
-from inferlet_sdk.addresses import Embeds, Pages, Slots, to_ranges
+from inferlet_sdk.addresses import Embeds, Pages, Slots
+from inferlet_sdk.dropped import give_back
 from inferlet_sdk.errors import call
+from inferlet_sdk.traits.arguments import HasQueue, embed_ranges, page_ranges, queue_number, slot_ranges, whole
 
 __all__ = [
     "alloc_emb",
@@ -21,31 +23,37 @@ __all__ = [
 ]
 
 
-def alloc_kvpage(queue: int, count: int = 1) -> Pages:
+def alloc_kvpage(queue: int | HasQueue, count: int = 1) -> Pages:
     """Allocates pages; raises QuotaExceeded, or Exhausted if the whole pool is too small."""
-    return Pages((call(bindings.allocate.alloc_kvpage, queue, count), count))
+    number, count = queue_number(queue), whole(count, "count")
+    give_back()
+    return Pages((call(bindings.allocate.alloc_kvpage, number, count), count))
 
 
-def dealloc_kvpage(queue: int, pages: Pages | Iterable[int]) -> None:
+def dealloc_kvpage(queue: int | HasQueue, pages: Pages | Iterable[int]) -> None:
     """Frees pages once the commands issued before have taken effect. The addresses become invalid at once."""
-    call(bindings.allocate.dealloc_kvpage, queue, to_ranges(pages))
+    call(bindings.allocate.dealloc_kvpage, queue_number(queue), page_ranges(pages, "pages"))
 
 
-def alloc_emb(queue: int, count: int = 1) -> Embeds:
+def alloc_emb(queue: int | HasQueue, count: int = 1) -> Embeds:
     """Allocates embeds; raises QuotaExceeded, or Exhausted if the whole pool is too small."""
-    return Embeds((call(bindings.allocate.alloc_emb, queue, count), count))
+    number, count = queue_number(queue), whole(count, "count")
+    give_back()
+    return Embeds((call(bindings.allocate.alloc_emb, number, count), count))
 
 
-def dealloc_emb(queue: int, embeds: Embeds | Iterable[int]) -> None:
+def dealloc_emb(queue: int | HasQueue, embeds: Embeds | Iterable[int]) -> None:
     """Frees embeds once the commands issued before have taken effect. The addresses become invalid at once."""
-    call(bindings.allocate.dealloc_emb, queue, to_ranges(embeds))
+    call(bindings.allocate.dealloc_emb, queue_number(queue), embed_ranges(embeds, "embeds"))
 
 
-def copy_kvpage(queue: int, source: Slots | Iterable[int], target: Slots | Iterable[int]) -> None:
+def copy_kvpage(queue: int | HasQueue, source: Slots | Iterable[int], target: Slots | Iterable[int]) -> None:
     """Copies tokens from slots to as many slots; `pages.slots(page_size)[a:b]` names slots. Sources must be filled."""
-    call(bindings.allocate.copy_kvpage, queue, to_ranges(source), to_ranges(target))
+    sources, targets = slot_ranges(source, "source"), slot_ranges(target, "target")
+    call(bindings.allocate.copy_kvpage, queue_number(queue), sources, targets)
 
 
-def trim_kvpage(queue: int, pages: Pages | Iterable[int], keep: int) -> None:
+def trim_kvpage(queue: int | HasQueue, pages: Pages | Iterable[int], keep: int) -> None:
     """Keeps the first `keep` slots of the pages, counted along the list, and frees the others for new tokens."""
-    call(bindings.allocate.trim_kvpage, queue, to_ranges(pages), keep)
+    number = queue_number(queue)
+    call(bindings.allocate.trim_kvpage, number, page_ranges(pages, "pages"), whole(keep, "keep"))

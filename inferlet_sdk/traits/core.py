@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Generator, Sequence
+from collections.abc import Awaitable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from inferlet_sdk import bindings
+from inferlet_sdk.dropped import give_back
 from inferlet_sdk.errors import QuotaExceeded, call
 from inferlet_sdk.event_loop import until_any_done
 from inferlet_sdk.futures import HostFuture
+from inferlet_sdk.traits.arguments import LARGEST_U64, HasQueue, number, queue_number, whole, wrong
+from inferlet_sdk.traits.arguments import text as checked_text
 
 __all__ = [
     "available_models",
@@ -82,12 +85,6 @@ class Usage:
     max_cpu_nanoseconds: int
 
 
-def check_encodable(text: str) -> None:
-    """Raises UnicodeEncodeError for invalid text, which would end the inferlet if it left the sandbox."""
-    if not text.isascii():
-        text.encode()
-
-
 def get_arg() -> list[str]:
     """The arguments given at launch."""
     return list(call(bindings.core.get_arg))
@@ -139,8 +136,8 @@ def send(message: str) -> Awaitable[None]:
     """
     global _going
     if not isinstance(message, str):
-        raise TypeError(f"a message is text, not {type(message).__name__}; use json.dumps for values")
-    check_encodable(message)
+        raise wrong("message", "text (`json.dumps` turns values into text)", message)
+    checked_text(message, "message")
     if _going is not None and not _going.awaited:
         _going.wait_in_place()
     try:
@@ -174,10 +171,8 @@ def log(message: object, level: LogLevel = "info") -> None:
     """Adds a line to the log of the inferlet."""
     levels = bindings.core.LogLevel
     if level not in LogLevel.__args__:  # type: ignore[attr-defined]
-        raise ValueError(f"log level {level!r}: use one of debug, info, warning, error")
-    text = str(message)
-    check_encodable(text)
-    call(bindings.core.log, levels[level.upper()], text)
+        raise ValueError(f"level: log level {level!r} does not exist: use one of debug, info, warning, error")
+    call(bindings.core.log, levels[level.upper()], checked_text(str(message), "message"))
 
 
 def now() -> float:
@@ -188,18 +183,30 @@ def now() -> float:
 
 def sleep(seconds: float) -> HostFuture[None]:
     """A future that is done after `seconds` seconds. `asyncio.sleep` works too."""
-    return HostFuture(call(bindings.core.sleep, max(0, round(seconds * 1e9))), bindings.core.take)
+    duration = number(seconds, "seconds") * 1e9
+    if not duration <= LARGEST_U64:  # also NaN
+        raise ValueError(f"seconds: {seconds} is not a time")
+    return HostFuture(call(bindings.core.sleep, max(0, min(round(max(duration, 0)), LARGEST_U64))), bindings.core.take)
 
 
 async def wait(futures: Sequence[HostFuture[Any]]) -> list[HostFuture[Any]]:
     """Waits until at least one of `futures` is done; returns the done ones. Await these to get their values."""
+    futures = list(futures) if isinstance(futures, Iterable) else [futures]
+    for place, future in enumerate(futures):
+        _check_future(future, f"futures[{place}]")
     done = await until_any_done([future.number for future in futures])
     return [future for future in futures if future.number in done]
 
 
 def cancel(future: HostFuture[Any]) -> None:
     """Gives up a future; the call itself still takes effect."""
+    _check_future(future, "future")
     future.cancel()
+
+
+def _check_future(future: object, name: str) -> None:
+    if not isinstance(future, HostFuture):
+        raise TypeError(f"{name}: give a future that a call returned, not {type(future).__name__}")
 
 
 def available_models() -> list[str]:
@@ -207,38 +214,47 @@ def available_models() -> list[str]:
     return list(call(bindings.core.available_models))
 
 
+def _model(model: object) -> str:
+    return checked_text(getattr(model, "name", model), "model")
+
+
 def available_traits(model: str) -> list[TraitInfo]:
     """Traits that a model implements; raises NotFound for an unknown model."""
-    return [_from_json(TraitInfo, trait) for trait in json.loads(call(bindings.core.available_traits, model))]
+    traits = json.loads(call(bindings.core.available_traits, _model(model)))
+    return [_from_json(TraitInfo, trait) for trait in traits]
 
 
 def get_model_info(model: str) -> ModelInfo:
     """Page size, vocabulary and limits of a model; raises NotFound for an unknown model."""
-    return _from_json(ModelInfo, json.loads(call(bindings.core.get_model_info, model)))
+    return _from_json(ModelInfo, json.loads(call(bindings.core.get_model_info, _model(model))))
 
 
 def create_queue(model: str) -> int:
     """Creates a command queue; raises QuotaExceeded if the inferlet has too many."""
-    return int(call(bindings.core.create_queue, model))
+    name = _model(model)
+    give_back()
+    return int(call(bindings.core.create_queue, name))
 
 
-def destroy_queue(queue: int) -> None:
+def destroy_queue(queue: int | HasQueue) -> None:
     """Destroys a queue after the commands that it holds."""
-    call(bindings.core.destroy_queue, queue)
+    call(bindings.core.destroy_queue, queue_number(queue))
 
 
-def synchronize(queue: int) -> HostFuture[None]:
+def synchronize(queue: int | HasQueue) -> HostFuture[None]:
     """A future that is done when every command issued to the queue so far has taken effect."""
-    return HostFuture(call(bindings.core.synchronize, queue), bindings.core.take)
+    return HostFuture(call(bindings.core.synchronize, queue_number(queue)), bindings.core.take)
 
 
-def set_queue_priority(queue: int, priority: int) -> None:
+def set_queue_priority(queue: int | HasQueue, priority: int) -> None:
     """Queues with higher priority are served first. A new queue has priority 0."""
-    call(bindings.core.set_queue_priority, queue, priority)
+    arguments = queue_number(queue), whole(priority, "priority", -(2**31), 2**31 - 1)
+    call(bindings.core.set_queue_priority, *arguments)
 
 
 def usage() -> Usage:
     """The resources that the inferlet holds now, and its limits."""
+    give_back()
     return _from_json(Usage, json.loads(call(bindings.core.usage)))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from inferlet_sdk import bindings
-from inferlet_sdk.addresses import Embeds, Pages, to_ranges
+from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.errors import call
+from inferlet_sdk.traits.arguments import HasQueue, embed_ranges, numbers, page_ranges, queue_number
 
 __all__ = [
     "forward",
@@ -15,7 +16,7 @@ __all__ = [
 
 
 def forward(
-    queue: int,
+    queue: int | HasQueue,
     context: Pages | Iterable[int],
     input_embeds: Embeds | Iterable[int],
     output_pages: Pages | Iterable[int] = (),
@@ -29,14 +30,25 @@ def forward(
     a position of its own, see `set_positions`. Raises InvalidState if there is no free slot, or if an input embed was
     never filled.
     """
-    ranges = [to_ranges(part) for part in (context, input_embeds, output_pages, output_embeds)]
-    call(bindings.forward.forward, queue, *ranges)
+    call(
+        bindings.forward.forward,
+        queue_number(queue),
+        page_ranges(context, "context"),
+        embed_ranges(input_embeds, "input_embeds"),
+        page_ranges(output_pages, "output_pages"),
+        embed_ranges(output_embeds, "output_embeds"),
+    )
 
 
-def set_positions(queue: int, positions: Iterable[int], embeds: Embeds | Iterable[int]) -> None:
+def set_positions(queue: int | HasQueue, positions: Iterable[int], embeds: Embeds | Iterable[int]) -> None:
     """Gives filled embeds new positions, one for each, for the forwards that come after.
 
     An output embed that is fed back as an input needs one: otherwise it keeps the position of the token that made it,
     and cannot see that token. Raises InvalidState if an embed was never filled.
     """
-    call(bindings.forward.set_positions, queue, list(positions), to_ranges(embeds))
+    call(
+        bindings.forward.set_positions,
+        queue_number(queue),
+        numbers(positions, "positions", "a position"),
+        embed_ranges(embeds, "embeds"),
+    )

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.errors import call
-from inferlet_sdk.futures import HostFuture, TokenFuture, token_ids
+from inferlet_sdk.futures import HostFuture, TokenFuture
+from inferlet_sdk.traits.arguments import (
+    LARGEST_U64,
+    HasQueue,
+    embed_ranges,
+    number,
+    numbers,
+    one_embed,
+    page_ranges,
+    queue_number,
+    references,
+    whole,
+    wrong,
+)
+from inferlet_sdk.traits.arguments import tokens as token_list
 
 __all__ = [
     "Verified",
@@ -48,73 +62,92 @@ def create_sampler(
     of 1, 0 and 0 change nothing.
     """
     config = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "frequency_penalty": frequency_penalty,
-        "presence_penalty": presence_penalty,
-        "seed": seed,
+        "temperature": number(temperature, "temperature"),
+        "top_k": whole(top_k, "top_k"),
+        "top_p": number(top_p, "top_p"),
+        "min_p": number(min_p, "min_p"),
+        "repetition_penalty": number(repetition_penalty, "repetition_penalty"),
+        "frequency_penalty": number(frequency_penalty, "frequency_penalty"),
+        "presence_penalty": number(presence_penalty, "presence_penalty"),
+        "seed": None if seed is None else whole(seed, "seed", most=LARGEST_U64),
     }
     return int(call(bindings.fused.create_sampler, json.dumps(config)))
 
 
 def destroy_sampler(sampler: int) -> None:
     """Frees a sampler."""
-    call(bindings.fused.destroy_sampler, sampler)
+    call(bindings.fused.destroy_sampler, _sampler(sampler))
 
 
-def sample(queue: int, embed: int, sampler: int) -> TokenFuture:
+def _sampler(sampler: object) -> int:
+    return whole(sampler, "sampler", wanted="the number of a sampler, from `create_sampler`")
+
+
+def sample(queue: int | HasQueue, embed: int | Embeds, sampler: int) -> TokenFuture:
     """Samples a token at an output embed. `embed_txt` accepts the future before its value is known."""
-    return TokenFuture(call(bindings.fused.sample, queue, embed, sampler), bindings.fused.take_token)
+    future = call(bindings.fused.sample, queue_number(queue), one_embed(embed), _sampler(sampler))
+    return TokenFuture(future, bindings.fused.take_token)
 
 
 def forward_with_sampling(
-    queue: int,
+    queue: int | HasQueue,
     tokens: Sequence[int | TokenFuture],
     positions: Sequence[int],
-    inputs: Embeds,
-    context: Pages,
-    output: Pages,
-    output_embed: int,
+    inputs: Embeds | Iterable[int],
+    context: Pages | Iterable[int],
+    output: Pages | Iterable[int],
+    output_embed: int | Embeds,
     sampler: int,
 ) -> TokenFuture:
     """Does `embed_txt`, `forward` and `sample` in one call."""
-    number = call(
+    future = call(
         bindings.fused.forward_with_sampling,
-        queue,
-        token_ids(tokens),
-        list(positions),
-        list(inputs.ranges),
-        list(context.ranges),
-        list(output.ranges),
-        output_embed,
-        sampler,
+        queue_number(queue),
+        references(tokens),
+        numbers(positions, "positions", "a position"),
+        embed_ranges(inputs, "inputs"),
+        page_ranges(context, "context"),
+        page_ranges(output, "output"),
+        one_embed(output_embed, "output_embed"),
+        _sampler(sampler),
     )
-    return TokenFuture(number, bindings.fused.take_token)
+    return TokenFuture(future, bindings.fused.take_token)
 
 
 def sample_constrained(
-    queue: int, embed: int, sampler: int, recent: Sequence[int | TokenFuture] = (), allowed: bytes = b""
+    queue: int | HasQueue,
+    embed: int | Embeds,
+    sampler: int,
+    recent: Sequence[int | TokenFuture] = (),
+    allowed: bytes = b"",
 ) -> TokenFuture:
     """Does `sample` with penalties over `recent` tokens, among the tokens whose bit is set in `allowed` (lowest bit
     first).
     """
-    mask = base64.b64encode(allowed).decode()
-    number = call(bindings.fused.sample_constrained, queue, embed, sampler, token_ids(recent), mask)
-    return TokenFuture(number, bindings.fused.take_token)
+    if not isinstance(allowed, bytes | bytearray):
+        raise wrong("allowed", "bytes with one bit for each token", allowed)
+    future = call(
+        bindings.fused.sample_constrained,
+        queue_number(queue),
+        one_embed(embed),
+        _sampler(sampler),
+        references(recent, "recent"),
+        base64.b64encode(allowed).decode(),
+    )
+    return TokenFuture(future, bindings.fused.take_token)
 
 
-def verify(queue: int, embeds: Embeds, draft: Sequence[int], sampler: int) -> HostFuture[Verified]:
+def verify(
+    queue: int | HasQueue, embeds: Embeds | Iterable[int], draft: Sequence[int], sampler: int
+) -> HostFuture[Verified]:
     """Checks a draft of tokens in one call: `embeds` are the outputs at the last token and at each token of the draft.
 
     The tokens are exactly those that sampling one by one would give. The sampler must have no penalties.
     """
-    number = call(bindings.fused.verify, queue, list(embeds.ranges), list(draft), sampler)
-    return HostFuture(number, take_verified)
+    arguments = queue_number(queue), embed_ranges(embeds, "embeds"), token_list(draft, "draft"), _sampler(sampler)
+    return HostFuture(call(bindings.fused.verify, *arguments), take_verified)
 
 
-def take_verified(number: int) -> Verified:
+def take_verified(future: int) -> Verified:
     """The value of a done `verify` future."""
-    return Verified(*bindings.fused.take_verified(number))
+    return Verified(*bindings.fused.take_verified(future))

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inferlet_sdk import bindings
+from inferlet_sdk.addresses import Embeds
 from inferlet_sdk.errors import call
 from inferlet_sdk.futures import HostFuture
+from inferlet_sdk.traits.arguments import HasQueue, number, one_embed, queue_number, whole
+from inferlet_sdk.traits.arguments import tokens as token_list
 
 __all__ = [
     "Dist",
@@ -30,18 +33,28 @@ class Dist:
         return self.tokens[0]
 
 
-def get_next_dist(queue: int, embed: int, k: int = 256, temperature: float = 1.0) -> HostFuture[Dist]:
+def get_next_dist(
+    queue: int | HasQueue, embed: int | Embeds, k: int = 256, temperature: float = 1.0
+) -> HostFuture[Dist]:
     """The next-token distribution at an output embed, cut to `k` tokens, with logits divided by `temperature` (> 0)."""
-    return HostFuture(call(bindings.output_text.get_next_dist, queue, embed, k, temperature), take_dist)
+    future = call(
+        bindings.output_text.get_next_dist,
+        queue_number(queue),
+        one_embed(embed),
+        whole(k, "k"),
+        number(temperature, "temperature"),
+    )
+    return HostFuture(future, take_dist)
 
 
-def take_dist(number: int) -> Dist:
+def take_dist(future: int) -> Dist:
     """The value of a done distribution future."""
-    tokens, probabilities, rest = bindings.output_text.take_dist(number)
+    tokens, probabilities, rest = bindings.output_text.take_dist(future)
     return Dist(tokens, probabilities, rest)
 
 
-def get_logprobs(queue: int, embed: int, tokens: Sequence[int]) -> HostFuture[list[float]]:
+def get_logprobs(queue: int | HasQueue, embed: int | Embeds, tokens: Sequence[int]) -> HostFuture[list[float]]:
     """Log-probabilities of given tokens at an output embed."""
-    number = call(bindings.output_text.get_logprobs, queue, embed, list(tokens))
-    return HostFuture(number, bindings.output_text.take_logprobs)
+    arguments = queue_number(queue), one_embed(embed), token_list(tokens)
+    future = call(bindings.output_text.get_logprobs, *arguments)
+    return HostFuture(future, bindings.output_text.take_logprobs)

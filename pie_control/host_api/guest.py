@@ -19,8 +19,8 @@ from .traits import refusals
 
 T = TypeVar("T")
 
-MAX_HANDLES = 1024
-"""Samplers and detokenizers of one inferlet."""
+MAX_HANDLES = 4096
+"""Samplers and detokenizers of one inferlet: two for each generation that is under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Guest:
     def _place_of(self, queue: int) -> Place:
         place = self.queues.get(queue)
         if place is None:
-            raise NotFound(f"there is no queue {queue}: create one with create-queue")
+            raise NotFound(f"there is no queue {queue}: the first argument is the number of a queue, from create-queue")
         return place
 
     # ---- handles ----

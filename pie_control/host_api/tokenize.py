@@ -1,34 +1,62 @@
-"""tokenize.wit: text to tokens and back, handled by the control layer."""
+"""tokenize.wit: text to tokens and back, handled by the control layer.
+
+What may take longer than about a millisecond runs on a thread, while the guest is suspended.
+"""
 
 from __future__ import annotations
 
-from ..services.tokenizer import Detokenizer
+from collections.abc import Callable
+from typing import Any
+
+from ..services.tokenizer import SHORT_TEXT, SHORT_TOKENS, Detokenizer
 from .guest import Guest
+from .suspending import suspending
 
 
-def tokenize(guest: Guest, queue: int, text: str, special_tokens: bool) -> list[int]:
-    return guest.model_of(queue).tokenizer.encode(text, special_tokens)
+def _run(guest: Guest, is_short: bool, work: Callable[[], Any]) -> Any:
+    return work() if is_short else guest.inferlet.run_aside(work)
 
 
-def detokenize(guest: Guest, queue: int, tokens: list[int]) -> str:
-    return guest.model_of(queue).tokenizer.decode(tokens)
+@suspending
+def tokenize(guest: Guest, queue: int, text: str, special_tokens: bool) -> Any:
+    tokenizer = guest.model_of(queue).tokenizer
+    short = len(text) <= SHORT_TEXT and (special_tokens or tokenizer.is_plain(text))
+    return _run(guest, short, lambda: tokenizer.encode(text, special_tokens))
+
+
+@suspending
+def detokenize(guest: Guest, queue: int, tokens: list[int]) -> Any:
+    tokenizer = guest.model_of(queue).tokenizer
+    return _run(guest, len(tokens) <= SHORT_TOKENS, lambda: tokenizer.decode(tokens))
 
 
 def create_detokenizer(guest: Guest, queue: int) -> int:
     return guest.add_handle(Detokenizer(guest.model_of(queue).tokenizer))
 
 
-def push_tokens(guest: Guest, detokenizer: int, tokens: list[int]) -> str:
-    return guest.handle(detokenizer, Detokenizer).push(tokens)
+@suspending
+def push_tokens(guest: Guest, detokenizer: int, tokens: list[int]) -> Any:
+    text = guest.handle(detokenizer, Detokenizer)
+    return _run(guest, len(tokens) <= SHORT_TOKENS, lambda: text.push(tokens))
 
 
 def destroy_detokenizer(guest: Guest, detokenizer: int) -> None:
     guest.drop_handle(detokenizer, Detokenizer)
 
 
-def get_vocabs(guest: Guest, queue: int) -> str:
-    return guest.model_of(queue).tokenizer.vocabulary
+@suspending
+def get_vocabs(guest: Guest, queue: int) -> Any:
+    tokenizer = guest.model_of(queue).tokenizer
+    return _run(guest, tokenizer.has_vocabulary, lambda: tokenizer.vocabulary)
 
 
-def format_chat(guest: Guest, queue: int, messages: str, tools: str, add_generation_prompt: bool) -> str:
-    return guest.model_of(queue).tokenizer.format_chat(messages, tools, add_generation_prompt)
+@suspending
+def format_chat(guest: Guest, queue: int, messages: str, tools: str, add_generation_prompt: bool) -> Any:
+    tokenizer = guest.model_of(queue).tokenizer
+    return guest.inferlet.run_aside(lambda: tokenizer.format_chat(messages, tools, add_generation_prompt))
+
+
+@suspending
+def tokenize_chat(guest: Guest, queue: int, messages: str, tools: str, add_generation_prompt: bool) -> Any:
+    tokenizer = guest.model_of(queue).tokenizer
+    return guest.inferlet.run_aside(lambda: tokenizer.encode_chat(messages, tools, add_generation_prompt))

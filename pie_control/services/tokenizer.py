@@ -1,80 +1,36 @@
-"""Text to tokens and back, and chat templates. The only importer of `tokenizers` and `jinja2`."""
+"""Text to tokens and back, and conversations to tokens.
+
+Methods may run on threads beside the event loop, several of one tokenizer at a time: those of the library have no state
+that a call changes, and what is made at the first use is the same whoever makes it.
+"""
 
 from __future__ import annotations
 
 import base64
 import codecs
-import json
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-import tokenizers
-from jinja2 import TemplateError, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers.decoders import ByteLevel
 
 from ..errors import ConfigError, InvalidArgument, Unsupported
-from .nesting import check_depth
-
-SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
+from .chat_template import ChatTemplate, parse_list, template_source
+from .plain_text import MARK, PlainText, encode, load_tokenizer
 
 MAX_TEXT = 512 << 10
-"""Characters in one call: everything else waits while a text is tokenized (about 0.5 s per million)."""
+"""Characters in one call. To tokenize them takes a thread up to a second."""
 MAX_TOKENS = 128 << 10
 """Of one call that makes text."""
+SHORT_TEXT = 1000
+"""Characters that take less than about a millisecond, so that everything else may wait for them."""
+SHORT_TOKENS = 250
+"""The same for tokens."""
 LONGEST_CHARACTER = 4
 """Tokens, if each is a byte."""
 BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 REPLACEMENT = "\ufffd"
-
-
-class _Generation(Extension):
-    """`{% generation %}`, with which training marks the assistant's part; it prints what is in it."""
-
-    tags = {"generation"}  # noqa: RUF012 (as the base class declares it)
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _refuse(message: str) -> None:
-    raise TemplateError(message)
-
-
-def _as_json(
-    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
-) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    """The names that the chat templates of published checkpoints use, as transformers defines them."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
-    )
-    environment.filters["tojson"] = _as_json
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
-    return environment
-
-
-def _special(config: Mapping[str, Any], name: str) -> str | None:
-    value = config.get(name)
-    return value.get("content") if isinstance(value, Mapping) else value
-
-
-def _template_source(config: Mapping[str, Any]) -> str | None:
-    """A template, or the one named default of several."""
-    found = config.get("chat_template")
-    if isinstance(found, list):
-        return next((one["template"] for one in found if one.get("name") == "default"), None)
-    return found
 
 
 class Detokenizer:
@@ -109,13 +65,14 @@ class Tokenizer:
 
     def __init__(self, data: bytes, config: Mapping[str, Any], vocab_size: int) -> None:
         try:
-            self.inner = tokenizers.Tokenizer.from_buffer(data)
+            self.inner = load_tokenizer(data)
         except Exception as error:  # the library raises plain Exceptions
             raise ConfigError(f"tokenizer.json cannot be read: {error}") from error
-        self._config = config
+        source = template_source(config)
         self._vocab_size = vocab_size
-        self._template = _template_source(config)
+        self._template = None if source is None else ChatTemplate(source, config)
         self._added = self.inner.get_added_tokens_decoder()
+        self._plain_text = PlainText(data, self._added, source or "")
         self.is_byte_level = isinstance(self.inner.decoder, ByteLevel)
 
     @property
@@ -123,12 +80,12 @@ class Tokenizer:
         return self._template is not None
 
     def encode(self, text: str, special_tokens: bool = True) -> list[int]:
-        """Token ids; special tokens written in the text are recognized if `special_tokens`, none are added. Raises
+        """Token ids; none are added. Special tokens written in the text are recognized, or are plain text. Raises
         InvalidArgument."""
         _check_size(text)
-        self.inner.encode_special_tokens = not special_tokens
-        ids: list[int] = self.inner.encode(text, add_special_tokens=False).ids
-        return ids
+        if special_tokens or self._plain_text.is_plain(text):
+            return encode(self.inner, text)
+        return self._plain_text.tokenize(text)
 
     def check(self, tokens: Sequence[int]) -> None:
         """Raises InvalidArgument unless all are in the vocabulary."""
@@ -140,8 +97,19 @@ class Tokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of the tokens without special ones; invalid bytes become U+FFFD."""
         self.check(tokens)
-        text: str = self.inner.decode(tokens, skip_special_tokens=True)
+        text: str = self.inner.decode_batch([tokens], skip_special_tokens=True)[
+            0
+        ]  # unlike `decode`, lets go of the GIL
         return text
+
+    @property
+    def has_vocabulary(self) -> bool:
+        """Whether `vocabulary` is there: it is made when it is first read, which takes long."""
+        return "vocabulary" in vars(self)
+
+    def is_plain(self, text: str) -> bool:
+        """Whether there is no special token in a text, so that it need not be read without."""
+        return self._plain_text.is_plain(text)
 
     @cached_property
     def vocabulary(self) -> str:
@@ -162,45 +130,35 @@ class Tokenizer:
         added = self._added.get(token)
         return b"" if added is not None and added.special else self._bytes_of(token)
 
-    @cached_property
-    def _compiled_template(self) -> Any:
-        return _environment().from_string(self._template or "")
+    # ---- chat ----
 
     def format_chat(self, messages: str, tools: str, add_generation_prompt: bool) -> str:
         """Renders the chat template; `messages` and `tools` are JSON lists. Raises Unsupported, InvalidArgument."""
+        template = self._chat_template(messages, tools)
+        parsed = parse_list(tools, "tools") if tools else None
+        return template.render(parse_list(messages, "messages"), parsed, add_generation_prompt, MAX_TEXT)
+
+    def encode_chat(self, messages: str, tools: str, add_generation_prompt: bool) -> list[int]:
+        """Token ids of what `format_chat` renders, but text of messages and tools is never read as special tokens."""
+        template, plain = self._chat_template(messages, tools), self._plain_text
+        given = plain.guard_messages(parse_list(messages, "messages"))
+        offered = plain.guard_tools(parse_list(tools, "tools")) if tools else None
+        rendered = template.render(given, offered, add_generation_prompt, MAX_TEXT)
+        if plain.text_tells and MARK not in rendered:
+            return encode(self.inner, rendered)
+        return plain.tokenize_rendered(rendered)
+
+    def _chat_template(self, *texts: str) -> ChatTemplate:
         if self._template is None:
             raise Unsupported("this model has no chat template: write the prompt yourself")
-        _check_size(messages, tools)
-        variables = {name: _special(self._config, name) for name in SPECIAL_TOKENS}
-        try:
-            rendered: str = self._compiled_template.render(
-                messages=_parse_list(messages, "messages"),
-                tools=_parse_list(tools, "tools") if tools else None,
-                add_generation_prompt=add_generation_prompt,
-                **{name: value for name, value in variables.items() if value is not None},
-            )
-        except InvalidArgument:
-            raise
-        except Exception as error:  # the template is code, and the messages may be anything
-            raise InvalidArgument(f"the chat template refused the messages: {error}") from error
-        return rendered
+        _check_size(*texts)
+        return self._template
 
 
 def _check_size(*texts: str) -> None:
     size = sum(map(len, texts))
     if size > MAX_TEXT:
         raise InvalidArgument(f"a text of {size} characters is longer than {MAX_TEXT}: call with pieces of it")
-
-
-def _parse_list(text: str, what: str) -> list[Any]:
-    check_depth(text, what)
-    try:
-        value = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InvalidArgument(f"{what} is not JSON: {error}") from error
-    if not isinstance(value, list):
-        raise InvalidArgument(f"{what} must be a JSON list, not a {type(value).__name__}")
-    return value
 
 
 def _byte_level_alphabet() -> dict[str, int]:

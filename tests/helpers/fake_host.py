@@ -149,7 +149,7 @@ class FakeHost:
 
     def _send(self, message: str) -> int | None:
         if len(self.asleep) >= self.max_unread or message in self.refused:
-            raise refuse("QUOTA_EXCEEDED", "too much waits for the client")
+            raise refuse("quota-exceeded", "too much waits for the client")
         self.sent.append(message)
         return self._sleep(1) if self.is_client_slow else None
 
@@ -390,8 +390,9 @@ class FakeHost:
     def _tokenize(self, queue: int, text: str, special_tokens: bool) -> list[int]:
         self._check_queue(queue)
         tokens, rest = [], text.encode()
+        known = [n for n in range(len(VOCAB)) if special_tokens or n not in SPECIAL.values()]
         while rest:
-            token = max((n for n, b in enumerate(VOCAB) if rest.startswith(b)), key=lambda n: len(VOCAB[n]))
+            token = max((n for n in known if rest.startswith(VOCAB[n])), key=lambda n: len(VOCAB[n]))
             tokens.append(token)
             rest = rest[len(VOCAB[token]) :]
         return tokens
@@ -429,6 +430,13 @@ class FakeHost:
     def _format_chat(self, queue: int, messages: str, tools: str, add_generation_prompt: bool) -> str:
         turns = [f"<|{m['role']}|>{m['content']}<|end|>" for m in json.loads(messages)]
         return "<|begin|>" + "".join(turns) + ("<|assistant|>" if add_generation_prompt else "")
+
+    def _tokenize_chat(self, queue: int, messages: str, tools: str, add_generation_prompt: bool) -> list[int]:
+        tokens = [SPECIAL["<|begin|>"]]
+        for message in json.loads(messages):
+            tokens += self._tokenize(queue, f"<|{message['role']}|>", True)
+            tokens += [*self._tokenize(queue, message["content"], False), STOP]
+        return tokens + ([SPECIAL["<|assistant|>"]] if add_generation_prompt else [])
 
     # ---- outputs ----
 

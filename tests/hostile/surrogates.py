@@ -1,4 +1,4 @@
 # status: failed
-# error: UnicodeEncodeError.*surrogates
+# error: ValueError: message: character 0 is half of a surrogate pair
 def main(args):
     args.send("\ud800")

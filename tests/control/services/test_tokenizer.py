@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import random
+import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -242,3 +244,16 @@ def test_messages_that_are_none_are_refused(messages: str) -> None:
 def test_a_template_has_no_way_out(template: str) -> None:
     with pytest.raises(InvalidArgument, match="the chat template refused"):
         bytewise(template).format_chat("[]", "", True)
+
+
+@pytest.mark.parametrize("special_tokens", [True, False])
+def test_tokenizing_long_texts_lets_other_threads_run(special_tokens: bool) -> None:
+    """It keeps the GIL if the library is called in the usual way: then the main thread gets two turns or three."""
+    one, turns = demo(), 0
+    one.encode("<|end|>", special_tokens)  # makes what the first call needs
+    thread = threading.Thread(target=lambda: one.encode("🎉<|end|>" * 50_000, special_tokens))
+    thread.start()
+    while thread.is_alive():
+        time.sleep(0.001)
+        turns += 1
+    assert turns > 20

@@ -1,0 +1,164 @@
+"""The command queues of the contexts of one model.
+
+A queue is a place in line, and an inferlet may have few (256 by default). A context needs one only while it works, so
+contexts take queues from here and give them back. As long as there are queues for all, each context has its own, and
+comes back to it. Beyond, those that work go round; only when all are in use do contexts share one, which is right, as a
+queue keeps the order of issue, but lets them run one behind the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from inferlet_sdk import traits
+from inferlet_sdk.addresses import Embeds
+from inferlet_sdk.errors import Exhausted, QuotaExceeded
+from inferlet_sdk.traits.core import ModelInfo
+
+KEPT_INPUTS = 16
+"""Tokens of a forward whose inputs a queue keeps for the next one. If many contexts run a few tokens each, embeds for
+each of them would be in use until all that was issued before has run.
+"""
+
+FEW = 8
+"""Queues that are created without asking what the limit is."""
+
+MANY_CONTEXTS = 128
+"""Beyond this number contexts do not keep spare pages."""
+
+
+class Queue:
+    """A queue and the embeds for the inputs of short forwards, which its users fill and read in turn.
+
+    `input` is the first of them, as a range: that of single tokens.
+    """
+
+    __slots__ = ("_embeds", "input", "number", "users")
+
+    def __init__(self, number: int, embed: Embeds) -> None:
+        self.number = number
+        self.input = list(embed.ranges)
+        self.users = 0
+        self._embeds = embed
+
+    def inputs(self, count: int) -> Embeds:
+        """Embeds for `count` tokens, at most KEPT_INPUTS."""
+        missing = count - len(self._embeds)
+        if missing > 0:
+            self._embeds += traits.alloc_emb(self.number, missing)
+        return self._embeds[:count]
+
+    def destroy(self) -> None:
+        """Gives all back to the host."""
+        traits.dealloc_emb(self.number, self._embeds)
+        traits.destroy_queue(self.number)
+
+
+class Queues:
+    """The queues of all contexts of a model. At most three quarters of those that the inferlet may have: the program
+    may want some for itself."""
+
+    def __init__(self, info: ModelInfo, host: object) -> None:
+        self.info = info
+        self.host = host  # `bindings.core`, from which the queues are
+        self.contexts = 0
+        self._idle: dict[Queue, None] = {}  # the one that was given back first comes first
+        self._busy: dict[Queue, None] = {}
+        self._most: int | None = None
+
+    # ---- contexts ----
+
+    def join(self) -> None:
+        """A context begins to live."""
+        self.contexts += 1
+
+    def leave(self) -> None:
+        """A context ends; what the others cannot use is destroyed."""
+        self.contexts -= 1
+        while self._idle and len(self._idle) + len(self._busy) > self.contexts:
+            self._destroy_idle()
+
+    # ---- work ----
+
+    def take(self, before: Queue | None) -> Queue:
+        """A queue to work with, until `give`: the one used before if it is idle, else a new one if there may be more,
+        else the one that has been idle longest, else the one with the fewest users.
+        """
+        queue = before if before in self._idle else self._try_create() or self._least_used()
+        self._idle.pop(queue, None)
+        self._busy[queue] = None
+        queue.users += 1
+        return queue
+
+    def give(self, queue: Queue) -> None:
+        """A context does not work any more."""
+        queue.users -= 1
+        if queue.users == 0:
+            del self._busy[queue]
+            self._idle[queue] = None
+
+    def own(self) -> Queue:
+        """A queue that is never shared; its holder destroys it."""
+        try:
+            return self._create()
+        except (QuotaExceeded, Exhausted):
+            if not self._idle:
+                raise
+            self._destroy_idle()
+            return self._create()
+
+    def try_part_with(self, queue: Queue) -> bool:
+        """Leaves a queue to its only user, as if it were from `own`; False if it has more users."""
+        if queue.users > 1:
+            return False
+        del self._busy[queue]
+        return True
+
+    @contextmanager
+    def some(self) -> Iterator[int]:
+        """The number of any queue, for what has no order: to give back, to tokenize."""
+        self.join()
+        try:
+            queue = next(iter(self._busy or self._idle), None)
+            if queue is None:
+                queue = self._create()
+                self._idle[queue] = None
+            yield queue.number
+        finally:
+            self.leave()
+
+    # ---- queues ----
+
+    def _try_create(self) -> Queue | None:
+        """None if there are enough; raises QuotaExceeded, Exhausted if there is none at all."""
+        count = len(self._idle) + len(self._busy)
+        if count >= self.contexts or (count >= FEW and count >= self._limit()):
+            return None
+        try:
+            return self._create()
+        except (QuotaExceeded, Exhausted):
+            if not (self._idle or self._busy):
+                raise
+            return None
+
+    def _limit(self) -> int:
+        if self._most is None:
+            self._most = traits.usage().max_queues * 3 // 4
+        return self._most
+
+    def _least_used(self) -> Queue:
+        return next(iter(self._idle), None) or min(self._busy, key=lambda queue: queue.users)
+
+    def _create(self) -> Queue:
+        number = traits.create_queue(self.info.name)
+        try:
+            return Queue(number, traits.alloc_emb(number))
+        except BaseException:
+            traits.destroy_queue(number)
+            raise
+
+    def _destroy_idle(self) -> None:
+        queue = next(iter(self._idle))
+        del self._idle[queue]
+        queue.destroy()

@@ -1,0 +1,120 @@
+"""Chat templates. The only importer of `jinja2`."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from ..errors import InvalidArgument
+from .nesting import check_depth
+from .plain_text import MARK
+
+SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+RENDER_SECONDS = 2.0
+"""After this time a template is given up, at its next piece of text."""
+
+
+class _Generation(Extension):
+    """`{% generation %}`, with which training marks the assistant's part; it prints what is in it."""
+
+    tags = {"generation"}  # noqa: RUF012 (as the base class declares it)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _refuse(message: str) -> None:
+    raise TemplateError(message)
+
+
+_ESCAPED = re.compile(f"[^\\x00-\\x7f{MARK}]")
+
+
+def _as_json(
+    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
+    return _ESCAPED.sub(lambda found: json.dumps(found[0])[1:-1], text) if ensure_ascii else text
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    """The names that the chat templates of published checkpoints use, as transformers defines them."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
+    )
+    environment.filters["tojson"] = _as_json
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
+    return environment
+
+
+def special_token(config: Mapping[str, Any], name: str) -> str | None:
+    """Text of one of SPECIAL_TOKENS, as tokenizer_config.json has it; None if it has none."""
+    value = config.get(name)
+    return value.get("content") if isinstance(value, Mapping) else value
+
+
+def template_source(config: Mapping[str, Any]) -> str | None:
+    """The template in tokenizer_config.json, or the one named default of several."""
+    found = config.get("chat_template")
+    if isinstance(found, list):
+        return next((one["template"] for one in found if one.get("name") == "default"), None)
+    return found
+
+
+class ChatTemplate:
+    """The chat template of a model: program text of whoever published it, so its time and its output are bounded."""
+
+    def __init__(self, source: str, config: Mapping[str, Any]) -> None:
+        self.source = source
+        values = {name: special_token(config, name) for name in SPECIAL_TOKENS}
+        self._variables = {name: value for name, value in values.items() if value is not None}
+
+    @cached_property
+    def _compiled(self) -> Any:
+        return _environment().from_string(self.source)
+
+    def render(self, messages: list[Any], tools: list[Any] | None, add_generation_prompt: bool, longest: int) -> str:
+        """The conversation as text of at most `longest` characters. Raises InvalidArgument."""
+        deadline = time.monotonic() + RENDER_SECONDS
+        pieces: list[str] = []
+        size = 0
+        try:
+            for piece in self._compiled.generate(
+                messages=messages, tools=tools, add_generation_prompt=add_generation_prompt, **self._variables
+            ):
+                pieces.append(piece)
+                size += len(piece)
+                if size > longest or time.monotonic() > deadline:
+                    break
+        except Exception as error:  # the template is code, and the messages may be anything
+            raise InvalidArgument(f"the chat template refused the messages: {error}") from error
+        if size > longest:
+            raise InvalidArgument(f"the chat template makes more than {longest} characters: give fewer messages")
+        if time.monotonic() > deadline:
+            raise InvalidArgument(f"the chat template takes more than {RENDER_SECONDS:g} s: give fewer messages")
+        return "".join(pieces)
+
+
+def parse_list(text: str, what: str) -> list[Any]:
+    """The JSON list of messages or tools; raises InvalidArgument."""
+    check_depth(text, what)
+    try:
+        value = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InvalidArgument(f"{what} is not JSON: {error}") from error
+    if not isinstance(value, list):
+        raise InvalidArgument(f"{what} must be a JSON list, not a {type(value).__name__}")
+    return value

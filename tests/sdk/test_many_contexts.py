@@ -1,0 +1,374 @@
+"""Thousands of contexts, and contexts that the program drops: what the inferlet holds, by `usage`."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import weakref
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inferlet_sdk import Context, Exhausted, IgnoreStopTokens, InvalidState, QuotaExceeded, bindings, gather, traits
+from inferlet_sdk.dropped import _dropped, give_back
+from inferlet_sdk.event_loop import run
+from tests.helpers.fake_host import FakeHost, HostError, refuse
+from tests.sdk.test_context import expected, nothing_held
+
+
+class LimitedHost(FakeHost):
+    """A host with limits for queues and embeds."""
+
+    def __init__(self, max_queues: int = 256, max_embeds: int = 16384, **model: Any) -> None:
+        super().__init__(**model)
+        self.max_queues, self.max_embeds = max_queues, max_embeds
+        self.most_queues = 0
+
+    def _create_queue(self, model: str) -> int:
+        if len(self.queues) >= self.max_queues:
+            raise refuse("quota-exceeded", f"{self.max_queues} queues")
+        number = super()._create_queue(model)
+        self.most_queues = max(self.most_queues, len(self.queues))
+        return number
+
+    def _alloc_emb(self, queue: int, count: int) -> int:
+        if len(self.embeds) + count > self.max_embeds:
+            raise refuse("quota-exceeded", f"{self.max_embeds} embeds")
+        return super()._alloc_emb(queue, count)
+
+    def _usage(self) -> str:
+        found = json.loads(super()._usage())
+        return json.dumps(found | {"max_queues": self.max_queues, "max_embeds": self.max_embeds})
+
+
+def install(**options: Any) -> Any:
+    host = LimitedHost(**options)
+    bindings.install(host, HostError)
+    return host
+
+
+def held() -> tuple[int, int, int]:
+    usage = traits.usage()
+    return usage.pages, usage.embeds, usage.queues
+
+
+def test_idle_contexts_hold_no_queues_and_no_embeds() -> None:
+    install()
+    contexts = [Context().fill("abc") for _ in range(1000)]
+    assert held() == (0, 0, 0)
+    assert len(contexts[0]) == 3  # tokenizing needs a queue, any
+    assert traits.usage().queues == 1
+
+
+def test_two_thousand_forks_generate_at_once() -> None:
+    host = install(page_size=16)
+    host.max_pages = 4096
+    root = Context().fill([97 + n % 26 for n in range(40)])
+
+    async def main() -> list[bool]:
+        forks = [root.fork() for _ in range(2000)]
+        assert traits.usage().queues == 1
+        prompt = list(root.tokens)
+
+        async def branch(fork: Context, token: int) -> bool:
+            fork.fill([token])
+            await fork.generate_until(IgnoreStopTokens(), max_tokens=3)
+            return list(fork.tokens) == [*prompt, token, *expected([*prompt, token], 3)]
+
+        right = await gather(*(branch(fork, 97 + n % 100) for n, fork in enumerate(forks)))
+        for fork in forks:
+            fork.close()
+        return right
+
+    assert all(run(main()))
+    assert host.most_queues == 192  # three quarters: the program may want some
+    root.close()
+    assert nothing_held(host)
+
+
+def recording_queues(host: Any) -> dict[int, set[int]]:
+    """The queues on which each single token is run from now on, by token."""
+    used: dict[int, set[int]] = {}
+    embed_txt = host.input_text.embed_txt
+
+    def recording(queue: int, tokens: list[int], *rest: Any) -> None:
+        used.setdefault(tokens[0], set()).add(queue)
+        embed_txt(queue, tokens, *rest)
+
+    host.input_text.embed_txt = recording
+    return used
+
+
+def test_branches_that_run_at_once_have_queues_of_their_own_and_come_back_to_them() -> None:
+    host = install()
+    used = recording_queues(host)
+
+    async def main() -> None:
+        contexts = [Context() for _ in range(10)]
+        for _ in range(3):
+            await gather(*(context.fill([97 + n]).next_dist() for n, context in enumerate(contexts)))
+
+    run(main())
+    assert [len(queues) for queues in used.values()] == [1] * 10
+    assert len(set.union(*used.values())) == 10
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 40])
+def test_few_queues_are_shared(limit: int) -> None:
+    host = install(max_queues=limit)
+
+    async def main() -> list[bool]:
+        contexts = [Context().fill([97 + n]) for n in range(12)]
+        await gather(*(context.generate_until(IgnoreStopTokens(), max_tokens=4) for context in contexts))
+        return [list(c.tokens) == [97 + n, *expected([97 + n], 4)] for n, c in enumerate(contexts)]
+
+    assert all(run(main()))
+    assert host.most_queues <= limit
+
+
+def test_the_queue_of_a_context_is_its_own() -> None:
+    host = install()
+    ctx, others = Context(), [Context() for _ in range(3)]
+    queue = ctx.queue
+    traits.set_queue_priority(ctx, 3)
+    used = recording_queues(host)
+
+    async def main() -> None:
+        await gather(*(context.fill([97 + n]).next_dist() for n, context in enumerate([ctx, *others])))
+
+    run(main())
+    assert used.pop(97) == {ctx.queue} == {queue}
+    assert queue not in set.union(*used.values())
+    ctx.close()
+    assert queue not in host.queues  # its priority must not pass to another
+    with pytest.raises(InvalidState, match="closed"):
+        _ = ctx.queue
+
+
+def test_the_queue_of_a_context_that_generates_becomes_its_own() -> None:
+    host = install()
+    ctx = Context().fill("abc")
+    pieces = iter(ctx.generate(stop=IgnoreStopTokens(), max_tokens=5))
+    next(pieces)
+    (queue,) = host.queues
+    assert ctx.queue == queue
+    list(pieces)
+    assert list(ctx.tokens)[3:] == expected([97, 98, 99], 5)
+    ctx.close()
+    assert nothing_held(host)
+
+
+def test_a_context_that_finds_no_queue_can_be_closed_later() -> None:
+    host = install(max_queues=2)
+    ctx = Context().fill("abc")
+    child = ctx.fork()
+    next(iter(ctx.generate(stop=IgnoreStopTokens())))
+    assert ctx.queue in host.queues  # takes the only queue there is
+    other = traits.create_queue("toy")
+    with pytest.raises(QuotaExceeded, match="2 queues"):
+        child.close()
+    traits.destroy_queue(other)
+    child.close()
+    ctx.close()
+    assert nothing_held(host)
+
+
+# ---- dropped ----
+
+
+def test_dropped_forks_give_everything_back() -> None:
+    """The case of the review: 50 dropped forks held 51 queues and 54 pages."""
+    install()
+    ctx = Context().fill("a" * 40)
+
+    async def main() -> tuple[int, int, int]:
+        for _ in range(50):
+            await ctx.fork().generate_until(max_tokens=2)
+        return held()
+
+    pages, embeds, queues = run(main())
+    assert pages <= 40 / 4 + 4
+    assert embeds <= 4
+    assert queues <= 2
+    ctx.close()
+    assert held() == (0, 0, 0)
+
+
+def test_a_dropped_context_whose_generation_goes_on_lives() -> None:
+    install()
+    pieces = []
+    for piece in Context().fill("abc").generate(stop=IgnoreStopTokens(), max_tokens=9):
+        gc.collect()
+        give_back()
+        pieces.append(piece)
+    assert len(pieces) >= 5
+    assert held() == (0, 0, 0)
+
+
+def test_a_generation_that_is_broken_off_and_dropped_gives_all_back() -> None:
+    host = install()
+
+    async def main() -> None:
+        async for _ in Context().fill("abc").generate(stop=IgnoreStopTokens(), max_tokens=9):
+            break
+
+    run(main())
+    give_back()
+    assert nothing_held(host)
+
+
+def test_a_cycle_with_a_generation_gives_all_back() -> None:
+    host = install()
+
+    class Node:
+        def __init__(self) -> None:
+            self.context = Context().fill("abc")
+            self.generation = self.context.generate(stop=IgnoreStopTokens())
+            self.itself = self
+
+    node = Node()
+    next(iter(node.generation))
+    assert not nothing_held(host)
+    del node
+    gc.collect()
+    give_back()
+    assert nothing_held(host)
+
+
+def test_a_task_that_is_cancelled_and_forgotten_gives_all_back() -> None:
+    host = install()
+
+    async def main() -> None:
+        task = asyncio.create_task(Context().fill("abc").generate_until(IgnoreStopTokens(), max_tokens=50))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run(main())
+    gc.collect()
+    give_back()
+    assert nothing_held(host)
+
+
+def test_a_context_that_could_not_be_made_gives_all_back() -> None:
+    host = install()
+    ctx = Context().fill("abcdefg")
+    run(ctx.flush())
+    host.max_pages = len(host.pages)
+    for _ in range(3):
+        with pytest.raises(QuotaExceeded):
+            ctx.fork()  # no page for the copy of the last one
+    gc.collect()  # the tracebacks
+    ctx.close()
+    give_back()
+    assert nothing_held(host)
+
+
+def test_what_another_host_gave_is_not_given_to_this_one() -> None:
+    install()
+    ctx = Context().fill("abc")
+    run(ctx.flush())
+    host = install()
+    del ctx
+    give_back()
+    assert host.calls == []
+    assert not _dropped
+
+
+def test_finalizers_call_nothing() -> None:
+    """They may run in the middle of any call to the host, while the books are half written."""
+    host = install()
+    ctx = Context().fill("abc")
+    run(ctx.flush())
+    calls = len(host.calls)
+    reference = weakref.ref(ctx)
+    del ctx
+    assert reference() is None
+    assert len(host.calls) == calls
+    give_back()
+    assert nothing_held(host)
+
+
+@given(st.data())
+@settings(max_examples=50, deadline=None)
+def test_contexts_dropped_at_any_call_leave_the_others_right(data: st.DataObject) -> None:
+    """Garbage is collected within calls to the host: whatever is dropped, the rest stays a correct text, and in the end
+    nothing is held."""
+    host = install()
+    alive = [Context().fill("abcde")]
+    doomed: list[Context] = []
+    names = (
+        "alloc_kvpage",
+        "copy_kvpage",
+        "forward",
+        "embed_txt",
+        "dealloc_kvpage",
+        "trim_kvpage",
+        "take_text",
+        "wait",
+    )
+    at = data.draw(st.sets(st.integers(0, 80), max_size=20))
+    count = 0
+
+    def dropping(real: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count in at and doomed:
+                doomed.pop()
+                gc.collect(0)
+            return real(*arguments)
+
+        return call
+
+    for function in names:
+        for interface in (host.core, host.allocate, host.forward, host.input_text, host.fused):
+            if hasattr(interface, function):
+                setattr(interface, function, dropping(getattr(interface, function)))
+    for _ in range(data.draw(st.integers(1, 10))):
+        ctx = alive[data.draw(st.integers(0, len(alive) - 1))]
+        match data.draw(st.sampled_from(["generate", "fork", "doom", "cut", "break"])):
+            case "generate":
+                before = list(ctx.tokens)
+                run(ctx.generate_until(IgnoreStopTokens(), max_tokens=3))
+                assert list(ctx.tokens) == before + expected(before, 3)
+            case "fork":
+                alive.append(ctx.fork())
+            case "break":
+                next(iter(ctx.generate(stop=IgnoreStopTokens())))
+            case "cut":
+                ctx.truncate(data.draw(st.integers(1, len(ctx))))
+            case "doom" if len(alive) > 1:
+                alive.remove(ctx)
+                doomed.append(ctx)
+        del ctx
+    doomed.clear()
+    for ctx in alive:
+        tokens = list(ctx.tokens)
+        assert run(ctx.sample()) == expected(tokens, 1)[0]
+        ctx.close()
+    give_back()
+    assert nothing_held(host)
+
+
+# ---- long prompts ----
+
+
+@pytest.mark.parametrize("limit", [100, 600, 3000])
+def test_a_long_prompt_falls_back_to_what_embeds_there_are(limit: int) -> None:
+    host = install(max_embeds=limit, max_context=5000, page_size=16)
+    ctx = Context().fill([97] * 3000)
+    assert run(ctx.next_dist()).max_index() in range(266)
+    assert host.calls.count("forward") <= 3000 / 32
+    ctx.close()
+    assert nothing_held(host)
+
+
+def test_a_pool_without_embeds_says_so() -> None:
+    install(max_embeds=20, max_context=5000, page_size=16)
+    with pytest.raises((QuotaExceeded, Exhausted), match="20 embeds"):
+        run(Context().fill([97] * 3000).flush())
