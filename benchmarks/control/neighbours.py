@@ -38,6 +38,8 @@ BEATS_BEFORE = 60
 BEATS_FIRST = 10
 """Not counted: the neighbour is new."""
 BEATS_AFTER = 3
+RUN_SECONDS = 30
+"""After that, what still runs is ended."""
 MOST_SECONDS = 120.0
 """For one program: it has far less processor time."""
 
@@ -149,7 +151,11 @@ async def _outcomes(server: ServerApi, program: Path, copies: int) -> str:
     except BadProgram:
         return "refused"
     running: list[Inferlet] = [await server.launch(uploaded.program) for _ in range(copies)]
+    deadline = time.perf_counter() + RUN_SECONDS
     while any(one.status not in ENDINGS for one in running):
         await asyncio.sleep(0.005)
+        if time.perf_counter() > deadline:  # among many, one may wait so much that it stays within its processor time
+            for one in running:
+                server.terminate(one.id, "the measurement is over")
     statuses = [str(one.status) for one in running]
     return ", ".join(f"{statuses.count(status)} {status}" for status in sorted(set(statuses)))

@@ -27,6 +27,7 @@ import wasmtime.component
 from wasmtime import _ffi as ffi
 
 from ..errors import CallError
+from .copy_bound import COPIED_BYTES, MESSAGE, bound_copies
 from .engine import address_of, take_message
 from .values import SIZE, Result, c_function
 
@@ -95,6 +96,11 @@ class Step(Enum):
 def _explain_trap(message: str) -> str:
     """The cause first, then the innermost frames of the guest."""
     backtrace, _, cause = message.partition("Caused by:")
+    if MESSAGE in message:
+        cause = (
+            f"one call passed or returned more than {COPIED_BYTES} bytes, where a number in a list counts as about 50: "
+            "pass less at a time"
+        )
     if not cause:
         return message
     frames = [line.strip() for line in backtrace.splitlines()[1 : 1 + TRAP_FRAMES]]
@@ -148,6 +154,7 @@ class Instance:
             instances=MAX_CORE_INSTANCES,
         )
         self._context = address_of(self._store._context())
+        bound_copies(self._context)
         _set_epoch_deadline(self._context, 1)
         _yield_on_epoch(self._context, 1)
         self._instance = ffi.wasmtime_component_instance_t()

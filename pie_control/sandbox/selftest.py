@@ -1,4 +1,5 @@
-"""Checks at start that our raw conversion of values agrees with wasmtime-py's own on this machine.
+"""Checks at start that our raw conversion of values agrees with wasmtime-py's own on this machine, and that copies can
+be bounded.
 
 A tiny component passes its arguments to the host and returns the host's answer. The test calls it through wasmtime-py's
 public conversion, and the host answers through ours, so a difference in layout shows in either direction.
@@ -12,7 +13,8 @@ import wasmtime
 from wasmtime import component
 
 from ..errors import NotFound
-from .engine import LinkError
+from . import copy_bound
+from .engine import LinkError, address_of
 from .functions import HostFunction, add_function, run_guest_of
 
 NUMBERS = [0, 1, 7, 0xFFFF_FFFF, *range(300)]
@@ -66,7 +68,23 @@ def self_test(engine: wasmtime.Engine) -> None:
         returned = run_guest_of(engine, linker, echo, "go", number, NUMBERS, TEXT)
         if heard.pop() != (number, NUMBERS, TEXT) or not _matches(returned, number):
             raise LinkError("raw and public conversion of WebAssembly values disagree: please report this")
+    copy_bound.use(_bound_that_works(engine, linker, echo))
     del kept
+
+
+def _bound_that_works(engine: wasmtime.Engine, linker: component.Linker, echo: component.Component) -> int | None:
+    """Where stores keep the bound of copies; None if it was not found, or has no effect."""
+    offset = copy_bound.find(engine)
+    if offset is None:
+        return None
+    try:
+        run_guest_of(
+            engine, linker, echo, "go", 7, NUMBERS, TEXT,
+            prepare=lambda store: copy_bound.bound_copies(address_of(store._context()), len(NUMBERS), offset),
+        )  # fmt: skip
+    except wasmtime.WasmtimeError as error:
+        return offset if copy_bound.MESSAGE in str(error) else None
+    return None
 
 
 def _matches(returned: Any, number: int) -> bool:

@@ -36,7 +36,7 @@ ENTRY_SIZE = ctypes.sizeof(ffi.wasmtime_component_valrecord_entry_t)
 ENTRY_VALUE: int = ffi.wasmtime_component_valrecord_entry_t.val.offset
 WORDS = SIZE // 4
 
-MAX_OUTCOME_BYTES = 8 << 20
+MAX_OUTCOME_BYTES = 4 << 20
 """Read of the error that a guest returns."""
 
 LIBRARY = ctypes.PyDLL(ffi.dll._name)

@@ -1,5 +1,5 @@
 # status: finished
-"""Every call that takes a list gets one of 50,000 numbers, more than one call takes."""
+"""Every call that takes a list gets one of 20,000 numbers, more than one call takes."""
 from inferlet_sdk.bindings import allocate, core, forward, fused, input_text, output_text, tokenize
 from inferlet_sdk.errors import InvalidArgument, call
 
@@ -12,7 +12,7 @@ def main(args):
     embed = allocate.alloc_emb(queue, 2)
     input_text.embed_txt(queue, [1], [0], [embed, 1])
     forward.forward(queue, [], [embed, 1], [], [embed + 1, 1])
-    many = [1] * 50_000
+    many = [1] * 20_000
     calls = [
         (allocate.dealloc_kvpage, queue, many),
         (allocate.dealloc_emb, queue, many),
@@ -29,6 +29,6 @@ def main(args):
         try:
             call(function, *arguments)
         except InvalidArgument as error:
-            assert "50000" in str(error), error
+            assert "20000" in str(error), error
         else:
             assert function in TAKES_MORE, function

@@ -1,5 +1,5 @@
 # status: failed
-# error: tokens|embed|positions
+# error: one call passed or returned more than 8388608 bytes
 from inferlet_sdk.bindings import core, input_text
 def main(args):
     queue = core.create_queue(args.model)

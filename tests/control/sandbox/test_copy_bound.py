@@ -1,0 +1,104 @@
+"""What wasmtime copies for one call is bounded, before it is converted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import wasmtime
+from wasmtime import component
+
+import tests.helpers.wat as wat
+from pie_control.host_api.limits.bounds import MAX_CONTEXT
+from pie_control.sandbox import copy_bound
+from pie_control.sandbox.engine import address_of, new_engine
+from pie_control.sandbox.fibers import Instance, Step
+from pie_control.sandbox.functions import MAX_TEXT_BYTES, HostFunction
+from pie_control.sandbox.linker import LinkedComponent
+from pie_control.sandbox.selftest import self_test
+from tests.control.sandbox.test_fibers import Owner
+
+ENGINE = new_engine()
+PAGES = 700
+MOST = 1 << 40
+
+
+@pytest.fixture(autouse=True)
+def tested() -> Iterator[None]:
+    self_test(ENGINE)
+    yield
+    self_test(ENGINE)
+
+
+def outcome_of(run: str, name: str, most: dict[str, int]) -> tuple[str | None, list[Any]]:
+    """The outcome of a component that calls one function, and what the function got."""
+    heard: list[Any] = []
+
+    def call(_owner: object, given: Any) -> list[int] | None:
+        heard.append(given)
+        return [] if name == "wait" else None
+
+    compiled = component.Component(ENGINE, wat.inferlet(f"{run} (i32.const 0)", (name,), pages=PAGES))
+    function = HostFunction(call, name == "wait", most)
+    instance = Instance(
+        LinkedComponent(ENGINE, compiled, lambda *_: function, {}, lambda *_: None, lambda: None), 256 << 20
+    )
+    instance.owner = Owner()
+    try:
+        while instance.step() is not Step.DONE:
+            pass
+        return instance.outcome(), heard
+    finally:
+        instance.close()
+
+
+def waiting_on(count: int) -> tuple[str | None, list[Any]]:
+    run = f"(call $wait (i32.const 64) (i32.const {count}) (i32.const 32))"
+    return outcome_of(run, "wait", {"futures": MOST})
+
+
+def test_the_largest_list_and_the_largest_text_pass() -> None:
+    outcome, heard = waiting_on(MAX_CONTEXT)
+    assert (outcome, [len(one) for one in heard]) == (None, [MAX_CONTEXT])
+    run = f"(call $send (i32.const 256) (i32.const {MAX_TEXT_BYTES}) (i32.const 16))"
+    outcome, heard = outcome_of(run, "send", {"message": MOST})
+    assert (outcome, [len(one) for one in heard]) == (None, [MAX_TEXT_BYTES])
+
+
+@pytest.mark.parametrize("count", [2 * MAX_CONTEXT, 2_000_000])
+def test_more_ends_the_guest_before_anything_is_converted(count: int) -> None:
+    outcome, heard = waiting_on(count)
+    assert heard == []
+    assert "one call passed or returned more than 8388608 bytes" in (outcome or "")
+    assert "pass less at a time" in (outcome or "")
+
+
+def test_without_the_bound_more_is_converted() -> None:
+    """So it is this bound that refuses."""
+    copy_bound.use(None)
+    outcome, heard = waiting_on(2 * MAX_CONTEXT)
+    assert (outcome, [len(one) for one in heard]) == (None, [2 * MAX_CONTEXT])
+
+
+def test_a_field_that_is_not_unique_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert copy_bound.find(ENGINE) is not None
+    monkeypatch.setattr(copy_bound, "DEFAULT_BYTES", 0)  # as many other fields are
+    assert copy_bound.find(ENGINE) is None
+
+
+def test_a_machine_without_the_field_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(copy_bound, "find", lambda _: 8)  # a field that bounds nothing
+    monkeypatch.setattr(copy_bound, "bound_copies", lambda *_: None)
+    self_test(ENGINE)
+    assert copy_bound._offset is None
+    assert "please report this" in caplog.text
+
+
+def test_the_default_is_that_of_new_stores() -> None:
+    offset = copy_bound.find(ENGINE)
+    assert offset is not None
+    store = wasmtime.Store(ENGINE)
+    context = address_of(store._context())
+    copy_bound.bound_copies(context, offset=offset)
+    assert copy_bound.find(ENGINE) == offset, "only that store is bounded"
