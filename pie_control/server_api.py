@@ -129,6 +129,11 @@ class ServerApi:
         """Ends an inferlet; nothing happens if it has ended. Raises UnknownName."""
         self._inferlets.end(self._inferlets.get(id), Status.TERMINATED, reason)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no inferlet can run now."""
+        return not self._inferlets.runner.has_work
+
     # ---- models ----
 
     def models(self) -> tuple[ModelDescription, ...]:

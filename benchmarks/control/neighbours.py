@@ -10,7 +10,6 @@ between two beats: unlike the gap, it is the same on a busy machine.
 from __future__ import annotations
 
 import asyncio
-import gc
 import itertools
 import time
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from pie_control.config import ServerConfig, build_config
 from pie_control.errors import BadProgram
+from pie_control.garbage import collect_at_leisure
 from pie_control.inferlets.events import Event, Message
 from pie_control.inferlets.inferlet import Inferlet
 from pie_control.inferlets.lifecycle import ENDINGS
@@ -78,13 +78,12 @@ async def run(plan: Plan) -> list[Row]:
     programs = [HOSTILE / f"{name}.py" for name in plan.programs] or sorted(HOSTILE.glob("*.py"))
     server = _server(plan)
     await server.start()
-    gc.collect()
-    gc.freeze()  # as `pie serve` does
+    collector = asyncio.create_task(collect_at_leisure(lambda: server.is_idle))  # as `pie serve` does
     try:
         return [await _beside(server, program, copies) for program in programs for copies in plan.copies]
     finally:
+        collector.cancel()
         await server.close()
-        gc.unfreeze()
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -150,7 +149,10 @@ async def _outcomes(server: ServerApi, program: Path, copies: int) -> str:
         uploaded = await server.upload(program.read_bytes(), program.stem)
     except BadProgram:
         return "refused"
-    running: list[Inferlet] = [await server.launch(uploaded.program) for _ in range(copies)]
+    running: list[Inferlet] = []
+    for _ in range(copies):
+        running.append(await server.launch(uploaded.program))
+        await asyncio.sleep(0)  # as between the requests of a session
     deadline = time.perf_counter() + RUN_SECONDS
     while any(one.status not in ENDINGS for one in running):
         await asyncio.sleep(0.005)

@@ -52,6 +52,7 @@ class HttpServer:
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
+        self._api = api
         self._listener = listener
         self._server = _Uvicorn(settings)
         self._task: asyncio.Task[None] | None = None
@@ -61,6 +62,11 @@ class HttpServer:
         """Base address, like `http://127.0.0.1:8011`."""
         host, port = self._listener.getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no inferlet can run now."""
+        return self._api.is_idle
 
     async def start(self) -> None:
         """Returns when the server accepts requests."""

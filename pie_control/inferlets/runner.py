@@ -1,9 +1,10 @@
 """Gives inferlets the processor, one at a time, on the thread of the event loop.
 
-Theory of operation. `_ready` holds the inferlets that can run; `run_ready` gives each a turn until all of them wait.
-Waves are formed only then, so that every inferlet that a result woke takes part in the next batch. An inferlet that was
-preempted a few times in a row is *busy*: the others no longer wait for it. `run_busy` gives one busy inferlet a slice,
-between turns of the event loop, so an endless loop costs the others at most one slice per turn.
+Theory of operation. `run_ready` gives turns to the inferlets that can run, until all of them wait or ROUND_SECONDS are
+over. Waves are formed only then, so that every inferlet that a result woke takes part in the next batch. An inferlet
+that was preempted goes after those that were not: many that compute do not keep one waiting that needs little. After a
+few preemptions in a row it is *busy*: the others no longer wait for it at all. `run_busy` gives one busy inferlet a
+slice, between turns of the event loop, so an endless loop costs the others at most one slice per turn.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ LONGEST_RUN_SECONDS = 0.02
 """`run_ready` returns to the event loop after this time, even if inferlets are ready."""
 TURNS_IN_ROUND = 8
 """Waves are formed after this many turns per ready inferlet, on average, even if some are still ready."""
+ROUND_SECONDS = 0.04
+"""Waves are formed after this time as well: a worker that idles longer, since guests compute, gains nothing from it."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,13 @@ class Runner:
         self._wake = wake
         self._on_step = on_step
         self._ready: deque[Inferlet] = deque()
+        self._interrupted: deque[Inferlet] = deque()  # that were preempted in their last turn; ready, too
         self._queued: set[int] = set()
         self._busy: deque[Inferlet] = deque()
         self._preempted: dict[int, int] = {}
         self.current: Inferlet | None = None
         self._turns_left = 0  # of this round
+        self._round_ends = 0.0
         self._turns = self._preemptions = 0
         self._guest_seconds = 0.0
         self.memory = MemoryMeter()
@@ -54,7 +59,7 @@ class Runner:
     @property
     def has_work(self) -> bool:
         """Whether an inferlet can run."""
-        return bool(self._ready or self._busy)
+        return bool(self._ready or self._interrupted or self._busy)
 
     def ready(self, inferlet: Inferlet) -> None:
         """Queues an inferlet that can run."""
@@ -66,14 +71,21 @@ class Runner:
     def run_ready(self) -> bool:
         """Gives turns until all inferlets but the busy ones wait, or have had their share. False if the event loop
         should run first."""
-        deadline = time.perf_counter() + LONGEST_RUN_SECONDS
+        now = time.perf_counter()
+        deadline = now + LONGEST_RUN_SECONDS
         self.memory.growth()  # since then, not by guests
         if self._turns_left == 0:
-            self._turns_left = TURNS_IN_ROUND * len(self._ready)
-        while self._ready and self._turns_left:
+            self._turns_left = TURNS_IN_ROUND * (len(self._ready) + len(self._interrupted))
+            self._round_ends = now + ROUND_SECONDS
+            if self._interrupted and self._ready:  # or it might never have its turn
+                self._turn(self._interrupted.pop())
+        while (self._ready or self._interrupted) and self._turns_left:
             self._turns_left -= 1
-            self._turn(self._ready.popleft())
-            if self._ready and self._turns_left and time.perf_counter() > deadline:
+            self._turn((self._ready or self._interrupted).popleft())
+            now = time.perf_counter()
+            if now > self._round_ends:
+                break
+            if now > deadline and self._turns_left and (self._ready or self._interrupted):
                 return False
         self._turns_left = 0
         return True  # even if some are ready: one that never waits must not delay the others
@@ -119,7 +131,7 @@ class Runner:
         self._preempted[inferlet.number] = count
         self._queued.add(inferlet.number)
         if count < PREEMPTIONS_UNTIL_BUSY:
-            self._ready.appendleft(inferlet)  # taking turns here would only delay every one
+            self._interrupted.appendleft(inferlet)  # taking turns here would only delay every one
         else:
             self._busy.append(inferlet)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import gc
 import logging
 import sys
 from collections.abc import AsyncIterator
@@ -43,12 +42,12 @@ def execute(options: argparse.Namespace) -> int:
 
 
 async def _serve(config: ServerConfig) -> int:
+    from pie_control.garbage import collect_at_leisure
+
     async with open_server(config) as server:
         names = ", ".join(model.name for model in config.models)
-        gc.collect()
-        gc.freeze()  # what lives as long as the server need not be looked at again: that stops every inferlet meanwhile
         print(f"serving {names} at {server.url} (API documentation: {server.url}/docs)", flush=True)
-        await asyncio.Event().wait()
+        await collect_at_leisure(lambda: server.is_idle)
     return 0
 
 

@@ -124,7 +124,46 @@ def test_a_short_preemption_does_not_make_it_quiet() -> None:
         scene.add(Step.PREEMPTED, Step.WAITING)
         scene.add(Step.WAITING)
 
-    assert play(body) == ["1", "1", "2", "quiet"]
+    assert play(body) == ["1", "2", "1", "quiet"]
+
+
+def test_one_that_needs_little_does_not_wait_for_many_that_compute() -> None:
+    def body(scene: Scene) -> None:
+        for _ in range(16):
+            scene.add(*[Step.PREEMPTED] * (PREEMPTIONS_UNTIL_BUSY - 1), Step.WAITING)
+        scene.add(Step.WAITING)
+
+    played = play(body)
+    assert played.index("17") == 16, "after one slice of each that came before"
+    assert played.index("quiet") == len(played) - 1 == 16 * PREEMPTIONS_UNTIL_BUSY + 1
+
+
+def test_waves_are_formed_after_a_time_though_some_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_module, "ROUND_SECONDS", 0.0)
+
+    def body(scene: Scene) -> None:
+        for _ in range(4):
+            scene.add(Step.PREEMPTED, Step.WAITING)
+
+    played = play(body)
+    assert played[:2] == ["1", "quiet"]
+    assert played.count("quiet") >= 4
+    assert [played.count(str(number)) for number in range(1, 5)] == [2] * 4
+
+
+def test_restless_ones_do_not_keep_an_interrupted_one_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_module, "ROUND_SECONDS", 0.0)
+
+    def body(scene: Scene) -> None:
+        restless = [scene.add(forever=Step.WAITING) for _ in range(3)]
+        scene.add(Step.PREEMPTED, Step.PREEMPTED, Step.DONE)
+        scene.on_step = lambda inferlet, step: (
+            asyncio.get_running_loop().call_soon(scene.runner.ready, inferlet)
+            if inferlet in restless
+            else scene._after_step(inferlet, step)
+        )
+
+    assert "4 done" in play(body, 200)
 
 
 def test_nobody_waits_for_one_that_is_busy() -> None:
