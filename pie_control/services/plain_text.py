@@ -25,8 +25,12 @@ from typing import Any
 
 import tokenizers
 
+from ..errors import InvalidArgument
+
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the library works on the thread that calls it, not on its own
 
+MAX_TOKENS = 128 << 10
+"""That one call takes or gives."""
 MARK = "\ufdd0"
 _OPEN, _CLOSE, _DIGITS = "\ufdd1", "\ufdef", [chr(0xFDD2 + digit) for digit in range(16)]
 _NONCHARACTERS = re.compile("[\ufdd0-\ufdef]")
@@ -193,5 +197,13 @@ def load_tokenizer(data: bytes) -> tokenizers.Tokenizer:
 
 def encode(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
     """Token ids; none are added. Unlike `encode`, a batch of one lets go of the GIL."""
-    ids: list[int] = tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    encoding = tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
+    check_count(len(encoding))  # first: the list is made, and given to the guest, while everybody else waits
+    ids: list[int] = encoding.ids
     return ids
+
+
+def check_count(tokens: int) -> None:
+    """Raises InvalidArgument if a text has more tokens than one call gives."""
+    if tokens > MAX_TOKENS:
+        raise InvalidArgument(f"the text has {tokens} tokens, more than {MAX_TOKENS}: call with pieces of it")

@@ -17,12 +17,10 @@ from tokenizers.decoders import ByteLevel
 
 from ..errors import ConfigError, InvalidArgument, Unsupported
 from .chat_template import ChatTemplate, parse_list, template_source
-from .plain_text import MARK, PlainText, encode, load_tokenizer
+from .plain_text import MARK, MAX_TOKENS, PlainText, check_count, encode, load_tokenizer
 
 MAX_TEXT = 512 << 10
 """Characters in one call. To tokenize them takes a thread up to a second."""
-MAX_TOKENS = 128 << 10
-"""Of one call that makes text."""
 SHORT_TEXT = 1000
 """Characters that take less than about a millisecond, so that everything else may wait for them."""
 SHORT_TOKENS = 250
@@ -85,7 +83,9 @@ class Tokenizer:
         _check_size(text)
         if special_tokens or self._plain_text.is_plain(text):
             return encode(self.inner, text)
-        return self._plain_text.tokenize(text)
+        tokens = self._plain_text.tokenize(text)
+        check_count(len(tokens))
+        return tokens
 
     def check(self, tokens: Sequence[int]) -> None:
         """Raises InvalidArgument unless all are in the vocabulary."""
@@ -146,7 +146,9 @@ class Tokenizer:
         rendered = template.render(given, offered, add_generation_prompt, MAX_TEXT)
         if plain.text_tells and MARK not in rendered:
             return encode(self.inner, rendered)
-        return plain.tokenize_rendered(rendered)
+        tokens = plain.tokenize_rendered(rendered)
+        check_count(len(tokens))
+        return tokens
 
     def _chat_template(self, *texts: str) -> ChatTemplate:
         if self._template is None:

@@ -4,4 +4,4 @@ from inferlet_sdk.bindings import core, tokenize
 def main(args):
     queue = core.create_queue(args.model)
     while True:
-        tokenize.tokenize(queue, "\N{GRINNING FACE}" * 65_536, True)
+        tokenize.tokenize(queue, "\N{GRINNING FACE}" * 32_000, True)

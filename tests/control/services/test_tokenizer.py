@@ -15,6 +15,7 @@ import tokenizers
 from tokenizers import decoders, models
 
 from pie_control.errors import ConfigError, InvalidArgument, Unsupported
+from pie_control.services import plain_text
 from pie_control.services import tokenizer as tokenizer_module
 from pie_control.services.tokenizer import Detokenizer, Tokenizer
 from pie_inference.testing import byte_tokenizer
@@ -178,6 +179,15 @@ def test_what_one_call_may_take_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         Detokenizer(one).push([1] * 101)
 
 
+@pytest.mark.parametrize("special_tokens", [True, False])
+def test_a_text_of_too_many_tokens_is_refused(special_tokens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_text, "MAX_TOKENS", 100)
+    tokenizer = bytewise()
+    assert len(tokenizer.encode("x" * 100, special_tokens)) == 100
+    with pytest.raises(InvalidArgument, match="the text has 101 tokens, more than 100"):
+        tokenizer.encode("x" * 101, special_tokens)
+
+
 def test_a_broken_tokenizer_file_is_named() -> None:
     with pytest.raises(ConfigError, match=r"tokenizer\.json"):
         Tokenizer(b"{}", {}, 10)
@@ -247,8 +257,9 @@ def test_a_template_has_no_way_out(template: str) -> None:
 
 
 @pytest.mark.parametrize("special_tokens", [True, False])
-def test_tokenizing_long_texts_lets_other_threads_run(special_tokens: bool) -> None:
+def test_tokenizing_long_texts_lets_other_threads_run(special_tokens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps the GIL if the library is called in the usual way: then the main thread gets two turns or three."""
+    monkeypatch.setattr(plain_text, "MAX_TOKENS", 1 << 30)
     one, turns = demo(), 0
     one.encode("<|end|>", special_tokens)  # makes what the first call needs
     thread = threading.Thread(target=lambda: one.encode("🎉<|end|>" * 50_000, special_tokens))
