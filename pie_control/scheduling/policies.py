@@ -35,6 +35,10 @@ class DispatchPolicy(Protocol):
         ...
 
 
+WORTH_SECONDS = 0.002
+"""Of a wave: below it, the worker's time is not worth a wave more, which costs the control layer half a millisecond."""
+
+
 @dataclass(frozen=True, slots=True)
 class Adaptive:
     """Work-conserving: an idle worker gets what there is. The caller asks only when every inferlet waits.
@@ -43,8 +47,8 @@ class Adaptive:
     return. Sent at once, the worker does not idle while they run; but they miss this wave, and from then on take part
     in every second one. With `ready` and `expected` queues, a wave of w seconds and guests that need g seconds, that is
     a choice between (ready + expected / 2) / w and (ready + expected) / (w + g) steps in a second. Until both times are
-    known, `ready` has to be more than `surplus` times `expected`. Nothing of a lower class is sent ahead of somebody of
-    a higher class who is expected.
+    known, and where a wave takes next to no time, `ready` has to be more than `surplus` times `expected`. Nothing of a
+    lower class is sent ahead of somebody of a higher class who is expected.
     """
 
     max_in_flight: int = 2
@@ -64,7 +68,7 @@ class Adaptive:
         highest = next(number for number, queues in enumerate(state.expected) if queues)
         ready = sum(state.ready[: highest + 1])
         wave, guests = state.wave_seconds, state.guest_seconds
-        if not wave or not guests:
+        if wave < WORTH_SECONDS or not guests:
             return ready > self.surplus * expected
         return (2 * ready + expected) * guests > expected * wave
 

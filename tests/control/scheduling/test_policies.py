@@ -140,6 +140,8 @@ def state(
         (32, 8, 0.015, 0.004, True),  # unless the worker rests for long
         (6, 6, 0.015, 0.0004, False),
         (6, 6, 0.005, 0.005, True),  # guests as slow as the worker: half and half
+        (6, 6, 0.0005, 0.005, False),  # a wave costs more than the rest of so fast a worker is worth
+        (33, 8, 0.0005, 0.005, True),
         (32, 8, 0.0, 0.0, False),  # nothing was measured yet
         (33, 8, 0.0, 0.0, True),
     ],
