@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 import tests.helpers.wat as wat
@@ -18,6 +17,7 @@ from pie_control.sandbox.components import load_compiled
 from pie_control.sandbox.engine import LinkError, new_engine
 from pie_inference.options.cache_files import find_sealed
 from tests.helpers import bombs
+from tests.helpers.compilers import compilers
 
 HANG = 60.0
 
@@ -30,7 +30,7 @@ def compile_it(data: bytes, folder: Path, seconds: float = 30.0, memory_bytes: i
 
 
 def leaves_nothing(folder: Path) -> bool:
-    return not list(folder.iterdir()) and not psutil.Process().children()
+    return not list(folder.iterdir()) and not compilers()
 
 
 def test_a_component_is_compiled_to_a_sealed_file(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_what_takes_too_much_memory_is_refused(tmp_path: Path) -> None:
 def test_a_cancelled_compilation_leaves_nothing(tmp_path: Path) -> None:
     async def test() -> None:
         task = asyncio.create_task(NativeCompiler().compile(bombs.slow(32_000), tmp_path, "stem", "tenant"))
-        while not psutil.Process().children():
+        while not compilers():
             await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
