@@ -184,13 +184,11 @@ class WaveBuilder:
             if isinstance(command, LongCommand):
                 before = 0 if taken else queue.done
                 size = command.size - before
-                if size > self._few or size > self._room or not batch.can_add(queue, command):
+                fits = size <= min(self._few, self._room) and batch.can_add(queue, command)
+                if not fits or (command.bounded and batch.room_for(command) < size):
                     following = self._refuse_long(batch, queue, command, size)
                     break
                 if command.bounded:
-                    if batch.room_for(command) < size:
-                        following = self._refuse_long(batch, queue, command, size)
-                        break
                     batch.reserve(command, size)
                     self._backlog.bounded.remove(command)
                 batch.add(queue, command, account.holdings, before, command.size)

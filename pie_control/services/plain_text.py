@@ -34,8 +34,6 @@ MAX_TOKENS = 128 << 10
 MARK = "\ufdd0"
 _OPEN, _CLOSE, _DIGITS = "\ufdd1", "\ufdef", [chr(0xFDD2 + digit) for digit in range(16)]
 _NONCHARACTERS = re.compile("[\ufdd0-\ufdef]")
-
-
 _WORDS = ("role", "type")
 """Keys of values that templates compare."""
 
@@ -196,14 +194,10 @@ def load_tokenizer(data: bytes) -> tokenizers.Tokenizer:
 
 
 def encode(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
-    """Token ids; none are added. Unlike `encode`, a batch of one lets go of the GIL."""
+    """Token ids; none are added. Unlike `encode`, a batch of one lets go of the GIL. Raises InvalidArgument (too
+    many)."""
     encoding = tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
-    check_count(len(encoding))  # first: the list is made, and given to the guest, while everybody else waits
+    if len(encoding) > MAX_TOKENS:  # the list is made, and given to the guest, while everybody else waits
+        raise InvalidArgument(f"the text has {len(encoding)} tokens, more than {MAX_TOKENS}: call with pieces of it")
     ids: list[int] = encoding.ids
     return ids
-
-
-def check_count(tokens: int) -> None:
-    """Raises InvalidArgument if a text has more tokens than one call gives."""
-    if tokens > MAX_TOKENS:
-        raise InvalidArgument(f"the text has {tokens} tokens, more than {MAX_TOKENS}: call with pieces of it")

@@ -17,7 +17,7 @@ from tokenizers.decoders import ByteLevel
 
 from ..errors import ConfigError, InvalidArgument, Unsupported
 from .chat_template import ChatTemplate, parse_list, template_source
-from .plain_text import MARK, MAX_TOKENS, PlainText, check_count, encode, load_tokenizer
+from .plain_text import MARK, MAX_TOKENS, PlainText, encode, load_tokenizer
 
 MAX_TEXT = 512 << 10
 """Characters in one call. To tokenize them takes a thread up to a second."""
@@ -83,9 +83,7 @@ class Tokenizer:
         _check_size(text)
         if special_tokens or self._plain_text.is_plain(text):
             return encode(self.inner, text)
-        tokens = self._plain_text.tokenize(text)
-        check_count(len(tokens))
-        return tokens
+        return self._plain_text.tokenize(text)
 
     def check(self, tokens: Sequence[int]) -> None:
         """Raises InvalidArgument unless all are in the vocabulary."""
@@ -97,10 +95,8 @@ class Tokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of the tokens without special ones; invalid bytes become U+FFFD."""
         self.check(tokens)
-        text: str = self.inner.decode_batch([tokens], skip_special_tokens=True)[
-            0
-        ]  # unlike `decode`, lets go of the GIL
-        return text
+        texts: list[str] = self.inner.decode_batch([tokens], skip_special_tokens=True)  # lets go of the GIL
+        return texts[0]
 
     @property
     def has_vocabulary(self) -> bool:
@@ -146,9 +142,7 @@ class Tokenizer:
         rendered = template.render(given, offered, add_generation_prompt, MAX_TEXT)
         if plain.text_tells and MARK not in rendered:
             return encode(self.inner, rendered)
-        tokens = plain.tokenize_rendered(rendered)
-        check_count(len(tokens))
-        return tokens
+        return plain.tokenize_rendered(rendered)
 
     def _chat_template(self, *texts: str) -> ChatTemplate:
         if self._template is None:

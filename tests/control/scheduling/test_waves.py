@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pie_control.calls.forward import batch as forward_batch
 from pie_control.scheduling import Adaptive
 from pie_inference.protocol import CopyKvpage, EmbedTxt, Forward, GetLogprobs, GetNextDist, Sample
 from tests.helpers.scheduling import Inferlet, World, by_kind, greedy, name_token
@@ -155,6 +156,27 @@ def test_queries_that_see_different_tokens_see_them_by_position() -> None:
     assert forward.position_keys.tolist() == [2]  # at 0 and 1, of which the query at 1 sees one
     assert forward.kv_ends.tolist() == [2, 4, 1]
     assert (forward.mask_indptr, forward.mask_bits) == (None, None)
+
+
+@pytest.mark.parametrize("pairs", [1000, 50, 33, 8, 1])
+def test_masks_by_position_bound_a_wave(monkeypatch: pytest.MonkeyPatch, pairs: int) -> None:
+    """Two forwards of 4 tokens over 4 keys that they do not all see: 8 pairs of query and key for each token."""
+    monkeypatch.setattr(forward_batch, "MOST_PAIRS", pairs)
+    world = World()
+    both = [world.open(8, 64), world.open(8, 64)]
+    for one in both:
+        one.embed(0, 4)
+        one.forward(0, 4)
+    waves(world)
+    for one in both:
+        one.embed(1, 4)
+        one.forward(0, 4)
+    sent = [wave[Forward] for wave in waves(world) if Forward in wave]
+    assert sum(len(forward.q_embeds) for forward in sent) == 8
+    for forward in sent:
+        parts = len(forward.q_embeds)
+        assert parts * 8 <= pairs or parts == 1, "the first one may always have some"
+    world.scheduler.check_integrity()
 
 
 def test_a_forward_without_output_pages_uses_scratch_slots() -> None:
