@@ -52,7 +52,7 @@ class HostPrograms:
             self_test(self._engine)
             linked = self._check_and_link(component)
         except (LinkError, ContractError) as error:
-            raise ConfigError(f"the Python guest {guest} does not fit this server: {error}") from error
+            raise ConfigError(f"the Python guest does not fit this server: {error}") from error
         self._python = PythonGuests(linked, self._memory_bytes, self._most_ahead)
 
     @property
