@@ -8,7 +8,7 @@ from typing import Any
 
 from ..calls.values import Done
 from ..inferlets.mailbox import Received
-from ..programs.languages.python_source import Compilation
+from ..programs.host.python_source import Compilation
 from ..sandbox.fibers import SUSPEND
 from .guest import Guest
 from .suspending import suspending, when_done
