@@ -135,6 +135,15 @@ class Release:
     freed: Freed
 
 
+@dataclass(frozen=True, slots=True)
+class EndRun:
+    """A note: a decode run was cancelled. It takes no further step, and its future is forgotten."""
+
+    owner: Owner
+    queue: int
+    future: int
+
+
 # ---- batches under formation ---------------------------------------------------------------------------------------
 
 
