@@ -23,6 +23,7 @@ from .engine.model import Model
 from .engine.replica import Replica
 from .host_api.guest import Guest
 from .inference_client.interface import InferenceClient
+from .inference_client.process import PACED_WORKER, WORKER
 from .inference_client.zeromq import ZeroMQClient
 from .inferlets.manager import InferletManager
 from .programs.launcher import Launcher
@@ -82,4 +83,5 @@ def make_policy(config: ServerConfig) -> DispatchPolicy:
 
 def start_worker(config: ServerConfig, model: ModelPath) -> InferenceClient:
     """The client of a worker process of its own."""
-    return ZeroMQClient(config.worker_arguments(model), wave_seconds=config.wave_timeout)
+    module = PACED_WORKER if config.worker else WORKER
+    return ZeroMQClient(config.worker_arguments(model), module=module, wave_seconds=config.wave_timeout)

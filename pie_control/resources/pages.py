@@ -16,13 +16,13 @@ has no memory yet. Which is which, the slots say; `fill` and `top` count filled 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pie_control.errors import InvalidState, NotFound
+from pie_control.record import Record
 
 from .addresses import AddressAllocator
 from .ranges import Range
@@ -54,8 +54,7 @@ class Reservation(NamedTuple):
     unbound: frozenset[int]  # pages that had no memory when they were reserved
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(Record, frozen=True, tag=None):
     """Slots that a forward reads. `by_position`: a query sees only those at positions below its own; else, all."""
 
     intervals: tuple[Range, ...]  # virtual slots

@@ -7,7 +7,6 @@ its keys in the next reserved slot, and samples again. The command stands at the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -39,8 +38,7 @@ class Run(NamedTuple):
     tokens: Sequence[int]
 
 
-@dataclass(slots=True, eq=False)
-class DecodeCommand(WorkerCommand):
+class DecodeCommand(WorkerCommand, frozen=True):
     """`own` are the virtual slots of the first `steps` - 1 tokens, which are at the positions from `position` on.
     `uniform`: float64, a number for each step; empty for a greedy run. `recent`: tokens before the run that penalties
     count, together with those of the run; of all, the last `window` (0: all). `allowed`: bits of the tokens that may
