@@ -4,7 +4,8 @@ Theory of operation. All logical state is decided when a call is made: which pag
 slots are filled with which positions, which earlier commands must be dispatched first. So each call is refused or
 accepted at once, without asking anyone. What is accepted leaves as a command, a value that names virtual addresses
 only; physical memory is the scheduler's business. It tells the space three things, `progressed`, `answered` and
-`run_advanced`, and all may come late: until then the space is only more careful than it needs to be. So it may live in another process.
+`run_advanced`, and all may come late: until then the space is only more careful than it needs to be. So it may live in
+another process.
 
 The calls themselves are functions over a space, one file each in `pie_control.calls`.
 """
@@ -19,14 +20,14 @@ from pie_control.errors import CallError, Exhausted, InvalidArgument, NotFound, 
 from pie_control.ids import Owner
 from pie_inference.protocol import ModelDescription
 
-from .embeds import EmbedTable
 from .hazards import MAX_QUEUE, Hazards, make_stamp
 from .holdings import Forgotten
 from .kinds import EMBEDS, PAGES, RESOURCES, Resource
-from .pages import PageTable
 from .quotas import Ledger, Usage, check_quota
 from .ranges import Range, total_length
-from .runs import HeldRuns
+from .tables.embeds import EmbedTable
+from .tables.pages import PageTable
+from .tables.runs import HeldRuns
 
 REMEMBERED_TOKENS = 4096
 """Sampled tokens of one inferlet that a token reference can still name after they were delivered."""
@@ -214,8 +215,8 @@ class AddressSpace:
             self._forget_samples()
 
     def run_advanced(self, future: int, tokens: Sequence[int], over: bool) -> bool:
-        """Tokens of a decode run arrived; `over`: and it has ended. False if it was cancelled before: they are nobody's.
-        A run that fails is `answered`."""
+        """Tokens of a decode run arrived; `over`: and it has ended. False if it was cancelled before: nobody gets
+        them. A run that fails is `answered`."""
         return self.runs.advanced(future, tokens, over)
 
     def _forget_samples(self) -> None:

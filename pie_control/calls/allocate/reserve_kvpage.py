@@ -1,5 +1,5 @@
-"""Reserves addresses of pages that have no memory yet: a decode run binds each as it reaches it. (Not in the paper: a run
-cannot know how many pages it will need.)
+"""Reserves addresses of pages that have no memory yet: a decode run binds each as it reaches it. (Not in the paper: a
+run cannot know how many pages it will need.)
 
 A change of the logical state only. The pages count as held from now on, so no run can exceed a quota.
 """

@@ -7,8 +7,8 @@ from typing import NoReturn
 
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
-from pie_control.resources.pages import Context
 from pie_control.resources.ranges import Range, parse_ranges, total_length
+from pie_control.resources.tables.pages import Context
 
 from ..arrays import addresses
 from ..kind import Stage, define

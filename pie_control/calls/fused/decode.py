@@ -15,27 +15,22 @@ import numpy as np
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.kinds import EMBEDS, Resource
-from pie_control.resources.pages import Context, intervals_of
 from pie_control.resources.ranges import Range, merge, parse_ranges
-from pie_control.resources.runs import HeldRun
+from pie_control.resources.tables.pages import Context, intervals_of
+from pie_control.resources.tables.runs import HeldRun
 
 from ..kind import EndRun, WorkerCommand, define
 from ..outputs import check_output, note_reading
 from ..positions import check_positions
 from ..sampler import Sampler, SamplingParams
 from ..tokens import check_recent, check_vocabulary, parse_allowed
+from ..values import Run
 from . import sample
 
 MOST_STEPS = 1024
 """Of one run: its random numbers and slots are set aside when it is issued."""
 MOST_STOPS = 64
 """Stop tokens of one run."""
-
-
-class Run(NamedTuple):
-    """What the future gives, some tokens at a time (`AddressSpace.run_advanced`)."""
-
-    tokens: Sequence[int]
 
 
 class DecodeCommand(WorkerCommand, frozen=True):
@@ -152,7 +147,9 @@ def _check_numbers(space: AddressSpace, input: int, steps: int, stop: Sequence[i
         raise InvalidArgument(f"embed {input} is negative")
     space.embeds.check_owned(((input, input + 1),))
     if not 1 <= steps <= MOST_STEPS:
-        raise InvalidArgument(f"a decode run has 1 to {MOST_STEPS} steps, not {steps}: issue the others as further runs")
+        raise InvalidArgument(
+            f"a decode run has 1 to {MOST_STEPS} steps, not {steps}: issue the others as further runs"
+        )
     if len(stop) > MOST_STOPS:
         raise InvalidArgument(f"{len(stop)} stop tokens are more than {MOST_STOPS}: look for the others yourself")
     check_vocabulary(space, stop)
@@ -162,7 +159,7 @@ def _parse_options(space: AddressSpace, text: str) -> _Chosen:
     try:
         given = msgspec.json.decode(text or "{}", type=_Options)
     except msgspec.MsgspecError as error:
-        raise InvalidArgument(f"the options of a decode run are JSON with recent, window and allowed: {error}") from None
+        raise InvalidArgument(f"options are a JSON object with recent, window and allowed: {error}") from None
     check_recent(space, given.recent)
     check_vocabulary(space, given.recent)
     if given.window < 0:

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from pie_control.errors import InvalidState, NotFound
 from pie_control.record import Record
+from pie_control.resources.ranges import Range
 
 from .addresses import AddressAllocator
-from .ranges import Range
 
 NOT_OWNED = -1
 IRREGULAR = -2

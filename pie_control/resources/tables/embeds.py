@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pie_control.errors import InvalidState, NotFound
+from pie_control.resources.ranges import Range
 
 from .addresses import AddressAllocator
-from .ranges import Range
 
 NOT_OWNED = -2
 NEVER_FILLED = -1

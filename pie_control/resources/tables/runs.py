@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pie_control.errors import InvalidState
+from pie_control.resources.ranges import Range, overlap
 
 from .pages import PageTable, Reservation
-from .ranges import Range, overlap
 
 
 @dataclass(slots=True, eq=False)
