@@ -168,6 +168,14 @@ def test_the_protocol_and_the_control_layer_load_without_torch() -> None:
     assert {"pie_control.runtime", "torch"} & set(loaded.split()) == {"pie_control.runtime"}
 
 
+def test_what_the_control_process_does_with_programs_needs_no_wasmtime() -> None:
+    """Hosts link and run them."""
+    control = [name for name in modules() if is_inside(name, "pie_control.programs") and ".host" not in name]
+    code = f"import sys, {', '.join(control)}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {"pie_control.programs.prepared", "wasmtime"} & set(loaded.split()) == {"pie_control.programs.prepared"}
+
+
 def test_no_import_cycles() -> None:
     graph: dict[str, set[str]] = {name: set() for name in modules()}
     for each in imports():
