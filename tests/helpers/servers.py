@@ -14,7 +14,7 @@ from pie_control.config import ModelPath, ServerConfig, build_config
 from pie_control.inference_client.interface import InferenceClient
 from pie_control.inferlets.events import Ended, Event, LogLine, Message
 from pie_control.inferlets.inferlet import Inferlet
-from pie_control.programs.languages.python_guest import guest_hash
+from pie_control.programs.python_guest import guest_hash
 from pie_control.runtime import build_server
 from pie_control.server_api import ServerApi
 from pie_control.testing.in_process import InProcessClient
