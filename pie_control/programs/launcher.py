@@ -13,6 +13,7 @@ from pie_inference.options.cache_files import find_sealed, read_own_file, remove
 
 from ..errors import BadProgram, ConfigError, UnknownName
 from ..sandbox import wasi
+from ..sandbox.compiled import crossings
 from ..sandbox.components import Component, load_compiled
 from ..sandbox.contract import Contract
 from ..sandbox.engine import CODE_VERSION, LinkError, Ticker, new_engine
@@ -73,13 +74,16 @@ class Launcher:
         self.programs = PreparedPrograms(store, self._make)
         self._guest: LinkedComponent | None = None
         self._guest_hash = ""
+        self._crossings: crossings.Crossings | None = None
 
     async def start(self) -> None:
         """Builds and compiles the Python guest, or loads it; raises ConfigError."""
         self._guest_hash = await asyncio.to_thread(guest_hash)
         try:
             component = (await self._loaded_guest()).component
-            self_test(self.engine)
+            self._crossings = await asyncio.to_thread(crossings.find, self._store.cache_dir)
+            for way in {None, self._crossings}:
+                self_test(self.engine, way)
             self._contract.check(self.engine, component)
             self._guest = self._link(component)
         except (LinkError, ContractError, CompilerDied) as error:
@@ -95,7 +99,13 @@ class Launcher:
 
     def _link(self, component: Component) -> LinkedComponent:
         return LinkedComponent(
-            self.engine, component, self._function, wasi.RESOURCES, wasi.drop_resource, self._ticker.wake
+            self.engine,
+            component,
+            self._function,
+            wasi.RESOURCES,
+            wasi.drop_resource,
+            self._ticker.wake,
+            self._crossings,
         )
 
     def _function(self, interface: str, name: str) -> HostFunction | None:
