@@ -1,4 +1,4 @@
-"""Compiles the sources beside this file with the system's C compiler, and keeps the library in the cache folder."""
+"""Compiles the sources beside this file with the system's C compiler, and keeps the library in a folder."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ COMPILERS = ("gcc", "clang", "cc")
 FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-Wl,-Bsymbolic")
 
 
-def build(cache_dir: Path, compilers: tuple[str, ...] = COMPILERS) -> Path:
-    """The compiled library. Raises CannotCompile."""
+def build(folder: Path, compilers: tuple[str, ...] = COMPILERS) -> Path:
+    """The compiled library. Raises CannotCompile, also if others can write into the folder."""
     if sys.platform != "linux":
         raise CannotCompile(f"it is not made for {sys.platform}")
     try:
-        folder = private_folder(cache_dir / "crossings")
+        folder = private_folder(folder)
     except NotPrivate as error:
         raise CannotCompile(str(error)) from error
     compiler, sources = find_compiler("C", compilers), sorted(SOURCES.glob("*.c"))

@@ -171,10 +171,10 @@ def _value_code(kind: Any) -> str:
     raise _OtherType
 
 
-def find(cache_dir: Path) -> Crossings | None:
-    """The compiled way, compiled first if necessary; None, with the reason in the log, if there is none."""
+def find(folder: Path) -> Crossings | None:
+    """The compiled way, from a folder, compiled first if necessary. None, with the reason in the log: there is none."""
     try:
-        return Crossings(build(cache_dir))
+        return Crossings(build(folder))
     except (CannotCompile, OSError, AttributeError, ValueError) as error:
         log.warning("calls between guests and host are slower than they could be, in Python only: %s", error)
         return None

@@ -20,7 +20,7 @@ def crossings(pytestconfig: pytest.Config) -> Crossings:
         pytest.skip("there is no C compiler here")
     folder = cache_folder(pytestconfig)
     with FileLock(folder / "crossings.lock"):
-        return Crossings(build(folder))
+        return Crossings(build(folder / "guest"))
 
 
 @pytest.fixture(autouse=True, params=ways.NAMES)

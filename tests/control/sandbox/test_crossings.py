@@ -14,18 +14,20 @@ from wasmtime import component
 
 import tests.helpers.wat as wat
 from pie_control import host_api
-from pie_control.programs.languages.python_guest import guest_hash
 from pie_control.programs.native import SUFFIX
+from pie_control.programs.python_guest import guest_hash
 from pie_control.sandbox import wasi
 from pie_control.sandbox.compiled import crossings as compiled
 from pie_control.sandbox.compiled.build import build
 from pie_control.sandbox.compiled.crossings import Crossings, find
 from pie_control.sandbox.components import load_compiled
-from pie_control.sandbox.engine import CODE_VERSION, new_engine
+from pie_control.sandbox.engine import new_engine
 from pie_control.sandbox.fibers import SUSPEND, Instance, Step
 from pie_control.sandbox.functions import HostFunction
 from pie_control.sandbox.linker import LinkedComponent
+from pie_control.sandbox.version import code_version
 from pie_inference.options.compiling import CannotCompile
+from tests.conftest import cache_folder
 from tests.control.sandbox.test_values import Guest
 from tests.helpers import ways
 
@@ -222,7 +224,7 @@ def test_every_function_that_python_programs_import_is_compiled_but_for_two(
         return made
 
     monkeypatch.setattr(Crossings, "crossing", crossing)
-    (path,) = (guest_cache / "guest").glob(f"{guest_hash()}-{CODE_VERSION}.*{SUFFIX}")
+    (path,) = (guest_cache / "guest").glob(f"{guest_hash()}-{code_version()}.*{SUFFIX}")
     guest = load_compiled(ENGINE, path)
     LinkedComponent(
         ENGINE, guest, lambda _, name: functions.get(name), {}, lambda *_: None, lambda: None, crossings
@@ -257,7 +259,7 @@ def test_a_compiler_that_fails_is_told(tmp_path: Path) -> None:
     compiler = fake_compiler(tmp_path / "bin", 'echo "calls.c:1: error: no such header" >&2; exit 1')
     with pytest.raises(CannotCompile, match=r"compiler failed: calls.c:1: error: no such header$"):
         build(tmp_path / "cache", (compiler,))
-    assert list((tmp_path / "cache" / "crossings").iterdir()) == []
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_what_is_no_library_is_not_used(
@@ -275,7 +277,7 @@ def test_another_layout_is_noticed(
     pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(compiled, "_LAYOUT", [*compiled._LAYOUT[:-1], 99])
-    folder = Path(pytestconfig.cache.mkdir("pie")) if pytestconfig.cache else Path()
+    folder = cache_folder(pytestconfig) / "guest"
     with caplog.at_level(logging.WARNING):
         assert find(folder) is None
     assert "another layout" in caplog.text
