@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ BRANCHES = {"fork_join": 8}
 MOST_SEQUENCES = 1024
 """Of a wave: more would need two. Rows beyond are left out."""
 WARM_UP_TOKENS = 4
+START_SECONDS, START_SECONDS_EACH = 0.3, 0.003
+"""Until all have heard when they start; one by one they would not run at the same time."""
 WORK_MS = 4
 """Of Python for each token, in the program `compute`."""
 
@@ -137,7 +140,7 @@ class _Measured:
         program = await self._client.upload(program_of("python", "scale"), "scale")
         running = await self._client.launch(program, "calibrate", "1")
         await running.receive()
-        await running.send("go")
+        await running.send("0")
         rounds = int(await running.receive())
         await running.terminate()
         return rounds
@@ -149,8 +152,12 @@ class _Measured:
         else:
             source = program_of("python", "scale")
         await self._reader.launch(await self._client.upload(source, f"scale-{program}"), inferlets, arguments)
+        start = time.time() + START_SECONDS + inferlets * START_SECONDS_EACH
+        await self._reader.aim(start)
+        if time.time() > start:
+            raise RuntimeError(f"{inferlets} inferlets could not be told in time when to start: is the machine busy?")
         before = await self._state()
-        read = await self._reader.go(tokens)
+        read = await self._reader.read(start, tokens)
         after = await self._state()
         await self._reader.end()
         return self._numbers(program, read, inferlets * tokens, before, after)

@@ -1,7 +1,8 @@
 """A client in a process of its own, so that reading takes nothing from what is measured, and its cost is known.
 
-`Reader` is the benchmark's side: it tells the process what to launch, and when inferlets go. The process does as little
-as it can for each message: it notes when the first and the last one of each inferlet came, and how many characters.
+`Reader` is the benchmark's side: it tells the process what to launch, and when inferlets start. The process does as
+little as it can for each message: it notes when the first and the last one of each inferlet came, and how many
+characters.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from pie_control.inferlets.events import Ended, Message
 
 @dataclass(frozen=True)
 class Read:
-    """What came between "go" and the last character. `first` and `last`: seconds from "go" to the first and the last
-    message of each inferlet; `between`: characters after the first message. `processor`: seconds that the process
+    """What came from the start to the last character. `first` and `last`: seconds from the start to the first and the
+    last message of each inferlet; `between`: characters after the first message. `processor`: seconds that the process
     used."""
 
     first: list[float]
@@ -45,9 +46,13 @@ class Reader:
         """Launches inferlets and waits until each has sent "ready"."""
         await self._ask(launch=[program, count, list(arguments)])
 
-    async def go(self, characters: int) -> Read:
-        """Sends a message to all of them; waits until each has sent this number of characters."""
-        return Read(**await self._ask(go=characters))
+    async def aim(self, start: float) -> None:
+        """Sends all of them the time when to start, in seconds since the epoch."""
+        await self._ask(aim=start)
+
+    async def read(self, start: float, characters: int) -> Read:
+        """Waits until each has sent this number of characters."""
+        return Read(**await self._ask(read=[start, characters]))
 
     async def end(self) -> None:
         """Ends them."""
@@ -97,15 +102,22 @@ class _Inferlets:
                 elif isinstance(message, Message):
                     ready += 1
 
-    async def go(self, characters: int) -> Read:
+    async def aim(self, start: float) -> None:
+        left = len(self._ids)
+        await self._send(
+            [wire.Send(id=number, inferlet=id, text=str(round(1e9 * start))) for number, id in enumerate(self._ids)]
+        )
+        while left:
+            left -= sum(isinstance(message, wire.Reply) for message in await self._receive())
+
+    async def read(self, start: float, characters: int) -> Read:
         order = {id: number for number, id in enumerate(self._ids)}
         count = len(order)
         first, last, seen, before = [0.0] * count, [0.0] * count, [0] * count, [0] * count
-        used, start, left = _processor(), time.perf_counter(), count
-        await self._send([wire.Send(id=number, inferlet=id, text="go") for id, number in order.items()])
+        used, left = _processor(), count
         while left:
             messages = await self._receive()
-            now = time.perf_counter() - start
+            now = time.time() - start
             for message in messages:
                 if isinstance(message, Message):
                     number, size = order[message.inferlet], len(message.text)
@@ -150,8 +162,10 @@ async def _serve(url: str) -> None:
             match json.loads(line):
                 case {"launch": [program, count, arguments]}:
                     await inferlets.launch(program, count, arguments)
-                case {"go": characters}:
-                    answer = vars(await inferlets.go(characters))
+                case {"aim": start}:
+                    await inferlets.aim(start)
+                case {"read": [start, characters]}:
+                    answer = vars(await inferlets.read(start, characters))
                 case _:
                     await inferlets.end()
             print(json.dumps(answer), flush=True)

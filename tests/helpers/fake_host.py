@@ -10,6 +10,8 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
+from array import array
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -49,6 +51,10 @@ class HostError(Exception):
 
 def refuse(code: str, message: str) -> HostError:
     return HostError(code, message)
+
+
+def _packed(code: str, numbers: Sequence[float]) -> str:
+    return b64encode(array(code, numbers)).decode()
 
 
 def expand(ranges: Sequence[int]) -> list[int]:
@@ -664,6 +670,10 @@ class FakeHost:
     def _await(self, number: int) -> Any:
         self._wait([number])
         return self._take(number)
+
+    def _await_packed_dist(self, number: int) -> tuple[str, str, float]:
+        tokens, probabilities, rest = self._await(number)
+        return _packed("I", tokens), _packed("f", probabilities), rest
 
     _await_done = _await_message = _await_token = _await_dist = _await_logprobs = _await_verified = _await
 

@@ -50,8 +50,9 @@ class Listener:
 def cache_with_guest(folder: Path, guest_cache: Path) -> Path:
     """A cache folder of its own, with the compiled Python guest but without programs."""
     (folder / "guest").mkdir(mode=0o700)
-    for path in (guest_cache / "guest").glob(f"{guest_hash()}-*"):
-        shutil.copy(path, folder / "guest")
+    for pattern in (f"{guest_hash()}-*", "*.so"):
+        for path in (guest_cache / "guest").glob(pattern):
+            shutil.copy(path, folder / "guest")
     return folder
 
 

@@ -1,9 +1,10 @@
 """What `benchmarks scale` runs.
 
-Each program generates `tokens` tokens and sends as many characters: the model's tokens have one each. The first message
-is the first token's.
+Each inferlet waits for a message that says when to start, in nanoseconds since the epoch. It generates `tokens` tokens
+and sends as many characters: the model's tokens have one each. The first message is the first token's.
 """
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
@@ -82,6 +83,7 @@ async def main(args: Args, program: str, tokens: int, work: int = 0) -> None:
     context = Context(args.model).fill("Once upon a time there was")
     await context.flush()
     args.send("ready")
-    await args.receive()
+    start = int(await args.receive())
+    await asyncio.sleep(start / 1e9 - time.time())
     await PROGRAMS[program](args, context, tokens, work)
     await args.receive()  # so that its end costs nothing in the measured time

@@ -1,4 +1,4 @@
-;; As `distributions` of scale.py, as a component: [tokens] is its argument.
+;; As `distributions` of scale.py, as a component. Its argument is the number of tokens.
 (component
   (import "pie:inferlet/types@0.2.0" (instance $types
     (type $e (record (field "code" string) (field "message" string)))
@@ -12,6 +12,8 @@
     (export "send" (func (param "message" string) (result (result (option u32) (error $error)))))
     (export "receive" (func (result (result u32 (error $error)))))
     (export "take-message" (func (param "future" u32) (result (result string (error $error)))))
+    (export "now" (func (result u64)))
+    (export "sleep" (func (param "nanoseconds" u64) (result (result u32 (error $error)))))
     (export "wait" (func (param "futures" (list u32)) (result (list u32))))))
   (import "pie:inferlet/allocate@0.2.0" (instance $allocate
     (alias outer 1 $error (type $e)) (export "error" (type $error (eq $e)))
@@ -43,6 +45,8 @@
   (core func $send (canon lower (func $core "send") (memory (core memory $memory "memory")) (realloc (core func $memory "realloc"))))
   (core func $receive (canon lower (func $core "receive") (memory (core memory $memory "memory")) (realloc (core func $memory "realloc"))))
   (core func $take-message (canon lower (func $core "take-message") (memory (core memory $memory "memory")) (realloc (core func $memory "realloc"))))
+  (core func $now (canon lower (func $core "now") (memory (core memory $memory "memory")) (realloc (core func $memory "realloc"))))
+  (core func $sleep (canon lower (func $core "sleep") (memory (core memory $memory "memory")) (realloc (core func $memory "realloc"))))
   (core func $wait (canon lower (func $core "wait") (memory (core memory $memory "memory")) (realloc (core func $memory "realloc"))))
   (core func $alloc-kvpage (canon lower (func $allocate "alloc-kvpage") (memory (core memory $memory "memory")) (realloc (core func $memory "realloc"))))
   (core func $alloc-emb (canon lower (func $allocate "alloc-emb") (memory (core memory $memory "memory")) (realloc (core func $memory "realloc"))))
@@ -59,6 +63,8 @@
     (import "host" "send" (func $send (param i32 i32 i32)))
     (import "host" "receive" (func $receive (param i32)))
     (import "host" "take-message" (func $take-message (param i32 i32)))
+    (import "host" "now" (func $now (result i64)))
+    (import "host" "sleep" (func $sleep (param i64 i32)))
     (import "host" "wait" (func $wait (param i32 i32 i32)))
     (import "host" "alloc-kvpage" (func $alloc-kvpage (param i32 i32 i32)))
     (import "host" "alloc-emb" (func $alloc-emb (param i32 i32 i32)))
@@ -74,14 +80,17 @@
     (func $range (param $at i32) (param $count i32)
       (i32.store (local.get $at) (i32.load (i32.const 20)))
       (i32.store offset=4 (local.get $at) (local.get $count)))
-    (func $number (param $at i32) (param $length i32) (result i32)
-      (local $value i32)
+    (func $number (param $at i32) (param $length i32) (result i64)
+      (local $value i64)
       (loop $digits
-        (local.set $value (i32.add (i32.mul (local.get $value) (i32.const 10))
-          (i32.sub (i32.load8_u (local.get $at)) (i32.const 48))))
+        (local.set $value (i64.add (i64.mul (local.get $value) (i64.const 10))
+          (i64.sub (i64.load8_u (local.get $at)) (i64.const 48))))
         (local.set $at (i32.add (local.get $at) (i32.const 1)))
         (br_if $digits (local.tee $length (i32.sub (local.get $length) (i32.const 1)))))
       (local.get $value))
+    (func $sleep_until (param $nanoseconds i64)
+      (call $sleep (i64.sub (local.get $nanoseconds) (call $now)) (i32.const 16))
+      (call $until_done))
     (func $until_done
       (i32.store (i32.const 80) (i32.load (i32.const 20)))
       (call $wait (i32.const 80) (i32.const 1) (i32.const 16)))
@@ -109,8 +118,8 @@
     (func (export "run") (result i32)
       (local $tokens i32) (local $n i32)
       (call $get-arg (i32.const 16))
-      (local.set $tokens
-        (call $number (i32.load (i32.load (i32.const 16))) (i32.load offset=4 (i32.load (i32.const 16)))))
+      (local.set $tokens (i32.wrap_i64
+        (call $number (i32.load (i32.load (i32.const 16))) (i32.load offset=4 (i32.load (i32.const 16))))))
       (call $available-models (i32.const 16))
       (call $create-queue (i32.load (i32.load (i32.const 16))) (i32.load offset=4 (i32.load (i32.const 16))) (i32.const 16))
       (global.set $queue (i32.load (i32.const 20)))
@@ -126,6 +135,7 @@
       (call $prompt)
       (call $send (i32.const 288) (i32.const 5) (i32.const 16))
       (call $message)
+      (call $sleep_until (call $number (i32.load (i32.const 20)) (i32.load (i32.const 24))))
       (local.set $n (i32.const 0))
       (loop $each
         (call $reset)
@@ -149,6 +159,8 @@
     (export "send" (func $send))
     (export "receive" (func $receive))
     (export "take-message" (func $take-message))
+    (export "now" (func $now))
+    (export "sleep" (func $sleep))
     (export "wait" (func $wait))
     (export "alloc-kvpage" (func $alloc-kvpage))
     (export "alloc-emb" (func $alloc-emb))
