@@ -52,9 +52,9 @@ class Watch:
         self._more = more
         self._unsent = ""
         self._waits = False
-        self._on_sent: Callable[[], None] = _ignore
+        self._on_sent: Callable[[], object] = _ignore
 
-    def listen(self, on_sent: Callable[[], None]) -> None:
+    def listen(self, on_sent: Callable[[], object]) -> None:
         """`on_sent` is called when what had to wait for the client is on its way."""
         self._on_sent = on_sent
 
