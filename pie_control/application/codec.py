@@ -69,6 +69,8 @@ def _from_basic(kind: Any, value: Any) -> Any:
     if get_origin(kind) is np.ndarray:
         dtype, data = value
         return np.frombuffer(data, DTYPES[dtype])
+    if kind is object:  # anything basic
+        return value
     raise NotImplementedError(f"{kind} cannot cross to another process")
 
 
