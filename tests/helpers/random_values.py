@@ -20,10 +20,7 @@ from pie_control.errors import CallError
 from pie_control.resources.kinds import RESOURCES, Resource
 
 ERRORS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, CallError)]
-VALUES = [
-    Done,
-    *sorted({call.value for call in CALLS.values() if call.value is not None}, key=lambda kind: kind.__name__),
-]
+VALUES: list[type[Any]] = [Done, *sorted({call.value for call in CALLS.values() if call.value}, key=repr)]
 NUMBERS = st.integers(0, 2**31 - 1) | st.integers(-(2**63), 2**64 - 1)
 BASIC: dict[Any, SearchStrategy[Any]] = {
     int: NUMBERS,
