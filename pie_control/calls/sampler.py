@@ -94,7 +94,7 @@ class Draws:
 
 def columns(rows: list[SamplingParams]) -> dict[str, NDArray[np.generic]]:
     """Parameters of a batch, one array each."""
-    by_name = np.array([msgspec.structs.astuple(params) for params in rows], np.float64).T
+    by_name = np.array(list(map(msgspec.structs.astuple, rows)), np.float64).T
     reals = by_name.astype(np.float32)
     return {
         "temperature": reals[0],

@@ -223,7 +223,7 @@ class World:
     def tell(self, untold: int = 0) -> None:
         """Tells all but the last turns to whom they concern."""
         while len(self._untold) > untold:
-            turn = self._untold.popleft()
+            turn = self.on_its_way(self._untold.popleft())
             for progress in turn.progress:
                 if inferlet := self.inferlets.get(progress.owner):
                     inferlet.space.progressed(progress.oldest, progress.taken, progress.returned)
@@ -233,6 +233,10 @@ class World:
             for ending in turn.endings:
                 if inferlet := self.inferlets.pop(ending.owner, None):
                     inferlet.end(ending)
+
+    def on_its_way(self, turn: Turn) -> Turn:
+        """What inferlets hear of a turn."""
+        return turn
 
     def send(self) -> RunWave | None:
         """The wave that a turn sends; None if it sends none."""
