@@ -24,7 +24,7 @@ from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.generation.stopping import StopConditions, StopRules
 from inferlet_sdk.generation.token_source import sample_once
 from inferlet_sdk.traits import Dist
-from inferlet_sdk.traits.arguments import flag, numbers, whole
+from inferlet_sdk.traits.arguments import flag, number, numbers, whole
 from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.core import ModelInfo
 
@@ -177,9 +177,8 @@ class Context:
     async def next_dist(self, k: int = 256, temperature: float = 1.0) -> Dist:
         """The distribution of the next token, cut to the `k` most probable tokens."""
         sequence = self._settled("next_dist")
-        with sequence.working() as queue:
-            sequence.flush()
-            return await traits.get_next_dist(queue, sequence.output_embed, k, temperature)
+        with sequence.working():
+            return await sequence.next_dist(whole(k, "k"), number(temperature, "temperature"))
 
     async def score(self, continuation: str | Sequence[int]) -> list[float]:
         """Log-probability of each token of a continuation, without appending it."""

@@ -5,7 +5,7 @@ library's loop with a selector that suspends the whole guest in `core.wait` unti
 future stands for the nearest timer. `asyncio.sleep`, `timeout`, `gather`, `TaskGroup` and `Queue` work unchanged.
 
 A short cut keeps plain generation cheap: while the loop has nothing else ready, timed or waiting, a task that waits for
-the host suspends the guest immediately (`until_done`), without an asyncio future and a turn of the loop.
+the host suspends the guest immediately (`loop_with_others`), without an asyncio future and a turn of the loop.
 """
 
 from __future__ import annotations
@@ -146,31 +146,23 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         loop.finish()
 
 
-async def until_done(number: int) -> None:
-    """Waits until host future `number` is done. Without a running loop (a plain `def main`) this suspends the guest."""
+def loop_with_others() -> HostEventLoop | None:
+    """The running loop, if another task can make progress while this one waits: wait with `any_host_future` then. None:
+    the next call may suspend the whole guest.
+    """
     loop: Any = asyncio._get_running_loop()
     if loop is None or loop.is_alone():
         give_back()
-        bindings.core.wait([number])
-    else:
-        await loop.any_host_future((number,))
-
-
-async def until_alone_or_done(number: int) -> None:
-    """Waits until host future `number` is done. Returns at once if only this task can make progress: the caller's next
-    call may then suspend the whole guest.
-    """
-    loop: Any = asyncio._get_running_loop()
-    if loop is not None and not loop.is_alone():
-        await loop.any_host_future((number,))
+        return None
+    return loop  # type: ignore[no-any-return]
 
 
 async def until_any_done(numbers: Sequence[int]) -> list[int]:
     """Waits until one of the host futures is done; returns the numbers of all done ones. Returns at once if `numbers`
     is empty.
     """
-    loop: Any = asyncio._get_running_loop()
-    if numbers and loop is not None and not loop.is_alone():
+    loop = loop_with_others()
+    if numbers and loop is not None:
         await loop.any_host_future(numbers)
     return list(bindings.core.wait(list(numbers)))
 

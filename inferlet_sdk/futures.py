@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from inferlet_sdk import bindings
 from inferlet_sdk.errors import Cancelled, PieError, call
-from inferlet_sdk.event_loop import until_done
+from inferlet_sdk.event_loop import HostEventLoop, loop_with_others
 
 T = TypeVar("T")
 
@@ -21,28 +21,32 @@ class HostFuture(Generic[T]):
     You may await it several times; the SDK takes the value from the host once. A failed call raises its `PieError`.
     """
 
-    __slots__ = ("_error", "_take", "_taken", "_value", "number")
+    __slots__ = ("_error", "_finish", "_taken", "_value", "number")
 
-    def __init__(self, number: int, take: Callable[[int], T]) -> None:
+    def __init__(self, number: int, finish: Callable[[int], T]) -> None:
+        """`finish` waits for the future of this number and takes its value: an `await-*` function of the host."""
         self.number = number
-        self._take = take
+        self._finish = finish
         self._taken = False
         self._value: T | None = None
         self._error: PieError | None = None
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self._taken:
-            try:
-                yield from until_done(self.number).__await__()
-            except BaseException:
-                self.cancel()
-                raise
+            loop = loop_with_others()
+            if loop is not None:
+                yield from self._until_done(loop)
         return self._result()
+
+    def _until_done(self, loop: HostEventLoop) -> Generator[Any, None, None]:
+        try:
+            yield from loop.any_host_future((self.number,)).__await__()
+        except BaseException:
+            self.cancel()
+            raise
 
     def result(self) -> T:
         """The value; suspends the guest until it is known."""
-        if not self._taken:
-            bindings.core.wait([self.number])
         return self._result()
 
     def cancel(self) -> None:
@@ -62,7 +66,7 @@ class HostFuture(Generic[T]):
     def _collect(self) -> None:
         self._taken = True
         try:
-            self._value = call(self._take, self.number)
+            self._value = call(self._finish, self.number)
         except PieError as error:
             self._error = error
 

@@ -26,6 +26,7 @@ from pie_inference.options import (
     read_options,
     to_arguments,
 )
+from pie_inference.options.pace import parse_pace
 
 ENVIRONMENT_PREFIX = "PIE_"
 CLIENT_VARIABLES = frozenset({"PIE_SERVER"})
@@ -35,6 +36,9 @@ DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8011
 
 MIB = 1 << 20
+
+PACED = "paced:"
+"""What a worker that is no model begins with; behind it stands its pace."""
 
 NAMED_MODEL = re.compile(r"([\w.-]+)=(.+)")
 """A model with the name that it has in the API."""
@@ -87,6 +91,9 @@ class ServerConfig:
         ("demo",), "[NAME=]MODEL: folder of a Hugging Face checkpoint, its id on the hub, or `demo`; may be repeated"
     )
     replicas: int = _setting(1, "workers of each model", least=1)
+    worker: str = _setting(
+        "", "`paced:15ms+20us`: no model, but a stand-in that takes 15 ms for a wave and 20 us for each of its tokens"
+    )
     wave_timeout: float = _setting(300.0, "seconds after which a worker that does not answer is restarted; 0: never")
     cache_dir: str = _setting("", "folder for what is compiled; default: $XDG_CACHE_HOME/pie or ~/.cache/pie")
     max_inferlets: int = _setting(1000, "inferlets that may run at a time", least=1)
@@ -110,7 +117,7 @@ class ServerConfig:
         2048 * MIB, "memory in which a component must be compiled, in bytes", least=128 * MIB
     )
     limits: InferletLimits = field(default_factory=InferletLimits)
-    worker: WorkerOptions = field(default_factory=WorkerOptions)
+    worker_options: WorkerOptions = field(default_factory=WorkerOptions)
     models: tuple[ModelPath, ...] = ()  # worked out by `resolved`
 
     def resolved(self) -> ServerConfig:
@@ -125,7 +132,8 @@ class ServerConfig:
     def worker_arguments(self, model: ModelPath) -> list[str]:
         """Command line of a worker of one of the models."""
         own = ["--model", model.path, "--name", model.name, "--cache-dir", self.cache_dir]
-        return [*own, *to_arguments(self.worker)]
+        pace = ["--pace", self.worker.removeprefix(PACED)] if self.worker else []
+        return [*own, *pace, *to_arguments(self.worker_options)]
 
 
 def settings() -> Iterator[Field[Any]]:
@@ -161,11 +169,13 @@ def build_config(options: Mapping[str, object], environment: Mapping[str, str] |
         raise ConfigError(f"unknown setting {unknown[0]!r}{_suggestion(unknown[0], known)}")
     of_worker, of_limits = _take(values, option_fields()), _take(values, fields(InferletLimits))
     try:
-        worker = WorkerOptions(**read_options(of_worker))
+        worker_options = WorkerOptions(**read_options(of_worker))
     except OptionError as error:
         raise ConfigError(str(error)) from None
     limits = InferletLimits(**_parsed(known, of_limits))
-    return ServerConfig(**_parsed(known, values), limits=limits, worker=worker)
+    config = ServerConfig(**_parsed(known, values), limits=limits, worker_options=worker_options)
+    _check_worker(config.worker)
+    return config
 
 
 def _take(values: dict[str, object], part: Iterable[Field[Any]]) -> dict[str, object]:
@@ -195,6 +205,16 @@ def _check(setting: Field[Any], value: str | int | float) -> None:
         raise ConfigError(f"{setting.name} must be one of {', '.join(choices)}, not {value!r}")
     if not isinstance(value, str) and not value >= least:  # also refuses NaN
         raise ConfigError(f"{setting.name} must be at least {least}, not {value}")
+
+
+def _check_worker(worker: str) -> None:
+    if worker and not worker.startswith(PACED):
+        raise ConfigError(f"worker must be left out or be paced:TIME, such as paced:15ms, not {worker!r}")
+    try:
+        if worker:
+            parse_pace(worker.removeprefix(PACED))
+    except OptionError as error:
+        raise ConfigError(f"worker: {error}") from None
 
 
 def _suggestion(name: str, known: Mapping[str, object]) -> str:

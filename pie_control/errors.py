@@ -19,6 +19,7 @@ PieError
 │   └── Overloaded         503, too many inferlets
 ├── InferletEnded          an inferlet ended without a result: why (`InferletStatus`), its message or traceback
 ├── WorkerUnavailable      503: the worker did not start or died; tells what it said
+├── HostUnavailable        503: an application host did not start; tells what it said
 └── ConfigError            the operator's fault: a wrong option or file; exit code 2
 """
 
@@ -109,6 +110,12 @@ class InferletEnded(PieError):
 
 class WorkerUnavailable(PieError):
     """The worker did not start or died."""
+
+    status = 503
+
+
+class HostUnavailable(PieError):
+    """An application host did not start."""
 
     status = 503
 

@@ -2,7 +2,8 @@
 
 HTTP server, client in process
     └── ServerApi
-        ├── ProgramLibrary: ProgramStore, Launcher     programs
+        ├── ProgramLibrary: ProgramStore, ProgramCompiler   programs
+        ├── HostPrograms                               those that can be launched here
         ├── InferletManager                            inferlets of them
         ├── host_api                                   what inferlets may call
         ├── Model, Replica: Scheduler, InferenceClient where their commands go
@@ -23,11 +24,14 @@ from .engine.model import Model
 from .engine.replica import Replica
 from .host_api.guest import Guest
 from .inference_client.interface import InferenceClient
+from .inference_client.process import PACED_WORKER, WORKER
 from .inference_client.zeromq import ZeroMQClient
 from .inferlets.manager import InferletManager
-from .programs.launcher import Launcher
+from .programs.compiling import ProgramCompiler
+from .programs.host.programs import HostPrograms
 from .programs.library import ProgramLibrary
 from .programs.native import NativeCompiler
+from .programs.prepared import PreparedPrograms
 from .programs.store import ProgramStore, StoreLimits
 from .resources.contention import FirstComeFirstServed
 from .resources.quotas import Ledgers, Quota
@@ -43,21 +47,22 @@ def build_server(config: ServerConfig, make_client: ClientFactory | None = None)
     kept = StoreLimits(config.max_program_bytes, config.max_programs, config.max_stored_program_bytes)
     store = ProgramStore(Path(config.cache_dir), kept)
     compiler = NativeCompiler(config.compile_seconds, config.compile_memory_bytes)
-    launcher = Launcher(store, host_api.contract(), config.limits.memory_bytes, config.warm_pool, compiler)
+    library = ProgramLibrary(store, PreparedPrograms(store, ProgramCompiler(store, compiler).bring))
+    programs = HostPrograms(host_api.contract(), config.limits.memory_bytes, config.warm_pool)
     limits = config.limits
     ledgers = Ledgers(Quota(limits.max_pages, limits.max_embeds, limits.max_queues))
     make_client = make_client or start_worker
     models = {model.name: _build_model(config, model, make_client, ledgers) for model in config.models}
     loop = Loop()
     inferlets = InferletManager(
-        launcher,
+        programs,
         config.limits,
         config.max_inferlets,
         config.max_guest_bytes,
         lambda inferlet: Guest(inferlet, models),
         loop.wake,
     )
-    return ServerApi(config, ProgramLibrary(store, launcher), launcher, inferlets, models, loop)
+    return ServerApi(config, library, programs, inferlets, models, loop)
 
 
 def _build_model(config: ServerConfig, model: ModelPath, make_client: ClientFactory, ledgers: Ledgers) -> Model:
@@ -82,4 +87,5 @@ def make_policy(config: ServerConfig) -> DispatchPolicy:
 
 def start_worker(config: ServerConfig, model: ModelPath) -> InferenceClient:
     """The client of a worker process of its own."""
-    return ZeroMQClient(config.worker_arguments(model), wave_seconds=config.wave_timeout)
+    module = PACED_WORKER if config.worker else WORKER
+    return ZeroMQClient(config.worker_arguments(model), module=module, wave_seconds=config.wave_timeout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pie_inference.protocol import ModelDescription
 
@@ -16,8 +17,9 @@ from .inferlets.events import Event
 from .inferlets.inferlet import Inferlet, InferletInfo
 from .inferlets.lifecycle import Status
 from .inferlets.manager import InferletManager, InferletStatistics
-from .programs.launcher import Launcher
+from .programs.host.programs import HostPrograms
 from .programs.library import ProgramLibrary
+from .programs.python_guest import compiled_guest
 from .programs.store import ProgramInfo
 from .texts import byte_size
 
@@ -40,14 +42,14 @@ class ServerApi:
         self,
         config: ServerConfig,
         library: ProgramLibrary,
-        launcher: Launcher,
+        programs: HostPrograms,
         inferlets: InferletManager,
         models: Mapping[str, Model],
         loop: Loop,
     ) -> None:
         self.config = config
         self._library = library
-        self._launcher = launcher
+        self._programs = programs
         self._inferlets = inferlets
         self._models = models
         self._loop = loop
@@ -59,12 +61,15 @@ class ServerApi:
             async with asyncio.TaskGroup() as tasks:
                 for model in self._models.values():
                     tasks.create_task(model.start())
-                tasks.create_task(self._launcher.start())
+                tasks.create_task(self._start_guest())
         except ExceptionGroup as group:
             await self.close()
             raise _first(group) from None
         self._loop.start(self._inferlets, [one for model in self._models.values() for one in model.replicas])
         self._inferlets.start()
+
+    async def _start_guest(self) -> None:
+        self._programs.start(await compiled_guest(Path(self.config.cache_dir)))
 
     async def close(self) -> None:
         """Ends inferlets and workers. Idempotent."""
@@ -73,7 +78,7 @@ class ServerApi:
         self._closed = True
         self._inferlets.close()
         self._loop.close()
-        self._launcher.close()
+        self._programs.close()
         await asyncio.gather(self._library.close(), *(model.close() for model in self._models.values()))
 
     # ---- programs ----
@@ -81,7 +86,7 @@ class ServerApi:
     async def upload(self, data: bytes, name: str) -> ProgramInfo:
         """Stores a program and makes it ready to launch; raises BadProgram, BadRequest (a name that cannot be),
         StorageFull, Overloaded."""
-        return await self._library.upload(data, name)
+        return await self._library.upload(data, name, self._programs)
 
     def programs(self) -> tuple[ProgramInfo, ...]:
         """All programs that can be launched."""
@@ -105,7 +110,7 @@ class ServerApi:
         """Starts an inferlet of a program (hash, unique prefix of it, or name). `listener` hears its events on the
         loop's thread and must not block. Raises UnknownName, BadRequest, Overloaded; WorkerUnavailable if no
         model has a worker, now or soon. A launch waits for no model."""
-        found = await self._library.find(program)
+        found = await self._library.find(program, self._programs)
         if all(model.is_down for model in self._models.values()):
             raise WorkerUnavailable("; ".join(model.why_down() for model in self._models.values()))
         self._check_launch(arguments, environment or {})

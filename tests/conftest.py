@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from pie_control import host_api
-from pie_control.programs.launcher import Launcher
+from pie_control.programs.python_guest import compiled_guest
 from pie_control.programs.store import ProgramStore
 from pie_inference.cpu_kernels.build import build
 from pie_inference.errors import KernelsUnavailable
@@ -49,10 +48,8 @@ def kernel_cache(pytestconfig: pytest.Config) -> Path:
 def guest_cache(pytestconfig: pytest.Config) -> Path:
     """A cache folder with the Python guest built and compiled."""
     folder = cache_folder(pytestconfig)
-    launcher = Launcher(ProgramStore(folder), host_api.contract(), 256 << 20, warm_instances=0)
     with FileLock(folder / "guest.lock"):
-        asyncio.run(launcher.start())
-    launcher.close()
+        asyncio.run(compiled_guest(ProgramStore(folder).cache_dir))
     return folder
 
 

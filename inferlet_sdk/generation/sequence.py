@@ -17,9 +17,11 @@ from contextlib import contextmanager
 from inferlet_sdk import bindings, traits
 from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.dropped import drop, give_back
-from inferlet_sdk.errors import Exhausted, InvalidState, QuotaExceeded
+from inferlet_sdk.errors import Exhausted, InvalidState, QuotaExceeded, call
+from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.generation.page_table import PageTable
 from inferlet_sdk.generation.queues import KEPT_INPUTS, Queue, Queues
+from inferlet_sdk.traits.output_text import Dist, await_dist
 
 MAX_CHUNK = 2048
 """Most tokens in one `forward`, which bounds the embeds that a long prompt needs. An `embed_txt` and the `forward`
@@ -137,15 +139,44 @@ class TokenSequence:
 
     def flush(self) -> None:
         """Runs all pending tokens; the output embed then belongs to the last one. The sequence must be working."""
+        if self._pending():
+            self.compute(len(self.tokens), self._output)
+            self.output_of = self.computed
+
+    def _pending(self) -> int:
+        """Number of tokens that have to run for the output of the last one."""
         if not self.tokens:
             raise InvalidState("the context is empty: `fill` it before generating")
         if self.output_of == len(self.tokens) == self.computed:
-            return
+            return 0
         if not self._output:
             self._output = list(traits.alloc_emb(self.queue).ranges)
         self.rewind(len(self.tokens) - 1)
-        self.compute(len(self.tokens), self._output)
-        self.output_of = self.computed
+        return len(self.tokens) - self.computed
+
+    def next_dist(self, k: int, temperature: float) -> HostFuture[Dist]:
+        """The distribution after the last token. A few pending tokens run in the same call. The sequence must be
+        working."""
+        if not 0 < self._pending() <= KEPT_INPUTS:
+            self.flush()
+            return traits.get_next_dist(self.queue, self.output_embed, k, temperature)
+        queue, start, stop = self._queue, self.computed, len(self.tokens)
+        assert queue is not None
+        self.pages.reserve(queue.number, stop)
+        number = call(
+            bindings.fused.forward_with_dist,
+            queue.number,
+            self.tokens[start:],
+            list(range(start, stop)),
+            list(queue.inputs(stop - start).ranges),
+            self.pages.context,
+            self.pages.output,
+            self._output[0],
+            k,
+            temperature,
+        )
+        self.computed = self.output_of = stop
+        return HostFuture(number, await_dist)
 
     @property
     def output_embed(self) -> int:

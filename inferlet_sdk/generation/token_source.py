@@ -12,7 +12,7 @@ from inspect import isawaitable
 
 from inferlet_sdk import bindings, traits
 from inferlet_sdk.errors import Cancelled, from_host
-from inferlet_sdk.event_loop import until_alone_or_done
+from inferlet_sdk.event_loop import loop_with_others
 from inferlet_sdk.futures import REFERENCE_BIT, TokenFuture
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.generation.sequence import TokenSequence
@@ -39,7 +39,9 @@ class SampledTokens:
         """
         try:
             number = self._issue(more and self._run_ahead)
-            await until_alone_or_done(number)
+            loop = loop_with_others()
+            if loop is not None:
+                await loop.any_host_future((number,))
             if self._current != number:
                 raise Cancelled(_ENDED)
             sampled: tuple[int, str] = bindings.fused.take_text(number, self._detokenizer)
@@ -98,7 +100,7 @@ def _sample(sequence: TokenSequence, sampler: Sampler, handle: int, references: 
 
 async def _choose(sequence: TokenSequence, sampler: DistSampler) -> int:
     """The token that a function of the inferlet, or an `async def`, chooses after a sequence that works."""
-    dist = await traits.get_next_dist(sequence.queue, sequence.output_embed, sampler.k, sampler.temperature)
+    dist = await sequence.next_dist(sampler.k, sampler.temperature)
     chosen = sampler.choose(dist)
     if isawaitable(chosen):
         chosen = await chosen
@@ -108,12 +110,12 @@ async def _choose(sequence: TokenSequence, sampler: DistSampler) -> int:
 async def sample_once(sequence: TokenSequence, sampler: Sampler | DistSampler) -> int:
     """The next token of a sequence, which does not change."""
     with sequence.working():
-        sequence.flush()
         if isinstance(sampler, DistSampler):
             return await _choose(sequence, sampler)
+        sequence.flush()
         handle = sampler.create()
         try:
-            return await TokenFuture(_sample(sequence, sampler, handle), bindings.fused.take_token)
+            return await TokenFuture(_sample(sequence, sampler, handle), bindings.fused.await_token)
         finally:
             traits.destroy_sampler(handle)
 
@@ -133,7 +135,6 @@ class ChosenTokens:
         self._closed = False
 
     async def next(self, more: bool) -> tuple[int, str]:
-        self._sequence.flush()
         token = await _choose(self._sequence, self._sampler)
         if self._closed:
             raise Cancelled(_ENDED)

@@ -54,9 +54,10 @@ def _host() -> Any:
         "has_chat_template": False,
     }  # fmt: skip
     core = SimpleNamespace(
-        get_arg=list, get_env=list, send=nothing, receive=number, take_message=lambda _: "message", set_result=nothing,
-        sleep=number, wait=same, take=nothing, cancel=nothing, available_models=lambda: ["rehearsal"],
-        get_model_info=lambda _: json.dumps(info), create_queue=number, destroy_queue=nothing, synchronize=number,
+        get_arg=list, get_env=list, send=nothing, receive=number, await_message=lambda _: "message", set_result=nothing,
+        sleep=number, wait=same, take=nothing, await_done=nothing, cancel=nothing, create_queue=number,
+        available_models=lambda: ["rehearsal"], get_model_info=lambda _: json.dumps(info), destroy_queue=nothing,
+        synchronize=number,
     )  # fmt: skip
     allocate = SimpleNamespace(
         alloc_kvpage=lambda _queue, count: next(numbers) * 1000, dealloc_kvpage=nothing, copy_kvpage=nothing,
@@ -68,7 +69,7 @@ def _host() -> Any:
     )  # fmt: skip
     fused = SimpleNamespace(
         create_sampler=number, destroy_sampler=nothing, sample=number,
-        sample_constrained=number, forward_with_sampling=number, take_token=lambda _: 7,
+        sample_constrained=number, forward_with_sampling=number, await_token=lambda _: 7,
         take_text=lambda *_: (7, "x"),
     )  # fmt: skip
     return SimpleNamespace(

@@ -109,7 +109,7 @@ class _Going(HostFuture[None]):
     __slots__ = ("awaited",)
 
     def __init__(self, number: int) -> None:
-        super().__init__(number, bindings.core.take)
+        super().__init__(number, bindings.core.await_done)
         self.awaited = False
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -157,7 +157,7 @@ def send(message: str) -> Awaitable[None]:
 
 def receive() -> HostFuture[str]:
     """The next message from the client."""
-    return HostFuture(call(bindings.core.receive), bindings.core.take_message)
+    return HostFuture(call(bindings.core.receive), bindings.core.await_message)
 
 
 def set_result(value: Any) -> None:
@@ -186,7 +186,8 @@ def sleep(seconds: float) -> HostFuture[None]:
     duration = number(seconds, "seconds") * 1e9
     if not duration <= LARGEST_U64:  # also NaN
         raise ValueError(f"seconds: {seconds} is not a time")
-    return HostFuture(call(bindings.core.sleep, max(0, min(round(max(duration, 0)), LARGEST_U64))), bindings.core.take)
+    nanoseconds = max(0, min(round(max(duration, 0)), LARGEST_U64))
+    return HostFuture(call(bindings.core.sleep, nanoseconds), bindings.core.await_done)
 
 
 async def wait(futures: Sequence[HostFuture[Any]]) -> list[HostFuture[Any]]:
@@ -243,7 +244,7 @@ def destroy_queue(queue: int | HasQueue) -> None:
 
 def synchronize(queue: int | HasQueue) -> HostFuture[None]:
     """A future that is done when every command issued to the queue so far has taken effect."""
-    return HostFuture(call(bindings.core.synchronize, queue_number(queue)), bindings.core.take)
+    return HostFuture(call(bindings.core.synchronize, queue_number(queue)), bindings.core.await_done)
 
 
 def set_queue_priority(queue: int | HasQueue, priority: int) -> None:

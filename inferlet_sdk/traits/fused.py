@@ -25,11 +25,13 @@ from inferlet_sdk.traits.arguments import (
     wrong,
 )
 from inferlet_sdk.traits.arguments import tokens as token_list
+from inferlet_sdk.traits.output_text import Dist, await_dist
 
 __all__ = [
     "Verified",
     "create_sampler",
     "destroy_sampler",
+    "forward_with_dist",
     "forward_with_sampling",
     "sample",
     "sample_constrained",
@@ -86,7 +88,7 @@ def _sampler(sampler: object) -> int:
 def sample(queue: int | HasQueue, embed: int | Embeds, sampler: int) -> TokenFuture:
     """Samples a token at an output embed. `embed_txt` accepts the future before its value is known."""
     future = call(bindings.fused.sample, queue_number(queue), one_embed(embed), _sampler(sampler))
-    return TokenFuture(future, bindings.fused.take_token)
+    return TokenFuture(future, bindings.fused.await_token)
 
 
 def forward_with_sampling(
@@ -111,7 +113,34 @@ def forward_with_sampling(
         one_embed(output_embed, "output_embed"),
         _sampler(sampler),
     )
-    return TokenFuture(future, bindings.fused.take_token)
+    return TokenFuture(future, bindings.fused.await_token)
+
+
+def forward_with_dist(
+    queue: int | HasQueue,
+    tokens: Sequence[int | TokenFuture],
+    positions: Sequence[int],
+    inputs: Embeds | Iterable[int],
+    context: Pages | Iterable[int],
+    output: Pages | Iterable[int],
+    output_embed: int | Embeds,
+    k: int = 256,
+    temperature: float = 1.0,
+) -> HostFuture[Dist]:
+    """Does `embed_txt`, `forward` and `get_next_dist` in one call."""
+    future = call(
+        bindings.fused.forward_with_dist,
+        queue_number(queue),
+        references(tokens),
+        numbers(positions, "positions", "a position"),
+        embed_ranges(inputs, "inputs"),
+        page_ranges(context, "context"),
+        page_ranges(output, "output"),
+        one_embed(output_embed, "output_embed"),
+        whole(k, "k"),
+        number(temperature, "temperature"),
+    )
+    return HostFuture(future, await_dist)
 
 
 def sample_constrained(
@@ -134,7 +163,7 @@ def sample_constrained(
         references(recent, "recent"),
         base64.b64encode(allowed).decode(),
     )
-    return TokenFuture(future, bindings.fused.take_token)
+    return TokenFuture(future, bindings.fused.await_token)
 
 
 def verify(
@@ -145,9 +174,9 @@ def verify(
     The tokens are exactly those that sampling one by one would give. The sampler must have no penalties.
     """
     arguments = queue_number(queue), embed_ranges(embeds, "embeds"), token_list(draft, "draft"), _sampler(sampler)
-    return HostFuture(call(bindings.fused.verify, *arguments), take_verified)
+    return HostFuture(call(bindings.fused.verify, *arguments), await_verified)
 
 
-def take_verified(future: int) -> Verified:
-    """The value of a done `verify` future."""
-    return Verified(*bindings.fused.take_verified(future))
+def await_verified(future: int) -> Verified:
+    """The value of a `verify` future."""
+    return Verified(*bindings.fused.await_verified(future))

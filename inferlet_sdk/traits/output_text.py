@@ -44,17 +44,16 @@ def get_next_dist(
         whole(k, "k"),
         number(temperature, "temperature"),
     )
-    return HostFuture(future, take_dist)
+    return HostFuture(future, await_dist)
 
 
-def take_dist(future: int) -> Dist:
-    """The value of a done distribution future."""
-    tokens, probabilities, rest = bindings.output_text.take_dist(future)
-    return Dist(tokens, probabilities, rest)
+def await_dist(future: int) -> Dist:
+    """The value of a distribution future."""
+    return Dist(*bindings.output_text.await_dist(future))
 
 
 def get_logprobs(queue: int | HasQueue, embed: int | Embeds, tokens: Sequence[int]) -> HostFuture[list[float]]:
     """Log-probabilities of given tokens at an output embed."""
     arguments = queue_number(queue), one_embed(embed), token_list(tokens)
     future = call(bindings.output_text.get_logprobs, *arguments)
-    return HostFuture(future, bindings.output_text.take_logprobs)
+    return HostFuture(future, bindings.output_text.await_logprobs)

@@ -10,6 +10,6 @@ Pure: no socket, clock or thread; imports `resources`, the protocol's values and
 
 from __future__ import annotations
 
-from .registry import CALLS, implemented_traits
+from .registry import CALLS, COMMANDS, implemented_traits
 
-__all__ = ["CALLS", "implemented_traits"]
+__all__ = ["CALLS", "COMMANDS", "implemented_traits"]

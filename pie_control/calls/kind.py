@@ -2,8 +2,7 @@
 
 Three things can be handed on by an address space. A `WorkerCommand` waits in its queue until a wave takes it. `Bind`
 and `Synchronize` wait in their queue too, and take effect in the control layer when their turn comes. A note takes
-effect as it arrives. All are plain values with virtual addresses, and no code changes one once it is issued. (They are
-not frozen: building a frozen one takes twice the time, and each token takes three.)
+effect as it arrives. All are frozen values with virtual addresses: they may travel to another process.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from pie_control import errors
 from pie_control.ids import Owner
+from pie_control.record import Record
 from pie_control.resources.holdings import Freed, Holdings, Reference
 from pie_control.resources.kinds import Resource
 from pie_control.resources.pool import Pool
@@ -38,8 +38,7 @@ class Stage(IntEnum):
 # ---- what address spaces hand on -----------------------------------------------------------------------------------
 
 
-@dataclass(slots=True, eq=False)
-class Command:
+class Command(Record, frozen=True, eq=False):
     """A call that waits in a queue. `seq` counts what one inferlet hands on at one model.
 
     `after`: every command of the inferlet up to this number must be dispatched in an earlier wave (0: none).
@@ -62,15 +61,13 @@ class Command:
         return EVERYTHING
 
 
-@dataclass(slots=True, eq=False)
-class WorkerCommand(Command):
+class WorkerCommand(Command, frozen=True):
     """One that a worker runs, in a batch with others of its kind."""
 
     call: ClassVar[Call]
 
 
-@dataclass(slots=True, eq=False)
-class LongCommand(WorkerCommand):
+class LongCommand(WorkerCommand, frozen=True):
     """One of `size` parts (input tokens), which may be split between waves anywhere unless it is `whole`."""
 
     size: int
@@ -82,8 +79,7 @@ class LongCommand(WorkerCommand):
         return False
 
 
-@dataclass(slots=True, eq=False)
-class Bind(Command):
+class Bind(Command, frozen=True):
     """Takes memory for `count` addresses from `first` on."""
 
     resource: Resource
@@ -94,32 +90,28 @@ class Bind(Command):
         return ((self.first, self.first + self.count),) if resource is self.resource else ()
 
 
-@dataclass(slots=True, eq=False)
-class Synchronize(Command):
+class Synchronize(Command, frozen=True):
     """Its future is done when everything issued to the queue before has taken effect."""
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         return ()
 
 
-@dataclass(frozen=True, slots=True)
-class OpenQueue:
+class OpenQueue(Record, frozen=True):
     """A note: the inferlet has a new queue."""
 
     owner: Owner
     queue: int
 
 
-@dataclass(frozen=True, slots=True)
-class CloseQueue:
+class CloseQueue(Record, frozen=True):
     """A note: the queue ends after the commands that it holds."""
 
     owner: Owner
     queue: int
 
 
-@dataclass(frozen=True, slots=True)
-class Prioritize:
+class Prioritize(Record, frozen=True):
     """A note: queues of higher priority go first; 0 at creation."""
 
     owner: Owner
@@ -127,8 +119,7 @@ class Prioritize:
     priority: int
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(Record, frozen=True):
     """A note: addresses that were given back."""
 
     owner: Owner

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from pie_control.errors import InvalidArgument
@@ -34,8 +33,7 @@ def note_reading(space: AddressSpace, queue: int, embeds: Sequence[Range]) -> tu
     return seq, after
 
 
-@dataclass(slots=True, eq=False)
-class RowCommand(WorkerCommand):
+class RowCommand(WorkerCommand, frozen=True):
     """One that reads one output embed."""
 
     embed: int

@@ -7,7 +7,7 @@ import pkgutil
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from .kind import Call, Stage
+from .kind import Call, Command, Stage
 from .traits import TRAITS, Trait
 
 
@@ -23,6 +23,19 @@ def _find_calls() -> Iterator[Call]:
 
 CALLS: Mapping[str, Call] = {call.name: call for call in sorted(_find_calls(), key=lambda call: call.name)}
 """All calls by name."""
+
+
+def _leaves(kind: type[Command]) -> Iterator[type[Command]]:
+    """Those kinds of commands that have no kinds of their own."""
+    kinds = kind.__subclasses__()
+    for one in kinds:
+        yield from _leaves(one)
+    if not kinds:
+        yield kind
+
+
+COMMANDS: tuple[type[Command], ...] = tuple(sorted(_leaves(Command), key=lambda kind: kind.__name__))
+"""All kinds of commands."""
 
 
 def implemented_traits(worker_calls: Collection[str], has_tokenizer: bool) -> tuple[Trait, ...]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from pie_control.errors import InvalidArgument
+from pie_control.record import Record
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How a token is chosen (fused.wit, create-sampler). Raises InvalidArgument if out of range."""
+class SamplingParams(Record, frozen=True, tag=None):
+    """How a token is chosen (fused.wit, create-sampler)."""
 
     temperature: float = 1.0  # 0: greedy
     top_k: int = 0  # 0: all
@@ -23,12 +24,9 @@ class SamplingParams:
     repetition: float = 1.0  # 1: none
     frequency: float = 0.0  # 0: none
     presence: float = 0.0  # 0: none
-    row: tuple[float, ...] = field(init=False, repr=False, compare=False)  # all of them in order
 
-    def __post_init__(self) -> None:
-        values = (self.temperature, self.top_k, self.top_p, self.min_p)
-        penalties = (self.repetition, self.frequency, self.presence)
-        object.__setattr__(self, "row", values + penalties)
+    def check(self) -> None:
+        """Raises InvalidArgument if one is out of range."""
         _check("temperature", self.temperature, 0.0, 1e6)
         _check("top_k", self.top_k, 0, 2**31 - 1)
         _check("top_p", self.top_p, 1e-9, 1.0)
@@ -39,7 +37,7 @@ class SamplingParams:
 
     @property
     def has_penalties(self) -> bool:
-        return self.row[4:] != (1.0, 0.0, 0.0)
+        return (self.repetition, self.frequency, self.presence) != (1.0, 0.0, 0.0)
 
 
 def _check(name: str, value: float, smallest: float, largest: float) -> None:
@@ -54,6 +52,8 @@ class Sampler:
     __slots__ = ("_draws", "_random", "_returned", "params")
 
     def __init__(self, params: SamplingParams, seed: int | None) -> None:
+        """Raises InvalidArgument."""
+        params.check()
         self.params = params
         self._random = random.Random(seed).random
         self._draws = 0
@@ -91,7 +91,7 @@ class Draws:
 
 def columns(rows: list[SamplingParams]) -> dict[str, NDArray[np.generic]]:
     """Parameters of a batch, one array each."""
-    by_name = np.array([params.row for params in rows], np.float64).T
+    by_name = np.array([msgspec.structs.astuple(params) for params in rows], np.float64).T
     reals = by_name.astype(np.float32)
     return {
         "temperature": reals[0],

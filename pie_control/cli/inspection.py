@@ -27,7 +27,7 @@ def inspect(what: str, options: argparse.Namespace, models: Sequence[str], more:
     from pie_control.inference_client.process import worker_environment
 
     given = {option.name: getattr(options, option.name) for option in option_fields()}
-    words = to_arguments(build_config(given, os.environ).worker)
+    words = to_arguments(build_config(given, os.environ).worker_options)
     folders = [find_model(model).path for model in models]
     command = [sys.executable, "-m", "pie_inference.inspection", what, *words, *more, "--", *folders]
     done = subprocess.run(

@@ -8,10 +8,10 @@ from typing import Any
 
 from ..calls.values import Done
 from ..inferlets.mailbox import Received
-from ..programs.languages.python_source import Compilation
+from ..programs.host.python_source import Compilation
 from ..sandbox.fibers import SUSPEND
 from .guest import Guest
-from .suspending import suspending
+from .suspending import suspending, when_done
 from .traits import traits_of
 
 MODEL_INFO = (
@@ -49,6 +49,11 @@ def take_message(guest: Guest, future: int) -> str:
     return message.text
 
 
+@suspending
+def await_message(guest: Guest, future: int) -> Any:
+    return when_done(guest, future, lambda: take_message(guest, future))
+
+
 def set_result(owner: Guest | Compilation, value: str) -> None:
     owner.put_result(value)
 
@@ -78,6 +83,11 @@ def wait(guest: Guest, futures: list[int]) -> Any:
 
 def take(guest: Guest, future: int) -> None:
     guest.futures.take(future, Done)
+
+
+@suspending
+def await_done(guest: Guest, future: int) -> Any:
+    return when_done(guest, future, lambda: take(guest, future))
 
 
 def cancel(guest: Guest, future: int) -> None:

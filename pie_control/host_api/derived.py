@@ -1,8 +1,9 @@
 """The host functions of the calls in `pie_control.calls`, derived from their records.
 
 A WIT function's arguments are passed on as they are, but for handles: where `issue` declares a `Sampler`, the guest
-gives its number. A call that is answered by a future returns its number, and the WIT function `take-<value>`, named
-after the type of the value, takes what it gives. A call of a trait that the queue's model lacks is refused.
+gives its number. A call that is answered by a future returns its number, and the WIT functions `take-<value>` and
+`await-<value>`, named after the type of the value, take what it gives: the second one waits for it. A call of a trait
+that the queue's model lacks is refused.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ..calls.values import Done
 from .guest import Guest
 from .interfaces import Function
 from .limits.pending import RESULT_BYTES, weigher
+from .suspending import suspending, when_done
 
 HANDLES: dict[str, type[object]] = {"Sampler": Sampler}
 """By the annotation of a parameter of `issue`."""
@@ -28,13 +30,20 @@ def functions() -> Iterator[tuple[str, str, Function]]:
     """Interface, name and function of every call, and of what takes its value."""
     for call in CALLS.values():
         yield call.interface, call.name, _function(call)
-        if call.value is not None and call.value is not Done:
-            yield call.interface, take_name(call.value), _take(call.value)
+        if call.value is not None and call.value is not Done and call.interface == _interface_of(call.value):
+            take = _take(call.value)
+            yield call.interface, "take_" + value_name(call.value), take
+            yield call.interface, "await_" + value_name(call.value), _await(take)
 
 
-def take_name(value: type[Any]) -> str:
-    """`take_` and the name of the type, in lower case with underscores."""
-    return "take_" + re.sub(r"(?<!^)(?=[A-Z])", "_", value.__name__).lower()
+def value_name(value: type[Any]) -> str:
+    """The name of the type, in lower case with underscores."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", value.__name__).lower()
+
+
+def _interface_of(value: type[Any]) -> str:
+    """The interface of the call in whose room a type is: calls of others may give such values, too."""
+    return value.__module__.split(".")[-2]
 
 
 def _take(kind: type[Any]) -> Function:
@@ -43,6 +52,14 @@ def _take(kind: type[Any]) -> Function:
         return value[0] if len(value) == 1 else value
 
     return take
+
+
+def _await(take: Function) -> Function:
+    @suspending
+    def wait(guest: Guest, future: int) -> Any:
+        return when_done(guest, future, lambda: take(guest, future))
+
+    return wait
 
 
 def _function(call: Call) -> Function:

@@ -6,11 +6,10 @@ from typing import Any
 
 from ..calls.fused.sample import Token
 from ..calls.sampler import Sampler
-from ..sandbox.fibers import SUSPEND
 from ..services.tokenizer import Detokenizer
 from .guest import Guest
 from .sampler_config import new_sampler
-from .suspending import suspending
+from .suspending import suspending, when_done
 
 
 def create_sampler(guest: Guest, config: str) -> int:
@@ -25,12 +24,9 @@ def destroy_sampler(guest: Guest, sampler: int) -> None:
 def take_text(guest: Guest, future: int, detokenizer: int) -> Any:
     """Suspends until the token is there."""
 
-    def take(_: object = None) -> tuple[int, str]:
+    def take() -> tuple[int, str]:
         text = guest.handle(detokenizer, Detokenizer)
         token: int = guest.futures.take(future, Token).token
         return token, text.push((token,))
 
-    if guest.futures.done((future,)):
-        return take()
-    guest.inferlet.await_futures([future], take)
-    return SUSPEND
+    return when_done(guest, future, take)

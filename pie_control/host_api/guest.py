@@ -10,7 +10,7 @@ from ..calls.core import create_queue, destroy_queue
 from ..engine.model import Model
 from ..errors import Cancelled, InvalidArgument, NotFound, QuotaExceeded, Unsupported
 from ..inferlets.inferlet import Inferlet
-from ..programs.languages.python_source import SourceText
+from ..programs.program_host import SourceText
 from ..resources.address_space import AddressSpace
 from ..sandbox.fibers import Instance
 from ..sandbox.wasi import WasiState

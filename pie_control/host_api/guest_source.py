@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import Unsupported
-from ..programs.languages.python_source import MadeAhead
+from ..programs.host.python_source import MadeAhead
 from ..sandbox.fibers import SUSPEND
 from .guest import Guest
 from .suspending import suspending
@@ -18,7 +18,7 @@ def made_ahead(owner: Guest | MadeAhead) -> bool:
 
 @suspending
 def source(owner: Guest | MadeAhead) -> Any:
-    """Suspends an instance that was made ahead; `Launcher.instance` resumes it with a program."""
+    """Suspends an instance that was made ahead; `PythonGuests.take` resumes it with a program."""
     if owner.source is not None:
         return owner.source
     if made_ahead(owner):

@@ -1,9 +1,12 @@
-"""Marks host functions that may suspend the guest."""
+"""Host functions that may suspend the guest."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+from ..sandbox.fibers import SUSPEND
+from .guest import Guest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -18,3 +21,11 @@ def suspending(function: F) -> F:
 
 def is_suspending(function: Callable[..., Any]) -> bool:
     return function in _marked
+
+
+def when_done(guest: Guest, future: int, take: Callable[[], Any]) -> Any:
+    """What `take` gives once a future is done; the guest is suspended until then."""
+    if guest.futures.done((future,)):
+        return take()
+    guest.inferlet.await_futures([future], lambda _done: take())
+    return SUSPEND

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from ..programs.languages.python_guest import sdk_folder
+from ..programs.python_guest import sdk_folder
 from ..sandbox.wit import WitPackage, read_package
 
 

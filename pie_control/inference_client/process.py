@@ -16,6 +16,8 @@ from pie_inference.protocol.secret import SECRET_VARIABLE
 from .status_line import StatusLine
 
 TAIL_LINES = 30
+WORKER, PACED_WORKER = "pie_inference.serving", "pie_inference.testing.paced_worker"
+"""The modules that are workers: one that runs a model, and one that only takes the time of one."""
 POLL_SECONDS = 0.2
 TERMINATE_SECONDS = 1.0
 KILL_SECONDS = 5.0
@@ -40,10 +42,10 @@ def worker_environment(base: Mapping[str, str], secret: str | None = None) -> di
 
 
 class WorkerProcess:
-    """A started worker, which gets the secret in its environment. `on_exit` is called once on the loop's thread when
-    the process has ended, not by `kill`."""
+    """A started worker, `module` run with `arguments`, which gets the secret in its environment. `on_exit` is called
+    once on the loop's thread when the process has ended, not by `kill`."""
 
-    def __init__(self, arguments: Sequence[str], secret: str | None, on_exit: Callable[[], None]) -> None:
+    def __init__(self, module: str, arguments: Sequence[str], secret: str | None, on_exit: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_exit = on_exit
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -51,7 +53,7 @@ class WorkerProcess:
         self._status = StatusLine(log)
         self._heard = time.monotonic()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "pie_inference.serving", "--parent", str(os.getpid()), *arguments],
+            [sys.executable, "-m", module, "--parent", str(os.getpid()), *arguments],
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             env=worker_environment(os.environ, secret),

@@ -29,7 +29,7 @@ from pie_inference.protocol import (
 
 from .connection import Connection
 from .interface import ignore_loss, ignore_wave
-from .process import WorkerProcess
+from .process import WORKER, WorkerProcess
 from .wave_watch import WaveWatch
 
 ANOTHER_SERVES = Refused("another worker is connected to the control process already: each needs its own endpoint")
@@ -43,10 +43,10 @@ class ZeroMQClient:
     """Starts a worker process and speaks to it, or waits for one that is started elsewhere. Implements
     `InferenceClient`.
 
-    With `arguments`, the options of `python -m pie_inference.serving` beside --endpoint, it launches the worker and
-    owns it. With `endpoint`, it binds that address (such as "tcp://0.0.0.0:8012") for a worker on another machine. Both
-    then know `secret`, 32 random characters at least; the worker finds it in $PIE_WORKER_SECRET. The first worker that
-    connects is taken. Others, and processes that do not know the secret, are refused.
+    With `arguments`, the options of `python -m MODULE` beside --endpoint, it launches the worker and owns it. With
+    `endpoint`, it binds that address (such as "tcp://0.0.0.0:8012") for a worker on another machine. Both then know
+    `secret`, 32 random characters at least; the worker finds it in $PIE_WORKER_SECRET. The first worker that connects
+    is taken. Others, and processes that do not know the secret, are refused.
     A worker that leaves waves unanswered for `wave_seconds` counts as lost; 0: it never does.
     """
 
@@ -54,6 +54,7 @@ class ZeroMQClient:
         self,
         arguments: Sequence[str] = (),
         *,
+        module: str = WORKER,
         endpoint: str | None = None,
         secret: str | None = None,
         start_seconds: float = START_SECONDS,
@@ -65,6 +66,7 @@ class ZeroMQClient:
             raise ValueError("an endpoint, which others may reach, needs a secret that the worker knows as well")
         self.on_wave_done: Callable[[WaveDone], None] = ignore_wave
         self.on_lost: Callable[[str], None] = ignore_loss
+        self._module = module
         self._arguments = tuple(arguments)
         self._endpoint = endpoint
         self._secret = secret
@@ -88,7 +90,7 @@ class ZeroMQClient:
             )
             if self._arguments:
                 arguments = ["--endpoint", endpoint, *self._arguments]
-                self._process = WorkerProcess(arguments, self._secret, self._process_ended)
+                self._process = WorkerProcess(self._module, arguments, self._secret, self._process_ended)
             self._connection.send(encode(Hello(PROTOCOL_VERSION)))
             ready = await self._wait_until_ready(self._starting)
         except BaseException as error:

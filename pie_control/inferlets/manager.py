@@ -12,7 +12,8 @@ from typing import Protocol
 
 from ..config import InferletLimits
 from ..errors import Overloaded, UnknownName
-from ..programs.launcher import Launcher, ProgramOwner
+from ..programs.host.programs import HostPrograms
+from ..programs.host.python_guests import ProgramOwner
 from ..programs.store import Program
 from ..sandbox.fibers import Step
 from ..services.aside import Aside
@@ -55,14 +56,14 @@ class InferletManager:
 
     def __init__(
         self,
-        launcher: Launcher,
+        programs: HostPrograms,
         limits: InferletLimits,
         max_inferlets: int,
         max_guest_bytes: int,
         make_guest: Callable[[Inferlet], Guest],
         wake: Callable[[], None],
     ) -> None:
-        self._launcher = launcher
+        self._programs = programs
         self._limits = limits
         self._max_inferlets = max_inferlets
         self._max_guest_bytes = max_guest_bytes or sys.maxsize  # 0: not known
@@ -105,7 +106,7 @@ class InferletManager:
             self._launched, program, arguments, environment, self._limits, self.runner.ready, self._timers, self._aside
         )
         guest = self._make_guest(inferlet)
-        self._launcher.instance(program, guest)
+        self._programs.instance(program.hash, program.name, guest)
         inferlet.instance, inferlet.holdings = guest.instance, guest
         if listener is not None:
             inferlet.attach(listener)
@@ -120,7 +121,7 @@ class InferletManager:
 
     def _warm_up(self) -> None:
         self._warmer = None
-        if self._launcher.warm_one():
+        if self._programs.warm_one():
             self._warm_later()
 
     # ---- ending ----
@@ -205,7 +206,7 @@ class InferletManager:
 
     def statistics(self) -> InferletStatistics:
         return InferletStatistics(
-            len(self._running), self._launched, dict(self._endings), self._launcher.warm, self.runner.statistics()
+            len(self._running), self._launched, dict(self._endings), self._programs.warm, self.runner.statistics()
         )
 
     def close(self) -> None:
@@ -217,4 +218,4 @@ class InferletManager:
             self.end(inferlet, Status.TERMINATED, "the server stops")
         self._aside.close()
         self.runner.memory.close()
-        self._launcher.close()
+        self._programs.close()

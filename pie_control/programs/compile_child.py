@@ -11,11 +11,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..sandbox.components import compile_component, load_compiled
-from ..sandbox.contract import imported_functions
-from ..sandbox.engine import LinkError, new_engine
-from ..sandbox.values import ContractError
-
 REFUSED = 3
 MOST_REASON = 4000
 """Characters of a reason; the error of a component may quote all of it."""
@@ -40,6 +35,11 @@ def main(arguments: Sequence[str]) -> int:
     """Entry point."""
     output = Path(arguments[0])
     limit(int(arguments[1]), int(arguments[2]))
+    from ..sandbox.components import compile_component, load_compiled  # the parent imports this module without wasmtime
+    from ..sandbox.contract import imported_functions
+    from ..sandbox.engine import LinkError, new_engine
+    from ..sandbox.values import ContractError
+
     engine = new_engine()
     try:
         output.write_bytes(compile_component(engine, sys.stdin.buffer.read()))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from ..errors import Overloaded
-from .launcher import Launcher
+from .prepared import PreparedPrograms
+from .program_host import ProgramHost
 from .store import DEFAULT_OWNER, Program, ProgramInfo, ProgramStore
 
 UPLOADING_BYTES = 256 << 20
@@ -16,27 +17,27 @@ class ProgramLibrary:
     """Programs of all tenants. Belongs to one event loop, which it never holds up: what takes long runs on threads and
     in processes."""
 
-    def __init__(self, store: ProgramStore, launcher: Launcher) -> None:
+    def __init__(self, store: ProgramStore, prepared: PreparedPrograms) -> None:
         self._store = store
-        self._prepared = launcher.programs
+        self._prepared = prepared
         self._uploading_bytes = 0
 
-    async def upload(self, data: bytes, name: str, owner: str = DEFAULT_OWNER) -> ProgramInfo:
-        """Stores a program and makes it ready to launch; raises BadProgram, BadRequest (a name that cannot be),
-        StorageFull, Overloaded. A program that is refused leaves nothing."""
+    async def upload(self, data: bytes, name: str, host: ProgramHost, owner: str = DEFAULT_OWNER) -> ProgramInfo:
+        """Stores a program and makes it ready to launch, with the help of any host; raises BadProgram, BadRequest (a
+        name that cannot be), StorageFull, Overloaded. A program that is refused leaves nothing."""
         if self._uploading_bytes and self._uploading_bytes + len(data) > UPLOADING_BYTES:
             raise Overloaded(f"{self._uploading_bytes} bytes of programs are being uploaded: try again in a while")
         self._uploading_bytes += len(data)
         try:
-            return await self._upload(await asyncio.to_thread(self._store.describe, data, name, owner), data)
+            return await self._upload(await asyncio.to_thread(self._store.describe, data, name, owner), host, data)
         finally:
             self._uploading_bytes -= len(data)
 
-    async def _upload(self, program: Program, data: bytes) -> ProgramInfo:
+    async def _upload(self, program: Program, host: ProgramHost, data: bytes) -> ProgramInfo:
         self._store.check_room(program)
         try:
             with self._store.arriving(program):
-                await self._prepared.prepare(program, data)
+                await self._prepared.prepare(program, host, data)
                 await asyncio.to_thread(self._store.write, program, data)
                 return self._store.enter(program)
         except BaseException:
@@ -44,11 +45,11 @@ class ProgramLibrary:
                 self._prepared.forget(program.hash)
             raise
 
-    async def find(self, reference: str, owner: str = DEFAULT_OWNER) -> Program:
-        """A program that can be launched until the caller waits for something else; raises UnknownName, BadRequest,
-        BadProgram."""
+    async def find(self, reference: str, host: ProgramHost, owner: str = DEFAULT_OWNER) -> Program:
+        """A program that can be launched on a host, until the caller waits for something else; raises UnknownName,
+        BadRequest, BadProgram, Overloaded."""
         program = self._store.get(reference, owner)
-        await self._prepared.prepare(program)
+        await self._prepared.prepare(program, host)
         return program
 
     def all(self, owner: str = DEFAULT_OWNER) -> tuple[ProgramInfo, ...]:
@@ -61,6 +62,10 @@ class ProgramLibrary:
         if self._store.remove(program):
             self._prepared.forget(program.hash)
         return program.info()
+
+    def lost(self, host: ProgramHost) -> None:
+        """A host has ended, with all that it had; another process may serve under the same object from now on."""
+        self._prepared.lost(host)
 
     async def close(self) -> None:
         """Stops uploads and launches that are under way. Idempotent."""

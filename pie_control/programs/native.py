@@ -14,7 +14,6 @@ from typing import IO
 from pie_inference.options.cache_files import seal
 
 from ..errors import BadProgram
-from ..sandbox.engine import LinkError
 from .compile_child import MOST_REASON, REFUSED
 from .fair_places import FairPlaces
 
@@ -34,13 +33,15 @@ class NativeCompiler:
         self._places = FairPlaces(PLACES)
 
     async def compile(self, data: bytes, folder: Path, stem: str, tenant: str) -> Path:
-        """Compiles a component to the sealed file `stem` in a folder; raises LinkError if it is wrong, BadProgram if
-        it does not keep to the bounds."""
+        """Compiles a component to the sealed file `stem` in a folder; raises BadProgram if it is
+        wrong, or does not keep to the bounds."""
         async with self._places.place(tenant):
             cpu_seconds = math.ceil(self._seconds * THREADS) + 1
             try:
                 async with asyncio.timeout(self._seconds):
                     return await compile_to_file(data, folder, stem, self._memory_bytes, cpu_seconds)
+            except Refused as error:
+                raise BadProgram(f"not a component of the world of inferlets: {error}") from None
             except TimeoutError:
                 raise BadProgram(
                     f"the component took longer than {self._seconds:g} s to compile, which is the limit of this "
@@ -53,12 +54,16 @@ class NativeCompiler:
                 ) from None
 
 
+class Refused(Exception):
+    """The component is wrong: why."""
+
+
 class CompilerDied(Exception):
     """The process ended without an answer, as it does when it gets no more memory."""
 
 
 async def compile_to_file(data: bytes, folder: Path, stem: str, memory_bytes: int = 0, cpu_seconds: int = 0) -> Path:
-    """Compiles a component to the sealed file `stem` in a folder; 0: no bound. Raises LinkError, CompilerDied. Leaves
+    """Compiles a component to the sealed file `stem` in a folder; 0: no bound. Raises Refused, CompilerDied. Leaves
     no process and no unfinished file, also when it is cancelled."""
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         output, reason = Path(scratch) / "compiled", Path(scratch) / "reason"
@@ -66,7 +71,7 @@ async def compile_to_file(data: bytes, folder: Path, stem: str, memory_bytes: in
         with open(Path(scratch) / "component", "rb") as component, open(reason, "wb") as said:
             status = await _run(component, said, [str(output), str(memory_bytes), str(cpu_seconds)])
         if status == REFUSED:
-            raise LinkError(_beginning(reason, 4 * MOST_REASON))
+            raise Refused(_beginning(reason, 4 * MOST_REASON))
         if status != 0:
             raise CompilerDied(f"the compiler ended with status {status}: {_beginning(reason, 300)}")
         return await asyncio.to_thread(seal, output, folder, stem, SUFFIX)

@@ -1,7 +1,7 @@
-"""Programs that are ready to launch: compiled, linked, in memory.
+"""Which programs are in the memory of which hosts, ready to launch.
 
-A program is prepared once, however many ask for it at a time, and stays in memory while there is room. The one that was
-launched longest ago makes room, and is loaded from disk when it is wanted again. Inferlets keep what they run.
+A program comes to a host when it is first launched there, and stays while there is room. The one that was launched
+longest ago makes room, on all hosts, and is loaded from disk when it is wanted again. Inferlets keep what they run.
 """
 
 from __future__ import annotations
@@ -9,33 +9,30 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from ..errors import Overloaded, UnknownName
-from ..sandbox.linker import LinkedComponent
+from ..errors import BadProgram, Overloaded, UnknownName
+from .program_host import ProgramHost
 from .store import Program, ProgramStore
 
 PREPARED_BYTES = 256 << 20
-"""What prepared programs may take together: text and code of Python programs, native code of components. A larger one
-stays alone."""
+"""What prepared programs may take together on a host: text and code of Python programs, native code of components. A
+larger one stays alone."""
+
+Make = Callable[[Program, ProgramHost, bytes | None], Awaitable[int]]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Prepared:
-    """`linked`: of a component; `text` and `code`: of a Python program."""
+    """`size` in bytes, on each of the hosts that have it."""
 
     size: int
-    linked: LinkedComponent | None = None
-    text: str = ""
-    code: str = ""
-
-
-Make = Callable[[Program, bytes | None], Awaitable[Prepared]]
+    hosts: set[ProgramHost] = field(default_factory=set)
 
 
 class PreparedPrograms:
-    """`make` prepares a program, from its content if that is not stored yet; it raises BadProgram, UnknownName. Belongs
-    to one event loop."""
+    """`make` prepares a program on a host, from its content if that is not stored yet, and returns its size; it raises
+    BadProgram, UnknownName, Overloaded. Belongs to one event loop."""
 
     def __init__(self, store: ProgramStore, make: Make, most_bytes: int = PREPARED_BYTES) -> None:
         self._store = store
@@ -45,12 +42,13 @@ class PreparedPrograms:
         self._bytes = 0
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
-    async def prepare(self, program: Program, data: bytes | None = None) -> None:
-        """Returns when `get` will give the program, until the caller waits for something else."""
-        while program.hash not in self._ready:
+    async def prepare(self, program: Program, host: ProgramHost, data: bytes | None = None) -> None:
+        """Returns when the program can be launched on a host, until the caller waits for something else. However many
+        ask for it at a time, it is compiled once."""
+        while not self._is_ready(program.hash, host):
             task = self._under_way.get(program.hash)
             if task is None:
-                task = self._under_way[program.hash] = asyncio.create_task(self._prepare(program, data))
+                task = self._under_way[program.hash] = asyncio.create_task(self._prepare(program, host, data))
                 task.add_done_callback(_retrieve)
             try:
                 await asyncio.shield(task)  # others may wait for it
@@ -58,34 +56,49 @@ class PreparedPrograms:
                 if task.cancelled():
                     raise Overloaded("the server stops") from None
                 raise
+        self._ready.move_to_end(program.hash)
 
-    async def _prepare(self, program: Program, data: bytes | None) -> None:
+    def _is_ready(self, program: str, host: ProgramHost) -> bool:
+        prepared = self._ready.get(program)
+        return prepared is not None and host in prepared.hosts
+
+    async def _prepare(self, program: Program, host: ProgramHost, data: bytes | None) -> None:
         try:
-            prepared = await self._make(program, data)
-            if data is None and not self._store.knows(program.hash):
-                self._store.drop_if_unknown(program)
-                raise UnknownName(f"program {program.name!r} was deleted")
-            self._keep(program.hash, prepared)
+            size = await self._make(program, host, data)
+            self._check_known(program, host, data)
+            self._keep(program.hash, size, host)
+        except (BadProgram, FileNotFoundError):
+            self._check_known(program, host, data)  # or its files are gone for this reason
+            raise
         finally:
             del self._under_way[program.hash]
 
-    def _keep(self, program: str, prepared: Prepared) -> None:
-        self._ready[program] = prepared
-        self._bytes += prepared.size
-        while self._bytes > self._most_bytes and len(self._ready) > 1:
-            _, oldest = self._ready.popitem(last=False)
-            self._bytes -= oldest.size
+    def _check_known(self, program: Program, host: ProgramHost, data: bytes | None) -> None:
+        if data is None and not self._store.knows(program.hash):
+            host.forget(program.hash)
+            self._store.drop_if_unknown(program)
+            raise UnknownName(f"program {program.name!r} was deleted")
 
-    def get(self, program: str) -> Prepared:
-        """A prepared program."""
-        self._ready.move_to_end(program)
-        return self._ready[program]
+    def _keep(self, program: str, size: int, host: ProgramHost) -> None:
+        if program not in self._ready:
+            self._ready[program] = Prepared(size)
+            self._bytes += size
+        self._ready[program].hosts.add(host)
+        while self._bytes > self._most_bytes and len(self._ready) > 1:
+            self.forget(next(iter(self._ready)))
 
     def forget(self, program: str) -> None:
         """Drops a program from memory; nothing happens if it is not there."""
         prepared = self._ready.pop(program, None)
         if prepared is not None:
             self._bytes -= prepared.size
+            for host in prepared.hosts:
+                host.forget(program)
+
+    def lost(self, host: ProgramHost) -> None:
+        """A host has ended, with all that it had."""
+        for prepared in self._ready.values():
+            prepared.hosts.discard(host)
 
     async def close(self) -> None:
         """Stops what is under way, and waits until no process is left of it. Idempotent."""
@@ -96,7 +109,7 @@ class PreparedPrograms:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the programs in memory."""
+        """Bytes of the programs in memory, on a host that has all of them."""
         return self._bytes
 
 

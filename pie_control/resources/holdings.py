@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from pie_control.errors import CallError
 from pie_control.ids import Owner
+from pie_control.record import Record
 from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 
 from .kinds import Resource
@@ -79,8 +80,7 @@ Reference = tuple[int, int]
 """Index in a token list, and the future whose token stands there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Freed:
+class Freed(Record, frozen=True, tag=None):
     """Addresses that were given back, and the last command that may still use them."""
 
     seq: int
@@ -88,8 +88,7 @@ class Freed:
     ranges: Sequence[Range]
 
 
-@dataclass(frozen=True, slots=True)
-class Forgotten:
+class Forgotten(Record, frozen=True):
     """Samples whose tokens no command after `seq` names."""
 
     owner: Owner

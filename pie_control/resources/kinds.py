@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from pie_inference.protocol import ModelDescription
 
 
-@dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind of memory. `key` is its attribute in quotas, usages, holdings and address spaces."""
+    """A kind of memory. There is one object for each, which crosses to another process as its `key`."""
 
-    key: str
-    name: str  # plural, as in messages
-    one: str
-    pool_size: Callable[[ModelDescription], int]
-    """How many a worker of this model has for inferlets."""
+    __slots__ = ("key", "name", "one", "pool_size")
+
+    def __init__(self, key: str, name: str, one: str, pool_size: Callable[[ModelDescription], int]) -> None:
+        """`pool_size`: how many a worker of a model has for inferlets."""
+        self.key = key  # its attribute in quotas, usages, holdings and address spaces
+        self.name = name  # plural, as in messages
+        self.one = one
+        self.pool_size = pool_size
 
     def __str__(self) -> str:
         return self.name

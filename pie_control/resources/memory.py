@@ -33,10 +33,18 @@ _rank = attrgetter("rank")
 class Allocation(Protocol):
     """A command that takes memory (pie_control.calls.kind.Bind)."""
 
-    seq: int
-    resource: Resource
-    first: int
-    count: int
+    @property
+    def seq(self) -> int: ...
+
+    @property
+    def resource(self) -> Resource: ...
+
+    @property
+    def first(self) -> int:
+        """The address."""
+
+    @property
+    def count(self) -> int: ...
 
 
 class Memory:

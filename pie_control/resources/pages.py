@@ -13,12 +13,12 @@ pages from a first one on are full. Full pages change only through `trim`, `copy
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pie_control.errors import InvalidState, NotFound
+from pie_control.record import Record
 
 from .addresses import AddressAllocator
 from .ranges import Range
@@ -40,8 +40,7 @@ class Span:
         self.stamp = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(Record, frozen=True, tag=None):
     """Slots that a forward reads. `by_position`: a query sees only those at positions below its own; else, all."""
 
     intervals: tuple[Range, ...]  # virtual slots

@@ -13,10 +13,8 @@ import wasmtime
 from wasmtime import _ffi as ffi
 
 from .values import c_function
+from .version import WASMTIME_VERSION
 
-WASMTIME_VERSION = "50.0.1"
-CODE_VERSION = f"{WASMTIME_VERSION}-1"
-"""Of compiled code. The second number changes with settings of `new_engine` that code is compiled for."""
 TICK_SECONDS = 0.002
 """Time between two ticks. A guest that does not wait is interrupted after one to two ticks."""
 

@@ -11,13 +11,13 @@ from pie_control.calls.kind import CloseQueue, Command, OpenQueue, Prioritize, R
 from pie_control.calls.values import Completion
 from pie_control.errors import CallError
 from pie_control.ids import Owner
+from pie_control.record import Record
 from pie_control.resources.holdings import Forgotten
 from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 from pie_inference.protocol import RunWave, WaveDone
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(Record, frozen=True):
     """An inferlet of a host uses the model. `created` is a time in seconds: when memory runs out, it says which
     inferlet is older."""
 
@@ -27,8 +27,7 @@ class Opened:
     host: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(Record, frozen=True):
     """An inferlet has ended: all that it held is free, and its futures are forgotten."""
 
     owner: Owner
@@ -62,8 +61,7 @@ class Reason(StrEnum):
     LOST = "lost"  # the worker is gone, and with it its state
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Record, frozen=True, gc=True):
     """An inferlet has to end. The scheduler has closed its account already."""
 
     owner: Owner

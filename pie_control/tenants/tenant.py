@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
+
+from pie_control.record import Record
 
 
 class ServiceClass(IntEnum):
@@ -13,8 +14,7 @@ class ServiceClass(IntEnum):
     BATCH = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Tenant:
+class Tenant(Record, frozen=True, tag=None):
     """Equal names mean the same tenant. `weight`: its share of a worker, beside the weights of the others. `max_pages`,
     `max_embeds`: what its inferlets may hold together, on all workers of the server; None: no bound but theirs."""
 
@@ -28,8 +28,7 @@ DEFAULT_TENANT = Tenant("default")
 """Of every inferlet while there are no keys."""
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Record, frozen=True, tag=None):
     """For whom an inferlet works, and in which class. The server sets it, never the inferlet."""
 
     tenant: Tenant = DEFAULT_TENANT

@@ -18,12 +18,12 @@ from tests.helpers.tree import ROOT
 PACKAGES = ("pie_control", "pie_inference", "inferlet_sdk")
 
 PURE_CORE = ("pie_control.resources", "pie_control.calls", "pie_control.scheduling")
-BASICS = ("pie_control.ids", "pie_control.errors", "pie_control.tenants")
+BASICS = ("pie_control.ids", "pie_control.errors", "pie_control.record", "pie_control.tenants")
 MAY_IMPORT = {
     "pie_control.scheduling": (*PURE_CORE, *BASICS),
     "pie_control.calls": ("pie_control.calls", "pie_control.resources", *BASICS),
     "pie_control.resources": ("pie_control.resources", *BASICS),
-    "pie_control.tenants": ("pie_control.tenants", "pie_control.errors"),
+    "pie_control.tenants": ("pie_control.tenants", "pie_control.errors", "pie_control.record"),
     "pie_control": ("pie_control",),
     "pie_inference.protocol": ("pie_inference.protocol",),
     "pie_inference": ("pie_inference",),
@@ -32,8 +32,9 @@ MAY_IMPORT = {
 """What a package may import of ours, the most special entry first; OPEN is open to pie_control."""
 OPEN = ("pie_inference.protocol", "pie_inference.options", "pie_inference.testing.byte_tokenizer")
 
-PURE = {package: {"numpy"} for package in PURE_CORE}
-"""Packages that import no third-party module but these."""
+PURE = {package: {"numpy", "msgspec"} for package in PURE_CORE}
+"""Packages that import no third-party module but these. msgspec: commands and other values are its structs,
+which are made fast and can cross to another process; it has no state and does no I/O."""
 
 FORBIDDEN = {package: {"asyncio", "socket", "threading", "time"} for package in PURE_CORE}
 """Standard modules by which state or time would get into a pure package."""
@@ -165,6 +166,14 @@ def test_the_protocol_and_the_control_layer_load_without_torch() -> None:
     code = "import sys, pie_control.runtime, pie_control.cli.main, pie_inference.protocol; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert {"pie_control.runtime", "torch"} & set(loaded.split()) == {"pie_control.runtime"}
+
+
+def test_what_the_control_process_does_with_programs_needs_no_wasmtime() -> None:
+    """Hosts link and run them."""
+    control = [name for name in modules() if is_inside(name, "pie_control.programs") and ".host" not in name]
+    code = f"import sys, {', '.join(control)}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {"pie_control.programs.prepared", "wasmtime"} & set(loaded.split()) == {"pie_control.programs.prepared"}
 
 
 def test_no_import_cycles() -> None:

@@ -473,6 +473,22 @@ class FakeHost:
         self.token_values[number] = self.futures[number]
         return number
 
+    def _forward_with_dist(
+        self,
+        queue: int,
+        tokens: list[int],
+        positions: list[int],
+        inputs: list[int],
+        context: list[int],
+        output: list[int],
+        embed: int,
+        k: int,
+        temperature: float,
+    ) -> int:
+        self._embed_txt(queue, tokens, positions, inputs)
+        self._forward(queue, context, inputs, output, [embed, 1])
+        return self._get_next_dist(queue, embed, k, temperature)
+
     def _forward_with_sampling(
         self,
         queue: int,
@@ -511,6 +527,12 @@ class FakeHost:
         return self._future((accepted, chosen[accepted]))
 
     _take_token = _take_dist = _take_logprobs = _take_verified = _take
+
+    def _await(self, number: int) -> Any:
+        self._wait([number])
+        return self._take(number)
+
+    _await_done = _await_message = _await_token = _await_dist = _await_logprobs = _await_verified = _await
 
     def _source(self) -> tuple[str, str, str]:
         raise AssertionError("tests call run_program")

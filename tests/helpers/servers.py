@@ -14,7 +14,7 @@ from pie_control.config import ModelPath, ServerConfig, build_config
 from pie_control.inference_client.interface import InferenceClient
 from pie_control.inferlets.events import Ended, Event, LogLine, Message
 from pie_control.inferlets.inferlet import Inferlet
-from pie_control.programs.languages.python_guest import guest_hash
+from pie_control.programs.python_guest import guest_hash
 from pie_control.runtime import build_server
 from pie_control.server_api import ServerApi
 from pie_control.testing.in_process import InProcessClient
@@ -50,8 +50,9 @@ class Listener:
 def cache_with_guest(folder: Path, guest_cache: Path) -> Path:
     """A cache folder of its own, with the compiled Python guest but without programs."""
     (folder / "guest").mkdir(mode=0o700)
-    for path in (guest_cache / "guest").glob(f"{guest_hash()}-*"):
-        shutil.copy(path, folder / "guest")
+    for pattern in (f"{guest_hash()}-*", "*.so"):
+        for path in (guest_cache / "guest").glob(pattern):
+            shutil.copy(path, folder / "guest")
     return folder
 
 

@@ -90,7 +90,7 @@ RIGHT: dict[str, Any] = {
 }  # fmt: skip
 ANY_VALUE = {("log", "message"), ("set_result", "value")}
 """Parameters that take any value: it is written as text or JSON."""
-NO_CALLS = {"Dist", "Verified", "take_dist", "take_verified"}
+NO_CALLS = {"Dist", "Verified", "await_dist", "await_verified"}
 
 
 def functions() -> Iterator[tuple[str, Callable[..., Any]]]:

@@ -592,3 +592,18 @@ def test_chat_may_be_prefilled_forked_and_given_as_messages() -> None:
 
 def test_vocabulary_of_the_double_is_consistent() -> None:
     assert [VOCAB[n].decode() for n in SPECIAL.values()] == list(SPECIAL)
+
+
+def test_a_program_that_reads_every_distribution_crosses_twice_for_a_token() -> None:
+    host = install(page_size=100)
+
+    async def main() -> list[int]:
+        ctx = Context().fill("abc")
+        await ctx.next_dist()
+        del host.calls[:]
+        for _ in range(20):
+            ctx.fill([(await ctx.next_dist(k=5)).max_index()])
+        return list(ctx.tokens)
+
+    assert run(main()) == [97, 98, 99, *expected([97, 98, 99], 20)]
+    assert host.calls == ["get_next_dist", "await_dist"] + ["forward_with_dist", "await_dist"] * 19

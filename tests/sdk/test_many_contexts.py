@@ -92,13 +92,14 @@ def test_two_thousand_forks_generate_at_once() -> None:
 def recording_queues(host: Any) -> dict[int, set[int]]:
     """The queues on which each single token is run from now on, by token."""
     used: dict[int, set[int]] = {}
-    embed_txt = host.input_text.embed_txt
+    forward_with_dist = host.fused.forward_with_dist
 
-    def recording(queue: int, tokens: list[int], *rest: Any) -> None:
+    def recording(queue: int, tokens: list[int], *rest: Any) -> int:
         used.setdefault(tokens[0], set()).add(queue)
-        embed_txt(queue, tokens, *rest)
+        future: int = forward_with_dist(queue, tokens, *rest)
+        return future
 
-    host.input_text.embed_txt = recording
+    host.fused.forward_with_dist = recording
     return used
 
 

@@ -104,7 +104,7 @@ MESSAGES = [str(number) for number in range(10)]
 def test_a_sender_waits_for_a_slow_client(slow: FakeHost, text: str, waits: int) -> None:
     run_program("p", text)
     assert slow.sent == MESSAGES
-    assert slow.calls.count("wait") == waits
+    assert slow.calls.count("await_done") == waits
     assert not slow.futures  # all were taken
 
 

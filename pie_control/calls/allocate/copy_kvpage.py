@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +21,7 @@ MOST_SLOTS = 1 << 16
 """In one copy, and in one batch of them: so a wave of copies is done in milliseconds on a GPU."""
 
 
-@dataclass(slots=True, eq=False)
-class CopyCommand(WorkerCommand):
+class CopyCommand(WorkerCommand, frozen=True):
     """Virtual slots, of equal number."""
 
     source: NDArray[np.int64]

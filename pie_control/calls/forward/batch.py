@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +21,7 @@ MOST_PAIRS = 1 << 26
 """Pairs of query and key in the masks that a worker makes for a batch, where keys are seen by position."""
 
 
-@dataclass(slots=True, eq=False)
-class ForwardCommand(LongCommand):
+class ForwardCommand(LongCommand, frozen=True):
     """`size` is the number of input tokens; `own` are the virtual slots of their keys and values, None if these are
     dropped after the call."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -29,8 +28,7 @@ class Token(NamedTuple):
     token: int
 
 
-@dataclass(slots=True, eq=False)
-class SampleCommand(RowCommand):
+class SampleCommand(RowCommand, frozen=True):
     """`recent`: tokens that penalties count; `allowed`: bits of the tokens that may come, lowest bit first."""
 
     gives_token = True

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -39,8 +38,7 @@ class Verified(NamedTuple):
     token: int  # that comes behind them
 
 
-@dataclass(slots=True, eq=False)
-class VerifyCommand(WorkerCommand):
+class VerifyCommand(WorkerCommand, frozen=True):
     embeds: Sequence[Range]
     draft: Sequence[int]
     params: SamplingParams

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
@@ -19,8 +18,7 @@ from ..positions import check_positions
 from ..tokens import resolve
 
 
-@dataclass(slots=True, eq=False)
-class EmbedCommand(WorkerCommand):
+class EmbedCommand(WorkerCommand, frozen=True):
     """Tokens with 0 where a reference stands, and the embeds that they fill."""
 
     tokens: Sequence[int]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -27,8 +26,7 @@ class Logprobs(NamedTuple):
     logprobs: NDArray[np.float32]  # one for each token asked for
 
 
-@dataclass(slots=True, eq=False)
-class LogprobsCommand(RowCommand):
+class LogprobsCommand(RowCommand, frozen=True):
     tokens: Sequence[int]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -30,8 +29,7 @@ class Dist(NamedTuple):
     rest: float  # probability mass left out
 
 
-@dataclass(slots=True, eq=False)
-class DistCommand(RowCommand):
+class DistCommand(RowCommand, frozen=True):
     k: int
     temperature: float
 

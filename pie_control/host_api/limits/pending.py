@@ -24,7 +24,7 @@ SMALL_BYTES = 16 * NUMBER_BYTES
 """Lists of one call that are not counted."""
 
 RESULT_BYTES: Mapping[type, Callable[..., int]] = {
-    Dist: lambda _embed, k, _temperature: 8 * (k or DEFAULT_K),
+    Dist: lambda *arguments: 8 * (arguments[-2] or DEFAULT_K),  # k, before the temperature
     Logprobs: lambda _embed, tokens: 4 * len(tokens),
 }
 """Size of a value that holds arrays, from the arguments behind the queue; by the type of the value."""

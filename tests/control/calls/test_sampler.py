@@ -33,7 +33,7 @@ def draws(sampler: Sampler, count: int) -> list[float]:
 def test_parameters_out_of_range_are_refused(params: dict[str, Any]) -> None:
     (name,) = params
     with pytest.raises(InvalidArgument, match=rf"{name}.* is {params[name]}; it must lie between"):
-        SamplingParams(**params)
+        Sampler(SamplingParams(**params), 0)
 
 
 @pytest.mark.parametrize("params", [{"repetition": 1.1}, {"frequency": -0.5}, {"presence": 0.1}])

@@ -294,6 +294,10 @@ def test_options_beat_the_environment_and_that_the_defaults() -> None:
         ({"dtype": "int4"}, {}, "--dtype must be one of auto"),
         ({"pages": "many"}, {}, "--pages must be a whole number or auto, not 'many'"),
         ({"replicas": 0}, {}, "replicas must be at least 1"),
+        ({"worker": "gpu"}, {}, "worker must be left out or be paced:TIME, such as paced:15ms, not 'gpu'"),
+        ({"worker": "paced:15"}, {}, r"worker: a pace is the time of a wave, .*15ms\+20us .*, not '15'"),
+        ({"worker": "paced:"}, {}, "worker: a pace is"),
+        ({}, {"PIE_WORKER": "paced:1ms+-1us"}, "worker: a pace is"),
     ],
 )
 def test_wrong_settings_are_refused(options: dict[str, object], environment: dict[str, str], message: str) -> None:
@@ -306,7 +310,7 @@ def test_resolving_gives_a_new_config(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "config.json").write_text("{}")
     config = build_config({"model": [str(tmp_path)]})
     resolved = config.resolved()
-    assert (config.models, config.cache_dir, config.worker.threads) == ((), "", None)
+    assert (config.models, config.cache_dir, config.worker_options.threads) == ((), "", None)
     assert resolved.models == (ModelPath(tmp_path.name, str(tmp_path)),)
     assert resolved.cache_dir == str(tmp_path / "pie")
     assert resolved.resolved() == resolved

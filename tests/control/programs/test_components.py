@@ -11,13 +11,9 @@ import pytest
 import wasmtime
 
 import tests.helpers.wat as wat
-from pie_control import host_api
 from pie_control.errors import BadProgram, UnknownName
 from pie_control.inferlets.events import Ended
-from pie_control.programs.launcher import Launcher
-from pie_control.programs.library import ProgramLibrary
 from pie_control.programs.native import NativeCompiler
-from pie_control.programs.store import ProgramStore
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
@@ -197,26 +193,25 @@ def test_a_component_of_another_world_is_refused_and_not_kept(
     on_server(guest_cache, body)
 
 
-def test_uploads_of_one_component_at_a_time_compile_it_once(tmp_path: Path, guest_cache: Path) -> None:
+def test_uploads_of_one_component_at_a_time_compile_it_once(
+    tmp_path: Path, guest_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compiled = []
     component = binary(wat.SUCCESS, data="compiled once")
+    compile_it = NativeCompiler.compile
 
-    class Counting(NativeCompiler):
-        async def compile(self, *arguments: Any) -> Path:
-            compiled.append(arguments)
-            return await super().compile(*arguments)
+    async def counts(*arguments: Any) -> Path:
+        compiled.append(arguments)
+        return await compile_it(*arguments)
 
-    async def check() -> None:
-        store = ProgramStore(cache_with_guest(tmp_path, guest_cache))
-        launcher = Launcher(store, host_api.contract(), 64 << 20, 0, Counting())
-        library = ProgramLibrary(store, launcher)
-        await launcher.start()
-        answers = await asyncio.gather(*(library.upload(component, f"name {number}") for number in range(5)))
+    monkeypatch.setattr(NativeCompiler, "compile", counts)
+
+    async def body(server: ServerApi) -> None:
+        answers = await asyncio.gather(*(server.upload(component, f"name {number}") for number in range(5)))
         assert len({answer.program for answer in answers}) == 1
         assert len(compiled) == 1
-        launcher.close()
 
-    asyncio.run(asyncio.wait_for(check(), SECONDS))
+    on_server(cache_with_guest(tmp_path, guest_cache), body)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ import wasmtime
 
 import tests.helpers.wat as wat
 from pie_control.errors import BadProgram, BadRequest, ConfigError, Overloaded, StorageFull, UnknownName
-from pie_control.programs import launcher, library, prepared
-from pie_control.programs.languages import python_source
+from pie_control.programs import library, prepared, python_guest
+from pie_control.programs.host import python_source
 from pie_control.programs.store import Program, ProgramStore
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
@@ -152,9 +152,9 @@ def test_a_program_that_another_tenant_deletes_while_it_arrives_is_kept(
 
     async def body(server: ServerApi) -> None:
         programs = server._library
-        await programs.upload(returning("shared"), "mine", "ada")
+        await programs.upload(returning("shared"), "mine", server._programs, "ada")
         monkeypatch.setattr(ProgramStore, "write", slowly)
-        arriving = asyncio.create_task(programs.upload(returning("shared"), "", "default"))
+        arriving = asyncio.create_task(programs.upload(returning("shared"), "", server._programs))
         assert await asyncio.to_thread(written.wait, SECONDS)
         programs.remove("mine", "ada")
         deleted.set()
@@ -231,7 +231,7 @@ def test_programs_leave_memory_and_come_back_from_disk(cache: Path, monkeypatch:
         compilations += 1
         return await compile_in_guest(*arguments)
 
-    monkeypatch.setattr("pie_control.programs.launcher.compile_in_guest", counts)
+    monkeypatch.setattr("pie_control.programs.host.programs.compile_in_guest", counts)
 
     async def body(server: ServerApi) -> None:
         programs = server._library._prepared
@@ -377,7 +377,7 @@ def test_damaged_native_code_of_the_python_guest_is_made_anew(
     def refuse(_: Path) -> bytes:
         raise ConfigError("it would be built again")
 
-    monkeypatch.setattr(launcher, "build_guest", refuse)
+    monkeypatch.setattr(python_guest, "build_guest", refuse)
     with pytest.raises(ConfigError, match="it would be built again"):
         on_server(cache, lambda _: asyncio.sleep(0))
     assert "is damaged and made anew" in caplog.text

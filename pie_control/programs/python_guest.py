@@ -6,6 +6,7 @@ build.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import importlib.util
 import subprocess
@@ -16,7 +17,9 @@ from pathlib import Path
 
 from pie_inference.options.cache_files import NotPrivate, find_sealed, private_folder, read_own_file, seal
 
-from ...errors import ConfigError
+from ..errors import ConfigError
+from ..sandbox.version import code_version
+from . import native
 
 APPLICATION = "inferlet_sdk.guest.entry"
 WORLD = "python-guest"
@@ -56,6 +59,20 @@ def _run_componentize(folder: Path, output: Path) -> None:
         raise ConfigError("componentize-py is not installed: pip install componentize-py") from None
     if done.returncode != 0:
         raise ConfigError(f"building the Python guest failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
+async def compiled_guest(cache_dir: Path) -> Path:
+    """The sealed file of the guest's native code, which all hosts map; built and compiled if there is none. Raises
+    ConfigError."""
+    folder, stem = guest_folder(cache_dir), f"{await asyncio.to_thread(guest_hash)}-{code_version()}"
+    found = await asyncio.to_thread(find_sealed, folder, stem, native.SUFFIX)
+    if found is not None:
+        return found
+    data = await asyncio.to_thread(build_guest, folder)
+    try:
+        return await native.compile_to_file(data, folder, stem)
+    except (native.Refused, native.CompilerDied) as error:
+        raise ConfigError(f"the Python guest cannot be compiled: {error}") from error
 
 
 def guest_folder(cache_dir: Path) -> Path:

@@ -12,6 +12,7 @@ import time
 from ...errors import BadProgram
 from ...sandbox.fibers import Instance, Step
 from ...sandbox.wasi import WasiState
+from ..program_host import SourceText
 
 COMPILE_SECONDS = 5.0
 """Limit of processor time for the compilation of one program."""
@@ -27,9 +28,6 @@ def main(args):
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise SystemExit("".join(traceback.format_exception_only(error)).rstrip()) from None
 """
-
-SourceText = tuple[str, str, str]
-"""Name, text and code of a program, as `guest-source.source` returns them."""
 
 
 class MadeAhead:

@@ -1,0 +1,281 @@
+"""What crosses between the control process and an application host.
+
+Theory. A host runs inferlets: instances, futures, timers, tokenizers, and for each inferlet and model the address space
+that refuses or accepts its calls at once. The control process has everything that is shared: HTTP, the registry of
+inferlets, queues in their order, pools, waves. What one says to the other are the values of this module, in *frames*: a
+frame is a list of messages that were said together, at most one each way and turn. Messages arrive in the order in
+which they were said, each exactly once, until one side is gone. A host speaks to nobody but the control process.
+
+A life:
+
+1. Control starts the host. The host says `HostReady`; unless the versions are equal, control ends it.
+2. Control says `Welcome`, then a `ModelState` for each model, and again whenever one changes.
+3. Programs: `Prepare` asks a host to compile a program or to check one; one `Prepared` answers. `Provide` gives a host
+   a program before the first `Launch` of it, `Forget` takes it back; inferlets that run keep what they run.
+4. An inferlet: `Launch`, then `Started` once it has an instance, then its `Said` in their order, and `Finished`, the
+   last that is ever said of it. Control says `Post`, `Room` and `Stop` to it; what arrives after its end is dropped.
+   `Finished` always comes from the host, so nothing overtakes it, unless the host is gone: then control ends the
+   inferlet as lost.
+5. Commands: the events of `Commands` are what address spaces have handed on, of all inferlets of the host, in order:
+   for each inferlet `Opened`, then its commands and notes, then `Closed`, which frees what it held. Each command with
+   a future is answered in some `Results` exactly once, unless its inferlet is closed before. An ending in `Results`
+   means that the scheduler has closed its inferlet already; the host ends it and says `Finished`.
+6. `Quiet` means that every inferlet of the host waits, for a result or anything else, after all that was said before.
+   A frame that makes inferlets run is answered, sooner or later, by a frame that ends with `Quiet`.
+7. `Ping` is answered by `Pong` at once; a host that does not answer in time hangs, and is killed.
+8. To end a host, control says `Stop` for each of its inferlets, awaits their ends, and closes the connection.
+
+The links that carry messages are the protocols at the end. One passes them on within a process, as they are; one
+encodes them (`codec.py`). So nobody changes a message or what it holds once it is said.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from pie_control.calls import COMMANDS
+from pie_control.calls.kind import Command
+from pie_control.calls.values import Completion
+from pie_control.config import InferletLimits
+from pie_control.ids import Owner
+from pie_control.inferlets import events
+from pie_control.record import Record
+from pie_control.scheduling.turn import Closed, Ending, Note, Opened, Progress
+from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
+from pie_inference.protocol import ModelDescription
+
+# ---- control to host -----------------------------------------------------------------------------------------------
+
+
+class Welcome(Record, frozen=True):
+    """The first message. `host`: the number of the host, from 1."""
+
+    host: int
+    limits: InferletLimits
+    max_guest_bytes: int  # memory of all inferlets of this host; 0: no bound
+    warm_pool: int  # Python guests kept ready for the next launch
+    cache_dir: str  # where the compiled Python guest is found
+
+
+class ModelState(Record, frozen=True):
+    """A model, at first and when it changes. `down`: why no worker serves it, now or soon; None: one does."""
+
+    description: ModelDescription
+    down: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.description.name
+
+
+class Provide(Record, frozen=True):
+    """A program that is ready to be launched. Python: `text` and `code`. A component: the `path` of its compiled code,
+    which is sealed."""
+
+    program: str  # hash
+    kind: str
+    name: str
+    text: str = ""
+    code: str = ""
+    path: str = ""
+
+
+class Forget(Record, frozen=True):
+    """The host may drop a program."""
+
+    program: str
+
+
+class Prepare(Record, frozen=True):
+    """Compiles a Python program in a guest, or loads, checks and links a component; answered by a `Prepared` with the
+    same `request`."""
+
+    request: int
+    program: str  # hash
+    kind: str
+    name: str
+    text: str = ""
+    path: str = ""
+
+
+class Launch(Record, frozen=True):
+    """Starts an inferlet of a program that was provided. `number` is unique over all hosts; `age`: seconds since its
+    launch was asked for."""
+
+    number: Owner
+    program: str  # hash
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    age: float = 0.0
+    standing: Standing = DEFAULT_STANDING
+
+
+class Post(Record, frozen=True):
+    """A message for an inferlet, from its client."""
+
+    number: Owner
+    text: str
+
+
+class Stop(Record, frozen=True):
+    """Ends an inferlet with a terminal `Status`; answered by its `Finished`."""
+
+    number: Owner
+    status: str
+    reason: str
+
+
+class Room(Record, frozen=True):
+    """How much of an inferlet's messages waits at control, and whether a client reads them: `send` waits by it."""
+
+    number: Owner
+    kept_bytes: int
+    read: bool
+
+
+class Results(Record, frozen=True):
+    """What a turn of a model's scheduler has for inferlets of this host."""
+
+    model: str
+    completions: Sequence[Completion] = ()
+    progress: Sequence[Progress] = ()
+    endings: Sequence[Ending] = ()
+
+
+class Ping(Record, frozen=True):
+    """Asks whether the host still turns."""
+
+    token: int
+
+
+ToHost = Welcome | ModelState | Provide | Forget | Prepare | Launch | Post | Stop | Room | Results | Ping
+
+# ---- host to control -----------------------------------------------------------------------------------------------
+
+if TYPE_CHECKING:
+    SpaceEvent = Opened | Closed | Command | Note
+else:
+    SpaceEvent = functools.reduce(operator.or_, COMMANDS, Opened | Closed | Note)
+"""What address spaces hand on. At run time a union of all classes, so that it can be decoded."""
+
+
+class HostReady(Record, frozen=True):
+    """The first message. `version`: what the host takes messages to be (`codec.VERSION`)."""
+
+    version: str
+    pid: int
+
+
+class Commands(Record, frozen=True):
+    """What address spaces of a model have handed on, over all inferlets of the host, in order."""
+
+    model: str
+    events: Sequence[SpaceEvent]
+
+
+class Quiet(Record, frozen=True):
+    """Every inferlet of the host waits."""
+
+
+class Started(Record, frozen=True):
+    """An inferlet has an instance, and its turn is to come."""
+
+    number: Owner
+
+
+class Said(Record, frozen=True):
+    """An event of an inferlet, for its client."""
+
+    number: Owner
+    event: events.Message | events.LogLine
+
+
+class Finished(Record, frozen=True):
+    """The end of an inferlet, with what it has used and held at last."""
+
+    number: Owner
+    event: events.Ended
+    cpu_seconds: float
+    pages: int
+    embeds: int
+
+
+class Read(Record, frozen=True):
+    """The inferlet has received posted messages of `size` bytes, as control counts them."""
+
+    number: Owner
+    size: int
+
+
+class Prepared(Record, frozen=True):
+    """The answer to `Prepare`. `code`: of a Python program; `size`: in memory, in bytes; `error`: why it cannot be
+    launched."""
+
+    request: int
+    code: str = ""
+    size: int = 0
+    error: str | None = None
+
+
+class Usage(Record, frozen=True, tag=None):
+    """What an inferlet has used and holds."""
+
+    number: Owner
+    cpu_seconds: float
+    pages: int
+    embeds: int
+
+
+class Report(Record, frozen=True):
+    """About four times a second while something changes. Counts since the start of the host; `usage` of the inferlets
+    for which it has changed."""
+
+    memory_bytes: int
+    guest_seconds: float
+    turns: int
+    preemptions: int
+    warm: int
+    usage: Sequence[Usage] = ()
+
+
+class Pong(Record, frozen=True):
+    """The answer to `Ping`."""
+
+    token: int
+
+
+FromHost = HostReady | Commands | Quiet | Started | Said | Finished | Read | Prepared | Report | Pong
+
+# ---- links ---------------------------------------------------------------------------------------------------------
+
+
+class HostLink(Protocol):
+    """A host as control sees it. All methods and callbacks belong to the thread of the event loop in which `start` was
+    awaited; no callback comes from within `send`. After `on_lost` nothing comes, until `start` is awaited again."""
+
+    on_messages: Callable[[Sequence[FromHost]], None]
+    """Called with each frame."""
+    on_lost: Callable[[str], None]
+    """Called at most once after each `start`, with what is known of the reason."""
+
+    async def start(self) -> HostReady:
+        """Waits until the host is there. Raises `errors.HostUnavailable` with what it said."""
+
+    def send(self, messages: Sequence[ToHost]) -> None:
+        """Hands a frame over without waiting. A host that is gone drops it."""
+
+    async def close(self) -> None:
+        """Ends the host, which has inferlets no more, and frees everything held. Idempotent."""
+
+
+class ControlLink(Protocol):
+    """Control as a host sees it. When it is gone the process ends, so there is no callback for that."""
+
+    on_messages: Callable[[Sequence[ToHost]], None]
+    """Called with each frame, on the thread of the event loop; never from within `send`."""
+
+    def send(self, messages: Sequence[FromHost]) -> None:
+        """Hands a frame over without waiting."""

@@ -1,0 +1,78 @@
+"""Compiles programs, once for all hosts: the compiled form lies on disk, and hosts load it from there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+from pie_inference.options.cache_files import find_sealed, read_own_file, write_sealed
+
+from ..errors import UnknownName
+from ..sandbox.version import code_version
+from .fair_places import FairPlaces
+from .native import SUFFIX, NativeCompiler
+from .program_host import ProgramHost
+from .python_guest import guest_hash
+from .store import Program, ProgramStore
+
+CODE_SUFFIX = ".code"
+PYTHON_PLACES = 2
+"""Python programs that are compiled at a time: they take turns with the inferlets of a host."""
+
+log = logging.getLogger(__name__)
+
+
+class ProgramCompiler:
+    """Brings programs to hosts, compiled. Belongs to one event loop."""
+
+    def __init__(self, store: ProgramStore, native: NativeCompiler) -> None:
+        self._store = store
+        self._native = native
+        self._python_places = FairPlaces(PYTHON_PLACES)
+        self._code_version = code_version()
+        self._guest_hash = guest_hash()[:16]
+
+    async def bring(self, program: Program, host: ProgramHost, data: bytes | None = None) -> int:
+        """Has a host ready to launch a program, whose content is `data` or lies in the store; returns the bytes that
+        this takes there. Raises BadProgram, UnknownName if the program is gone, Overloaded if the host ends."""
+        if program.kind == "python":
+            return await self._bring_python(program, host, await self._content(program, data))
+        path = await self._compiled(program, data)
+        size = path.stat().st_size
+        await host.link(program.hash, path)
+        return size
+
+    async def _content(self, program: Program, data: bytes | None) -> bytes:
+        data = data or await asyncio.to_thread(self._store.try_read, program)
+        if data is None:
+            self._store.forget(program)
+            raise UnknownName(f"program {program.name!r} is damaged or gone from the disk: upload it again")
+        return data
+
+    async def _compiled(self, program: Program, data: bytes | None) -> Path:
+        folder, stem = self._store.compiled, f"{program.hash}-{self._code_version}"
+        found = await asyncio.to_thread(find_sealed, folder, stem, SUFFIX)
+        if found is not None:
+            return found
+        return await self._native.compile(await self._content(program, data), folder, stem, program.owner)
+
+    async def _bring_python(self, program: Program, host: ProgramHost, data: bytes) -> int:
+        stem, text = f"{program.hash}-{self._guest_hash}", await asyncio.to_thread(data.decode)
+        code = await asyncio.to_thread(self._try_load_code, stem)
+        if code is None:
+            async with self._python_places.place(program.owner):
+                code = await host.compile(program.name, text)
+            await asyncio.to_thread(self._keep_code, stem, code)
+        host.provide(program.hash, text, code)
+        return len(text) + len(code)
+
+    def _try_load_code(self, stem: str) -> str | None:
+        path = find_sealed(self._store.compiled, stem, CODE_SUFFIX)
+        return None if path is None else read_own_file(path).decode()
+
+    def _keep_code(self, stem: str, code: str) -> None:
+        try:
+            write_sealed(code.encode(), self._store.compiled, stem, CODE_SUFFIX)
+        except OSError as error:  # it only saves the next compilation
+            log.warning("the code of %s is not kept: %s", stem, error)

@@ -1,0 +1,129 @@
+"""The programs of an application host: what was brought here to be launched, and instances of it.
+
+Whatever reads untrusted code stands here and not in the control process: the guest that compiles Python, and wasmtime,
+which checks and links components.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...errors import BadProgram, ConfigError
+from ...sandbox import wasi
+from ...sandbox.compiled import crossings
+from ...sandbox.components import Component, load_compiled
+from ...sandbox.contract import Contract
+from ...sandbox.engine import LinkError, Ticker, new_engine
+from ...sandbox.fibers import Instance
+from ...sandbox.functions import HostFunction
+from ...sandbox.linker import LinkedComponent
+from ...sandbox.selftest import self_test
+from ...sandbox.values import ContractError
+from .python_guests import ProgramOwner, PythonGuests, owned
+from .python_source import Compilation, compile_in_guest
+
+
+@dataclass(frozen=True)
+class PythonProgram:
+    """`code`: what the guest made of the text."""
+
+    text: str
+    code: str
+
+
+class HostPrograms:
+    """A `ProgramHost`, here. Instances have `memory_bytes` each; `made_ahead` Python guests wait for a launch. Belongs
+    to one event loop."""
+
+    def __init__(self, contract: Contract, memory_bytes: int, made_ahead: int) -> None:
+        self._engine = new_engine()
+        self._ticker = Ticker(self._engine)
+        self._contract = contract
+        self._memory_bytes = memory_bytes
+        self._most_ahead = made_ahead
+        self._programs: dict[str, PythonProgram | LinkedComponent] = {}
+        self._python: PythonGuests | None = None
+        self._crossings: crossings.Crossings | None = None
+
+    def start(self, guest: Path) -> None:
+        """Makes the Python guest ready, from its file of compiled code, in whose folder the compiled way of calls is
+        kept, too; raises ConfigError."""
+        try:
+            component = load_compiled(self._engine, guest)
+            self._crossings = crossings.find(guest.parent)
+            for way in {None, self._crossings}:
+                self_test(self._engine, way)
+            linked = self._check_and_link(component)
+        except (LinkError, ContractError) as error:
+            raise ConfigError(f"the Python guest does not fit this server: {error}") from error
+        self._python = PythonGuests(linked, self._memory_bytes, self._most_ahead)
+
+    @property
+    def _guests(self) -> PythonGuests:
+        if self._python is None:
+            raise ConfigError("the server is not started")
+        return self._python
+
+    def _check_and_link(self, component: Component) -> LinkedComponent:
+        self._contract.check(self._engine, component)
+        return LinkedComponent(
+            self._engine,
+            component,
+            self._function,
+            wasi.RESOURCES,
+            wasi.drop_resource,
+            self._ticker.wake,
+            self._crossings,
+        )
+
+    def _function(self, interface: str, name: str) -> HostFunction | None:
+        """Of WASI all versions that a component may be built for are alike."""
+        return wasi.FUNCTIONS.get((interface.partition("@")[0], name)) or self._contract.function(interface, name)
+
+    # ---- what the control process asks for: see `ProgramHost` ----
+
+    async def compile(self, name: str, text: str) -> str:
+        compilation = Compilation(name, text)
+        return await compile_in_guest(self._guests.new(compilation), compilation)
+
+    def provide(self, program: str, text: str, code: str) -> None:
+        self._programs[program] = PythonProgram(text, code)
+
+    async def link(self, program: str, path: Path) -> None:
+        try:
+            self._programs[program] = await asyncio.to_thread(self._load, path)
+        except (LinkError, ContractError) as error:
+            raise BadProgram(f"not a component of the world of inferlets: {error}") from error
+
+    def _load(self, path: Path) -> LinkedComponent:
+        return self._check_and_link(load_compiled(self._engine, path))
+
+    def forget(self, program: str) -> None:
+        self._programs.pop(program, None)
+
+    # ---- instances ----
+
+    def instance(self, program: str, name: str, owner: ProgramOwner) -> Instance:
+        """A new instance of a program that is here, for an owner; `name` is what the owner calls the program."""
+        found = self._programs[program]
+        if isinstance(found, LinkedComponent):
+            return owned(Instance(found, self._memory_bytes), owner)
+        owner.source = name, found.text, found.code
+        return self._guests.take(owner)
+
+    def warm_one(self) -> bool:
+        """Works for one slice of time on a Python guest that a launch can use; False if there are enough."""
+        return self._python is not None and self._python.make_ahead()
+
+    @property
+    def warm(self) -> int:
+        """Python guests that wait for a launch."""
+        return 0 if self._python is None else self._python.ready
+
+    def close(self) -> None:
+        """Frees the guests that wait and stops the ticker. Idempotent."""
+        if self._python is not None:
+            self._python.close()
+        self._ticker.close()

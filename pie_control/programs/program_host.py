@@ -1,0 +1,32 @@
+"""What the control process asks of an application host for programs. Untrusted code is compiled, linked and run there.
+
+Messages carry these calls to a host that is a process of its own; `host.HostPrograms`, what answers them there, can be
+called directly as well.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+SourceText = tuple[str, str, str]
+"""Name, text and code of a Python program, as `guest-source.source` returns them. The code is base64 of what the guest
+made of the text."""
+
+
+class ProgramHost(Protocol):
+    """An application host, as far as programs go. Two of them are equal only if they are the same object."""
+
+    async def compile(self, name: str, text: str) -> str:
+        """The code of a Python program; nothing of it stays there. Raises BadProgram; Overloaded if the host ends."""
+
+    def provide(self, program: str, text: str, code: str) -> None:
+        """From now on a Python program can be launched there, by its hash. Raises Overloaded if the host has ended."""
+
+    async def link(self, program: str, path: Path) -> None:
+        """Checks a component, in a sealed file of compiled code, and links it: from then on it can be launched there.
+        Raises BadProgram; Overloaded if the host ends."""
+
+    def forget(self, program: str) -> None:
+        """Drops a program, which will not be launched again; its inferlets go on. Nothing happens if it is not there,
+        or if the host has ended."""

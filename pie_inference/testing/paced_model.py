@@ -1,0 +1,183 @@
+"""A model that answers at once and says how long a GPU would have taken: the inside of a paced worker.
+
+It keeps no keys: an embed holds a hash of one token and its position, and the next token is a hash of that. So an
+answer depends only on the last input of its forward, whatever else is in the batch or in the cache; the same program
+gives the same tokens, however its commands were batched. Sampling parameters change nothing, except that a token which
+a mask forbids is never chosen. All tokens that are chosen are printable ASCII, one character each. A call of a wave
+costs a few array operations, far below the least step of a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..options import WorkerOptions
+from ..options.pace import Pace
+from ..protocol import (
+    BATCHES,
+    Array,
+    Batch,
+    CopyKvpage,
+    EmbedTxt,
+    Failure,
+    Forward,
+    GetLogprobs,
+    GetLogprobsResult,
+    GetNextDist,
+    GetNextDistResult,
+    ModelDescription,
+    Result,
+    RunWave,
+    Sample,
+    SampleResult,
+    SwapIn,
+    SwapOut,
+    Verify,
+    VerifyResult,
+    WaveDone,
+    call_name,
+)
+from . import byte_tokenizer
+
+Hashes = NDArray[np.uint64]
+
+DEFAULTS = {"max_context": 1 << 20, "pages": 1 << 18, "host_pages": 1 << 10, "embeds": 1 << 18}
+"""Sizes that an operator has left to the worker: more than any benchmark needs, as they take next to no memory."""
+MOST_SWAP_PAGES = 16
+VOCAB = byte_tokenizer.VOCAB_SIZE
+FIRST, CHARACTERS = ord(" "), 95
+"""The tokens that are chosen: the printable characters of ASCII."""
+FAULTS = (ValueError, IndexError)
+"""What a batch raises that breaks the protocol."""
+
+WEIGHTS = np.arange(VOCAB, 0, -1, dtype=np.float64) / (VOCAB * (VOCAB + 1) / 2)
+"""Probabilities of all tokens, the most probable first."""
+
+
+def spread(values: Array) -> Hashes:
+    """A hash of each number: the first half of the finalizer of splitmix64."""
+    z = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    return z ^ (z >> np.uint64(27))
+
+
+class PacedModel:
+    """Runs waves; `options` says how large its pools and batches are."""
+
+    def __init__(self, name: str, pace: Pace, options: WorkerOptions) -> None:
+        self._pace = pace
+        sizes = {key: size if (size := getattr(options, key)) is not None else DEFAULTS[key] for key in DEFAULTS}
+        self._description = ModelDescription(
+            name=name,
+            architecture="PacedModel",
+            calls=tuple(BATCHES),
+            dtype="none",
+            device="paced",
+            vocab_size=VOCAB,
+            hidden_size=1,
+            max_context=sizes["max_context"],
+            page_size=options.page_size,
+            num_pages=sizes["pages"],
+            num_host_pages=sizes["host_pages"],
+            num_embeds=sizes["embeds"],
+            num_token_slots=options.token_slots,
+            max_batch_tokens=options.max_batch_tokens,
+            max_batch_rows=options.max_batch_rows,
+            max_dist=VOCAB,
+            max_swap_pages=MOST_SWAP_PAGES,
+            stop_tokens=(byte_tokenizer.END,),
+            tokenizer=byte_tokenizer.tokenizer_json(),
+            tokenizer_config=byte_tokenizer.tokenizer_config(),
+            page_bytes=0,
+            weight_bytes=0,
+        )
+        self._embeds = np.zeros(sizes["embeds"], np.uint64)
+        self._tokens = np.zeros(options.token_slots, np.int32)
+        self._handlers: dict[type[Batch], Callable[[Any], Result | None]] = {
+            SwapOut: _nothing,
+            SwapIn: _nothing,
+            CopyKvpage: _nothing,
+            EmbedTxt: self._embed_txt,
+            Forward: self._forward,
+            Sample: self._sample,
+            Verify: self._verify,
+            GetNextDist: self._get_next_dist,
+            GetLogprobs: self._get_logprobs,
+        }
+
+    def describe(self) -> tuple[ModelDescription, ...]:
+        return (self._description,)
+
+    def run(self, wave: RunWave) -> WaveDone:
+        """The answer to a wave. `seconds` is the time that it is to take."""
+        failures: list[Failure] = []
+        results = tuple(self._run_batch(number, batch, failures) for number, batch in enumerate(wave.batches))
+        tokens = sum(len(batch.q_embeds) for batch in wave.batches if isinstance(batch, Forward))
+        return WaveDone(wave.wave, results, self._pace.seconds(tokens), tuple(failures))
+
+    def _run_batch(self, number: int, batch: Batch, failures: list[Failure]) -> Result | None:
+        try:
+            return self._handlers[type(batch)](batch)
+        except FAULTS as error:
+            message = f"{call_name(type(batch))}: {error}"
+            failures += [Failure(number, command, message) for command in range(batch.count())]
+            return None
+
+    def _embed_txt(self, batch: EmbedTxt) -> None:
+        references = batch.tokens < 0
+        self._embeds[batch.embeds] = np.where(references, self._tokens[-1 - batch.tokens * references], batch.tokens)
+
+    def _forward(self, batch: Forward) -> None:
+        inputs, positions = self._embeds[batch.q_embeds[batch.out_rows]], batch.q_positions[batch.out_rows]
+        self._embeds[batch.out_embeds] = spread(inputs + spread(positions))
+
+    def _choose(self, embeds: Array) -> NDArray[np.int32]:
+        """The most probable token at each embed."""
+        chosen: NDArray[np.int32] = (self._embeds[embeds] % np.uint64(CHARACTERS)).astype(np.int32) + np.int32(FIRST)
+        return chosen
+
+    def _sample(self, batch: Sample) -> SampleResult:
+        tokens = self._choose(batch.embeds)
+        for row in np.flatnonzero(batch.allowed_rows >= 0):
+            tokens[row] = _allowed(int(tokens[row]), batch.allowed[batch.allowed_rows[row]])
+        self._tokens[batch.token_slots] = tokens
+        return SampleResult(tokens)
+
+    def _verify(self, batch: Verify) -> VerifyResult:
+        tokens = self._choose(batch.embeds)
+        differs = tokens != batch.draft  # as does the last row of each command, where the draft is -1
+        stops = [first + int(differs[first:end].argmax()) for first, end in pairwise(batch.indptr.tolist())]
+        accepted = np.array(stops, np.int32) - batch.indptr[:-1]
+        return VerifyResult(accepted.astype(np.int32), tokens[stops])
+
+    def _get_next_dist(self, batch: GetNextDist) -> GetNextDistResult:
+        chosen, lengths = self._choose(batch.embeds), batch.k.astype(np.int64)
+        indptr = np.concatenate(([0], lengths.cumsum()))
+        ranks = np.arange(indptr[-1]) - np.repeat(indptr[:-1], lengths)
+        return GetNextDistResult(
+            indptr=indptr.astype(np.int32),
+            tokens=((np.repeat(chosen, lengths) + ranks) % VOCAB).astype(np.int32),
+            probabilities=WEIGHTS[ranks].astype(np.float32),
+            rest=np.maximum(0, 1 - WEIGHTS.cumsum()[lengths - 1]).astype(np.float32),
+        )
+
+    def _get_logprobs(self, batch: GetLogprobs) -> GetLogprobsResult:
+        chosen = np.repeat(self._choose(batch.embeds), np.diff(batch.indptr))
+        return GetLogprobsResult(np.log(WEIGHTS[(batch.tokens - chosen) % VOCAB]).astype(np.float32))
+
+
+def _nothing(batch: Batch) -> None:
+    """Keys are not kept, so they need not be moved."""
+
+
+def _allowed(token: int, mask: Array) -> int:
+    """The first token from `token` on, and after the last one from 0 on, that the mask allows. Raises ValueError."""
+    allowed = np.flatnonzero(np.unpackbits(mask.astype(np.uint8), count=VOCAB, bitorder="little"))
+    if not len(allowed):
+        raise ValueError("the mask allows no token")
+    return int(allowed[np.searchsorted(allowed, token) % len(allowed)])
