@@ -11,8 +11,8 @@ from pie_control.calls.core import create_queue, synchronize
 from pie_control.engine.replica import Replica, State
 from pie_control.engine.restarts import Outage
 from pie_control.errors import WorkerUnavailable
-from pie_control.resources.quotas import Ledgers, Quota
 from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.quotas import Ledgers, Quota
 from pie_control.scheduling import Reason, Scheduler
 from pie_inference.protocol import WaveDone
 from tests.helpers.played_client import PlayedClient
