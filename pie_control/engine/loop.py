@@ -1,83 +1,82 @@
-"""The control loop: take results, let inferlets run, form waves, send them."""
+"""The control loop: take what workers and hosts say, tell the hosts results, form waves, send them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 from time import monotonic as clock
+from typing import Protocol
 
-from ..calls.values import Completion
-from ..inferlets.lifecycle import Status
-from ..inferlets.manager import InferletManager
-from ..scheduling import Ending, Turn
-from .replica import Replica
+from ..scheduling import Turn
+from .model import Model
+
+
+class Inferlets(Protocol):
+    """The hosts of all inferlets, as the loop sees them."""
+
+    @property
+    def are_quiet(self) -> bool:
+        """Whether all inferlets wait, and no result is on its way to them."""
+
+    def post_results(self, model: str, turn: Turn) -> None:
+        """Sends each host, with the next `flush`, what a turn says to its inferlets."""
+
+    def flush(self) -> None:
+        """Sends what was posted."""
+
+    def tell_states(self) -> None:
+        """A worker has begun or ceased to serve."""
 
 
 class Loop:
     """All methods belong to the thread of one event loop."""
 
     def __init__(self) -> None:
-        self._inferlets: InferletManager
-        self._replicas: Sequence[Replica] = ()
+        self._hosts: Inferlets
+        self._models: Sequence[Model] = ()
         self._soon: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._running = False
 
-    def start(self, inferlets: InferletManager, replicas: Sequence[Replica]) -> None:
+    def start(self, hosts: Inferlets, models: Sequence[Model]) -> None:
         """From now on, every event leads to a step."""
-        self._inferlets, self._replicas = inferlets, replicas
-        for replica in replicas:
-            replica.listen(on_results=self.step, wake=self.wake)
+        self._hosts, self._models = hosts, models
+        for model in models:
+            for replica in model.replicas:
+                replica.listen(on_results=self.step, wake=self.wake, on_state=hosts.tell_states)
 
     # ---- the story ----
 
     def step(self) -> None:
-        """One turn of everything. A step that is asked for within a step is part of it."""
+        """One turn of everything. Results go to the hosts of the inferlets that wait for them. Once these have run and
+        all wait again, which their hosts say, waves are formed and sent."""
         if self._running:
+            self.wake()
             return
         self._running = True
         try:
-            self._take_turns(quiet=False)  # results reach the inferlets that wait for them
-            if self._inferlets.runner.run_ready():  # until all wait
-                self._take_turns(quiet=True)  # waves are formed and sent
-                if self._inferlets.runner.run_busy():  # one that never waits gets a slice
-                    self._take_turns(quiet=True)
+            self._take_turns(quiet=False)
+            if self._hosts.are_quiet:
+                self._take_turns(quiet=True)
         finally:
             self._running = False
-            if self._inferlets.runner.has_work:
-                self.wake()
+        self._hosts.flush()
 
     def _take_turns(self, quiet: bool) -> None:
-        deadlines = [turn.deadline for replica in self._replicas if (turn := self._take_turn(replica, quiet))]
+        deadlines = []
+        for model in self._models:
+            for turn in model.turns(quiet):
+                self._hosts.post_results(model.name, turn)
+                if turn.deadline is not None:
+                    deadlines.append(turn.deadline)
         if quiet:
-            self._set_timer(min((one for one in deadlines if one is not None), default=None))
-
-    def _take_turn(self, replica: Replica, quiet: bool) -> Turn | None:
-        turn = replica.turn(quiet)
-        if turn is not None:
-            for completion in turn.completions:
-                self._complete(completion)
-            for ending in turn.endings:
-                self._end(ending)
-        return turn
-
-    # ---- what comes out of a turn ----
-
-    def _complete(self, completion: Completion) -> None:
-        inferlet = self._inferlets.try_running(completion.owner)
-        if inferlet is not None:
-            inferlet.resolve(completion.future, completion.value)
-
-    def _end(self, ending: Ending) -> None:
-        inferlet = self._inferlets.try_running(ending.owner)
-        if inferlet is not None:
-            self._inferlets.end(inferlet, Status(ending.reason), str(ending.error))
+            self._set_timer(min(deadlines, default=None))
 
     # ---- when the next step comes ----
 
     def wake(self) -> None:
         """Asks for a step soon."""
-        if self._soon is None and not self._running:
+        if self._soon is None:
             self._soon = asyncio.get_running_loop().call_soon(self._step_soon)
 
     def _step_soon(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pie_control.application import codec
@@ -48,6 +48,7 @@ def to_control(*messages: FromHost) -> list[FromHost]:
 
 
 @pytest.mark.parametrize("kind", TO_HOST, ids=lambda kind: kind.__name__)
+@settings(suppress_health_check=[HealthCheck.too_slow])  # large values
 @given(data=st.data())
 @settings(max_examples=30)
 def test_every_message_reaches_a_host(kind: type[Any], data: st.DataObject) -> None:
@@ -56,6 +57,7 @@ def test_every_message_reaches_a_host(kind: type[Any], data: st.DataObject) -> N
 
 
 @pytest.mark.parametrize("kind", FROM_HOST, ids=lambda kind: kind.__name__)
+@settings(suppress_health_check=[HealthCheck.too_slow])  # large values
 @given(data=st.data())
 @settings(max_examples=30)
 def test_every_message_reaches_control(kind: type[Any], data: st.DataObject) -> None:
@@ -64,6 +66,7 @@ def test_every_message_reaches_control(kind: type[Any], data: st.DataObject) -> 
 
 
 @pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)
+@settings(suppress_health_check=[HealthCheck.too_slow])  # large values
 @given(data=st.data())
 @settings(max_examples=30)
 def test_every_command_and_note_reaches_control(kind: type[Any], data: st.DataObject) -> None:
@@ -74,6 +77,7 @@ def test_every_command_and_note_reaches_control(kind: type[Any], data: st.DataOb
 
 
 @pytest.mark.parametrize("kind", VALUES, ids=lambda kind: kind.__name__)
+@settings(suppress_health_check=[HealthCheck.too_slow])  # large values
 @given(data=st.data())
 @settings(max_examples=30)
 def test_values_of_every_call_reach_a_host(kind: type[Any], data: st.DataObject) -> None:
@@ -223,5 +227,5 @@ def test_the_version_is_the_same_in_every_process() -> None:
 def test_frames_are_small() -> None:
     """So a turn costs little to send."""
     command = EmbedCommand(100_000, 2, 3000, 0, None, (), (1000,), ((100, 101),))
-    assert len(encode_for_control([Commands("m", [command] * 100), Quiet()])) < 100 * 50
+    assert len(encode_for_control([Commands("m", [command] * 100), Quiet(0)])) < 100 * 50
     assert len(encode_for_host([Ping(1)])) < 10
