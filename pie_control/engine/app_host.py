@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from ..registry.entry import Entry
 from .host_programs import HostPrograms
 from .life import Life
 from .placement import HostLoad
+from .replica import Replica
 from .restarts import Outage
 
 log = logging.getLogger(__name__)
@@ -71,6 +73,8 @@ class AppHost:
         self._waiting: list[ToHost] = []
         self._soon: asyncio.Handle | None = None
         self._results_said = self._results_taken = 0
+        self._told: deque[tuple[int, Replica, int]] = deque()  # results that it has not taken, and of which turn
+        self._heard: dict[Replica, int] = {}  # the last turn
         self._asked = False  # for a report
         self._began: asyncio.Future[None] | None = None  # its answer to the greeting
         self.programs = HostPrograms(self.post)
@@ -104,6 +108,8 @@ class AppHost:
         self.report = NO_REPORT
         self._waiting.clear()
         self._results_said = self._results_taken = 0
+        self._told.clear()
+        self._heard.clear()
         self._asked = False
         self.programs.lost()
         self.life.restart(pause)
@@ -148,10 +154,11 @@ class AppHost:
             self._soon = asyncio.get_running_loop().call_soon(self.flush)
         return True
 
-    def post_results(self, results: Results) -> None:
-        """From now on the host is not quiet, until it says so."""
+    def post_results(self, replica: Replica, turn: int, results: Results) -> None:
+        """What the turn of this number says to inferlets. From now on the host is not quiet, until it says so."""
         if self.life.serves:
             self._results_said += 1
+            self._told.append((self._results_said, replica, turn))
             self._waiting.append(results)
 
     def flush(self) -> None:
@@ -177,8 +184,13 @@ class AppHost:
         """Whether all of its inferlets wait, and no result is on its way to them."""
         return self._results_taken == self._results_said
 
-    def take_quiet(self, message: Quiet) -> None:
+    def take_quiet(self, message: Quiet) -> Mapping[Replica, int]:
+        """All of its inferlets wait. The replicas of which it has not heard all, with the turns of which it has."""
         self._results_taken = message.results
+        while self._told and self._told[0][0] <= message.results:
+            _, replica, turn = self._told.popleft()
+            self._heard[replica] = turn
+        return {replica: self._heard.get(replica, 0) for _, replica, _ in self._told}
 
     def take_report(self, message: Report) -> None:
         self.report, self._asked = message, False

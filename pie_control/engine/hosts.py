@@ -44,6 +44,7 @@ from .life import PATIENCE_SECONDS
 from .loop import Loop
 from .model import Model
 from .placement import place_on_host
+from .replica import Replica
 
 TELL_SECONDS = 1.0
 """Between looks at models that are down: what inferlets are told of them changes with time."""
@@ -191,12 +192,15 @@ class Hosts:
             finally:
                 self._frames.popleft()
 
-    def _take_commands(self, _: AppHost, message: Commands) -> None:
-        self._models[message.model].take(message.events)
+    def _take_commands(self, host: AppHost, message: Commands) -> None:
+        self._models[message.model].take(host.number, message.events)
         self._loop.wake()
 
     def _take_quiet(self, host: AppHost, message: Quiet) -> None:
-        host.take_quiet(message)
+        heard = host.take_quiet(message)
+        for model in self._models.values():
+            for replica in model.replicas:
+                replica.quiet(host.number, heard.get(replica))
         self._loop.step()
 
     def _take_started(self, host: AppHost, message: Started) -> None:
@@ -236,12 +240,13 @@ class Hosts:
         """Whether all inferlets wait, and no result is on its way to them."""
         return all(host.is_quiet for host in self.all)
 
-    def post_results(self, model: str, turn: Turn) -> None:
+    def post_results(self, model: str, replica: Replica, turn: Turn) -> None:
         """Sends each host, with the next `flush`, what a turn says to its inferlets."""
         if not (turn.completions or turn.progress or turn.endings):
             return
         if len(self.all) == 1:
-            self.all[0].post_results(Results(model, turn.completions, turn.progress, turn.endings))
+            results = Results(model, turn.completions, turn.progress, turn.endings)
+            self.all[0].post_results(replica, turn.number, results)
             return
         parts: dict[AppHost, tuple[list[Any], list[Any], list[Any]]] = {}
         homes = self._homes
@@ -253,7 +258,7 @@ class Hosts:
                         parts[host] = ([], [], [])
                     parts[host][place].append(value)
         for host, part in parts.items():
-            host.post_results(Results(model, *part))
+            host.post_results(replica, turn.number, Results(model, *part))
 
     def flush(self) -> None:
         """Sends what was posted."""

@@ -1,4 +1,8 @@
-"""The control loop: take what workers and hosts say, tell the hosts results, form waves, send them."""
+"""The control loop: take what workers and hosts say, form waves and send them, tell the hosts results.
+
+Every turn of a scheduler may send waves: those that need no guest go before guests run, and the others as soon as the
+policy says so, at the latest when all inferlets wait.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,13 @@ from typing import Protocol
 
 from ..scheduling import Turn
 from .model import Model
+from .replica import Replica
 
 
 class Inferlets(Protocol):
     """The hosts of all inferlets, as the loop sees them."""
 
-    @property
-    def are_quiet(self) -> bool:
-        """Whether all inferlets wait, and no result is on its way to them."""
-
-    def post_results(self, model: str, turn: Turn) -> None:
+    def post_results(self, model: str, replica: Replica, turn: Turn) -> None:
         """Sends each host, with the next `flush`, what a turn says to its inferlets."""
 
     def flush(self) -> None:
@@ -48,29 +49,21 @@ class Loop:
     # ---- the story ----
 
     def step(self) -> None:
-        """One turn of everything. Results go to the hosts of the inferlets that wait for them. Once these have run and
-        all wait again, which their hosts say, waves are formed and sent."""
+        """One turn of every worker to which something has happened. Then results go to the hosts of the inferlets that
+        wait for them. What these do with them, and that all of them wait again, leads to the next step."""
         if self._running:
             self.wake()
             return
         self._running = True
         try:
-            self._take_turns(quiet=False)
-            if self._hosts.are_quiet:
-                self._take_turns(quiet=True)
+            for model in self._models:
+                for replica, turn in model.turns():
+                    self._hosts.post_results(model.name, replica, turn)
+            deadlines = (replica.deadline for model in self._models for replica in model.replicas)
+            self._set_timer(min((one for one in deadlines if one is not None), default=None))
         finally:
             self._running = False
         self._hosts.flush()
-
-    def _take_turns(self, quiet: bool) -> None:
-        deadlines = []
-        for model in self._models:
-            for turn in model.turns(quiet):
-                self._hosts.post_results(model.name, turn)
-                if turn.deadline is not None:
-                    deadlines.append(turn.deadline)
-        if quiet:
-            self._set_timer(min(deadlines, default=None))
 
     # ---- when the next step comes ----
 

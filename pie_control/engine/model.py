@@ -61,28 +61,28 @@ class Model:
 
     # ---- inferlets ----
 
-    def take(self, events: Iterable[Event]) -> None:
-        """What inferlets did, in order: the first event of one places it, the others go where it is. Those of an
-        inferlet that was ended here meanwhile are dropped."""
+    def take(self, host: int, events: Iterable[Event]) -> None:
+        """What inferlets of a host did, in order: the first event of one places it, the others go where it is. Those of
+        an inferlet that was ended here meanwhile are dropped."""
         placed = self._placed
         for event in events:
             kind = type(event)
             if kind is Opened:
-                self._open(event)  # type: ignore[arg-type]
+                self._open(event, host)  # type: ignore[arg-type]
             elif replica := placed.get(event.owner):  # type: ignore[union-attr]
                 if kind is Closed:
                     self.close_inferlet(event.owner)  # type: ignore[union-attr]
                 else:
                     replica.take(event)
 
-    def _open(self, opened: Opened) -> None:
+    def _open(self, opened: Opened, host: int) -> None:
         candidates = [replica for replica in self.replicas if replica.life.can_serve]
         chosen = place([replica.load() for replica in candidates])
         if chosen is None:  # its host did not know yet
             self._refused.append(Ending(opened.owner, Reason.LOST, WorkerError(self.why_down())))
             return
         self._placed[opened.owner] = candidates[chosen]
-        candidates[chosen].open(opened)
+        candidates[chosen].open(Opened(opened.owner, opened.created, opened.standing, host))
 
     def close_inferlet(self, owner: Owner) -> None:
         """Frees what an inferlet holds. Nothing happens if it holds nothing."""
@@ -90,13 +90,14 @@ class Model:
         if replica is not None:
             replica.close_inferlet(Closed(owner))
 
-    def turns(self, quiet: bool) -> list[Turn]:
-        """Turns of the replicas in which something has happened; `quiet`: every inferlet waits."""
-        turns = [turn for replica in self.replicas if (turn := replica.turn(quiet)) is not None]
+    def turns(self) -> list[tuple[Replica, Turn]]:
+        """Turns of the replicas in which something has happened."""
+        turns = [(replica, turn) for replica in self.replicas if (turn := replica.turn()) is not None]
         if self._refused:
-            turns.append(Turn(waves=(), completions=(), endings=tuple(self._refused), progress=(), deadline=None))
+            refused = Turn(waves=(), completions=(), endings=tuple(self._refused), progress=(), deadline=None)
+            turns.append((self.replicas[0], refused))
             self._refused.clear()
-        for turn in turns:
+        for _, turn in turns:
             for ending in turn.endings:
                 self._placed.pop(ending.owner, None)
         return turns

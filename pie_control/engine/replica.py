@@ -52,6 +52,7 @@ class Replica:
         """Takes what an inferlet that is placed here has done."""
         self._owners: dict[Owner, None] = {}  # in the order in which they were placed
         self._last_turn: Turn | None = None  # of a worker that was lost
+        self.deadline: float | None = None  # for the next turn
         self._clock = clock
         self.life = Life("worker", self._start_again, self._restart_failed, clock, sleep)
         client.on_wave_done = self._on_wave_done
@@ -98,29 +99,38 @@ class Replica:
 
     # ---- turns ----
 
-    def turn(self, quiet: bool) -> Turn | None:
-        """A turn with what has happened; `quiet`: every inferlet waits, so waves are formed. None while the worker is
-        away: what happens meanwhile waits for the next one."""
+    def quiet(self, host: int, heard: int | None) -> None:
+        """Every inferlet of a host waits, with what it was told up to the turn of this number; None: with all."""
+        if self.life.serves:
+            self.take(Quiet(host, heard))
+
+    def turn(self) -> Turn | None:
+        """A turn with what has happened; the waves of it are sent. None if nothing has, and no deadline has come, or
+        while the worker is away: what happens meanwhile waits for the next one."""
         if self._last_turn is not None:
             turn, self._last_turn = self._last_turn, None
+            self.deadline = None
             return turn
-        if not self.life.serves or not (quiet or self._events):
+        if not self.life.serves or not (self._events or self._is_due):
             return None
         try:
-            turn = self._scheduler.turn(self._clock(), self._take_events(quiet))
+            turn = self._scheduler.turn(self._clock(), self._take_events())
         except WorkerError as error:
             self._on_lost(str(error))
-            return self.turn(quiet)
+            return self.turn()
+        self.deadline = turn.deadline
         for wave in turn.waves:
             self._client.send(wave)
         self._forget_ended(turn)
         return turn
 
-    def _take_events(self, quiet: bool) -> list[Event]:
+    @property
+    def _is_due(self) -> bool:
+        return self.deadline is not None and self._clock() >= self.deadline
+
+    def _take_events(self) -> list[Event]:
         events = self._events.copy()
         self._events.clear()  # in place: `take` appends to it
-        if quiet:
-            events.append(Quiet())
         return events
 
     def _forget_ended(self, turn: Turn) -> None:
@@ -152,7 +162,7 @@ class Replica:
 
     def _take_commands(self) -> list[Event]:
         """What inferlets did before they could know of the loss."""
-        return [event for event in self._take_events(False) if not isinstance(event, WaveDone)]
+        return [event for event in self._take_events() if not isinstance(event, WaveDone)]
 
     async def _start_again(self) -> None:
         self._serve((await self._client.restart()).models[0])

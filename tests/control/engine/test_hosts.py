@@ -197,7 +197,7 @@ def test_an_inferlet_hears_who_reads(tmp_path: Path) -> None:
     play(tmp_path, body)
 
 
-def test_results_go_to_the_hosts_of_their_owners_and_waves_wait_for_all(tmp_path: Path) -> None:
+def test_results_go_to_the_hosts_of_their_owners_which_are_quiet_when_they_have_taken_them(tmp_path: Path) -> None:
     async def body(scene: Scene) -> None:
         entries = [await scene.launch() for _ in range(2)]
         one, two = (scene.link(entry) for entry in entries)
@@ -209,12 +209,25 @@ def test_results_go_to_the_hosts_of_their_owners_and_waves_wait_for_all(tmp_path
             (results,) = link.take(Results)
             assert [(done.owner, done.future) for done in results.completions] == [(entry.number, FUTURE)]
             assert {progress.owner for progress in results.progress} == {entry.number}
+        (replica,), heard = scene.model.replicas, list[tuple[int, int | None]]()
+        replica.quiet = lambda host, turn: heard.append((host, turn))  # type: ignore[assignment]
         assert not scene.hosts.are_quiet
-        one.says(Commands("fake", [Synchronize(1, QUEUE, 2, 0, 6, ())]), Quiet(1))
-        assert one.take(Results) == [], "the other host has results that it has not taken"
-        two.says(Quiet(1))
+        one.says(Quiet(0))  # it had not taken the results yet
+        assert heard.pop() == (1, 0)
+        one.says(Commands("fake", [Synchronize(1, QUEUE, 2, 0, 6, ())]))
+        await asyncio.sleep(0)
         (results,) = one.take(Results)
         assert [done.future for done in results.completions] == [6]
+        one.says(Quiet(1))  # the second ones are on their way
+        (host, turn) = heard.pop()
+        assert host == 1
+        assert turn is not None
+        assert turn > 0
+        one.says(Quiet(2))
+        assert heard.pop() == (1, None)
+        assert not scene.hosts.are_quiet, "the other host has not taken its results"
+        two.says(Quiet(1))
+        assert scene.hosts.are_quiet
 
     play(tmp_path, body)
 

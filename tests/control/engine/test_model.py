@@ -29,14 +29,14 @@ def test_a_model_places_inferlets_on_replicas_that_live() -> None:
         await model.start()
         first, second = model.replicas
         for owner in range(4):
-            model.take([Opened(owner, float(owner))])
+            model.take(0, [Opened(owner, float(owner))])
         assert (first.load().inferlets, second.load().inferlets) == (2, 2)
         clients[0].on_lost("gone")
-        first.turn(quiet=True)
+        model.turns()
         for owner in range(4, 8):
-            model.take([Opened(owner, float(owner))])
+            model.take(0, [Opened(owner, float(owner))])
         assert second.load().inferlets == 6
-        model.take([Closed(7), OpenQueue(7, 1)])  # the last comes too late, and goes nowhere
+        model.take(0, [Closed(7), OpenQueue(7, 1)])  # the last comes too late, and goes nowhere
         assert second.load().inferlets == 5
         clients[1].fails = clients[0].fails = WorkerUnavailable("no GPU")
         clients[1].on_lost("gone, too")
@@ -45,9 +45,9 @@ def test_a_model_places_inferlets_on_replicas_that_live() -> None:
         while not model.is_down:
             await asyncio.sleep(0)
         message = r"model fake has no worker: restarting, tried 4 times, next try in \d+ s; last reason: no GPU"
-        model.turns(quiet=True)
-        model.take([Opened(9, 9.0)])
-        (turn,) = model.turns(quiet=True)
+        model.turns()
+        model.take(0, [Opened(9, 9.0)])
+        ((_, turn),) = model.turns()
         (ending,) = turn.endings
         assert (ending.owner, ending.reason) == (9, Reason.LOST)
         assert re.fullmatch(message, str(ending.error))

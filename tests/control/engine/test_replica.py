@@ -8,13 +8,15 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from pie_control.calls.core import create_queue, synchronize
+from pie_control.calls.kind import Synchronize
 from pie_control.engine.life import State
 from pie_control.engine.replica import Replica
 from pie_control.engine.restarts import Outage
 from pie_control.errors import WorkerUnavailable
 from pie_control.inferlets.model import ModelView
+from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.quotas import Ledgers, Quota
-from pie_control.scheduling import Closed, Opened, Reason, Scheduler
+from pie_control.scheduling import Closed, Opened, Reason, Scheduler, Turn
 from pie_inference.protocol import WaveDone
 from tests.helpers.played_client import PlayedClient
 
@@ -68,7 +70,7 @@ async def reaches(scene: Scene, pauses: int) -> None:
         await asyncio.sleep(0)
 
 
-def open_and_wait(replica: Replica, owner: int, future: int) -> None:
+def open_and_wait(replica: Replica, owner: int, future: int) -> AddressSpace:
     """An inferlet with a queue that it synchronizes."""
     model = ModelView(replica.description, Ledgers(Quota()))
     space = model.open(owner, created=float(owner))
@@ -79,27 +81,31 @@ def open_and_wait(replica: Replica, owner: int, future: int) -> None:
     replica.open(opened)
     for command in commands:
         replica.take(command)
+    return space
+
+
+def take_turn(replica: Replica) -> Turn | None:
+    """A turn in which all inferlets wait."""
+    replica.quiet(0, None)
+    return replica.turn()
 
 
 def test_a_turn_without_anything_to_do_is_none() -> None:
     async def body(scene: Scene) -> None:
-        assert scene.replica.turn(quiet=False) is None
-        turn = scene.replica.turn(quiet=True)
+        assert scene.replica.turn() is None
+        turn = take_turn(scene.replica)
         assert turn is not None
         assert (turn.waves, turn.completions, turn.endings, turn.deadline) == ((), (), (), None)
 
     play(body)
 
 
-def test_commands_take_effect_with_the_turn_in_which_all_wait() -> None:
+def test_commands_take_effect_with_the_next_turn() -> None:
     async def body(scene: Scene) -> None:
         open_and_wait(scene.replica, 1, future=5)
-        first = scene.replica.turn(quiet=False)
-        assert first is not None
-        assert first.completions == ()
-        second = scene.replica.turn(quiet=True)
-        assert second is not None
-        assert [(one.owner, one.future) for one in second.completions] == [(1, 5)]
+        turn = scene.replica.turn()
+        assert turn is not None
+        assert [(one.owner, one.future) for one in turn.completions] == [(1, 5)]
 
     play(body)
 
@@ -107,22 +113,23 @@ def test_commands_take_effect_with_the_turn_in_which_all_wait() -> None:
 def test_a_lost_worker_ends_those_placed_on_it_and_serves_the_next_after_its_restart() -> None:
     async def body(scene: Scene) -> None:
         replica = scene.replica
-        open_and_wait(replica, 1, future=5)
-        replica.turn(quiet=False)
+        open_and_wait(replica, 1, future=4)
+        replica.turn()
+        replica.take(Synchronize(1, QUEUE, 2, 0, 5, ()))
         replica.open(Opened(2, 2.0))  # the scheduler has not heard of it yet
         scene.client.on_lost("it was killed")
         assert (replica.life.state, scene.calls) == (State.RESTARTING, ["results"])
-        turn = replica.turn(quiet=True)
+        turn = take_turn(replica)
         assert turn is not None
         assert {(ending.owner, ending.reason) for ending in turn.endings} == {(1, Reason.LOST), (2, Reason.LOST)}
         assert all("fake died (it was killed); it restarts" in str(ending.error) for ending in turn.endings)
         assert [one.future for one in turn.completions] == [5]
         open_and_wait(replica, 3, future=7)  # waits for the new worker
-        assert replica.turn(quiet=True) is None
+        assert take_turn(replica) is None
         scene.client.may_restart.set()
         assert await settled(replica) is State.SERVING
         assert (replica.life.restarts, scene.calls[-1]) == (1, "wake")
-        served = replica.turn(quiet=True)
+        served = take_turn(replica)
         assert served is not None
         assert [(one.owner, one.future) for one in served.completions] == [(3, 7)]
 
@@ -133,7 +140,7 @@ def test_an_answer_that_does_not_fit_counts_as_a_loss() -> None:
     async def body(scene: Scene) -> None:
         scene.replica.open(Opened(1, 1.0))
         scene.client.on_wave_done(WaveDone(7, (), 0.0))
-        turn = scene.replica.turn(quiet=True)
+        turn = take_turn(scene.replica)
         assert turn is not None
         assert [ending.reason for ending in turn.endings] == [Reason.LOST]
         assert "wave 7" in str(turn.endings[0].error)
@@ -148,7 +155,7 @@ def test_the_error_says_how_often_it_was_tried_and_when_it_is_tried_next() -> No
         scene.client.fails = WorkerUnavailable("no memory")
         scene.client.may_restart.set()
         scene.client.on_lost("gone")
-        replica.turn(quiet=True)
+        take_turn(replica)
         for pauses in range(1, 4):
             await reaches(scene, pauses)
             assert replica.life.can_serve
@@ -158,7 +165,7 @@ def test_the_error_says_how_often_it_was_tried_and_when_it_is_tried_next() -> No
         open_and_wait(replica, 1, future=5)
         await reaches(scene, 4)
         assert replica.life.outage == Outage(4, 8.0, "no memory")
-        turn = replica.turn(quiet=True)
+        turn = take_turn(replica)
         assert turn is not None
         message = (
             "a worker of model fake does not serve: restarting, tried 4 times, next try in 8 s; last reason: no memory"
@@ -172,7 +179,7 @@ def test_the_error_says_how_often_it_was_tried_and_when_it_is_tried_next() -> No
         scene.may_wake.set()
         assert await settled(replica) is State.SERVING
         assert (replica.life.restarts, replica.life.outage) == (1, None)
-        served = replica.turn(quiet=True)
+        served = take_turn(replica)
         assert served is not None
         assert [(one.owner, one.future) for one in served.completions] == [(2, 6)]
 
@@ -232,11 +239,11 @@ def test_a_replica_closes_while_it_pauses() -> None:
 def test_what_an_inferlet_held_is_free_with_the_next_turn() -> None:
     async def body(scene: Scene) -> None:
         scene.replica.open(Opened(1, 1.0))
-        scene.replica.turn(quiet=True)
+        take_turn(scene.replica)
         assert scene.replica.load().inferlets == 1
         scene.replica.close_inferlet(Closed(1))
         assert scene.calls == ["wake"]
-        scene.replica.turn(quiet=True)
+        take_turn(scene.replica)
         assert (scene.replica.load().inferlets, scene.replica.statistics().inferlets) == (0, 0)
 
     play(body)
