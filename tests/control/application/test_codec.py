@@ -48,27 +48,24 @@ def to_control(*messages: FromHost) -> list[FromHost]:
 
 
 @pytest.mark.parametrize("kind", TO_HOST, ids=lambda kind: kind.__name__)
-@settings(suppress_health_check=[HealthCheck.too_slow])  # large values
 @given(data=st.data())
-@settings(max_examples=30)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 def test_every_message_reaches_a_host(kind: type[Any], data: st.DataObject) -> None:
     message = data.draw(any_record(kind))
     assert plain(to_host(message)) == plain([message])
 
 
 @pytest.mark.parametrize("kind", FROM_HOST, ids=lambda kind: kind.__name__)
-@settings(suppress_health_check=[HealthCheck.too_slow])  # large values
 @given(data=st.data())
-@settings(max_examples=30)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 def test_every_message_reaches_control(kind: type[Any], data: st.DataObject) -> None:
     message = data.draw(any_record(kind))
     assert plain(to_control(message)) == plain([message])
 
 
 @pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)
-@settings(suppress_health_check=[HealthCheck.too_slow])  # large values
 @given(data=st.data())
-@settings(max_examples=30)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 def test_every_command_and_note_reaches_control(kind: type[Any], data: st.DataObject) -> None:
     events = data.draw(st.lists(any_record(kind), min_size=1, max_size=3))
     (arrived,) = to_control(Commands("m", events))
@@ -77,9 +74,8 @@ def test_every_command_and_note_reaches_control(kind: type[Any], data: st.DataOb
 
 
 @pytest.mark.parametrize("kind", VALUES, ids=lambda kind: kind.__name__)
-@settings(suppress_health_check=[HealthCheck.too_slow])  # large values
 @given(data=st.data())
-@settings(max_examples=30)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 def test_values_of_every_call_reach_a_host(kind: type[Any], data: st.DataObject) -> None:
     values = data.draw(st.lists(any_record(kind), min_size=1, max_size=4))
     completions = [Completion(7, future, value) for future, value in enumerate(values)]
