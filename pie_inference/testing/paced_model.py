@@ -46,7 +46,7 @@ from . import byte_tokenizer
 
 Hashes = NDArray[np.uint64]
 
-DEFAULTS = {"max_context": 1 << 20, "pages": 1 << 18, "host_pages": 1 << 10, "embeds": 1 << 18}
+DEFAULTS = {"max_context": 1 << 20, "pages": 1 << 16, "host_pages": 1 << 10, "embeds": 1 << 16}
 """Sizes that an operator has left to the worker: more than any benchmark needs, as they take next to no memory."""
 MOST_SWAP_PAGES = 16
 VOCAB = byte_tokenizer.VOCAB_SIZE
