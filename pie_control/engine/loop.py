@@ -1,4 +1,8 @@
-"""The control loop: take results, let inferlets run, form waves, send them."""
+"""The control loop: take results, let inferlets run, form waves, send them.
+
+Every turn of a scheduler may send waves: those that need no guest go before guests run, and the others as soon as the
+policy says so, at the latest when all inferlets wait.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from time import monotonic as clock
 from ..calls.values import Completion
 from ..inferlets.lifecycle import Status
 from ..inferlets.manager import InferletManager
-from ..scheduling import Ending, Turn
+from ..scheduling import Ending
 from .replica import Replica
 
 
@@ -39,7 +43,7 @@ class Loop:
         try:
             self._take_turns(quiet=False)  # results reach the inferlets that wait for them
             if self._inferlets.runner.run_ready():  # until all wait
-                self._take_turns(quiet=True)  # waves are formed and sent
+                self._take_turns(quiet=True)  # nobody has to wait for them any more
                 if self._inferlets.runner.run_busy():  # one that never waits gets a slice
                     self._take_turns(quiet=True)
         finally:
@@ -48,18 +52,17 @@ class Loop:
                 self.wake()
 
     def _take_turns(self, quiet: bool) -> None:
-        deadlines = [turn.deadline for replica in self._replicas if (turn := self._take_turn(replica, quiet))]
-        if quiet:
-            self._set_timer(min((one for one in deadlines if one is not None), default=None))
+        for replica in self._replicas:
+            self._take_turn(replica, quiet)
+        self._set_timer(min((one.deadline for one in self._replicas if one.deadline is not None), default=None))
 
-    def _take_turn(self, replica: Replica, quiet: bool) -> Turn | None:
+    def _take_turn(self, replica: Replica, quiet: bool) -> None:
         turn = replica.turn(quiet)
         if turn is not None:
             for completion in turn.completions:
                 self._complete(completion)
             for ending in turn.endings:
                 self._end(ending)
-        return turn
 
     # ---- what comes out of a turn ----
 

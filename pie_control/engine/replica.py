@@ -80,6 +80,7 @@ class Replica:
         self._events: list[Event] = []  # for the next turn
         self._spaces: dict[Owner, AddressSpace] = {}
         self._last_turn: Turn | None = None  # of a worker that was lost
+        self.deadline: float | None = None  # for the next turn
         self._clock = clock
         self._sleep = sleep
         self._restarts = Restarts()
@@ -158,10 +159,11 @@ class Replica:
     # ---- turns ----
 
     def turn(self, quiet: bool) -> Turn | None:
-        """A turn with what has happened; `quiet`: every inferlet waits, so waves are formed. None while the worker is
-        away: what happens meanwhile waits for the next one."""
+        """A turn with what has happened; `quiet`: every inferlet waits, so no wave has to wait for one. None while the
+        worker is away: what happens meanwhile waits for the next one."""
         if self._last_turn is not None:
             turn, self._last_turn = self._last_turn, None
+            self.deadline = None
             return turn
         if self.state is not State.SERVING or not (quiet or self._events):
             return None
@@ -170,6 +172,7 @@ class Replica:
         except WorkerError as error:
             self._on_lost(str(error))
             return self.turn(quiet)
+        self.deadline = turn.deadline
         for wave in turn.waves:
             self._client.send(wave)
         self._tell(turn)
