@@ -73,6 +73,6 @@ def watch_run(guest: Guest, run: int, detokenizer: int, options: str) -> None:
     except (msgspec.MsgspecError, RecursionError) as error:
         raise InvalidArgument(f"options are a JSON object with stop, held, send and more: {error}") from None
     stop = StopStrings(given.stop, given.held)
-    outlet = guest.inferlet.outbox if given.send else None
+    outlet = guest.inferlet.sender if given.send else None
     most = guest.inferlet.limits.max_message_bytes
     guest.inferlet.watch_run(run, Watch(text, stop, outlet, most, given.more))

@@ -15,7 +15,7 @@ from pie_control.host_api.limits.pending import RESULT_BYTES
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
-from tests.helpers.servers import launch, started
+from tests.helpers.servers import hosted, launch, started
 
 LIMIT = 1 << 20
 
@@ -88,7 +88,7 @@ def test_what_is_pending_is_bounded_and_counted_down(guest_cache: Path, program:
         *refusals, counts = listener.messages
         assert all(f"the limit is {LIMIT}; wait for results and take them first" in text for text in refusals)
         assert [int(count) for count in re.findall(r"\d+", counts)] == [LIMIT // each] * 2
-        guest: Any = inferlet.holdings
+        guest: Any = hosted(server, inferlet).holdings
         assert guest.pending.bytes == 0
         server.terminate(inferlet.id, "the test is over")
 
