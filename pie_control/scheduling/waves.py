@@ -19,7 +19,7 @@ from math import inf
 from typing import Any
 
 from pie_control import calls
-from pie_control.calls.kind import Batch, Bind, Call, Command, LongBatch, LongCommand, Stage, WaveContext, WorkerCommand
+from pie_control.calls.kind import Batch, Bind, Call, Command, LongBatch, LongCommand, Stage, WaveContext
 from pie_control.ids import Owner
 from pie_control.resources.memory import Memory
 from pie_inference import protocol
@@ -218,7 +218,7 @@ class WaveBuilder:
                 queue.charge(cost, lagging=False)
         return following
 
-    def _may_pass(self, command: WorkerCommand, stage: Stage, last: Stage | int) -> bool:
+    def _may_pass(self, command: Command, stage: Stage, last: Stage | int) -> bool:
         """Whether a command may run before those of its queue that are in this wave, at a later stage up to `last`."""
         later = (batch for call, batch in self._batches.items() if stage < call.stage <= last and batch.commands)
         return all(batch.lets_pass(command) for batch in later)

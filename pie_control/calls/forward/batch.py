@@ -15,7 +15,7 @@ from pie_control.resources.tables.pages import Context, join_intervals, take_int
 from pie_inference.protocol import Forward
 
 from ..arrays import WrittenEmbeds, addresses, as_int32
-from ..kind import LongBatch, LongCommand, WaveContext, WorkerCommand
+from ..kind import Command, LongBatch, LongCommand, WaveContext
 
 MOST_PAIRS = 1 << 26
 """Pairs of query and key in the masks that a worker makes for a batch, where keys are seen by position."""
@@ -62,7 +62,7 @@ class ForwardBatch(LongBatch[ForwardCommand]):
         """Not if it reads or writes an embed that an earlier command of its queue writes in this batch."""
         return queue not in self._written.first or self._written.disjoint(queue, command.inputs, command.outputs)
 
-    def lets_pass(self, command: WorkerCommand) -> bool:
+    def lets_pass(self, command: Command) -> bool:
         """If it fills other embeds than those that forwards of its queue read or write here, and touches no pages."""
         page_size = self.context.model.page_size
         if command.uses(PAGES, page_size):
