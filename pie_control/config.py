@@ -100,7 +100,7 @@ class ServerConfig:
     max_guest_bytes: int = _setting(
         0, "memory that all inferlets may take together, in bytes; 0: half of the machine's"
     )
-    warm_pool: int = _setting(24, "Python guests kept ready for the next launch", least=0)
+    warm_pool: int = _setting(128, "Python guests kept ready for the next launch", least=0)
     policy: str = _setting(
         "adaptive", "when waves are sent (paper, section 6.1)", choices=("adaptive", "eager", "k-only", "t-only")
     )

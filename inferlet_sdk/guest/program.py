@@ -6,7 +6,6 @@ import base64
 import inspect
 import linecache
 import marshal
-import random
 import sys
 import types
 from collections.abc import Callable
@@ -52,7 +51,6 @@ def run_program(name: str, text: str, code: str = "") -> None:
 
 
 def _run(name: str, text: str, code: str) -> None:
-    random.seed()  # the interpreter is a snapshot: without this all inferlets would draw the same numbers
     entry = _load(name, text, code)
     value = bind(entry, Args(), name)()
     if inspect.iscoroutine(value):

@@ -29,10 +29,12 @@ async def main(args, tokens: int = 48):
         await asyncio.gather(*(branch.generate_until(max_tokens=4, sampler=Sampler()) for branch in branches))
         for branch in branches:
             branch.close()
-    await asyncio.sleep(0.001)
+    await asyncio.sleep(0.000001)
     await args.send(await args.receive())
     return context.model.name
 """
+
+CODE = program.compile_source("rehearsal.py", PROGRAM)
 
 
 def _host() -> Any:
@@ -85,6 +87,6 @@ def rehearse(rounds: int) -> None:
     bindings.install(_host(), error)
     try:
         for _ in range(rounds):
-            program.run_program("rehearsal.py", PROGRAM)
+            program.run_program("rehearsal.py", PROGRAM, CODE)
     finally:
         bindings.install(real, error)

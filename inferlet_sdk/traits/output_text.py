@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
+from binascii import a2b_base64
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds
@@ -19,18 +20,44 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
 class Dist:
-    """The most probable next tokens, most probable first."""
+    """The most probable next tokens, most probable first.
 
-    tokens: list[int]
-    probabilities: list[float]
-    rest: float
-    """Probability mass of all other tokens."""
+    It comes packed, and is unpacked as far as it is looked at: a list of 256 numbers costs a guest 25 us.
+    """
+
+    __slots__ = ("_packed", "_probabilities", "_tokens", "rest")
+
+    def __init__(self, tokens: str, probabilities: str, rest: float) -> None:
+        """`tokens` and `probabilities`: base64 of u32 and f32."""
+        self._packed = tokens, probabilities
+        self._tokens: list[int] | None = None
+        self._probabilities: list[float] | None = None
+        self.rest = rest
+        """Probability mass of all other tokens."""
+
+    def __repr__(self) -> str:
+        return f"Dist(tokens={self.tokens}, probabilities={self.probabilities}, rest={self.rest})"
+
+    @property
+    def tokens(self) -> list[int]:
+        """Token ids."""
+        if self._tokens is None:
+            self._tokens = array("I", a2b_base64(self._packed[0])).tolist()
+        return self._tokens
+
+    @property
+    def probabilities(self) -> list[float]:
+        """As many as tokens."""
+        if self._probabilities is None:
+            self._probabilities = array("f", a2b_base64(self._packed[1])).tolist()
+        return self._probabilities
 
     def max_index(self) -> int:
         """The most probable token (the name is from the paper's listing)."""
-        return self.tokens[0]
+        if self._tokens is not None:
+            return self._tokens[0]
+        return int.from_bytes(a2b_base64(self._packed[0][:8])[:4], "little")
 
 
 def get_next_dist(
@@ -49,7 +76,7 @@ def get_next_dist(
 
 def await_dist(future: int) -> Dist:
     """The value of a distribution future."""
-    return Dist(*bindings.output_text.await_dist(future))
+    return Dist(*bindings.output_text.await_packed_dist(future))
 
 
 def get_logprobs(queue: int | HasQueue, embed: int | Embeds, tokens: Sequence[int]) -> HostFuture[list[float]]:

@@ -98,7 +98,7 @@ class Draws:
 
 def param_rows(rows: Iterable[SamplingParams]) -> NDArray[np.float64]:
     """Parameters of a batch, one row each."""
-    return np.array([msgspec.structs.astuple(params) for params in rows], np.float64).reshape(-1, NUM_PARAMS)
+    return np.array(list(map(msgspec.structs.astuple, rows)), np.float64).reshape(-1, NUM_PARAMS)
 
 
 def param_columns(rows: NDArray[np.float64]) -> dict[str, NDArray[np.generic]]:

@@ -11,16 +11,13 @@ from .guest import Guest
 from .suspending import suspending
 
 
-def made_ahead(owner: Guest | MadeAhead) -> bool:
-    """Whether the instance waits for a program, to rehearse meanwhile."""
-    return type(owner) is MadeAhead
-
-
 @suspending
+def made_ahead(owner: Guest | MadeAhead) -> Any:
+    """Suspends an instance that has no program yet; `PythonGuests` resumes it, to rehearse or since there is one."""
+    return SUSPEND if type(owner) is MadeAhead else False
+
+
 def source(owner: Guest | MadeAhead) -> Any:
-    """Suspends an instance that was made ahead; `PythonGuests.take` resumes it with a program."""
     if owner.source is not None:
         return owner.source
-    if made_ahead(owner):
-        return SUSPEND
     raise Unsupported("this program is a component, not Python text")

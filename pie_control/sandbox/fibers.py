@@ -28,8 +28,8 @@ from wasmtime import _ffi as ffi
 
 from ..errors import CallError
 from .copy_bound import COPIED_BYTES, MESSAGE, bound_copies
-from .engine import address_of, take_message
-from .values import SIZE, Result, c_function
+from .engine import address_of, c_function, take_message
+from .values import SIZE, Result
 
 T = TypeVar("T")
 
@@ -291,7 +291,8 @@ class Instance:
         self._write, self._resumed = None, True
 
 
-def _continue(_env: int | None) -> bool:
+def continue_guest(_env: int | None) -> bool:
+    """Whether the suspended guest that runs has its result, which is written then."""
     instance: Instance = running[0]
     if not instance._resumed:
         return False
@@ -305,6 +306,6 @@ def _continue(_env: int | None) -> bool:
     return True
 
 
-_CALLBACK = _Continuation(_continue)
+_CALLBACK = _Continuation(continue_guest)
 CONTINUATION = ctypes.cast(_CALLBACK, _P).value or 0
 """Address of the function that wasmtime asks whether a suspended guest can continue."""

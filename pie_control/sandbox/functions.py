@@ -13,9 +13,10 @@ from wasmtime.component import _types as wt
 
 from ..errors import CallError, InvalidArgument
 from ..texts import cut_middle
-from .engine import LinkError, address_of, take_message
+from .compiled.crossings import Crossing, Crossings, PythonWay
+from .engine import LinkError, address_of, c_function, take_message
 from .fibers import CONTINUATION, SUSPEND, Instance, running
-from .values import OF, SIZE, Result, c_function, reader, resource_number, writer
+from .values import OF, SIZE, Result, reader, resource_number, writer
 
 MAX_ITEMS = 1 << 14
 """Of a list that a guest passes, where nothing else is said: such a list is converted in a fraction of a millisecond,
@@ -41,11 +42,13 @@ class HostFunction:
     if the WIT result is a `result<_, error>`) or raises CallError. A suspending function may return SUSPEND.
 
     `most`: items of a list or bytes of a text that a parameter may have, where that is not MAX_ITEMS or MAX_TEXT_BYTES.
+    `native`: a function of native.c that does the same without Python, where it is compiled.
     """
 
     call: Callable[..., Any]
     suspends: bool = False
     most: Mapping[str, int] = field(default_factory=dict)
+    native: str = ""
 
 
 class _Trap(Exception):
@@ -97,14 +100,21 @@ def _read_resources(context: int, address: int) -> list[int]:
     return [resource_number(context, data + i * SIZE) for i in range(size)]
 
 
-def _bounded(read: Callable[..., Any], name: str, kind: Any, most: int | None) -> Callable[..., Any]:
+def _bound(kind: Any, most: int | None) -> int | None:
+    """Of a parameter; None: values of its type have no size."""
     match kind:
         case wt.ListType():
-            what, bound = "items", most or MAX_ITEMS
+            return most or MAX_ITEMS
         case wt.String():
-            what, bound = "bytes", most or MAX_TEXT_BYTES
-        case _:
-            return read
+            return most or MAX_TEXT_BYTES
+    return None
+
+
+def _bounded(read: Callable[..., Any], name: str, kind: Any, most: int | None) -> Callable[..., Any]:
+    bound = _bound(kind, most)
+    if bound is None:
+        return read
+    what = "bytes" if isinstance(kind, wt.String) else "items"
 
     def read_bounded(*place: int) -> Any:
         size = _u64(place[-1] + OF).value
@@ -160,39 +170,46 @@ def _code_writer(kind: Any) -> Callable[[CallError], Any]:
     return case_of
 
 
-def _sync_callback(implementation: HostFunction, function: component.FuncType) -> Any:
-    read, write = _argument_readers(function, implementation.most), _result_writer(function)
-    write_error = _error_writer(function)
-    call = implementation.call
+def _python_way(implementation: HostFunction, function: component.FuncType) -> PythonWay:
+    write, refuse = _result_writer(function), _error_writer(function)
 
-    def callback(_env: int, context: int, _type: int, args: int, _nargs: int, results: int, _nresults: int) -> int:
+    def fail(results: int, error: BaseException) -> int:
         try:
-            try:
-                instance = running[0]
-                value = call(instance and instance.owner, *read(context, args))
-            except CallError as error:
-                if write_error is None:
-                    return _record_fault(_Trap(str(error)))
-                write_error(results, error)
-                return 0
+            if not isinstance(error, CallError):
+                return _record_fault(error)
+            if refuse is None:
+                return _record_fault(_Trap(str(error)))
+            refuse(results, error)
+            return 0
+        except BaseException as another:
+            return _record_fault(another)
+
+    read, call = _argument_readers(function, implementation.most), implementation.call
+    whole = (_suspending if implementation.suspends else _returning)(read, call, write, refuse, fail)
+    return PythonWay(whole, write, refuse, fail)
+
+
+def _returning(read: Any, call: Any, write: Any, _refuse: Any, fail: Any) -> Callable[[int, int, int], int]:
+    """All of a call that does not suspend: (context, arguments, results) -> error or 0."""
+
+    def whole(context: int, args: int, results: int) -> int:
+        try:
+            instance = running[0]
+            value = call(instance and instance.owner, *read(context, args))
             if write is not None:
                 write(results, value)
             return 0
         except BaseException as error:
-            return _record_fault(error)
+            code: int = fail(results, error)
+            return code
 
-    return _SyncCallback(callback)
+    return whole
 
 
-def _async_callback(implementation: HostFunction, function: component.FuncType) -> Any:
-    read, write = _argument_readers(function, implementation.most), _result_writer(function)
-    refuse = _error_writer(function)
-    call = implementation.call
+def _suspending(read: Any, call: Any, write: Any, refuse: Any, _fail: Any) -> Callable[[int, int, int, int, int], None]:
+    """All of a call that may suspend: (context, arguments, results, error, continuation)."""
 
-    def callback(
-        _env: int, context: int, _type: int, args: int, _nargs: int, results: int, _nresults: int, error_out: int,
-        continuation: int,
-    ) -> None:  # fmt: skip
+    def whole(context: int, args: int, results: int, error_out: int, continuation: int) -> None:
         _u64(continuation).value = CONTINUATION
         _u64(continuation + 8).value = 0
         _u64(continuation + 16).value = 0
@@ -209,22 +226,68 @@ def _async_callback(implementation: HostFunction, function: component.FuncType) 
             _u64(error_out).value = _record_fault(error)
             instance.forget_result()
 
+    return whole
+
+
+def _sync_callback(whole: Callable[[int, int, int], int]) -> Any:
+    def callback(_env: int, context: int, _type: int, args: int, _nargs: int, results: int, _nresults: int) -> int:
+        return whole(context, args, results)
+
+    return _SyncCallback(callback)
+
+
+def _async_callback(whole: Callable[[int, int, int, int, int], None]) -> Any:
+    def callback(
+        _env: int, context: int, _type: int, args: int, _nargs: int, results: int, _nresults: int, error_out: int,
+        continuation: int,
+    ) -> None:  # fmt: skip
+        whole(context, args, results, error_out, continuation)
+
     return _AsyncCallback(callback)
 
 
-def _add(instance: Any, name: str, callback: Any, add: Callable[..., int | None]) -> Any:
+def _compiled(
+    crossings: Crossings, implementation: HostFunction, function: component.FuncType, python: PythonWay
+) -> Crossing | None:
+    result: Any = function.result
+    if isinstance(result, wt.ResultType) and not _is_call_error(result):
+        return None
+    most = implementation.most
+    return crossings.crossing(
+        [kind for _, kind in function.params],
+        result,
+        [_bound(kind, most.get(name)) or most.get(name, 0) for name, kind in function.params],
+        implementation,
+        python,
+    )
+
+
+def _add(instance: Any, name: str, crossing: Crossing, add: Callable[..., int | None]) -> Any:
     encoded = name.encode()
-    error = add(address_of(instance), encoded, len(encoded), ctypes.cast(callback, _P).value, None, None)
+    error = add(address_of(instance), encoded, len(encoded), crossing.callback, crossing.argument, None)
     if error:
         raise LinkError(take_message(error))
-    return callback
+    return crossing.keep
 
 
-def add_function(instance: Any, name: str, implementation: HostFunction, function: component.FuncType) -> Any:
-    """Defines a host function in a linker's instance. The returned object must outlive the linker."""
+def _in_python(callback: Any) -> Crossing:
+    return Crossing(ctypes.cast(callback, _P).value or 0, 0, callback)
+
+
+def add_function(
+    instance: Any,
+    name: str,
+    implementation: HostFunction,
+    function: component.FuncType,
+    crossings: Crossings | None = None,
+) -> Any:
+    """Defines a host function in a linker's instance, the compiled way if there is one. The returned object must
+    outlive the linker."""
+    python = _python_way(implementation, function)
+    crossing = _compiled(crossings, implementation, function, python) if crossings else None
     if implementation.suspends:
-        return _add(instance, name, _async_callback(implementation, function), _add_async)
-    return _add(instance, name, _sync_callback(implementation, function), _add_sync)
+        return _add(instance, name, crossing or _in_python(_async_callback(python.whole)), _add_async)
+    return _add(instance, name, crossing or _in_python(_sync_callback(python.whole)), _add_sync)
 
 
 def add_trap(instance: Any, name: str, message: str) -> Any:
@@ -233,7 +296,7 @@ def add_trap(instance: Any, name: str, message: str) -> Any:
     def callback(*_: Any) -> int:
         return _record_fault(_Trap(message))
 
-    return _add(instance, name, _SyncCallback(callback), _add_sync)
+    return _add(instance, name, _in_python(_SyncCallback(callback)), _add_sync)
 
 
 def run_guest_of(

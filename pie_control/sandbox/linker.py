@@ -9,6 +9,7 @@ import wasmtime
 from wasmtime import component
 from wasmtime.component import _types as wt
 
+from .compiled.crossings import Crossings
 from .engine import LinkError, address_of
 from .fibers import running
 from .functions import HostFunction, add_function, add_trap
@@ -20,7 +21,7 @@ class LinkedComponent:
 
     `find` gives the implementation of a function by its interface, as imported, and its name. `resources`: host type
     numbers by resource name. `drop` is called when a guest drops a resource, `wake` before every step, so that the
-    ticker never sleeps while a guest runs.
+    ticker never sleeps while a guest runs. `crossings`: the compiled way of calls, if there is one.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class LinkedComponent:
         resources: Mapping[str, int],
         drop: Callable[[Any, int, int], None],
         wake: Callable[[], None],
+        crossings: Crossings | None = None,
     ) -> None:
         self.engine = engine
         self._component = compiled
@@ -40,6 +42,7 @@ class LinkedComponent:
         self._resources = resources
         self._drop = drop
         self.wake = wake
+        self._crossings = crossings
         try:
             self._define_imports()
         except wasmtime.WasmtimeError as error:
@@ -67,7 +70,7 @@ class LinkedComponent:
                 self._keep.append(
                     add_trap(instance, name, f"`{name}` of {interface} is not available to inferlets")
                     if implementation is None
-                    else add_function(instance, name, implementation, item)
+                    else add_function(instance, name, implementation, item, self._crossings)
                 )
 
     def _define_resource(self, instance: Any, name: str) -> None:

@@ -14,6 +14,7 @@ from wasmtime import component
 
 from ..errors import NotFound
 from . import copy_bound
+from .compiled.crossings import Crossings
 from .engine import LinkError, address_of
 from .functions import HostFunction, add_function, run_guest_of
 
@@ -49,8 +50,8 @@ _ECHO = f"""
 """
 
 
-def self_test(engine: wasmtime.Engine) -> None:
-    """Raises LinkError if raw and public conversion of values disagree."""
+def self_test(engine: wasmtime.Engine, crossings: Crossings | None = None) -> None:
+    """Raises LinkError if raw and public conversion of values disagree; the raw one is the compiled way if given."""
     heard: list[Any] = []
     echo = component.Component(engine, _ECHO)
 
@@ -63,7 +64,7 @@ def self_test(engine: wasmtime.Engine) -> None:
     linker = component.Linker(engine)
     interface: Any = echo.type.imports(engine)["host"].ty
     with linker.root() as root, root.add_instance("host") as host:
-        kept = add_function(host, "echo", HostFunction(answer), interface.exports(engine)["echo"].ty)
+        kept = add_function(host, "echo", HostFunction(answer), interface.exports(engine)["echo"].ty, crossings)
     for number in (7, 0):
         returned = run_guest_of(engine, linker, echo, "go", number, NUMBERS, TEXT)
         if heard.pop() != (number, NUMBERS, TEXT) or not _matches(returned, number):

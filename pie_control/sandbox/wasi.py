@@ -186,8 +186,18 @@ _PLAIN: dict[tuple[str, str], Any] = {
     ("wasi:sockets/udp-create-socket", "create-udp-socket"): _denied,
 }
 
+_NATIVE = {
+    ("wasi:clocks/monotonic-clock", "now"): "monotonic_now",
+    ("wasi:random/random", "get-random-bytes"): "random_bytes",
+    ("wasi:random/insecure", "get-insecure-random-bytes"): "random_bytes",
+}
+"""Functions of compiled/native.c."""
+
 FUNCTIONS: dict[tuple[str, str], HostFunction] = {
-    **{name: HostFunction(call, most={"contents": MAX_WRITE}) for name, call in _PLAIN.items()},
+    **{
+        name: HostFunction(call, most={"contents": MAX_WRITE, "len": MAX_RANDOM_BYTES}, native=_NATIVE.get(name, ""))
+        for name, call in _PLAIN.items()
+    },
     ("wasi:io/poll", "[method]pollable.block"): HostFunction(_block, suspends=True),
     ("wasi:io/poll", "poll"): HostFunction(_poll, suspends=True, most={"in": MAX_POLLED}),
 }

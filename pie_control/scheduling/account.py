@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
+from enum import Enum
 from heapq import heappop, heappush
 from typing import Any
 
@@ -21,6 +22,13 @@ from pie_control.tenants.tenant import Standing
 from .decoding.runs import Run
 from .fairness import Line, Share
 from .turn import Progress
+
+
+class Place(Enum):
+    """Where an inferlet with nothing in its queues is, if others might wait for it (guests.py)."""
+
+    FLIGHT = "a wave will wake it"
+    HANDS = "its program works on what it was told"
 
 
 class CommandQueue(Share["CommandQueue"]):
@@ -112,11 +120,14 @@ class Account(Share[CommandQueue]):
         "_heads",
         "blocked",
         "cancelled",
+        "expected",
         "futures",
         "holdings",
+        "host",
         "newest",
         "oldest_waiting",
         "owner",
+        "place",
         "queues",
         "ranked",
         "returned",
@@ -125,9 +136,12 @@ class Account(Share[CommandQueue]):
         "waiting",
     )
 
-    def __init__(self, owner: Owner, holdings: Holdings, standing: Standing, tenant: Share[CommandQueue]) -> None:
+    def __init__(
+        self, owner: Owner, holdings: Holdings, standing: Standing, tenant: Share[CommandQueue], host: int = 0
+    ) -> None:
         super().__init__(tenant)
         self.owner = owner
+        self.host = host
         self.holdings = holdings
         self.standing = standing
         self.queues: dict[int, CommandQueue] = {}
@@ -141,6 +155,8 @@ class Account(Share[CommandQueue]):
         self.blocked: list[tuple[int, int, CommandQueue]] = []  # (after of the first command, number, queue), a heap
         self.ranked = False  # whether the guest has given priorities to queues
         self._heads: list[tuple[int, int, CommandQueue]] | None = None  # of several queues, see oldest_now
+        self.place: Place | None = None  # see guests.py
+        self.expected = 1  # queues with which it was in a wave last
 
     # ---- queues ----
 

@@ -51,6 +51,8 @@ class Wave:
     accounts: dict[Account, int]  # with the number of their queues in it, but for steps of runs
     steps: Taken | None = None  # of decode runs
     syncs: list[tuple[Owner, int]] = field(default_factory=list)  # futures that are done with this wave
+    sent: float = 0.0  # seconds
+    tokens: int = 0  # input tokens
 
     def build(self) -> tuple[protocol.Batch, ...]:
         return tuple(batch.build() for batch in self.batches)
@@ -112,11 +114,13 @@ class WaveBuilder:
         else:
             self._backlog.starve(queue)
 
-    def take_all(self) -> Wave | None:
-        """The wave, or None if nothing can go to the worker."""
+    def take_all(self, portion: int | None = None) -> Wave | None:
+        """The wave, or None if nothing can go to the worker. `portion`: queues that take part, or a few more, for those
+        of one inferlet stay together, and all runs do; None: all. Where all do not fit into one wave, it does not
+        matter."""
         steps = self._backlog.runs.ready_rows() if self._backlog.runs.live else NO_ROWS
         if self._left is None and self._backlog.fits(self._room, steps) and self._steps.fit(steps):
-            self._take_everything(steps)
+            self._take_everything(portion, steps)
         else:
             self._take_in_order()
         self._backlog.note_misfit(self._misfits[0][0] if self._misfits else None)
@@ -126,16 +130,16 @@ class WaveBuilder:
             return None
         filled = (call for call, batch in self._batches.items() if batch.count)
         batches = [self._batches[call] for call in sorted(filled, key=RANKS.__getitem__)]
-        return Wave(self._context.wave, batches, self._used, taken)
+        return Wave(self._context.wave, batches, self._used, taken, tokens=sum(batch.tokens for batch in batches))
 
     # ---- visits ----
 
-    def _take_everything(self, steps: Rows) -> None:
+    def _take_everything(self, portion: int | None, steps: Rows) -> None:
         """There is room for all that waits, as is the rule: no order is needed, and no account of it."""
         self._few = inf
         self._steps.take_all(steps)
         self._room -= len(steps)
-        new = list(self._backlog.new)
+        new = self._backlog.first_of_new(portion and max(0, portion - len(steps)))
         for queue in new:
             self.visited[queue.account] = None
             following = self._take_prefix(queue)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.control import idle
+from benchmarks.control.scale import fits
 from benchmarks.support.server import Server, serving
 from tests.helpers.tree import ROOT
 
@@ -45,6 +46,26 @@ def test_tpot_compares_runs_with_the_same_tokens(tmp_path: Path) -> None:
     assert 1 <= row["batch"] <= row["concurrent"]
     assert row["closed_loop_ms"] > 0
     assert row["pie_ms"] > 0
+
+
+def test_scale(tmp_path: Path) -> None:
+    options = ["--steps-ms", "2", "--tokens", "6", "--rounds", "1", "--programs"]
+    programs = "stream,whole,distributions,component,fork_join,compute"
+    rows = run(tmp_path, "scale", *options, programs, "--tree", str(ROOT), "--inferlets", "1,3")
+    assert [(row["program"], row["inferlets"]) for row in rows] == [
+        (program, number) for program in programs.split(",") for number in (1, 3)
+    ]
+    for row in rows:
+        assert 0 <= row["tpot_p50_ms"] <= row["tpot_p99_ms"]  # a few tokens may come in one frame
+        assert row["tokens_s"] > 0
+        assert min(row[name] for name in ("busy", "guest_us", "worker_us", "reader_us")) > 0
+        assert row["guest_us"] < row["control_us"] + row["hosts_us"]
+        assert 1 <= row["batch"] <= row["inferlets"] * (8 if row["program"] == "fork_join" else 1)
+
+
+def test_scale_leaves_out_what_no_wave_can_hold() -> None:
+    assert [fits("fork_join", number) for number in (1, 128, 129, 896)] == [True, True, False, False]
+    assert fits("stream", 896)
 
 
 def test_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

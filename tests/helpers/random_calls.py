@@ -231,7 +231,7 @@ class Author:
                 assert self.inferlet.token(future) == token, f"future {future}"
 
 
-def run_random_programs(seed: int, made: Counter[str]) -> None:
+def run_random_programs(seed: int, made: Counter[str], new_world: type[World] = World) -> None:
     """Some inferlets with a program each. Counts calls in `made`. Raises AssertionError if one was told anything that
     its calls do not mean."""
     choice = random.Random(seed)
@@ -239,7 +239,7 @@ def run_random_programs(seed: int, made: Counter[str]) -> None:
     most_tokens = choice.choice([5, 8, 17, 24, 64])
     scratch = -(-most_tokens // PAGE_SIZE)
     room = choice.choice([0, 1, 3, 40])  # pages that are left at first
-    world = World(
+    world = new_world(
         choice.choice(POLICIES)(),
         page_size=PAGE_SIZE,
         num_pages=scratch + number * PAGES + room,

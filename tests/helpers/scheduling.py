@@ -25,8 +25,10 @@ from pie_control.resources.holdings import Holdings
 from pie_control.resources.kinds import EMBEDS, PAGES, RESOURCES, Resource
 from pie_control.resources.quotas import Ledger, Quota
 from pie_control.scheduling import (
+    Adaptive,
     Closed,
     DispatchPolicy,
+    DispatchState,
     Ending,
     Event,
     Opened,
@@ -182,8 +184,30 @@ class Inferlet:
         return self.sample(63)
 
 
+class Gate:
+    """A policy that is asked only while all inferlets wait: so tests say what goes into a wave, turn by turn."""
+
+    def __init__(self, policy: DispatchPolicy) -> None:
+        self.policy = policy
+        self.is_open = True
+
+    @property
+    def max_commands(self) -> int | None:
+        return self.policy.max_commands
+
+    def should_send(self, state: DispatchState, now: float) -> bool:
+        return self.is_open and self.policy.should_send(state, now)
+
+    def portion(self, state: DispatchState) -> int | None:
+        return self.policy.portion(state)
+
+    def deadline(self, state: DispatchState) -> float | None:
+        return self.policy.deadline(state)
+
+
 class World:
-    """A scheduler, its worker, and inferlets, numbered from 1 on."""
+    """A scheduler, its worker, and inferlets, numbered from 1 on. While it is `gated`, waves are formed only in quiet
+    turns."""
 
     def __init__(
         self,
@@ -193,9 +217,11 @@ class World:
         model: ModelRunner | None = None,
         **sizes: int,
     ) -> None:
+        self.gate = Gate(policy or Adaptive())
+        self.gated = True
         self.model = model or fake_model(**sizes)
         self.description = self.model.describe()[0]
-        self.scheduler = Scheduler(self.description, policy, contention)
+        self.scheduler = Scheduler(self.description, self.gate, contention)
         self.now = 0.0
         self.events: list[Event] = []  # of the next turn
         self.sent: deque[RunWave] = deque()  # not answered yet
@@ -231,6 +257,7 @@ class World:
         """A turn with what has happened and with these events; `quiet`: all inferlets wait."""
         taken = [*self.events, *events, *([Quiet()] if quiet else [])]
         self.events.clear()
+        self.gate.is_open = quiet or not self.gated
         turn = self.scheduler.turn(self.now, taken)
         self.scheduler.check_integrity()
         self._check_quotas()
@@ -256,7 +283,7 @@ class World:
     def tell(self, untold: int = 0) -> None:
         """Tells all but the last turns to whom they concern."""
         while len(self._untold) > untold:
-            turn = self._untold.popleft()
+            turn = self.on_its_way(self._untold.popleft())
             self._tell_runs(turn.runs)
             for progress in turn.progress:
                 if inferlet := self.inferlets.get(progress.owner):
@@ -273,6 +300,10 @@ class World:
         for row, (owner, future, token, over) in enumerate(rows):
             if inferlet := self.inferlets.get(owner):
                 inferlet.hear_run(future, token, over, runs.errors.get(row))
+
+    def on_its_way(self, turn: Turn) -> Turn:
+        """What inferlets hear of a turn."""
+        return turn
 
     def send(self) -> RunWave | None:
         """The wave that a turn sends; None if it sends none."""

@@ -71,6 +71,26 @@ async def main(args):
 """
 
 
+PACKED = """
+from inferlet_sdk import bindings
+
+async def main(args):
+    queue = traits.create_queue(args.model)
+    inputs, output = traits.alloc_emb(queue, 2), traits.alloc_emb(queue)
+    pages = traits.alloc_kvpage(queue)
+    traits.embed_txt(queue, [5, 9], [0, 1], inputs)
+    traits.forward(queue, pages, inputs, pages, output)
+    same = []
+    for k in (1, 2, 100):
+        numbers = [bindings.output_text.get_next_dist(queue, output[0], k, 1.0) for _ in range(3)]
+        packed = traits.output_text.await_dist(numbers[0])
+        listed = bindings.output_text.await_dist(numbers[1])
+        best = traits.output_text.await_dist(numbers[2]).max_index()
+        same.append((packed.tokens, packed.probabilities, packed.rest) == listed)
+        same += [best == packed.max_index() == listed[0][0], len(packed.tokens) == k]
+    return same
+"""
+
 SPECULATION = """
 async def main(args, draft_length=4, length=24, seed=7):
     '''Drafts that are sometimes right: tokens of another run of the same seed, a few of them changed.'''
@@ -211,13 +231,14 @@ async def result_of(text: str, cache_dir: Path, kwargs: dict[str, Any] | None = 
     ("program", "result"),
     [
         (SAME_TOKENS, None),
+        (PACKED, [True] * 9),
         (FORKS, [True] * 6),
         (EVERYTHING_FREED, [0, 0, 0, 0, True]),
         (SPECULATION, [True] * 3),
         (WRONG_TYPES, TOLD),
         (PLAIN_TEXT, [1, 2, True, 1, 0]),
     ],
-    ids=["same-tokens", "forks", "everything-freed", "speculation", "wrong-types", "plain-text"],
+    ids=["same-tokens", "packed", "forks", "everything-freed", "speculation", "wrong-types", "plain-text"],
 )
 def test_in_the_real_host(program: str, result: Any, guest_cache: Path) -> None:
     given = asyncio.run(result_of(program, guest_cache))

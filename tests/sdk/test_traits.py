@@ -6,6 +6,8 @@ import ast
 import functools
 import importlib
 import inspect
+from array import array
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -50,7 +52,8 @@ def test_bindings_know_the_interfaces_of_the_guest_world() -> None:
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f"{f.interface}.{f.name}")
 def test_every_wit_function_has_a_form_in_the_sdk(function: wit.WitFunction) -> None:
     waiting = function.name.replace("take_", "await_")  # the SDK never takes without waiting, where both are one call
-    assert {(function.interface, name) for name in (function.name, waiting)} & called_in_sdk()
+    packed = waiting.replace("await_", "await_packed_")  # nor lists, where they are packed
+    assert {(function.interface, name) for name in (function.name, waiting, packed)} & called_in_sdk()
     if not function.name.startswith(("take", "await")):  # awaiting the future takes
         module = importlib.import_module(f"inferlet_sdk.traits.{function.interface}")
         assert callable(getattr(module, function.name))
@@ -96,6 +99,19 @@ def test_the_listing_of_the_paper(host: FakeHost) -> None:
 
     assert len(run(main())) == 3
     assert (host.pages, host.embeds, host.queues, host.futures) == ({}, {}, set(), {})
+
+
+def test_a_distribution_is_unpacked_as_far_as_it_is_looked_at() -> None:
+    tokens, probabilities = array("I", [7, 2**32 - 1, 5]), array("f", [0.5, 0.25, 0.125])
+    dist = traits.Dist(b64encode(tokens).decode(), b64encode(probabilities).decode(), 0.125)
+    assert dist.max_index() == 7
+    assert (dist._tokens, dist._probabilities) == (None, None)
+    assert dist.tokens == [7, 2**32 - 1, 5]
+    assert dist.tokens is dist.tokens
+    assert dist.max_index() == 7
+    assert dist.probabilities == [0.5, 0.25, 0.125]
+    assert repr(dist) == "Dist(tokens=[7, 4294967295, 5], probabilities=[0.5, 0.25, 0.125], rest=0.125)"
+    assert traits.Dist(b64encode(array("I", [258])).decode(), "", 0.0).max_index() == 258
 
 
 def test_results_are_values_of_the_sdk(host: FakeHost) -> None:

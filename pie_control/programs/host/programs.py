@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ...errors import BadProgram, ConfigError
 from ...sandbox import wasi
+from ...sandbox.compiled import crossings
 from ...sandbox.components import Component, load_compiled
 from ...sandbox.contract import Contract
 from ...sandbox.engine import LinkError, Ticker, new_engine
@@ -44,12 +45,16 @@ class HostPrograms:
         self._most_ahead = made_ahead
         self._programs: dict[str, PythonProgram | LinkedComponent] = {}
         self._python: PythonGuests | None = None
+        self._crossings: crossings.Crossings | None = None
 
     def start(self, guest: Path) -> None:
-        """Makes the Python guest ready, from its file of compiled code; raises ConfigError."""
+        """Makes the Python guest ready, from its file of compiled code, in whose folder the compiled way of calls is
+        kept, too; raises ConfigError."""
         try:
             component = load_compiled(self._engine, guest)
-            self_test(self._engine)
+            self._crossings = crossings.find(guest.parent)
+            for way in {None, self._crossings}:
+                self_test(self._engine, way)
             linked = self._check_and_link(component)
         except (LinkError, ContractError) as error:
             raise ConfigError(f"the Python guest does not fit this server: {error}") from error
@@ -64,7 +69,13 @@ class HostPrograms:
     def _check_and_link(self, component: Component) -> LinkedComponent:
         self._contract.check(self._engine, component)
         return LinkedComponent(
-            self._engine, component, self._function, wasi.RESOURCES, wasi.drop_resource, self._ticker.wake
+            self._engine,
+            component,
+            self._function,
+            wasi.RESOURCES,
+            wasi.drop_resource,
+            self._ticker.wake,
+            self._crossings,
         )
 
     def _function(self, interface: str, name: str) -> HostFunction | None:

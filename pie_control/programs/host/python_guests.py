@@ -1,4 +1,10 @@
-"""Instances of the Python guest. Some are made ahead: they have rehearsed and wait for their program."""
+"""Instances of the Python guest. Some are made ahead of a launch, in two stages.
+
+First they *begin*: memory is mapped, tables are filled, Python has started; they wait where they ask whether to
+rehearse. That is half of the work of a launch, done early. At leisure some of them *rehearse* a program
+(`inferlet_sdk.guest.rehearsal`), which copies the pages of memory that every program writes to: it takes several times
+as long as it saves, so only launches that come one by one are worth it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +14,8 @@ from typing import Protocol
 from ...sandbox.fibers import Instance, Linked, Owner, Step
 from ..program_host import SourceText
 from .python_source import MadeAhead
+
+MOST_REHEARSED = 16
 
 
 class ProgramOwner(Owner, Protocol):
@@ -23,13 +31,15 @@ class PythonGuests:
         self._guest = guest
         self._memory_bytes = memory_bytes
         self._most_ahead = most_ahead
-        self._waiting: deque[Instance] = deque()
-        self._begun: Instance | None = None
+        self._begun: deque[Instance] = deque()
+        self._rehearsed: deque[Instance] = deque()
+        self._at_work: Instance | None = None
+        self._rehearses = False  # the one at work
 
     @property
     def ready(self) -> int:
         """Instances that wait for a program."""
-        return len(self._waiting)
+        return len(self._begun) + len(self._rehearsed)
 
     def new(self, owner: Owner) -> Instance:
         """An instance that has not begun; it asks its owner for the program."""
@@ -37,28 +47,40 @@ class PythonGuests:
 
     def take(self, owner: ProgramOwner) -> Instance:
         """An instance for an owner that has a program: one that waits, or a new one."""
-        if not self._waiting:
+        waiting = self._rehearsed or self._begun
+        if not waiting:
             return self.new(owner)
-        instance = owned(self._waiting.popleft(), owner)
-        instance.resume(owner.source)
+        instance = owned(waiting.popleft(), owner)
+        instance.resume(False)  # no rehearsal: there is a program
         return instance
 
     def make_ahead(self) -> bool:
-        """Works for one slice of time on an instance that is made ahead; False if enough of them wait."""
-        if len(self._waiting) >= self._most_ahead:
+        """Works for one slice of time on an instance that is made ahead; False if there is nothing to do."""
+        if self._at_work is None and not self._take_up():
             return False
-        self._begun = self._begun or self.new(MadeAhead())
-        if self._begun.step() is not Step.PREEMPTED:  # this guest is our own code: now it waits for its source
-            self._waiting.append(self._begun)
-            self._begun = None
+        assert self._at_work is not None
+        if self._at_work.step() is not Step.PREEMPTED:  # this guest is our own code: now it waits
+            (self._rehearsed if self._rehearses else self._begun).append(self._at_work)
+            self._at_work = None
         return True
+
+    def _take_up(self) -> bool:
+        """Begins an instance, if there are too few, or a rehearsal."""
+        self._rehearses = self.ready >= self._most_ahead
+        if not self._rehearses:
+            self._at_work = self.new(MadeAhead())
+        elif self._begun and len(self._rehearsed) < MOST_REHEARSED:
+            self._at_work = self._begun.popleft()
+            self._at_work.resume(True)
+        return self._at_work is not None
 
     def close(self) -> None:
         """Frees what waits. Idempotent."""
-        for instance in (*self._waiting, *([self._begun] if self._begun else [])):
+        for instance in (*self._begun, *self._rehearsed, *([self._at_work] if self._at_work else [])):
             instance.close()
-        self._waiting.clear()
-        self._begun = None
+        self._begun.clear()
+        self._rehearsed.clear()
+        self._at_work = None
 
 
 def owned(instance: Instance, owner: Owner) -> Instance:

@@ -207,11 +207,12 @@ class Runs(Generic[Q]):
         """The runs that can take a step."""
         return [run for row in self.ready_rows().tolist() if (run := self._runs[row]) is not None]
 
-    def ready_by_class(self) -> list[int]:
-        """How many can take a step."""
+    def ready_by_class(self, wave: int = -1) -> list[int]:
+        """How many can take a step; `wave`: of those that took one in this wave or a later one."""
         if not self.live:
             return [0] * len(ServiceClass)
-        classes = self._table["service_class"][self.ready_rows()]
+        rows = self.ready_rows()
+        classes = self._table["service_class"][rows[self._table["wave"][rows] >= wave]]
         counts: list[int] = np.bincount(classes, minlength=len(ServiceClass)).tolist()
         return counts
 

@@ -18,6 +18,7 @@ from pie_control.sandbox.functions import MAX_TEXT_BYTES, HostFunction
 from pie_control.sandbox.linker import LinkedComponent
 from pie_control.sandbox.selftest import self_test
 from tests.control.sandbox.test_fibers import Owner
+from tests.helpers import ways
 
 ENGINE = new_engine()
 PAGES = 700
@@ -26,9 +27,9 @@ MOST = 1 << 40
 
 @pytest.fixture(autouse=True)
 def tested() -> Iterator[None]:
-    self_test(ENGINE)
+    self_test(ENGINE, ways.current)
     yield
-    self_test(ENGINE)
+    self_test(ENGINE, ways.current)
 
 
 def outcome_of(run: str, name: str, most: dict[str, int]) -> tuple[str | None, list[Any]]:
@@ -42,7 +43,8 @@ def outcome_of(run: str, name: str, most: dict[str, int]) -> tuple[str | None, l
     compiled = component.Component(ENGINE, wat.inferlet(f"{run} (i32.const 0)", (name,), pages=PAGES))
     function = HostFunction(call, name == "wait", most)
     instance = Instance(
-        LinkedComponent(ENGINE, compiled, lambda *_: function, {}, lambda *_: None, lambda: None), 256 << 20
+        LinkedComponent(ENGINE, compiled, lambda *_: function, {}, lambda *_: None, lambda: None, ways.current),
+        256 << 20,
     )
     instance.owner = Owner()
     try:
@@ -90,7 +92,7 @@ def test_a_field_that_is_not_unique_is_not_touched(monkeypatch: pytest.MonkeyPat
 def test_a_machine_without_the_field_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(copy_bound, "find", lambda _: 8)  # a field that bounds nothing
     monkeypatch.setattr(copy_bound, "bound_copies", lambda *_: None)
-    self_test(ENGINE)
+    self_test(ENGINE, ways.current)
     assert copy_bound._offset is None
     assert "please report this" in caplog.text
 

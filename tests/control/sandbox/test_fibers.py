@@ -19,6 +19,7 @@ from pie_control.sandbox.fibers import SUSPEND, Instance, Step
 from pie_control.sandbox.functions import MAX_ERROR_BYTES, MAX_ITEMS, MAX_TEXT_BYTES, HostFunction, trap
 from pie_control.sandbox.linker import LinkedComponent
 from pie_control.sandbox.values import MAX_OUTCOME_BYTES
+from tests.helpers import ways
 
 ENGINE = wasm_engine.new_engine()
 MEMORY = 64 << 20
@@ -47,7 +48,7 @@ def linked(
     core = f"pie:inferlet/core@{more.get('version', wat.VERSION)}"
     found = {(core, name): HostFunction(call, suspends=name == "wait") for name, call in (calls or {}).items()}
     compiled = component.Component(ENGINE, wat.inferlet(run, functions, **more))
-    return LinkedComponent(ENGINE, compiled, lambda *name: found.get(name), {}, lambda *_: None, wake)
+    return LinkedComponent(ENGINE, compiled, lambda *name: found.get(name), {}, lambda *_: None, wake, ways.current)
 
 
 def started(*arguments: Any, **more: Any) -> Instance:
@@ -324,7 +325,9 @@ def test_another_wasmtime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_component_of_another_shape_is_refused(text: str, message: str) -> None:
     with pytest.raises(wasm_engine.LinkError, match=message):
-        LinkedComponent(ENGINE, component.Component(ENGINE, text), lambda *_: None, {}, lambda *_: None, lambda: None)
+        LinkedComponent(
+            ENGINE, component.Component(ENGINE, text), lambda *_: None, {}, lambda *_: None, lambda: None, ways.current
+        )
 
 
 # ---- how much a guest may pass ----
@@ -362,7 +365,9 @@ def test_the_bound_of_a_parameter_may_be_another() -> None:
     for most, refused in ((2, True), (3, False)):
         wait = HostFunction(lambda _, given: given, True, {"futures": most})
         find = lambda _interface, _name, found=wait: found  # noqa: E731
-        instance = Instance(LinkedComponent(ENGINE, compiled, find, {}, lambda *_: None, lambda: None), MEMORY)
+        instance = Instance(
+            LinkedComponent(ENGINE, compiled, find, {}, lambda *_: None, lambda: None, ways.current), MEMORY
+        )
         instance.owner = Owner()
         assert (outcome_of(instance) is not None) == refused
 

@@ -13,9 +13,11 @@ from wasmtime import WasmtimeError, component
 from wasmtime.component import _types as wt
 
 from pie_control.sandbox import selftest as wasm_selftest
+from pie_control.sandbox.components import describe
 from pie_control.sandbox.engine import new_engine
 from pie_control.sandbox.functions import HostFunction, add_function, run_guest_of
-from pie_control.sandbox.values import SIZE, ContractError, Result, describe, reader, writer
+from pie_control.sandbox.values import SIZE, ContractError, Result, reader, writer
+from tests.helpers import ways
 from tests.helpers.wat import echo
 
 ENGINE = new_engine()
@@ -33,7 +35,9 @@ class Guest:
         host: Any = self._component.type.imports(ENGINE)["host"].ty
         self.function = host.exports(ENGINE)["echo"].ty
         with self._linker.root() as root, root.add_instance("host") as instance:
-            self._kept = add_function(instance, "echo", HostFunction(self._call, most={"v": BIG}), self.function)
+            self._kept = add_function(
+                instance, "echo", HostFunction(self._call, most={"v": BIG}), self.function, ways.current
+            )
 
     def _call(self, _owner: Any, value: Any) -> Any:
         self.heard.append(value)
@@ -171,11 +175,12 @@ def test_types_are_described_by_structure() -> None:
 
 
 def test_the_self_test_passes_here() -> None:
-    wasm_selftest.self_test(ENGINE)
+    wasm_selftest.self_test(ENGINE, ways.current)
 
 
 BROKEN = """
 from pie_control.sandbox import engine, selftest, values
+from tests.helpers import ways
 made = engine.new_engine()
 values.{constant} = {value}
 selftest.self_test(made)

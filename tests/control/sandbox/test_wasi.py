@@ -15,6 +15,7 @@ from pie_control.sandbox.fibers import SUSPEND
 from pie_control.sandbox.linker import LinkedComponent
 from pie_control.sandbox.values import OwnedResource, Result
 from pie_control.sandbox.wasi import FUNCTIONS, RESOURCES, WasiState, drop_resource
+from tests.helpers import ways
 
 ENGINE = new_engine()
 FAR = 10**12
@@ -134,7 +135,7 @@ def polling(run: str) -> tuple[str | None, WasiState]:
     """Runs a component that polls, and the time for which it sleeps."""
     compiled = component.Component(ENGINE, wat.polling(run))
     find = lambda interface, name: FUNCTIONS.get((interface.partition("@")[0], name))  # noqa: E731
-    linked = LinkedComponent(ENGINE, compiled, find, RESOURCES, drop_resource, lambda: None)
+    linked = LinkedComponent(ENGINE, compiled, find, RESOURCES, drop_resource, lambda: None, ways.current)
     instance = fibers.Instance(linked, 64 << 20)
     owner = Owner()
     instance.owner, owner.instance = owner, instance

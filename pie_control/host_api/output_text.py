@@ -1,0 +1,25 @@
+"""output-text.wit: distributions in the form that costs Python least."""
+
+from __future__ import annotations
+
+from binascii import b2a_base64
+from typing import Any
+
+from ..calls.output_text.get_next_dist import Dist
+from .guest import Guest
+from .suspending import suspending, when_done
+
+
+@suspending
+def await_packed_dist(guest: Guest, future: int) -> Any:
+    """Suspends until the distribution is there."""
+
+    def take() -> tuple[str, str, float]:
+        tokens, probabilities, rest = guest.futures.take(future, Dist)
+        return _packed(tokens.astype("<u4", copy=False)), _packed(probabilities.astype("<f4", copy=False)), rest
+
+    return when_done(guest, future, take)
+
+
+def _packed(numbers: Any) -> str:
+    return b2a_base64(numbers, newline=False).decode()

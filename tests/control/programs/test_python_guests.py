@@ -1,0 +1,128 @@
+"""Instances of the Python guest, made ahead of a launch or not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pie_control import host_api
+from pie_control.errors import ConfigError
+from pie_control.programs.host import python_guests
+from pie_control.programs.host.programs import HostPrograms
+from pie_control.programs.host.python_guests import PythonGuests
+from pie_control.programs.host.python_source import Compilation
+from pie_control.programs.program_host import SourceText
+from pie_control.programs.python_guest import compiled_guest
+from pie_control.sandbox.fibers import Step
+
+DRAWS = "import random, secrets\ndef main(args):\n    return [random.random(), random.random(), secrets.token_hex(8)]\n"
+
+
+class Runs(Compilation):
+    """The owner of an instance that runs a program to its result."""
+
+    def __init__(self) -> None:
+        super().__init__("", "")
+        self.arguments = []
+        self.source: SourceText | None = None
+
+
+@pytest.fixture
+def programs(guest_cache: Path) -> Iterator[HostPrograms]:
+    programs = HostPrograms(host_api.contract(), 64 << 20, made_ahead=3)
+    programs.start(asyncio.run(compiled_guest(guest_cache)))
+    programs.provide("draws", DRAWS, "")
+    yield programs
+    programs.close()
+
+
+@pytest.fixture
+def guests(programs: HostPrograms) -> PythonGuests:
+    return programs._guests
+
+
+def result_of(programs: HostPrograms) -> list[object]:
+    owner = Runs()
+    instance = programs.instance("draws", "draws.py", owner)
+    while instance.step() is Step.PREEMPTED:
+        pass
+    assert instance.outcome() is None
+    instance.close()
+    found: list[object] = json.loads(owner.code)
+    return found
+
+
+def make_all_ahead(programs: HostPrograms) -> None:
+    while programs.warm_one():
+        pass
+
+
+def test_instances_begin_before_any_rehearses(
+    programs: HostPrograms, guests: PythonGuests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(python_guests, "MOST_REHEARSED", 2)
+    stages: list[tuple[int, int]] = []
+    while programs.warm_one():
+        if guests._at_work is None:
+            stages.append((len(guests._begun), len(guests._rehearsed)))
+    assert stages == [(1, 0), (2, 0), (3, 0), (2, 1), (1, 2)]
+    assert programs.warm == 3
+
+
+def test_a_launch_takes_the_best_that_waits(
+    programs: HostPrograms, guests: PythonGuests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(python_guests, "MOST_REHEARSED", 1)
+    make_all_ahead(programs)
+    left = []
+    for _ in range(4):
+        result_of(programs)
+        left.append((len(guests._rehearsed), len(guests._begun)))
+    assert left == [(0, 2), (0, 1), (0, 0), (0, 0)]
+
+
+def test_each_instance_draws_other_numbers_whenever_it_was_made(
+    programs: HostPrograms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are copies of one snapshot, generator of random numbers included."""
+    monkeypatch.setattr(python_guests, "MOST_REHEARSED", 1)
+    make_all_ahead(programs)
+    draws = [value for _ in range(5) for value in result_of(programs)]
+    assert len(set(map(str, draws))) == 15
+
+
+def test_programs_have_the_seed_of_the_standard_library(programs: HostPrograms) -> None:
+    text = (
+        "import random\ndef main(args):\n    random.seed(7); a = random.random()\n"
+        "    random.seed(); b = random.random()\n    return [a, b, random.seed.__qualname__]\n"
+    )
+    programs.provide("draws", text, "")
+    first, second = result_of(programs), result_of(programs)
+    assert first[0] == second[0] == 0.32383276483316237
+    assert first[1] != second[1]
+    assert first[2] == "Random.seed"
+
+
+def test_what_is_half_made_is_freed(programs: HostPrograms, guests: PythonGuests) -> None:
+    make_all_ahead(programs)
+    result_of(programs)
+    while guests._at_work is None:
+        assert programs.warm_one()
+    programs.close()
+    assert programs.warm == 0
+    assert guests._at_work is None
+    programs.close()
+
+
+def test_before_the_start_there_are_no_guests(guest_cache: Path) -> None:
+    programs = HostPrograms(host_api.contract(), 64 << 20, made_ahead=3)
+    programs.provide("draws", DRAWS, "")
+    assert not programs.warm_one()
+    assert programs.warm == 0
+    with pytest.raises(ConfigError, match="not started"):
+        programs.instance("draws", "draws.py", Runs())
+    programs.close()
