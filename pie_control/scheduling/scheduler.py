@@ -190,9 +190,12 @@ class Scheduler:
         """Closes an account for a reason that its inferlet must hear, and answers all its futures."""
         if self._close(account.owner) is None:
             return
-        failures = (Completion(account.owner, future, again(error)) for future in sorted(account.futures))
+        failures = (
+            Completion(account.owner, future, again(error)) for future in sorted(account.futures | account.runs)
+        )
         self._completions.extend(failures)
         account.futures.clear()
+        account.runs.clear()
         self._endings.append(Ending(account.owner, reason, error))
 
     def _worker_lost(self, event: WorkerLost) -> None:
