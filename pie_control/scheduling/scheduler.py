@@ -265,9 +265,13 @@ class Scheduler:
             ends=max(oldest.sent, self._answered) + times.at(oldest.tokens) if oldest else 0.0,
             wave_seconds=self._wave_seconds.mean,
             fixed_seconds=times.fixed if times.known else self._wave_seconds.mean,
+            only_size=times.only,
+            each_seconds=times.each,
             guest_seconds=guests.seconds.at(everybody),
+            half_seconds=guests.seconds.at(everybody / 2),
             told=next_back.since if next_back else 0.0,
             back=next_back.since + guests.seconds.at(next_back.count) if next_back else 0.0,
+            stragglers=next_back is not None and next_back.is_back,
         )
 
     # ---- answers ----
