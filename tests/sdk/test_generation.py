@@ -476,7 +476,7 @@ def test_a_program_without_asyncio_streams_in_place() -> None:
 def test_only_a_generation_can_be_streamed() -> None:
     install()
     with pytest.raises(TypeError, match="generation: give what `generate` returned, not str"):
-        Args().stream("text")
+        Args().stream("text")  # type: ignore[arg-type]
 
 
 def test_a_generation_that_is_over_streams_nothing() -> None:
