@@ -241,6 +241,8 @@ class Context:
 
     def _settled(self, operation: str) -> TokenSequence:
         """The sequence, with all stored text tokenized, for an operation."""
+        if self._generation is None and not self._noted and not self._sequence.closed:
+            return self._sequence  # as below, at once
         self._open(operation)
         return self._read()
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar
 
 from inferlet_sdk import bindings
-from inferlet_sdk.errors import Cancelled, PieError, call
+from inferlet_sdk.errors import Cancelled, PieError, call, from_host
 from inferlet_sdk.event_loop import HostEventLoop, loop_with_others
 
 T = TypeVar("T")
@@ -58,17 +58,17 @@ class HostFuture(Generic[T]):
 
     def _result(self) -> T:
         if not self._taken:
-            self._collect()
+            self._taken = True
+            try:
+                self._value = self._finish(self.number)
+            except bindings.HostError as error:
+                failure = from_host(error)
+                if not isinstance(failure, PieError):
+                    raise
+                self._error = failure
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]
-
-    def _collect(self) -> None:
-        self._taken = True
-        try:
-            self._value = call(self._finish, self.number)
-        except PieError as error:
-            self._error = error
 
 
 class TokenFuture(HostFuture[int]):

@@ -3,9 +3,8 @@
 HTTP server, client in process
     └── ServerApi
         ├── ProgramLibrary: ProgramStore, ProgramCompiler   programs
-        ├── HostPrograms                               those that can be launched here
-        ├── InferletManager                            inferlets of them
-        ├── host_api                                   what inferlets may call
+        ├── Registry                                   inferlets, as their clients see them
+        ├── Hosts: LocalLink                           who runs them: each Host has programs, inferlets, host_api
         ├── Model, Replica: Scheduler, InferenceClient where their commands go
         └── Loop                                       what happens when
 """
@@ -17,24 +16,22 @@ from pathlib import Path
 
 from pie_inference.protocol import ModelDescription
 
-from . import host_api
+from .application.local_link import LocalLink
 from .config import ModelPath, ServerConfig
+from .engine.hosts import Hosts, HostSettings
 from .engine.loop import Loop
 from .engine.model import Model
 from .engine.replica import Replica
-from .host_api.guest import Guest
 from .inference_client.interface import InferenceClient
 from .inference_client.process import PACED_WORKER, WORKER
 from .inference_client.zeromq import ZeroMQClient
-from .inferlets.manager import InferletManager
 from .programs.compiling import ProgramCompiler
-from .programs.host.programs import HostPrograms
 from .programs.library import ProgramLibrary
 from .programs.native import NativeCompiler
 from .programs.prepared import PreparedPrograms
 from .programs.store import ProgramStore, StoreLimits
+from .registry.registry import Registry
 from .resources.contention import FirstComeFirstServed
-from .resources.quotas import Ledgers, Quota
 from .scheduling import Adaptive, DispatchPolicy, Eager, KOnly, Scheduler, TOnly
 from .server_api import ServerApi
 
@@ -48,29 +45,20 @@ def build_server(config: ServerConfig, make_client: ClientFactory | None = None)
     store = ProgramStore(Path(config.cache_dir), kept)
     compiler = NativeCompiler(config.compile_seconds, config.compile_memory_bytes)
     library = ProgramLibrary(store, PreparedPrograms(store, ProgramCompiler(store, compiler).bring))
-    programs = HostPrograms(host_api.contract(), config.limits.memory_bytes, config.warm_pool)
-    limits = config.limits
-    ledgers = Ledgers(Quota(limits.max_pages, limits.max_embeds, limits.max_queues))
     make_client = make_client or start_worker
-    models = {model.name: _build_model(config, model, make_client, ledgers) for model in config.models}
-    loop = Loop()
-    inferlets = InferletManager(
-        programs,
-        config.limits,
-        config.max_inferlets,
-        config.max_guest_bytes,
-        lambda inferlet: Guest(inferlet, models),
-        loop.wake,
-    )
-    return ServerApi(config, library, programs, inferlets, models, loop)
+    models = {model.name: _build_model(config, model, make_client) for model in config.models}
+    loop, registry = Loop(), Registry(config.limits, config.max_inferlets)
+    settings = HostSettings(config.limits, config.max_guest_bytes, config.warm_pool)
+    hosts = Hosts({0: LocalLink()}, settings, registry, models, loop, library.lost)
+    return ServerApi(config, library, registry, hosts, models, loop)
 
 
-def _build_model(config: ServerConfig, model: ModelPath, make_client: ClientFactory, ledgers: Ledgers) -> Model:
+def _build_model(config: ServerConfig, model: ModelPath, make_client: ClientFactory) -> Model:
     def make_scheduler(description: ModelDescription) -> Scheduler:
         return Scheduler(description, make_policy(config), FirstComeFirstServed())
 
     clients = [make_client(config, model) for _ in range(config.replicas)]
-    return Model(model.name, [Replica(client, make_scheduler, ledgers) for client in clients])
+    return Model(model.name, [Replica(client, make_scheduler) for client in clients])
 
 
 def make_policy(config: ServerConfig) -> DispatchPolicy:

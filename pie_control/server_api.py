@@ -10,26 +10,50 @@ from pathlib import Path
 from pie_inference.protocol import ModelDescription
 
 from .config import ServerConfig
+from .engine.app_host import HostStatistics
+from .engine.hosts import Hosts
 from .engine.loop import Loop
 from .engine.model import Model, ReplicaStatistics
 from .errors import BadRequest, WorkerUnavailable
 from .inferlets.events import Event
-from .inferlets.inferlet import Inferlet, InferletInfo
 from .inferlets.lifecycle import Status
-from .inferlets.manager import InferletManager, InferletStatistics
-from .programs.host.programs import HostPrograms
 from .programs.library import ProgramLibrary
 from .programs.python_guest import compiled_guest
 from .programs.store import ProgramInfo
+from .registry.entry import Entry, InferletInfo
+from .registry.registry import Registry
 from .texts import byte_size
+
+
+@dataclass(frozen=True)
+class GuestStatistics:
+    """Sums over all hosts, since each was started last: turns of inferlets, and those that were cut short; processor
+    time of guests in seconds, their memory in bytes."""
+
+    turns: int
+    preemptions: int
+    guest_seconds: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class InferletStatistics:
+    """Counts of inferlets; `ended` by status; `warm` instances wait for a launch, on all hosts together."""
+
+    running: int
+    launched: int
+    ended: dict[str, int]
+    warm: int
+    runner: GuestStatistics
 
 
 @dataclass(frozen=True)
 class ServerStatistics:
     """What the dashboard and the benchmarks read. `models`: the workers of each model, in order; `outages`: a line for
-    each that does not serve."""
+    each worker and each host that does not serve."""
 
     inferlets: InferletStatistics
+    hosts: tuple[HostStatistics, ...]
     models: dict[str, tuple[ReplicaStatistics, ...]]
     outages: tuple[str, ...]
 
@@ -42,51 +66,47 @@ class ServerApi:
         self,
         config: ServerConfig,
         library: ProgramLibrary,
-        programs: HostPrograms,
-        inferlets: InferletManager,
+        registry: Registry,
+        hosts: Hosts,
         models: Mapping[str, Model],
         loop: Loop,
     ) -> None:
         self.config = config
         self._library = library
-        self._programs = programs
-        self._inferlets = inferlets
+        self._registry = registry
+        self._hosts = hosts
         self._models = models
         self._loop = loop
         self._closed = False
 
     async def start(self) -> None:
-        """Starts the workers and makes the Python guest ready; raises WorkerUnavailable, ConfigError."""
+        """Starts the workers, then the hosts; raises WorkerUnavailable, HostUnavailable, ConfigError."""
         try:
             async with asyncio.TaskGroup() as tasks:
+                guest = tasks.create_task(compiled_guest(Path(self.config.cache_dir)))
                 for model in self._models.values():
                     tasks.create_task(model.start())
-                tasks.create_task(self._start_guest())
+            self._loop.start(self._hosts, tuple(self._models.values()))
+            await self._hosts.start(guest.result())
         except ExceptionGroup as group:
             await self.close()
             raise _first(group) from None
-        self._loop.start(self._inferlets, [one for model in self._models.values() for one in model.replicas])
-        self._inferlets.start()
-
-    async def _start_guest(self) -> None:
-        self._programs.start(await compiled_guest(Path(self.config.cache_dir)))
 
     async def close(self) -> None:
-        """Ends inferlets and workers. Idempotent."""
+        """Ends inferlets, hosts and workers. Idempotent."""
         if self._closed:
             return
         self._closed = True
-        self._inferlets.close()
+        await self._hosts.close()
         self._loop.close()
-        self._programs.close()
         await asyncio.gather(self._library.close(), *(model.close() for model in self._models.values()))
 
     # ---- programs ----
 
     async def upload(self, data: bytes, name: str) -> ProgramInfo:
         """Stores a program and makes it ready to launch; raises BadProgram, BadRequest (a name that cannot be),
-        StorageFull, Overloaded."""
-        return await self._library.upload(data, name, self._programs)
+        StorageFull, Overloaded, HostUnavailable."""
+        return await self._library.upload(data, name, (await self._hosts.place()).programs)
 
     def programs(self) -> tuple[ProgramInfo, ...]:
         """All programs that can be launched."""
@@ -106,15 +126,21 @@ class ServerApi:
         *,
         environment: Mapping[str, str] | None = None,
         listener: Callable[[Event], None] | None = None,
-    ) -> Inferlet:
+    ) -> Entry:
         """Starts an inferlet of a program (hash, unique prefix of it, or name). `listener` hears its events on the
         loop's thread and must not block. Raises UnknownName, BadRequest, Overloaded; WorkerUnavailable if no
-        model has a worker, now or soon. A launch waits for no model."""
-        found = await self._library.find(program, self._programs)
+        model has a worker, now or soon, HostUnavailable if no host runs. A launch waits for no model."""
+        self._check_launch(arguments, environment or {})
+        host = await self._hosts.place()
+        with host.launching():
+            found = await self._library.find(program, host.programs)
         if all(model.is_down for model in self._models.values()):
             raise WorkerUnavailable("; ".join(model.why_down() for model in self._models.values()))
-        self._check_launch(arguments, environment or {})
-        return self._inferlets.launch(found, arguments, environment or {}, listener)
+        entry = self._registry.new(found, self._hosts.post, self._hosts.tell_room)
+        self._hosts.launch(host, entry, arguments, environment or {})
+        if listener is not None:
+            entry.attach(listener)
+        return entry
 
     def _check_launch(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         texts = (*arguments, *environment.keys(), *environment.values())
@@ -122,22 +148,23 @@ class ServerApi:
         if size > limit:
             raise BadRequest(f"arguments and environment have {size} bytes, more than {limit}: send them later")
 
-    def inferlet(self, id: str) -> Inferlet:
+    def inferlet(self, id: str) -> Entry:
         """A running or recently ended inferlet; raises UnknownName."""
-        return self._inferlets.get(id)
+        return self._registry.get(id)
 
     def inferlets(self) -> tuple[InferletInfo, ...]:
         """Running and recently ended inferlets."""
-        return self._inferlets.infos()
+        return self._registry.infos()
 
     def terminate(self, id: str, reason: str) -> None:
-        """Ends an inferlet; nothing happens if it has ended. Raises UnknownName."""
-        self._inferlets.end(self._inferlets.get(id), Status.TERMINATED, reason)
+        """Ends an inferlet, soon if its host is another process; nothing happens if it has ended. Raises
+        UnknownName."""
+        self._hosts.stop(self._registry.get(id), Status.TERMINATED, reason)
 
     @property
     def is_idle(self) -> bool:
         """Whether no inferlet can run now."""
-        return not self._inferlets.runner.has_work
+        return self._hosts.are_quiet
 
     # ---- models ----
 
@@ -146,17 +173,28 @@ class ServerApi:
         return tuple(model.description for model in self._models.values())
 
     def outages(self) -> tuple[str, ...]:
-        """One line for each worker that does not serve: what was tried, when it is tried next, and why."""
-        return tuple(
-            f"worker {number} of model {name}: {replica.outage}"
+        """One line for each worker and each host that does not serve: what was tried, when it is tried next, and
+        why."""
+        workers = (
+            f"worker {number} of model {name}: {outage}"
             for name, model in self._models.items()
             for number, replica in enumerate(model.replicas, start=1)
-            if replica.outage
+            if (outage := replica.life.outage)
         )
+        return (*workers, *self._hosts.outages())
 
     def statistics(self) -> ServerStatistics:
+        hosts, counts = self._hosts.statistics(), self._registry.statistics()
+        runner = GuestStatistics(
+            sum(host.turns for host in hosts),
+            sum(host.preemptions for host in hosts),
+            sum(host.guest_seconds for host in hosts),
+            sum(host.memory_bytes for host in hosts),
+        )
+        warm = sum(host.warm for host in hosts)
         return ServerStatistics(
-            self._inferlets.statistics(),
+            InferletStatistics(counts.running, counts.launched, counts.ended, warm, runner),
+            hosts,
             {name: model.statistics() for name, model in self._models.items()},
             self.outages(),
         )

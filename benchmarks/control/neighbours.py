@@ -20,8 +20,8 @@ from pie_control.config import ServerConfig, build_config
 from pie_control.errors import BadProgram
 from pie_control.garbage import collect_at_leisure
 from pie_control.inferlets.events import Event, Message
-from pie_control.inferlets.inferlet import Inferlet
 from pie_control.inferlets.lifecycle import ENDINGS
+from pie_control.registry.entry import Entry
 from pie_control.runtime import build_server
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
@@ -149,7 +149,7 @@ async def _outcomes(server: ServerApi, program: Path, copies: int) -> str:
         uploaded = await server.upload(program.read_bytes(), program.stem)
     except BadProgram:
         return "refused"
-    running: list[Inferlet] = []
+    running: list[Entry] = []
     for _ in range(copies):
         running.append(await server.launch(uploaded.program))
         await asyncio.sleep(0)  # as between the requests of a session

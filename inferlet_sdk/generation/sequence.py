@@ -11,8 +11,7 @@ without closing it, `give_back` closes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from inferlet_sdk import bindings, traits
 from inferlet_sdk.addresses import Embeds, Pages
@@ -31,6 +30,22 @@ allows.
 """
 LEAST_CHUNK = 32
 """A longer prompt is not run with fewer embeds than this: it would take very many calls."""
+
+
+class _Working:
+    """A sequence that works; not made by `contextlib`, which would be a tenth of a step of a program."""
+
+    __slots__ = ("_sequence",)
+
+    def __init__(self, sequence: TokenSequence) -> None:
+        self._sequence = sequence
+
+    def __enter__(self) -> int:
+        self._sequence.begin()
+        return self._sequence.queue
+
+    def __exit__(self, *_: object) -> None:
+        self._sequence.end()
 
 
 class TokenSequence:
@@ -81,14 +96,9 @@ class TokenSequence:
             assert self._queue is not None
             self.queues.give(self._queue)
 
-    @contextmanager
-    def working(self) -> Iterator[int]:
+    def working(self) -> _Working:
         """The number of its queue, for a `with` statement."""
-        self.begin()
-        try:
-            yield self.queue
-        finally:
-            self.end()
+        return _Working(self)
 
     @property
     def queue(self) -> int:
@@ -181,7 +191,7 @@ class TokenSequence:
             queue.number,
             self.tokens[start:],
             list(range(start, stop)),
-            list(queue.inputs(stop - start).ranges),
+            queue.input if stop - start == 1 else list(queue.inputs(stop - start).ranges),
             self.pages.context,
             self.pages.output,
             self._output[0],

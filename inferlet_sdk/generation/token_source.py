@@ -160,7 +160,7 @@ async def _choose(sequence: TokenSequence, sampler: DistSampler) -> int:
     """The token that a function of the inferlet, or an `async def`, chooses after a sequence that works."""
     dist = await sequence.next_dist(sampler.k, sampler.temperature)
     chosen = sampler.choose(dist)
-    if isawaitable(chosen):
+    if type(chosen) is not int and isawaitable(chosen):
         chosen = await chosen
     return whole(chosen, "sampler", wanted="a function that returns a token id, as dist.tokens has them")
 

@@ -10,19 +10,21 @@ A life:
 
 1. Control starts the host. The host says `HostReady`; unless the versions are equal, control ends it.
 2. Control says `Welcome`, then a `ModelState` for each model, and again whenever one changes.
-3. Programs: `Prepare` asks a host to compile a program or to check one; one `Prepared` answers. `Provide` gives a host
-   a program before the first `Launch` of it, `Forget` takes it back; inferlets that run keep what they run.
-4. An inferlet: `Launch`, then `Started` once it has an instance, then its `Said` in their order, and `Finished`, the
-   last that is ever said of it. Control says `Post`, `Room` and `Stop` to it; what arrives after its end is dropped.
-   `Finished` always comes from the host, so nothing overtakes it, unless the host is gone: then control ends the
-   inferlet as lost.
+3. Programs: `Compile` asks a host to compile Python, `LinkComponent` to check and link a component; one `Prepared`
+   answers. `Provide` or `LinkComponent` comes before the first `Launch` of a program, `Forget` takes it back; inferlets
+   that run keep what they run.
+4. An inferlet: `Launch`, then `Started` when it has its first turn, then its `Said` in their order, and `Finished`,
+   the last that is ever said of it. Control says `Post`, `Room` and `Stop` to it; what arrives after its end is
+   dropped. `Finished` always comes from the host, so nothing overtakes it, unless the host is gone: then control ends
+   the inferlet as lost.
 5. Commands: the events of `Commands` are what address spaces have handed on, of all inferlets of the host, in order:
    for each inferlet `Opened`, then its commands and notes, then `Closed`, which frees what it held. Each command with
    a future is answered in some `Results` exactly once, unless its inferlet is closed before. An ending in `Results`
    means that the scheduler has closed its inferlet already; the host ends it and says `Finished`.
 6. `Quiet` means that every inferlet of the host waits, for a result or anything else, after all that was said before.
-   A frame that makes inferlets run is answered, sooner or later, by a frame that ends with `Quiet`.
-7. `Ping` is answered by `Pong` at once; a host that does not answer in time hangs, and is killed.
+   `Results` are answered, sooner or later, by a frame with `Quiet`, behind the commands that they led to. What clients
+   shall hear stands behind it: waves leave first.
+7. `Ping` is answered by a `Report` and `Pong` at once; a host that does not answer in time hangs, and is killed.
 8. To end a host, control says `Stop` for each of its inferlets, awaits their ends, and closes the connection.
 
 The links that carry messages are the protocols at the end. One passes them on within a process, as they are; one
@@ -51,13 +53,13 @@ from pie_inference.protocol import ModelDescription
 
 
 class Welcome(Record, frozen=True):
-    """The first message. `host`: the number of the host, from 1."""
+    """The first message. `host`: the number of the host; 0: it stands in the control process."""
 
     host: int
     limits: InferletLimits
     max_guest_bytes: int  # memory of all inferlets of this host; 0: no bound
     warm_pool: int  # Python guests kept ready for the next launch
-    cache_dir: str  # where the compiled Python guest is found
+    guest: str  # path of the compiled Python guest
 
 
 class ModelState(Record, frozen=True):
@@ -71,16 +73,29 @@ class ModelState(Record, frozen=True):
         return self.description.name
 
 
+class Compile(Record, frozen=True):
+    """Compiles a Python program in a guest; answered by a `Prepared` with its code. Nothing of it stays."""
+
+    request: int
+    name: str
+    text: str
+
+
+class LinkComponent(Record, frozen=True):
+    """Loads a component from the sealed file of its compiled code, checks and links it; answered by a `Prepared`. If
+    that has no error, the component can be launched."""
+
+    request: int
+    program: str  # hash
+    path: str
+
+
 class Provide(Record, frozen=True):
-    """A program that is ready to be launched. Python: `text` and `code`. A component: the `path` of its compiled code,
-    which is sealed."""
+    """A Python program that can be launched from now on."""
 
     program: str  # hash
-    kind: str
-    name: str
-    text: str = ""
-    code: str = ""
-    path: str = ""
+    text: str
+    code: str
 
 
 class Forget(Record, frozen=True):
@@ -89,24 +104,13 @@ class Forget(Record, frozen=True):
     program: str
 
 
-class Prepare(Record, frozen=True):
-    """Compiles a Python program in a guest, or loads, checks and links a component; answered by a `Prepared` with the
-    same `request`."""
-
-    request: int
-    program: str  # hash
-    kind: str
-    name: str
-    text: str = ""
-    path: str = ""
-
-
 class Launch(Record, frozen=True):
     """Starts an inferlet of a program that was provided. `number` is unique over all hosts; `age`: seconds since its
     launch was asked for."""
 
     number: Owner
     program: str  # hash
+    name: str  # of the program
     arguments: Sequence[str]
     environment: Mapping[str, str]
     age: float = 0.0
@@ -129,10 +133,11 @@ class Stop(Record, frozen=True):
 
 
 class Room(Record, frozen=True):
-    """How much of an inferlet's messages waits at control, and whether a client reads them: `send` waits by it."""
+    """How many bytes of an inferlet's messages clients have taken since its beginning, and whether one reads now:
+    `send` waits by it."""
 
     number: Owner
-    kept_bytes: int
+    taken_bytes: int
     read: bool
 
 
@@ -151,7 +156,9 @@ class Ping(Record, frozen=True):
     token: int
 
 
-ToHost = Welcome | ModelState | Provide | Forget | Prepare | Launch | Post | Stop | Room | Results | Ping
+ToHost = (
+    Welcome | ModelState | Compile | LinkComponent | Provide | Forget | Launch | Post | Stop | Room | Results | Ping
+)
 
 # ---- host to control -----------------------------------------------------------------------------------------------
 
@@ -177,11 +184,14 @@ class Commands(Record, frozen=True):
 
 
 class Quiet(Record, frozen=True):
-    """Every inferlet of the host waits."""
+    """Every inferlet of the host waits. `results`: how many `Results` the host has taken; if control has said more, the
+    rest is on its way."""
+
+    results: int
 
 
 class Started(Record, frozen=True):
-    """An inferlet has an instance, and its turn is to come."""
+    """An inferlet has its first turn."""
 
     number: Owner
 
@@ -194,29 +204,26 @@ class Said(Record, frozen=True):
 
 
 class Finished(Record, frozen=True):
-    """The end of an inferlet, with what it has used and held at last."""
+    """The end of an inferlet, which holds nothing any more, with the processor time that it has used."""
 
     number: Owner
     event: events.Ended
     cpu_seconds: float
-    pages: int
-    embeds: int
 
 
 class Read(Record, frozen=True):
-    """The inferlet has received posted messages of `size` bytes, as control counts them."""
+    """The inferlet has received posted messages of `size` bytes, as control counts them; negative: they wait
+    again."""
 
     number: Owner
     size: int
 
 
 class Prepared(Record, frozen=True):
-    """The answer to `Prepare`. `code`: of a Python program; `size`: in memory, in bytes; `error`: why it cannot be
-    launched."""
+    """The answer to `Compile`, with the code, and to `LinkComponent`. `error`: why the program cannot be launched."""
 
     request: int
     code: str = ""
-    size: int = 0
     error: str | None = None
 
 
@@ -254,7 +261,8 @@ FromHost = HostReady | Commands | Quiet | Started | Said | Finished | Read | Pre
 
 class HostLink(Protocol):
     """A host as control sees it. All methods and callbacks belong to the thread of the event loop in which `start` was
-    awaited; no callback comes from within `send`. After `on_lost` nothing comes, until `start` is awaited again."""
+    awaited; a host in this process answers from within `send`. After `on_lost` nothing comes, until `start` is awaited
+    again."""
 
     on_messages: Callable[[Sequence[FromHost]], None]
     """Called with each frame."""

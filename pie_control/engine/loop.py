@@ -1,83 +1,75 @@
-"""The control loop: take results, let inferlets run, form waves, send them."""
+"""The control loop: take what workers and hosts say, form waves and send them, tell the hosts results.
+
+Every turn of a scheduler may send waves: those that need no guest go before guests run, and the others as soon as the
+policy says so, at the latest when all inferlets wait.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 from time import monotonic as clock
+from typing import Protocol
 
-from ..calls.values import Completion
-from ..inferlets.lifecycle import Status
-from ..inferlets.manager import InferletManager
-from ..scheduling import Ending, Turn
+from ..scheduling import Turn
+from .model import Model
 from .replica import Replica
+
+
+class Inferlets(Protocol):
+    """The hosts of all inferlets, as the loop sees them."""
+
+    def post_results(self, model: str, replica: Replica, turn: Turn) -> None:
+        """Sends each host, with the next `flush`, what a turn says to its inferlets."""
+
+    def flush(self) -> None:
+        """Sends what was posted."""
+
+    def tell_states(self) -> None:
+        """A worker has begun or ceased to serve."""
 
 
 class Loop:
     """All methods belong to the thread of one event loop."""
 
     def __init__(self) -> None:
-        self._inferlets: InferletManager
-        self._replicas: Sequence[Replica] = ()
+        self._hosts: Inferlets
+        self._models: Sequence[Model] = ()
         self._soon: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._running = False
 
-    def start(self, inferlets: InferletManager, replicas: Sequence[Replica]) -> None:
+    def start(self, hosts: Inferlets, models: Sequence[Model]) -> None:
         """From now on, every event leads to a step."""
-        self._inferlets, self._replicas = inferlets, replicas
-        for replica in replicas:
-            replica.listen(on_results=self.step, wake=self.wake)
+        self._hosts, self._models = hosts, models
+        for model in models:
+            for replica in model.replicas:
+                replica.listen(on_results=self.step, wake=self.wake, on_state=hosts.tell_states)
 
     # ---- the story ----
 
     def step(self) -> None:
-        """One turn of everything. A step that is asked for within a step is part of it."""
+        """One turn of every worker to which something has happened. Then results go to the hosts of the inferlets that
+        wait for them. What these do with them, and that all of them wait again, leads to the next step."""
         if self._running:
+            self.wake()
             return
         self._running = True
         try:
-            self._take_turns(quiet=False)  # results reach the inferlets that wait for them
-            if self._inferlets.runner.run_ready():  # until all wait
-                self._take_turns(quiet=True)  # waves are formed and sent
-                if self._inferlets.runner.run_busy():  # one that never waits gets a slice
-                    self._take_turns(quiet=True)
+            for model in self._models:
+                for replica, turn in model.turns():
+                    self._hosts.post_results(model.name, replica, turn)
+            deadlines = (replica.deadline for model in self._models for replica in model.replicas)
+            self._set_timer(min((one for one in deadlines if one is not None), default=None))
         finally:
             self._running = False
-            if self._inferlets.runner.has_work:
-                self.wake()
-
-    def _take_turns(self, quiet: bool) -> None:
-        deadlines = [turn.deadline for replica in self._replicas if (turn := self._take_turn(replica, quiet))]
-        if quiet:
-            self._set_timer(min((one for one in deadlines if one is not None), default=None))
-
-    def _take_turn(self, replica: Replica, quiet: bool) -> Turn | None:
-        turn = replica.turn(quiet)
-        if turn is not None:
-            for completion in turn.completions:
-                self._complete(completion)
-            for ending in turn.endings:
-                self._end(ending)
-        return turn
-
-    # ---- what comes out of a turn ----
-
-    def _complete(self, completion: Completion) -> None:
-        inferlet = self._inferlets.try_running(completion.owner)
-        if inferlet is not None:
-            inferlet.resolve(completion.future, completion.value)
-
-    def _end(self, ending: Ending) -> None:
-        inferlet = self._inferlets.try_running(ending.owner)
-        if inferlet is not None:
-            self._inferlets.end(inferlet, Status(ending.reason), str(ending.error))
+        self._hosts.flush()
 
     # ---- when the next step comes ----
 
     def wake(self) -> None:
         """Asks for a step soon."""
-        if self._soon is None and not self._running:
+        if self._soon is None:
             self._soon = asyncio.get_running_loop().call_soon(self._step_soon)
 
     def _step_soon(self) -> None:

@@ -1,19 +1,16 @@
-"""A model as inferlets see it: its description, its tokenizer, and the replicas that serve it."""
+"""A model and the replicas that serve it: which of them has which inferlet."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pie_inference.protocol import ModelDescription
 
-from ..errors import Unsupported, WorkerError, WorkerUnavailable
+from ..errors import WorkerError, WorkerUnavailable
 from ..ids import Owner
-from ..resources.address_space import AddressSpace
-from ..scheduling import SchedulerStatistics
-from ..services.tokenizer import Tokenizer
-from ..tenants.tenant import DEFAULT_STANDING, Standing
+from ..scheduling import Closed, Ending, Event, Opened, Reason, SchedulerStatistics, Turn
 from .placement import place
 from .replica import Replica
 from .restarts import Outage
@@ -35,7 +32,8 @@ class Model:
     def __init__(self, name: str, replicas: Sequence[Replica]) -> None:
         self.name = name
         self.replicas = replicas
-        self._tokenizer: Tokenizer | None = None
+        self._placed: dict[Owner, Replica] = {}
+        self._refused: list[Ending] = []  # inferlets that found no replica
 
     async def start(self) -> None:
         """Waits for all workers; raises WorkerUnavailable."""
@@ -45,52 +43,69 @@ class Model:
         found = self.description
         if found.name != self.name:
             raise WorkerUnavailable(f"the worker of model {self.name} serves {found.name}: name them alike")
-        if found.tokenizer:
-            self._tokenizer = Tokenizer(found.tokenizer, found.tokenizer_config, found.vocab_size)
 
     @property
     def description(self) -> ModelDescription:
         return self.replicas[0].description
 
     @property
-    def tokenizer(self) -> Tokenizer:
-        """Raises Unsupported if the model has none."""
-        if self._tokenizer is None:
-            raise Unsupported(f"model {self.name} has no tokenizer")
-        return self._tokenizer
-
-    @property
-    def has_chat_template(self) -> bool:
-        return self._tokenizer is not None and self._tokenizer.has_chat_template
-
-    @property
     def is_down(self) -> bool:
         """Whether no worker serves it, now or soon."""
-        return not any(replica.can_serve for replica in self.replicas)
+        return not any(replica.life.can_serve for replica in self.replicas)
 
     def why_down(self) -> str:
         """What is known of a model that is down, and when a worker is started again."""
-        outages = [replica.outage for replica in self.replicas if replica.outage]
+        outages = [outage for replica in self.replicas if (outage := replica.life.outage)]
         first = min(outages, key=lambda outage: outage.next_try_seconds, default=None)
         return f"model {self.name} has no worker: {first or 'the server stops'}"
 
-    def open(self, owner: Owner, created: float, standing: Standing = DEFAULT_STANDING) -> AddressSpace:
-        """Places an inferlet. Raises WorkerError if no worker serves, now or soon."""
-        candidates = [replica for replica in self.replicas if replica.can_serve]
-        chosen = place([replica.load() for replica in candidates])
-        if chosen is None:
-            raise WorkerError(self.why_down())
-        return candidates[chosen].open(owner, created, standing)
+    # ---- inferlets ----
 
-    def release(self, owner: Owner) -> None:
-        """Frees what an inferlet holds."""
-        for replica in self.replicas:
-            if replica.release(owner):
-                return
+    def take(self, host: int, events: Iterable[Event]) -> None:
+        """What inferlets of a host did, in order: the first event of one places it, the others go where it is. Those of
+        an inferlet that was ended here meanwhile are dropped."""
+        placed = self._placed
+        for event in events:
+            kind = type(event)
+            if kind is Opened:
+                self._open(event, host)  # type: ignore[arg-type]
+            elif replica := placed.get(event.owner):  # type: ignore[union-attr]
+                if kind is Closed:
+                    self.close_inferlet(event.owner)  # type: ignore[union-attr]
+                else:
+                    replica.take(event)
+
+    def _open(self, opened: Opened, host: int) -> None:
+        candidates = [replica for replica in self.replicas if replica.life.can_serve]
+        chosen = place([replica.load() for replica in candidates])
+        if chosen is None:  # its host did not know yet
+            self._refused.append(Ending(opened.owner, Reason.LOST, WorkerError(self.why_down())))
+            return
+        self._placed[opened.owner] = candidates[chosen]
+        candidates[chosen].open(Opened(opened.owner, opened.created, opened.standing, host))
+
+    def close_inferlet(self, owner: Owner) -> None:
+        """Frees what an inferlet holds. Nothing happens if it holds nothing."""
+        replica = self._placed.pop(owner, None)
+        if replica is not None:
+            replica.close_inferlet(Closed(owner))
+
+    def turns(self) -> list[tuple[Replica, Turn]]:
+        """Turns of the replicas in which something has happened."""
+        turns = [(replica, turn) for replica in self.replicas if (turn := replica.turn()) is not None]
+        if self._refused:
+            refused = Turn(waves=(), completions=(), endings=tuple(self._refused), progress=(), deadline=None)
+            turns.append((self.replicas[0], refused))
+            self._refused.clear()
+        for _, turn in turns:
+            for ending in turn.endings:
+                self._placed.pop(ending.owner, None)
+        return turns
 
     def statistics(self) -> tuple[ReplicaStatistics, ...]:
         return tuple(
-            ReplicaStatistics(str(one.state), one.restarts, one.outage, one.statistics()) for one in self.replicas
+            ReplicaStatistics(str(one.life.state), one.life.restarts, one.life.outage, one.statistics())
+            for one in self.replicas
         )
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Where an inferlet goes: a pure function of the loads of a model's replicas."""
+"""Where an inferlet goes: pure functions of loads, those of hosts and those of a model's replicas."""
 
 from __future__ import annotations
 
@@ -23,3 +23,22 @@ def place(loads: Sequence[Load]) -> int | None:
     if not loads:
         return None
     return min(range(len(loads)), key=lambda i: (not loads[i].serves, loads[i].inferlets, -loads[i].free_pages, i))
+
+
+@dataclass(frozen=True, slots=True)
+class HostLoad:
+    """The load of an application host now. `has_room`: it has memory for a further inferlet."""
+
+    serves: bool
+    has_room: bool
+    inferlets: int
+    memory_bytes: int
+
+
+def place_on_host(loads: Sequence[HostLoad]) -> int | None:
+    """Index of the host for a new inferlet, which stays there; None if no host takes one now.
+
+    Of those that serve and have room, the one with the fewest inferlets, then the one with the least memory in use.
+    """
+    open_hosts = [number for number, load in enumerate(loads) if load.serves and load.has_room]
+    return min(open_hosts, key=lambda i: (loads[i].inferlets, loads[i].memory_bytes, i), default=None)

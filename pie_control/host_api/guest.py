@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ..calls.core import create_queue, destroy_queue
-from ..engine.model import Model
 from ..errors import Cancelled, InvalidArgument, NotFound, QuotaExceeded, Unsupported
 from ..inferlets.inferlet import Inferlet
+from ..inferlets.model import ModelView
 from ..programs.program_host import SourceText
 from ..resources.address_space import AddressSpace
 from ..sandbox.fibers import Instance
@@ -27,7 +27,7 @@ MAX_HANDLES = 4096
 class Place:
     """What the inferlet has at one model."""
 
-    model: Model
+    model: ModelView
     space: AddressSpace
     refusals: Mapping[str, str]  # of calls that the model does not implement, by name with underscores
 
@@ -50,7 +50,7 @@ class Guest:
         "wasi",
     )
 
-    def __init__(self, inferlet: Inferlet, models: Mapping[str, Model]) -> None:
+    def __init__(self, inferlet: Inferlet, models: Mapping[str, ModelView]) -> None:
         self.inferlet = inferlet
         self.futures = inferlet.futures
         self.pending = PendingBytes(inferlet.limits.max_pending_bytes, inferlet.futures)
@@ -85,7 +85,7 @@ class Guest:
 
     # ---- models and queues ----
 
-    def model(self, name: str) -> Model:
+    def model(self, name: str) -> ModelView:
         """The model with this name; raises NotFound."""
         model = self.models.get(name)
         if model is None:
@@ -93,8 +93,8 @@ class Guest:
             raise NotFound(f"there is no model {name!r}; available-models gives: {known}")
         return model
 
-    def _place_at(self, model: Model) -> Place:
-        """The inferlet is placed on one of a model's workers at the first use. Raises WorkerError."""
+    def _place_at(self, model: ModelView) -> Place:
+        """Its address space is made at the first use. Raises WorkerError."""
         place = self._places.get(model.name)
         if place is None:
             space = model.open(self.inferlet.number, self.inferlet.started, self.inferlet.standing)
@@ -123,7 +123,7 @@ class Guest:
             raise Unsupported(self._place_of(queue).refusals[call])
         return place.space
 
-    def model_of(self, queue: int) -> Model:
+    def model_of(self, queue: int) -> ModelView:
         """The model of a queue; raises NotFound."""
         return self._place_of(queue).model
 

@@ -10,7 +10,7 @@ from weakref import WeakSet
 from starlette.datastructures import Address
 
 from pie_control.errors import Overloaded
-from pie_control.inferlets.inferlet import Inferlet
+from pie_control.registry.entry import Entry
 
 MAX_ADDRESSES = 1024
 """With more, those of clients that run nothing are forgotten."""
@@ -19,7 +19,7 @@ MAX_ADDRESSES = 1024
 class _Client:
     def __init__(self) -> None:
         self.starting = 0
-        self.inferlets: WeakSet[Inferlet] = WeakSet()
+        self.inferlets: WeakSet[Entry] = WeakSet()
 
     def count(self) -> int:
         """Inferlets that start or run."""
@@ -34,7 +34,7 @@ class Launches:
         self._clients: defaultdict[str, _Client] = defaultdict(_Client)
 
     @contextlib.contextmanager
-    def launching(self, address: Address | None) -> Iterator[Callable[[Inferlet], None]]:
+    def launching(self, address: Address | None) -> Iterator[Callable[[Entry], None]]:
         """Reserves a place while the block launches an inferlet, which it gives to the function. Raises Overloaded."""
         if len(self._clients) >= MAX_ADDRESSES:
             self._forget_idle()

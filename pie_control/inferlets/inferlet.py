@@ -1,44 +1,25 @@
-"""One running inferlet: its side for the host functions, and its side for the client."""
+"""One running inferlet, on its host."""
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..config import InferletLimits
-from ..errors import Conflict, InvalidState, QuotaExceeded
-from ..programs.store import Program
+from ..errors import QuotaExceeded
 from ..sandbox.fibers import SUSPEND, Instance, Suspend
 from ..services.aside import Aside, Job, Share
 from ..services.timers import Timer, Timers
 from ..tenants.tenant import DEFAULT_STANDING, Standing
 from ..texts import byte_size, cut_middle
-from .events import Ended, LogLine
+from .events import Ended, LogLine, Message
 from .futures import FutureTable
-from .lifecycle import ENDINGS, Status, check_transition
-from .mailbox import Inbox, Listener, Outbox, Received
+from .lifecycle import Status, check_transition
+from .mailbox import Inbox, Received, Sender
 from .processor_time import ProcessorTime
-from .runs import Watch
-
-
-@dataclass(frozen=True)
-class InferletInfo:
-    """The state of an inferlet, for clients. Times are seconds since the epoch."""
-
-    id: str
-    program: str
-    program_name: str
-    status: str
-    created: float
-    ended: float | None
-    result: str | None
-    error: str | None
-    cpu_seconds: float
-    pages: int
-    embeds: int
 
 
 class Holdings(Protocol):
@@ -61,36 +42,59 @@ class NoHoldings:
         """Does nothing."""
 
 
+class Outside(Protocol):
+    """Who hears of an inferlet what its clients may know."""
+
+    def runs(self, number: int) -> None:
+        """It has its first turn."""
+
+    def says(self, number: int, event: Message | LogLine) -> None:
+        """It says something to its client."""
+
+    def ended(self, number: int, event: Ended, cpu_seconds: float) -> None:
+        """The last that it says."""
+
+    def received(self, number: int, size: int) -> None:
+        """It has received posted messages of this size; negative: they wait again."""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What is to run. `age`: seconds since it was asked for."""
+
+    number: int
+    program: str  # hash
+    name: str  # of the program
+    arguments: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    age: float = 0.0
+    standing: Standing = DEFAULT_STANDING
+
+
 class Inferlet:
     """One running inferlet. It owns all of its state and knows no other inferlet."""
 
     def __init__(
         self,
-        number: int,
-        program: Program,
-        arguments: Sequence[str],
-        environment: Mapping[str, str],
+        launched: Launched,
         limits: InferletLimits,
         wake: Callable[[Inferlet], None],
+        outside: Outside,
         timers: Timers,
         aside: Aside,
-        standing: Standing = DEFAULT_STANDING,
     ) -> None:
         """The inferlet calls `wake` when it can run."""
-        self.number = number
+        self.number = number = launched.number
         self.id = f"i{number}"
-        self.program = program
-        self.arguments = list(arguments)
-        self.environment = {**environment, "inferlet": self.id, "program": program.hash, "user": standing.tenant.name}
+        self.program = launched.program
+        self.arguments = list(launched.arguments)
+        self.standing = launched.standing
+        own = {"inferlet": self.id, "program": self.program, "user": self.standing.tenant.name}
+        self.environment = {**launched.environment, **own}
         self.limits = limits
         self.status = Status.CREATED
-        self.created = time.time()
-        self.started = time.monotonic()  # unlike `created`, it survives a step of the clock
-        self.standing = standing
-        self.ended: float | None = None
-        self.error: str | None = None
+        self.started = time.monotonic() - launched.age
         self.result: str | None = None
-        self.kept_bytes = 0  # size of log, messages and result, once it has ended
         self.processor_time = ProcessorTime(limits.cpu_seconds, limits.cpu_refill)
         self.memory_bytes = 0  # by which the process grew in its turns
         self.last_activity = time.monotonic()
@@ -102,8 +106,9 @@ class Inferlet:
         self._aside = aside
         self._aside_share = Share()
         self._job: Job | None = None
+        self._outside = outside
         self._inbox = Inbox()
-        self.outbox = Outbox(self.id, limits)
+        self.sender = Sender(self.id, limits, lambda event: outside.says(number, event))
         self._receivers: OrderedDict[int, None] = OrderedDict()
         self._pending_timers: dict[int, Timer] = {}
         self._sleep_timer: Timer | None = None
@@ -114,35 +119,10 @@ class Inferlet:
 
     # ---- for the client ----
 
-    def info(self) -> InferletInfo:
-        pages, embeds = self.holdings.usage()
-        return InferletInfo(
-            id=self.id,
-            program=self.program.hash,
-            program_name=self.program.name,
-            status=self.status,
-            created=self.created,
-            ended=self.ended,
-            result=self.result,
-            error=self.error,
-            cpu_seconds=round(self.processor_time.used, 6),
-            pages=pages,
-            embeds=embeds,
-        )
-
-    def send(self, text: str) -> None:
-        """Sends a message to the inferlet; raises Conflict if it has ended, Overloaded if it does not keep up."""
-        if self.status in ENDINGS:
-            raise Conflict(f"inferlet {self.id} has ended ({self.status})")
+    def post(self, text: str) -> None:
+        """A message of its client."""
         self._inbox.put(text)
         self._deliver()
-
-    def logs(self) -> tuple[LogLine, ...]:
-        return self.outbox.logs()
-
-    def attach(self, listener: Listener) -> None:
-        """Gives a listener, which must not block, all events: first those that nobody has taken."""
-        self.outbox.push_to(listener)
 
     # ---- for host functions ----
 
@@ -150,16 +130,16 @@ class Inferlet:
         """Sends a message. If its client is slow, returns a future that gets the value `gone` when there is room for
         more; else None. Raises QuotaExceeded, and sends nothing, if too much waits already."""
         size = self._check_size(text)
-        if self.outbox.has_room(size):
-            self.outbox.send(text)
+        if self.sender.has_room(size):
+            self.sender.send(text)
             return None
         future = self.futures.new()
         try:
-            self.outbox.send(text)
+            self.sender.send(text)
         except QuotaExceeded:
             self.futures.forget(future)
             raise
-        self.outbox.when_room(lambda: self.resolve(future, gone))
+        self.sender.when_room(lambda: self.resolve(future, gone))
         return future
 
     def put_result(self, text: str) -> None:
@@ -167,10 +147,10 @@ class Inferlet:
         self.result = text
 
     def put_log(self, text: str) -> None:
-        self.outbox.log("log", text)
+        self.sender.log("log", text)
 
     def write_output(self, stream: str, data: bytes) -> None:
-        self.outbox.write(stream, data)
+        self.sender.write(stream, data)
 
     def _check_size(self, text: str) -> int:
         size, limit = byte_size(text), self.limits.max_message_bytes
@@ -193,6 +173,7 @@ class Inferlet:
             timer.cancel()
         if isinstance(value, Received):
             self._inbox.put_back(value)
+            self._outside.received(self.number, -value.size)
             self._deliver()
 
     def _deliver(self) -> None:
@@ -200,6 +181,7 @@ class Inferlet:
             message = self._inbox.try_get()
             if message is None:
                 return
+            self._outside.received(self.number, message.size)
             future, _ = self._receivers.popitem(last=False)
             self.resolve(future, message)
 
@@ -208,26 +190,6 @@ class Inferlet:
     def resolve(self, future: int, value: Any) -> None:
         """Gives a future its value, and wakes the inferlet if it waits for this future."""
         if self.futures.resolve(future, value) and self._awaited is not None and future in self._awaited_set:
-            self._wake(self)
-
-    def advance_run(self, future: int, tokens: Sequence[int], over: bool) -> None:
-        """Tokens of a decode run arrived; `over`: and it has ended. One that fails is resolved with its error."""
-        run = self.futures.find_run(future)
-        if run is not None:
-            run.advance(tokens, over)
-            self._settle_run(future)
-
-    def watch_run(self, future: int, watch: Watch) -> None:
-        """The text of a run is followed from now on. Raises NotFound, InvalidArgument, InvalidState."""
-        run = self.futures.run(future)
-        if run.is_watched:
-            raise InvalidState(f"decode run {future} is watched already: its tokens come at its end")
-        watch.listen(lambda: self._settle_run(future))
-        run.watch(watch)
-        self._settle_run(future)
-
-    def _settle_run(self, future: int) -> None:
-        if self.futures.settle_run(future) and self._awaited is not None and future in self._awaited_set:
             self._wake(self)
 
     def resolve_later(self, future: int, value: Any, deadline_ns: int) -> None:
@@ -285,28 +247,26 @@ class Inferlet:
     def change(self, status: Status) -> None:
         check_transition(self.status, status)
         self.status = status
+        if status is Status.RUNNING:
+            self._outside.runs(self.number)
 
     def finish(self, status: Status, error: str | None) -> None:
-        """Records the end and sends it to the client. The caller has released the inferlet's holdings."""
+        """Says the end to the client. The caller has released the inferlet's holdings."""
         self.change(status)
         self._drop_what_only_the_guest_needed()
-        self.ended = time.time()
-        self.error = error = cut_middle(error, self.limits.max_message_bytes) if error is not None else None
-        if status is not Status.FINISHED:
-            self.result = None
-        self.outbox.end(Ended(status.value, self.result, error, inferlet=self.id))
-        self.kept_bytes = self.outbox.kept_bytes + byte_size(self.result or "") + byte_size(error or "")
+        if error is not None:
+            error = cut_middle(error, self.limits.max_message_bytes)
+        result = self.result if status is Status.FINISHED else None
+        self.sender.close()
+        self._outside.ended(self.number, Ended(status.value, result, error, inferlet=self.id), self.processor_time.used)
 
     def _drop_what_only_the_guest_needed(self) -> None:
-        """Clients may ask about the inferlet for a long time: this keeps only what they can ask for."""
+        """Nothing comes back to an inferlet that has ended."""
         for timer in (*self._pending_timers.values(), *([self._sleep_timer] if self._sleep_timer else [])):
             timer.cancel()
         self._pending_timers.clear()
-        self.arguments, self.environment = [], {}
         if self._job is not None:
             self._job.cancel()
             self._job = None
         self._receivers.clear()
-        self._inbox = Inbox()
         self.futures = FutureTable(0)
-        self._answer = list

@@ -15,13 +15,13 @@ class Status(StrEnum):
     TERMINATED = "terminated"  # by its client or the operator
     EVICTED = "evicted"  # others needed its pages
     EXCEEDED = "exceeded"  # went beyond its CPU or idle limit
-    LOST = "lost"  # its worker died
+    LOST = "lost"  # its worker or its host died
 
 
 ENDINGS = frozenset(Status) - {Status.CREATED, Status.RUNNING}
 
 TRANSITIONS: dict[Status, frozenset[Status]] = {
-    Status.CREATED: frozenset({Status.RUNNING, Status.FAILED, Status.TERMINATED, Status.EXCEEDED}),
+    Status.CREATED: frozenset({Status.RUNNING, Status.FAILED, Status.TERMINATED, Status.EXCEEDED, Status.LOST}),
     Status.RUNNING: ENDINGS,
     **{ending: frozenset() for ending in ENDINGS},
 }

@@ -49,7 +49,6 @@ class Runner:
         self._queued: set[int] = set()
         self._busy: deque[Inferlet] = deque()
         self._preempted: dict[int, int] = {}
-        self.current: Inferlet | None = None
         self._turns_left = 0  # of this round
         self._round_ends = 0.0
         self._turns = self._preemptions = 0
@@ -106,12 +105,8 @@ class Runner:
             inferlet.change(Status.RUNNING)
         inferlet.processor_time.turn_begins(time.monotonic())
         start = time.thread_time()  # without the time in which the system runs others
-        self.current = inferlet
-        try:
-            inferlet.before_step()
-            step = inferlet.instance.step()
-        finally:
-            self.current = None
+        inferlet.before_step()
+        step = inferlet.instance.step()
         elapsed = time.thread_time() - start
         inferlet.processor_time.charge(elapsed)
         inferlet.memory_bytes += self.memory.growth()

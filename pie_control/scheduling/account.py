@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
+from enum import Enum
 from heapq import heappop, heappush
 
 from pie_control.calls.kind import Command, LongCommand
@@ -19,6 +20,13 @@ from pie_control.tenants.tenant import Standing
 
 from .fairness import Line, Share
 from .turn import Progress
+
+
+class Place(Enum):
+    """Where an inferlet with nothing in its queues is, if others might wait for it (guests.py)."""
+
+    FLIGHT = "a wave will wake it"
+    HANDS = "its program works on what it was told"
 
 
 class CommandQueue(Share["CommandQueue"]):
@@ -91,11 +99,14 @@ class Account(Share[CommandQueue]):
     __slots__ = (
         "_heads",
         "blocked",
+        "expected",
         "futures",
         "holdings",
+        "host",
         "newest",
         "oldest_waiting",
         "owner",
+        "place",
         "queues",
         "ranked",
         "returned",
@@ -104,9 +115,12 @@ class Account(Share[CommandQueue]):
         "waiting",
     )
 
-    def __init__(self, owner: Owner, holdings: Holdings, standing: Standing, tenant: Share[CommandQueue]) -> None:
+    def __init__(
+        self, owner: Owner, holdings: Holdings, standing: Standing, tenant: Share[CommandQueue], host: int = 0
+    ) -> None:
         super().__init__(tenant)
         self.owner = owner
+        self.host = host
         self.holdings = holdings
         self.standing = standing
         self.queues: dict[int, CommandQueue] = {}
@@ -119,6 +133,8 @@ class Account(Share[CommandQueue]):
         self.blocked: list[tuple[int, int, CommandQueue]] = []  # (after of the first command, number, queue), a heap
         self.ranked = False  # whether the guest has given priorities to queues
         self._heads: list[tuple[int, int, CommandQueue]] | None = None  # of several queues, see oldest_now
+        self.place: Place | None = None  # see guests.py
+        self.expected = 1  # queues with which it was in a wave last
 
     # ---- queues ----
 

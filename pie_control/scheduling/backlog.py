@@ -48,8 +48,8 @@ class Backlog:
 
     # ---- inferlets ----
 
-    def open(self, owner: Owner, holdings: Holdings, standing: Standing) -> Account:
-        return Account(owner, holdings, standing, self.tenants.enter(standing))
+    def open(self, owner: Owner, holdings: Holdings, standing: Standing, host: int) -> Account:
+        return Account(owner, holdings, standing, self.tenants.enter(standing), host)
 
     def drop(self, account: Account) -> None:
         """Forgets an inferlet, and the commands of it that wait."""
@@ -159,6 +159,24 @@ class Backlog:
             self.place(queue)
 
     # ---- for the wave ----
+
+    def ready_behind(self, wave: int) -> tuple[int, ...]:
+        """Ready queues that this wave or a later one has commands of, by class. What stands in line counts as well:
+        there is more than a wave of it."""
+        counts = self.ready.copy()
+        for queue in self.new:
+            if queue.last_wave < wave:
+                counts[queue.account.standing.service_class] -= 1
+        return tuple(counts)
+
+    def first_of_new(self, number: int | None) -> list[CommandQueue]:
+        """So many new queues (None: all), and those that the inferlet of the last one has beside it."""
+        new = list(self.new)
+        if number is None:
+            return new
+        while number < len(new) and new[number].account is new[number - 1].account:
+            number += 1
+        return new[:number]
 
     def fits(self, parts: int) -> bool:
         """Whether a wave of so many parts has room for everything that waits. Then nobody has to go before others, and

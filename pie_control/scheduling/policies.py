@@ -7,15 +7,24 @@ from typing import NamedTuple, Protocol
 
 
 class DispatchState(NamedTuple):
-    """What a policy looks at. Commands that take effect in the control layer wait for no policy and do not count."""
+    """What a policy looks at. Numbers of queues are given by service class. Commands that take effect in the control
+    layer wait for no policy and do not count."""
 
-    ready: tuple[int, ...]  # queues whose next command can go to the worker, by service class
-    expected: tuple[int, ...]  # queues in flight whose inferlets have issued nothing further yet, by service class
-    commands: int  # for the worker, in all queues
-    since: float  # seconds; when the first command began to wait, or the last wave was sent
-    in_flight: int  # waves
-    wave_seconds: float  # that the worker took for a wave, lately; 0: not known
-    guest_seconds: float  # that inferlets took between the results and their next commands, lately; 0: not known
+    ready: tuple[int, ...]  # queues whose next command can go to the worker
+    ahead: tuple[int, ...] = ()  # of these, those that are in flight as well: they run ahead of their results
+    expected: tuple[int, ...] = ()  # queues whose inferlets will issue something: in flight, or in hands (guests.py)
+    hands: int = 0  # of the expected ones, those in hands
+    commands: int = 0  # for the worker, in all queues
+    since: float = 0.0  # seconds; when the first command began to wait, or the last wave was sent
+    in_flight: int = 0  # waves
+    ends: float = 0.0  # when the oldest of them should be done
+    wave_seconds: float = 0.0  # that the worker took for a wave, lately; 0: not known
+    fixed_seconds: float = 0.0  # of these, what a wave costs however few take part in it
+    guest_seconds: float = (
+        0.0  # that all these guests need between their results and what they issue next; 0: not known
+    )
+    told: float = 0.0  # when those in hands that should be back first got their results
+    back: float = 0.0  # when they should be back
 
 
 class DispatchPolicy(Protocol):
@@ -27,7 +36,11 @@ class DispatchPolicy(Protocol):
         ...
 
     def should_send(self, state: DispatchState, now: float) -> bool:
-        """Called only while commands wait."""
+        """Called at the end of each turn, and again after each wave, while a queue is ready."""
+        ...
+
+    def portion(self, state: DispatchState) -> int | None:
+        """Queues in the wave that is sent now; None: all that are ready."""
         ...
 
     def deadline(self, state: DispatchState) -> float | None:
@@ -35,20 +48,38 @@ class DispatchPolicy(Protocol):
         ...
 
 
+WAVE_SECONDS = 0.0005
+"""What a wave costs beside the worker's time: to form, to send, to answer it."""
 WORTH_SECONDS = 0.002
-"""Of a wave: below it, the worker's time is not worth a wave more, which costs the control layer half a millisecond."""
+"""Of a wave: below it, the worker's time is not worth a wave more."""
+SHORTEST_SECONDS = 0.002
+"""An idle worker waits at least this long for those who are expected at any moment: timers are no more exact."""
+OVERRUN = 1.5
+"""Of their usual time: an idle worker waits no longer for guests."""
+LEAD_SECONDS = 0.001
+"""A wave that waits for guests goes this long, and an eighth of a wave, before the worker should be done with its
+last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adaptive:
-    """Work-conserving: an idle worker gets what there is. The caller asks only when every inferlet waits.
+    """Work-conserving: an idle worker gets what there is. It waits for nobody but those who are expected, and for these
+    only where that pays.
 
-    While a wave runs, the next one is sent if that is worth more than to wait for the inferlets that are about to
-    return. Sent at once, the worker does not idle while they run; but they miss this wave, and from then on take part
-    in every second one. With `ready` and `expected` queues, a wave of w seconds and guests that need g seconds, that is
-    a choice between (ready + expected / 2) / w and (ready + expected) / (w + g) steps in a second. Until both times are
-    known, and where a wave takes next to no time, `ready` has to be more than `surplus` times `expected`. Nothing of a
-    lower class is sent ahead of somebody of a higher class who is expected.
+    A wave takes the worker a + b n seconds for n steps, and guests need g seconds between their results and their next
+    commands, in which the worker idles if everybody takes part in every wave. The other way is to send who is ready now
+    without those who are expected: these go in the wave behind it, and so both halves alternate, each computing while
+    the other one is at the worker. With `ready` = `ahead` + others, that makes 2 ahead + others + expected steps in two
+    waves, instead of ahead + others + expected in one wave and a rest; b cancels out, and halves are better exactly if
+
+        g (2 ahead + others + expected) > a (others + expected).
+
+    So where guests take long against what a wave costs anyhow, half waves alternate; where they do not, one full wave
+    waits for all. Times are those measured lately. If all are ready at once, and halves are better, the wave is sent in
+    two. While a wave runs there is no hurry: the next one waits for those in hands until shortly before its end. Nobody
+    waits much longer for guests than they usually take, nor with nobody expected. Until the times are known, `ready`
+    has to be more than `surplus` times `expected`. Behind a wave that takes next to no time, only what runs ahead is
+    sent. Nothing of a lower class is sent ahead of somebody of a higher class who is expected.
     """
 
     max_in_flight: int = 2
@@ -56,24 +87,57 @@ class Adaptive:
     max_commands: None = None
 
     def should_send(self, state: DispatchState, now: float) -> bool:
-        if state.in_flight == 0:
+        if state.in_flight >= self.max_in_flight:
+            return False
+        if not any(state.expected):
             return True
-        return state.in_flight < self.max_in_flight and self._pays(state)
+        if not state.in_flight:
+            return now >= self._patience(state) or self._pays(state, max(0.0, state.back - now))
+        if state.hands and now < self._latest(state):
+            return False
+        rest = max(0.0, state.back - max(now, state.ends)) if state.hands else state.guest_seconds
+        return self._worth_while(state) and self._pays(state, rest)
 
-    def _pays(self, state: DispatchState) -> bool:
-        """Whether to send now beats to wait for who is expected."""
-        expected = sum(state.expected)
-        if not expected:
-            return True
-        highest = next(number for number, queues in enumerate(state.expected) if queues)
-        ready = sum(state.ready[: highest + 1])
-        wave, guests = state.wave_seconds, state.guest_seconds
-        if wave < WORTH_SECONDS or not guests:
-            return ready > self.surplus * expected
-        return (2 * ready + expected) * guests > expected * wave
+    def portion(self, state: DispatchState) -> int | None:
+        ready = sum(state.ready)
+        alone = not state.in_flight and not any(state.expected) and self.max_in_flight > 1
+        if (
+            alone
+            and ready > 1
+            and state.wave_seconds >= WORTH_SECONDS
+            and state.guest_seconds > WAVE_SECONDS + state.fixed_seconds
+        ):
+            return (ready + 1) // 2
+        return None
 
     def deadline(self, state: DispatchState) -> float | None:
-        return None
+        if not state.hands or state.in_flight >= self.max_in_flight:
+            return None
+        return self._latest(state) if state.in_flight else self._patience(state)
+
+    def _worth_while(self, state: DispatchState) -> bool:
+        """Whether the worker would idle long enough to send something ahead."""
+        return state.wave_seconds >= WORTH_SECONDS or not state.wave_seconds or any(state.ahead)
+
+    def _pays(self, state: DispatchState, rest: float) -> bool:
+        """Whether to send now beats to let the worker rest for so long."""
+        highest = next(number for number, queues in enumerate(state.expected) if queues)
+        ready, expected = sum(state.ready[: highest + 1]), sum(state.expected)
+        if not state.wave_seconds or not state.guest_seconds:
+            return ready > self.surplus * expected
+        ahead = sum(state.ahead[: highest + 1])
+        late = ready - ahead + expected
+        return rest * (late + 2 * ahead) > (WAVE_SECONDS + state.fixed_seconds) * late
+
+    @staticmethod
+    def _patience(state: DispatchState) -> float:
+        """Until when an idle worker waits for those in hands."""
+        return state.told + max(SHORTEST_SECONDS, OVERRUN * (state.back - state.told))
+
+    @staticmethod
+    def _latest(state: DispatchState) -> float:
+        """When to send, so that the worker does not idle after its wave."""
+        return state.ends - LEAD_SECONDS - state.wave_seconds / 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +149,9 @@ class Eager:
 
     def should_send(self, state: DispatchState, now: float) -> bool:
         return state.in_flight < self.max_in_flight
+
+    def portion(self, state: DispatchState) -> int | None:
+        return None
 
     def deadline(self, state: DispatchState) -> float | None:
         return None
@@ -104,6 +171,9 @@ class KOnly:
         enough = state.commands >= self.k or now - state.since >= self.patience
         return enough and state.in_flight < self.max_in_flight
 
+    def portion(self, state: DispatchState) -> int | None:
+        return None
+
     def deadline(self, state: DispatchState) -> float | None:
         return state.since + self.patience
 
@@ -118,6 +188,9 @@ class TOnly:
 
     def should_send(self, state: DispatchState, now: float) -> bool:
         return now - state.since >= self.seconds and state.in_flight < self.max_in_flight
+
+    def portion(self, state: DispatchState) -> int | None:
+        return None
 
     def deadline(self, state: DispatchState) -> float | None:
         return state.since + self.seconds

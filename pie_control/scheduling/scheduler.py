@@ -2,9 +2,13 @@
 
 Theory of operation. Address spaces accept calls and hand on commands; they come in as events, with the worker's answers
 and what happens to inferlets. `turn` takes events in order and returns a frozen `Turn`: waves to send, futures that are
-answered, inferlets that must end. Waves are formed at `Quiet`, when every inferlet waits, so that all inferlets that
-the last results woke take part. Every accepted future is answered exactly once: by its wave or by the end of its
-inferlet. Waves are answered in the order in which they were sent.
+answered, inferlets that must end. At the end of each turn waves are formed, if the policy says so. It waits for guests
+that are about to issue something (guests.py), where that pays. Every accepted future is answered exactly once: by its
+wave or by the end of its inferlet. Waves are answered in the order in which they were sent.
+
+How to drive it: take a turn whenever something has come, with all that has come, in order: answers of the worker, what
+hosts sent, and `Quiet` of a host behind what it sent when all its inferlets wait; and at the deadline of the last turn,
+whatever has come. Send the waves first, then tell hosts the results. So: results, turn, hosts run what they woke, turn.
 
 No socket, clock or thread: `now` (seconds, any origin) is an argument, and nothing happens between turns.
 """
@@ -13,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from operator import add
 from typing import Any
 
 from pie_control.calls.kind import CloseQueue, Command, OpenQueue, Prioritize, Release, WorkerCommand
@@ -24,14 +29,14 @@ from pie_control.resources.contention import Action, ContentionPolicy, End, Firs
 from pie_control.resources.holdings import Forgotten
 from pie_control.resources.kinds import EMBEDS, PAGES
 from pie_control.resources.memory import Memory
-from pie_control.tenants.tenant import ServiceClass
 from pie_inference.protocol import ModelDescription, RunWave, WaveDone
 
 from .account import Account, CommandQueue
 from .answers import in_place, read_answers
 from .backlog import Backlog
+from .guests import Guests
 from .policies import Adaptive, DispatchPolicy, DispatchState
-from .statistics import Counts, Lately, SchedulerStatistics
+from .statistics import Counts, Lately, Line, SchedulerStatistics
 from .turn import Closed, Ending, Event, Opened, Quiet, Reason, Turn, WorkerLost
 from .waves import Wave, WaveBuilder
 
@@ -52,8 +57,9 @@ class Scheduler:
         self._now = float("-inf")  # of the last turn
         self._counts = Counts()
         self._wave_seconds = Lately()
-        self._guest_seconds = Lately()
-        self._answered: float | None = None  # when a wave was answered whose results guests are working on
+        self._times = Line()  # seconds of a wave over its tokens
+        self._answered = float("-inf")  # when the last wave was
+        self._guests = Guests()
         self._evictions = 0
         self._waves: list[RunWave] = []
         self._completions: list[Completion] = []
@@ -69,21 +75,28 @@ class Scheduler:
             Forgotten: self._forget_tokens,
             WaveDone: self._wave_done,
             WorkerLost: self._worker_lost,
-            Quiet: self._all_wait,
+            Quiet: lambda event: self._guests.quiet(event.host, event.heard),
         }
 
     def turn(self, now: float, events: Iterable[Event]) -> Turn:
         """Takes events in order. Raises WorkerError if an answer of the worker does not fit: it must be restarted."""
-        self._now = self._backlog.now = now
+        self._now = self._backlog.now = self._guests.now = now
+        self._guests.turn += 1
         takers, enqueue = self._takers, self._enqueue
         for event in events:
             takers.get(type(event), enqueue)(event)
+        self._form_waves()
         return self._end_turn()
 
     def _end_turn(self) -> Turn:
         progress = [one.progress() for one in self._moved if one.owner in self._accounts]
         turn = Turn(
-            tuple(self._waves), tuple(self._completions), tuple(self._endings), tuple(progress), self._deadline()
+            tuple(self._waves),
+            tuple(self._completions),
+            tuple(self._endings),
+            tuple(progress),
+            self._deadline(),
+            self._guests.turn,
         )
         for gathered in (self._waves, self._completions, self._endings, self._moved):
             gathered.clear()
@@ -99,7 +112,7 @@ class Scheduler:
 
     def _open(self, event: Opened) -> None:
         holdings = self._memory.open(event.owner, event.created, event.standing)
-        self._accounts[event.owner] = self._backlog.open(event.owner, holdings, event.standing)
+        self._accounts[event.owner] = self._backlog.open(event.owner, holdings, event.standing, event.host)
 
     def _open_queue(self, note: OpenQueue) -> None:
         if account := self._accounts.get(note.owner):
@@ -128,6 +141,7 @@ class Scheduler:
         account = self._accounts.get(command.owner)
         if account is None:
             return  # its inferlet was ended while the command was on its way
+        self._guests.issued(account)
         error = account.command_arrived(command)
         if error is None:
             self._backlog.add(account.queues[command.queue], command)
@@ -140,6 +154,7 @@ class Scheduler:
         """Forgets an inferlet and frees all that it held. Nothing happens if it is forgotten already."""
         account = self._accounts.pop(owner, None)
         if account is not None:
+            self._guests.gone(account)
             self._backlog.drop(account)
             self._memory.close(owner)
         return account
@@ -166,23 +181,21 @@ class Scheduler:
 
     # ---- forming waves ----
 
-    def _all_wait(self, _: Quiet) -> None:
-        if self._answered is not None:
-            self._guest_seconds.add(self._now - self._answered)
-            self._answered = None
-        self._form_waves()
-
     def _form_waves(self) -> None:
         """Forms waves as long as there is one to send. What takes effect in the control layer waits for no policy."""
         while not self._lost:
             self._take_local()
-            if not any(self._backlog.ready) or not self._policy.should_send(self._state(), self._now):
+            if not any(self._backlog.ready):
                 return
-            wave = self._form()
+            state = self._state()
+            if not self._policy.should_send(state, self._now):
+                return
+            wave = self._form(self._policy.portion(state))
             if wave is None:
                 return
-            self._backlog.since = self._now
+            self._backlog.since = wave.sent = self._now
             self._in_flight.append(wave)
+            self._guests.sent(wave.accounts)
             self._waves.append(RunWave(wave.number, self.model.name, wave.build()))
 
     def _take_local(self) -> None:
@@ -193,10 +206,10 @@ class Scheduler:
             if not (self._settle(builder, None) or builder.progress):
                 return
 
-    def _form(self) -> Wave | None:
+    def _form(self, portion: int | None) -> Wave | None:
         """The next wave, if anything fits into one."""
         builder = self._begin()
-        wave = builder.take_all()
+        wave = builder.take_all(portion)
         self._settle(builder, wave)
         return wave
 
@@ -237,27 +250,25 @@ class Scheduler:
         self._answer(queue.account.owner, future, Done())
 
     def _state(self) -> DispatchState:
-        backlog = self._backlog
+        backlog, guests, times = self._backlog, self._guests, self._times
+        in_hands, in_flight = guests.in_hands, guests.in_flight
+        everybody = sum(backlog.ready) + sum(in_hands) + sum(in_flight)
+        oldest, next_back = self._in_flight[0] if self._in_flight else None, guests.next
         return DispatchState(
             ready=tuple(backlog.ready),
-            expected=self._expected(),
+            ahead=backlog.ready_behind(oldest.number) if oldest else (),
+            expected=tuple(map(add, in_hands, in_flight)),
+            hands=sum(in_hands),
             commands=backlog.commands - backlog.local_commands,
             since=backlog.since,
             in_flight=len(self._in_flight),
+            ends=max(oldest.sent, self._answered) + times.at(oldest.tokens) if oldest else 0.0,
             wave_seconds=self._wave_seconds.mean,
-            guest_seconds=self._guest_seconds.mean,
+            fixed_seconds=times.fixed if times.known else self._wave_seconds.mean,
+            guest_seconds=guests.seconds.at(everybody),
+            told=next_back.since if next_back else 0.0,
+            back=next_back.since + guests.seconds.at(next_back.count) if next_back else 0.0,
         )
-
-    def _expected(self) -> tuple[int, ...]:
-        """Queues of the inferlets that the waves in flight will wake and that have issued nothing further, by class."""
-        expected = [0] * len(ServiceClass)
-        seen: set[Account] = set()
-        for wave in self._in_flight:
-            for account, queues in wave.accounts.items():
-                if not account.waiting and account not in seen and account.owner in self._accounts:
-                    expected[account.standing.service_class] += queues
-                    seen.add(account)
-        return tuple(expected)
 
     # ---- answers ----
 
@@ -278,8 +289,9 @@ class Scheduler:
             self._answer(owner, future, Done())
         self._counts.seconds += done.seconds
         self._wave_seconds.add(done.seconds)
-        if self._answered is None:
-            self._answered = self._now
+        if wave.tokens:
+            self._times.add(wave.tokens, done.seconds)
+        self._answered = self._now
         self._memory.wave_completed(wave.number)
         if not self._in_flight:
             self._memory.all_completed()
@@ -289,6 +301,7 @@ class Scheduler:
         account = self._accounts.get(owner)
         if account is not None and account.answer(future):
             self._completions.append(Completion(owner, future, value))
+            self._guests.told(account)
 
     def _fail(self, command: WorkerCommand, error: CallError) -> None:
         """A command failed on the worker. Its inferlet ends if it relies on what the command should have left."""
@@ -330,5 +343,6 @@ class Scheduler:
         """Asserts the invariants of pools, queues and counters."""
         self._memory.check_integrity()
         self._backlog.check_integrity(self._accounts)
+        self._guests.check_integrity(self._accounts)
         for account in self._accounts.values():
             account.check_integrity()

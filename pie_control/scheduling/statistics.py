@@ -56,3 +56,47 @@ class Lately:
 
     def add(self, value: float) -> None:
         self.mean += (value - self.mean) / 8 if self.mean else value
+
+
+class Line:
+    """A straight line through the last measurements of seconds over a size, newer ones counting more: what is `fixed`,
+    and what each of the size costs. While sizes hardly differ, half of the mean counts as fixed."""
+
+    def __init__(self) -> None:
+        self.fixed = 0.0  # seconds
+        self.each = 0.0
+        self._weight = self._size = self._seconds = self._squares = self._products = 0.0
+
+    @property
+    def known(self) -> bool:
+        return self._weight > 0
+
+    def at(self, size: float) -> float:
+        """Seconds to expect; 0 if nothing was measured."""
+        return self.fixed + self.each * size
+
+    def add(self, size: float, seconds: float) -> None:
+        keep = 1 - 1 / MEMORY
+        self._weight = self._weight * keep + 1
+        self._size = self._size * keep + size
+        self._seconds = self._seconds * keep + seconds
+        self._squares = self._squares * keep + size * size
+        self._products = self._products * keep + size * seconds
+        self._fit()
+
+    def _fit(self) -> None:
+        size, seconds = self._size / self._weight, self._seconds / self._weight
+        doubt = DOUBT * size * size
+        variance = self._squares / self._weight - size * size
+        covariance = self._products / self._weight - size * seconds
+        slope = (covariance + doubt * (1 - ASSUMED) * seconds / size) / (variance + doubt)
+        self.each = min(max(slope, 0.0), seconds / size)
+        self.fixed = seconds - self.each * size
+
+
+MEMORY = 32
+"""Measurements after which one counts a third."""
+ASSUMED = 0.5
+"""Share that counts as fixed as long as sizes hardly differ."""
+DOUBT = 0.003
+"""Variance of the sizes, relative to the square of their mean, up to which it says less than this assumption."""

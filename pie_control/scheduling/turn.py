@@ -18,12 +18,13 @@ from pie_inference.protocol import RunWave, WaveDone
 
 
 class Opened(Record, frozen=True):
-    """An inferlet uses the model. `created` is a time in seconds: when memory runs out, it says which inferlet is
-    older."""
+    """An inferlet of a host uses the model. `created` is a time in seconds: when memory runs out, it says which
+    inferlet is older."""
 
     owner: Owner
     created: float
     standing: Standing = DEFAULT_STANDING
+    host: int = 0
 
 
 class Closed(Record, frozen=True):
@@ -34,7 +35,11 @@ class Closed(Record, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """Every inferlet waits: now is the time to form waves."""
+    """Every inferlet of a host waits, with all that it was told up to the turn of number `heard` (None: with all there
+    is to tell): nobody has to wait for one of them before something else happens."""
+
+    host: int = 0
+    heard: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,4 +86,5 @@ class Turn(NamedTuple):
     completions: tuple[Completion, ...]
     endings: tuple[Ending, ...]
     progress: tuple[Progress, ...]
-    deadline: float | None  # when to take a turn though nothing happened
+    deadline: float | None  # when to take a turn though nothing happened; a later turn puts another in its place
+    number: int = 0  # for `Quiet.heard`

@@ -44,6 +44,8 @@ class Wave:
     batches: list[Batch[Any]]  # in the order of the message
     accounts: dict[Account, int]  # with the number of their queues in it
     syncs: list[tuple[Owner, int]] = field(default_factory=list)  # futures that are done with this wave
+    sent: float = 0.0  # seconds
+    tokens: int = 0  # input tokens
 
     def build(self) -> tuple[protocol.Batch, ...]:
         return tuple(batch.build() for batch in self.batches)
@@ -91,10 +93,11 @@ class WaveBuilder:
                 self._set_aside.append(queue)
         self._settle()
 
-    def take_all(self) -> Wave | None:
-        """The wave, or None if nothing can go to the worker."""
+    def take_all(self, portion: int | None = None) -> Wave | None:
+        """The wave, or None if nothing can go to the worker. `portion`: queues that take part, or a few more, for those
+        of one inferlet stay together; None: all. Where all do not fit into one wave, it does not matter."""
         if self._left is None and self._backlog.fits(self._room):
-            self._take_everything()
+            self._take_everything(portion)
         else:
             self._take_in_order()
         self._backlog.note_misfit(self._misfits[0][0] if self._misfits else None)
@@ -103,14 +106,14 @@ class WaveBuilder:
             return None
         filled = (call for call, batch in self._batches.items() if batch.commands)
         batches = [self._batches[call] for call in sorted(filled, key=RANKS.__getitem__)]
-        return Wave(self._context.wave, batches, self._used)
+        return Wave(self._context.wave, batches, self._used, tokens=sum(batch.tokens for batch in batches))
 
     # ---- visits ----
 
-    def _take_everything(self) -> None:
+    def _take_everything(self, portion: int | None) -> None:
         """There is room for all that waits, as is the rule: no order is needed, and no account of it."""
         self._few = inf
-        new = list(self._backlog.new)
+        new = self._backlog.first_of_new(portion)
         for queue in new:
             self.visited[queue.account] = None
             following = self._take_prefix(queue)

@@ -120,7 +120,7 @@ def imports() -> tuple[Import, ...]:
 
 
 def test_the_walk_sees_the_tree() -> None:
-    assert Import("pie_control.runtime", "pie_control.host_api", False) in imports()
+    assert Import("pie_control.application.host", "pie_control.host_api", False) in imports()
     assert Import("pie_control.cli.targets", "pie_control.runtime", True) in imports()
     assert {name.partition(".")[0] for name in modules()} == set(PACKAGES)
 

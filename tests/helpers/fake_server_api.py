@@ -21,9 +21,10 @@ from pie_control.errors import BadProgram, Conflict, UnknownName
 from pie_control.http_server.listening import bind
 from pie_control.http_server.server import HttpServer
 from pie_control.inferlets.events import Ended, LogLine
-from pie_control.inferlets.inferlet import InferletInfo
-from pie_control.inferlets.mailbox import Inbox, Listener, Outbox
+from pie_control.inferlets.mailbox import Inbox, Sender
 from pie_control.programs.store import ProgramInfo
+from pie_control.registry.entry import InferletInfo
+from pie_control.registry.outbox import Listener, Outbox
 from pie_control.server_api import ServerApi
 from pie_inference.protocol import ModelDescription
 
@@ -68,7 +69,8 @@ class FakeInferlet:
         self.ended: float | None = None
         self.result: str | None = None
         self.error: str | None = None
-        self.outbox = Outbox(id, LIMITS)
+        self.outbox = Outbox(id, LIMITS, lambda taken, read: self.sender.room(taken, read))
+        self.sender = Sender(id, LIMITS, self.outbox.add)
         self._inbox = Inbox()
         self._arrived = asyncio.Event()
         self.task: asyncio.Task[None]
@@ -108,15 +110,16 @@ class FakeInferlet:
 
     async def say(self, text: str) -> None:
         """Sends a message, and waits until there is room for more."""
-        self.outbox.send(text)
+        self.sender.send(text)
         room = asyncio.Event()
-        self.outbox.when_room(room.set)
+        self.sender.when_room(room.set)
         await room.wait()
 
     def end(self, status: str, result: str | None, error: str | None) -> None:
         if self.ended is None:
             self.status, self.ended, self.result, self.error = status, time.time(), result, error
-            self.outbox.end(Ended(status, result, error, inferlet=self.id))
+            self.sender.close()
+            self.outbox.add(Ended(status, result, error, inferlet=self.id))
 
 
 Body = Callable[[FakeInferlet], Awaitable[Any]]
@@ -124,21 +127,21 @@ Body = Callable[[FakeInferlet], Awaitable[Any]]
 
 async def hello(inferlet: FakeInferlet) -> str:
     """Greets its arguments; the result is their number."""
-    inferlet.outbox.log("log", "greeting")
+    inferlet.sender.log("log", "greeting")
     for name in inferlet.arguments or ("world",):
-        inferlet.outbox.send(f"Hello, {name}! ")
+        inferlet.sender.send(f"Hello, {name}! ")
     return json.dumps(len(inferlet.arguments))
 
 
 async def echo(inferlet: FakeInferlet) -> None:
     """Sends back what it receives until that is `stop`."""
     while (text := await inferlet.receive()) != "stop":
-        inferlet.outbox.send(text)
+        inferlet.sender.send(text)
 
 
 async def fail(inferlet: FakeInferlet) -> None:
     """Fails as a Python inferlet does."""
-    inferlet.outbox.write("stderr", b"about to fail\n")
+    inferlet.sender.write("stderr", b"about to fail\n")
     raise ValueError("no good")
 
 
@@ -147,8 +150,8 @@ RUDE = "a\x1b]0;owned\x07b\x9b2Jc\rd\u202ee\tf"
 
 async def rude(inferlet: FakeInferlet) -> None:
     """Sends, logs and raises what terminals obey."""
-    inferlet.outbox.log("log", RUDE)
-    inferlet.outbox.send(RUDE + "\n")
+    inferlet.sender.log("log", RUDE)
+    inferlet.sender.send(RUDE + "\n")
     raise ValueError(RUDE)
 
 
@@ -173,7 +176,7 @@ async def flood(inferlet: FakeInferlet) -> str:
 async def heedless(inferlet: FakeInferlet) -> None:
     """Sends for ever and never waits for room."""
     while True:
-        inferlet.outbox.send("x" * 65536)
+        inferlet.sender.send("x" * 65536)
 
 
 async def tick(inferlet: FakeInferlet) -> None:
@@ -187,7 +190,7 @@ async def burst(inferlet: FakeInferlet) -> None:
     """At each message, sends as many events in one loop turn as it says."""
     while (text := await inferlet.receive()) != "stop":
         for number in range(int(text)):
-            inferlet.outbox.send(str(number))
+            inferlet.sender.send(str(number))
 
 
 BODIES: tuple[Body, ...] = (hello, echo, fail, rude, wait, flood, heedless, tick, burst)

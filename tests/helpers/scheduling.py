@@ -23,7 +23,18 @@ from pie_control.resources.contention import ContentionPolicy
 from pie_control.resources.holdings import Holdings
 from pie_control.resources.kinds import EMBEDS, PAGES, RESOURCES, Resource
 from pie_control.resources.quotas import Ledger, Quota
-from pie_control.scheduling import Closed, DispatchPolicy, Ending, Event, Opened, Quiet, Scheduler, Turn
+from pie_control.scheduling import (
+    Adaptive,
+    Closed,
+    DispatchPolicy,
+    DispatchState,
+    Ending,
+    Event,
+    Opened,
+    Quiet,
+    Scheduler,
+    Turn,
+)
 from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.protocol import Batch, ModelDescription, RunWave, WaveDone
@@ -149,8 +160,30 @@ class Inferlet:
         return self.sample(63)
 
 
+class Gate:
+    """A policy that is asked only while all inferlets wait: so tests say what goes into a wave, turn by turn."""
+
+    def __init__(self, policy: DispatchPolicy) -> None:
+        self.policy = policy
+        self.is_open = True
+
+    @property
+    def max_commands(self) -> int | None:
+        return self.policy.max_commands
+
+    def should_send(self, state: DispatchState, now: float) -> bool:
+        return self.is_open and self.policy.should_send(state, now)
+
+    def portion(self, state: DispatchState) -> int | None:
+        return self.policy.portion(state)
+
+    def deadline(self, state: DispatchState) -> float | None:
+        return self.policy.deadline(state)
+
+
 class World:
-    """A scheduler, its worker, and inferlets, numbered from 1 on."""
+    """A scheduler, its worker, and inferlets, numbered from 1 on. While it is `gated`, waves are formed only in quiet
+    turns."""
 
     def __init__(
         self,
@@ -160,9 +193,11 @@ class World:
         model: ModelRunner | None = None,
         **sizes: int,
     ) -> None:
+        self.gate = Gate(policy or Adaptive())
+        self.gated = True
         self.model = model or fake_model(**sizes)
         self.description = self.model.describe()[0]
-        self.scheduler = Scheduler(self.description, policy, contention)
+        self.scheduler = Scheduler(self.description, self.gate, contention)
         self.now = 0.0
         self.events: list[Event] = []  # of the next turn
         self.sent: deque[RunWave] = deque()  # not answered yet
@@ -198,6 +233,7 @@ class World:
         """A turn with what has happened and with these events; `quiet`: all inferlets wait."""
         taken = [*self.events, *events, *([Quiet()] if quiet else [])]
         self.events.clear()
+        self.gate.is_open = quiet or not self.gated
         turn = self.scheduler.turn(self.now, taken)
         self.scheduler.check_integrity()
         self._check_quotas()

@@ -15,6 +15,7 @@ from pie_control.inference_client.interface import InferenceClient
 from pie_control.inferlets.events import Ended, Event, LogLine, Message
 from pie_control.inferlets.inferlet import Inferlet
 from pie_control.programs.python_guest import guest_hash
+from pie_control.registry.entry import Entry
 from pie_control.runtime import build_server
 from pie_control.server_api import ServerApi
 from pie_control.testing.in_process import InProcessClient
@@ -76,12 +77,19 @@ async def started(cache_dir: Path, *clients: InferenceClient, **options: object)
         await server.close()
 
 
-async def launch(server: ServerApi, source: str, kwargs: Mapping[str, Any] | None = None) -> tuple[Inferlet, Listener]:
+async def launch(server: ServerApi, source: str, kwargs: Mapping[str, Any] | None = None) -> tuple[Entry, Listener]:
     """Uploads and launches a Python program."""
     listener = Listener()
     program = (await server.upload(source.encode(), "test")).program
     environment = {"kwargs": json.dumps(kwargs)} if kwargs else {}
     return await server.launch(program, environment=environment, listener=listener), listener
+
+
+def hosted(server: ServerApi, inferlet: Entry) -> Inferlet:
+    """A running inferlet itself, in a server whose host is in this process."""
+    host = vars(server)["_hosts"].all[inferlet.host]
+    found: Inferlet = vars(vars(host)["_link"])["_host"]._inferlets.try_running(inferlet.number)
+    return found
 
 
 async def run(server: ServerApi, source: str, kwargs: Mapping[str, Any] | None = None) -> Any:

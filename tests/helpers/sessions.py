@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from pie_control.inferlets.mailbox import Outbox
+from pie_control.inferlets.mailbox import IN_FLIGHT_BYTES
+from pie_control.registry.outbox import TOLD_BYTES, Outbox
 
 SECONDS = 20
 
@@ -44,7 +45,7 @@ async def until(socket: ClientConnection, kind: str) -> list[dict[str, Any]]:
 async def until_it_waits(outbox: Outbox) -> None:
     """Returns when an inferlet sends no more, because its client does not read."""
     before = -1
-    while outbox.has_room() or outbox.kept_bytes != before:
+    while outbox.kept_bytes <= IN_FLIGHT_BYTES - TOLD_BYTES or outbox.kept_bytes != before:
         before = outbox.kept_bytes
         await asyncio.sleep(0.1)
 

@@ -16,7 +16,7 @@ HELP = "list running and recently ended inferlets"
 EXAMPLES = """  pie list
   pie list --json"""
 
-COLUMNS = ("ID", "STATUS", "PROGRAM", "AGE", "CPU", "PAGES")
+COLUMNS = ("ID", "STATUS", "PROGRAM", "AGE", "CPU", "PAGES", "HOST")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Prints the list, and on stderr which workers do not serve."""
+    """Prints the list, and on stderr which workers and hosts do not serve."""
     from pie_control.client import SyncClient
 
     with SyncClient(server_of(options) or DEFAULT_SERVER) as client:
@@ -47,5 +47,6 @@ def _row(info: dict[str, Any]) -> tuple[str, ...]:
         f"{age:.1f} s",
         f"{info['cpu_seconds']:.3f} s",
         info["pages"],
+        info["host"],
     )
     return tuple(map(str, cells))

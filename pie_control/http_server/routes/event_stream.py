@@ -9,7 +9,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from pie_control.inferlets.events import Ended, Event, LogLine, Message
-from pie_control.inferlets.inferlet import Inferlet
+from pie_control.registry.entry import Entry
 
 from ..attachments import Attachments
 from ..messages import encode
@@ -39,7 +39,7 @@ class _EventStream(StreamingResponse):
     """Takes events from the inferlet when the client has room for them. Holds its claim while it runs, even if the
     client leaves before the first byte."""
 
-    def __init__(self, inferlet: Inferlet, attachments: Attachments) -> None:
+    def __init__(self, inferlet: Entry, attachments: Attachments) -> None:
         self._outbox = inferlet.outbox
         self._id = inferlet.id
         self._attachments = attachments
@@ -82,6 +82,6 @@ class _EventStream(StreamingResponse):
             return False
 
 
-def stream_events(inferlet: Inferlet, attachments: Attachments) -> StreamingResponse:
+def stream_events(inferlet: Entry, attachments: Attachments) -> StreamingResponse:
     """A response that streams until the inferlet ends or the client leaves; raises Conflict."""
     return _EventStream(inferlet, attachments)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from msgspec import Meta
 from starlette.responses import Response, StreamingResponse
 
-from pie_control.inferlets.inferlet import InferletInfo
+from pie_control.registry.entry import InferletInfo
 from pie_control.server_api import ServerApi
 
 from ..attachments import Attachments

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pie_control.inferlets.events import Ended, Event, LogLine
-from pie_control.inferlets.inferlet import Inferlet
+from pie_control.registry.entry import Entry
 
 from .send_buffer import SendBuffer
 
@@ -15,7 +15,7 @@ class Channel:
     `logs`: log lines are sent too. `on_end` is called when the last event is taken."""
 
     def __init__(
-        self, inferlet: Inferlet, buffer: SendBuffer, logs: bool, owned: bool, on_end: Callable[[str], None]
+        self, inferlet: Entry, buffer: SendBuffer, logs: bool, owned: bool, on_end: Callable[[str], None]
     ) -> None:
         self.inferlet = inferlet
         self.owned = owned

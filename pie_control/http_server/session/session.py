@@ -15,7 +15,7 @@ import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from pie_control.errors import BadRequest, Overloaded, UnknownName
-from pie_control.inferlets.inferlet import Inferlet
+from pie_control.registry.entry import Entry
 from pie_control.server_api import ServerApi
 
 from .. import messages as wire
@@ -152,7 +152,7 @@ class Session:
         self._attachments.claim(inferlet.id, self)
         self._open_channel(request, inferlet, owned=False)
 
-    def _open_channel(self, request: wire.Launch | wire.Attach, inferlet: Inferlet, owned: bool) -> None:
+    def _open_channel(self, request: wire.Launch | wire.Attach, inferlet: Entry, owned: bool) -> None:
         self._buffer.put(wire.Reply(request.id, inferlet.id))  # goes before the events
         self._channels[inferlet.id] = Channel(inferlet, self._buffer, request.logs, owned, self._forget)
 

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pie_control.application import codec
@@ -49,7 +49,7 @@ def to_control(*messages: FromHost) -> list[FromHost]:
 
 @pytest.mark.parametrize("kind", TO_HOST, ids=lambda kind: kind.__name__)
 @given(data=st.data())
-@settings(max_examples=30)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 def test_every_message_reaches_a_host(kind: type[Any], data: st.DataObject) -> None:
     message = data.draw(any_record(kind))
     assert plain(to_host(message)) == plain([message])
@@ -57,7 +57,7 @@ def test_every_message_reaches_a_host(kind: type[Any], data: st.DataObject) -> N
 
 @pytest.mark.parametrize("kind", FROM_HOST, ids=lambda kind: kind.__name__)
 @given(data=st.data())
-@settings(max_examples=30)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 def test_every_message_reaches_control(kind: type[Any], data: st.DataObject) -> None:
     message = data.draw(any_record(kind))
     assert plain(to_control(message)) == plain([message])
@@ -65,7 +65,7 @@ def test_every_message_reaches_control(kind: type[Any], data: st.DataObject) -> 
 
 @pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)
 @given(data=st.data())
-@settings(max_examples=30)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 def test_every_command_and_note_reaches_control(kind: type[Any], data: st.DataObject) -> None:
     events = data.draw(st.lists(any_record(kind), min_size=1, max_size=3))
     (arrived,) = to_control(Commands("m", events))
@@ -75,7 +75,7 @@ def test_every_command_and_note_reaches_control(kind: type[Any], data: st.DataOb
 
 @pytest.mark.parametrize("kind", VALUES, ids=lambda kind: kind.__name__)
 @given(data=st.data())
-@settings(max_examples=30)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 def test_values_of_every_call_reach_a_host(kind: type[Any], data: st.DataObject) -> None:
     values = data.draw(st.lists(any_record(kind), min_size=1, max_size=4))
     completions = [Completion(7, future, value) for future, value in enumerate(values)]
@@ -223,5 +223,5 @@ def test_the_version_is_the_same_in_every_process() -> None:
 def test_frames_are_small() -> None:
     """So a turn costs little to send."""
     command = EmbedCommand(100_000, 2, 3000, 0, None, (), (1000,), ((100, 101),))
-    assert len(encode_for_control([Commands("m", [command] * 100), Quiet()])) < 100 * 50
+    assert len(encode_for_control([Commands("m", [command] * 100), Quiet(0)])) < 100 * 50
     assert len(encode_for_host([Ping(1)])) < 10

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pie_control.cli.main import main
 from pie_control.cli.terminal import HarmlessFormatter, harmless, one_line, write
 from pie_control.errors import UnknownName
-from pie_control.inferlets.inferlet import InferletInfo
+from pie_control.registry.entry import InferletInfo
 from tests.helpers.fake_server_api import RUDE, FakeInferlet, FakeServerApi, serving_thread
 
 SHOWN = r"a\x1b]0;owned\x07b\x9b2Jc\x0dd\u202ee" + "\tf"

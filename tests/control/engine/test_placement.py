@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pie_control.engine.placement import Load, place
+from pie_control.engine.placement import HostLoad, Load, place, place_on_host
 
 
 def test_there_must_be_a_replica() -> None:
@@ -21,3 +21,15 @@ def test_the_fewest_inferlets_then_the_most_free_pages_then_the_first() -> None:
     assert place([Load(True, 2, 100), Load(True, 1, 0)]) == 1
     assert place([Load(True, 1, 10), Load(True, 1, 20)]) == 1
     assert place([Load(True, 1, 10), Load(True, 1, 10)]) == 0
+
+
+def test_a_host_must_serve_and_have_room() -> None:
+    assert place_on_host([]) is None
+    assert place_on_host([HostLoad(False, True, 0, 0), HostLoad(True, False, 0, 0)]) is None
+    assert place_on_host([HostLoad(False, True, 0, 0), HostLoad(True, True, 9, 9), HostLoad(True, False, 0, 0)]) == 1
+
+
+def test_the_host_with_the_fewest_inferlets_then_the_least_memory_then_the_first() -> None:
+    assert place_on_host([HostLoad(True, True, 2, 0), HostLoad(True, True, 1, 99)]) == 1
+    assert place_on_host([HostLoad(True, True, 1, 20), HostLoad(True, True, 1, 10)]) == 1
+    assert place_on_host([HostLoad(True, True, 1, 10), HostLoad(True, True, 1, 10)]) == 0

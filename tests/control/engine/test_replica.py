@@ -8,11 +8,15 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from pie_control.calls.core import create_queue, synchronize
-from pie_control.engine.replica import Replica, State
+from pie_control.calls.kind import Synchronize
+from pie_control.engine.life import State
+from pie_control.engine.replica import Replica
 from pie_control.engine.restarts import Outage
 from pie_control.errors import WorkerUnavailable
+from pie_control.inferlets.model import ModelView
+from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.quotas import Ledgers, Quota
-from pie_control.scheduling import Reason, Scheduler
+from pie_control.scheduling import Closed, Opened, Reason, Scheduler, Turn
 from pie_inference.protocol import WaveDone
 from tests.helpers.played_client import PlayedClient
 
@@ -27,7 +31,7 @@ class Scene:
         self.now = 1000.0  # seconds
         self.pauses: list[float] = []  # taken so far
         self.may_wake = asyncio.Event()
-        self.replica = Replica(self.client, Scheduler, Ledgers(Quota()), lambda: self.now, self.sleep)
+        self.replica = Replica(self.client, Scheduler, lambda: self.now, self.sleep)
         self.calls: list[str] = []
 
     async def sleep(self, seconds: float) -> None:
@@ -39,7 +43,7 @@ class Scene:
 
     async def start(self) -> None:
         await self.replica.start()
-        self.replica.listen(lambda: self.calls.append("results"), lambda: self.calls.append("wake"))
+        self.replica.listen(lambda: self.calls.append("results"), lambda: self.calls.append("wake"), lambda: None)
 
 
 def play(body: Callable[[Scene], Awaitable[None]]) -> None:
@@ -55,9 +59,9 @@ def play(body: Callable[[Scene], Awaitable[None]]) -> None:
 
 async def settled(replica: Replica) -> State:
     """What it is once its restart has ended."""
-    while replica.state is not State.SERVING:
+    while replica.life.state is not State.SERVING:
         await asyncio.sleep(0)
-    return replica.state
+    return replica.life.state
 
 
 async def reaches(scene: Scene, pauses: int) -> None:
@@ -66,32 +70,42 @@ async def reaches(scene: Scene, pauses: int) -> None:
         await asyncio.sleep(0)
 
 
-def open_and_wait(replica: Replica, owner: int, future: int) -> None:
+def open_and_wait(replica: Replica, owner: int, future: int) -> AddressSpace:
     """An inferlet with a queue that it synchronizes."""
-    space = replica.open(owner, created=float(owner))
+    model = ModelView(replica.description, Ledgers(Quota()))
+    space = model.open(owner, created=float(owner))
     create_queue.issue(space, QUEUE)
     synchronize.issue(space, QUEUE, future)
+    opened, *commands = model.take_events()
+    assert isinstance(opened, Opened)
+    replica.open(opened)
+    for command in commands:
+        replica.take(command)
+    return space
+
+
+def take_turn(replica: Replica) -> Turn | None:
+    """A turn in which all inferlets wait."""
+    replica.quiet(0, None)
+    return replica.turn()
 
 
 def test_a_turn_without_anything_to_do_is_none() -> None:
     async def body(scene: Scene) -> None:
-        assert scene.replica.turn(quiet=False) is None
-        turn = scene.replica.turn(quiet=True)
+        assert scene.replica.turn() is None
+        turn = take_turn(scene.replica)
         assert turn is not None
         assert (turn.waves, turn.completions, turn.endings, turn.deadline) == ((), (), (), None)
 
     play(body)
 
 
-def test_commands_take_effect_with_the_turn_in_which_all_wait() -> None:
+def test_commands_take_effect_with_the_next_turn() -> None:
     async def body(scene: Scene) -> None:
         open_and_wait(scene.replica, 1, future=5)
-        first = scene.replica.turn(quiet=False)
-        assert first is not None
-        assert first.completions == ()
-        second = scene.replica.turn(quiet=True)
-        assert second is not None
-        assert [(one.owner, one.future) for one in second.completions] == [(1, 5)]
+        turn = scene.replica.turn()
+        assert turn is not None
+        assert [(one.owner, one.future) for one in turn.completions] == [(1, 5)]
 
     play(body)
 
@@ -99,22 +113,23 @@ def test_commands_take_effect_with_the_turn_in_which_all_wait() -> None:
 def test_a_lost_worker_ends_those_placed_on_it_and_serves_the_next_after_its_restart() -> None:
     async def body(scene: Scene) -> None:
         replica = scene.replica
-        open_and_wait(replica, 1, future=5)
-        replica.turn(quiet=False)
-        replica.open(2, created=2.0)  # the scheduler has not heard of it yet
+        open_and_wait(replica, 1, future=4)
+        replica.turn()
+        replica.take(Synchronize(1, QUEUE, 2, 0, 5, ()))
+        replica.open(Opened(2, 2.0))  # the scheduler has not heard of it yet
         scene.client.on_lost("it was killed")
-        assert (replica.state, scene.calls) == (State.RESTARTING, ["results"])
-        turn = replica.turn(quiet=True)
+        assert (replica.life.state, scene.calls) == (State.RESTARTING, ["results"])
+        turn = take_turn(replica)
         assert turn is not None
         assert {(ending.owner, ending.reason) for ending in turn.endings} == {(1, Reason.LOST), (2, Reason.LOST)}
         assert all("fake died (it was killed); it restarts" in str(ending.error) for ending in turn.endings)
         assert [one.future for one in turn.completions] == [5]
         open_and_wait(replica, 3, future=7)  # waits for the new worker
-        assert replica.turn(quiet=True) is None
+        assert take_turn(replica) is None
         scene.client.may_restart.set()
         assert await settled(replica) is State.SERVING
-        assert (replica.restarts, scene.calls[-1]) == (1, "wake")
-        served = replica.turn(quiet=True)
+        assert (replica.life.restarts, scene.calls[-1]) == (1, "wake")
+        served = take_turn(replica)
         assert served is not None
         assert [(one.owner, one.future) for one in served.completions] == [(3, 7)]
 
@@ -123,13 +138,13 @@ def test_a_lost_worker_ends_those_placed_on_it_and_serves_the_next_after_its_res
 
 def test_an_answer_that_does_not_fit_counts_as_a_loss() -> None:
     async def body(scene: Scene) -> None:
-        scene.replica.open(1, created=1.0)
+        scene.replica.open(Opened(1, 1.0))
         scene.client.on_wave_done(WaveDone(7, (), 0.0))
-        turn = scene.replica.turn(quiet=True)
+        turn = take_turn(scene.replica)
         assert turn is not None
         assert [ending.reason for ending in turn.endings] == [Reason.LOST]
         assert "wave 7" in str(turn.endings[0].error)
-        assert scene.replica.state is State.RESTARTING
+        assert scene.replica.life.state is State.RESTARTING
 
     play(body)
 
@@ -140,31 +155,31 @@ def test_the_error_says_how_often_it_was_tried_and_when_it_is_tried_next() -> No
         scene.client.fails = WorkerUnavailable("no memory")
         scene.client.may_restart.set()
         scene.client.on_lost("gone")
-        replica.turn(quiet=True)
+        take_turn(replica)
         for pauses in range(1, 4):
             await reaches(scene, pauses)
-            assert replica.can_serve
+            assert replica.life.can_serve
             scene.may_wake.set()
             await asyncio.sleep(0)
             scene.may_wake.clear()
         open_and_wait(replica, 1, future=5)
         await reaches(scene, 4)
-        assert replica.outage == Outage(4, 8.0, "no memory")
-        turn = replica.turn(quiet=True)
+        assert replica.life.outage == Outage(4, 8.0, "no memory")
+        turn = take_turn(replica)
         assert turn is not None
         message = (
             "a worker of model fake does not serve: restarting, tried 4 times, next try in 8 s; last reason: no memory"
         )
         assert [(ending.owner, str(ending.error)) for ending in turn.endings] == [(1, message)]
-        assert not replica.can_serve
+        assert not replica.life.can_serve
         scene.now += 4.0
-        assert replica.can_serve, "a launch may wait for so long"
+        assert replica.life.can_serve, "a launch may wait for so long"
         scene.client.fails = None
         open_and_wait(replica, 2, future=6)
         scene.may_wake.set()
         assert await settled(replica) is State.SERVING
-        assert (replica.restarts, replica.outage) == (1, None)
-        served = replica.turn(quiet=True)
+        assert (replica.life.restarts, replica.life.outage) == (1, None)
+        served = take_turn(replica)
         assert served is not None
         assert [(one.owner, one.future) for one in served.completions] == [(2, 6)]
 
@@ -178,15 +193,15 @@ def test_a_worker_that_keeps_dying_is_restarted_after_growing_pauses_for_ever() 
         for number in range(12):
             scene.client.on_lost("again")
             assert await settled(scene.replica) is State.SERVING
-            assert scene.replica.restarts == number + 1
+            assert scene.replica.life.restarts == number + 1
         assert scene.pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 300.0, 300.0]
         scene.now += 59.0
         scene.client.on_lost("it did not serve for long")
-        states = [scene.replica.state]
+        states = [scene.replica.life.state]
         await settled(scene.replica)
         scene.now += 60.0
         scene.client.on_lost("after a good while")
-        states.append(scene.replica.state)
+        states.append(scene.replica.life.state)
         assert states == [State.PAUSING, State.RESTARTING], "at once, as after the first loss"
         await settled(scene.replica)
         assert len(scene.pauses) == 12
@@ -201,7 +216,7 @@ def test_a_worker_is_tried_again_whatever_went_wrong() -> None:
         scene.client.on_lost("gone")
         scene.client.on_lost("told twice")
         await reaches(scene, 1)
-        assert "the worker did not restart: RuntimeError('a surprise')" in str(scene.replica.outage)
+        assert "the worker did not restart: RuntimeError('a surprise')" in str(scene.replica.life.outage)
         scene.client.fails = None
         scene.may_wake.set()
         assert await settled(scene.replica) is State.SERVING
@@ -216,20 +231,19 @@ def test_a_replica_closes_while_it_pauses() -> None:
         scene.client.on_lost("gone")
         await reaches(scene, 1)
         await scene.replica.close()
-        assert (scene.replica.state, scene.replica.outage) == (State.CLOSED, None)
+        assert (scene.replica.life.state, scene.replica.life.outage) == (State.CLOSED, None)
 
     play(body)
 
 
 def test_what_an_inferlet_held_is_free_with_the_next_turn() -> None:
     async def body(scene: Scene) -> None:
-        scene.replica.open(1, created=1.0)
-        scene.replica.turn(quiet=True)
+        scene.replica.open(Opened(1, 1.0))
+        take_turn(scene.replica)
         assert scene.replica.load().inferlets == 1
-        assert scene.replica.release(1)
-        assert not scene.replica.release(1)
+        scene.replica.close_inferlet(Closed(1))
         assert scene.calls == ["wake"]
-        scene.replica.turn(quiet=True)
+        take_turn(scene.replica)
         assert (scene.replica.load().inferlets, scene.replica.statistics().inferlets) == (0, 0)
 
     play(body)
@@ -237,8 +251,8 @@ def test_what_an_inferlet_held_is_free_with_the_next_turn() -> None:
 
 def test_it_starts_once() -> None:
     async def body(scene: Scene) -> None:
-        with pytest.raises(AssertionError, match="a replica that is serving cannot be serving"):
+        with pytest.raises(AssertionError, match="a worker that is serving cannot be serving"):
             await scene.replica.start()
-        assert scene.replica.state is State.SERVING
+        assert scene.replica.life.state is State.SERVING
 
     play(body)

@@ -13,7 +13,7 @@ from starlette.datastructures import Address
 from pie_control.errors import Overloaded
 from pie_control.http_server import launches as module
 from pie_control.http_server.launches import Launches
-from pie_control.inferlets.inferlet import Inferlet
+from pie_control.registry.entry import Entry
 
 
 class Played:
@@ -53,7 +53,7 @@ def test_no_client_ever_has_more_than_it_may(steps: list[tuple[str, int, int]]) 
                 stack = starting[who].pop(which % len(starting[who]))
                 if step == "succeed":
                     running[who].append(Played())
-                    stack.launched(cast(Inferlet, running[who][-1]))  # type: ignore[attr-defined]
+                    stack.launched(cast(Entry, running[who][-1]))  # type: ignore[attr-defined]
                 stack.close()
             elif step == "end" and running[who]:
                 ended.append(running[who].pop(which % len(running[who])))

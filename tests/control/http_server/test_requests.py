@@ -12,7 +12,7 @@ import websockets
 from pie_control.http_server.guard import json_limit
 from pie_control.http_server.messages import MAX_REQUESTS
 from pie_control.http_server.session.send_buffer import MAX_REPLY_BYTES, SendBuffer
-from pie_control.inferlets.inferlet import InferletInfo
+from pie_control.registry.entry import InferletInfo
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
 from tests.helpers.sessions import exchange, frame_of, open_session
 

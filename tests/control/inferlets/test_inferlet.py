@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +13,9 @@ import pytest
 from pie_control.config import InferletLimits
 from pie_control.errors import NotFound, QuotaExceeded
 from pie_control.inferlets import mailbox
-from pie_control.inferlets.events import Ended, Event
-from pie_control.inferlets.inferlet import Inferlet
+from pie_control.inferlets.events import Ended, Event, Message
+from pie_control.inferlets.inferlet import Inferlet, Launched
 from pie_control.inferlets.lifecycle import Status
-from pie_control.programs.store import ProgramStore
 from pie_control.sandbox.fibers import Instance, Step
 from pie_control.services.aside import Aside
 from pie_control.services.timers import Timer, Timers
@@ -58,11 +56,39 @@ def woken() -> list[Inferlet]:
     return []
 
 
+class Heard:
+    """What the inferlet's client would hear."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.received_bytes = 0
+
+    def runs(self, number: int) -> None:
+        """It has its first turn."""
+
+    def says(self, number: int, event: Event) -> None:
+        self.events.append(event)
+
+    def ended(self, number: int, event: Ended, cpu_seconds: float) -> None:
+        self.events.append(event)
+
+    def received(self, number: int, size: int) -> None:
+        self.received_bytes += size
+
+    @property
+    def messages(self) -> int:
+        return sum(isinstance(event, Message) for event in self.events)
+
+
 @pytest.fixture
-def inferlet(tmp_path: Path, timers: Pending, woken: list[Inferlet]) -> Iterator[Inferlet]:
-    program = ProgramStore(tmp_path).describe(b"def main(args): ...", "nothing")
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def inferlet(timers: Pending, woken: list[Inferlet], heard: Heard) -> Iterator[Inferlet]:
     aside = Aside()
-    yield Inferlet(1, program, [], {}, InferletLimits(), woken.append, timers, aside)
+    yield Inferlet(Launched(1, "hash", "nothing"), InferletLimits(), woken.append, heard, timers, aside)
     aside.close()
 
 
@@ -84,30 +110,22 @@ def test_an_ended_inferlet_has_no_timers(inferlet: Inferlet, timers: Pending) ->
     assert timers.open == []
 
 
-def test_an_ended_inferlet_keeps_nothing_of_its_arguments(tmp_path: Path) -> None:
-    program = ProgramStore(tmp_path).describe(b"def main(args): ...", "nothing")
-    given = ["x" * 1_000_000]
-    inferlet = Inferlet(
-        1, program, given, {"long": "y" * 1_000_000}, InferletLimits(), lambda _: None, Timers(), Aside()
-    )
-    inferlet.finish(Status.TERMINATED, None)
-    assert (inferlet.arguments, inferlet.environment) == ([], {})
-    assert given, "those of the caller stay"
+def test_it_knows_who_it_is_and_how_old(timers: Pending, heard: Heard) -> None:
+    launched = Launched(7, "abc", "story", ["-n"], {"user": "mallory", "mine": "1"}, age=100.0)
+    inferlet = Inferlet(launched, InferletLimits(), lambda _: None, heard, timers, Aside())
+    assert inferlet.environment == {"inferlet": "i7", "program": "abc", "user": "default", "mine": "1"}
+    assert inferlet.started <= time.monotonic() - 100.0
 
 
 @pytest.mark.parametrize("character", ["x", "世"])
-def test_an_error_is_cut_to_the_size_of_a_message(inferlet: Inferlet, character: str) -> None:
+def test_an_error_is_cut_to_the_size_of_a_message(inferlet: Inferlet, heard: Heard, character: str) -> None:
     inferlet.change(Status.RUNNING)
-    heard: list[Event] = []
-    inferlet.attach(heard.append)
     inferlet.finish(Status.FAILED, "Traceback:\n" + character * 17_000_000 + "\nValueError")
-    (ended,) = heard
+    (ended,) = heard.events
     assert isinstance(ended, Ended)
-    assert ended.error == inferlet.error
     assert byte_size(ended.error or "") <= inferlet.limits.max_message_bytes
     assert (ended.error or "").startswith("Traceback:")
     assert (ended.error or "").endswith("ValueError")
-    assert inferlet.kept_bytes <= inferlet.limits.max_message_bytes
 
 
 # ---- work aside ----
@@ -205,32 +223,39 @@ def fill(inferlet: Inferlet) -> list[int]:
 def test_a_message_to_a_slow_client_has_a_future(inferlet: Inferlet) -> None:
     assert inferlet.put_message("quick", "gone") is None
     assert len(inferlet.futures) == 0  # the fast path costs nothing
-    inferlet.outbox.attach(lambda: None)
+    inferlet.sender.room(0, read=True)
     first, second = fill(inferlet)
     assert inferlet.futures.done([first, second]) == []
-    while not inferlet.futures.done([first]):
-        inferlet.outbox.take()
+    inferlet.sender.room(20_000, read=True)
     assert inferlet.futures.take(first, str) == "gone"
     assert inferlet.futures.take(second, str) == "gone"
 
 
-def test_a_message_that_has_no_place_leaves_no_future(inferlet: Inferlet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_that_has_no_place_leaves_no_future(
+    inferlet: Inferlet, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(inferlet)
     monkeypatch.setattr(mailbox, "MAX_KEPT_BYTES", 0)
-    before = len(inferlet.futures), inferlet.outbox.kept_bytes
+    before = len(inferlet.futures), heard.messages
     with pytest.raises(QuotaExceeded, match="await the future"):
         inferlet.put_message("more")
-    assert (len(inferlet.futures), inferlet.outbox.kept_bytes) == before
+    assert (len(inferlet.futures), heard.messages) == before
 
 
-def test_a_message_without_a_future_left_for_it_is_not_sent(inferlet: Inferlet) -> None:
+def test_a_message_without_a_future_left_for_it_is_not_sent(inferlet: Inferlet, heard: Heard) -> None:
     fill(inferlet)
     while len(inferlet.futures) < inferlet.limits.max_futures:
         inferlet.futures.new()
-    before = inferlet.outbox.kept_bytes
+    before = heard.messages
     with pytest.raises(QuotaExceeded, match="futures are open"):
         inferlet.put_message("more")
-    assert inferlet.outbox.kept_bytes == before
+    assert heard.messages == before
+
+
+def test_a_message_is_bounded_in_bytes(inferlet: Inferlet, heard: Heard) -> None:
+    with pytest.raises(QuotaExceeded, match=f"{3 << 20} bytes are more than a message may have"):
+        inferlet.put_message("世" * (1 << 20))
+    assert heard.messages == 0
 
 
 def test_a_cancelled_or_ended_sender_is_not_woken(inferlet: Inferlet) -> None:
@@ -238,6 +263,17 @@ def test_a_cancelled_or_ended_sender_is_not_woken(inferlet: Inferlet) -> None:
     inferlet.cancel(first)
     inferlet.change(Status.RUNNING)
     inferlet.finish(Status.FINISHED, None)
-    while inferlet.outbox.take():
-        pass
+    inferlet.sender.room(8 << 20, read=True)
     assert len(inferlet.futures) == 0
+
+
+def test_it_tells_what_it_received_and_put_back(inferlet: Inferlet, heard: Heard) -> None:
+    size = 4 + mailbox.EVENT_BYTES
+    first, second = inferlet.receive(), inferlet.receive()
+    inferlet.post("text")
+    assert heard.received_bytes == size
+    inferlet.cancel(first)  # the next receiver has it
+    assert inferlet.futures.done([second]) == [second]
+    assert heard.received_bytes == size
+    inferlet.cancel(second)
+    assert heard.received_bytes == 0

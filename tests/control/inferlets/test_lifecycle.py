@@ -8,8 +8,9 @@ import pytest
 
 from pie_control.inferlets.lifecycle import ENDINGS, TRANSITIONS, IllegalTransition, Status, check_transition
 
+BEFORE_ITS_FIRST_TURN = (Status.RUNNING, Status.FAILED, Status.TERMINATED, Status.EXCEEDED, Status.LOST)
 ALLOWED = {
-    *((Status.CREATED, after) for after in (Status.RUNNING, Status.FAILED, Status.TERMINATED, Status.EXCEEDED)),
+    *((Status.CREATED, after) for after in BEFORE_ITS_FIRST_TURN),
     *((Status.RUNNING, after) for after in ENDINGS),
 }
 

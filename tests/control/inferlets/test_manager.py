@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from pie_control.errors import BadRequest, Conflict, Overloaded, QuotaExceeded, UnknownName
+from pie_control.errors import BadRequest, Conflict, Overloaded, UnknownName
 from pie_control.inferlets import manager
 from pie_control.inferlets.events import Ended, Event
-from pie_control.inferlets.inferlet import Inferlet
+from pie_control.registry import registry
+from pie_control.registry.entry import Entry
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
@@ -34,7 +35,7 @@ def on_server(cache_dir: Path, body: Callable[[ServerApi], Awaitable[None]], **o
     asyncio.run(check())
 
 
-def has_finished(inferlet: Inferlet) -> bool:
+def has_finished(inferlet: Entry) -> bool:
     return inferlet.info().status == "finished"
 
 
@@ -217,7 +218,7 @@ def test_a_listener_that_fails_does_not_keep_an_inferlet_from_ending(guest_cache
 
 
 def test_ended_inferlets_are_kept_within_bounds(guest_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manager, "KEPT_ENDED", 3)
+    monkeypatch.setattr(registry, "KEPT_ENDED", 3)
 
     async def body(server: ServerApi) -> None:
         ended = []
@@ -233,7 +234,7 @@ def test_ended_inferlets_are_kept_within_bounds(guest_cache: Path, monkeypatch: 
 
 
 def test_what_ended_inferlets_keep_is_bounded_in_bytes(guest_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manager, "KEPT_ENDED_BYTES", 250_000)
+    monkeypatch.setattr(registry, "KEPT_ENDED_BYTES", 250_000)
     talk = "def main(args):\n    args.send('x' * 100_000)\n"
 
     async def body(server: ServerApi) -> None:
@@ -263,8 +264,6 @@ def main(args):
     async def body(server: ServerApi) -> None:
         assert "1026 bytes are more" in await run(server, program)
         inferlet, _ = await launch(server, WAIT)
-        with pytest.raises(QuotaExceeded, match="1200 bytes are more"):
-            inferlet.put_message("世" * 400)
         with pytest.raises(BadRequest, match="more than 1024"):
             await server.launch(inferlet.program.hash, ["世" * 400])
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from pie_control.engine.loop import Loop
-from pie_control.engine.replica import Replica
+from pie_control.application.rounds import Rounds
 from pie_control.inferlets import runner as runner_module
 from pie_control.inferlets.lifecycle import Status
-from pie_control.inferlets.manager import InferletManager
 from pie_control.inferlets.processor_time import ProcessorTime
 from pie_control.inferlets.runner import PREEMPTIONS_UNTIL_BUSY, Runner
 from pie_control.sandbox.fibers import Step
@@ -44,24 +42,14 @@ class Inferlet:
 
 
 class Scene:
-    """The control loop with inferlets that only play; a replica that writes down when it is quiet."""
+    """The rounds of a host with inferlets that only play; it writes down when all wait."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
-        self.on_quiet: Callable[[], None] = lambda: self.log.append("quiet")
-        self.loop = Loop()
         self.on_step: Callable[[Any, Step], object] = self._after_step
-        self.runner = Runner(self.loop.wake, self._stepped)
-        self.loop.start(cast(InferletManager, self), [cast(Replica, self)])
+        rounds = Rounds(lambda quiet: self.log.append("quiet") if quiet else None)
+        self.runner = rounds.runner = Runner(rounds.wake, self._stepped)
         self._count = 0
-
-    def listen(self, **_: Any) -> None:
-        """Of a replica: it never has results."""
-
-    def turn(self, quiet: bool) -> None:
-        """Of a replica."""
-        if quiet:
-            self.on_quiet()
 
     def add(self, *steps: Step, forever: Step | None = None) -> Any:
         self._count += 1

@@ -18,7 +18,7 @@ from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.options.cache_files import write_atomically
-from tests.helpers.servers import Listener, cache_with_guest, started
+from tests.helpers.servers import Listener, cache_with_guest, hosted, started
 
 SECONDS = 30.0
 
@@ -86,9 +86,9 @@ def test_waiting_at_instantiation_costs_no_processor_time(guest_cache: Path) -> 
         listener = Listener()
         inferlet = await server.launch("waits", listener=listener)
         await asyncio.sleep(0.05)
-        turns = server.statistics().inferlets.runner.turns
+        turns = server.statistics().hosts[0].turns
         await asyncio.sleep(0.05)
-        assert server.statistics().inferlets.runner.turns == turns
+        assert server.statistics().hosts[0].turns == turns
         inferlet.send("go on")
         assert (await listener.ended).status == "finished"
 
@@ -129,14 +129,16 @@ def test_receives_and_sleeps_that_are_cancelled_leave_nothing(guest_cache: Path)
     async def body(server: ServerApi) -> None:
         await server.upload(binary(run, ("receive", "cancel", "sleep", "wait")), "cancels")
         listener = Listener()
-        inferlet = await server.launch("cancels", listener=listener)
+        entry = await server.launch("cancels", listener=listener)
+        await asyncio.sleep(0)  # it is on its way to the host
+        inferlet = hosted(server, entry)
         while inferlet.processor_time.used == 0 or not inferlet.instance.waiting:
             await asyncio.sleep(0.005)
         assert len(inferlet.futures) == 2
-        inferlet.send("to the first receive")
+        entry.send("to the first receive")
         await asyncio.sleep(0.01)
         assert inferlet.instance.waiting
-        inferlet.send("to the last one")
+        entry.send("to the last one")
         assert (await listener.ended).status == "finished"
 
     on_server(guest_cache, body)

@@ -152,9 +152,9 @@ def test_a_program_that_another_tenant_deletes_while_it_arrives_is_kept(
 
     async def body(server: ServerApi) -> None:
         programs = server._library
-        await programs.upload(returning("shared"), "mine", server._programs, "ada")
+        await programs.upload(returning("shared"), "mine", server._hosts.all[0].programs, "ada")
         monkeypatch.setattr(ProgramStore, "write", slowly)
-        arriving = asyncio.create_task(programs.upload(returning("shared"), "", server._programs))
+        arriving = asyncio.create_task(programs.upload(returning("shared"), "", server._hosts.all[0].programs))
         assert await asyncio.to_thread(written.wait, SECONDS)
         programs.remove("mine", "ada")
         deleted.set()

@@ -124,38 +124,86 @@ def test_a_deadline_that_has_passed_is_not_told_again(policy: DispatchPolicy) ->
 def state(
     ready: tuple[int, int] = (0, 0),
     expected: tuple[int, int] = (0, 0),
-    in_flight: int = 1,
-    wave_seconds: float = 0.0,
-    guest_seconds: float = 0.0,
+    ahead: int = 0,
+    wave: float = 0.0,
+    guests: float = 0.0,
 ) -> DispatchState:
-    """Numbers are those of interactive and of batch queues."""
-    return DispatchState(ready, expected, sum(ready), 0.0, in_flight, wave_seconds, guest_seconds)
+    """One wave is in flight, and all that is expected with it. Numbers are those of interactive and of batch queues."""
+    return DispatchState(
+        ready=ready,
+        ahead=(ahead, 0),
+        expected=expected,
+        in_flight=1,
+        ends=wave,
+        wave_seconds=wave,
+        fixed_seconds=wave,
+        guest_seconds=guests,
+    )
 
 
 @pytest.mark.parametrize(
-    ("ready", "expected", "wave", "guests", "sends"),
+    ("ready", "ahead", "expected", "wave", "guests", "sends"),
     [
-        (32, 1, 0.015, 0.0004, True),  # one that reads each token does not keep 32 that run ahead from doing so
-        (32, 8, 0.015, 0.0004, False),  # eight would lose more than the worker's rest is worth
-        (32, 8, 0.015, 0.004, True),  # unless the worker rests for long
-        (6, 6, 0.015, 0.0004, False),
-        (6, 6, 0.005, 0.005, True),  # guests as slow as the worker: half and half
-        (6, 6, 0.0005, 0.005, False),  # a wave costs more than the rest of so fast a worker is worth
-        (33, 8, 0.0005, 0.005, True),
-        (32, 8, 0.0, 0.0, False),  # nothing was measured yet
-        (33, 8, 0.0, 0.0, True),
+        (32, 32, 1, 0.015, 0.0004, True),  # one that reads each token does not keep 32 that run ahead from doing so
+        (32, 32, 8, 0.015, 0.0004, False),  # eight would lose more than the worker's rest is worth
+        (32, 32, 8, 0.015, 0.004, True),  # unless the worker rests for long
+        (6, 0, 6, 0.015, 0.0004, False),
+        (6, 0, 6, 0.015, 0.014, False),
+        (6, 0, 6, 0.015, 0.016, True),  # guests slower than the worker: half and half
+        (2, 0, 40, 0.015, 0.016, True),
+        (6, 0, 6, 0.0005, 0.005, False),  # the rest of so fast a worker is worth nothing
+        (33, 0, 8, 0.0005, 0.005, False),
+        (33, 33, 8, 0.0005, 0.005, True),
+        (32, 32, 8, 0.0, 0.0, False),  # nothing was measured yet
+        (33, 33, 8, 0.0, 0.0, True),
     ],
 )
-def test_adaptive_weighs_measured_times(ready: int, expected: int, wave: float, guests: float, sends: bool) -> None:
-    now = state((ready, 0), (expected, 0), 1, wave, guests)
+def test_adaptive_weighs_measured_times(
+    ready: int, ahead: int, expected: int, wave: float, guests: float, sends: bool
+) -> None:
+    now = state((ready, 0), (expected, 0), ahead, wave, guests)
     assert Adaptive().should_send(now, 0.0) is sends
     assert not Adaptive().should_send(now._replace(in_flight=2), 0.0)
+
+
+def test_adaptive_weighs_only_what_a_wave_costs_however_small_it_is() -> None:
+    """Two waves of six tokens take no longer than one of twelve, so there is nothing to lose."""
+    full = state((6, 0), (6, 0), wave=0.015, guests=0.004)
+    assert not Adaptive().should_send(full, 0.0)
+    assert Adaptive().should_send(full._replace(fixed_seconds=0.002), 0.0)
 
 
 def test_adaptive_sends_no_batch_work_ahead_of_an_interactive_inferlet_that_is_expected() -> None:
     assert not Adaptive().should_send(state((0, 500), (1, 0)), 0.0)
     assert Adaptive().should_send(state((500, 0), (0, 1)), 0.0)
     assert Adaptive().should_send(state((0, 500), (0, 1)), 0.0)
+
+
+def test_an_idle_worker_waits_for_guests_only_as_long_as_they_usually_take() -> None:
+    idle = state((4, 0), (4, 0), wave=0.015, guests=0.004)._replace(in_flight=0, hands=4, told=10.0, back=10.004)
+    assert not Adaptive().should_send(idle, 10.001), "they are back soon"
+    assert Adaptive().deadline(idle) == pytest.approx(10.006)
+    assert not Adaptive().should_send(idle, 10.0059)
+    assert Adaptive().should_send(idle, 10.0061), "something keeps them"
+    assert Adaptive().should_send(idle._replace(back=10.1), 10.001), "that takes longer than a wave"
+    assert Adaptive().should_send(idle._replace(expected=(0, 0), hands=0), 10.001)
+
+
+def test_a_wave_waits_for_guests_until_shortly_before_the_worker_is_done() -> None:
+    one = state((4, 0), (8, 0), 4, wave=0.016, guests=0.02)._replace(hands=4, ends=10.016, told=10.0, back=10.04)
+    assert Adaptive().deadline(one) == pytest.approx(10.013)
+    assert not Adaptive().should_send(one, 10.012)
+    assert Adaptive().should_send(one, 10.0131)
+    assert not Adaptive().should_send(one._replace(back=10.017), 10.0131), "they come right behind it"
+
+
+def test_a_wave_is_sent_in_halves_where_guests_take_longer_than_it() -> None:
+    everybody = state((9, 0), wave=0.015, guests=0.02)._replace(in_flight=0)
+    assert Adaptive().portion(everybody) == 5
+    assert Adaptive().portion(everybody._replace(guest_seconds=0.01)) is None
+    assert Adaptive().portion(everybody._replace(wave_seconds=0.001)) is None
+    assert Adaptive().portion(everybody._replace(in_flight=1)) is None
+    assert Adaptive(max_in_flight=1).portion(everybody) is None
 
 
 def test_the_scheduler_measures_waves_and_guests() -> None:

@@ -290,6 +290,7 @@ class Harness(World):
         self, policy: DispatchPolicy, seed: int, inferlets: int, run_ahead: bool, late: int = 0, **sizes: int
     ) -> None:
         super().__init__(policy, None, None, None, **{**SIZES, **sizes})
+        self.gated = False
         self.authors = [Author(self.open(), random.Random(seed + number), run_ahead) for number in range(inferlets)]
         self.watch = Watch(self)
         delay = random.Random(seed)

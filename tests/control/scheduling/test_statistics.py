@@ -10,7 +10,7 @@ def test_statistics_tell_what_waits_and_what_ran() -> None:
     inferlet.step(0, 3)
     world.turn(quiet=False)
     before = world.scheduler.statistics()
-    assert (before.inferlets, before.queues_waiting, before.commands_waiting, before.waves) == (1, 1, 5, 0)
+    assert (before.inferlets, before.queues_waiting, before.commands_waiting, before.waves) == (1, 1, 3, 0)
     world.turn()
     running = world.scheduler.statistics()
     assert (running.waves_in_flight, running.waves, running.commands_waiting) == (1, 1, 0)

@@ -1,0 +1,249 @@
+"""An application host: the loop that runs inferlets, wherever it stands.
+
+What control says comes in frames, `take`; what inferlets did, and what their clients shall hear, goes back in frames,
+one for each time that they have run until all wait. The host decides nothing that concerns others: it refuses or
+accepts calls, and hands them on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import host_api
+from ..host_api.guest import Guest
+from ..inferlets.events import Ended, LogLine, Message
+from ..inferlets.inferlet import Launched
+from ..inferlets.lifecycle import Status
+from ..inferlets.manager import InferletManager
+from ..inferlets.model import ModelView
+from ..programs.host.programs import HostPrograms
+from ..resources.quotas import Ledgers, Quota
+from .messages import (
+    Commands,
+    Compile,
+    ControlLink,
+    Finished,
+    Forget,
+    FromHost,
+    Launch,
+    LinkComponent,
+    ModelState,
+    Ping,
+    Pong,
+    Post,
+    Prepared,
+    Provide,
+    Quiet,
+    Read,
+    Report,
+    Results,
+    Room,
+    Said,
+    Started,
+    Stop,
+    ToHost,
+    Usage,
+    Welcome,
+)
+from .rounds import Rounds
+
+REPORT_SECONDS = 0.25
+"""Between reports of what inferlets use, while something changes."""
+
+
+class Host:
+    """Runs the inferlets that control launches here. Belongs to the thread of one event loop."""
+
+    def __init__(self, welcome: Welcome, link: ControlLink) -> None:
+        """Raises ConfigError if the Python guest does not fit."""
+        limits = welcome.limits
+        self._link = link
+        self._programs = HostPrograms(host_api.contract(), limits.memory_bytes, welcome.warm_pool)
+        self._programs.start(Path(welcome.guest))
+        self._preparing: set[asyncio.Task[None]] = set()
+        self._ledgers = Ledgers(Quota(limits.max_pages, limits.max_embeds, limits.max_queues))
+        self._models: dict[str, ModelView] = {}
+        self._rounds = Rounds(self._speak)
+        self._inferlets = InferletManager(
+            self._programs,
+            limits,
+            welcome.max_guest_bytes,
+            lambda inferlet: Guest(inferlet, self._models),
+            self._rounds.wake,
+            self,
+        )
+        self._rounds.runner = self._inferlets.runner
+        self._said: list[FromHost] = []
+        self._results = 0  # messages with results, since the beginning
+        self._reporter: asyncio.TimerHandle | None = None
+        self._takers: dict[type, Callable[[Any], None]] = {
+            ModelState: self._model_state,
+            Compile: self._compile,
+            LinkComponent: self._link_component,
+            Provide: self._provide,
+            Forget: self._forget,
+            Launch: self._launch,
+            Post: self._post,
+            Stop: self._stop,
+            Room: self._room,
+            Results: self._take_results,
+            Ping: self._ping,
+        }
+        link.on_messages = self.take
+        self._inferlets.start()
+
+    # ---- what control says ----
+
+    def take(self, messages: Sequence[ToHost]) -> None:
+        """Takes a frame."""
+        for message in messages:
+            self._takers[type(message)](message)
+        if self._said:
+            self._speak(quiet=False)
+
+    def _model_state(self, message: ModelState) -> None:
+        model = self._models.get(message.name)
+        if model is None:
+            model = self._models[message.name] = ModelView(message.description, self._ledgers)
+        model.description = message.description
+        model.down = message.down
+
+    def _compile(self, message: Compile) -> None:
+        self._prepare(message.request, self._programs.compile(message.name, message.text))
+
+    def _link_component(self, message: LinkComponent) -> None:
+        self._prepare(message.request, self._programs.link(message.program, Path(message.path)))
+
+    def _prepare(self, request: int, work: Coroutine[Any, Any, str | None]) -> None:
+        async def prepare() -> None:
+            code, error = "", None
+            try:
+                code = await work or ""
+            except Exception as failure:  # of whatever kind: control waits for an answer
+                error = str(failure)
+            self._link.send([Prepared(request, code, error)])
+
+        task = asyncio.get_running_loop().create_task(prepare())
+        self._preparing.add(task)
+        task.add_done_callback(self._preparing.discard)
+
+    def _provide(self, message: Provide) -> None:
+        self._programs.provide(message.program, message.text, message.code)
+
+    def _forget(self, message: Forget) -> None:
+        self._programs.forget(message.program)
+
+    def _launch(self, message: Launch) -> None:
+        self._inferlets.launch(
+            Launched(
+                message.number,
+                message.program,
+                message.name,
+                message.arguments,
+                message.environment,
+                message.age,
+                message.standing,
+            )
+        )
+
+    def _post(self, message: Post) -> None:
+        if inferlet := self._inferlets.try_running(message.number):
+            inferlet.post(message.text)
+
+    def _room(self, message: Room) -> None:
+        if inferlet := self._inferlets.try_running(message.number):
+            inferlet.sender.room(message.taken_bytes, message.read)
+
+    def _stop(self, message: Stop) -> None:
+        if inferlet := self._inferlets.try_running(message.number):
+            self._inferlets.end(inferlet, Status(message.status), message.reason)
+
+    def _take_results(self, message: Results) -> None:
+        self._results += 1
+        self._models[message.model].hear(message.completions, message.progress, message.endings)
+        find = self._inferlets.try_running
+        for completion in message.completions:
+            if inferlet := find(completion.owner):
+                inferlet.resolve(completion.future, completion.value)
+        for ending in message.endings:
+            if inferlet := find(ending.owner):
+                self._inferlets.end(inferlet, Status(ending.reason), str(ending.error))
+        self._rounds.owe()
+
+    def _ping(self, message: Ping) -> None:
+        self._report()
+        self._said.append(Pong(message.token))
+
+    # ---- what it says ----
+
+    def _speak(self, quiet: bool) -> None:
+        """What was done and said since the last frame; `quiet`: all inferlets wait."""
+        frame: list[FromHost] = [
+            Commands(name, events) for name, model in self._models.items() if (events := model.take_events())
+        ]
+        if quiet:
+            frame.append(Quiet(self._results))
+            self._report_later()
+        if self._said:
+            frame += self._said
+            self._said.clear()
+        if frame:
+            self._link.send(frame)
+
+    def runs(self, number: int) -> None:
+        """An inferlet has its first turn."""
+        self._said.append(Started(number))
+
+    def received(self, number: int, size: int) -> None:
+        """It has received posted messages of this size; negative: they wait again."""
+        self._say(Read(number, size))
+
+    def says(self, number: int, event: Message | LogLine) -> None:
+        """It says something to its client."""
+        self._say(Said(number, event))
+
+    def ended(self, number: int, event: Ended, cpu_seconds: float) -> None:
+        """The last that it says."""
+        self._say(Finished(number, event, cpu_seconds))
+
+    def _say(self, message: FromHost) -> None:
+        self._said.append(message)
+        self._rounds.wake()
+
+    # ---- what control may want to know ----
+
+    def _report_later(self) -> None:
+        if self._reporter is None:
+            self._reporter = asyncio.get_running_loop().call_later(REPORT_SECONDS, self._report_now)
+
+    def _report_now(self) -> None:
+        self._reporter = None
+        self._report()
+        self._speak(quiet=False)
+
+    def _report(self) -> None:
+        counts = self._inferlets.runner.statistics()
+        self._said.append(
+            Report(
+                self._inferlets.guest_bytes,
+                counts.guest_seconds,
+                counts.turns,
+                counts.preemptions,
+                self._programs.warm,
+                [Usage(*one) for one in self._inferlets.take_usage()],
+            )
+        )
+
+    def close(self) -> None:
+        """Ends all inferlets. Idempotent."""
+        for task in self._preparing:
+            task.cancel()
+        self._inferlets.close()
+        self._speak(quiet=False)
+        self._rounds.close()
+        if self._reporter is not None:
+            self._reporter.cancel()
+        self._programs.close()

@@ -1,0 +1,47 @@
+"""A host in the control process, over the same messages: they are passed on as they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from .host import Host
+from .messages import FromHost, HostReady, ToHost, Welcome
+
+
+class LocalLink:
+    """A `HostLink`. A frame is taken before `send` returns, and answered, unless the answer waits for inferlets."""
+
+    on_messages: Callable[[Sequence[FromHost]], None]
+    on_lost: Callable[[str], None]
+
+    def __init__(self) -> None:
+        self._end = _HostEnd(self)
+        self._host: Host | None = None
+
+    async def start(self) -> HostReady:
+        return HostReady("", os.getpid())
+
+    def send(self, messages: Sequence[ToHost]) -> None:
+        """The host begins with the first message. Raises ConfigError if it cannot."""
+        if self._host is None:
+            welcome, *messages = messages
+            assert isinstance(welcome, Welcome), "the first message to a host is a Welcome"
+            self._host = Host(welcome, self._end)
+        self._end.on_messages(messages)
+
+    async def close(self) -> None:
+        if self._host is not None:
+            self._host.close()
+
+
+class _HostEnd:
+    """The `ControlLink` of the host."""
+
+    on_messages: Callable[[Sequence[ToHost]], None]
+
+    def __init__(self, link: LocalLink) -> None:
+        self._link = link
+
+    def send(self, messages: Sequence[FromHost]) -> None:
+        self._link.on_messages(messages)

@@ -1,0 +1,53 @@
+"""When the inferlets of a host run, and when it speaks: in rounds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from ..inferlets.runner import Runner
+
+
+class Rounds:
+    """Calls `speak` after each round of the runner; with True if all inferlets wait. Belongs to one event loop."""
+
+    def __init__(self, speak: Callable[[bool], None]) -> None:
+        self.runner: Runner
+        self._speak = speak
+        self._soon: asyncio.Handle | None = None
+        self._running = False
+        self._owed = False
+
+    def wake(self) -> None:
+        """Asks for a round soon."""
+        if self._soon is None and not self._running:
+            self._soon = asyncio.get_running_loop().call_soon(self._round)
+
+    def owe(self) -> None:
+        """Asks for a round that ends with all inferlets waiting, even if none can run."""
+        self._owed = True
+        self.wake()
+
+    def _round(self) -> None:
+        self._soon = None
+        self._running = True
+        try:
+            if self.runner.run_ready():
+                self._say_quiet()
+                if self.runner.run_busy():  # one that never waits gets a slice
+                    self._say_quiet()
+            else:
+                self._speak(False)
+        finally:
+            self._running = False
+            if self._owed or self.runner.has_work:
+                self.wake()
+
+    def _say_quiet(self) -> None:
+        self._owed = False
+        self._speak(True)
+
+    def close(self) -> None:
+        """No round comes any more. Idempotent."""
+        if self._soon is not None:
+            self._soon.cancel()

@@ -1,0 +1,214 @@
+"""An application host as control knows it: which inferlets it runs, what it was told, whether it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ..application.messages import FromHost, HostLink, Ping, Pong, Quiet, Report, Results, ToHost
+from ..errors import HostUnavailable
+from ..registry.entry import Entry
+from .host_programs import HostPrograms
+from .life import Life
+from .placement import HostLoad
+from .replica import Replica
+from .restarts import Outage
+
+log = logging.getLogger(__name__)
+
+LAUNCHES_UNTIL = 7 / 8
+"""Share of the memory for guests at which launches are refused: the rest is for those that run."""
+
+NO_REPORT = Report(0, 0.0, 0, 0, 0)
+REPORT, GREETING = 0, 1
+"""Tokens of pings: for the report that answers them, and behind the greeting."""
+
+
+@dataclass(frozen=True)
+class HostStatistics:
+    """One application host, as it told last; counts since it was started last. Memory in bytes, processor time of
+    guests in seconds; `warm` instances wait for a launch. `host`: its number, 0: in the control process."""
+
+    host: int
+    state: str
+    restarts: int
+    outage: Outage | None  # None: it serves
+    inferlets: int
+    memory_bytes: int
+    guest_seconds: float
+    turns: int
+    preemptions: int
+    warm: int
+
+
+class AppHost:
+    """One host. Messages wait for the next `flush`, so that one frame has all that was said in a turn."""
+
+    def __init__(
+        self,
+        number: int,
+        link: HostLink,
+        max_guest_bytes: int,
+        greeting: Callable[[AppHost], Sequence[ToHost]],
+        on_frame: Callable[[AppHost, Sequence[FromHost]], None],
+        on_lost: Callable[[AppHost, str], None],
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`greeting`: what it is told first. `on_lost` is called with a sentence; it must `forget` what runs there."""
+        self.number = number
+        self.max_guest_bytes = max_guest_bytes  # 0: no bound
+        self.entries: dict[int, Entry] = {}
+        self.report = NO_REPORT
+        self.life = Life("host", self.start, self._start_failed, clock, sleep)
+        self._launching = 0
+        self._link = link
+        self._greeting = greeting
+        self._on_lost = on_lost
+        self._waiting: list[ToHost] = []
+        self._soon: asyncio.Handle | None = None
+        self._results_said = self._results_taken = 0
+        self._told: deque[tuple[int, Replica, int]] = deque()  # results that it has not taken, and of which turn
+        self._heard: dict[Replica, int] = {}  # the last turn
+        self._asked = False  # for a report
+        self._began: asyncio.Future[None] | None = None  # its answer to the greeting
+        self.programs = HostPrograms(self.post)
+        link.on_messages = lambda frame: on_frame(self, frame)
+        link.on_lost = self._lost
+
+    # ---- life ----
+
+    async def start(self) -> None:
+        """Waits until it is there; raises HostUnavailable, ConfigError."""
+        await self._link.start()
+        self._began = asyncio.get_running_loop().create_future()
+        self._link.send([*self._greeting(self), Ping(GREETING)])
+        await self._began
+        self.life.serve()
+
+    def take_pong(self, message: Pong) -> None:
+        """The host has taken its greeting."""
+        if message.token == GREETING and self._began is not None and not self._began.done():
+            self._began.set_result(None)
+
+    def _lost(self, reason: str) -> None:
+        if self._began is not None and not self._began.done():
+            self._began.set_exception(HostUnavailable(f"application host {self.number} did not start: {reason}"))
+        if not self.life.serves:
+            return
+        pause = self.life.failed(reason)
+        when = f"is started again in {pause:.0f} s" if pause else "restarts"
+        message = f"application host {self.number} died ({reason}); it {when}: launch again"
+        log.warning(message)
+        self.report = NO_REPORT
+        self._waiting.clear()
+        self._results_said = self._results_taken = 0
+        self._told.clear()
+        self._heard.clear()
+        self._asked = False
+        self.programs.lost()
+        self.life.restart(pause)
+        self._on_lost(self, message)
+
+    def _start_failed(self, _pause: float) -> None:
+        log.error("application host %d does not serve: %s", self.number, self.life.outage)
+
+    async def close(self) -> None:
+        """Ends it. Idempotent."""
+        self.life.close()
+        self.programs.lost()
+        if self._soon is not None:
+            self._soon.cancel()
+        await self._link.close()
+
+    # ---- placement ----
+
+    def load(self) -> HostLoad:
+        """What placement looks at."""
+        held = self.report.memory_bytes
+        has_room = not self.max_guest_bytes or held <= self.max_guest_bytes * LAUNCHES_UNTIL
+        return HostLoad(self.life.serves, has_room, len(self.entries) + self._launching, held)
+
+    @contextmanager
+    def launching(self) -> Iterator[None]:
+        """A launch that is under way counts like an inferlet."""
+        self._launching += 1
+        try:
+            yield
+        finally:
+            self._launching -= 1
+
+    # ---- messages ----
+
+    def post(self, message: ToHost) -> bool:
+        """Says something soon, at the latest when the event loop has its next turn. False: the host is gone."""
+        if not self.life.serves:
+            return False
+        self._waiting.append(message)
+        if self._soon is None:
+            self._soon = asyncio.get_running_loop().call_soon(self.flush)
+        return True
+
+    def post_results(self, replica: Replica, turn: int, results: Results) -> None:
+        """What the turn of this number says to inferlets. From now on the host is not quiet, until it says so."""
+        if self.life.serves:
+            self._results_said += 1
+            self._told.append((self._results_said, replica, turn))
+            self._waiting.append(results)
+
+    def flush(self) -> None:
+        """Says what was posted."""
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        if self._waiting and self.life.serves:
+            frame, self._waiting = self._waiting, []
+            self._link.send(frame)
+
+    def ask(self) -> None:
+        """Asks for a fresh report, unless one is on its way. A host in this process answers at once."""
+        if self.life.serves and not self._asked:
+            self._asked = True
+            self.post(Ping(REPORT))
+            self.flush()
+
+    # ---- what it says ----
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether all of its inferlets wait, and no result is on its way to them."""
+        return self._results_taken == self._results_said
+
+    def take_quiet(self, message: Quiet) -> Mapping[Replica, int]:
+        """All of its inferlets wait. The replicas of which it has not heard all, with the turns of which it has."""
+        self._results_taken = message.results
+        while self._told and self._told[0][0] <= message.results:
+            _, replica, turn = self._told.popleft()
+            self._heard[replica] = turn
+        return {replica: self._heard.get(replica, 0) for _, replica, _ in self._told}
+
+    def take_report(self, message: Report) -> None:
+        self.report, self._asked = message, False
+        for usage in message.usage:
+            if entry := self.entries.get(usage.number):
+                entry.uses(usage.cpu_seconds, usage.pages, usage.embeds)
+
+    def statistics(self) -> HostStatistics:
+        life, report = self.life, self.report
+        return HostStatistics(
+            self.number,
+            str(life.state),
+            life.restarts,
+            life.outage,
+            len(self.entries),
+            report.memory_bytes,
+            report.guest_seconds,
+            report.turns,
+            report.preemptions,
+            report.warm,
+        )

@@ -1,0 +1,71 @@
+"""The programs of an application host, over messages: see `pie_control.programs.program_host.ProgramHost`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from ..application.messages import Compile, Forget, LinkComponent, Prepared, Provide, ToHost
+from ..errors import BadProgram, Overloaded
+
+
+class HostPrograms:
+    """What is asked of one host. `post` says it to the host; False: it is gone."""
+
+    def __init__(self, post: Callable[[ToHost], bool]) -> None:
+        self._post = post
+        self._requests: dict[int, asyncio.Future[str]] = {}
+        self._last_request = 0
+
+    async def compile(self, name: str, text: str) -> str:
+        """The code of a Python program; nothing of it stays there. Raises BadProgram; Overloaded if the host ends."""
+        return await self._ask(lambda request: Compile(request, name, text))
+
+    def provide(self, program: str, text: str, code: str) -> None:
+        """From now on a Python program can be launched there, by its hash. Raises Overloaded if the host has ended."""
+        self._tell(Provide(program, text, code))
+
+    async def link(self, program: str, path: Path) -> None:
+        """Checks a component, in a sealed file of compiled code, and links it: from then on it can be launched there.
+        Raises BadProgram; Overloaded if the host ends."""
+        await self._ask(lambda request: LinkComponent(request, program, str(path)))
+
+    def forget(self, program: str) -> None:
+        """Drops a program, which will not be launched again; its inferlets go on. Nothing happens if it is not there,
+        or if the host has ended."""
+        self._post(Forget(program))
+
+    async def _ask(self, make: Callable[[int], ToHost]) -> str:
+        self._last_request += 1
+        request = self._last_request
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._requests[request] = answer
+        try:
+            self._tell(make(request))
+            return await answer
+        finally:
+            self._requests.pop(request, None)
+
+    def _tell(self, message: ToHost) -> None:
+        if not self._post(message):
+            raise Overloaded(ENDED)
+
+    def answered(self, message: Prepared) -> None:
+        """The host has answered a request."""
+        answer = self._requests.get(message.request)
+        if answer is None or answer.done():
+            return  # whoever asked waits no more
+        if message.error is None:
+            answer.set_result(message.code)
+        else:
+            answer.set_exception(BadProgram(message.error))
+
+    def lost(self) -> None:
+        """The host is gone, with all that it had."""
+        for answer in self._requests.values():
+            if not answer.done():
+                answer.set_exception(Overloaded(ENDED))
+
+
+ENDED = "the application host that prepared the program has ended: try again"

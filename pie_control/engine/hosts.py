@@ -1,0 +1,298 @@
+"""All application hosts: where inferlets are launched, what hosts say, and what happens when one is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from ..application.messages import (
+    Commands,
+    Finished,
+    FromHost,
+    HostLink,
+    Launch,
+    ModelState,
+    Pong,
+    Post,
+    Prepared,
+    Quiet,
+    Read,
+    Report,
+    Results,
+    Room,
+    Said,
+    Started,
+    Stop,
+    ToHost,
+    Welcome,
+)
+from ..config import InferletLimits
+from ..errors import HostUnavailable, Overloaded
+from ..inferlets.events import Ended
+from ..inferlets.lifecycle import Status
+from ..programs.program_host import ProgramHost
+from ..registry.entry import Entry
+from ..registry.registry import Registry
+from ..scheduling import Turn
+from .app_host import AppHost, HostStatistics
+from .life import PATIENCE_SECONDS
+from .loop import Loop
+from .model import Model
+from .placement import place_on_host
+from .replica import Replica
+
+TELL_SECONDS = 1.0
+"""Between looks at models that are down: what inferlets are told of them changes with time."""
+RETRY_SECONDS = 0.05
+"""A launch that waits for a host looks again after this time."""
+
+
+@dataclass(frozen=True)
+class HostSettings:
+    """What each host is told: bounds of one inferlet, memory of all its inferlets in bytes (0: no bound), and how many
+    Python guests it keeps ready for the next launch."""
+
+    limits: InferletLimits
+    max_guest_bytes: int
+    warm_pool: int
+
+
+class Hosts:
+    """The hosts, and the way between them and the models. Belongs to the thread of one event loop."""
+
+    def __init__(
+        self,
+        links: Mapping[int, HostLink],
+        settings: HostSettings,
+        registry: Registry,
+        models: Mapping[str, Model],
+        loop: Loop,
+        on_lost: Callable[[ProgramHost], None],
+    ) -> None:
+        """`links`: to each host, by its number. `on_lost` hears that what was brought to a host is gone."""
+        self._registry = registry
+        self._models = models
+        self._loop = loop
+        self._settings = settings
+        self._on_lost = on_lost
+        self._guest = ""  # path of the compiled Python guest
+        self.all = [
+            AppHost(number, link, settings.max_guest_bytes, self._greeting, self._take_frame, self._lost)
+            for number, link in links.items()
+        ]
+        self._homes: dict[int, AppHost] = {}  # by inferlet
+        self._told: dict[str, str | None] = {}  # of each model, why it is down
+        self._teller: asyncio.TimerHandle | None = None
+        self._frames: deque[tuple[AppHost, Sequence[FromHost]]] = deque()
+        self._takers: dict[type, Callable[[AppHost, Any], None]] = {
+            Commands: self._take_commands,
+            Quiet: self._take_quiet,
+            Started: self._take_started,
+            Said: self._take_said,
+            Finished: self._take_finished,
+            Read: self._take_read,
+            Report: AppHost.take_report,
+            Pong: AppHost.take_pong,
+            Prepared: lambda host, message: host.programs.answered(message),
+        }
+
+    async def start(self, guest: Path) -> None:
+        """Waits for all hosts; `guest` is the compiled Python guest, and the models serve. Raises HostUnavailable,
+        ConfigError."""
+        self._guest = str(guest)
+        self._told = {name: _why_down(model) for name, model in self._models.items()}
+        async with asyncio.TaskGroup() as tasks:
+            for host in self.all:
+                tasks.create_task(host.start())
+
+    def _greeting(self, host: AppHost) -> list[ToHost]:
+        settings = self._settings
+        welcome = Welcome(host.number, settings.limits, settings.max_guest_bytes, settings.warm_pool, self._guest)
+        states = (ModelState(model.description, self._told[name]) for name, model in self._models.items())
+        return [welcome, *states]
+
+    async def close(self) -> None:
+        """Ends all inferlets and hosts. Idempotent."""
+        if self._teller is not None:
+            self._teller.cancel()
+        for entry in [entry for host in self.all for entry in host.entries.values()]:
+            self.stop(entry, Status.TERMINATED, "the server stops")
+        for host in self.all:
+            await host.close()
+        for entry in [entry for host in self.all for entry in host.entries.values()]:
+            self._end(entry, Ended(Status.TERMINATED, None, "the server stops", inferlet=entry.id))
+
+    # ---- inferlets ----
+
+    async def place(self) -> AppHost:
+        """The host for a new inferlet. Waits for a short time if one is about to serve. Raises Overloaded,
+        HostUnavailable."""
+        until = monotonic() + PATIENCE_SECONDS
+        while True:
+            for host in self.all:
+                host.ask()
+            loads = [host.load() for host in self.all]
+            chosen = place_on_host(loads)
+            if chosen is not None:
+                return self.all[chosen]
+            if any(load.serves for load in loads):
+                raise Overloaded(f"{self._memory_use()}: try again when some have ended")
+            if monotonic() > until or not any(host.life.can_serve for host in self.all):
+                raise HostUnavailable("; ".join(self.outages()) or "the server stops")
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def _memory_use(self) -> str:
+        held = sum(host.report.memory_bytes for host in self.all)
+        most = self._settings.max_guest_bytes * len(self.all)
+        return f"all inferlets together hold {held >> 20} MiB of {most >> 20} MiB"
+
+    def launch(self, host: AppHost, entry: Entry, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Launches an inferlet on a host that has its program."""
+        entry.host = host.number
+        host.entries[entry.number] = entry
+        self._homes[entry.number] = host
+        age = monotonic() - entry.started
+        program = entry.program
+        host.post(Launch(entry.number, program.hash, program.name, arguments, environment, age, entry.standing))
+
+    def post(self, number: int, text: str) -> None:
+        """Sends a message to an inferlet."""
+        if host := self._homes.get(number):
+            host.post(Post(number, text))
+
+    def tell_room(self, number: int, taken_bytes: int, read: bool) -> None:
+        """Tells an inferlet how much of what it has sent was taken, and whether a client reads."""
+        if host := self._homes.get(number):
+            host.post(Room(number, taken_bytes, read))
+
+    def stop(self, entry: Entry, status: Status, reason: str) -> None:
+        """Ends an inferlet: its host says when that is done, one in this process at once. Nothing happens if it has
+        ended."""
+        if host := self._homes.get(entry.number):
+            host.post(Stop(entry.number, status, reason))
+            host.flush()
+
+    # ---- what hosts say ----
+
+    def _take_frame(self, host: AppHost, frame: Sequence[FromHost]) -> None:
+        """Frames that come while one is taken, since a client answers at once, are taken behind it."""
+        self._frames.append((host, frame))
+        if len(self._frames) > 1:
+            return
+        while self._frames:
+            host, frame = self._frames[0]
+            try:
+                for message in frame:
+                    self._takers[type(message)](host, message)
+            finally:
+                self._frames.popleft()
+
+    def _take_commands(self, host: AppHost, message: Commands) -> None:
+        self._models[message.model].take(host.number, message.events)
+        self._loop.wake()
+
+    def _take_quiet(self, host: AppHost, message: Quiet) -> None:
+        heard = host.take_quiet(message)
+        for model in self._models.values():
+            for replica in model.replicas:
+                replica.quiet(host.number, heard.get(replica))
+        self._loop.step()
+
+    def _take_started(self, host: AppHost, message: Started) -> None:
+        if entry := host.entries.get(message.number):
+            entry.runs()
+
+    def _take_said(self, _: AppHost, message: Said) -> None:
+        self._registry.said(message.number, message.event)
+
+    def _take_finished(self, host: AppHost, message: Finished) -> None:
+        if entry := host.entries.get(message.number):
+            entry.cpu_seconds = message.cpu_seconds
+            self._end(entry, message.event)
+
+    def _take_read(self, host: AppHost, message: Read) -> None:
+        if entry := host.entries.get(message.number):
+            entry.received(message.size)
+
+    def _end(self, entry: Entry, event: Ended) -> None:
+        host = self._homes.pop(entry.number)
+        del host.entries[entry.number]
+        self._registry.said(entry.number, event)
+
+    def _lost(self, host: AppHost, message: str) -> None:
+        """Its inferlets end, and their pages come back."""
+        self._on_lost(host.programs)
+        for entry in list(host.entries.values()):
+            for model in self._models.values():
+                model.close_inferlet(entry.number)
+            self._end(entry, Ended(Status.LOST, None, message, inferlet=entry.id))
+        self._loop.wake()
+
+    # ---- what models say ----
+
+    @property
+    def are_quiet(self) -> bool:
+        """Whether all inferlets wait, and no result is on its way to them."""
+        return all(host.is_quiet for host in self.all)
+
+    def post_results(self, model: str, replica: Replica, turn: Turn) -> None:
+        """Sends each host, with the next `flush`, what a turn says to its inferlets."""
+        if not (turn.completions or turn.progress or turn.endings):
+            return
+        if len(self.all) == 1:
+            results = Results(model, turn.completions, turn.progress, turn.endings)
+            self.all[0].post_results(replica, turn.number, results)
+            return
+        parts: dict[AppHost, tuple[list[Any], list[Any], list[Any]]] = {}
+        homes = self._homes
+        for place, values in enumerate((turn.completions, turn.progress, turn.endings)):
+            for value in values:
+                host = homes.get(value.owner)  # type: ignore[attr-defined]
+                if host is not None:
+                    if host not in parts:
+                        parts[host] = ([], [], [])
+                    parts[host][place].append(value)
+        for host, part in parts.items():
+            host.post_results(replica, turn.number, Results(model, *part))
+
+    def flush(self) -> None:
+        """Sends what was posted."""
+        for host in self.all:
+            host.flush()
+
+    def tell_states(self) -> None:
+        """Tells all hosts which models are down, if that has changed; again and again while one is."""
+        if self._teller is not None:
+            self._teller.cancel()
+            self._teller = None
+        for name, model in self._models.items():
+            down = _why_down(model)
+            if down != self._told.get(name):
+                self._told[name] = down
+                for host in self.all:
+                    host.post(ModelState(model.description, down))
+        if any(one.life.outage for model in self._models.values() for one in model.replicas):
+            self._teller = asyncio.get_running_loop().call_later(TELL_SECONDS, self.tell_states)
+
+    # ---- inspection ----
+
+    def outages(self) -> tuple[str, ...]:
+        """One line for each host that does not serve."""
+        return tuple(
+            f"application host {host.number}: {host.life.outage}" for host in self.all if host.life.outage is not None
+        )
+
+    def statistics(self) -> tuple[HostStatistics, ...]:
+        """As fresh as the hosts' last reports; asks for new ones."""
+        for host in self.all:
+            host.ask()
+        return tuple(host.statistics() for host in self.all)
+
+
+def _why_down(model: Model) -> str | None:
+    return model.why_down() if model.is_down else None

@@ -1,0 +1,90 @@
+"""A model as the inferlets of a host see it: its description, its tokenizer, and their address spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pie_inference.protocol import ModelDescription
+
+from ..calls.kind import Command
+from ..calls.values import Completion
+from ..errors import Unsupported, WorkerError
+from ..ids import Owner
+from ..resources.address_space import AddressSpace
+from ..resources.quotas import Ledgers
+from ..scheduling import Closed, Ending, Opened, Progress
+from ..scheduling.turn import Note
+from ..services.tokenizer import Tokenizer
+from ..tenants.tenant import DEFAULT_STANDING, Standing
+
+SpaceEvent = Opened | Closed | Command | Note
+"""What inferlets do at a model."""
+
+
+class ModelView:
+    """What inferlets do at the model comes out of `take_events`, in order; `hear` takes what the scheduler says."""
+
+    def __init__(self, description: ModelDescription, ledgers: Ledgers) -> None:
+        """Raises ConfigError if the tokenizer cannot be read."""
+        self.name = description.name
+        self.description = description
+        self.down: str | None = None  # why no worker serves it, now or soon
+        self._ledgers = ledgers
+        self._spaces: dict[Owner, AddressSpace] = {}
+        self._events: list[SpaceEvent] = []
+        self._tokenizer: Tokenizer | None = None
+        if description.tokenizer:
+            self._tokenizer = Tokenizer(description.tokenizer, description.tokenizer_config, description.vocab_size)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Raises Unsupported if the model has none."""
+        if self._tokenizer is None:
+            raise Unsupported(f"model {self.name} has no tokenizer")
+        return self._tokenizer
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self._tokenizer is not None and self._tokenizer.has_chat_template
+
+    # ---- for inferlets ----
+
+    def open(self, owner: Owner, created: float, standing: Standing = DEFAULT_STANDING) -> AddressSpace:
+        """The address space of an inferlet that has none here. `created` is a time in seconds: when memory runs out, it
+        says which one is older. Raises WorkerError if no worker serves the model, now or soon."""
+        if self.down is not None:
+            raise WorkerError(self.down)
+        ledger = self._ledgers.of(owner, standing.tenant)
+        space = self._spaces[owner] = AddressSpace(owner, self.description, ledger, self._hand_on)
+        self._events.append(Opened(owner, created, standing))
+        return space
+
+    def _hand_on(self, command: Command | Note) -> None:
+        self._events.append(command)
+
+    def release(self, owner: Owner) -> None:
+        """Frees what an inferlet holds here. Nothing happens if it holds nothing."""
+        if self._spaces.pop(owner, None) is not None:
+            self._events.append(Closed(owner))
+
+    # ---- for the host ----
+
+    def take_events(self) -> Sequence[SpaceEvent]:
+        """What happened since it was asked last."""
+        if not self._events:
+            return ()
+        events, self._events = self._events, []
+        return events
+
+    def hear(self, completions: Sequence[Completion], progress: Sequence[Progress], endings: Sequence[Ending]) -> None:
+        """Keeps address spaces up to date."""
+        spaces = self._spaces
+        for one in progress:
+            if space := spaces.get(one.owner):
+                space.progressed(one.oldest, one.taken, one.returned)
+        for completion in completions:
+            if space := spaces.get(completion.owner):
+                space.answered(completion.future, completion.value)
+        for ending in endings:
+            if space := spaces.pop(ending.owner, None):
+                space.end(ending.error)

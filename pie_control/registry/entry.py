@@ -1,0 +1,139 @@
+"""An inferlet as its clients see it, wherever it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..config import InferletLimits
+from ..errors import Conflict, Overloaded
+from ..inferlets.events import Ended, Event, LogLine
+from ..inferlets.lifecycle import ENDINGS, Status, check_transition
+from ..inferlets.mailbox import EVENT_BYTES
+from ..programs.store import Program
+from ..tenants.tenant import DEFAULT_STANDING, Standing
+from ..texts import byte_size
+from .outbox import Listener, Outbox
+
+MAX_INBOX_BYTES = 8 << 20
+"""Limit for messages that an inferlet has not received."""
+
+
+@dataclass(frozen=True)
+class InferletInfo:
+    """The state of an inferlet, for clients. Times are seconds since the epoch. `host`: number of the application host
+    that runs it, 0: the control process. What it uses is as its host told last, a moment ago at most."""
+
+    id: str
+    program: str
+    program_name: str
+    status: str
+    created: float
+    ended: float | None
+    result: str | None
+    error: str | None
+    cpu_seconds: float
+    pages: int
+    embeds: int
+    host: int = 0
+
+
+class Entry:
+    """What the server keeps of one inferlet: what its clients can ask for, and what they have not read yet."""
+
+    def __init__(
+        self,
+        number: int,
+        program: Program,
+        limits: InferletLimits,
+        post: Callable[[int, str], None],
+        tell_room: Callable[[int, int, bool], None],
+        standing: Standing = DEFAULT_STANDING,
+    ) -> None:
+        """`post` sends a message to the inferlet with this number; `tell_room` tells it how much of what it has sent
+        was taken, and whether a client reads."""
+        self.number = number
+        self.id = f"i{number}"
+        self.host = 0
+        self.program = program
+        self.standing = standing
+        self.status = Status.CREATED
+        self.created = time.time()
+        self.started = time.monotonic()  # unlike `created`, it survives a step of the clock
+        self.ended: float | None = None
+        self.result: str | None = None
+        self.error: str | None = None
+        self.cpu_seconds = 0.0
+        self.pages = self.embeds = 0
+        self.kept_when_ended = 0  # size of log, messages that nobody took, result and error
+        self._post = post
+        self._inbox_bytes = 0  # posted and not received
+        self.outbox = Outbox(self.id, limits, lambda taken, read: tell_room(number, taken, read))
+
+    # ---- for clients ----
+
+    def info(self) -> InferletInfo:
+        return InferletInfo(
+            id=self.id,
+            program=self.program.hash,
+            program_name=self.program.name,
+            status=self.status,
+            created=self.created,
+            ended=self.ended,
+            result=self.result,
+            error=self.error,
+            cpu_seconds=round(self.cpu_seconds, 6),
+            pages=self.pages,
+            embeds=self.embeds,
+            host=self.host,
+        )
+
+    def send(self, text: str) -> None:
+        """Sends a message to the inferlet; raises Conflict if it has ended, Overloaded if it does not keep up."""
+        if self.status in ENDINGS:
+            raise Conflict(f"inferlet {self.id} has ended ({self.status})")
+        size = byte_size(text)
+        if self._inbox_bytes + size > MAX_INBOX_BYTES:
+            raise Overloaded(f"{self._inbox_bytes} bytes of messages wait for the inferlet: let it receive some first")
+        self._inbox_bytes += size + EVENT_BYTES
+        self._post(self.number, text)
+
+    def logs(self) -> tuple[LogLine, ...]:
+        return self.outbox.logs()
+
+    def attach(self, listener: Listener) -> None:
+        """Gives a listener, which must not block, all events: first those that nobody has taken."""
+        self.outbox.push_to(listener)
+
+    # ---- for its host ----
+
+    def runs(self) -> None:
+        """It had its first turn."""
+        check_transition(self.status, Status.RUNNING)
+        self.status = Status.RUNNING
+
+    def received(self, size: int) -> None:
+        """It has received messages of this size; negative: they wait again."""
+        self._inbox_bytes -= size
+
+    def uses(self, cpu_seconds: float, pages: int, embeds: int) -> None:
+        """What it has used, and holds now."""
+        self.cpu_seconds, self.pages, self.embeds = cpu_seconds, pages, embeds
+
+    def says(self, event: Event) -> None:
+        """For its client; the last event is its end."""
+        if isinstance(event, Ended):
+            self._end(event)
+        else:
+            self.outbox.add(event)
+
+    def _end(self, event: Ended) -> None:
+        status = Status(event.status)
+        check_transition(self.status, status)
+        self.status = status
+        self.ended = time.time()
+        self.result, self.error = event.result, event.error
+        self.pages = self.embeds = self._inbox_bytes = 0
+        self.outbox.add(event)
+        self.kept_when_ended = self.outbox.kept_bytes + byte_size(event.result or "") + byte_size(event.error or "")

@@ -1,0 +1,91 @@
+"""All inferlets that clients can ask about: those that run, on whatever host, and those that ended recently."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..config import InferletLimits
+from ..errors import Overloaded, UnknownName
+from ..inferlets.events import Event
+from ..inferlets.lifecycle import ENDINGS
+from ..programs.store import Program
+from .entry import Entry, InferletInfo
+
+KEPT_ENDED = 1000
+"""Number of ended inferlets that clients can still ask about."""
+KEPT_ENDED_BYTES = 64 << 20
+"""Limit for the sum of their logs, results and unread messages."""
+
+
+@dataclass(frozen=True)
+class RegistryStatistics:
+    """Counts of inferlets; `ended` by status."""
+
+    running: int
+    launched: int
+    ended: dict[str, int]
+
+
+class Registry:
+    """The entries, by number. Numbers are unique over all hosts."""
+
+    def __init__(self, limits: InferletLimits, max_inferlets: int) -> None:
+        self._limits = limits
+        self._max_inferlets = max_inferlets
+        self._running: dict[int, Entry] = {}
+        self._ended: OrderedDict[int, Entry] = OrderedDict()
+        self._ended_bytes = 0
+        self._launched = 0
+        self._endings = {str(status): 0 for status in sorted(ENDINGS)}
+
+    def new(
+        self, program: Program, post: Callable[[int, str], None], tell_room: Callable[[int, int, bool], None]
+    ) -> Entry:
+        """An entry for an inferlet that is about to be launched; raises Overloaded."""
+        if len(self._running) >= self._max_inferlets:
+            raise Overloaded(f"{len(self._running)} inferlets run, which is the limit: try again when some have ended")
+        self._launched += 1
+        entry = self._running[self._launched] = Entry(self._launched, program, self._limits, post, tell_room)
+        return entry
+
+    # ---- what hosts tell ----
+
+    def said(self, number: int, event: Event) -> None:
+        """An inferlet has something for its client. Nothing happens if it has ended."""
+        entry = self._running.get(number)
+        if entry is not None:
+            entry.says(event)
+            if entry.ended is not None:
+                self._keep_ended(entry)
+
+    def _keep_ended(self, entry: Entry) -> None:
+        del self._running[entry.number]
+        self._endings[entry.status] += 1
+        self._ended[entry.number] = entry
+        self._ended_bytes += entry.kept_when_ended
+        while len(self._ended) > KEPT_ENDED or (self._ended_bytes > KEPT_ENDED_BYTES and len(self._ended) > 1):
+            _, oldest = self._ended.popitem(last=False)
+            self._ended_bytes -= oldest.kept_when_ended
+
+    # ---- look-ups ----
+
+    def try_running(self, number: int) -> Entry | None:
+        """The inferlet with this number if it runs, else None."""
+        return self._running.get(number)
+
+    def get(self, inferlet_id: str) -> Entry:
+        """A running or recently ended inferlet; raises UnknownName."""
+        number = int(inferlet_id[1:]) if inferlet_id[:1] == "i" and inferlet_id[1:].isdecimal() else 0
+        found = self._running.get(number) or self._ended.get(number)
+        if found is None or found.id != inferlet_id:
+            raise UnknownName(f"no inferlet {inferlet_id!r}: it never existed, or ended long ago")
+        return found
+
+    def infos(self) -> tuple[InferletInfo, ...]:
+        """Recently ended inferlets, then running ones, oldest first."""
+        return tuple(one.info() for one in (*self._ended.values(), *self._running.values()))
+
+    def statistics(self) -> RegistryStatistics:
+        return RegistryStatistics(len(self._running), self._launched, dict(self._endings))

@@ -1,1 +1,0 @@
-"""What an address space knows of its addresses: which are owned, and what is in them."""

@@ -1,0 +1,392 @@
+"""Application hosts that the test plays: placement, results, quiet, and what happens when one is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from pie_control.application.messages import (
+    Commands,
+    Compile,
+    Finished,
+    Launch,
+    LinkComponent,
+    ModelState,
+    Post,
+    Prepared,
+    Provide,
+    Quiet,
+    Read,
+    Report,
+    Results,
+    Room,
+    Said,
+    Started,
+    Stop,
+    Usage,
+    Welcome,
+)
+from pie_control.calls.kind import OpenQueue, Synchronize
+from pie_control.config import InferletLimits
+from pie_control.engine.hosts import Hosts, HostSettings
+from pie_control.engine.loop import Loop
+from pie_control.engine.model import Model
+from pie_control.engine.replica import Replica
+from pie_control.errors import BadProgram, Conflict, HostUnavailable, Overloaded
+from pie_control.inferlets.events import Ended, Event, Message
+from pie_control.inferlets.lifecycle import Status
+from pie_control.inferlets.model import SpaceEvent
+from pie_control.programs.store import ProgramStore
+from pie_control.registry.entry import MAX_INBOX_BYTES, Entry
+from pie_control.registry.registry import Registry
+from pie_control.scheduling import Closed, Opened, Scheduler
+from tests.helpers.played_client import PlayedClient
+from tests.helpers.played_host import PlayedHost
+
+LIMITS = InferletLimits()
+QUEUE, FUTURE = 1, 5
+
+
+class Scene:
+    """Two hosts and a model with one worker, all played."""
+
+    def __init__(self, folder: Path) -> None:
+        self.links = {number: PlayedHost() for number in (1, 2)}
+        self.client = PlayedClient()
+        self.model = Model("fake", [Replica(self.client, Scheduler)])
+        self.registry = Registry(LIMITS, 100)
+        self.loop = Loop()
+        self.lost: list[object] = []
+        settings = HostSettings(LIMITS, 1000, 7)
+        models = {"fake": self.model}
+        self.hosts = Hosts(self.links, settings, self.registry, models, self.loop, self.lost.append)
+        self.program = ProgramStore(folder).describe(b"def main(args): ...", "nothing")
+
+    async def start(self) -> None:
+        await self.model.start()
+        self.loop.start(self.hosts, [self.model])
+        await self.hosts.start(Path("/guest"))
+
+    async def launch(self) -> Entry:
+        host = await self.hosts.place()
+        entry = self.registry.new(self.program, self.hosts.post, self.hosts.tell_room)
+        self.hosts.launch(host, entry, ["-n"], {"a": "b"})
+        await asyncio.sleep(0)
+        return entry
+
+    def link(self, entry: Entry) -> PlayedHost:
+        return self.links[entry.host]
+
+    def synchronizes(self, entry: Entry) -> None:
+        """The inferlet opens a queue and waits for it."""
+        number = entry.number
+        events: list[SpaceEvent] = [
+            Opened(number, 1.0),
+            OpenQueue(number, QUEUE),
+            Synchronize(number, QUEUE, 1, 0, FUTURE, ()),
+        ]
+        self.link(entry).says(Commands("fake", events))
+
+    def quiet(self, *links: PlayedHost, results: int = 0) -> None:
+        for link in links:
+            link.says(Quiet(results))
+
+
+def play(folder: Path, body: Callable[[Scene], Awaitable[None]]) -> None:
+    async def check() -> None:
+        scene = Scene(folder)
+        await scene.start()
+        await asyncio.wait_for(body(scene), 30)
+        await scene.hosts.close()
+        scene.loop.close()
+        await scene.model.close()
+        assert all(link.closed for link in scene.links.values())
+
+    asyncio.run(check())
+
+
+def test_a_host_is_told_first_what_it_needs(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        for number, link in scene.links.items():
+            assert link.take(Welcome) == [Welcome(number, LIMITS, 1000, 7, "/guest")]
+            (state,) = link.take(ModelState)
+            assert (state.name, state.down) == ("fake", None)
+
+    play(tmp_path, body)
+
+
+def test_launches_go_to_the_host_with_the_fewest_inferlets(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        entries = [await scene.launch() for _ in range(4)]
+        assert [entry.host for entry in entries] == [1, 2, 1, 2]
+        (first, _) = scene.links[1].take(Launch)
+        assert (first.number, first.program, first.name) == (1, scene.program.hash, "nothing")
+        assert (first.arguments, first.environment) == (["-n"], {"a": "b"})
+        assert 0 <= first.age < 30
+        scene.links[2].says(Started(4), Finished(4, Ended("finished", inferlet="i4"), 0.5))
+        assert (await scene.launch()).host == 2
+        assert entries[3].info().cpu_seconds == 0.5
+        assert entries[3].info().host == 2
+
+    play(tmp_path, body)
+
+
+def test_a_host_without_memory_takes_none(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        scene.links[1].memory_bytes = 900
+        assert [(await scene.launch()).host for _ in range(3)] == [2, 2, 2]
+        scene.links[2].memory_bytes = 900
+        with pytest.raises(Overloaded, match="all inferlets together hold 0 MiB of 0 MiB: try again"):
+            await scene.launch()
+
+    play(tmp_path, body)
+
+
+def test_a_record_says_what_its_host_told(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        entry = await scene.launch()
+        heard: list[Event] = []
+        entry.attach(heard.append)
+        assert entry.info().status == "created"
+        message = Message("hello", inferlet=entry.id)
+        scene.link(entry).says(Started(1), Said(1, message), Report(0, 0.0, 0, 0, 0, [Usage(1, 1.5, 3, 4)]))
+        info = entry.info()
+        assert (info.status, info.cpu_seconds, info.pages, info.embeds) == ("running", 1.5, 3, 4)
+        ended = Ended("finished", "7", inferlet=entry.id)
+        scene.link(entry).says(Finished(1, ended, 2.0))
+        assert heard == [message, ended]
+        info = entry.info()
+        assert (info.status, info.result, info.cpu_seconds, info.pages) == ("finished", "7", 2.0, 0)
+        with pytest.raises(Conflict):
+            entry.send("too late")
+
+    play(tmp_path, body)
+
+
+def test_the_inbox_is_bounded_in_bytes_and_room_comes_back(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        entry = await scene.launch()
+        text = "x" * (1 << 20)
+        for _ in range(7):
+            entry.send(text)
+        with pytest.raises(Overloaded, match=r"\d+ bytes of messages wait for the inferlet"):
+            entry.send(text)
+        await asyncio.sleep(0)
+        (first, *_) = scene.link(entry).take(Post)
+        assert (first.number, first.text) == (1, text)
+        scene.link(entry).says(Read(1, MAX_INBOX_BYTES // 2))
+        entry.send(text)
+        scene.link(entry).says(Read(1, -MAX_INBOX_BYTES // 2))  # the receiver was cancelled
+        with pytest.raises(Overloaded):
+            entry.send(text)
+
+    play(tmp_path, body)
+
+
+def test_an_inferlet_hears_who_reads(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        entry = await scene.launch()
+        entry.attach(lambda _: None)
+        entry.outbox.detach()
+        await asyncio.sleep(0)
+        assert scene.link(entry).take(Room) == [Room(1, 0, True), Room(1, 0, False)]
+
+    play(tmp_path, body)
+
+
+def test_results_go_to_the_hosts_of_their_owners_which_are_quiet_when_they_have_taken_them(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        entries = [await scene.launch() for _ in range(2)]
+        one, two = (scene.link(entry) for entry in entries)
+        for entry in entries:
+            scene.synchronizes(entry)
+        assert one.take(Results) == []
+        scene.quiet(one, two)
+        for entry, link in zip(entries, (one, two), strict=True):
+            (results,) = link.take(Results)
+            assert [(done.owner, done.future) for done in results.completions] == [(entry.number, FUTURE)]
+            assert {progress.owner for progress in results.progress} == {entry.number}
+        (replica,), heard = scene.model.replicas, list[tuple[int, int | None]]()
+        replica.quiet = lambda host, turn: heard.append((host, turn))  # type: ignore[assignment]
+        assert not scene.hosts.are_quiet
+        one.says(Quiet(0))  # it had not taken the results yet
+        assert heard.pop() == (1, 0)
+        one.says(Commands("fake", [Synchronize(1, QUEUE, 2, 0, 6, ())]))
+        await asyncio.sleep(0)
+        (results,) = one.take(Results)
+        assert [done.future for done in results.completions] == [6]
+        one.says(Quiet(1))  # the second ones are on their way
+        (host, turn) = heard.pop()
+        assert host == 1
+        assert turn is not None
+        assert turn > 0
+        one.says(Quiet(2))
+        assert heard.pop() == (1, None)
+        assert not scene.hosts.are_quiet, "the other host has not taken its results"
+        two.says(Quiet(1))
+        assert scene.hosts.are_quiet
+
+    play(tmp_path, body)
+
+
+def test_the_client_is_served_after_the_wave_and_what_it_does_comes_behind(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        entry = await scene.launch()
+        heard: list[str] = []
+
+        def listener(event: Event) -> None:
+            heard.append(event.status if isinstance(event, Ended) else event.text)
+            if len(heard) == 1:
+                scene.hosts.stop(entry, Status.TERMINATED, "by a listener")
+                (stop,) = link.take(Stop)
+                link.says(Finished(1, Ended(stop.status, None, stop.reason, inferlet=entry.id), 0.0))
+
+        link = scene.link(entry)
+        entry.attach(listener)
+        link.says(Started(1), *(Said(1, Message(text, inferlet=entry.id)) for text in ("1", "2", "3")))
+        assert heard == ["1", "2", "3", "terminated"]
+
+    play(tmp_path, body)
+
+
+def test_when_a_host_is_lost_its_inferlets_end_and_all_else_goes_on(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        first, second = await scene.launch(), await scene.launch()
+        for entry in (first, second):
+            scene.link(entry).says(Started(entry.number))
+            scene.synchronizes(entry)
+        scene.quiet(*scene.links.values())
+        (replica,) = scene.model.replicas
+        assert replica.load().inferlets == 2
+        scene.links[1].told.clear()
+        scene.links[1].on_lost("it was killed")
+        info = first.info()
+        assert (info.status, info.error) == (
+            "lost",
+            "application host 1 died (it was killed); it restarts: launch again",
+        )
+        assert second.info().status == "running"
+        assert replica.load().inferlets == 1
+        one = scene.hosts.all[0]
+        assert scene.lost == [one.programs]
+        assert (await scene.launch()).host == 2, "while the other one restarts"
+        await asyncio.sleep(0)
+        assert (one.life.restarts, scene.links[1].starts) == (1, 2)
+        assert scene.links[1].take(Welcome)
+        assert (await scene.launch()).host == 1
+        scene.links[2].says(Quiet(1))
+        assert scene.hosts.are_quiet, "what the lost host had not taken is forgotten"
+        assert replica.statistics().inferlets == 1
+        assert [host.restarts for host in scene.hosts.statistics()] == [1, 0]
+
+    play(tmp_path, body)
+
+
+def test_a_launch_waits_for_a_host_that_is_about_to_serve(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        for link in scene.links.values():
+            link.mute = True
+            link.on_lost("gone")
+        waiting = asyncio.create_task(scene.launch())
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        assert len(scene.hosts.outages()) == 2
+        assert "application host 1: restarting, tried once, under way now; last reason: gone" in scene.hosts.outages()
+        for link in scene.links.values():
+            link.mute = False
+            link.says(Report(0, 0.0, 0, 0, 0))
+        host = scene.hosts.all[0]
+        host._began.set_result(None)  # type: ignore[union-attr]
+        assert (await waiting).host == 1
+
+    play(tmp_path, body)
+
+
+def test_a_launch_is_refused_if_no_host_comes_soon(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        for link in scene.links.values():
+            link.fails = "no memory"
+            link.on_lost("gone")
+        with pytest.raises(HostUnavailable, match=r"application host 1: restarting, tried .* last reason: no memory"):
+            await scene.launch()
+
+    play(tmp_path, body)
+
+
+def test_a_host_that_cannot_begin_keeps_the_server_from_starting(tmp_path: Path) -> None:
+    async def check() -> None:
+        scene = Scene(tmp_path)
+        scene.links[2].mute = True
+        await scene.model.start()
+        starting = asyncio.create_task(scene.hosts.start(Path("/guest")))
+        while not scene.links[2].told:
+            await asyncio.sleep(0)
+        scene.links[2].on_lost("the Python guest does not fit")
+        with pytest.raises(ExceptionGroup) as failed:
+            await starting
+        (error,) = failed.value.exceptions
+        assert str(error) == "application host 2 did not start: the Python guest does not fit"
+        await scene.hosts.close()
+
+    asyncio.run(check())
+
+
+def test_hosts_prepare_programs(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        programs, link = scene.hosts.all[0].programs, scene.links[1]
+        compiling = asyncio.create_task(programs.compile("story", "text"))
+        linking = asyncio.create_task(programs.link("abc", Path("/compiled")))
+        programs.provide("def", "text", "code")
+        while not link.told:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        (compile_,), (link_,) = link.take(Compile), link.take(LinkComponent)
+        assert (compile_.name, compile_.text, link_.program, link_.path) == ("story", "text", "abc", "/compiled")
+        assert link.take(Provide) == [Provide("def", "text", "code")]
+        link.says(Prepared(link_.request, "", "it is no component"), Prepared(compile_.request, "the code"))
+        assert await compiling == "the code"
+        with pytest.raises(BadProgram, match="it is no component"):
+            await linking
+        compiling = asyncio.create_task(programs.compile("story", "text"))
+        await asyncio.sleep(0.01)
+        link.fails = "no memory"
+        link.on_lost("gone")
+        with pytest.raises(Overloaded, match="has ended: try again"):
+            await compiling
+        with pytest.raises(Overloaded, match="has ended: try again"):
+            programs.provide("def", "text", "code")
+        programs.forget("def")
+
+    play(tmp_path, body)
+
+
+def test_what_an_ended_inferlet_does_goes_nowhere(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        entry = await scene.launch()
+        scene.link(entry).says(Finished(1, Ended("terminated", inferlet="i1"), 0.0))
+        scene.link(entry).says(Started(1), Read(1, 5), Said(1, Message("late", inferlet="i1")))
+        scene.link(entry).says(Commands("fake", [Closed(1)]), Finished(1, Ended("failed", inferlet="i1"), 0.0))
+        assert entry.info().status == "terminated"
+        scene.hosts.post(1, "late")
+        scene.hosts.stop(entry, Status.TERMINATED, "late")
+        await asyncio.sleep(0)
+        assert scene.link(entry).take(Post) == []
+        assert scene.link(entry).take(Stop) == []
+
+    play(tmp_path, body)
+
+
+def test_a_closing_server_ends_what_runs_whether_hosts_answer_or_not(tmp_path: Path) -> None:
+    async def check() -> None:
+        scene = Scene(tmp_path)
+        await scene.start()
+        entry = await scene.launch()
+        await scene.hosts.close()
+        assert [stop.reason for stop in scene.link(entry).take(Stop)] == ["the server stops"]
+        assert (entry.info().status, entry.info().error) == ("terminated", "the server stops")
+        await scene.hosts.close()
+
+    asyncio.run(check())
