@@ -19,6 +19,7 @@ __all__ = [
     "copy_kvpage",
     "dealloc_emb",
     "dealloc_kvpage",
+    "reserve_kvpage",
     "trim_kvpage",
 ]
 
@@ -28,6 +29,14 @@ def alloc_kvpage(queue: int | HasQueue, count: int = 1) -> Pages:
     number, count = queue_number(queue), whole(count, "count")
     give_back()
     return Pages((call(bindings.allocate.alloc_kvpage, number, count), count))
+
+
+def reserve_kvpage(queue: int | HasQueue, count: int = 1) -> Pages:
+    """Addresses of pages for decode runs, which have no memory until a run reaches them. They count as pages that the
+    inferlet holds; raises as `alloc_kvpage`."""
+    number, count = queue_number(queue), whole(count, "count")
+    give_back()
+    return Pages((call(bindings.allocate.reserve_kvpage, number, count), count))
 
 
 def dealloc_kvpage(queue: int | HasQueue, pages: Pages | Iterable[int]) -> None:

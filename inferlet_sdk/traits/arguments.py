@@ -156,6 +156,25 @@ def references(values: Any, name: str = "tokens") -> list[int]:
     return values  # type: ignore[no-any-return]
 
 
+def texts(values: Any, name: str) -> list[str]:
+    """A list of texts."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise wrong(name, "a list of texts", values)
+    return [text(value, f"{name}[{place}]") for place, value in enumerate(values)]
+
+
+def sampler_number(sampler: Any) -> int:
+    """The number of a sampler."""
+    return whole(sampler, "sampler", wanted="the number of a sampler, from `create_sampler`")
+
+
+def token_mask(allowed: Any) -> bytes:
+    """Bits of the tokens that may come."""
+    if not isinstance(allowed, bytes | bytearray):
+        raise wrong("allowed", "bytes with one bit for each token", allowed)
+    return bytes(allowed)
+
+
 def _ranges(values: Any, name: str, kind: type[Addresses], item: str) -> list[int]:
     if isinstance(values, kind):
         return numbers(list(values.ranges), name)

@@ -21,21 +21,27 @@ from inferlet_sdk.traits.arguments import (
     page_ranges,
     queue_number,
     references,
+    sampler_number,
+    token_mask,
     whole,
-    wrong,
 )
 from inferlet_sdk.traits.arguments import tokens as token_list
 from inferlet_sdk.traits.output_text import Dist, await_dist
+from inferlet_sdk.traits.runs import DecodeRun, RunTokens, decode, watch_run
 
 __all__ = [
+    "DecodeRun",
+    "RunTokens",
     "Verified",
     "create_sampler",
+    "decode",
     "destroy_sampler",
     "forward_with_dist",
     "forward_with_sampling",
     "sample",
     "sample_constrained",
     "verify",
+    "watch_run",
 ]
 
 
@@ -78,16 +84,12 @@ def create_sampler(
 
 def destroy_sampler(sampler: int) -> None:
     """Frees a sampler."""
-    call(bindings.fused.destroy_sampler, _sampler(sampler))
-
-
-def _sampler(sampler: object) -> int:
-    return whole(sampler, "sampler", wanted="the number of a sampler, from `create_sampler`")
+    call(bindings.fused.destroy_sampler, sampler_number(sampler))
 
 
 def sample(queue: int | HasQueue, embed: int | Embeds, sampler: int) -> TokenFuture:
     """Samples a token at an output embed. `embed_txt` accepts the future before its value is known."""
-    future = call(bindings.fused.sample, queue_number(queue), one_embed(embed), _sampler(sampler))
+    future = call(bindings.fused.sample, queue_number(queue), one_embed(embed), sampler_number(sampler))
     return TokenFuture(future, bindings.fused.await_token)
 
 
@@ -111,7 +113,7 @@ def forward_with_sampling(
         page_ranges(context, "context"),
         page_ranges(output, "output"),
         one_embed(output_embed, "output_embed"),
-        _sampler(sampler),
+        sampler_number(sampler),
     )
     return TokenFuture(future, bindings.fused.await_token)
 
@@ -153,15 +155,13 @@ def sample_constrained(
     """Does `sample` with penalties over `recent` tokens, among the tokens whose bit is set in `allowed` (lowest bit
     first).
     """
-    if not isinstance(allowed, bytes | bytearray):
-        raise wrong("allowed", "bytes with one bit for each token", allowed)
     future = call(
         bindings.fused.sample_constrained,
         queue_number(queue),
         one_embed(embed),
-        _sampler(sampler),
+        sampler_number(sampler),
         references(recent, "recent"),
-        base64.b64encode(allowed).decode(),
+        base64.b64encode(token_mask(allowed)).decode(),
     )
     return TokenFuture(future, bindings.fused.await_token)
 
@@ -173,7 +173,7 @@ def verify(
 
     The tokens are exactly those that sampling one by one would give. The sampler must have no penalties.
     """
-    arguments = queue_number(queue), embed_ranges(embeds, "embeds"), token_list(draft, "draft"), _sampler(sampler)
+    arguments = queue_number(queue), embed_ranges(embeds, "embeds"), token_list(draft, "draft"), sampler_number(sampler)
     return HostFuture(call(bindings.fused.verify, *arguments), await_verified)
 
 

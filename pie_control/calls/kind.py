@@ -126,6 +126,14 @@ class Release(Record, frozen=True):
     freed: Freed
 
 
+class EndRun(Record, frozen=True):
+    """A note: a decode run was cancelled. It takes no further step, and its future is forgotten."""
+
+    owner: Owner
+    queue: int
+    future: int
+
+
 # ---- batches under formation ---------------------------------------------------------------------------------------
 
 

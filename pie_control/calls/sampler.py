@@ -66,8 +66,11 @@ class Sampler:
 
     def draw_many(self, count: int) -> Draws:
         """Numbers that may turn out not to be needed, but for the first ones."""
-        numbers = tuple(self.draw() for _ in range(count))
-        return Draws(self, numbers, self._draws)
+        self._draws += count
+        returned = min(count, len(self._returned))
+        numbers = [self._returned.popleft() for _ in range(returned)]
+        random = self._random
+        return Draws(self, (*numbers, *[random() for _ in range(count - returned)]), self._draws)
 
     def take_back(self, unused: tuple[float, ...], made: int) -> None:
         """Draws that were not needed come next, unless others were made after them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 
 from pie_control.errors import InvalidArgument
@@ -43,3 +44,27 @@ def _future(space: AddressSpace, queue: int, token: int) -> int:
         raise InvalidArgument(f"token {token} is outside of the vocabulary of {space.model.vocab_size} tokens")
     space.check_reference(future, queue)
     return future
+
+
+def check_recent(space: AddressSpace, recent: Sequence[int]) -> None:
+    """Raises InvalidArgument if penalties should count more tokens than a context can have."""
+    if len(recent) > space.model.max_context:
+        raise InvalidArgument(
+            f"{len(recent)} recent tokens are more than the model's context of {space.model.max_context}: "
+            "name the latest ones"
+        )
+
+
+def parse_allowed(text: str, vocabulary: int) -> bytes:
+    """Bits of the tokens that may come, from base64. Raises InvalidArgument."""
+    try:
+        allowed = base64.b64decode(text, validate=True)
+    except ValueError as error:  # binascii.Error is one
+        raise InvalidArgument(f"`allowed` is not base64: {error}") from None
+    size = -(-vocabulary // 8)
+    if len(allowed) != size:
+        raise InvalidArgument(f"the allowed-token mask has {len(allowed)} bytes, {vocabulary} tokens need {size}")
+    padding = size * 8 - vocabulary
+    if not any(allowed[:-1]) and not allowed[-1] & (0xFF >> padding):
+        raise InvalidArgument("the allowed-token mask allows no token")
+    return allowed

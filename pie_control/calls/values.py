@@ -15,6 +15,10 @@ class Done(NamedTuple):
     """Of a future that has nothing to tell."""
 
 
+class Run(NamedTuple):
+    """Of a decode run, whose tokens come some at a time (`AddressSpace.run_advanced`)."""
+
+
 class Completion(NamedTuple):
     """The answer to one future: a value, or the error in its place."""
 

@@ -2,8 +2,8 @@
 
 A WIT function's arguments are passed on as they are, but for handles: where `issue` declares a `Sampler`, the guest
 gives its number. A call that is answered by a future returns its number, and the WIT functions `take-<value>` and
-`await-<value>`, named after the type of the value, take what it gives: the second one waits for it. A call of a trait
-that the queue's model lacks is refused.
+`await-<value>`, named after the type of the value, take what it gives: the second one waits for it. (The tokens of a
+decode run are taken by a function of their own.) A call of a trait that the queue's model lacks is refused.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..calls import CALLS
+from ..calls.fused import decode
 from ..calls.kind import Call
 from ..calls.sampler import Sampler
-from ..calls.values import Done
+from ..calls.values import Done, Run
+from ..inferlets.runs import RunTokens
+from ..resources.address_space import AddressSpace
 from .guest import Guest
 from .interfaces import Function
 from .limits.pending import RESULT_BYTES, weigher
@@ -30,7 +33,7 @@ def functions() -> Iterator[tuple[str, str, Function]]:
     """Interface, name and function of every call, and of what takes its value."""
     for call in CALLS.values():
         yield call.interface, call.name, _function(call)
-        if call.value is not None and call.value is not Done and call.interface == _interface_of(call.value):
+        if call.value not in (None, Done, Run) and call.interface == _interface_of(call.value):
             take = _take(call.value)
             yield call.interface, "take_" + value_name(call.value), take
             yield call.interface, "await_" + value_name(call.value), _await(take)
@@ -95,6 +98,7 @@ def _answered(call: Call, parameters: list[inspect.Parameter]) -> Function:
     name, issue = call.name, call.issue
     weigh, weigh_result = weigher(parameters[1:]), RESULT_BYTES.get(call.value or Done)
     kinds = {place: HANDLES[one.annotation] for place, one in enumerate(parameters[1:]) if one.annotation in HANDLES}
+    begin = _begin_run if call.value is Run else None
 
     def function(guest: Guest, queue: int, *arguments: Any) -> int:
         space = guest.space(queue, name)
@@ -110,11 +114,19 @@ def _answered(call: Call, parameters: list[inspect.Parameter]) -> Function:
         except BaseException:
             guest.futures.forget(future)
             raise
+        if begin is not None:
+            begin(guest, space, future, arguments)
         if size:
             guest.pending.issued(space, size)
         return future
 
     return function
+
+
+def _begin_run(guest: Guest, space: AddressSpace, future: int, arguments: tuple[Any, ...]) -> None:
+    """The future is that of a run; its stop tokens are the argument before the options."""
+    run = RunTokens(arguments[-2], lambda: decode.cancel(space, future))
+    guest.futures.begin_run(future, run)
 
 
 def _resolve(guest: Guest, arguments: tuple[Any, ...], kinds: dict[int, type[object]]) -> tuple[Any, ...]:

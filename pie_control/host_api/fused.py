@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import msgspec
 
 from ..calls.fused.sample import Token
 from ..calls.sampler import Sampler
-from ..services.tokenizer import Detokenizer
+from ..errors import InvalidArgument
+from ..inferlets.runs import Watch
+from ..services.stop_strings import StopStrings
+from ..services.tokenizer import SHORT_TOKENS, Detokenizer
 from .guest import Guest
 from .sampler_config import new_sampler
 from .suspending import suspending, when_done
@@ -30,3 +36,43 @@ def take_text(guest: Guest, future: int, detokenizer: int) -> Any:
         return token, text.push((token,))
 
     return when_done(guest, future, take)
+
+
+# ---- decode runs ----
+
+
+@suspending
+def take_run(guest: Guest, run: int, detokenizer: int) -> Any:
+    """Suspends until there are tokens, or the run is over."""
+    text = guest.handle(detokenizer, Detokenizer) if detokenizer else None
+    return when_done(guest, run, lambda: _take_run(guest, run, text))
+
+
+def _take_run(guest: Guest, run: int, text: Detokenizer | None) -> tuple[Sequence[int], Sequence[str], bool]:
+    """As many tokens as take less than about a millisecond; the others wait for the next call."""
+    taken = guest.futures.take_run(run, SHORT_TOKENS)
+    if taken.texts is not None or text is None:
+        return taken.tokens, taken.texts or (), taken.over
+    return taken.tokens, [text.push((token,)) for token in taken.tokens], taken.over
+
+
+class _WatchOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """The JSON text of `watch-run`."""
+
+    stop: list[str] = []
+    held: str = ""
+    send: bool = False
+    more: bool = False
+
+
+def watch_run(guest: Guest, run: int, detokenizer: int, options: str) -> None:
+    guest.futures.run(run)
+    text = guest.handle(detokenizer, Detokenizer)
+    try:
+        given = msgspec.json.decode(options or "{}", type=_WatchOptions)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidArgument(f"options are a JSON object with stop, held, send and more: {error}") from None
+    stop = StopStrings(given.stop, given.held)
+    outlet = guest.inferlet.sender if given.send else None
+    most = guest.inferlet.limits.max_message_bytes
+    guest.inferlet.watch_run(run, Watch(text, stop, outlet, most, given.more))

@@ -7,18 +7,23 @@ from typing import Any, Final
 
 from ..errors import CallError, InvalidArgument, InvalidState, NotFound, QuotaExceeded
 from ..ids import LAST_FUTURE
+from .runs import RunTokens, Taken
 
 PENDING: Final = object()
 UNKNOWN: Final = object()
 
 
 class FutureTable:
-    """Futures by number. Each is pending, then done with a value or a CallError, then taken or cancelled."""
+    """Futures by number. Each is pending, then done with a value or a CallError, then taken or cancelled.
 
-    __slots__ = ("_limit", "_next", "_sizes", "_values", "bytes")
+    That of a decode run is done whenever there are tokens to take, and pending again when they are taken.
+    """
+
+    __slots__ = ("_limit", "_next", "_runs", "_sizes", "_values", "bytes")
 
     def __init__(self, limit: int) -> None:
         self._values: dict[int, Any] = {}
+        self._runs: dict[int, RunTokens] = {}
         self._next = 1
         self._limit = limit
         self._sizes: dict[int, int] = {}  # of values that are large
@@ -62,6 +67,9 @@ class FutureTable:
 
     def resolve(self, number: int, value: Any) -> bool:
         """Gives a pending future its value (a CallError for failure); False if it was cancelled."""
+        if self._runs and (run := self._runs.get(number)) is not None:
+            run.fail(value)
+            return self.settle_run(number)
         if self._values.get(number, UNKNOWN) is not PENDING:
             return False
         self._values[number] = value
@@ -89,4 +97,52 @@ class FutureTable:
         if value is UNKNOWN:
             raise NotFound(f"there is no future {number}: it was taken or cancelled, or never existed")
         self._uncount(number)
+        if self._runs and (run := self._runs.pop(number, None)) is not None:
+            run.close()
         return value
+
+    # ---- decode runs ----
+
+    def begin_run(self, number: int, run: RunTokens) -> None:
+        """A pending future stands for a run."""
+        self._runs[number] = run
+
+    def find_run(self, number: int) -> RunTokens | None:
+        """The run for which a future stands; None if it was cancelled, or all of it taken."""
+        return self._runs.get(number)
+
+    def run(self, number: int) -> RunTokens:
+        """The same; raises NotFound, InvalidArgument."""
+        run = self._runs.get(number)
+        if run is None and number in self._values:
+            raise InvalidArgument(f"future {number} is not a decode run: `decode` gives these")
+        if run is None:
+            raise NotFound(f"there is no decode run {number}: all of it was taken, or it was cancelled, or never was")
+        return run
+
+    def settle_run(self, number: int) -> bool:
+        """Whether the future of a run is done; called whenever that may have changed."""
+        run = self._runs.get(number)
+        if run is None:
+            return False
+        self._values[number] = run if run.is_done else PENDING
+        return run.is_done
+
+    def take_run(self, number: int, most: int) -> Taken:
+        """At most `most` tokens of a run that is done, after which the future is pending again, or gone with the last
+        one. Raises as `run`, and the error of a run that failed."""
+        run = self.run(number)
+        try:
+            taken = run.take(most)
+        except CallError:
+            self._drop_run(number)
+            raise
+        if taken.over:
+            self._drop_run(number)
+        else:
+            self.settle_run(number)
+        return taken
+
+    def _drop_run(self, number: int) -> None:
+        del self._runs[number], self._values[number]
+        self._uncount(number)

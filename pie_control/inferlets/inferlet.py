@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..config import InferletLimits
-from ..errors import QuotaExceeded
+from ..errors import InvalidState, QuotaExceeded
 from ..sandbox.fibers import SUSPEND, Instance, Suspend
 from ..services.aside import Aside, Job, Share
 from ..services.timers import Timer, Timers
@@ -20,6 +20,7 @@ from .futures import FutureTable
 from .lifecycle import Status, check_transition
 from .mailbox import Inbox, Received, Sender
 from .processor_time import ProcessorTime
+from .runs import Watch
 
 
 class Holdings(Protocol):
@@ -190,6 +191,26 @@ class Inferlet:
     def resolve(self, future: int, value: Any) -> None:
         """Gives a future its value, and wakes the inferlet if it waits for this future."""
         if self.futures.resolve(future, value) and self._awaited is not None and future in self._awaited_set:
+            self._wake(self)
+
+    def advance_run(self, future: int, tokens: Sequence[int], over: bool) -> None:
+        """Tokens of a decode run arrived; `over`: and it has ended. One that fails is resolved with its error."""
+        run = self.futures.find_run(future)
+        if run is not None:
+            run.advance(tokens, over)
+            self._settle_run(future)
+
+    def watch_run(self, future: int, watch: Watch) -> None:
+        """The text of a run is followed from now on. Raises NotFound, InvalidArgument, InvalidState."""
+        run = self.futures.run(future)
+        if run.is_watched:
+            raise InvalidState(f"decode run {future} is watched already: its tokens come at its end")
+        watch.listen(lambda: self._settle_run(future))
+        run.watch(watch)
+        self._settle_run(future)
+
+    def _settle_run(self, future: int) -> None:
+        if self.futures.settle_run(future) and self._awaited is not None and future in self._awaited_set:
             self._wake(self)
 
     def resolve_later(self, future: int, value: Any, deadline_ns: int) -> None:

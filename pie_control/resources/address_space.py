@@ -3,8 +3,9 @@
 Theory of operation. All logical state is decided when a call is made: which pages and embeds the inferlet owns, which
 slots are filled with which positions, which earlier commands must be dispatched first. So each call is refused or
 accepted at once, without asking anyone. What is accepted leaves as a command, a value that names virtual addresses
-only; physical memory is the scheduler's business. It tells the space two things, `progressed` and `answered`, and both
-may come late: until then the space is only more careful than it needs to be. So it may live in another process.
+only; physical memory is the scheduler's business. It tells the space three things, `progressed`, `answered` and
+`run_advanced`, and all may come late: until then the space is only more careful than it needs to be. So it may live in
+another process.
 
 The calls themselves are functions over a space, one file each in `pie_control.calls`.
 """
@@ -19,13 +20,14 @@ from pie_control.errors import CallError, Exhausted, InvalidArgument, NotFound, 
 from pie_control.ids import Owner
 from pie_inference.protocol import ModelDescription
 
-from .embeds import EmbedTable
 from .hazards import MAX_QUEUE, Hazards, make_stamp
 from .holdings import Forgotten
 from .kinds import EMBEDS, PAGES, RESOURCES, Resource
-from .pages import PageTable
 from .quotas import Ledger, Usage, check_quota
 from .ranges import Range, total_length
+from .tables.embeds import EmbedTable
+from .tables.pages import PageTable
+from .tables.runs import HeldRuns
 
 REMEMBERED_TOKENS = 4096
 """Sampled tokens of one inferlet that a token reference can still name after they were delivered."""
@@ -44,6 +46,7 @@ class AddressSpace:
         self.pages = PageTable(model.page_size)
         self.embeds = EmbedTable()
         self.hazards = Hazards(self.pages, self.embeds)
+        self.runs = HeldRuns(self.pages)
         self.queues: set[int] = set()
         self._draining: deque[tuple[int, int]] = deque()  # (seq, queue), destroyed ones whose commands may wait
         self._last_queue = 0
@@ -200,6 +203,8 @@ class AddressSpace:
         """A future has its value, or failed with a CallError."""
         if self._watchers and (watcher := self._watchers.pop(future, None)):
             watcher(value)
+        if self.runs and isinstance(value, CallError):
+            self.runs.end(future)
         sample = self._samples.get(future)
         if sample is None:
             return
@@ -208,6 +213,11 @@ class AddressSpace:
         self._delivered.append(future)
         if len(self._delivered) >= REMEMBERED_TOKENS + FORGOTTEN_AT_ONCE:
             self._forget_samples()
+
+    def run_advanced(self, future: int, tokens: Sequence[int], over: bool) -> bool:
+        """Tokens of a decode run arrived; `over`: and it has ended. False if it was cancelled before: nobody gets
+        them. A run that fails is `answered`."""
+        return self.runs.advanced(future, tokens, over)
 
     def _forget_samples(self) -> None:
         """Nobody else knows what may still be named."""
@@ -224,6 +234,7 @@ class AddressSpace:
         for freed in self._freed.values():
             self.ledger.returning[freed.resource] -= freed.size
         self._freed.clear()
+        self.runs.clear()
         for resource, count in self._held.items():
             self._count(resource, -count)
         self.ledger.queues -= len(self.queues)

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .embeds import EmbedTable
-from .pages import NOT_OWNED, PageTable
 from .ranges import Range
+from .tables.embeds import EmbedTable
+from .tables.pages import NOT_OWNED, PageTable
 
 QUEUE_BITS = 32  # never used up: numbers are not given twice
 MAX_QUEUE = (1 << QUEUE_BITS) - 1

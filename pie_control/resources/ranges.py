@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from pie_control.errors import InvalidArgument
@@ -61,3 +61,13 @@ def overlap(ordered: Sequence[Range], others: Sequence[Range]) -> bool:
         if place and ordered[place - 1][1] > first:
             return True
     return False
+
+
+def merge(ranges: Iterable[Range]) -> tuple[Range, ...]:
+    """The same addresses as ascending, disjoint ranges."""
+    merged: list[Range] = []
+    for first, last in sorted(ranges):
+        if merged and first <= merged[-1][1]:
+            first, last = merged[-1][0], max(last, merged.pop()[1])
+        merged.append((first, last))
+    return tuple(merged)

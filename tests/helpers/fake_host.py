@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from inferlet_sdk import bindings
+from pie_control.services.stop_strings import StopStrings
 from tests.helpers import wit
 
 T = TypeVar("T")
@@ -76,6 +77,27 @@ class Model:
     next_token: Callable[[tuple[tuple[int, int], ...]], int] = toy_next_token
 
 
+@dataclass
+class Run:
+    """A decode run: it takes a step when somebody asks for tokens, and the others before the next command of its
+    queue."""
+
+    queue: int
+    sampler: int
+    state: State  # what the last query attended to
+    position: int
+    seen: list[Pair]  # context and the run's own tokens
+    pages: list[int]
+    left: int
+    stop: list[int]
+    recent: list[int] | None
+    window: int
+    made: list[int] = field(default_factory=list)
+    untaken: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)  # of a run that is watched
+    watch: tuple[int, StopStrings, bool, bool] | None = None  # detokenizer, what stops, send, more
+
+
 class FakeHost:
     """One inferlet's view of the host. `sent`, `result`, `logs` and `calls` tell what it did; `inbox` is what it
     receives.
@@ -102,6 +124,10 @@ class FakeHost:
         self.embeds: dict[int, Any] = {}  # a Pair as input, a State as output, None until filled
         self.moved: dict[int, int] = {}  # positions that outputs were given
         self.samplers: dict[int, dict[str, Any]] = {}
+        self.runs: dict[int, Run] = {}
+        self.reserved: set[int] = set()  # pages that no run has reached
+        self.tokens_at_once = 1  # that have come whenever the guest takes tokens of a run
+        self.steps_run = 0  # of runs
         self.detokenizers: dict[int, bytes] = {}
         self.receivers: list[int] = []
         self.max_pages = 1000
@@ -144,6 +170,9 @@ class FakeHost:
     def _check_queue(self, queue: int) -> None:
         if queue not in self.queues:
             raise refuse("not-found", f"no queue {queue}")
+        for run in self.runs.values():
+            while run.queue == queue and run.left:  # what comes after it
+                self._step(run)
 
     # ---- core ----
 
@@ -206,6 +235,8 @@ class FakeHost:
         if number in self.receivers:
             self.receivers.remove(number)
         elif self.asleep.pop(number, None) is None:
+            if self.runs.pop(number, None) is not None:
+                return
             if number not in self.futures:
                 raise refuse("not-found", f"no future {number}")
             del self.futures[number]
@@ -271,6 +302,11 @@ class FakeHost:
             raise refuse("quota-exceeded", f"{count} pages asked, limit {self.max_pages}; free some")
         return self._allocate(self.pages, count, list)
 
+    def _reserve_kvpage(self, queue: int, count: int) -> int:
+        first = self._alloc_kvpage(queue, count)
+        self.reserved |= set(range(first, first + count))
+        return first
+
     def _alloc_emb(self, queue: int, count: int) -> int:
         self._check_queue(queue)
         return self._allocate(self.embeds, count, lambda: None)
@@ -292,6 +328,8 @@ class FakeHost:
         self._check_owned(pool, addresses)
         for address in addresses:
             del pool[address]
+            if pool is self.pages:
+                self.reserved.discard(address)
 
     def _check_owned(self, pool: dict[int, T], addresses: list[int]) -> None:
         for address in addresses:
@@ -317,6 +355,8 @@ class FakeHost:
     def _trim_kvpage(self, queue: int, pages: list[int], keep: int) -> None:
         self._check_queue(queue)
         self._check_owned(self.pages, expand(pages))
+        if any(set(run.pages) & set(expand(pages)) for run in self.runs.values()):
+            raise refuse("invalid-state", "a decode run goes on and sees tokens of these pages")
         for page in expand(pages):
             del self.pages[page][max(0, keep) :]
             keep -= self.model.page_size
@@ -386,7 +426,8 @@ class FakeHost:
                 self.moved[address] = position
 
     def _append(self, pages: list[int], pair: Pair) -> None:
-        page = next((p for p in pages if len(self.pages[p]) < self.model.page_size), None)
+        free = (p for p in pages if len(self.pages[p]) < self.model.page_size and p not in self.reserved)
+        page = next(free, None)
         if page is None:
             raise refuse("invalid-state", "no free slot in the output pages")
         self.pages[page].append(pair)
@@ -521,6 +562,98 @@ class FakeHost:
     def _take_text(self, number: int, detokenizer: int) -> tuple[int, str]:
         token = self._take(number)
         return token, self._push_tokens(detokenizer, [token])
+
+    # ---- decode runs ----
+
+    def _decode(
+        self,
+        queue: int,
+        embed: int,
+        sampler: int,
+        input_embed: int,
+        position: int,
+        context: list[int],
+        pages: list[int],
+        steps: int,
+        stop: list[int],
+        options: str,
+    ) -> int:
+        state = self._state(queue, embed)
+        self._check_owned(self.embeds, [input_embed])
+        self._check_owned(self.pages, expand(context) + expand(pages))
+        assert sampler in self.samplers
+        free = sum(self.model.page_size - len(self.pages[page]) for page in expand(pages))
+        if not 1 <= steps <= 1024 or len(stop) > 64:
+            raise refuse("invalid-argument", f"{steps} steps, {len(stop)} stop tokens")
+        if free < steps - 1:
+            raise refuse("invalid-state", f"{steps} steps need {steps - 1} free slots, there are {free}")
+        seen = [pair for page in expand(context) for pair in self.pages[page]]
+        assert all(pair[1] < position for pair in seen)
+        assert position + steps - 1 <= self.model.max_context
+        given = json.loads(options or "{}")
+        assert given.keys() <= {"recent", "window", "allowed"}
+        number = self._number()
+        self.runs[number] = Run(
+            queue, sampler, state, position, seen, expand(pages), steps, stop, given.get("recent"),
+            given.get("window", 0),
+        )  # fmt: skip
+        self.embeds[embed] = self.embeds[input_embed] = None
+        return number
+
+    def _step(self, run: Run) -> None:
+        self.steps_run += 1
+        if run.made:
+            pair = (run.made[-1], run.position + len(run.made) - 1)
+            page = next(p for p in run.pages if len(self.pages[p]) < self.model.page_size)
+            self.reserved.discard(page)
+            self.pages[page].append(pair)
+            run.seen.append(pair)
+            run.state = tuple(run.seen)
+        recent = [] if run.recent is None else [*run.recent, *run.made][-run.window :]
+        token = self.model.next_token(run.state + tuple((token, -1) for token in recent))
+        run.left = 0 if token in run.stop else run.left - 1
+        run.made.append(token)
+        run.untaken.append(token)
+        if run.watch is not None:
+            self._follow(run, token, run.watch)
+
+    def _follow(self, run: Run, token: int, watch: tuple[int, StopStrings, bool, bool]) -> None:
+        detokenizer, strings, send, more = watch
+        by_token = token in run.stop
+        run.texts.append("" if by_token else self._push_tokens(detokenizer, [token]))
+        said = strings.push(run.texts[-1])
+        if strings.found:
+            run.left = 0
+        elif not run.left and (by_token or not more):
+            said += strings.rest()
+        if send and said:
+            self.sent.append(said)
+
+    def _run_of(self, number: int) -> Run:
+        if number not in self.runs:
+            raise refuse("not-found", f"no decode run {number}")
+        return self.runs[number]
+
+    def _take_run(self, number: int, detokenizer: int) -> tuple[list[int], list[str], bool]:
+        run = self._run_of(number)
+        while run.left and (run.watch is not None or len(run.untaken) < self.tokens_at_once):
+            self._step(run)
+        tokens, run.untaken = run.untaken, []
+        texts, run.texts = run.texts, []
+        if run.watch is None and detokenizer:
+            texts = [self._push_tokens(detokenizer, [token]) for token in tokens]
+        if not run.left:
+            del self.runs[number]
+        return tokens, texts, not run.left
+
+    def _watch_run(self, number: int, detokenizer: int, options: str) -> None:
+        run, given = self._run_of(number), json.loads(options)
+        assert run.watch is None
+        assert given.keys() <= {"stop", "held", "send", "more"}
+        strings = StopStrings(given.get("stop", []), given.get("held", ""))
+        run.watch = detokenizer, strings, given.get("send", False), given.get("more", False)
+        for token in run.untaken:
+            self._follow(run, token, run.watch)
 
     def _verify(self, queue: int, embeds: list[int], draft: list[int], sampler: int) -> int:
         assert sampler in self.samplers

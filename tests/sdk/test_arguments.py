@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from inferlet_sdk import Context, Embeds, Pages, Slots, bindings, traits
 from inferlet_sdk.event_loop import run
 from inferlet_sdk.futures import HostFuture, TokenFuture
+from inferlet_sdk.traits import DecodeRun
 from tests.helpers.fake_host import FakeHost, HostError
 
 U32 = 2**32
@@ -75,6 +76,16 @@ WRONG: dict[str, list[Any]] = {
     "model": NO_TEXT,
     "message": NO_TEXT,
     "level": [None, 5, "loud", []],
+    "input": [*NO_NUMBER, Embeds((1, 2)), Pages((1, 1))],
+    "position": NO_NUMBER,
+    "steps": NO_NUMBER,
+    "window": NO_NUMBER,
+    "stop": NO_U32_LIST,
+    "strings": [None, 5, "abc", [5], [b"a"], ["\ud800"]],
+    "run": [None, 5, "1"],
+    "held": NO_TEXT,
+    "send": [None, 0, "yes"],
+    "more": [None, 0, "yes"],
     "special_tokens": [None, 0, 1, "yes"],
     "add_generation_prompt": [None, 0, "yes"],
     "messages": NO_CHAT,
@@ -86,7 +97,7 @@ RIGHT: dict[str, Any] = {
     "source": [1],
     "target": [1], "draft": [1], "positions": [0], "output": [], "temperature": 1.0, "seconds": 1.0, "text": "a",
     "model": "toy", "message": "a", "messages": [], "futures": [], "future": None, "recent": [],
-    "level": "info", "value": 1,
+    "level": "info", "value": 1, "input": 1, "position": 0, "steps": 1, "run": DecodeRun(1),
 }  # fmt: skip
 ANY_VALUE = {("log", "message"), ("set_result", "value")}
 """Parameters that take any value: it is written as text or JSON."""

@@ -37,7 +37,8 @@ class CopyCommand(WorkerCommand, frozen=True):
 
 
 def issue(space: AddressSpace, queue: int, source: Sequence[int], target: Sequence[int]) -> None:
-    """Slots are page * page_size + offset, as ranges. Raises NotFound, InvalidArgument, InvalidState (empty source)."""
+    """Slots are page * page_size + offset, as ranges. Raises NotFound, InvalidArgument, InvalidState (empty
+    source, a target that a decode run has reserved or sees)."""
     space.check_command(queue)
     read, write = _slots(space, source, "source slot"), _slots(space, target, "target slot")
     if len(read) != len(write):
@@ -47,6 +48,8 @@ def issue(space: AddressSpace, queue: int, source: Sequence[int], target: Sequen
     filled = space.pages.filled(read)
     if not filled.all():
         raise InvalidState(f"source slot {read[~filled][0]} holds no token; copy filled slots only")
+    if space.pages.withheld:
+        space.pages.check_not_withheld(write)
     after = _hazard(space, queue, read, write)
     seq = space.next_seq()
     space.pages.copy(read, write, space.stamp(queue))
@@ -64,7 +67,10 @@ def _slots(space: AddressSpace, flat: Sequence[int], what: str) -> NDArray[np.in
 
 
 def _hazard(space: AddressSpace, queue: int, read: NDArray[np.int64], write: NDArray[np.int64]) -> int:
-    if space.pages.filled(write).any():
+    overwritten = space.pages.filled(write)
+    if overwritten.any():
+        if space.runs:
+            space.runs.check_emptied((write[overwritten] // space.model.page_size).tolist())
         return space.seq  # earlier commands may read what is overwritten
     pages = np.unique(np.concatenate([read, write]) // space.model.page_size).tolist()
     after = space.hazards.of_emptied(pages)

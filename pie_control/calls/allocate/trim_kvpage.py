@@ -16,12 +16,15 @@ from ..kind import define
 
 
 def issue(space: AddressSpace, queue: int, pages: Sequence[int], keep: int) -> None:
-    """`keep` slots, counted along the list of pages. Raises NotFound, InvalidArgument."""
+    """`keep` slots, counted along the list of pages. Raises NotFound, InvalidArgument, InvalidState (a decode run that
+    goes on sees what would be emptied)."""
     space.check_queue(queue)
     parsed = parse_ranges(pages, "KV page")
     if keep < 0:
         raise InvalidArgument(f"keep is {keep}; it must not be negative")
     space.pages.check_owned(parsed)
+    if space.runs:
+        space.runs.check_emptied(space.pages.filled_behind(parsed, keep))
     space.hazards.trimmed(space.pages.trim(parsed, keep), space.seq)
 
 

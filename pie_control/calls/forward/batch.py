@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from pie_control.resources.holdings import Holdings
 from pie_control.resources.kinds import EMBEDS, Resource
-from pie_control.resources.pages import Context, join_intervals, take_intervals
 from pie_control.resources.ranges import Range
+from pie_control.resources.tables.pages import Context, join_intervals, take_intervals
 from pie_inference.protocol import Forward
 
 from ..arrays import WrittenEmbeds, as_int32

@@ -7,8 +7,8 @@ from typing import NoReturn
 
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
-from pie_control.resources.pages import Context
 from pie_control.resources.ranges import Range, parse_ranges, total_length
+from pie_control.resources.tables.pages import Context
 
 from ..arrays import addresses
 from ..kind import Stage, define
@@ -24,7 +24,7 @@ def issue(
     output_embeds: Sequence[int],
 ) -> None:
     """The four lists are ranges. Raises InvalidArgument (no input, too many outputs, too long), NotFound, InvalidState
-    (embed never filled, no free slot)."""
+    (embed never filled, no free slot, a decode run of another queue uses an output embed)."""
     space.check_command(queue)
     sources = parse_ranges(input_embeds, "embed")
     if not sources:
@@ -37,7 +37,7 @@ def issue(
         _refuse_length(space, seen, count)
     written = parse_ranges(output_pages, "output page")
     own = space.pages.free_slots(written, count) if written else None
-    outputs = _check_outputs(space, output_embeds, count) if output_embeds else ()
+    outputs = _check_outputs(space, queue, output_embeds, count) if output_embeds else ()
     whole = own is None or (count > 1 and _overwrites_inputs(sources, outputs, count))
     if whole and count > space.model.max_batch_tokens:
         _refuse_whole(space, own is None, count)
@@ -81,11 +81,13 @@ def _overwrites_inputs(inputs: Sequence[Range], outputs: Sequence[Range], count:
     return any(indices.get(embed, -1) > token + number for number, embed in enumerate(addresses(outputs)))
 
 
-def _check_outputs(space: AddressSpace, output_embeds: Sequence[int], count: int) -> tuple[Range, ...]:
+def _check_outputs(space: AddressSpace, queue: int, output_embeds: Sequence[int], count: int) -> tuple[Range, ...]:
     outputs = parse_ranges(output_embeds, "output embed")
     if total_length(outputs) > count:
         raise InvalidArgument(f"{total_length(outputs)} output embeds for {count} inputs; there cannot be more outputs")
     space.embeds.check_owned(outputs)
+    if space.runs:
+        space.runs.check_embeds(queue, outputs)
     return outputs
 
 

@@ -32,7 +32,7 @@ def issue(
     space: AddressSpace, queue: int, tokens: Sequence[int], positions: Sequence[int], embeds: Sequence[int]
 ) -> None:
     """Three lists of one length, embeds as ranges. A token 0x8000_0000 + future is what an earlier `sample` of the same
-    queue gives. Raises InvalidArgument, NotFound."""
+    queue gives. Raises InvalidArgument, NotFound, InvalidState (a decode run of another queue uses an embed)."""
     space.check_command(queue)
     ranges = parse_ranges(embeds, "embed")
     count = len(tokens)
@@ -45,6 +45,8 @@ def issue(
         return
     check_positions(positions, space.model.max_context)
     space.embeds.check_owned(ranges)
+    if space.runs:
+        space.runs.check_embeds(queue, ranges)
     literal, references = resolve(space, queue, tokens)
     after = 0 if space.has_one_queue else space.hazards.of_writing(queue, ranges)
     seq = space.next_seq()

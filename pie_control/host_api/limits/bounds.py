@@ -11,6 +11,8 @@ MAX_NAME_BYTES = 1024
 """Of the name of a model."""
 MAX_CONTEXT = 1 << 17
 """Tokens of one call that looks at a whole context or vocabulary: about four milliseconds to convert."""
+MAX_WATCH_OPTIONS = 16 << 10
+"""Of the options of `watch-run`: a few stop strings."""
 MAX_AWAITED = 1 << 16
 """Futures that one call waits for."""
 
@@ -21,6 +23,7 @@ _OF_ONE: dict[tuple[str, str], dict[str, int]] = {
     ("tokenize", "push_tokens"): {"tokens": MAX_CONTEXT},
     ("output_text", "get_logprobs"): {"tokens": MAX_CONTEXT},
     ("fused", "sample_constrained"): {"recent": MAX_CONTEXT},
+    ("fused", "watch_run"): {"options": MAX_WATCH_OPTIONS},
 }
 
 

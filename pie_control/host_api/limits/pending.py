@@ -11,8 +11,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...calls.fused.decode import MOST_STEPS
 from ...calls.output_text.get_logprobs import Logprobs
 from ...calls.output_text.get_next_dist import DEFAULT_K, Dist
+from ...calls.values import Run
 from ...errors import QuotaExceeded
 from ...inferlets.futures import FutureTable
 from ...resources.address_space import AddressSpace
@@ -23,11 +25,15 @@ NUMBER_BYTES = 40
 SMALL_BYTES = 16 * NUMBER_BYTES
 """Lists of one call that are not counted."""
 
+RUN_BYTES = 100
+"""Of a token of a decode run, with its text."""
+
 RESULT_BYTES: Mapping[type, Callable[..., int]] = {
     Dist: lambda *arguments: 8 * (arguments[-2] or DEFAULT_K),  # k, before the temperature
     Logprobs: lambda _embed, tokens: 4 * len(tokens),
+    Run: lambda *arguments: RUN_BYTES * min(arguments[-3], MOST_STEPS),  # its steps
 }
-"""Size of a value that holds arrays, from the arguments behind the queue; by the type of the value."""
+"""Size of a value that may be large, from the arguments behind the queue; by the type of the value."""
 
 
 def weigher(parameters: Sequence[inspect.Parameter]) -> Callable[[Sequence[Any]], int]:

@@ -10,10 +10,10 @@ from pie_control.calls.kind import Bind, CloseQueue, OpenQueue, Release
 from pie_control.errors import CallError, Cancelled, Exhausted, InvalidArgument, NotFound, QuotaExceeded, WorkerError
 from pie_control.resources import address_space
 from pie_control.resources.address_space import again
-from pie_control.resources.addresses import INITIAL_CAPACITY
 from pie_control.resources.hazards import MAX_QUEUE
 from pie_control.resources.kinds import EMBEDS, PAGES, Resource
 from pie_control.resources.quotas import Quota, Usage
+from pie_control.resources.tables.addresses import INITIAL_CAPACITY
 from tests.helpers.scheduling import Inferlet, describe, name_token
 
 Q = 1

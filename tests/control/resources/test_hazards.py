@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pie_control.resources.embeds import EmbedTable
 from pie_control.resources.hazards import Hazards, make_stamp
-from pie_control.resources.pages import PageTable
+from pie_control.resources.tables.embeds import EmbedTable
+from pie_control.resources.tables.pages import PageTable
 
 A, B, C = 1, 2, 3  # queues
 ONE = ((0, 1),)

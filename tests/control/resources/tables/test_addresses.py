@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pie_control.resources.addresses import INITIAL_CAPACITY, AddressAllocator
+from pie_control.resources.tables.addresses import INITIAL_CAPACITY, AddressAllocator
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 40)), max_size=60))

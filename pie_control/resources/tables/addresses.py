@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .ranges import Range
+from pie_control.resources.ranges import Range
 
 INITIAL_CAPACITY = 64
 

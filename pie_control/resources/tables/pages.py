@@ -8,24 +8,30 @@ number) and `top` (their largest position) say all that the usual forward needs.
 Slots are named by virtual slot numbers, page * page_size + offset; a run of slots is an interval of them, which may
 span pages with adjoining addresses. A decode step must not look at every page of its context: `Span` remembers how many
 pages from a first one on are full. Full pages change only through `trim`, `copy` and deallocation, which forget spans.
+
+A slot that holds nothing is free, or *withheld* from all but decode runs: a run that goes on will fill it, or its page
+has no memory yet. Which is which, the slots say; `fill` and `top` count filled slots only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pie_control.errors import InvalidState, NotFound
 from pie_control.record import Record
+from pie_control.resources.ranges import Range
 
 from .addresses import AddressAllocator
-from .ranges import Range
 
 NOT_OWNED = -1
 IRREGULAR = -2
 EMPTY = -1
+RESERVED = -2  # of a slot: a decode run will fill it
+UNBOUND = -3  # of a slot: its page has no memory yet, and only a decode run may fill it
 MAX_SPANS = 256
 
 
@@ -38,6 +44,14 @@ class Span:
         self.full = 0
         self.top = EMPTY
         self.stamp = 0
+
+
+class Reservation(NamedTuple):
+    """Slots that one decode run fills, in order."""
+
+    slots: NDArray[np.int64]  # virtual
+    withheld: NDArray[np.int64]  # these, and what is behind them in pages without memory: nobody else may use it
+    unbound: frozenset[int]  # pages that had no memory when they were reserved
 
 
 class Context(Record, frozen=True, tag=None):
@@ -58,6 +72,7 @@ class PageTable:
         self.writes: list[int] = []  # stamp of the last command that wrote here (see hazards.py)
         self.positions: NDArray[np.int32] = np.empty(0, np.int32)
         self.owned = 0
+        self.withheld = 0  # slots
         self._spans: dict[int, Span] = {}
         self._addresses = AddressAllocator(self._grow)
 
@@ -76,7 +91,10 @@ class PageTable:
         """The addresses are invalid from now on; they are kept until `release`."""
         for first, last in ranges:
             self.fill[first:last] = [NOT_OWNED] * (last - first)
-            self.positions[first * self.page_size : last * self.page_size] = EMPTY
+            slots = self.positions[first * self.page_size : last * self.page_size]
+            if self.withheld:
+                self.withheld -= int((slots < EMPTY).sum())
+            slots[:] = EMPTY
             self.owned -= last - first
         self._spans.clear()
 
@@ -165,9 +183,9 @@ class PageTable:
     def _context_by_slot(self, ranges: Sequence[Range], smallest: int, largest: int) -> Context:
         slots = self._slots_of(ranges)
         positions = self.positions[slots]
-        seen = (positions != EMPTY) & (positions < largest)
+        seen = (positions > EMPTY) & (positions < largest)
         slots = slots[seen]
-        return Context(_intervals(slots), len(slots), bool((positions[seen] >= smallest).any()))
+        return Context(intervals_of(slots), len(slots), bool((positions[seen] >= smallest).any()))
 
     def _slots_of(self, ranges: Sequence[Range]) -> NDArray[np.int64]:
         """All slots of the pages, in order. Raises NotFound."""
@@ -186,10 +204,14 @@ class PageTable:
             if span is not None and first + span.full < last:
                 fill = self.fill[first + span.full]
                 start = (first + span.full) * self.page_size + fill
-                fits = start + count <= last * self.page_size
+                fits = start + count <= last * self.page_size and self._all_free(start, start + count)
                 if fill >= 0 and fits and not any(self.fill[first + span.full + 1 : last]):
                     return ((start, start + count),)
         return self._free_by_slot(ranges, count)
+
+    def _all_free(self, start: int, stop: int) -> bool:
+        """Of slots that hold nothing: whether none is withheld."""
+        return not self.withheld or bool((self.positions[start:stop] == EMPTY).all())
 
     def _free_by_slot(self, ranges: Sequence[Range], count: int) -> tuple[Range, ...]:
         slots = self._slots_of(ranges)
@@ -199,13 +221,13 @@ class PageTable:
                 f"{count} tokens need {count} free slots, the output pages have {len(free)}; "
                 "allocate pages and name them behind the others, or trim"
             )
-        return _intervals(free[:count])
+        return intervals_of(free[:count])
 
     def append(self, intervals: Sequence[Range], positions: Sequence[int], stamp: int) -> None:
         """Fills free slots with the tokens at `positions`."""
         start = intervals[0][0]
         page = start // self.page_size
-        if len(positions) == 1 and self.fill[page] != IRREGULAR:
+        if len(positions) == 1 and self.fill[page] == start - page * self.page_size:
             position = positions[0]
             self.positions[start] = position
             self.fill[page] += 1
@@ -240,31 +262,90 @@ class PageTable:
 
     def trim(self, ranges: Sequence[Range], keep: int) -> list[int]:
         """Empties all slots of the pages but the first `keep`; returns the pages that lost tokens."""
-        size = self.page_size
-        pages = [page for first, last in ranges for page in range(first, last)]
-        shortened = [page for i, page in enumerate(pages) if self._shorten(page, max(0, keep - i * size))]
+        shortened = self.filled_behind(ranges, keep)
+        for page, tail in shortened.items():
+            tail[tail > EMPTY] = EMPTY
+            self._summarize(page)
         self._spans.clear()
-        return shortened
+        return list(shortened)
 
-    def _shorten(self, page: int, keep: int) -> bool:
-        tail = self.positions[page * self.page_size + keep : (page + 1) * self.page_size]
-        if keep >= self.page_size or not (tail != EMPTY).any():
-            return False
-        tail[:] = EMPTY
-        self._summarize(page)
-        return True
+    def filled_behind(self, ranges: Sequence[Range], keep: int) -> dict[int, NDArray[np.int32]]:
+        """The pages that hold tokens behind the first `keep` slots, with their slots from there on."""
+        size = self.page_size
+        pages = (page for first, last in ranges for page in range(first, last))
+        kept = ((page, max(0, keep - place * size)) for place, page in enumerate(pages))
+        tails = ((page, self.positions[page * size + own : (page + 1) * size]) for page, own in kept if own < size)
+        return {page: tail for page, tail in tails if (tail > EMPTY).any()}
 
     def _summarize(self, page: int) -> None:
         slots = self.positions[page * self.page_size : (page + 1) * self.page_size]
-        filled = slots != EMPTY
+        filled = slots > EMPTY
         count = int(np.count_nonzero(filled))
         self.fill[page] = count if filled[:count].all() else IRREGULAR
-        self.top[page] = int(slots.max())
+        self.top[page] = max(int(slots.max()), EMPTY)
 
     def filled(self, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of the slots hold a token; the caller has checked that their pages are owned."""
-        found: NDArray[np.bool_] = self.positions[slots] != EMPTY
+        found: NDArray[np.bool_] = self.positions[slots] > EMPTY
         return found
+
+    # ---- decode runs ----
+
+    def check_not_withheld(self, slots: NDArray[np.int64]) -> None:
+        """Raises InvalidState if a slot is reserved by a run, or has no memory yet."""
+        bad = slots[self.positions[slots] < EMPTY]
+        if len(bad):
+            raise InvalidState(
+                f"slot {bad[0]} belongs to a decode run that goes on, or to a reserved page without memory: "
+                "only runs write there"
+            )
+
+    def withhold(self, first: int, count: int) -> None:
+        """Pages that were just allocated have no memory yet."""
+        self.positions[first * self.page_size : (first + count) * self.page_size] = UNBOUND
+        self.withheld += count * self.page_size
+
+    def reserve(self, ranges: Sequence[Range], count: int) -> Reservation:
+        """Reserves the next `count` slots in list order that are free, or have no memory yet. Raises NotFound,
+        InvalidState."""
+        slots, size = self._slots_of(ranges), self.page_size
+        held = self.positions[slots]
+        found = slots[(held == EMPTY) | (held == UNBOUND)]
+        if len(found) < count:
+            raise InvalidState(
+                f"a decode run of {count + 1} steps needs {count} free slots, its pages have {len(found)}; "
+                "reserve pages and name them behind the others, or run fewer steps"
+            )
+        taken = found[:count]
+        unbound = np.unique(taken[self.positions[taken] == UNBOUND] // size)
+        behind = (unbound[:, None] * size + np.arange(size)).reshape(-1)
+        withheld = np.union1d(taken, behind)
+        self.withheld += int((self.positions[withheld] == EMPTY).sum())
+        self.positions[withheld] = RESERVED
+        return Reservation(taken, withheld, frozenset(unbound.tolist()))
+
+    def fill_reserved(self, slot: int, position: int) -> None:
+        """The run that reserved a slot has filled it. Nothing happens if the page was given back."""
+        page = slot // self.page_size
+        if self.fill[page] == NOT_OWNED:
+            return
+        self.withheld -= 1
+        self.positions[slot] = position
+        if self.fill[page] == slot - page * self.page_size:
+            self.fill[page] += 1
+            self.top[page] = max(self.top[page], position)
+        else:
+            self._summarize(page)
+
+    def unreserve(self, reservation: Reservation, filled: int) -> None:
+        """A run has ended that filled the first slots: the others are free, but in pages that it has not reached, which
+        have no memory still."""
+        slots, size = reservation.withheld, self.page_size
+        slots = slots[self.positions[slots] == RESERVED]  # the others were filled, or given back
+        reached = set((reservation.slots[:filled] // size).tolist())
+        unbound = np.isin(slots // size, list(reservation.unbound - reached))
+        self.positions[slots] = np.where(unbound, UNBOUND, EMPTY)
+        self.withheld -= int((~unbound).sum())
 
     def _grow(self, added: int) -> None:
         self.fill.extend([NOT_OWNED] * added)
@@ -302,7 +383,7 @@ def take_intervals(intervals: Sequence[Range], begin: int, end: int) -> tuple[Ra
     return tuple(taken)
 
 
-def _intervals(slots: NDArray[np.int64]) -> tuple[Range, ...]:
+def intervals_of(slots: NDArray[np.int64]) -> tuple[Range, ...]:
     """Ascending runs of a list of slots."""
     if not len(slots):
         return ()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pie_control.errors import InvalidState, NotFound
-from pie_control.resources.embeds import EmbedTable
+from pie_control.resources.tables.embeds import EmbedTable
 
 
 def make_table() -> EmbedTable:

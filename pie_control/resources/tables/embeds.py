@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pie_control.errors import InvalidState, NotFound
+from pie_control.resources.ranges import Range
 
 from .addresses import AddressAllocator
-from .ranges import Range
 
 NOT_OWNED = -2
 NEVER_FILLED = -1
@@ -102,6 +102,11 @@ class EmbedTable:
             self.positions[first:last] = positions[done : done + last - first]
             done += last - first
 
+    def empty(self, ranges: Sequence[Range]) -> None:
+        """Nobody can say what the embeds, which are owned, will hold."""
+        for first, last in ranges:
+            self.positions[first:last] = [NEVER_FILLED] * (last - first)
+
     def _owned_slice(self, first: int, last: int) -> list[int]:
         self.check_owned(((first, last),))
         return self.positions[first:last]
@@ -110,7 +115,10 @@ class EmbedTable:
         for first, last in ranges:
             for address in range(first, last):
                 if self.positions[address] == NEVER_FILLED:
-                    raise InvalidState(f"embed {address} was never filled; fill it with embed-txt or a forward first")
+                    raise InvalidState(
+                        f"embed {address} was never filled, or a decode run used it since; "
+                        "fill it with embed-txt or a forward first"
+                    )
 
     def _grow(self, added: int) -> None:
         self.positions.extend([NOT_OWNED] * added)

@@ -1,0 +1,127 @@
+"""Decode runs: many steps of one sequence in one command (fused.wit)."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from inferlet_sdk import bindings
+from inferlet_sdk.addresses import Embeds, Pages
+from inferlet_sdk.errors import call
+from inferlet_sdk.event_loop import loop_with_others
+from inferlet_sdk.traits.arguments import (
+    HasQueue,
+    flag,
+    one_embed,
+    page_ranges,
+    queue_number,
+    sampler_number,
+    texts,
+    token_mask,
+    whole,
+)
+from inferlet_sdk.traits.arguments import text as checked_text
+from inferlet_sdk.traits.arguments import tokens as token_list
+
+MOST_STEPS = 1024
+"""Of one run."""
+MOST_STOPS = 64
+"""Stop tokens of one run."""
+
+
+@dataclass(frozen=True)
+class RunTokens:
+    """What a decode run has given since it was asked before."""
+
+    tokens: list[int]
+    texts: list[str]
+    """What each token completes; empty without a detokenizer."""
+    over: bool
+    """Whether that was all, and the run has ended."""
+
+
+class DecodeRun:
+    """A run that goes on whether its tokens are taken or not."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    async def take(self, detokenizer: int = 0) -> RunTokens:
+        """Waits until there are tokens, or the run is over. A stop token is the last one."""
+        detokenizer = whole(detokenizer, "detokenizer")
+        loop = loop_with_others()
+        if loop is not None:
+            await loop.any_host_future((self.number,))
+        return RunTokens(*call(bindings.fused.take_run, self.number, detokenizer))
+
+    def cancel(self) -> None:
+        """Ends the run and drops what was not taken."""
+        call(bindings.core.cancel, self.number)
+
+
+def decode(
+    queue: int | HasQueue,
+    embed: int | Embeds,
+    sampler: int,
+    input: int | Embeds,
+    position: int,
+    context: Pages | Iterable[int],
+    pages: Pages | Iterable[int],
+    steps: int,
+    stop: Sequence[int] = (),
+    recent: Sequence[int] = (),
+    window: int = 0,
+    allowed: bytes = b"",
+) -> DecodeRun:
+    """Samples at `embed`, puts the token at `position` into embed `input`, runs it over `context` with its keys in the
+    next free slot of `pages`, samples again, and so on: until there are `steps` tokens, or one of `stop`.
+
+    `recent` are tokens before the run that penalties count, together with those of the run; of all, the last `window`
+    (0: all). `allowed` as in `sample_constrained`. Raises InvalidState if there are too few free slots.
+    """
+    options = {
+        "recent": token_list(recent, "recent"),
+        "window": whole(window, "window"),
+        "allowed": base64.b64encode(token_mask(allowed)).decode(),
+    }
+    number = call(
+        bindings.fused.decode,
+        queue_number(queue),
+        one_embed(embed),
+        sampler_number(sampler),
+        one_embed(input, "input"),
+        whole(position, "position"),
+        page_ranges(context, "context"),
+        page_ranges(pages, "pages"),
+        whole(steps, "steps"),
+        token_list(stop, "stop"),
+        json.dumps(options),
+    )
+    return DecodeRun(number)
+
+
+def watch_run(
+    run: DecodeRun,
+    detokenizer: int,
+    strings: Sequence[str] = (),
+    send: bool = False,
+    held: str = "",
+    more: bool = False,
+) -> None:
+    """The host follows the text of a run, and `take` gives all tokens at its end, with their texts.
+
+    The run ends at the first of the `strings`. With `send`, the text goes to the client as it comes, without the
+    stop string and what comes after it. `held` is text before the run that may be the beginning of a stop string and
+    was not sent; with `more`, such text at the end is not sent either, because another run goes on with the text.
+    """
+    if not isinstance(run, DecodeRun):
+        raise TypeError(f"run: give what `decode` returned, not {type(run).__name__}")
+    options = {
+        "stop": texts(strings, "strings"),
+        "send": flag(send, "send"),
+        "held": checked_text(held, "held"),
+        "more": flag(more, "more"),
+    }
+    call(bindings.fused.watch_run, run.number, whole(detokenizer, "detokenizer"), json.dumps(options))

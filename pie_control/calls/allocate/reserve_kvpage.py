@@ -1,0 +1,24 @@
+"""Reserves addresses of pages that have no memory yet: a decode run binds each as it reaches it. (Not in the paper: a
+run cannot know how many pages it will need.)
+
+A change of the logical state only. The pages count as held from now on, so no run can exceed a quota.
+"""
+
+from __future__ import annotations
+
+from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.kinds import PAGES
+
+from ..kind import define
+
+
+def issue(space: AddressSpace, queue: int, count: int) -> int:
+    """First of `count` consecutive addresses. Raises NotFound, InvalidArgument, QuotaExceeded, Exhausted."""
+    space.check_queue(queue)
+    space.check_allocation(PAGES, count)
+    first = space.own(PAGES, count, queue)
+    space.pages.withhold(first, count)
+    return first
+
+
+CALL = define(__name__, issue)

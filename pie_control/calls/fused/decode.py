@@ -1,0 +1,206 @@
+"""A decode run: many steps of `embed_txt`, `forward` and `sample` in one command, without a trip through the program.
+
+The first step samples at an output embed. Each further one puts the token before it into an input embed, runs it, with
+its keys in the next reserved slot, and samples again. The command stands at the head of its queue until it has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from pie_control.errors import InvalidArgument
+from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.kinds import EMBEDS, Resource
+from pie_control.resources.ranges import Range, merge, parse_ranges
+from pie_control.resources.tables.pages import Context, intervals_of
+from pie_control.resources.tables.runs import HeldRun
+
+from ..kind import EndRun, WorkerCommand, define
+from ..outputs import check_output, note_reading
+from ..positions import check_positions
+from ..sampler import Sampler, SamplingParams
+from ..tokens import check_recent, check_vocabulary, parse_allowed
+from ..values import Run
+from . import sample
+
+MOST_STEPS = 1024
+"""Of one run: its random numbers and slots are set aside when it is issued."""
+MOST_STOPS = 64
+"""Stop tokens of one run."""
+
+
+class DecodeCommand(WorkerCommand, frozen=True):
+    """`own` are the virtual slots of the first `steps` - 1 tokens, which are at the positions from `position` on.
+    `uniform`: float64, a number for each step; empty for a greedy run. `recent`: tokens before the run that penalties
+    count, together with those of the run; of all, the last `window` (0: all). `allowed`: bits of the tokens that may
+    come, lowest bit first."""
+
+    call = sample.CALL  # which the first step is
+
+    embed: int
+    input: int
+    position: int
+    context: Context
+    own: Sequence[Range]
+    steps: int
+    stop: Sequence[int]
+    params: SamplingParams
+    uniform: bytes
+    recent: Sequence[int]
+    window: int
+    allowed: bytes | None
+
+    def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
+        if resource is EMBEDS:
+            return ((self.embed, self.embed + 1), (self.input, self.input + 1))
+        slots = (*self.context.intervals, *self.own)
+        return [(start // page_size, (stop - 1) // page_size + 1) for start, stop in slots]
+
+
+class _Options(msgspec.Struct, forbid_unknown_fields=True):
+    """The JSON text of this name (fused.wit)."""
+
+    recent: list[int] = []
+    window: int = 0  # 0: all
+    allowed: str = ""  # base64; "": all tokens
+
+
+class _Chosen(NamedTuple):
+    """What the options mean."""
+
+    recent: Sequence[int]
+    window: int
+    allowed: bytes | None
+
+
+def issue(
+    space: AddressSpace,
+    queue: int,
+    embed: int,
+    sampler: Sampler,
+    input: int,
+    position: int,
+    context: Sequence[int],
+    pages: Sequence[int],
+    steps: int,
+    stop: Sequence[int],
+    options: str,
+    future: int,
+) -> None:
+    """`context` and `pages` are ranges. Raises InvalidArgument, NotFound, InvalidState (no output at `embed`, too few
+    free slots, a run of another queue uses an embed)."""
+    check_output(space, queue, embed)
+    _check_numbers(space, input, steps, stop)
+    chosen = _parse_options(space, options)
+    read, written = parse_ranges(context, "context page"), parse_ranges(pages, "page")
+    embeds = merge(((embed, embed + 1), (input, input + 1))) if steps > 1 else ()
+    space.runs.check_embeds(queue, embeds)
+    seen = _context(space, read, position, steps)
+    reservation = space.pages.reserve(written, steps - 1) if steps > 1 else None  # nothing is refused from here on
+    own = intervals_of(reservation.slots) if reservation is not None else ()
+    after = _hazards(space, queue, (*read, *written), own, embeds)
+    seq, before = note_reading(space, queue, ((embed, embed + 1),))
+    draws = sampler.draw_many(steps) if sampler.params.temperature else None
+    reads = merge((*read, *written))
+    space.runs.begin(future, HeldRun(queue, embeds, reads, reservation, position, draws.use if draws else _use_nothing))
+    space.embeds.empty(embeds)
+    space.issue(
+        DecodeCommand(
+            space.owner,
+            queue,
+            seq,
+            max(after, before),
+            future,
+            (),
+            embed,
+            input,
+            position,
+            seen,
+            own,
+            steps,
+            tuple(stop),
+            sampler.params,
+            np.array(draws.numbers if draws else (), "<f8").tobytes(),
+            chosen.recent if sampler.params.has_penalties else (),
+            chosen.window,
+            chosen.allowed,
+        )
+    )
+
+
+def cancel(space: AddressSpace, future: int) -> bool:
+    """Ends a run now: tokens that were not delivered are nobody's. False if it is over, or never was."""
+    run = space.runs.find(future)
+    if run is None:
+        return False
+    space.runs.end(future)
+    space.tell(EndRun(space.owner, run.queue, future))
+    return True
+
+
+def _check_numbers(space: AddressSpace, input: int, steps: int, stop: Sequence[int]) -> None:
+    if input < 0:
+        raise InvalidArgument(f"embed {input} is negative")
+    space.embeds.check_owned(((input, input + 1),))
+    if not 1 <= steps <= MOST_STEPS:
+        raise InvalidArgument(
+            f"a decode run has 1 to {MOST_STEPS} steps, not {steps}: issue the others as further runs"
+        )
+    if len(stop) > MOST_STOPS:
+        raise InvalidArgument(f"{len(stop)} stop tokens are more than {MOST_STOPS}: look for the others yourself")
+    check_vocabulary(space, stop)
+
+
+def _parse_options(space: AddressSpace, text: str) -> _Chosen:
+    try:
+        given = msgspec.json.decode(text or "{}", type=_Options)
+    except msgspec.MsgspecError as error:
+        raise InvalidArgument(f"options are a JSON object with recent, window and allowed: {error}") from None
+    check_recent(space, given.recent)
+    check_vocabulary(space, given.recent)
+    if given.window < 0:
+        raise InvalidArgument(f"window is {given.window}; it must not be negative")
+    allowed = parse_allowed(given.allowed, space.model.vocab_size) if given.allowed else None
+    return _Chosen(tuple(given.recent), given.window, allowed)
+
+
+def _context(space: AddressSpace, ranges: Sequence[Range], position: int, steps: int) -> Context:
+    """What all steps see beside the run's own tokens."""
+    if steps == 1:
+        space.pages.check_owned(ranges)
+        return Context((), 0)
+    limit, last = space.model.max_context, position + steps - 2
+    check_positions((position, last), limit)
+    seen = space.pages.context(ranges, position, last)
+    if seen.by_position:
+        raise InvalidArgument(
+            f"the context has tokens at positions from {position} on, where the run begins: leave them out, or decode "
+            "step by step"
+        )
+    if seen.tokens + steps - 1 > limit:
+        raise InvalidArgument(
+            f"the context has {seen.tokens} tokens, and {steps} steps run {steps - 1} more; the model's limit is "
+            f"{limit}: ask for fewer steps, or leave pages out"
+        )
+    return seen
+
+
+def _hazards(
+    space: AddressSpace, queue: int, pages: Sequence[Range], own: Sequence[Range], embeds: Sequence[Range]
+) -> int:
+    hazards = space.hazards
+    after = hazards.of_rewriting(own)
+    if space.has_one_queue:
+        return after
+    return max(after, hazards.of_pages(queue, pages), hazards.of_writing(queue, embeds))
+
+
+def _use_nothing(count: int) -> None:
+    """A greedy run makes no draws."""
+
+
+CALL = define(__name__, issue, value=Run)

@@ -1,0 +1,190 @@
+"""The tokens of a decode run on their way to its program, or their text to its client.
+
+A run goes on whether its program takes the tokens or not, so they are kept here: at most as many as the run has steps.
+Its future is done while there are some, and when the run is over. A run that is *watched* gives them at the end: its
+text is followed on the way, for strings that stop it, and sent to the client as far as there is room for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple, Protocol
+
+from ..errors import CallError
+from ..services.stop_strings import StopStrings
+from ..services.tokenizer import Detokenizer
+
+UTF8_BYTES = 4
+"""Of a character, at most."""
+
+
+class Outlet(Protocol):
+    """Where text for the client goes."""
+
+    def has_room(self, size: int = 0) -> bool:
+        """Whether a message of `size` bytes need not wait."""
+
+    def when_room(self, call: Callable[[], None]) -> None:
+        """Calls back once there is room."""
+
+    def send(self, text: str) -> None:
+        """Sends a message."""
+
+
+class Taken(NamedTuple):
+    """Tokens that the program takes. `texts`: what each completes, if the run was watched."""
+
+    tokens: Sequence[int]
+    texts: Sequence[str] | None
+    over: bool
+
+
+class Watch:
+    """Follows the text of a run. `more`: another run goes on with the text, so what may be the beginning of a stop
+    string at the end is not sent."""
+
+    def __init__(self, detokenizer: Detokenizer, stop: StopStrings, outlet: Outlet | None, most: int, more: bool):
+        """`most`: bytes of one message. Without an outlet nothing is sent."""
+        self._detokenizer = detokenizer
+        self._stop = stop
+        self._outlet = outlet
+        self._most = most
+        self._more = more
+        self._unsent = ""
+        self._waits = False
+        self._on_sent: Callable[[], object] = _ignore
+
+    def listen(self, on_sent: Callable[[], object]) -> None:
+        """`on_sent` is called when what had to wait for the client is on its way."""
+        self._on_sent = on_sent
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything has been sent."""
+        return not self._unsent
+
+    def follow(self, tokens: Sequence[int], hidden: int) -> list[str]:
+        """Text of each token, up to the one that completes a stop string; the last `hidden` ones have none."""
+        texts: list[str] = []
+        for token in tokens[: len(tokens) - hidden]:
+            texts.append(self._detokenizer.push((token,)))
+            self._unsent += self._stop.push(texts[-1])
+            if self._stop.found:
+                return texts
+        return texts + [""] * hidden
+
+    @property
+    def found(self) -> bool:
+        """Whether a stop string has come."""
+        return self._stop.found
+
+    def end(self, by_token: bool) -> None:
+        """The run is over; `by_token`: by a stop token."""
+        if by_token or not self._more:
+            self._unsent += self._stop.rest()
+
+    def send(self) -> None:
+        """Sends what there is room for."""
+        if self._outlet is None:
+            self._unsent = ""
+        while self._unsent and self._outlet is not None:
+            if not self._outlet.has_room():
+                self._wait(self._outlet)
+                return
+            size = max(self._most // UTF8_BYTES, 1)
+            text, self._unsent = self._unsent[:size], self._unsent[size:]
+            self._outlet.send(text)
+
+    def _wait(self, outlet: Outlet) -> None:
+        if not self._waits:
+            self._waits = True
+            outlet.when_room(self._room)
+
+    def _room(self) -> None:
+        self._waits = False
+        self.send()
+        if not self._unsent:
+            self._on_sent()
+
+    def close(self) -> None:
+        """Nothing is sent any more."""
+        self._unsent, self._on_sent = "", _ignore
+
+
+class RunTokens:
+    """What a run has given and its program has not taken."""
+
+    __slots__ = ("_error", "_over", "_stop", "_texts", "_tokens", "_watch", "cancel")
+
+    def __init__(self, stop: Collection[int], cancel: Callable[[], object]) -> None:
+        """`stop`: tokens that end the run; `cancel` ends it where its steps are made."""
+        self.cancel = cancel
+        self._stop = frozenset(stop)
+        self._tokens: list[int] = []
+        self._texts: list[str] = []
+        self._over = False
+        self._error: CallError | None = None
+        self._watch: Watch | None = None
+
+    @property
+    def is_watched(self) -> bool:
+        return self._watch is not None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its program can take something: tokens, the end, or an error."""
+        if self._watch is not None:
+            return self._over and self._watch.is_idle
+        return self._over or bool(self._tokens)
+
+    def advance(self, tokens: Sequence[int], over: bool) -> None:
+        """Tokens arrived; `over`: and the run has ended."""
+        if self._over:
+            return  # a stop string has ended it
+        self._over = over
+        self._tokens += tokens
+        if self._watch is not None:
+            self._follow(self._watch, tokens)
+
+    def fail(self, error: CallError) -> None:
+        """The run has failed; what it gave before is valid."""
+        if not self._over:
+            self._over, self._error = True, error
+
+    def watch(self, watch: Watch) -> None:
+        """The run is watched from now on, from its first token that was not taken."""
+        self._watch = watch
+        self._follow(watch, self._tokens)
+
+    def _follow(self, watch: Watch, tokens: Sequence[int]) -> None:
+        by_token = self._over and self._error is None and bool(tokens) and tokens[-1] in self._stop
+        self._texts += watch.follow(tokens, int(by_token))
+        if watch.found:
+            del self._tokens[len(self._texts) :]
+            if not self._over:
+                self._over = True
+                self.cancel()
+        elif self._over:
+            watch.end(by_token)
+        watch.send()
+
+    def take(self, most: int) -> Taken:
+        """At most `most` of the tokens. Raises the error of a run that failed, behind its last token."""
+        if self._error is not None and not self._tokens:
+            raise self._error
+        tokens, self._tokens = self._tokens[:most], self._tokens[most:]
+        texts = None
+        if self._watch is not None:
+            texts, self._texts = self._texts[:most], self._texts[most:]
+        return Taken(tokens, texts, self._over and not self._tokens and self._error is None)
+
+    def close(self) -> None:
+        """Its future is cancelled."""
+        if self._watch is not None:
+            self._watch.close()
+        if not self._over:
+            self.cancel()
+
+
+def _ignore() -> None:
+    """Nobody waits."""

@@ -1,0 +1,100 @@
+"""The decode runs of one inferlet at one model that are not over, as its address space knows them.
+
+Theory of operation. A run is one command that samples many tokens. Where it stands is told late, token by token; so its
+slots are reserved when it is issued, and become visible as its tokens are delivered: with token n, slot n - 1, for the
+run was over the tokens before it. What a run writes goes to the worker before anything that is issued after its tokens
+were delivered, so nobody waits for a run. Instead, what a run that goes on reads or writes must not be written by
+others: that is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from pie_control.errors import InvalidState
+from pie_control.resources.ranges import Range, overlap
+
+from .pages import PageTable, Reservation
+
+
+@dataclass(slots=True, eq=False)
+class HeldRun:
+    """What one run holds. `reservation`: None for a run of one step, which fills no slot."""
+
+    queue: int
+    embeds: Sequence[Range]  # that it writes
+    reads: Sequence[Range]  # pages, ascending
+    reservation: Reservation | None
+    position: int  # of the first token that it runs
+    use_draws: Callable[[int], None]  # told at the end how many tokens were delivered
+    delivered: int = 0  # tokens
+
+
+class HeldRuns:
+    """By future."""
+
+    def __init__(self, pages: PageTable) -> None:
+        self._pages = pages
+        self._runs: dict[int, HeldRun] = {}
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def begin(self, future: int, run: HeldRun) -> None:
+        """A run was issued."""
+        self._runs[future] = run
+
+    def find(self, future: int) -> HeldRun | None:
+        """A run that is not over."""
+        return self._runs.get(future)
+
+    def advanced(self, future: int, tokens: Sequence[int], over: bool) -> bool:
+        """Tokens of a run were delivered; `over`: and it has ended. False if it was cancelled: these tokens are not
+        its inferlet's."""
+        run = self._runs.get(future)
+        if run is None:
+            return False
+        before, run.delivered = run.delivered, run.delivered + len(tokens)
+        if run.reservation is not None:
+            slots = run.reservation.slots
+            for number in range(max(before - 1, 0), run.delivered - 1):
+                self._pages.fill_reserved(int(slots[number]), run.position + number)
+        if over:
+            self.end(future)
+        return True
+
+    def end(self, future: int) -> bool:
+        """A run is over; False if it was before. What it did not fill is free again, and draws that it did not use."""
+        run = self._runs.pop(future, None)
+        if run is None:
+            return False
+        if run.reservation is not None:
+            self._pages.unreserve(run.reservation, max(run.delivered - 1, 0))
+        run.use_draws(run.delivered)
+        return True
+
+    def clear(self) -> None:
+        """The inferlet has ended."""
+        self._runs.clear()
+
+    # ---- what others must not do meanwhile ----
+
+    def check_embeds(self, queue: int, embeds: Sequence[Range]) -> None:
+        """Whether a command of a queue may write these embeds. Raises InvalidState if a run of another queue uses one
+        of them; those of its own queue are over when its turn comes."""
+        for future, run in self._runs.items():
+            if run.queue != queue and overlap(run.embeds, embeds):
+                raise InvalidState(
+                    f"decode run {future} of queue {run.queue} goes on and uses one of the embeds: wait for its end, "
+                    "or cancel it first"
+                )
+
+    def check_emptied(self, pages: Iterable[int]) -> None:
+        """Whether tokens in these pages may be emptied or overwritten. Raises InvalidState if a run sees them."""
+        ranges = [(page, page + 1) for page in pages]
+        for future, run in self._runs.items():
+            if overlap(run.reads, ranges):
+                raise InvalidState(
+                    f"decode run {future} goes on and sees tokens of these pages: wait for its end, or cancel it first"
+                )
