@@ -35,16 +35,15 @@ def main(arguments: Sequence[str]) -> int:
     """Entry point."""
     output = Path(arguments[0])
     limit(int(arguments[1]), int(arguments[2]))
-    from ..sandbox.components import compile_component, load_compiled  # the parent imports this module without wasmtime
-    from ..sandbox.contract import imported_functions
+    # The parent imports this module without wasmtime; and this process starts for each component, so it imports little.
+    from ..sandbox.components import compile_component, imported_functions, load_compiled
     from ..sandbox.engine import LinkError, new_engine
-    from ..sandbox.values import ContractError
 
     engine = new_engine()
     try:
         output.write_bytes(compile_component(engine, sys.stdin.buffer.read()))
         list(imported_functions(engine, load_compiled(engine, output)))
-    except (LinkError, ContractError) as error:
+    except LinkError as error:
         print(str(error)[:MOST_REASON], file=sys.stderr)
         return REFUSED
     return 0

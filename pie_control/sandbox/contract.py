@@ -7,17 +7,15 @@ the older ones with the same types. A component is linked against the edition of
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from wasmtime import Engine
-from wasmtime.component import Component, ComponentInstanceType, FuncType
 
+from .components import WASI, Component, imported_functions
 from .engine import LinkError
 from .functions import HostFunction
-from .values import signature
 
-WASI = "wasi:"
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 
 
@@ -75,17 +73,6 @@ class Contract:
             raise LinkError(f"imports `{name}` of {interface}, which this server does not have")
         if wanted != given:
             raise LinkError(f"imports `{name}` of {interface} as {given}, this server has {wanted}")
-
-
-def imported_functions(engine: Engine, component: Component) -> Iterator[tuple[str, str, str]]:
-    """Interface, name and signature of the functions that a component imports, those of WASI left out. Raises
-    ContractError."""
-    for interface, extern in component.type.imports(engine).items():
-        kind = extern.ty
-        if not interface.startswith(WASI) and isinstance(kind, ComponentInstanceType):
-            for name, item in kind.exports(engine).items():
-                if isinstance(item.ty, FuncType):
-                    yield interface, name, signature(item.ty)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -6,13 +6,13 @@ import ctypes
 import sys
 import threading
 import time
+from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
 import wasmtime
 from wasmtime import _ffi as ffi
 
-from .values import c_function
 from .version import WASMTIME_VERSION
 
 TICK_SECONDS = 0.002
@@ -26,6 +26,18 @@ is. Only what is touched costs memory."""
 
 BROKEN_PYTHONS = ((3, 14, 0),)
 """They take a fiber's stack for an overflow of the thread's, and end the process (CPython issue 139653)."""
+
+LIBRARY = ctypes.PyDLL(ffi.dll._name)
+"""Calls that keep the GIL: they are so short that releasing it would cost more."""
+
+
+def c_function(name: str, restype: Any, *argtypes: Any, library: Any = LIBRARY) -> Callable[..., Any]:
+    """A function of wasmtime's C API, with pointers as plain integers."""
+    function = getattr(library, name)
+    prototype = ctypes.CFUNCTYPE if library is not LIBRARY else ctypes.PYFUNCTYPE
+    typed: Callable[..., Any] = prototype(restype, *argtypes)(ctypes.cast(function, ctypes.c_void_p).value or 0)
+    return typed
+
 
 _P = ctypes.c_void_p
 _set_fiber_stack = c_function("wasmtime_config_async_stack_size_set", None, _P, ctypes.c_uint64)

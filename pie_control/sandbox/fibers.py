@@ -28,8 +28,8 @@ from wasmtime import _ffi as ffi
 
 from ..errors import CallError
 from .copy_bound import COPIED_BYTES, MESSAGE, bound_copies
-from .engine import address_of, take_message
-from .values import SIZE, Result, c_function
+from .engine import address_of, c_function, take_message
+from .values import SIZE, Result
 
 T = TypeVar("T")
 

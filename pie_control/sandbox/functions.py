@@ -14,9 +14,9 @@ from wasmtime.component import _types as wt
 from ..errors import CallError, InvalidArgument
 from ..texts import cut_middle
 from .compiled.crossings import Crossing, Crossings, PythonWay
-from .engine import LinkError, address_of, take_message
+from .engine import LinkError, address_of, c_function, take_message
 from .fibers import CONTINUATION, SUSPEND, Instance, running
-from .values import OF, SIZE, Result, c_function, reader, resource_number, writer
+from .values import OF, SIZE, Result, reader, resource_number, writer
 
 MAX_ITEMS = 1 << 14
 """Of a list that a guest passes, where nothing else is said: such a list is converted in a fraction of a millisecond,

@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from wasmtime import _ffi as ffi
-from wasmtime import component as wc
 from wasmtime.component import _types as wt
+
+from .engine import c_function
 
 Address = int
 Reader = Callable[[Address], Any]
@@ -38,9 +39,6 @@ WORDS = SIZE // 4
 
 MAX_OUTCOME_BYTES = 4 << 20
 """Read of the error that a guest returns."""
-
-LIBRARY = ctypes.PyDLL(ffi.dll._name)
-"""Calls that keep the GIL: they are so short that releasing it would cost more."""
 
 u8 = ctypes.c_uint8.from_address
 u32 = ctypes.c_uint32.from_address
@@ -57,14 +55,6 @@ class Result(NamedTuple):
 
     is_ok: bool
     value: Any
-
-
-def c_function(name: str, restype: Any, *argtypes: Any, library: Any = LIBRARY) -> Callable[..., Any]:
-    """A function of wasmtime's C API, with pointers as plain integers."""
-    function = getattr(library, name)
-    prototype = ctypes.CFUNCTYPE if library is not LIBRARY else ctypes.PYFUNCTYPE
-    typed: Callable[..., Any] = prototype(restype, *argtypes)(ctypes.cast(function, ctypes.c_void_p).value or 0)
-    return typed
 
 
 _P = ctypes.c_void_p
@@ -434,32 +424,3 @@ def _write_resource(address: Address, value: OwnedResource) -> None:
         raise ContractError("cannot hand out the resource")
     u64(address + OF).value = any_resource.value or 0
     u8(address).value = KIND["RESOURCE"]
-
-
-# ---- signatures ------------------------------------------------------------------------------------------------------
-
-
-def describe(kind: Any) -> str:
-    """A WIT type as text, structurally: two types are interchangeable if their texts are equal."""
-    match kind:
-        case None:
-            return "_"
-        case wt.ListType():
-            return f"list<{describe(kind.element)}>"
-        case wt.OptionType():
-            return f"option<{describe(kind.payload)}>"
-        case wt.ResultType():
-            return f"result<{describe(kind.ok)}, {describe(kind.err)}>"
-        case wt.TupleType():
-            return f"tuple<{', '.join(map(describe, kind.elements))}>"
-        case wt.RecordType():
-            return f"record{{{', '.join(f'{name}: {describe(field)}' for name, field in kind.fields)}}}"
-        case wt.EnumType():
-            return f"enum{{{', '.join(kind.names)}}}"
-    return type(kind).__name__.lower()
-
-
-def signature(function: wc.FuncType) -> str:
-    """A function type as text."""
-    parameters = ", ".join(describe(kind) for _, kind in function.params)
-    return f"func({parameters}) -> {describe(function.result) if function.result else '_'}"

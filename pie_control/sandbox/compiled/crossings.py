@@ -17,8 +17,9 @@ from wasmtime.component import _types as wt
 
 from pie_inference.options.compiling import CannotCompile
 
+from ..engine import LIBRARY
 from ..fibers import SUSPEND, continue_guest, running
-from ..values import KIND, LIBRARY, OF, SIZE
+from ..values import KIND, OF, SIZE
 from .build import build
 
 MOST_PARAMETERS = 14

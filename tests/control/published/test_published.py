@@ -20,10 +20,10 @@ from pie_control.calls.values import Done
 from pie_control.errors import CallError, ConfigError, InvalidState
 from pie_control.host_api import core, published, wit_files
 from pie_control.host_api.guest import Guest
+from pie_control.sandbox.components import signature
 from pie_control.sandbox.contract import Contract, Edition
 from pie_control.sandbox.engine import LinkError, new_engine
 from pie_control.sandbox.linker import LinkedComponent
-from pie_control.sandbox.values import signature
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers import whole_world

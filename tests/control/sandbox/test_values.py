@@ -13,9 +13,10 @@ from wasmtime import WasmtimeError, component
 from wasmtime.component import _types as wt
 
 from pie_control.sandbox import selftest as wasm_selftest
+from pie_control.sandbox.components import describe
 from pie_control.sandbox.engine import new_engine
 from pie_control.sandbox.functions import HostFunction, add_function, run_guest_of
-from pie_control.sandbox.values import SIZE, ContractError, Result, describe, reader, writer
+from pie_control.sandbox.values import SIZE, ContractError, Result, reader, writer
 from tests.helpers import ways
 from tests.helpers.wat import echo
 
