@@ -69,7 +69,7 @@ class InferletManager:
 
     def start(self) -> None:
         """Starts the sweep for idle inferlets and fills the warm pool."""
-        self.runner.memory.growth()
+        self.runner.memory.settle()
         self._bytes_before = self.runner.memory.resident
         self._sweep()
         self._warm_up()
@@ -137,6 +137,7 @@ class InferletManager:
             return
         check_transition(inferlet.status, status)
         self.runner.forget(inferlet)
+        self.runner.memory.settle()
         inferlet.instance.close()
         self._drop(inferlet, status, error)
 
@@ -144,7 +145,7 @@ class InferletManager:
         del self._running[inferlet.number]
         self._had_turns.discard(inferlet)
         inferlet.holdings.release()
-        self.runner.memory.growth()  # what was freed is nobody's growth
+        self.runner.memory.settle()  # what was freed is nobody's growth
         inferlet.finish(status, error)
 
     def _sweep(self) -> None:

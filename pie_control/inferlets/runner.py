@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..host_memory import MemoryMeter
 from ..sandbox.fibers import Step
 from .inferlet import Inferlet
 from .lifecycle import ENDINGS, Status
+from .memory_use import MemoryUse
 
 PREEMPTIONS_UNTIL_BUSY = 3
 LONGEST_RUN_SECONDS = 0.02
@@ -53,7 +53,7 @@ class Runner:
         self._round_ends = 0.0
         self._turns = self._preemptions = 0
         self._guest_seconds = 0.0
-        self.memory = MemoryMeter()
+        self.memory = MemoryUse()
 
     @property
     def has_work(self) -> bool:
@@ -72,7 +72,7 @@ class Runner:
         should run first."""
         now = time.perf_counter()
         deadline = now + LONGEST_RUN_SECONDS
-        self.memory.growth()  # since then, not by guests
+        self.memory.settle_if_idle()
         if self._turns_left == 0:
             self._turns_left = TURNS_IN_ROUND * (len(self._ready) + len(self._interrupted))
             self._round_ends = now + ROUND_SECONDS
@@ -93,7 +93,7 @@ class Runner:
         """Gives one busy inferlet a slice; False if there is none."""
         if not self._busy:
             return False
-        self.memory.growth()
+        self.memory.settle_if_idle()
         self._turn(self._busy.popleft())
         return True
 
@@ -109,7 +109,7 @@ class Runner:
         step = inferlet.instance.step()
         elapsed = time.thread_time() - start
         inferlet.processor_time.charge(elapsed)
-        inferlet.memory_bytes += self.memory.growth()
+        self.memory.charge(inferlet, elapsed)
         inferlet.last_activity = now = time.monotonic()
         self._turns += 1
         self._guest_seconds += elapsed

@@ -46,7 +46,7 @@ from . import byte_tokenizer
 
 Hashes = NDArray[np.uint64]
 
-DEFAULTS = {"max_context": 1 << 20, "pages": 1 << 18, "host_pages": 1 << 10, "embeds": 1 << 18}
+DEFAULTS = {"max_context": 1 << 20, "pages": 1 << 16, "host_pages": 1 << 10, "embeds": 1 << 16}
 """Sizes that an operator has left to the worker: more than any benchmark needs, as they take next to no memory."""
 MOST_SWAP_PAGES = 16
 VOCAB = byte_tokenizer.VOCAB_SIZE
@@ -55,8 +55,10 @@ FIRST, CHARACTERS = ord(" "), 95
 FAULTS = (ValueError, IndexError)
 """What a batch raises that breaks the protocol."""
 
-WEIGHTS = np.arange(VOCAB, 0, -1, dtype=np.float64) / (VOCAB * (VOCAB + 1) / 2)
-"""Probabilities of all tokens, the most probable first."""
+RANKED = ((np.arange(FIRST, FIRST + CHARACTERS)[:, None] + np.arange(VOCAB)) % VOCAB).astype(np.int32)
+"""All tokens behind each that can be chosen, the most probable first."""
+WEIGHTS = (np.arange(VOCAB, 0, -1) / (VOCAB * (VOCAB + 1) / 2)).astype(np.float32)
+"""Their probabilities."""
 
 
 def spread(values: Array) -> Hashes:
@@ -158,17 +160,17 @@ class PacedModel:
     def _get_next_dist(self, batch: GetNextDist) -> GetNextDistResult:
         chosen, lengths = self._choose(batch.embeds), batch.k.astype(np.int64)
         indptr = np.concatenate(([0], lengths.cumsum()))
-        ranks = np.arange(indptr[-1]) - np.repeat(indptr[:-1], lengths)
+        ranks = np.arange(indptr[-1]) - indptr[:-1].repeat(lengths)
         return GetNextDistResult(
             indptr=indptr.astype(np.int32),
-            tokens=((np.repeat(chosen, lengths) + ranks) % VOCAB).astype(np.int32),
-            probabilities=WEIGHTS[ranks].astype(np.float32),
-            rest=np.maximum(0, 1 - WEIGHTS.cumsum()[lengths - 1]).astype(np.float32),
+            tokens=RANKED[(chosen - FIRST).repeat(lengths), ranks],
+            probabilities=WEIGHTS[ranks],
+            rest=np.maximum(0, 1 - WEIGHTS.cumsum()[lengths - 1]),
         )
 
     def _get_logprobs(self, batch: GetLogprobs) -> GetLogprobsResult:
         chosen = np.repeat(self._choose(batch.embeds), np.diff(batch.indptr))
-        return GetLogprobsResult(np.log(WEIGHTS[(batch.tokens - chosen) % VOCAB]).astype(np.float32))
+        return GetLogprobsResult(np.log(WEIGHTS[(batch.tokens - chosen) % VOCAB]))
 
 
 def _nothing(batch: Batch) -> None:

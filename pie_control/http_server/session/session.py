@@ -29,6 +29,9 @@ from .send_buffer import SendBuffer
 
 MAX_LAUNCHES = 1024
 """Launches of one connection that may be under way at a time."""
+SENDS_IN_A_TURN = 32
+"""Messages to inferlets cost next to nothing. One by one, the last of many would wait as many turns, in each of which
+all inferlets that can run do so."""
 TRY_AGAIN_LATER = 1013
 DISCONNECTED = "its client disconnected"
 
@@ -73,10 +76,15 @@ class Session:
                     if frame.get("code") == TRY_AGAIN_LATER:
                         self._end = frame.get("reason") or DISCONNECTED
                     return
+                sends = 0  # in this turn of the event loop
                 for request in self._read(frame.get("text") or frame.get("bytes") or ""):
                     await self._buffer.room()
                     self._take_request(request)
-                    await asyncio.sleep(0)  # others get their turn between any two requests
+                    sends = sends + 1 if isinstance(request, wire.Send) else SENDS_IN_A_TURN
+                    if sends >= SENDS_IN_A_TURN:
+                        await asyncio.sleep(0)  # others get their turn between any two requests
+                        sends = 0
+                await asyncio.sleep(0)
 
     async def _send_frames(self) -> None:
         with contextlib.suppress(WebSocketDisconnect):

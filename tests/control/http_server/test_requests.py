@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 
 import httpx
 import pytest
@@ -12,8 +13,9 @@ import websockets
 from pie_control.http_server.guard import json_limit
 from pie_control.http_server.messages import MAX_REQUESTS
 from pie_control.http_server.session.send_buffer import MAX_REPLY_BYTES, SendBuffer
+from pie_control.http_server.session.session import SENDS_IN_A_TURN
 from pie_control.registry.entry import InferletInfo
-from tests.helpers.fake_server_api import FakeServerApi, serve_async
+from tests.helpers.fake_server_api import FakeInferlet, FakeServerApi, serve_async
 from tests.helpers.sessions import exchange, frame_of, open_session
 
 
@@ -62,6 +64,39 @@ def test_between_two_requests_of_a_frame_others_get_their_turn() -> None:
             assert len(set(api.listed)) == len(api.listed)  # no two in one turn
 
     serve_async(test, CountedApi())
+
+
+class LookedUpApi(FakeServerApi):
+    """Notes in which turn an inferlet was looked for."""
+
+    turns: Turns
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked: list[int] = []
+
+    def inferlet(self, id: str) -> FakeInferlet:
+        self.looked.append(self.turns.count)
+        return super().inferlet(id)
+
+
+def test_messages_to_inferlets_share_a_turn_up_to_a_number() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        api = runtime
+        assert isinstance(api, LookedUpApi)
+        async with open_session(url, max_size=None) as socket:
+            api.turns = Turns()
+            count = 3 * SENDS_IN_A_TURN
+            requests = [{"type": "send", "id": number, "inferlet": "i1", "text": ""} for number in range(count)]
+            await socket.send(json.dumps(requests))
+            replies: list[int] = []
+            while len(replies) < count:
+                replies += [each["id"] for each in await frame_of(socket)]
+            api.turns.stop()
+            assert replies == list(range(count))
+            assert sorted(Counter(api.looked).values()) == [SENDS_IN_A_TURN] * 3
+
+    serve_async(test, LookedUpApi())
 
 
 def test_all_who_ask_in_one_turn_share_one_listing() -> None:
