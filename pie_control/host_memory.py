@@ -34,6 +34,18 @@ def group_limits(membership: Path, groups: Path) -> Iterator[int]:
                 yield int((root / group / name).read_text())
 
 
+def resident_memory(pid: int) -> int:
+    """Bytes that a process holds, as `MemoryMeter` counts them; 0: not known, or there is no such process."""
+    with suppress(OSError):
+        return _held(Path(f"/proc/{pid}/statm").read_bytes())
+    return 0
+
+
+def _held(statm: bytes) -> int:
+    _, resident, shared, _ = statm.split(None, 3)
+    return (int(resident) - int(shared)) * PAGE_BYTES
+
+
 class MemoryMeter:
     """How the memory of this process grows. What it shares with files (code, images of components) does not count.
     Where Linux' /proc is missing, all is 0."""
@@ -47,8 +59,7 @@ class MemoryMeter:
     def _read(self) -> int:
         if self._file < 0:
             return 0
-        _, resident, shared, _ = os.pread(self._file, 128, 0).split(None, 3)
-        return (int(resident) - int(shared)) * PAGE_BYTES
+        return _held(os.pread(self._file, 128, 0))
 
     def growth(self) -> int:
         """Bytes since the last reading; negative if there are less."""

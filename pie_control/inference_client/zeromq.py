@@ -27,9 +27,10 @@ from pie_inference.protocol import (
     encode,
 )
 
+from ..children.process import ChildProcess
 from .connection import Connection
 from .interface import ignore_loss, ignore_wave
-from .process import WORKER, WorkerProcess
+from .process import WORKER, start_worker
 from .wave_watch import WaveWatch
 
 ANOTHER_SERVES = Refused("another worker is connected to the control process already: each needs its own endpoint")
@@ -75,7 +76,7 @@ class ZeroMQClient:
         self._watch: WaveWatch | None = None
         self._folder: Path | None = None
         self._connection: Connection | None = None
-        self._process: WorkerProcess | None = None
+        self._process: ChildProcess | None = None
         self._starting: asyncio.Future[Ready] | None = None
         self._serving = False
 
@@ -90,7 +91,7 @@ class ZeroMQClient:
             )
             if self._arguments:
                 arguments = ["--endpoint", endpoint, *self._arguments]
-                self._process = WorkerProcess(self._module, arguments, self._secret, self._process_ended)
+                self._process = start_worker(self._module, arguments, self._secret, self._process_ended)
             self._connection.send(encode(Hello(PROTOCOL_VERSION)))
             ready = await self._wait_until_ready(self._starting)
         except BaseException as error:
@@ -181,9 +182,9 @@ class ZeroMQClient:
             LAST_WORDS_SECONDS if self._starting else 0, self._tell_end, self._process
         )
 
-    def _tell_end(self, process: WorkerProcess | None) -> None:
+    def _tell_end(self, process: ChildProcess | None) -> None:
         if process is not None and process is self._process:
-            self._lose(process.describe_end())
+            self._lose(f"the worker {process.describe_end()}")
 
     def _disconnected(self) -> None:
         """The end of a child tells more than that of its connection, and should follow at once."""

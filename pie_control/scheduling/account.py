@@ -131,6 +131,7 @@ class Account(Share[CommandQueue]):
         "queues",
         "ranked",
         "returned",
+        "runs",
         "standing",
         "taken",
         "waiting",
@@ -145,7 +146,8 @@ class Account(Share[CommandQueue]):
         self.holdings = holdings
         self.standing = standing
         self.queues: dict[int, CommandQueue] = {}
-        self.futures: set[int] = set()  # not answered yet
+        self.futures: set[int] = set()  # not answered yet, but for those of decode runs
+        self.runs: set[int] = set()  # futures of decode runs that are not over: nobody knows when they will be
         self.cancelled: set[int] = set()  # of decode runs that wait in a queue still, and will not run
         self.newest = 0  # sequence number of what arrived last
         self.waiting = 0  # commands in the queues
@@ -216,7 +218,7 @@ class Account(Share[CommandQueue]):
         inferlet could not know that yet."""
         self.newest = command.seq
         if command.future is not None:
-            self.futures.add(command.future)
+            (self.runs if command.lasts else self.futures).add(command.future)
             if command.gives_token:
                 self.holdings.tokens[command.future] = TokenSource()
         for _, future in command.references:
@@ -275,9 +277,10 @@ class Account(Share[CommandQueue]):
 
     def answer(self, future: int) -> bool:
         """Whether a future is still to be answered; it is answered now."""
-        if future not in self.futures:
+        futures = self.futures if future in self.futures else self.runs
+        if future not in futures:
             return False
-        self.futures.remove(future)
+        futures.remove(future)
         return True
 
     def relies_on(self, command: Command) -> bool:
@@ -295,7 +298,9 @@ class Account(Share[CommandQueue]):
         assert self.oldest_waiting <= self.oldest_now() == oldest
         assert self.ready == sum(queue.line is not None for queue in self.queues.values())
         waiting = (command.future for queue in self.queues.values() for command in queue.commands)
-        assert (self.futures | self.cancelled).issuperset(future for future in waiting if future is not None)
+        assert (self.futures | self.runs | self.cancelled).issuperset(
+            future for future in waiting if future is not None
+        )
 
 
 def _after(blocked: tuple[int, int, CommandQueue]) -> int:

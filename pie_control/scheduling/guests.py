@@ -53,8 +53,8 @@ class Guests:
 
     @property
     def next(self) -> Delivery | None:
-        """The oldest delivery that not only stragglers work on."""
-        while self._deliveries and self._deliveries[0].is_back:
+        """The oldest delivery that somebody works on."""
+        while self._deliveries and not self._deliveries[0].left:
             self._deliveries.popleft()
         return self._deliveries[0] if self._deliveries else None
 

@@ -20,11 +20,15 @@ class DispatchState(NamedTuple):
     ends: float = 0.0  # when the oldest of them should be done
     wave_seconds: float = 0.0  # that the worker took for a wave, lately; 0: not known
     fixed_seconds: float = 0.0  # of these, what a wave costs however few take part in it
+    each_seconds: float = 0.0  # and what each step costs
+    only_size: float | None = None  # if all waves were of so many steps for long, so that nobody can tell
     guest_seconds: float = (
         0.0  # that all these guests need between their results and what they issue next; 0: not known
     )
+    half_seconds: float = 0.0  # that half of them need
     told: float = 0.0  # when those in hands that should be back first got their results
     back: float = 0.0  # when they should be back
+    stragglers: bool = False  # whether most of them are
 
 
 class DispatchPolicy(Protocol):
@@ -56,6 +60,10 @@ SHORTEST_SECONDS = 0.002
 """An idle worker waits at least this long for those who are expected at any moment: timers are no more exact."""
 OVERRUN = 1.5
 """Of their usual time: an idle worker waits no longer for guests."""
+STRAGGLING = 1.25
+"""Nor, of that time, for those who are not back when most are."""
+GAIN = 1.03
+"""By which half waves have to be better, for it is never known well."""
 LEAD_SECONDS = 0.001
 """A wave that waits for guests goes this long, and an eighth of a wave, before the worker should be done with its
 last one."""
@@ -93,31 +101,22 @@ class Adaptive:
             return True
         if not state.in_flight:
             return now >= self._patience(state) or self._pays(state, max(0.0, state.back - now))
-        if state.hands and now < self._latest(state):
+        if state.hands:
+            return now >= self._latest(state) and self._pays(state, max(0.0, state.back - max(now, state.ends)))
+        if state.wave_seconds and state.wave_seconds < WORTH_SECONDS and not any(state.ahead):
             return False
-        rest = max(0.0, state.back - max(now, state.ends)) if state.hands else state.guest_seconds
-        return self._worth_while(state) and self._pays(state, rest)
+        return self._pays(state, state.guest_seconds)
 
     def portion(self, state: DispatchState) -> int | None:
         ready = sum(state.ready)
         alone = not state.in_flight and not any(state.expected) and self.max_in_flight > 1
-        if (
-            alone
-            and ready > 1
-            and state.wave_seconds >= WORTH_SECONDS
-            and state.guest_seconds > WAVE_SECONDS + state.fixed_seconds
-        ):
-            return (ready + 1) // 2
-        return None
+        worth = state.wave_seconds >= WORTH_SECONDS and state.guest_seconds > 0
+        return (ready + 1) // 2 if alone and ready > 1 and worth and self._halves(state) else None
 
     def deadline(self, state: DispatchState) -> float | None:
         if not state.hands or state.in_flight >= self.max_in_flight:
             return None
         return self._latest(state) if state.in_flight else self._patience(state)
-
-    def _worth_while(self, state: DispatchState) -> bool:
-        """Whether the worker would idle long enough to send something ahead."""
-        return state.wave_seconds >= WORTH_SECONDS or not state.wave_seconds or any(state.ahead)
 
     def _pays(self, state: DispatchState, rest: float) -> bool:
         """Whether to send now beats to let the worker rest for so long."""
@@ -126,13 +125,36 @@ class Adaptive:
         if not state.wave_seconds or not state.guest_seconds:
             return ready > self.surplus * expected
         ahead = sum(state.ahead[: highest + 1])
+        if not ahead and not state.hands:
+            return ready > 0 and self._halves(state)
+        if not ahead and (probe := self._probe(state)) is not None:
+            return probe
         late = ready - ahead + expected
         return rest * (late + 2 * ahead) > (WAVE_SECONDS + state.fixed_seconds) * late
+
+    def _halves(self, state: DispatchState) -> bool:
+        """Whether half waves take less time than a full one and a rest, if nobody runs ahead."""
+        if (probe := self._probe(state)) is not None:
+            return probe
+        fixed = state.fixed_seconds + WAVE_SECONDS
+        all_steps = state.each_seconds * (sum(state.ready) + sum(state.expected))
+        halves = max(2 * fixed + all_steps, fixed + all_steps / 2 + state.half_seconds)
+        return halves * GAIN < fixed + all_steps + state.guest_seconds
+
+    @staticmethod
+    def _probe(state: DispatchState) -> bool | None:
+        """Whether to send half waves, or full ones, to see what that costs: what was not done for long. None if it is
+        known, or does not matter."""
+        matters = 0.1 < state.guest_seconds / max(state.wave_seconds, WAVE_SECONDS) < 4
+        if state.only_size is None or not matters or state.wave_seconds < WORTH_SECONDS:
+            return None
+        return state.only_size > 0.75 * (sum(state.ready) + sum(state.expected))
 
     @staticmethod
     def _patience(state: DispatchState) -> float:
         """Until when an idle worker waits for those in hands."""
-        return state.told + max(SHORTEST_SECONDS, OVERRUN * (state.back - state.told))
+        usual = state.back - state.told
+        return state.told + (STRAGGLING * usual if state.stragglers else max(SHORTEST_SECONDS, OVERRUN * usual))
 
     @staticmethod
     def _latest(state: DispatchState) -> float:
@@ -168,7 +190,7 @@ class KOnly:
     max_commands: None = None
 
     def should_send(self, state: DispatchState, now: float) -> bool:
-        enough = state.commands >= self.k or now - state.since >= self.patience
+        enough = state.commands >= self.k or now >= state.since + self.patience
         return enough and state.in_flight < self.max_in_flight
 
     def portion(self, state: DispatchState) -> int | None:
@@ -187,7 +209,7 @@ class TOnly:
     max_commands: None = None
 
     def should_send(self, state: DispatchState, now: float) -> bool:
-        return now - state.since >= self.seconds and state.in_flight < self.max_in_flight
+        return now >= state.since + self.seconds and state.in_flight < self.max_in_flight
 
     def portion(self, state: DispatchState) -> int | None:
         return None

@@ -190,9 +190,12 @@ class Scheduler:
         """Closes an account for a reason that its inferlet must hear, and answers all its futures."""
         if self._close(account.owner) is None:
             return
-        failures = (Completion(account.owner, future, again(error)) for future in sorted(account.futures))
+        failures = (
+            Completion(account.owner, future, again(error)) for future in sorted(account.futures | account.runs)
+        )
         self._completions.extend(failures)
         account.futures.clear()
+        account.runs.clear()
         self._endings.append(Ending(account.owner, reason, error))
 
     def _worker_lost(self, event: WorkerLost) -> None:
@@ -286,9 +289,13 @@ class Scheduler:
             ends=max(oldest.sent, self._answered) + times.at(oldest.tokens) if oldest else 0.0,
             wave_seconds=self._wave_seconds.mean,
             fixed_seconds=times.fixed if times.known else self._wave_seconds.mean,
+            only_size=times.only,
+            each_seconds=times.each,
             guest_seconds=guests.seconds.at(everybody),
+            half_seconds=guests.seconds.at(everybody / 2),
             told=next_back.since if next_back else 0.0,
             back=next_back.since + guests.seconds.at(next_back.count) if next_back else 0.0,
+            stragglers=next_back is not None and next_back.is_back,
         )
 
     # ---- answers ----

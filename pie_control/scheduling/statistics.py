@@ -67,6 +67,13 @@ class Line:
         self.fixed = 0.0  # seconds
         self.each = 0.0
         self._weight = self._size = self._seconds = self._squares = self._products = 0.0
+        self._alike = 0  # measurements in a row that say nothing of the slope
+
+    @property
+    def only(self) -> float | None:
+        """The only size that was measured for long, so that it is time to measure another one; None if there is none
+        such."""
+        return self._size / self._weight if self._alike >= MEMORY // 2 else None
 
     @property
     def known(self) -> bool:
@@ -90,6 +97,7 @@ class Line:
         doubt = DOUBT * size * size
         variance = self._squares / self._weight - size * size
         covariance = self._products / self._weight - size * seconds
+        self._alike = self._alike + 1 if variance < doubt else 0
         slope = (covariance + doubt * (1 - ASSUMED) * seconds / size) / (variance + doubt)
         self.each = min(max(slope, 0.0), seconds / size)
         self.fixed = seconds - self.each * size

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ..config import parse_options
 from ..errors import InferenceError
-from . import lifetime
+from ..options import lifetime
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,12 +8,12 @@ from functools import partial
 
 from ..device.machine import choose_device
 from ..errors import InferenceError
+from ..options import lifetime
 from ..protocol import PROTOCOL_VERSION, ProtocolError, Ready, RunWave, WorkerFailed, decode_to_worker, encode
 from ..tensor_parallel.agreement import agree
 from ..tensor_parallel.channel import RankChannel
 from ..tensor_parallel.collectives import follow
 from ..tensor_parallel.membership import Membership, decode_membership
-from . import lifetime
 from .worker import Worker
 
 

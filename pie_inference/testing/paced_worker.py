@@ -15,11 +15,10 @@ import time
 from collections.abc import Sequence
 
 from ..config import add_config_arguments
-from ..options import OptionError, WorkerOptions, given_options
+from ..options import OptionError, WorkerOptions, given_options, lifetime
 from ..options.pace import parse_pace
 from ..protocol import PROTOCOL_VERSION, Hello, ProtocolError, Ready, RunWave, Shutdown, ToWorker, WorkerFailed
 from ..protocol.secret import SECRET_VARIABLE
-from ..serving import lifetime
 from ..serving.transport import Transport
 from .paced_model import PacedModel
 

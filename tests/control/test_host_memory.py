@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import mmap
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from pie_control.host_memory import MemoryMeter, group_limits, machine_memory
+from pie_control.host_memory import MemoryMeter, group_limits, machine_memory, resident_memory
 
 MIB = 1 << 20
 
@@ -51,3 +52,14 @@ def test_growth_is_what_was_touched() -> None:
     meter.close()
     meter.close()
     assert meter.growth() <= 0
+
+
+def test_the_memory_of_another_process_is_known() -> None:
+    code = "held = bytearray(b'x') * (64 << 20); print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert resident_memory(process.pid) > 64 << 20
+        process.stdin.close()
+    assert resident_memory(process.pid) == 0

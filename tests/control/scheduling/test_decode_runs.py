@@ -53,7 +53,7 @@ def play(world: World, authors: list[Author], choice: random.Random, steps: int)
         pump(world, choice)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     policy=st.sampled_from(POLICIES),

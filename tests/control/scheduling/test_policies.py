@@ -138,6 +138,7 @@ def state(
         wave_seconds=wave,
         fixed_seconds=wave,
         guest_seconds=guests,
+        half_seconds=guests / 2,
     )
 
 
@@ -149,8 +150,8 @@ def state(
         (32, 32, 8, 0.015, 0.004, True),  # unless the worker rests for long
         (6, 0, 6, 0.015, 0.0004, False),
         (6, 0, 6, 0.015, 0.014, False),
-        (6, 0, 6, 0.015, 0.016, True),  # guests slower than the worker: half and half
-        (2, 0, 40, 0.015, 0.016, True),
+        (6, 0, 6, 0.015, 0.018, True),  # guests slower than the worker: half and half
+        (2, 0, 40, 0.015, 0.018, True),
         (6, 0, 6, 0.0005, 0.005, False),  # the rest of so fast a worker is worth nothing
         (33, 0, 8, 0.0005, 0.005, False),
         (33, 33, 8, 0.0005, 0.005, True),
@@ -170,7 +171,23 @@ def test_adaptive_weighs_only_what_a_wave_costs_however_small_it_is() -> None:
     """Two waves of six tokens take no longer than one of twelve, so there is nothing to lose."""
     full = state((6, 0), (6, 0), wave=0.015, guests=0.004)
     assert not Adaptive().should_send(full, 0.0)
-    assert Adaptive().should_send(full._replace(fixed_seconds=0.002), 0.0)
+    assert Adaptive().should_send(full._replace(fixed_seconds=0.002, each_seconds=0.001), 0.0)
+
+
+def test_half_waves_are_no_better_for_guests_that_take_as_long_alone() -> None:
+    full = state((6, 0), (6, 0), wave=0.015, guests=0.03)
+    assert Adaptive().should_send(full, 0.0)
+    assert not Adaptive().should_send(full._replace(half_seconds=0.03), 0.0)
+
+
+@pytest.mark.parametrize("waves", ["full", "half"])
+def test_what_is_not_known_of_waves_is_tried(waves: str) -> None:
+    """All waves were of one size, so nobody can tell what another size costs."""
+    lately = state((6, 0), (6, 0), wave=0.015, guests=0.01)._replace(only_size={"full": 12, "half": 6}[waves])
+    assert Adaptive().should_send(lately, 0.0) is (waves == "full")
+    alone = lately._replace(ready=(12, 0), expected=(0, 0), in_flight=0)
+    assert (Adaptive().portion(alone) == 6) is (waves == "full")
+    assert not Adaptive().should_send(lately._replace(guest_seconds=0.001), 0.0), "it does not matter"
 
 
 def test_adaptive_sends_no_batch_work_ahead_of_an_interactive_inferlet_that_is_expected() -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from pie_control.children import status_line
 from pie_control.errors import WorkerUnavailable
-from pie_control.inference_client import status_line
-from pie_control.inference_client.process import WORKER, WorkerProcess
+from pie_control.inference_client.process import WORKER, start_worker
 from pie_control.inference_client.zeromq import ZeroMQClient
 
 SAYS = r"printf '10%%\r' >&2; sleep 0.2; printf '20%%\r' >&2; sleep 0.2; printf '99%%\rloaded\nlast words' >&2"
@@ -28,7 +28,7 @@ def pretend_worker(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -
 
 async def run_worker() -> None:
     ended = asyncio.Event()
-    worker = WorkerProcess(WORKER, [], None, ended.set)
+    worker = start_worker(WORKER, [], None, ended.set)
     await asyncio.wait_for(ended.wait(), 30)
     await worker.end(1.0)
 

@@ -1,4 +1,4 @@
-"""Ties the worker's life to the control process's: the parent handles Ctrl-C, and its death ends the worker."""
+"""Ties the life of a child process to that of its parent: it handles Ctrl-C, and its death ends the child."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ POLL_SECONDS = 0.5
 
 
 def ignore_interrupts() -> None:
-    """Ignores Ctrl-C, which a terminal sends to the whole process group; the control process ends the worker in
+    """Ignores Ctrl-C, which a terminal sends to the whole process group; the control process ends its children in
     order."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 

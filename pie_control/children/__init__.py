@@ -1,0 +1,1 @@
+"""Child processes of the control process: what they say, how they end."""

@@ -1,0 +1,115 @@
+"""How fast waves follow each other, in a simulated world where waves and guests take time: as fast as the better one of
+full waves and half waves would be, whatever the times are. No inferlet starves."""
+
+from __future__ import annotations
+
+import pytest
+
+from pie_control.scheduling import Adaptive, DispatchPolicy, DispatchState, Eager, KOnly, TOnly
+from tests.helpers.pace import Host, Pace
+
+WAVE = 0.016  # seconds, with everybody in it
+GUESTS = 8
+
+
+class Full(Adaptive):
+    """Every wave waits for everybody."""
+
+    def should_send(self, state: DispatchState, now: float) -> bool:
+        return not state.in_flight and not any(state.expected)
+
+    def portion(self, state: DispatchState) -> int | None:
+        return None
+
+    def deadline(self, state: DispatchState) -> float | None:
+        return None
+
+
+class Half(Full):
+    """Every wave is for half of them, and the other half follows."""
+
+    def should_send(self, state: DispatchState, now: float) -> bool:
+        return state.in_flight < 2 and sum(state.ready) >= self.portion(state)
+
+    def portion(self, state: DispatchState) -> int:
+        return (sum(state.ready) + sum(state.expected)) // 2
+
+
+def play(policy: DispatchPolicy, kind: str, fixed: float, ratio: float) -> tuple[float, int, Pace]:
+    """Steps per second, steps of the slowest inferlet, and the world. `fixed`: the share of a wave that does not depend
+    on its size. `ratio`: the time between a full wave's results and the last next command, to that of a wave."""
+    guests = ratio * WAVE
+    hosts = [Host()]
+    thinks = [(guests, 0)] * GUESTS
+    match kind:
+        case "one processor":
+            hosts, thinks = [Host(shared=True)], [(guests / GUESTS, 0)] * GUESTS
+        case "one slow":
+            thinks = [(guests / 5, 0)] * (GUESTS - 1) + [(guests, 0)]
+        case "two groups":
+            thinks = [(guests / 3, 0), (guests, 0)] * (GUESTS // 2)
+        case "two hosts":
+            hosts = [Host(shared=True, delay=0.0003), Host(shared=True, delay=0.0006)]
+            thinks = [(guests / GUESTS * 2, number % 2) for number in range(GUESTS)]
+    world = Pace(policy, fixed * WAVE, (1 - fixed) * WAVE / GUESTS, hosts)
+    for think, host in thinks:
+        world.add(think, host)
+    cycle = WAVE + guests
+    world.run(60 * cycle)
+    before = [guest.steps for guest in world.guests]
+    world.run(60 * cycle)
+    steps = [guest.steps - earlier for guest, earlier in zip(world.guests, before, strict=True)]
+    return sum(steps) / (60 * cycle), min(steps), world
+
+
+@pytest.mark.parametrize("ratio", [0.01, 0.3, 0.6, 1.5, 10])
+@pytest.mark.parametrize("fixed", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("kind", ["alike", "one processor", "one slow", "two groups", "two hosts"])
+def test_adaptive_is_as_fast_as_the_better_one_of_full_and_half_waves(kind: str, fixed: float, ratio: float) -> None:
+    steps, least, _ = play(Adaptive(), kind, fixed, ratio)
+    best = max(play(policy, kind, fixed, ratio)[0] for policy in (Full(), Half()))
+    assert steps > (0.8 if kind == "two groups" else 0.9) * best
+    assert least > 20, "an inferlet starves"
+
+
+@pytest.mark.parametrize("policy", [Eager(), KOnly(6), TOnly(0.005)], ids=["eager", "k-only", "t-only"])
+def test_the_policies_of_table_5_let_nobody_starve(policy: DispatchPolicy) -> None:
+    _, least, _ = play(policy, "one processor", 1.0, 0.3)
+    assert least > 0
+
+
+@pytest.mark.parametrize("ratio", [0.5, 3])
+def test_callers_of_a_worker_that_is_done_in_no_time_stay_in_step(ratio: float) -> None:
+    """A wave takes 0.3 ms, and some come first: they do not become a group of their own."""
+    world = Pace(Adaptive(), 0.0003, 0.0, [Host(shared=True)])
+    for _ in range(3):
+        world.add(ratio * 0.0003 / 16)
+    world.run(0.00005)
+    for _ in range(13):
+        world.add(ratio * 0.0003 / 16)
+    world.run(0.1)
+    assert set(world.waves[-20:]) == {16}
+
+
+def test_an_idle_worker_gets_what_is_ready_if_somebody_does_not_come_back() -> None:
+    world = Pace(Adaptive(), WAVE, 0.0)
+    for _ in range(4):
+        world.add(0.001)
+    world.run(1.0)
+    world.guests[0].think = 100.0
+    waves = len(world.waves)
+    world.run(1.0)
+    assert len(world.waves) - waves > 50
+    assert world.waves[-1] == 3
+
+
+def test_who_runs_ahead_keeps_the_worker_busy_beside_one_that_looks_at_every_token() -> None:
+    world = Pace(Adaptive(), WAVE, 0.0)
+    for _ in range(32):
+        world.add(0.0, ahead=2)
+    world.add(0.002)
+    world.run(1.0)
+    busy = world.busy
+    world.run(1.0)
+    assert world.busy - busy > 0.97
+    assert world.guests[-1].steps > 50

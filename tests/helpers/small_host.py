@@ -1,0 +1,87 @@
+"""A host without inferlets, for tests of its process: it echoes what is posted, or does what it says."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from pie_control.application.messages import ControlLink, Post, Said, ToHost, Welcome
+from pie_control.inferlets.events import Message
+
+SMALL_HOST = "tests.helpers.small_host:SmallHost"
+REFUSING_HOST = "tests.helpers.small_host:RefusingHost"
+SILENT_MODULE = "tests.helpers.small_host:NoSuchHost"
+
+
+class SmallHost:
+    """`Post(n, text)` is answered by `Said`, unless the text is one of `DEEDS`."""
+
+    def __init__(self, welcome: Welcome, link: ControlLink) -> None:
+        self.link = link
+        self.number = welcome.host
+        link.on_messages = self.take
+
+    def take(self, messages: Sequence[ToHost]) -> None:
+        posted = [message for message in messages if isinstance(message, Post)]
+        for message in posted:
+            if message.text in DEEDS:
+                DEEDS[message.text](self)
+        self.link.send([self.says(one.number, one.text) for one in posted])
+
+    def says(self, number: int, text: str) -> Said:
+        return Said(number, Message(text, inferlet=f"host {self.number}"))
+
+
+class RefusingHost:
+    def __init__(self, welcome: Welcome, link: ControlLink) -> None:
+        raise RuntimeError(f"host {welcome.host} cannot serve here")
+
+
+def _eat(_: SmallHost) -> None:
+    eaten = []
+    while True:
+        eaten.append(b"x" * (8 << 20))
+        time.sleep(0.001)
+
+
+def _say_garbage(host: SmallHost) -> None:
+    vars(host.link)["_stream"].send(b"garbage")
+
+
+def _announce_too_much(host: SmallHost) -> None:
+    vars(vars(host.link)["_stream"])["_socket"].send(b"\xff\xff\xff\xff")
+
+
+def _close(host: SmallHost) -> None:
+    """Closes the connection and lives on."""
+    vars(vars(host.link)["_stream"])["_socket"].shutdown(socket.SHUT_WR)
+    time.sleep(1000)
+
+
+def _die_with_last_words(host: SmallHost) -> None:
+    host.link.send([host.says(0, "before")])
+    print("cannot go on", file=sys.stderr, flush=True)
+    os._exit(7)
+
+
+def _raise(_: SmallHost) -> None:
+    raise RuntimeError("a bug")
+
+
+DEEDS: dict[str, Callable[[SmallHost], object]] = {
+    "hang": lambda host: time.sleep(1000),
+    "stop": lambda host: os.kill(os.getpid(), signal.SIGSTOP),
+    "abort": lambda host: os.abort(),
+    "segfault": lambda host: ctypes.string_at(0),
+    "garbage": _say_garbage,
+    "too much": _announce_too_much,
+    "eat": _eat,
+    "close": _close,
+    "exit": _die_with_last_words,
+    "raise": _raise,
+}
