@@ -23,6 +23,8 @@ from zmq.utils.monitor import recv_monitor_message
 
 from pie_inference.protocol.secret import SECRET_VARIABLE, control_key
 
+EVENTS, POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
+"""As plain numbers: arithmetic on enums takes several times as long, and each message takes some."""
 HEARTBEAT_MS = 300
 HEARTBEAT_TIMEOUT_MS = 1000
 
@@ -87,7 +89,7 @@ class Connection:
         """Sends now, or as soon as the peer is connected. Never calls back from within."""
         self._outbox.append(frames)
         self._flush()
-        if _events(self._socket) & zmq.POLLIN:
+        if _events(self._socket) & POLLIN:
             self._loop.call_soon(self._pump)
 
     def close(self) -> None:
@@ -110,7 +112,7 @@ class Connection:
     def _pump(self) -> None:
         """Receives until there is nothing."""
         try:
-            while not self._closed and _events(self._socket) & zmq.POLLIN:
+            while not self._closed and _events(self._socket) & POLLIN:
                 if self._peer is None:
                     self._take_first(self._socket.recv_multipart(zmq.NOBLOCK, copy=False))
                     continue
@@ -147,7 +149,7 @@ class Connection:
         return True
 
     def _pump_monitor(self) -> None:
-        while not self._closed and _events(self._monitor) & zmq.POLLIN:
+        while not self._closed and _events(self._monitor) & POLLIN:
             event = recv_monitor_message(self._monitor, zmq.NOBLOCK)
             if event["event"] & HANDSHAKE_FAILED:
                 self._tell("secret", f"a process that does not know {SECRET_VARIABLE} has tried to connect to %s")
@@ -157,4 +159,5 @@ class Connection:
 
 
 def _events(socket: zmq.Socket[bytes]) -> int:
-    return int(socket.getsockopt(zmq.EVENTS))
+    events: int = socket.getsockopt(EVENTS)
+    return events
