@@ -14,7 +14,8 @@ from pie_control.resources.ranges import Range
 from pie_control.resources.tables.pages import Context, join_intervals, take_intervals
 from pie_inference.protocol import Forward
 
-from ..arrays import WrittenEmbeds, as_int32
+from ..arrays import WrittenEmbeds, as_int32, join
+from ..columns import ForwardColumns
 from ..kind import LongBatch, LongCommand, WaveContext
 
 MOST_PAIRS = 1 << 26
@@ -57,6 +58,7 @@ class ForwardBatch(LongBatch[ForwardCommand]):
         self._slots: array[int] = array("i")
         self._by_position: dict[int, int] = {}  # sequences that see so, and the keys at their front
         self._pairs = MOST_PAIRS
+        self._columns: ForwardColumns | None = None
 
     def can_add(self, queue: Hashable, command: ForwardCommand) -> bool:
         """Not if it reads or writes an embed that an earlier command of its queue writes in this batch."""
@@ -115,7 +117,17 @@ class ForwardBatch(LongBatch[ForwardCommand]):
         self._keys.add_physical(start, start + count)
         self._slots.extend(range(start, start + count))
 
+    def extend(self, columns: ForwardColumns) -> None:
+        """Adds rows of decode runs."""
+        self._columns = columns
+        self.rows = len(columns.slots)
+        self.tokens += self.rows
+
     def build(self) -> Forward:
+        alone = self._build_commands()
+        return alone if self._columns is None else _extended(alone, self._columns)
+
+    def _build_commands(self) -> Forward:
         runs = self._keys.build()
         return Forward(
             q_indptr=as_int32(self._ends),
@@ -130,6 +142,25 @@ class ForwardBatch(LongBatch[ForwardCommand]):
 
     def _position_keys(self) -> NDArray[np.int32]:
         return as_int32([self._by_position.get(sequence, 0) for sequence in range(len(self.commands))])
+
+
+def _extended(batch: Forward, rows: ForwardColumns) -> Forward:
+    """The batch with rows of decode runs behind its commands."""
+    queries = batch.q_indptr[-1] + np.arange(len(rows.slots) + 1, dtype=np.int32)
+    return Forward(
+        q_indptr=join(batch.q_indptr, queries[1:]),
+        q_embeds=join(batch.q_embeds, rows.embeds),
+        q_positions=join(batch.q_positions, rows.positions),
+        q_slots=join(batch.q_slots, rows.slots),
+        kv_indptr=join(batch.kv_indptr, batch.kv_indptr[-1] + np.cumsum(rows.key_counts, dtype=np.int32)),
+        kv_pages=join(batch.kv_pages, rows.pages),
+        kv_begins=join(batch.kv_begins, rows.begins),
+        kv_ends=join(batch.kv_ends, rows.ends),
+        dense=join(batch.dense, rows.dense),
+        out_rows=join(batch.out_rows, queries[:-1]),
+        out_embeds=join(batch.out_embeds, rows.outputs),
+        position_keys=None if batch.position_keys is None else join(batch.position_keys, np.zeros_like(rows.slots)),
+    )
 
 
 class _Outputs:
