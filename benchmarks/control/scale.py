@@ -26,7 +26,7 @@ from ..support.server import Server, scheduler_counts, serving
 
 COMPONENT = "component"
 """Reads distributions, as the program in Python does, as a native component."""
-PROGRAMS = ("stream", "whole", "distributions", COMPONENT, "fork_join", "compute")
+PROGRAMS = ("stream", "piped", "whole", "distributions", COMPONENT, "fork_join", "compute")
 BRANCHES = {"fork_join": 8}
 """Sequences that each inferlet has in a wave, if there are several."""
 MOST_SEQUENCES = 1024
