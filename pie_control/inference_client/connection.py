@@ -41,7 +41,8 @@ FramesHandler = Callable[[list[bytes]], None]
 
 class Connection:
     """Sends and receives frames; calls back on the thread of the loop it was made in. `refusal`: what is sent to a
-    second peer. Raises zmq.ZMQError; ValueError for a secret that is none."""
+    second peer. `poll_us`: for so many microseconds after a message was sent, every turn of the loop looks for an
+    answer, and none sleeps. Raises zmq.ZMQError; ValueError for a secret that is none."""
 
     def __init__(
         self,
@@ -50,7 +51,11 @@ class Connection:
         refusal: list[bytes],
         on_frames: FramesHandler,
         on_disconnected: Callable[[], None],
+        poll_us: int = 0,
     ) -> None:
+        self._poll_seconds = poll_us / 1e6
+        self._poll_until = 0.0  # by the clock of the loop
+        self._polling: asyncio.Handle | None = None
         self._loop = asyncio.get_running_loop()
         self._endpoint = endpoint
         self._refusal = refusal
@@ -89,8 +94,18 @@ class Connection:
         """Sends now, or as soon as the peer is connected. Never calls back from within."""
         self._outbox.append(frames)
         self._flush()
-        if _events(self._socket) & POLLIN:
+        if self._poll_seconds:
+            self._poll_until = self._loop.time() + self._poll_seconds
+            self._polling = self._polling or self._loop.call_soon(self._poll)
+        elif _events(self._socket) & POLLIN:
             self._loop.call_soon(self._pump)
+
+    def _poll(self) -> None:
+        """Looks for an answer, and does so again with the next turn of the loop."""
+        self._polling = None
+        self._pump()
+        if not self._closed and self._polling is None and self._loop.time() < self._poll_until:
+            self._polling = self._loop.call_soon(self._poll)
 
     def close(self) -> None:
         if self._closed:
@@ -118,6 +133,7 @@ class Connection:
                     continue
                 identity, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
                 if identity == self._peer:
+                    self._poll_until = 0.0
                     self._on_frames(frames)
                 else:
                     self._refuse(identity)
@@ -159,5 +175,4 @@ class Connection:
 
 
 def _events(socket: zmq.Socket[bytes]) -> int:
-    events: int = socket.getsockopt(EVENTS)
-    return events
+    return int(socket.getsockopt(EVENTS))
