@@ -21,6 +21,11 @@ def ends_of(lengths: Iterable[int]) -> NDArray[np.int32]:
     return as_int32([0, *accumulate(lengths)])
 
 
+def join(one: NDArray[Any], more: NDArray[Any]) -> NDArray[Any]:
+    """Both behind each other."""
+    return np.concatenate((one, more))
+
+
 def addresses(ranges: Sequence[Range]) -> Iterator[int]:
     return chain.from_iterable(range(first, last) for first, last in ranges)
 

@@ -46,6 +46,7 @@ class Command(Record, frozen=True, eq=False):
     """
 
     call: ClassVar[Call | None] = None  # None: it takes effect in the control layer
+    lasts: ClassVar[bool] = False  # it is not done when it was dispatched: nobody knows how many waves it will take
     gives_token: ClassVar[bool] = False  # its future is a token that later commands may name
 
     owner: Owner
@@ -152,18 +153,31 @@ B = TypeVar("B", bound="Batch[Any]")
 
 
 class Batch(Generic[C]):
-    """Commands of one kind, with addresses resolved to physical slots as they are added."""
+    """Commands of one kind, with addresses resolved to physical slots as they are added, and behind them rows of decode
+    runs (columns.py)."""
 
+    call: ClassVar[Call]
     tokens = 0  # input tokens, where it has some
+    rows = 0  # of decode runs
 
     def __init__(self, context: WaveContext) -> None:
         self.commands: list[C] = []
         self.context = context
 
+    @property
+    def count(self) -> int:
+        """Commands and rows."""
+        return len(self.commands) + self.rows
+
     def try_add(self, queue: Hashable, command: C, holdings: Holdings, done: int) -> int:
         """Adds a command and returns 1; `done`, which is 0, if it does not fit. `queue` tells the commands of different
         queues apart."""
         raise NotImplementedError
+
+    def lets_pass(self, command: Command) -> bool:
+        """Whether a later command of a queue may run before this batch, in the same wave, although commands of its
+        queue are in it: it touches nothing that they use."""
+        return False
 
     def build(self) -> protocol.Batch:
         """The message, once all commands are added."""
@@ -181,8 +195,7 @@ class Batch(Generic[C]):
 
     def misfit(self, result: object) -> errors.WorkerError:
         """The error for an answer that does not belong to this batch."""
-        name = self.commands[0].call.name
-        answer = f"{type(result).__name__} to {name} with {len(self.commands)} commands"
+        answer = f"{type(result).__name__} to {self.call.name} with {self.count} commands"
         return errors.WorkerError(f"the worker answered {answer}: are versions mixed?")
 
 
@@ -223,7 +236,7 @@ class Call:
     issue: Callable[..., Any]
     value: type[Any] | None = None
     stage: Stage = Stage.CONTROL
-    new_batch: Callable[[WaveContext], Batch[Any]] | None = None
+    new_batch: type[Batch[Any]] | None = None
 
 
 def define(
@@ -232,8 +245,11 @@ def define(
     *,
     value: type[Any] | None = None,
     stage: Stage = Stage.CONTROL,
-    new_batch: Callable[[WaveContext], Batch[Any]] | None = None,
+    new_batch: type[Batch[Any]] | None = None,
 ) -> Call:
     """The record of the call whose room is `module`: calls.<interface>.<name>."""
     *_, interface, name = module.split(".")
-    return Call(name, interface, issue, value, stage, new_batch)
+    call = Call(name, interface, issue, value, stage, new_batch)
+    if new_batch is not None:
+        new_batch.call = call
+    return call

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -43,6 +44,9 @@ class SamplingParams(Record, frozen=True, tag=None):
 def _check(name: str, value: float, smallest: float, largest: float) -> None:
     if not smallest <= value <= largest:
         raise InvalidArgument(f"{name} is {value}; it must lie between {smallest} and {largest}")
+
+
+NUM_PARAMS = len(SamplingParams.__struct_fields__)
 
 
 class Sampler:
@@ -92,9 +96,14 @@ class Draws:
         self.sampler.take_back(self.numbers[count:], self.made)
 
 
-def columns(rows: list[SamplingParams]) -> dict[str, NDArray[np.generic]]:
-    """Parameters of a batch, one array each."""
-    by_name = np.array(list(map(msgspec.structs.astuple, rows)), np.float64).T
+def param_rows(rows: Iterable[SamplingParams]) -> NDArray[np.float64]:
+    """Parameters of a batch, one row each."""
+    return np.array(list(map(msgspec.structs.astuple, rows)), np.float64).reshape(-1, NUM_PARAMS)
+
+
+def param_columns(rows: NDArray[np.float64]) -> dict[str, NDArray[np.generic]]:
+    """The same as one array for each parameter."""
+    by_name = rows.T
     reals = by_name.astype(np.float32)
     return {
         "temperature": reals[0],

@@ -143,13 +143,13 @@ class AddressSpace:
 
     def disown(self, resource: Resource, ranges: Sequence[Range]) -> None:
         """The addresses are invalid at once. They count as held, and are not handed out again, until their memory is
-        known to be taken back: now, if no command waits."""
+        known to be taken back: now, if no command waits and no run goes on."""
         self.table(resource).disown(ranges)
         self.hazards.forget_pages()
         freed = _Freed(resource, ranges, total_length(ranges))
         self.ledger.returning[resource] += freed.size
         self._freed[self.seq] = freed
-        if not self.waiting:
+        if not self.waiting and not self.runs:
             self._take_back(self.seq)
 
     def _take_back(self, seq: int) -> None:
@@ -187,10 +187,11 @@ class AddressSpace:
 
     def progressed(self, oldest: int, taken: int, returned: Sequence[int] = ()) -> None:
         """No command below `oldest` waits any more; `taken` have left their queues since the beginning. What was given
-        back by the numbers below `oldest` and by those of `returned` is not bound any more."""
+        back by the numbers of `returned` is not bound any more; nor, unless a run goes on that may use it, by those
+        below `oldest`."""
         self.waiting = self._issued - taken
         self.hazards.dispatched(oldest)
-        while self._freed and (seq := next(iter(self._freed))) < oldest:
+        while self._freed and not self.runs and (seq := next(iter(self._freed))) < oldest:
             self._take_back(seq)
         for seq in returned:
             if seq in self._freed:

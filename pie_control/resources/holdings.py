@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import chain
 from typing import Any, Protocol
 
 from pie_control.errors import CallError
@@ -40,6 +41,9 @@ class Binding:
             self.physical.extend([UNBOUND] * (last - len(self.physical)))
         self.physical[first:last] = array("i", slots)
         self.bound += len(slots)
+
+    def is_bound(self, address: int) -> bool:
+        return address < len(self.physical) and self.physical[address] != UNBOUND
 
     def unbind(self, ranges: Sequence[Range]) -> list[int]:
         """What the addresses were bound to."""
@@ -102,6 +106,7 @@ class Waiting(Protocol):
     call: Any  # None: it takes effect in the control layer, and may itself wait for memory
     seq: int
     after: int
+    lasts: bool  # nobody knows how long it will go on
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         """Addresses of this kind of memory that it may use."""
@@ -123,12 +128,14 @@ class Returns:
     A queue takes its commands in order, so what was given back is free once, in each queue, the newest command that
     uses it has left. That command is looked for once: no later one can name the addresses. Commands of other addresses,
     an allocation that finds no room among them, hold nothing up. The search has a bound for each wave; beyond it, what
-    is given back waits for all commands before it.
+    is given back waits for all commands before it. A command that lasts when it has left its queue is kept in a *line*
+    of its own until it is done.
     """
 
     def __init__(self, page_size: int) -> None:
         self._page_size = page_size
         self._lines: dict[int, tuple[deque[Waiting], list[tuple[int, int, _Return]]]] = {}  # heaps, by queue
+        self._lasting: dict[int, deque[Any]] = {}  # lines of commands that last, by queue
         self._ready: list[Freed] = []
         self._looks = MOST_LOOKS
         self._wave = -1
@@ -157,19 +164,29 @@ class Returns:
         """In the line of a queue that still has a user, or with what is ready."""
         while one.users:
             commands, seq = one.users[-1]
-            if commands and commands[0].seq <= seq:
+            if self._holds(commands, seq):
                 _, line = self._lines.setdefault(id(commands), (commands, []))
                 heappush(line, (seq, one.freed.seq, one))
                 return
             one.users.pop()
         self._ready.append(one.freed)
 
+    def _holds(self, commands: deque[Waiting], seq: int) -> bool:
+        """Whether a command of a queue up to this number is not done."""
+        lasting = self._lasting.get(id(commands))
+        return bool((commands and commands[0].seq <= seq) or (lasting and lasting[0].seq <= seq))
+
+    def leaves(self, commands: deque[Any], line: deque[Any]) -> None:
+        """A command that lasts leaves its queue for a line of its own, which is emptied when it is done."""
+        self._lasting = {queue: one for queue, one in self._lasting.items() if one}
+        self._lasting[id(commands)] = line
+
     def take(self, wave: int) -> list[Freed]:
         """What no command uses any more. `wave`: the number of the next wave."""
         if wave != self._wave:
             self._wave, self._looks = wave, MOST_LOOKS
         for queue, (commands, line) in list(self._lines.items()):
-            while line and not (commands and commands[0].seq <= line[0][0]):
+            while line and not self._holds(commands, line[0][0]):
                 self._place(heappop(line)[2])
             if not line:
                 del self._lines[queue]
@@ -182,18 +199,24 @@ class Returns:
         pending = [one for _, line in self._lines.values() for *_, one in line if one.freed.resource is resource]
         if blocked is not None:
             free: dict[int, int] = {}  # by queue, the command from which on none may be relied on
-            pending = [one for one in pending if all(seq < _stuck(free, queue, blocked) for queue, seq in one.users)]
+            pending = [
+                one for one in pending if all(seq < self._stuck(free, queue, blocked) for queue, seq in one.users)
+            ]
         return sum(one.count for one in pending)
 
+    def _stuck(self, known: dict[int, int], commands: deque[Waiting], blocked: int) -> int:
+        """Number of the first command of a queue that may wait for an allocation without room."""
+        found = known.get(id(commands))
+        if found is None:
+            seen = enumerate(chain(self._lasting.get(id(commands), ()), commands))
+            stuck = (one.seq for n, one in seen if n == FAR_BEHIND or _may_wait(one, blocked))
+            found = known[id(commands)] = next(stuck, sys.maxsize)
+        return found
 
-def _stuck(known: dict[int, int], commands: deque[Waiting], blocked: int) -> int:
-    """Number of the first command of a queue that may wait for an allocation without room."""
-    found = known.get(id(commands))
-    if found is None:
-        seen = enumerate(commands)
-        stuck = (one.seq for n, one in seen if one.call is None or one.after >= blocked or n == FAR_BEHIND)
-        found = known[id(commands)] = next(stuck, sys.maxsize)
-    return found
+
+def _may_wait(one: Waiting, blocked: int) -> bool:
+    """Whether a command may wait for the allocation of number `blocked`, which has no room."""
+    return one.call is None or one.lasts or one.after >= blocked
 
 
 @dataclass(slots=True, eq=False)

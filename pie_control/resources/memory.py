@@ -82,8 +82,7 @@ class Memory:
         holdings = self._holdings.pop(owner)
         for request in holdings.requests.values():
             if not request.granted:
-                line = self._lines[request.resource]
-                del line[bisect_left(line, request.rank, key=_rank)]
+                self._leave_line(request)
         for resource in RESOURCES:
             self._release(resource, holdings.binding(resource).unbind_all())
 
@@ -122,6 +121,17 @@ class Memory:
         insort(line, request, key=_rank)
         self._changes[resource] += 1
         return False
+
+    def cancel(self, holdings: Holdings, seq: int) -> None:
+        """The command of this number needs no memory any more, if it has asked for some."""
+        request = holdings.requests.pop(seq, None)
+        if request is not None and not request.granted:
+            self._leave_line(request)
+            self._changes[request.resource] += 1
+
+    def _leave_line(self, request: Request) -> None:
+        line = self._lines[request.resource]
+        del line[bisect_left(line, request.rank, key=_rank)]
 
     def _bind(self, holdings: Holdings, resource: Resource, first: int, count: int) -> None:
         holdings.binding(resource).bind(first, self.pools[resource].take(count))

@@ -3,7 +3,7 @@
 from .policies import Adaptive, DispatchPolicy, DispatchState, Eager, KOnly, TOnly
 from .scheduler import Scheduler
 from .statistics import SchedulerStatistics
-from .turn import Closed, Ending, Event, Opened, Progress, Quiet, Reason, Turn, WorkerLost
+from .turn import Closed, Ending, Event, Opened, Progress, Quiet, Reason, RunTokens, Turn, WorkerLost
 
 __all__ = [
     "Adaptive",
@@ -18,6 +18,7 @@ __all__ = [
     "Progress",
     "Quiet",
     "Reason",
+    "RunTokens",
     "Scheduler",
     "SchedulerStatistics",
     "TOnly",

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from enum import Enum
 from heapq import heappop, heappush
+from typing import Any
 
 from pie_control.calls.kind import Command, LongCommand
 from pie_control.errors import CallError
@@ -18,6 +19,7 @@ from pie_control.resources.holdings import Forgotten, Freed, Holdings, TokenSour
 from pie_control.resources.memory import Memory
 from pie_control.tenants.tenant import Standing
 
+from .decoding.runs import Run
 from .fairness import Line, Share
 from .turn import Progress
 
@@ -32,7 +34,19 @@ class Place(Enum):
 class CommandQueue(Share["CommandQueue"]):
     """Commands of one inferlet that take effect in order. A leaf of the tree of shares."""
 
-    __slots__ = ("account", "closing", "commands", "done", "granted", "id", "last_wave", "line", "priority", "stage")
+    __slots__ = (
+        "account",
+        "closing",
+        "commands",
+        "done",
+        "granted",
+        "id",
+        "last_wave",
+        "line",
+        "priority",
+        "run",
+        "stage",
+    )
 
     def __init__(self, account: Account, number: int) -> None:
         super().__init__(account)
@@ -41,6 +55,7 @@ class CommandQueue(Share["CommandQueue"]):
         self.priority = 0  # its guest's
         self.closing = False  # it ends when it is empty
         self.commands: deque[Command] = deque()
+        self.run: Run[CommandQueue] | None = None  # that is under way: the commands wait for its end
         self.line: Line | None = None  # where it waits, if it is ready
         self.done = 0  # parts of the first command that earlier waves took
         self.granted = 0  # parts of it that the wave under formation will take, behind those
@@ -50,6 +65,11 @@ class CommandQueue(Share["CommandQueue"]):
     def first(self, line: Line) -> CommandQueue | None:
         """Itself, if it waits in this line."""
         return self if self.line is line else None
+
+    @property
+    def first_seq(self) -> int:
+        """Sequence number of the run or command whose turn it is."""
+        return self.run.command.seq if self.run is not None else self.commands[0].seq
 
     def put(self, command: Command) -> None:
         self.commands.append(command)
@@ -99,6 +119,7 @@ class Account(Share[CommandQueue]):
     __slots__ = (
         "_heads",
         "blocked",
+        "cancelled",
         "expected",
         "futures",
         "holdings",
@@ -110,6 +131,7 @@ class Account(Share[CommandQueue]):
         "queues",
         "ranked",
         "returned",
+        "runs",
         "standing",
         "taken",
         "waiting",
@@ -124,7 +146,9 @@ class Account(Share[CommandQueue]):
         self.holdings = holdings
         self.standing = standing
         self.queues: dict[int, CommandQueue] = {}
-        self.futures: set[int] = set()  # not answered yet
+        self.futures: set[int] = set()  # not answered yet, but for those of decode runs
+        self.runs: set[int] = set()  # futures of decode runs that are not over: nobody knows when they will be
+        self.cancelled: set[int] = set()  # of decode runs that wait in a queue still, and will not run
         self.newest = 0  # sequence number of what arrived last
         self.waiting = 0  # commands in the queues
         self.taken = 0  # commands that have left them
@@ -151,15 +175,15 @@ class Account(Share[CommandQueue]):
         self.forget_if_closed(queue)
 
     def forget_if_closed(self, queue: CommandQueue) -> None:
-        if queue.closing and not queue.commands:
+        if queue.closing and not queue.commands and queue.run is None:
             self.queues.pop(queue.id, None)
 
     def drop_queues(self) -> Iterator[CommandQueue]:
-        """Forgets all queues, and gives those that held commands."""
+        """Forgets all queues, and gives those that held commands or a run."""
         queues, self.queues, self.waiting = self.queues, {}, 0
         self.blocked.clear()
         self._heads = None
-        return (queue for queue in queues.values() if queue.commands)
+        return (queue for queue in queues.values() if queue.commands or queue.run is not None)
 
     # ---- queues that wait for others ----
 
@@ -182,7 +206,7 @@ class Account(Share[CommandQueue]):
             highest.append(max(queue.priority, highest[-1] if highest else queue.priority))
         for queue in self.queues.values():
             if queue.line is not None:
-                waiting = bisect_right(afters, -queue.commands[0].seq)  # those whose `after` is not below it
+                waiting = bisect_right(afters, -queue.first_seq)  # those whose `after` is not below it
                 inherited = highest[waiting - 1] if waiting else queue.priority
                 queue.rank = -max(queue.priority, inherited)
         self.reorder()
@@ -194,7 +218,7 @@ class Account(Share[CommandQueue]):
         inferlet could not know that yet."""
         self.newest = command.seq
         if command.future is not None:
-            self.futures.add(command.future)
+            (self.runs if command.lasts else self.futures).add(command.future)
             if command.gives_token:
                 self.holdings.tokens[command.future] = TokenSource()
         for _, future in command.references:
@@ -207,7 +231,9 @@ class Account(Share[CommandQueue]):
     def addresses_freed(self, freed: Freed) -> None:
         """The inferlet gave addresses back."""
         self.newest = freed.seq
-        self.holdings.freed.add(freed, (queue.commands for queue in self.queues.values()))
+        waiting: list[deque[Any]] = [queue.commands for queue in self.queues.values()]
+        waiting += [queue.run.line for queue in self.queues.values() if queue.run is not None]
+        self.holdings.freed.add(freed, waiting)
         self.settle()  # otherwise a command behind the note would wait for it
 
     def tokens_forgotten(self, forgotten: Forgotten) -> None:
@@ -251,9 +277,10 @@ class Account(Share[CommandQueue]):
 
     def answer(self, future: int) -> bool:
         """Whether a future is still to be answered; it is answered now."""
-        if future not in self.futures:
+        futures = self.futures if future in self.futures else self.runs
+        if future not in futures:
             return False
-        self.futures.remove(future)
+        futures.remove(future)
         return True
 
     def relies_on(self, command: Command) -> bool:
@@ -271,7 +298,9 @@ class Account(Share[CommandQueue]):
         assert self.oldest_waiting <= self.oldest_now() == oldest
         assert self.ready == sum(queue.line is not None for queue in self.queues.values())
         waiting = (command.future for queue in self.queues.values() for command in queue.commands)
-        assert self.futures.issuperset(future for future in waiting if future is not None)
+        assert (self.futures | self.runs | self.cancelled).issuperset(
+            future for future in waiting if future is not None
+        )
 
 
 def _after(blocked: tuple[int, int, CommandQueue]) -> int:

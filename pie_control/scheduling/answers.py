@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from pie_control.calls.columns import Numbers
 from pie_control.calls.kind import Batch, WorkerCommand
 from pie_control.calls.values import Value
 from pie_control.errors import CallError, WorkerError
-from pie_inference.protocol import WaveDone
+from pie_inference.protocol import SampleResult, WaveDone
 
 from .waves import Wave
 
@@ -28,7 +31,7 @@ def read_answers(wave: Wave, done: WaveDone) -> Answers:
 
 
 def _values(batch: Batch[Any], result: Any, errors: Mapping[int, CallError]) -> Sequence[Value]:
-    if result is None and len(errors) == len(batch.commands):
+    if result is None and len(errors) == batch.count:
         return ()  # all failed
     return batch.values(result)
 
@@ -36,7 +39,7 @@ def _values(batch: Batch[Any], result: Any, errors: Mapping[int, CallError]) -> 
 def _errors_by_batch(wave: Wave, done: WaveDone) -> list[dict[int, CallError]]:
     errors: list[dict[int, CallError]] = [{} for _ in wave.batches]
     for failure in done.failures:
-        if not (0 <= failure.batch < len(errors) and 0 <= failure.command < len(wave.batches[failure.batch].commands)):
+        if not (0 <= failure.batch < len(errors) and 0 <= failure.command < wave.batches[failure.batch].count):
             raise WorkerError(f"the worker tells of a failed command {failure.command} that is not in the wave")
         message = f"the worker could not run the command: {failure.message}"
         errors[failure.batch][failure.command] = WorkerError(message)
@@ -49,5 +52,23 @@ def in_place(
     """Each command that has a value or failed, with what it gets."""
     if not errors:
         return zip(batch.commands, values, strict=False)  # there may be no values at all
-    places = range(len(batch.commands)) if values else sorted(errors)
+    number = len(batch.commands)
+    places = range(number) if values else sorted(place for place in errors if place < number)
     return ((batch.commands[place], errors.get(place) or values[place]) for place in places)
+
+
+def read_steps(wave: Wave, done: WaveDone, answers: Answers) -> tuple[Numbers, Mapping[int, CallError]]:
+    """The tokens of a wave's steps of decode runs, and errors by step. One fails with any of its rows. Changes
+    nothing."""
+    assert wave.steps is not None
+    number = len(wave.steps.rows)
+    tokens, errors = np.full(number, -1, np.int32), {}
+    for (batch, _, failed), result in zip(answers, done.results, strict=True):
+        if not batch.rows:
+            continue
+        first = number - batch.rows  # a first step has no rows but in the last batch
+        commands = len(batch.commands)
+        errors.update({first + place - commands: error for place, error in failed.items() if place >= commands})
+        if isinstance(result, SampleResult):
+            tokens = result.tokens[commands:]
+    return tokens, errors

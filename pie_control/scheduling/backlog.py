@@ -9,9 +9,15 @@ what is in it, not what waits beside it:
 - *starved*: its first command takes memory, and there is too little. Memory says when it is granted.
 - *blocked*: its first command waits for others of its inferlet. They are looked at when these have been dispatched.
 - in the hands of the wave under formation, which has visited it.
+
+A queue whose run is under way is in none of these places, whatever it holds: the table of runs (decoding/) says whether
+it is ready. Then it may stand in a line. It is local or starved while its run has to go on to another page.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import add
 
 from pie_control.calls.kind import Command, LongCommand
 from pie_control.ids import Owner
@@ -19,6 +25,7 @@ from pie_control.resources.holdings import Holdings
 from pie_control.tenants.tenant import ServiceClass, Standing
 
 from .account import Account, CommandQueue
+from .decoding.runs import Rows, Run, Runs
 from .fairness import Line, Tenants
 
 PATIENCE = 7
@@ -29,7 +36,8 @@ with it. Only a forward that must not be split can be so large."""
 class Backlog:
     """The only place that puts commands into queues and takes them out."""
 
-    def __init__(self) -> None:
+    def __init__(self, page_size: int) -> None:
+        self.runs: Runs[CommandQueue] = Runs(page_size)
         self.now = 0.0  # seconds; of the turn
         self.queues = 0  # that hold commands
         self.commands = 0  # in them
@@ -54,7 +62,7 @@ class Backlog:
     def drop(self, account: Account) -> None:
         """Forgets an inferlet, and the commands of it that wait."""
         for queue in account.drop_queues():
-            self.queues -= 1
+            self.queues -= bool(queue.commands)
             self.commands -= len(queue.commands)
             self.local_commands -= sum(command.call is None for command in queue.commands)
             self.parts -= queue.parts()
@@ -62,7 +70,9 @@ class Backlog:
             if queue in self.new or queue.line is not None:
                 self.set_aside(queue)
             self.local.pop(queue, None)
-            self.starved.pop((account.owner, queue.commands[0].seq), None)
+            self.starved.pop((account.owner, queue.first_seq), None)
+            if queue.run is not None:
+                self.runs.end(queue.run)
         self._unranked.pop(account, None)
         self.tenants.leave(account.standing)
 
@@ -88,7 +98,8 @@ class Backlog:
         if len(queue.commands) == 1:
             self.queues += 1
             queue.account.head_changed(queue)
-            self.place(queue)
+            if queue.run is None:
+                self.place(queue)
 
     def remove(self, queue: CommandQueue, count: int) -> None:
         """Takes the first commands, which go to the worker, out of a queue."""
@@ -105,6 +116,34 @@ class Backlog:
         """Takes the first command, which has taken effect, out of a queue."""
         self.local_commands -= 1
         self.remove(queue, 1)
+
+    # ---- decode runs ----
+
+    def begin_run(self, queue: CommandQueue, run: Run[CommandQueue]) -> None:
+        """The wave takes the first step of a run of this queue, which holds the queue from now on."""
+        self.ready[queue.account.standing.service_class] -= 1
+        queue.run = run
+        queue.account.holdings.freed.leaves(queue.commands, run.line)
+
+    def end_run(self, queue: CommandQueue) -> None:
+        """The run of a queue is over: what is behind it has its turn."""
+        run = queue.run
+        assert run is not None
+        if queue.line is not None:
+            self.set_aside(queue)
+        self.local.pop(queue, None)
+        self.starved.pop((queue.account.owner, run.command.seq), None)
+        queue.run = None
+        queue.last_wave = self.runs.end(run)
+        if queue.commands:
+            self.place(queue)
+        else:
+            queue.account.forget_if_closed(queue)
+
+    def go_on(self, runs: Iterable[Run[CommandQueue]]) -> None:
+        """These have to go on to another page before their next step."""
+        for run in runs:
+            self.local[run.queue] = None
 
     # ---- places ----
 
@@ -126,6 +165,9 @@ class Backlog:
         for queue in self.new:
             self.stand_in_line(queue)
         self.new.clear()
+        for run in self.runs.ready() if self.runs.live else ():
+            if run.queue.line is None:
+                self.stand_in_line(run.queue)
 
     def stand_in_line(self, queue: CommandQueue) -> None:
         """A ready queue waits in the tree of shares."""
@@ -136,16 +178,17 @@ class Backlog:
 
     def set_aside(self, queue: CommandQueue) -> None:
         """A ready queue is not ready any more."""
-        self.ready[queue.account.standing.service_class] -= 1
+        if queue.run is None:
+            self.ready[queue.account.standing.service_class] -= 1
         if queue.line is None:
             self.new.pop(queue, None)
         else:
             queue.line = None
             queue.become_idle()
 
-    def starve(self, queue: CommandQueue, command: Command) -> None:
-        """The first command of a queue waits for memory."""
-        self.starved[queue.account.owner, command.seq] = queue
+    def starve(self, queue: CommandQueue) -> None:
+        """The first command of a queue, or its run, waits for memory."""
+        self.starved[queue.account.owner, queue.first_seq] = queue
 
     def granted(self, owner: Owner, seq: int) -> None:
         """There is memory for a command that waits for it."""
@@ -160,10 +203,14 @@ class Backlog:
 
     # ---- for the wave ----
 
+    def all_ready(self) -> list[int]:
+        """Queues whose next command, or step of a run, can go to the worker, by class."""
+        return list(map(add, self.ready, self.runs.ready_by_class()))
+
     def ready_behind(self, wave: int) -> tuple[int, ...]:
-        """Ready queues that this wave or a later one has commands of, by class. What stands in line counts as well:
-        there is more than a wave of it."""
-        counts = self.ready.copy()
+        """Ready queues that this wave or a later one has commands or steps of, by class. What stands in line counts as
+        well: there is more than a wave of it."""
+        counts = list(map(add, self.ready, self.runs.ready_by_class(wave)))
         for queue in self.new:
             if queue.last_wave < wave:
                 counts[queue.account.standing.service_class] -= 1
@@ -174,14 +221,15 @@ class Backlog:
         new = list(self.new)
         if number is None:
             return new
-        while number < len(new) and new[number].account is new[number - 1].account:
+        while 0 < number < len(new) and new[number].account is new[number - 1].account:
             number += 1
         return new[:number]
 
-    def fits(self, parts: int) -> bool:
-        """Whether a wave of so many parts has room for everything that waits. Then nobody has to go before others, and
-        nobody's share is touched: there is enough."""
-        return self.parts <= parts and not self.bounded and not any(root.ready for root in self.tenants.classes)
+    def fits(self, parts: int, steps: Rows) -> bool:
+        """Whether a wave of so many parts has room for everything that waits, and for these steps of runs. Then nobody
+        has to go before others, and nobody's share is touched: there is enough."""
+        enough = self.parts + len(steps) <= parts and not self.bounded
+        return enough and not any(root.ready for root in self.tenants.classes)
 
     def rank_queues(self) -> None:
         """Takes notice of guests' priorities."""
@@ -196,7 +244,7 @@ class Backlog:
         if queue is None or queue.line is None or self._misfits < PATIENCE:
             return None
         own = queue.account.standing.service_class
-        if any(self.ready[:own]):
+        if any(self.all_ready()[:own]):
             return None
         self._misfits = 0
         return queue
@@ -215,12 +263,25 @@ class Backlog:
         assert self.commands == sum(len(queue.commands) for queue in queues)
         blocked = {queue for account in accounts.values() for _, _, queue in account.blocked}
         for queue in queues:
+            if queue.run is not None:
+                continue
             starved = self.starved.get((queue.account.owner, queue.commands[0].seq)) is queue
             places = queue in self.new, queue.line is not None, queue in self.local, starved, queue in blocked
             assert sum(places) == 1, f"a queue is in {sum(places)} places"
         assert self.parts == sum(queue.parts() for queue in queues)
         long = {one for queue in queues for one in queue.commands if isinstance(one, LongCommand)}
         assert self.bounded == {one for one in long if one.bounded}
-        lined_up = [queue for queue in queues if queue.line is not None]
+        self._check_runs([queue for account in accounts.values() for queue in account.queues.values() if queue.run])
+        lined_up = [queue for queue in queues if queue.line is not None and queue.run is None]
         ready = [queue.account.standing.service_class for queue in (*self.new, *lined_up)]
         assert self.ready == [ready.count(each) for each in ServiceClass]
+
+    def _check_runs(self, queues: list[CommandQueue]) -> None:
+        self.runs.check_integrity()
+        assert self.runs.live == len(queues)
+        ready = {run.queue for run in self.runs.ready()}
+        assert {queue for queue in queues if queue.line is not None} <= ready, "a run stands in line and is not ready"
+        assert not any(queue in self.new for queue in queues)
+        for queue in queues:
+            waits = queue in self.local or (queue.account.owner, queue.first_seq) in self.starved
+            assert not (waits and queue in ready), "a run waits for a page and is ready"

@@ -16,11 +16,12 @@ No socket, clock or thread: `now` (seconds, any origin) is an argument, and noth
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from operator import add
 from typing import Any
 
-from pie_control.calls.kind import CloseQueue, Command, OpenQueue, Prioritize, Release, WorkerCommand
+from pie_control.calls.columns import Numbers
+from pie_control.calls.kind import CloseQueue, Command, EndRun, OpenQueue, Prioritize, Release, WorkerCommand
 from pie_control.calls.values import Completion, Done, Value
 from pie_control.errors import CallError, Exhausted, WorkerError
 from pie_control.ids import Owner
@@ -32,12 +33,13 @@ from pie_control.resources.memory import Memory
 from pie_inference.protocol import ModelDescription, RunWave, WaveDone
 
 from .account import Account, CommandQueue
-from .answers import in_place, read_answers
+from .answers import in_place, read_answers, read_steps
 from .backlog import Backlog
+from .decoding.runs import Taken
 from .guests import Guests
 from .policies import Adaptive, DispatchPolicy, DispatchState
 from .statistics import Counts, Lately, Line, SchedulerStatistics
-from .turn import Closed, Ending, Event, Opened, Quiet, Reason, Turn, WorkerLost
+from .turn import Closed, Ending, Event, Opened, Quiet, Reason, RunTokens, Turn, WorkerLost, join_tokens
 from .waves import Wave, WaveBuilder
 
 
@@ -49,7 +51,7 @@ class Scheduler:
     ) -> None:
         self.model = model
         self._policy = policy or Adaptive()
-        self._backlog = Backlog()
+        self._backlog = Backlog(model.page_size)
         self._memory = Memory(model, contention or FirstComeFirstServed())
         self._accounts: dict[Owner, Account] = {}
         self._in_flight: deque[Wave] = deque()
@@ -64,6 +66,7 @@ class Scheduler:
         self._waves: list[RunWave] = []
         self._completions: list[Completion] = []
         self._endings: list[Ending] = []
+        self._run_tokens: list[RunTokens] = []
         self._moved: dict[Account, None] = {}  # their address spaces will hear of progress
         self._takers: dict[type, Callable[[Any], None]] = {
             Opened: self._open,
@@ -72,6 +75,7 @@ class Scheduler:
             CloseQueue: self._close_queue,
             Prioritize: self._prioritize,
             Release: self._free,
+            EndRun: self._cancel_run,
             Forgotten: self._forget_tokens,
             WaveDone: self._wave_done,
             WorkerLost: self._worker_lost,
@@ -97,13 +101,14 @@ class Scheduler:
             tuple(progress),
             self._deadline(),
             self._guests.turn,
+            join_tokens(self._run_tokens),
         )
-        for gathered in (self._waves, self._completions, self._endings, self._moved):
+        for gathered in (self._waves, self._completions, self._endings, self._moved, self._run_tokens):
             gathered.clear()
         return turn
 
     def _deadline(self) -> float | None:
-        if not any(self._backlog.ready):
+        if not any(self._backlog.all_ready()):
             return None
         deadline = self._policy.deadline(self._state())
         return deadline if deadline is not None and deadline > self._now else None
@@ -148,6 +153,25 @@ class Scheduler:
         else:
             self._end(account, Reason.FAILED, error)
 
+    def _cancel_run(self, note: EndRun) -> None:
+        """Its future is forgotten."""
+        account = self._accounts.get(note.owner)
+        if account is None or not account.answer(note.future):
+            return  # it is over
+        queue = account.queues[note.queue]
+        if queue.run is not None and queue.run.command.future == note.future:
+            self._end_run(queue)
+        else:
+            account.cancelled.add(note.future)
+
+    def _end_run(self, queue: CommandQueue) -> None:
+        account, run = queue.account, queue.run
+        assert run is not None
+        self._memory.cancel(account.holdings, run.command.seq)
+        self._backlog.end_run(queue)
+        account.take_back(self._memory, account.oldest_waiting)
+        self._moved[account] = None
+
     # ---- ends ----
 
     def _close(self, owner: Owner) -> Account | None:
@@ -166,9 +190,12 @@ class Scheduler:
         """Closes an account for a reason that its inferlet must hear, and answers all its futures."""
         if self._close(account.owner) is None:
             return
-        failures = (Completion(account.owner, future, again(error)) for future in sorted(account.futures))
+        failures = (
+            Completion(account.owner, future, again(error)) for future in sorted(account.futures | account.runs)
+        )
         self._completions.extend(failures)
         account.futures.clear()
+        account.runs.clear()
         self._endings.append(Ending(account.owner, reason, error))
 
     def _worker_lost(self, event: WorkerLost) -> None:
@@ -185,13 +212,17 @@ class Scheduler:
         """Forms waves as long as there is one to send. What takes effect in the control layer waits for no policy."""
         while not self._lost:
             self._take_local()
-            if not any(self._backlog.ready):
+            if not any(self._backlog.all_ready()):
                 return
             state = self._state()
             if not self._policy.should_send(state, self._now):
                 return
-            wave = self._form(self._policy.portion(state))
+            builder = self._begin()
+            wave = builder.take_all(self._policy.portion(state))
+            self._settle(builder, wave)
             if wave is None:
+                if builder.progress:
+                    continue
                 return
             self._backlog.since = wave.sent = self._now
             self._in_flight.append(wave)
@@ -205,13 +236,6 @@ class Scheduler:
             builder.take_local()
             if not (self._settle(builder, None) or builder.progress):
                 return
-
-    def _form(self, portion: int | None) -> Wave | None:
-        """The next wave, if anything fits into one."""
-        builder = self._begin()
-        wave = builder.take_all(portion)
-        self._settle(builder, wave)
-        return wave
 
     def _begin(self) -> WaveBuilder:
         for owner, seq in self._memory.begin():
@@ -251,15 +275,15 @@ class Scheduler:
 
     def _state(self) -> DispatchState:
         backlog, guests, times = self._backlog, self._guests, self._times
-        in_hands, in_flight = guests.in_hands, guests.in_flight
+        in_hands, in_flight, ready = guests.in_hands, guests.in_flight, backlog.all_ready()
         everybody = sum(backlog.ready) + sum(in_hands) + sum(in_flight)
         oldest, next_back = self._in_flight[0] if self._in_flight else None, guests.next
         return DispatchState(
-            ready=tuple(backlog.ready),
+            ready=tuple(ready),
             ahead=backlog.ready_behind(oldest.number) if oldest else (),
             expected=tuple(map(add, in_hands, in_flight)),
             hands=sum(in_hands),
-            commands=backlog.commands - backlog.local_commands,
+            commands=backlog.commands - backlog.local_commands + sum(ready) - sum(backlog.ready),
             since=backlog.since,
             in_flight=len(self._in_flight),
             ends=max(oldest.sent, self._answered) + times.at(oldest.tokens) if oldest else 0.0,
@@ -289,6 +313,8 @@ class Scheduler:
                     self._fail(command, value)
                 elif command.future is not None:
                     self._answer(command.owner, command.future, value)
+        if wave.steps is not None:
+            self._take_tokens(wave.steps, *read_steps(wave, done, answers))
         for owner, future in wave.syncs:
             self._answer(owner, future, Done())
         self._counts.seconds += done.seconds
@@ -299,6 +325,15 @@ class Scheduler:
         self._memory.wave_completed(wave.number)
         if not self._in_flight:
             self._memory.all_completed()
+
+    def _take_tokens(self, steps: Taken, tokens: Numbers, errors: Mapping[int, CallError]) -> None:
+        found, ended = self._backlog.runs.answered(steps, tokens, errors)
+        self._run_tokens.append(found)
+        for run in ended:
+            assert run.command.future is not None
+            run.queue.account.answer(run.command.future)
+            self._guests.told(run.queue.account)
+            self._end_run(run.queue)
 
     def _answer(self, owner: Owner, future: int, value: Value | CallError) -> None:
         """The completion, unless the future was answered before, by the end of its inferlet."""
@@ -331,6 +366,7 @@ class Scheduler:
             inferlets=len(self._accounts),
             queues_waiting=self._backlog.queues,
             commands_waiting=self._backlog.commands,
+            runs=self._backlog.runs.live,
             waves_in_flight=len(self._in_flight),
             waves=counts.waves,
             commands=dict(counts.commands),

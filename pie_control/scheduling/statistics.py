@@ -17,6 +17,7 @@ class SchedulerStatistics:
     inferlets: int
     queues_waiting: int
     commands_waiting: int
+    runs: int  # decode runs that are under way
     waves_in_flight: int
     waves: int
     commands: dict[str, int]  # dispatched, by call; a split forward counts once for each part
@@ -42,9 +43,9 @@ class Counts:
     def add(self, wave: Wave) -> None:
         self.waves += 1
         for batch in wave.batches:
-            name = batch.commands[0].call.name
+            name = batch.call.name
             self.batches[name] += 1
-            self.commands[name] += len(batch.commands)
+            self.commands[name] += batch.count
             self.input_tokens += batch.tokens
 
 

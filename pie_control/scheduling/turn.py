@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from pie_control.calls.kind import CloseQueue, Command, OpenQueue, Prioritize, Release
+from pie_control.calls.kind import CloseQueue, Command, EndRun, OpenQueue, Prioritize, Release
 from pie_control.calls.values import Completion
 from pie_control.errors import CallError
 from pie_control.ids import Owner
@@ -49,7 +50,7 @@ class WorkerLost:
     message: str
 
 
-Note = OpenQueue | CloseQueue | Prioritize | Release | Forgotten
+Note = OpenQueue | CloseQueue | Prioritize | Release | Forgotten | EndRun
 Event = Opened | Closed | Command | Note | WaveDone | WorkerLost | Quiet
 
 
@@ -79,6 +80,48 @@ class Progress(NamedTuple):
     returned: tuple[int, ...] = ()
 
 
+class RunTokens(Record, frozen=True, tag=None):
+    """Tokens of decode runs, column by column: a row for each token, those of a run in their order."""
+
+    owners: Sequence[Owner] = ()
+    futures: Sequence[int] = ()
+    tokens: Sequence[int] = ()
+    over: Sequence[bool] = ()  # whether the run has ended with this row
+    errors: Mapping[int, CallError] = {}  # by row: why the run failed; it has no token in this row, and is over
+
+    def __bool__(self) -> bool:
+        return bool(self.owners)
+
+    def part(self, rows: Sequence[int]) -> RunTokens:
+        """Some of the rows."""
+        errors = {place: self.errors[row] for place, row in enumerate(rows) if row in self.errors}
+        return RunTokens(
+            [self.owners[row] for row in rows],
+            [self.futures[row] for row in rows],
+            [self.tokens[row] for row in rows],
+            [self.over[row] for row in rows],
+            errors,
+        )
+
+
+def join_tokens(some: Sequence[RunTokens]) -> RunTokens:
+    """One behind the other."""
+    if len(some) < 2:
+        return some[0] if some else RunTokens()
+    owners: list[Owner] = []
+    futures: list[int] = []
+    tokens: list[int] = []
+    over: list[bool] = []
+    errors: dict[int, CallError] = {}
+    for one in some:
+        errors.update({len(owners) + row: error for row, error in one.errors.items()})
+        owners += one.owners
+        futures += one.futures
+        tokens += one.tokens
+        over += one.over
+    return RunTokens(owners, futures, tokens, over, errors)
+
+
 class Turn(NamedTuple):
     """What has to be done now."""
 
@@ -88,3 +131,4 @@ class Turn(NamedTuple):
     progress: tuple[Progress, ...]
     deadline: float | None  # when to take a turn though nothing happened; a later turn puts another in its place
     number: int = 0  # for `Quiet.heard`
+    runs: RunTokens = RunTokens()

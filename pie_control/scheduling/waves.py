@@ -1,9 +1,14 @@
 """Formation of one wave.
 
 A queue contributes the longest prefix of its commands that runs once through the stages copy, embed, forward, output.
+A command of an earlier stage than one before it joins them if it touches nothing that those in between use: so all
+embeds of a long prompt go with its first forward, and its forwards in one batch.
 Queues are visited in fair order (fairness.py), class by class: a lower class gets what a higher one leaves. A visit
 ends where the queue can contribute no more to this wave, at a long command, which waits in the long line, or when it
 has cost as much as FEW tokens: then others have their turn.
+
+A decode run is a command whose first step goes like one that samples; then it holds its queue, and its further steps
+are taken from the table of runs (decoding/): all at once where everything fits, else one at each visit of its queue.
 
 A long command that is visited in its line is granted a part, and comes again later. What it was granted is added to its
 batch at the end of the wave, as one part.
@@ -17,7 +22,8 @@ from math import inf
 from typing import Any
 
 from pie_control import calls
-from pie_control.calls.kind import Batch, Bind, Call, Command, LongBatch, LongCommand, WaveContext
+from pie_control.calls.fused.decode import DecodeCommand
+from pie_control.calls.kind import Batch, Bind, Call, Command, LongBatch, LongCommand, Stage, WaveContext
 from pie_control.ids import Owner
 from pie_control.resources.memory import Memory
 from pie_inference import protocol
@@ -25,6 +31,8 @@ from pie_inference.protocol import ModelDescription
 
 from .account import Account, CommandQueue
 from .backlog import Backlog
+from .decoding.runs import NO_ROWS, Rows, Run, Taken
+from .decoding.steps import Steps
 from .fairness import COMMAND_COST, FEW, Line, Share, goes_before
 
 RANKS = {call: rank for rank, call in enumerate(sorted(calls.CALLS.values(), key=lambda call: (call.stage, call.name)))}
@@ -42,7 +50,8 @@ class Wave:
 
     number: int
     batches: list[Batch[Any]]  # in the order of the message
-    accounts: dict[Account, int]  # with the number of their queues in it
+    accounts: dict[Account, int]  # with the number of their queues in it, but for steps of runs
+    steps: Taken | None = None  # of decode runs
     syncs: list[tuple[Owner, int]] = field(default_factory=list)  # futures that are done with this wave
     sent: float = 0.0  # seconds
     tokens: int = 0  # input tokens
@@ -58,6 +67,7 @@ class _Next(Enum):
     DONE = "it can contribute no more to this wave"
     MISFIT = "its command is too large for what is left of this wave"
     STARVED = "it waits for memory"
+    RUNS = "a step of its run is in the wave, and it can contribute no more"
 
 
 class WaveBuilder:
@@ -79,6 +89,7 @@ class WaveBuilder:
         self._granted: dict[CommandQueue, None] = {}
         self._set_aside: list[CommandQueue] = []  # visited, can contribute no more
         self._misfits: list[tuple[CommandQueue, Line]] = []  # with their lines
+        self._steps = Steps(backlog.runs, memory, self._batch)
 
     def take_local(self) -> None:
         """Takes commands that take effect in the control layer from the heads of queues."""
@@ -86,6 +97,9 @@ class WaveBuilder:
         self._backlog.local.clear()
         for queue in local:
             self.visited[queue.account] = None
+            if queue.run is not None:
+                self._go_on(queue, queue.run)
+                continue
             while queue.commands and queue.commands[0].call is None:
                 if not self._take_local(queue, queue.commands[0]):
                     break
@@ -93,27 +107,41 @@ class WaveBuilder:
                 self._set_aside.append(queue)
         self._settle()
 
+    def _go_on(self, queue: CommandQueue, run: Run[CommandQueue]) -> None:
+        """Gives a run its next page, or has it wait for memory."""
+        if queue.account.holdings.returns:
+            queue.account.take_back(self._memory, queue.account.oldest_now())
+        if self._backlog.runs.go_on(run, self._memory, self._backlog.now):
+            self.progress = True
+        else:
+            self._backlog.starve(queue)
+
     def take_all(self, portion: int | None = None) -> Wave | None:
         """The wave, or None if nothing can go to the worker. `portion`: queues that take part, or a few more, for those
-        of one inferlet stay together; None: all. Where all do not fit into one wave, it does not matter."""
-        if self._left is None and self._backlog.fits(self._room):
-            self._take_everything(portion)
+        of one inferlet stay together, and all runs do; None: all. Where all do not fit into one wave, it does not
+        matter."""
+        steps = self._backlog.runs.ready_rows() if self._backlog.runs.live else NO_ROWS
+        if self._left is None and self._backlog.fits(self._room, steps) and self._steps.fit(steps):
+            self._take_everything(portion, steps)
         else:
             self._take_in_order()
         self._backlog.note_misfit(self._misfits[0][0] if self._misfits else None)
         self._settle()
-        if not self._used:
+        taken = self._add_steps() if self._steps else None
+        if not self._used and taken is None:
             return None
-        filled = (call for call, batch in self._batches.items() if batch.commands)
+        filled = (call for call, batch in self._batches.items() if batch.count)
         batches = [self._batches[call] for call in sorted(filled, key=RANKS.__getitem__)]
-        return Wave(self._context.wave, batches, self._used, tokens=sum(batch.tokens for batch in batches))
+        return Wave(self._context.wave, batches, self._used, taken, tokens=sum(batch.tokens for batch in batches))
 
     # ---- visits ----
 
-    def _take_everything(self, portion: int | None) -> None:
+    def _take_everything(self, portion: int | None, steps: Rows) -> None:
         """There is room for all that waits, as is the rule: no order is needed, and no account of it."""
         self._few = inf
-        new = self._backlog.first_of_new(portion)
+        self._steps.take_all(steps)
+        self._room -= len(steps)
+        new = self._backlog.first_of_new(portion and max(0, portion - len(steps)))
         for queue in new:
             self.visited[queue.account] = None
             following = self._take_prefix(queue)
@@ -149,7 +177,10 @@ class WaveBuilder:
     def _visit(self, queue: CommandQueue) -> None:
         self.visited[queue.account] = None
         line = queue.line
-        following = self._grant(queue) if line is Line.LONG else self._take_prefix(queue)
+        if queue.run is not None:
+            following = self._take_step(queue, queue.run)
+        else:
+            following = self._grant(queue) if line is Line.LONG else self._take_prefix(queue)
         if following is _Next.AGAIN:
             return
         if following is _Next.MISFIT:
@@ -160,6 +191,21 @@ class WaveBuilder:
         self._backlog.set_aside(queue)
         if following is _Next.DONE:
             self._set_aside.append(queue)
+
+    def _take_step(self, queue: CommandQueue, run: Run[CommandQueue]) -> _Next:
+        """A step of the run that holds a queue."""
+        if not self._steps.try_take(run):
+            return _Next.MISFIT
+        self._room -= 1
+        if self._left is not None:
+            self._left -= 1
+        queue.charge(1 + COMMAND_COST, lagging=False)
+        return _Next.RUNS
+
+    def _add_steps(self) -> Taken:
+        taken, at_page_end = self._steps.add()
+        self._backlog.go_on(at_page_end)
+        return taken
 
     def _take_prefix(self, queue: CommandQueue) -> _Next:
         """Takes what fits of a queue, up to a long command."""
@@ -178,12 +224,31 @@ class WaveBuilder:
                     continue
                 following = _Next.STARVED
                 break
-            if call.stage < stage or (command.after and command.after >= account.oldest_waiting):
+            if command.after and command.after >= account.oldest_waiting:
+                break
+            if call.stage < stage and not self._may_pass(command, call.stage, stage):
                 break
             if cost >= self._few:
                 following = _Next.AGAIN
                 break
             batch = batches.get(call) or self._new_batch(call)
+            if type(command) is DecodeCommand:
+                if command.future in account.cancelled:
+                    account.cancelled.remove(command.future)
+                    taken += 1
+                    self.progress = True
+                    continue
+                run = self._steps.try_begin(queue, command, account.holdings)
+                if run is not None:
+                    self._backlog.begin_run(queue, run)
+                    taken += 1
+                    cost += COMMAND_COST
+                    following = _Next.RUNS
+                    if self._left is not None:
+                        self._left -= 1
+                elif not joined and not cost:
+                    following = _Next.MISFIT
+                break
             if isinstance(command, LongCommand):
                 before = 0 if taken else queue.done
                 size = command.size - before
@@ -202,17 +267,23 @@ class WaveBuilder:
                 if not joined and not cost:  # nothing of it is in the wave that it could conflict with
                     following = _Next.MISFIT
                 break
-            stage = call.stage
+            stage = max(stage, call.stage)
             taken += 1
             cost += COMMAND_COST
             if self._left is not None:
                 self._left -= 1
         self._backlog.remove(queue, taken)
         if cost:
-            self._note(queue, stage)
+            if following is not _Next.RUNS:  # which wakes nobody
+                self._note(queue, stage)
             if queue.line is not None:
                 queue.charge(cost, lagging=False)
         return following
+
+    def _may_pass(self, command: Command, stage: Stage, last: Stage | int) -> bool:
+        """Whether a command may run before those of its queue that are in this wave, at a later stage up to `last`."""
+        later = (batch for call, batch in self._batches.items() if stage < call.stage <= last and batch.commands)
+        return all(batch.lets_pass(command) for batch in later)
 
     def _refuse_long(self, batch: LongBatch[Any], queue: CommandQueue, command: LongCommand, size: int) -> _Next:
         """What becomes of a queue whose long command, with `size` parts left, cannot be added as one part."""
@@ -275,7 +346,7 @@ class WaveBuilder:
             if holdings.returns:
                 queue.account.take_back(self._memory, queue.account.oldest_now())
             if not self._memory.try_bind(holdings, command, self._backlog.now):
-                self._backlog.starve(queue, command)
+                self._backlog.starve(queue)
                 return False
         else:
             self.reached.append((queue, command))
@@ -284,6 +355,9 @@ class WaveBuilder:
         return True
 
     # ---- batches ----
+
+    def _batch(self, call: Call) -> Any:
+        return self._batches.get(call) or self._new_batch(call)
 
     def _new_batch(self, call: Call) -> Any:
         assert call.new_batch is not None

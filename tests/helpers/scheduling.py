@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from pie_control.calls import CALLS
 from pie_control.calls.core import create_queue, destroy_queue
+from pie_control.calls.fused import decode
 from pie_control.calls.fused.sample import Token
 from pie_control.calls.kind import Bind
 from pie_control.calls.sampler import Sampler, SamplingParams
@@ -32,6 +33,7 @@ from pie_control.scheduling import (
     Event,
     Opened,
     Quiet,
+    RunTokens,
     Scheduler,
     Turn,
 )
@@ -84,6 +86,7 @@ class Inferlet:
         self.queues = 0  # made
         self.accepted: set[int] = set()  # futures
         self.answers: dict[int, Value | CallError] = {}
+        self.tokens: dict[int, list[int]] = {}  # of decode runs, by future
         self.ending: Ending | None = None
 
     def call(self, name: str, *arguments: Any) -> Any:
@@ -110,6 +113,27 @@ class Inferlet:
         assert completion.future not in self.answers, "answered twice"
         self.answers[completion.future] = completion.value
         self.space.answered(completion.future, completion.value)
+
+    def hear_run(self, future: int, token: int, over: bool, error: CallError | None) -> None:
+        """A row of `Turn.runs`. A run that is over is answered with all its tokens."""
+        if future not in self.accepted:
+            assert not self.space.run_advanced(future, [token], over), "a cancelled run goes on"
+            return
+        assert future not in self.answers, "a run went on behind its end"
+        if error is not None:
+            self.hear(Completion(self.owner, future, error))
+            return
+        assert self.space.run_advanced(future, [token], over)
+        self.tokens.setdefault(future, []).append(token)
+        if over:
+            self.answers[future] = tuple(self.tokens[future])
+
+    def cancel(self, future: int) -> bool:
+        """Ends a decode run; False if it is over already, as far as it knows."""
+        if not decode.cancel(self.space, future):
+            return False
+        self.accepted.remove(future)
+        return True
 
     def token(self, future: int) -> int:
         """What a sample gave."""
@@ -260,6 +284,7 @@ class World:
         """Tells all but the last turns to whom they concern."""
         while len(self._untold) > untold:
             turn = self.on_its_way(self._untold.popleft())
+            self._tell_runs(turn.runs)
             for progress in turn.progress:
                 if inferlet := self.inferlets.get(progress.owner):
                     inferlet.space.progressed(progress.oldest, progress.taken, progress.returned)
@@ -269,6 +294,12 @@ class World:
             for ending in turn.endings:
                 if inferlet := self.inferlets.pop(ending.owner, None):
                     inferlet.end(ending)
+
+    def _tell_runs(self, runs: RunTokens) -> None:
+        rows = zip(runs.owners, runs.futures, runs.tokens, runs.over, strict=True)
+        for row, (owner, future, token, over) in enumerate(rows):
+            if inferlet := self.inferlets.get(owner):
+                inferlet.hear_run(future, token, over, runs.errors.get(row))
 
     def on_its_way(self, turn: Turn) -> Turn:
         """What inferlets hear of a turn."""

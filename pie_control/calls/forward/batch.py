@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pie_control.resources.holdings import Holdings
-from pie_control.resources.kinds import EMBEDS, Resource
+from pie_control.resources.kinds import EMBEDS, PAGES, Resource
 from pie_control.resources.ranges import Range
 from pie_control.resources.tables.pages import Context, join_intervals, take_intervals
 from pie_inference.protocol import Forward
 
-from ..arrays import WrittenEmbeds, as_int32
-from ..kind import LongBatch, LongCommand, WaveContext
+from ..arrays import WrittenEmbeds, addresses, as_int32, join
+from ..columns import ForwardColumns
+from ..kind import Command, LongBatch, LongCommand, WaveContext
 
 MOST_PAIRS = 1 << 26
 """Pairs of query and key in the masks that a worker makes for a batch, where keys are seen by position."""
@@ -57,10 +58,20 @@ class ForwardBatch(LongBatch[ForwardCommand]):
         self._slots: array[int] = array("i")
         self._by_position: dict[int, int] = {}  # sequences that see so, and the keys at their front
         self._pairs = MOST_PAIRS
+        self._columns: ForwardColumns | None = None
 
     def can_add(self, queue: Hashable, command: ForwardCommand) -> bool:
         """Not if it reads or writes an embed that an earlier command of its queue writes in this batch."""
         return queue not in self._written.first or self._written.disjoint(queue, command.inputs, command.outputs)
+
+    def lets_pass(self, command: Command) -> bool:
+        """If it fills other embeds than those that forwards of its queue read or write here, and touches no pages."""
+        page_size = self.context.model.page_size
+        if command.uses(PAGES, page_size):
+            return False
+        filled = set(addresses(command.uses(EMBEDS, page_size)))
+        own = (one for one in self.commands if one.owner == command.owner and one.queue == command.queue)
+        return all(filled.isdisjoint(addresses(ranges)) for one in own for ranges in (one.inputs, one.outputs))
 
     def room_for(self, command: ForwardCommand) -> int:
         """As far as the worker's masks for rows by position go. The first such command of a batch may always have
@@ -115,7 +126,17 @@ class ForwardBatch(LongBatch[ForwardCommand]):
         self._keys.add_physical(start, start + count)
         self._slots.extend(range(start, start + count))
 
+    def extend(self, columns: ForwardColumns) -> None:
+        """Adds rows of decode runs."""
+        self._columns = columns
+        self.rows = len(columns.slots)
+        self.tokens += self.rows
+
     def build(self) -> Forward:
+        alone = self._build_commands()
+        return alone if self._columns is None else _extended(alone, self._columns)
+
+    def _build_commands(self) -> Forward:
         runs = self._keys.build()
         return Forward(
             q_indptr=as_int32(self._ends),
@@ -130,6 +151,25 @@ class ForwardBatch(LongBatch[ForwardCommand]):
 
     def _position_keys(self) -> NDArray[np.int32]:
         return as_int32([self._by_position.get(sequence, 0) for sequence in range(len(self.commands))])
+
+
+def _extended(batch: Forward, rows: ForwardColumns) -> Forward:
+    """The batch with rows of decode runs behind its commands."""
+    queries = batch.q_indptr[-1] + np.arange(len(rows.slots) + 1, dtype=np.int32)
+    return Forward(
+        q_indptr=join(batch.q_indptr, queries[1:]),
+        q_embeds=join(batch.q_embeds, rows.embeds),
+        q_positions=join(batch.q_positions, rows.positions),
+        q_slots=join(batch.q_slots, rows.slots),
+        kv_indptr=join(batch.kv_indptr, batch.kv_indptr[-1] + np.cumsum(rows.key_counts, dtype=np.int32)),
+        kv_pages=join(batch.kv_pages, rows.pages),
+        kv_begins=join(batch.kv_begins, rows.begins),
+        kv_ends=join(batch.kv_ends, rows.ends),
+        dense=join(batch.dense, rows.dense),
+        out_rows=join(batch.out_rows, queries[:-1]),
+        out_embeds=join(batch.out_embeds, rows.outputs),
+        position_keys=None if batch.position_keys is None else join(batch.position_keys, np.zeros_like(rows.slots)),
+    )
 
 
 class _Outputs:

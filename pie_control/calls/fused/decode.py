@@ -40,6 +40,7 @@ class DecodeCommand(WorkerCommand, frozen=True):
     come, lowest bit first."""
 
     call = sample.CALL  # which the first step is
+    lasts = True
 
     embed: int
     input: int

@@ -14,10 +14,11 @@ from pie_control.resources.holdings import Holdings, Reference, TokenSource
 from pie_control.resources.pool import Pool
 from pie_inference.protocol import Result, Sample, SampleResult
 
-from ..arrays import as_int32
+from ..arrays import as_int32, join
+from ..columns import SampleColumns
 from ..kind import Batch, Stage, WaveContext, define
 from ..outputs import RowCommand, check_output, note_reading
-from ..sampler import Sampler, SamplingParams, columns
+from ..sampler import Sampler, SamplingParams, param_columns, param_rows
 from ..tokens import MOST_LISTED
 from ..values import Value
 
@@ -78,9 +79,15 @@ class SampleBatch(Batch[SampleCommand]):
         self._recent_ends: array[int] = array("i", [0])
         self._allowed: list[bytes] = []
         self._allowed_rows: array[int] = array("i")
+        self._columns: SampleColumns | None = None
+
+    @property
+    def room(self) -> int:
+        """Rows that can be added still."""
+        return min(self.context.model.max_batch_rows - len(self.commands), self._pool.free) - self.rows
 
     def try_add(self, queue: Hashable, command: SampleCommand, holdings: Holdings, done: int) -> int:
-        if len(self.commands) >= self.context.model.max_batch_rows or not self._pool.free:
+        if self.room <= 0:
             return done
         if self._recent and len(self._recent) + len(command.recent) > MOST_LISTED:
             return done
@@ -107,7 +114,17 @@ class SampleBatch(Batch[SampleCommand]):
         if command.allowed is not None:
             self._allowed.append(command.allowed)
 
+    def extend(self, columns: SampleColumns) -> None:
+        """Adds rows of decode runs. Their token slots were taken from the pool of the wave, and come back as those of
+        commands do."""
+        self._columns = columns
+        self.rows = len(columns.token_slots)
+
     def build(self) -> Sample:
+        alone = self._build_commands()
+        return alone if self._columns is None else _extended(alone, self._columns)
+
+    def _build_commands(self) -> Sample:
         width = -(-self.context.model.vocab_size // 8)
         return Sample(
             embeds=as_int32(self._embeds),
@@ -117,13 +134,13 @@ class SampleBatch(Batch[SampleCommand]):
             recent=as_int32(self._recent),
             allowed_rows=as_int32(self._allowed_rows),
             allowed=np.frombuffer(b"".join(self._allowed), np.uint8).reshape(-1, width),
-            **columns([command.params for command in self.commands]),
+            **param_columns(param_rows([command.params for command in self.commands])),
         )
 
     def values(self, result: Result) -> Sequence[Token]:
-        if not isinstance(result, SampleResult) or len(result.tokens) != len(self.commands):
+        if not isinstance(result, SampleResult) or len(result.tokens) != self.count:
             raise self.misfit(result)
-        return [Token(token) for token in result.tokens.tolist()]
+        return [Token(token) for token in result.tokens[: len(self.commands)].tolist()]
 
     def completed(self, values: Sequence[Value], errors: Mapping[int, CallError]) -> None:
         """Commands formed from now on carry the tokens themselves, and those in flight run before a later one can write
@@ -134,6 +151,27 @@ class SampleBatch(Batch[SampleCommand]):
             else:
                 (source.value,) = values[row]
         self._pool.release(self._slots, None)
+        if self._columns is not None:
+            self._pool.release(self._columns.token_slots, None)
+
+
+def _extended(batch: Sample, rows: SampleColumns) -> Sample:
+    """The batch with rows of decode runs behind its commands."""
+    masks = np.frombuffer(b"".join(rows.allowed), np.uint8).reshape(-1, batch.allowed.shape[1])
+    moved = np.where(rows.allowed_rows < 0, -1, rows.allowed_rows + len(batch.allowed)).astype(np.int32)
+    more = param_columns(rows.params)
+    return Sample(
+        embeds=join(batch.embeds, rows.embeds),
+        token_slots=join(batch.token_slots, as_int32(rows.token_slots)),
+        uniform=join(batch.uniform, rows.uniform),
+        recent_indptr=join(
+            batch.recent_indptr, batch.recent_indptr[-1] + np.cumsum(rows.recent_counts, dtype=np.int32)
+        ),
+        recent=join(batch.recent, rows.recent),
+        allowed_rows=join(batch.allowed_rows, moved),
+        allowed=join(batch.allowed, masks),
+        **{name: join(getattr(batch, name), column) for name, column in more.items()},
+    )
 
 
 CALL = SampleCommand.call = define(__name__, issue, value=Token, stage=Stage.OUTPUT, new_batch=SampleBatch)

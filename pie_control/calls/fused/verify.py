@@ -24,7 +24,7 @@ from pie_inference.protocol import Result, Verify, VerifyResult
 from ..arrays import as_int32, ends_of
 from ..kind import Batch, Stage, WaveContext, WorkerCommand, define
 from ..outputs import note_reading
-from ..sampler import Draws, Sampler, SamplingParams, columns
+from ..sampler import Draws, Sampler, SamplingParams, param_columns, param_rows
 from ..tokens import check_vocabulary
 from ..values import Value
 
@@ -94,7 +94,7 @@ class VerifyBatch(Batch[VerifyCommand]):
 
     def build(self) -> Verify:
         commands = self.commands
-        params = columns([command.params for command in commands])
+        params = param_columns(param_rows(command.params for command in commands))
         return Verify(
             embeds=as_int32(self._embeds),
             indptr=ends_of(len(command.draft) + 1 for command in commands),

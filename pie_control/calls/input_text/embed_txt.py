@@ -5,6 +5,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Hashable, Sequence
 
+import numpy as np
+
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Holdings
@@ -12,7 +14,8 @@ from pie_control.resources.kinds import EMBEDS, Resource
 from pie_control.resources.ranges import Range, parse_ranges, total_length
 from pie_inference.protocol import EmbedTxt
 
-from ..arrays import WrittenEmbeds, as_int32
+from ..arrays import WrittenEmbeds, as_int32, join
+from ..columns import EmbedColumns
 from ..kind import Batch, Stage, WaveContext, WorkerCommand, define
 from ..positions import check_positions
 from ..tokens import resolve
@@ -64,6 +67,7 @@ class EmbedBatch(Batch[EmbedCommand]):
         self._ends: array[int] = array("i", [0])
         self._embeds: array[int] = array("i")
         self._tokens: array[int] = array("i")
+        self._columns: EmbedColumns | None = None
 
     def try_add(self, queue: Hashable, command: EmbedCommand, holdings: Holdings, done: int) -> int:
         if queue in self._written.first and not self._written.disjoint(queue, command.embeds):
@@ -80,8 +84,17 @@ class EmbedBatch(Batch[EmbedCommand]):
         self._ends.append(len(self._tokens))
         return 1
 
+    def extend(self, columns: EmbedColumns) -> None:
+        """Adds rows of decode runs."""
+        self._columns = columns
+        self.rows = len(columns.tokens)
+
     def build(self) -> EmbedTxt:
-        return EmbedTxt(embeds=as_int32(self._embeds), tokens=as_int32(self._tokens), indptr=as_int32(self._ends))
+        embeds, tokens, ends = as_int32(self._embeds), as_int32(self._tokens), as_int32(self._ends)
+        if (more := self._columns) is not None:
+            ends = join(ends, ends[-1] + np.arange(1, self.rows + 1, dtype=np.int32))
+            embeds, tokens = join(embeds, more.embeds), join(tokens, more.tokens)
+        return EmbedTxt(embeds=embeds, tokens=tokens, indptr=ends)
 
 
 CALL = EmbedCommand.call = define(__name__, issue, stage=Stage.EMBED, new_batch=EmbedBatch)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pie_control.calls.sampler import Sampler, SamplingParams, columns
+from pie_control.calls.sampler import Sampler, SamplingParams, param_columns, param_rows
 from pie_control.errors import InvalidArgument
 
 
@@ -43,7 +43,7 @@ def test_penalties_are_noticed(params: dict[str, Any]) -> None:
 
 
 def test_columns_hold_the_parameters_of_each_command() -> None:
-    table = columns([SamplingParams(), SamplingParams(0.5, 3, 0.9, 0.1, 1.5, 0.25, -1.0)])
+    table = param_columns(param_rows([SamplingParams(), SamplingParams(0.5, 3, 0.9, 0.1, 1.5, 0.25, -1.0)]))
     assert {name: column.tolist()[1] for name, column in table.items()} == {
         "temperature": 0.5,
         "top_k": 3,

@@ -54,6 +54,7 @@ class Used:
     pages: Sequence[Range] = ()
     after: int = 0
     call: object = "forward"
+    lasts: bool = False
     asked: int = 0
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:

@@ -1,0 +1,45 @@
+"""Rows of many decode runs, column by column: what they add to the batches of a wave behind the commands in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.int32]
+
+
+class EmbedColumns(NamedTuple):
+    """One token for each row."""
+
+    embeds: Numbers
+    tokens: Numbers  # -(s + 1): that in token slot s
+
+
+class ForwardColumns(NamedTuple):
+    """One input token and one output for each row; keys as in the message `Forward`."""
+
+    embeds: Numbers
+    positions: Numbers
+    slots: Numbers
+    outputs: Numbers
+    key_counts: Numbers  # runs of keys of each row
+    pages: Numbers
+    begins: Numbers
+    ends: Numbers
+    dense: NDArray[np.bool_]
+
+
+class SampleColumns(NamedTuple):
+    """One sample for each row."""
+
+    embeds: Numbers
+    token_slots: list[int]
+    params: NDArray[np.float64]  # [rows, fields of SamplingParams]
+    uniform: NDArray[np.float64]
+    recent_counts: Numbers
+    recent: Numbers
+    allowed_rows: Numbers  # row in `allowed`, or -1
+    allowed: Sequence[bytes]

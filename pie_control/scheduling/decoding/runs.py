@@ -1,0 +1,388 @@
+"""Decode runs that are under way: a table with a row for each.
+
+Theory of operation. A run leaves the commands of its queue when its first step is taken, and holds the queue until it
+has ended. Each wave takes one step of every run that is *ready*, at most two of which are in flight: the second names
+the token of the first by its token slot. What a wave needs of all these steps, and what its answer changes, is computed
+column by column. Python runs for one run alone when it begins, when it goes on to its next page, and when it ends.
+
+A run goes on to a page before a step needs it. If the page has no memory yet, it is bound then; a run that finds none
+waits as an allocation does, and takes no step meanwhile.
+
+A step in flight may outlive its run: so a row is known by its number and its serial number.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pie_control.calls.columns import EmbedColumns, ForwardColumns, Numbers, SampleColumns
+from pie_control.calls.fused.decode import DecodeCommand
+from pie_control.calls.sampler import NUM_PARAMS, param_rows
+from pie_control.errors import CallError
+from pie_control.resources.holdings import Holdings
+from pie_control.resources.kinds import PAGES, Resource
+from pie_control.resources.memory import Memory
+from pie_control.tenants.tenant import ServiceClass
+
+from ..turn import RunTokens
+from .keys import RunKeys, segments_of
+
+MOST_IN_FLIGHT = 2
+"""Steps of one run: with more, a stop token would waste more of them, and the worker has enough to do."""
+INITIAL_ROWS = 64
+DRAWS = 64
+"""Random numbers of a run that are in the table at a time."""
+NO_TOKEN = -1
+
+Rows = NDArray[np.int64]
+NO_ROWS: Rows = np.zeros(0, np.int64)
+Q = TypeVar("Q")
+
+ROW = np.dtype(
+    [
+        ("serial", np.int64),  # 0: the row is free
+        ("owner", np.int64),
+        ("future", np.int64),
+        ("service_class", np.int64),
+        ("ready", np.bool_),  # to take a further step
+        ("steps", np.int32),
+        ("taken", np.int32),  # of them
+        ("known", np.int32),  # tokens
+        ("wave", np.int64),  # that took the last step
+        ("embed", np.int32),
+        ("input", np.int32),
+        ("token", np.int32),  # that the next step runs; -(s + 1): that in token slot s
+        ("position", np.int32),  # of it
+        ("slot", np.int32),  # of its key
+        ("end", np.int32),  # of the keys, in their last page, with it
+        ("left", np.int32),  # slots of this page
+        ("keys", np.int32),  # runs of keys
+        ("dense", np.bool_),
+        ("random", np.bool_),  # whether it needs random numbers
+        ("masked", np.bool_),  # whether it may choose certain tokens only
+        ("listed", np.int32),  # tokens that penalties count, at most
+        ("params", np.float64, (NUM_PARAMS,)),
+    ]
+)
+
+
+class Run(Generic[Q]):
+    """One run: what concerns it alone."""
+
+    __slots__ = ("_recent", "command", "holdings", "keys", "line", "queue", "row", "segments", "uniform")
+
+    def __init__(self, queue: Q, command: DecodeCommand, holdings: Holdings, page_size: int) -> None:
+        self.queue = queue
+        self.command = command
+        self.holdings = holdings
+        self.row = -1
+        self.line = deque((command,))  # as of a queue: what was given back is taken back when it is empty
+        context = command.context.intervals
+        self.segments = deque(segments_of(context, command.own, page_size))
+        self.keys = RunKeys(context, len(self.segments), holdings.pages.physical, page_size)
+        self.uniform = np.frombuffer(command.uniform, "<f8")
+        self._recent = np.zeros(0, np.int32)
+        if command.params.has_penalties:
+            self._recent = np.concatenate([command.recent, np.zeros(command.steps)]).astype(np.int32)
+
+    @property
+    def listed(self) -> int:
+        """Tokens that penalties count, at most."""
+        return min(self.command.window or len(self._recent), len(self._recent))
+
+    def note(self, number: int, token: int) -> None:
+        """What is known of a token of its own, for penalties."""
+        self._recent[len(self.command.recent) + number] = token
+
+    def recent(self, known: int) -> Numbers:
+        """What penalties count once it has so many tokens of its own."""
+        end = len(self.command.recent) + known
+        return self._recent[max(0, end - self.command.window) if self.command.window else 0 : end]
+
+
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    """One page, for the run with this sequence number."""
+
+    seq: int
+    resource: Resource
+    first: int
+    count: int
+
+
+class Taken(NamedTuple):
+    """The steps that a wave takes; the first `fresh` are first steps, which only sample. `serials`: of the rows."""
+
+    rows: Rows
+    serials: NDArray[np.int64]
+    fresh: int
+
+
+class Columns(NamedTuple):
+    """What steps add to a wave."""
+
+    embed: EmbedColumns
+    forward: ForwardColumns
+    sample: SampleColumns
+
+
+class Runs(Generic[Q]):
+    """All runs that are under way."""
+
+    def __init__(self, page_size: int) -> None:
+        self._page_size = page_size
+        self._table = np.zeros(INITIAL_ROWS, ROW)
+        self._draws = np.zeros((INITIAL_ROWS, DRAWS))
+        self._stops = np.full((INITIAL_ROWS, 1), NO_TOKEN, np.int32)
+        self._runs: list[Run[Q] | None] = [None] * INITIAL_ROWS
+        self._pages: list[Numbers] = [np.zeros(0, np.int32)] * INITIAL_ROWS
+        self._free = list(range(INITIAL_ROWS - 1, -1, -1))
+        self._serial = 0
+        self.live = 0
+
+    # ---- beginning and end ----
+
+    def begin(self, queue: Q, command: DecodeCommand, holdings: Holdings) -> Run[Q]:
+        """A run whose first step the wave under formation takes."""
+        run = Run(queue, command, holdings, self._page_size)
+        if not self._free:
+            self._grow()
+        run.row = row = self._free.pop()
+        self._runs[row] = run
+        self._serial += 1
+        self.live += 1
+        one = self._table[row : row + 1]
+        one[:] = 0
+        one["serial"], one["owner"], one["future"] = self._serial, command.owner, command.future
+        one["service_class"] = holdings.standing.service_class
+        one["steps"], one["position"] = command.steps, command.position
+        one["embed"] = holdings.embeds.physical[command.embed]
+        one["input"] = holdings.embeds.physical[command.input]
+        one["params"] = param_rows((command.params,))
+        one["random"], one["masked"] = bool(command.uniform), command.allowed is not None
+        one["listed"] = run.listed
+        self._set_stops(row, command.stop)
+        return run
+
+    def end(self, run: Run[Q]) -> int:
+        """A run takes no further step, and nothing comes of those in flight. The wave that took its last step."""
+        one = self._table[run.row]
+        wave = int(one["wave"])
+        one["serial"], one["ready"] = 0, False
+        self._runs[run.row] = None
+        self._free.append(run.row)
+        self.live -= 1
+        run.line.clear()
+        return wave
+
+    def _set_stops(self, row: int, stop: Sequence[int]) -> None:
+        missing = len(stop) - self._stops.shape[1]
+        if missing > 0:
+            self._stops = np.pad(self._stops, ((0, 0), (0, missing)), constant_values=NO_TOKEN)
+        self._stops[row] = NO_TOKEN
+        self._stops[row, : len(stop)] = stop
+
+    def _grow(self) -> None:
+        rows = len(self._table)
+        self._table = np.concatenate([self._table, np.zeros(rows, ROW)])
+        self._draws = np.concatenate([self._draws, np.zeros_like(self._draws)])
+        self._stops = np.concatenate([self._stops, np.full_like(self._stops, NO_TOKEN)])
+        self._runs += [None] * rows
+        self._pages += [np.zeros(0, np.int32)] * rows
+        self._free = list(range(2 * rows - 1, rows - 1, -1))
+
+    # ---- who is ready ----
+
+    def ready_rows(self) -> Rows:
+        """Rows of the runs that can take a step."""
+        return np.flatnonzero(self._table["ready"])
+
+    def ready(self) -> list[Run[Q]]:
+        """The runs that can take a step."""
+        return [run for row in self.ready_rows().tolist() if (run := self._runs[row]) is not None]
+
+    def ready_by_class(self, wave: int = -1) -> list[int]:
+        """How many can take a step; `wave`: of those that took one in this wave or a later one."""
+        if not self.live:
+            return [0] * len(ServiceClass)
+        rows = self.ready_rows()
+        classes = self._table["service_class"][rows[self._table["wave"][rows] >= wave]]
+        counts: list[int] = np.bincount(classes, minlength=len(ServiceClass)).tolist()
+        return counts
+
+    def listed(self, rows: Rows) -> int:
+        """Tokens that penalties count in the next step of these rows, at most."""
+        return int(self._table["listed"][rows].sum())
+
+    def _update(self, rows: Rows) -> None:
+        table = self._table
+        in_flight = table["taken"][rows] - table["known"][rows]
+        more = table["taken"][rows] < table["steps"][rows]
+        table["ready"][rows] = more & (in_flight < MOST_IN_FLIGHT) & (table["left"][rows] > 0)
+
+    # ---- pages ----
+
+    def go_on(self, run: Run[Q], memory: Memory, now: float) -> bool:
+        """Goes on to the next page; False if it has to wait for memory."""
+        segment, holdings, seq = run.segments[0], run.holdings, run.command.seq
+        has_memory = seq not in holdings.requests and holdings.pages.is_bound(segment.page)
+        if not has_memory and not memory.try_bind(holdings, PageRequest(seq, PAGES, segment.page, 1), now):
+            return False
+        run.segments.popleft()
+        page = holdings.pages.physical[segment.page]
+        run.keys.go_on(page, segment)
+        self._pages[run.row] = run.keys.pages
+        one = self._table[run.row]
+        one["slot"] = page * self._page_size + segment.begin
+        one["end"], one["left"] = segment.begin + 1, segment.end - segment.begin
+        one["keys"], one["dense"] = run.keys.count, run.keys.dense
+        self._update(np.array([run.row]))
+        return True
+
+    # ---- steps ----
+
+    def take(self, fresh: Sequence[int], others: Rows, slots: list[int], wave: int) -> tuple[Taken, Columns]:
+        """A step of each of these rows, `fresh` ones first; their tokens go to these token slots."""
+        table = self._table
+        rows = np.concatenate([np.array(fresh, np.int64), others])
+        columns = Columns(
+            EmbedColumns(table["input"][others], table["token"][others]),
+            self._forward(others),
+            self._sample(rows, slots),
+        )
+        table["token"][rows] = -1 - np.array(slots)
+        for name, change in (("slot", 1), ("end", 1), ("position", 1), ("left", -1)):
+            table[name][others] += change
+        table["taken"][rows] += 1
+        table["wave"][rows] = wave
+        self._update(rows)
+        return Taken(rows, table["serial"][rows], len(fresh)), columns
+
+    def at_page_end(self, taken: Taken) -> list[Run[Q]]:
+        """Of these runs, those that have to go on to another page (`go_on`) before their next step."""
+        table, rows = self._table, taken.rows
+        ends = rows[(table["left"][rows] == 0) & (table["taken"][rows] < table["steps"][rows])]
+        return [run for row in ends.tolist() if (run := self._runs[row]) is not None]
+
+    def _forward(self, rows: Rows) -> ForwardColumns:
+        table = self._table
+        counts = table["keys"][rows]
+        keys = [self._pages[row] for row in rows.tolist()]
+        pages = np.concatenate(keys) if keys else np.zeros(0, np.int32)
+        begins, ends = np.zeros(len(pages), np.int32), np.full(len(pages), self._page_size, np.int32)
+        dense = table["dense"][rows]
+        last = np.cumsum(counts)
+        for place in np.flatnonzero(~dense).tolist():
+            run = self._runs[rows[place]]
+            assert run is not None
+            own = slice(last[place] - counts[place], last[place])
+            begins[own], ends[own] = run.keys.begins, run.keys.ends
+        ends[last - 1] = table["end"][rows]
+        return ForwardColumns(
+            table["input"][rows],
+            table["position"][rows],
+            table["slot"][rows],
+            table["embed"][rows],
+            counts,
+            pages,
+            begins,
+            ends,
+            dense,
+        )
+
+    def _sample(self, rows: Rows, slots: list[int]) -> SampleColumns:
+        table = self._table
+        counts, recent = self._recent(rows)
+        allowed_rows = np.full(len(rows), -1, np.int32)
+        masked = np.flatnonzero(table["masked"][rows])
+        allowed_rows[masked] = np.arange(len(masked))
+        masks = [self._mask(row) for row in rows[masked].tolist()]
+        return SampleColumns(
+            table["embed"][rows],
+            slots,
+            table["params"][rows],
+            self._uniform(rows),
+            counts,
+            recent,
+            allowed_rows,
+            masks,
+        )
+
+    def _uniform(self, rows: Rows) -> NDArray[np.float64]:
+        table = self._table
+        places = table["taken"][rows] % DRAWS
+        for row in rows[(places == 0) & table["random"][rows]].tolist():
+            run, taken = self._runs[row], table["taken"][row]
+            assert run is not None
+            some = run.uniform[taken : taken + DRAWS]
+            self._draws[row, : len(some)] = some
+        return np.where(table["random"][rows], self._draws[rows, places], 0.0)
+
+    def _recent(self, rows: Rows) -> tuple[Numbers, Numbers]:
+        """Tokens that penalties count: how many of each row, and which."""
+        table = self._table
+        counts, parts = np.zeros(len(rows), np.int32), [np.zeros(0, np.int32)]
+        for place in np.flatnonzero(table["listed"][rows]).tolist():
+            row = rows[place]
+            run, taken = self._runs[row], int(table["taken"][row])
+            assert run is not None
+            if taken:
+                run.note(taken - 1, table["token"][row])
+            parts.append(run.recent(taken))
+            counts[place] = len(parts[-1])
+        return counts, np.concatenate(parts)
+
+    def _mask(self, row: int) -> bytes:
+        run = self._runs[row]
+        assert run is not None
+        assert run.command.allowed is not None
+        return run.command.allowed
+
+    # ---- tokens ----
+
+    def answered(
+        self, taken: Taken, tokens: Numbers, errors: Mapping[int, CallError]
+    ) -> tuple[RunTokens, list[Run[Q]]]:
+        """A wave was answered: the tokens of runs that go on or end with them, and those that end. `errors`: by step
+        of the wave; such a run ends."""
+        table = self._table
+        alive = np.flatnonzero(table["serial"][taken.rows] == taken.serials)
+        rows, tokens = taken.rows[alive], tokens[alive].astype(np.int32)
+        table["known"][rows] += 1
+        settled = rows[table["known"][rows] == table["taken"][rows]]
+        table["token"][settled] = tokens[table["known"][rows] == table["taken"][rows]]
+        for place in np.flatnonzero(table["listed"][rows]).tolist():
+            run = self._runs[rows[place]]
+            assert run is not None
+            run.note(int(table["known"][rows[place]]) - 1, int(tokens[place]))
+        over = (table["known"][rows] == table["steps"][rows]) | (self._stops[rows] == tokens[:, None]).any(1)
+        failed: dict[int, CallError] = {}
+        if errors:
+            failed = {place: errors[step] for place, step in enumerate(alive.tolist()) if step in errors}
+            over[list(failed)], tokens[list(failed)] = True, NO_TOKEN
+        self._update(rows)
+        ended = [run for row in rows[over].tolist() if (run := self._runs[row]) is not None]
+        owners, futures = table["owner"][rows].tolist(), table["future"][rows].tolist()
+        return RunTokens(owners, futures, tokens.tolist(), over.tolist(), failed), ended
+
+    # ---- inspection ----
+
+    def check_integrity(self) -> None:
+        """Asserts that rows are those of runs, and that none claims more than it may."""
+        table = self._table
+        used = [row for row, run in enumerate(self._runs) if run is not None]
+        assert np.flatnonzero(table["serial"]).tolist() == used
+        assert sorted(self._free) == [row for row, run in enumerate(self._runs) if run is None]
+        assert self.live == len(used)
+        in_flight = table["taken"][used] - table["known"][used]
+        assert ((in_flight >= 0) & (in_flight <= MOST_IN_FLIGHT)).all(), "a run has too many steps in flight"
+        assert (table["taken"][used] <= table["steps"][used]).all()
+        ready = table["ready"].copy()
+        self._update(np.array(used, np.int64))
+        assert (table["ready"] == ready).all()
