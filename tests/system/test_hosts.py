@@ -66,7 +66,7 @@ def test_inferlets_do_the_same_wherever_they_run(guest_cache: Path, hosts: int) 
                 entry.send("the same")
             ended = [await listener.ended for listener in (one, two)]
             assert [json.loads(each.result or "") for each in ended] == ["the same"] * 2
-            assert one.messages == two.messages != []
+            assert "".join(one.messages) == "".join(two.messages) != ""
             assert one.lines == two.lines == ["told"]
             assert {first.host, second.host} == ({1, 2} if hosts else {0})
             with pytest.raises(BadProgram, match="SyntaxError"):
