@@ -253,6 +253,11 @@ class Host:
             )
         )
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no inferlet can run now."""
+        return not self._inferlets.runner.has_work
+
     def close(self) -> None:
         """Ends all inferlets. Idempotent."""
         for task in self._preparing:
