@@ -56,7 +56,7 @@ class Plan:
         refuse_unknown("program", self.programs, PROGRAMS)
 
 
-FULL = Plan(PROGRAMS, (1, 8, 32, 64, 128, 256, 512, 896), steps_ms=(5, 15, 30), hosts=(), tokens=128, rounds=3)
+FULL = Plan(PROGRAMS, (1, 8, 32, 64, 128, 256, 512, 896), steps_ms=(5, 15, 30), hosts=(1, 2), tokens=128, rounds=3)
 QUICK = Plan(("stream", "distributions"), (1, 32, 128), steps_ms=(15,), hosts=(), tokens=64, rounds=1)
 
 

@@ -50,10 +50,10 @@ async def fork_join(args: Args, context: Context, tokens: int, work: int) -> Non
 
 
 async def compute(args: Args, context: Context, tokens: int, work: int) -> None:
-    """Sends each piece, and computes for a while at each."""
+    """Sends each piece, and computes for a while for each of its tokens."""
     async for piece in context.generate(tokens):
         args.send(piece)
-        rounds(work)
+        rounds(work * len(piece))
 
 
 async def calibrate(args: Args, context: Context, tokens: int, work: int) -> None:
