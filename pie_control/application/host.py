@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import host_api
+from ..garbage import collect_at_leisure
 from ..host_api.guest import Guest
 from ..inferlets.events import Ended, LogLine, Message
 from ..inferlets.inferlet import Launched
@@ -95,6 +96,10 @@ class Host:
         }
         link.on_messages = self.take
         self._inferlets.start()
+        self._collector: asyncio.Task[None] | None = None
+        if welcome.host:  # else it has the collector of the control process
+            idle = collect_at_leisure(lambda: not self._inferlets.runner.has_work)
+            self._collector = asyncio.get_running_loop().create_task(idle)
 
     # ---- what control says ----
 
@@ -260,7 +265,7 @@ class Host:
 
     def close(self) -> None:
         """Ends all inferlets. Idempotent."""
-        for task in self._preparing:
+        for task in (*self._preparing, *([self._collector] if self._collector else [])):
             task.cancel()
         self._inferlets.close()
         self._speak(quiet=False)
