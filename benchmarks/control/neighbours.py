@@ -52,6 +52,7 @@ class Plan:
     copies: tuple[int, ...]
     cpu_seconds: float = 1.0
     memory_bytes: int = 96 << 20
+    hosts: int = 0  # processes that run inferlets; 0: this one
 
 
 FULL = Plan((), (1, 16))
@@ -117,7 +118,7 @@ class _Beats:
 
 def _server(plan: Plan) -> ServerApi:
     client = InProcessClient(FakeModel(num_pages=4096))
-    options = {"cpu_seconds": plan.cpu_seconds, "memory_bytes": plan.memory_bytes, "warm_pool": 2}
+    options = {"cpu_seconds": plan.cpu_seconds, "memory_bytes": plan.memory_bytes, "warm_pool": 2, "hosts": plan.hosts}
     config: ServerConfig = build_config({"model": [f"{client.model_name}=demo"], **options}).resolved()
     return build_server(config, lambda *_: client)
 
