@@ -59,7 +59,6 @@ def test_scale(tmp_path: Path) -> None:
         assert 0 <= row["tpot_p50_ms"] <= row["tpot_p99_ms"]  # a few tokens may come in one frame
         assert row["tokens_s"] > 0
         assert min(row[name] for name in ("busy", "guest_us", "worker_us", "reader_us")) > 0
-        assert row["guest_us"] < row["control_us"] + row["hosts_us"]
         assert 1 <= row["batch"] <= row["inferlets"] * (8 if row["program"] == "fork_join" else 1)
 
 
