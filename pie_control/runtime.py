@@ -90,4 +90,9 @@ def make_policy(config: ServerConfig) -> DispatchPolicy:
 def start_worker(config: ServerConfig, model: ModelPath) -> InferenceClient:
     """The client of a worker process of its own."""
     module = PACED_WORKER if config.worker else WORKER
-    return ZeroMQClient(config.worker_arguments(model), module=module, wave_seconds=config.wave_timeout)
+    return ZeroMQClient(
+        config.worker_arguments(model),
+        module=module,
+        wave_seconds=config.wave_timeout,
+        poll_us=config.worker_options.poll_us,
+    )
