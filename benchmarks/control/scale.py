@@ -7,6 +7,7 @@ client reads in a process of its own.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import sys
 import time
@@ -32,7 +33,9 @@ BRANCHES = {"fork_join": 8}
 MOST_SEQUENCES = 1024
 """Of a wave: more would need two. Rows beyond are left out."""
 WARM_UP_TOKENS = 4
-START_SECONDS, START_SECONDS_EACH = 0.3, 0.003
+SETTLE_SECONDS = 0.3
+"""Until a host has told how much time its guests have used."""
+START_SECONDS, START_SECONDS_EACH = 2 * SETTLE_SECONDS, 0.003
 """Until all have heard when they start; one by one they would not run at the same time."""
 WORK_MS = 4
 """Of Python for each token, in the program `compute`."""
@@ -154,16 +157,16 @@ class _Measured:
         await self._reader.launch(await self._client.upload(source, f"scale-{program}"), inferlets, arguments)
         start = time.time() + START_SECONDS + inferlets * START_SECONDS_EACH
         await self._reader.aim(start)
+        await asyncio.sleep(SETTLE_SECONDS)
         if time.time() > start:
             raise RuntimeError(f"{inferlets} inferlets could not be told in time when to start: is the machine busy?")
-        before = await self._state()
+        before = _State(await self._client.statistics(), processor_seconds(self._server.pid))
         read = await self._reader.read(start, tokens)
-        after = await self._state()
+        processor = processor_seconds(self._server.pid)
+        await asyncio.sleep(SETTLE_SECONDS)
+        after = _State(await self._client.statistics(), processor)
         await self._reader.end()
         return self._numbers(program, read, inferlets * tokens, before, after)
-
-    async def _state(self) -> _State:
-        return _State(await self._client.statistics(), processor_seconds(self._server.pid))
 
     def _numbers(self, program: str, read: Read, tokens: int, before: _State, after: _State) -> dict[str, float]:
         times = [

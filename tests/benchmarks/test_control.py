@@ -49,17 +49,14 @@ def test_tpot_compares_runs_with_the_same_tokens(tmp_path: Path) -> None:
 
 
 def test_scale(tmp_path: Path) -> None:
-    options = ["--steps-ms", "2", "--tokens", "6", "--rounds", "1", "--programs"]
+    options = ["--steps-ms", "2", "--tokens", "6", "--rounds", "1", "--inferlets", "3", "--hosts", "", "--programs"]
     programs = "stream,piped,whole,distributions,component,fork_join,compute"
-    rows = run(tmp_path, "scale", *options, programs, "--tree", str(ROOT), "--inferlets", "1,3")
-    assert [(row["program"], row["inferlets"]) for row in rows] == [
-        (program, number) for program in programs.split(",") for number in (1, 3)
-    ]
+    rows = run(tmp_path, "scale", *options, programs, "--tree", str(ROOT))
+    assert [(row["program"], row["inferlets"]) for row in rows] == [(program, 3) for program in programs.split(",")]
     for row in rows:
         assert 0 <= row["tpot_p50_ms"] <= row["tpot_p99_ms"]  # a few tokens may come in one frame
         assert row["tokens_s"] > 0
         assert min(row[name] for name in ("busy", "guest_us", "worker_us", "reader_us")) > 0
-        assert row["guest_us"] < row["control_us"] + row["hosts_us"]
         assert 1 <= row["batch"] <= row["inferlets"] * (8 if row["program"] == "fork_join" else 1)
 
 
