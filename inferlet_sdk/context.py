@@ -24,7 +24,7 @@ from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.generation.stopping import StopConditions, StopRules
 from inferlet_sdk.generation.token_source import sample_once
 from inferlet_sdk.traits import Dist
-from inferlet_sdk.traits.arguments import flag, number, numbers, whole
+from inferlet_sdk.traits.arguments import flag, numbers, whole
 from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.core import ModelInfo
 
@@ -166,9 +166,9 @@ class Context:
         sampler: AnySampler = _GREEDY,
         run_ahead: bool = True,
     ) -> str:
-        """The whole continuation as one string; see `generate`."""
-        pieces = self.generate(max_tokens, sampler=sampler, stop=stop, run_ahead=run_ahead)
-        return "".join([piece async for piece in pieces])
+        """The whole continuation as one string; see `generate`. The program sleeps until the end, unless a regular
+        expression, a function or its own sampler has to look at each token."""
+        return await self.generate(max_tokens, sampler=sampler, stop=stop, run_ahead=run_ahead).whole()
 
     async def sample(self, sampler: AnySampler = _GREEDY) -> int:
         """Samples the next token without appending it; `ctx.fill([token])` appends it."""
@@ -178,7 +178,7 @@ class Context:
         """The distribution of the next token, cut to the `k` most probable tokens."""
         sequence = self._settled("next_dist")
         with sequence.working():
-            return await sequence.next_dist(whole(k, "k"), number(temperature, "temperature"))
+            return await sequence.next_dist(k, temperature)
 
     async def score(self, continuation: str | Sequence[int]) -> list[float]:
         """Log-probability of each token of a continuation, without appending it."""

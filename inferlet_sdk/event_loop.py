@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 import traceback
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Generator, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from inferlet_sdk import bindings
@@ -96,6 +96,20 @@ class HostEventLoop(asyncio.BaseEventLoop):
         finally:
             for number in numbers:
                 self._forget(number, future)
+
+    def host_future(self, number: int) -> Generator[Any, None, None]:
+        """The same for one host future, for `yield from` in an `__await__`."""
+        future = self.create_future()
+        waiters = self._selector.waiters
+        if number in waiters:
+            waiters[number].append(future)
+        else:
+            waiters[number] = [future]
+        try:
+            yield from future
+        except BaseException:
+            self._forget(number, future)
+            raise
 
     def _forget(self, number: int, future: asyncio.Future[None]) -> None:
         waiters = self._selector.waiters.get(number, [])

@@ -40,7 +40,7 @@ class HostFuture(Generic[T]):
 
     def _until_done(self, loop: HostEventLoop) -> Generator[Any, None, None]:
         try:
-            yield from loop.any_host_future((self.number,)).__await__()
+            yield from loop.host_future(self.number)
         except BaseException:
             self.cancel()
             raise

@@ -22,8 +22,8 @@ from ..support.guests import end_all, launch_many, source
 from ..support.samples import median
 from ..support.server import scheduler_counts, serving
 
-CONTROL_CALLS = {"now": 100, "send": 50, "tokenize": 20, "wait": 50}
-"""Calls in a block: few enough for one turn of the guest, so that no other inferlet comes between."""
+CONTROL_CALLS = {"now": 100, "clock": 100, "send": 50, "tokenize": 20, "wait": 50}
+"""Calls in a block: few enough for one turn of the guest, so that no other inferlet comes between. `clock`: WASI's."""
 ISSUED_CALLS = {"embed_txt": 20, "forward": 10, "sample": 20, "get_next_dist": 20, "get_logprobs": 20}
 """Calls in a block, for calls that also have a row of layer "inference"."""
 INFERENCE_CALLS = 10

@@ -64,9 +64,9 @@ QUICK = Plan(("stream", "distributions"), (1, 32, 128), steps_ms=(15,), hosts=()
 class Row:
     """Medians over the rounds. Time per token of an inferlet, from its first to its last message: the median inferlet
     and the slowest in a hundred; `overhead` of the median over the step. `tokens_s`: of all inferlets. `busy`: share of
-    the time in which the worker had a wave. `batch`: tokens in a batch that gives tokens. The rest is processor time
-    for a token, in microseconds: of the control process, the application hosts, the worker and the reading client.
-    `guest_us`, a part of one of the first two, is that of turns inside guests, with the calls that they make."""
+    the time in which the worker had a wave. `batch`: tokens that a wave gives. The rest is processor time for a token,
+    in microseconds: of the control process, the application hosts, the worker and the reading client. `guest_us`, a
+    part of one of the first two, is that of turns inside guests, with the calls that they make."""
 
     program: str
     inferlets: int
@@ -182,16 +182,10 @@ class _Measured:
             "overhead": median(times) / self._step - 1,
             "tokens_s": tokens / max(read.last),
             "busy": (new["worker_seconds"] - old["worker_seconds"]) / max(read.last),
-            "batch": tokens / max(1, _batches(new) - _batches(old)),
+            "batch": tokens / max(1, new["waves"] - old["waves"]),
             "control_us": part("control"),
             "hosts_us": part("hosts"),
             "guest_us": 1e6 * (guests[1] - guests[0]) / tokens,
             "worker_us": part("worker"),
             "reader_us": 1e6 * read.processor / tokens,
         }
-
-
-def _batches(counts: dict[str, Any]) -> int:
-    """Batches that give tokens."""
-    batches: Mapping[str, int] = counts["batches"]
-    return sum(batches.get(name, 0) for name in ("sample", "sample_constrained", "get_next_dist"))

@@ -1,25 +1,29 @@
-"""Generating text token by token.
+"""Generating text.
 
-What run-ahead computed past a stop is dropped: afterwards the context holds exactly the tokens that were emitted, and
-the same tokens come out with run-ahead on or off.
+What was computed past a stop is dropped: afterwards the context holds exactly the tokens that were emitted, and the
+same tokens come out however they were made: by decode runs, followed by the host or not, or step by step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from inferlet_sdk import traits
 from inferlet_sdk.dropped import drop
 from inferlet_sdk.errors import Cancelled, InvalidState
 from inferlet_sdk.event_loop import run_blocking
+from inferlet_sdk.generation.decode_run import Following
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.generation.sequence import TokenSequence
-from inferlet_sdk.generation.stopping import StopRules, TextFilter, holds
-from inferlet_sdk.generation.token_source import ChosenTokens, SampledTokens, token_source
+from inferlet_sdk.generation.stopping import StopRules, TextFilter, holds, stop_strings
+from inferlet_sdk.generation.token_source import RunTokens, TokenSource, token_source
+from inferlet_sdk.traits.runs import MOST_STOPS
 
 
 class Generation:
     """An iterator over pieces of generated text: `async for`, or `for` in a program without asyncio.
+
+    A piece is the text of a token, or of several if the program is slower than the model.
 
     `stop_reason` is None while it runs, then "stop" (a condition held), "length" (maximum reached) or "ended" (the
     program used the context for something else, or closed it).
@@ -43,7 +47,7 @@ class Generation:
         self._start = len(sequence.tokens)
         self._tokens: list[int] | None = None
         self._filter = TextFilter(rules.texts) if rules.texts else None
-        self._source: SampledTokens | ChosenTokens | None = None
+        self._source: TokenSource | None = None
         self._detokenizer = 0
         self.stop_reason = None
 
@@ -82,9 +86,10 @@ class Generation:
         self.is_waiting = True
         try:
             while self.stop_reason is None:
-                # one token a turn; there may be no room from the start
-                sampled = await self._source.next(self._left > 1) if self._left > 0 and self._source else None
-                piece = self._finish("length") if sampled is None else self._accept(*sampled)
+                if self._left <= 0 or self._source is None:  # there may be no room from the start
+                    piece = self._finish("length")
+                else:
+                    piece = self._take_in(*await self._source.next(self._left, self._held))
                 if piece:
                     return piece
         except Cancelled:
@@ -99,10 +104,43 @@ class Generation:
         try:
             with self._sequence.queues.some() as queue:
                 self._detokenizer = traits.create_detokenizer(queue)
-            self._source = token_source(self._sequence, self._sampler, self._detokenizer, self._run_ahead)
+            stop = sorted(self._rules.tokens)
+            self._source = token_source(self._sequence, self._sampler, self._detokenizer, self._run_ahead, stop)
         except BaseException:
             self._give_back()
             raise
+
+    @property
+    def _held(self) -> str:
+        """Text that was not emitted, because it may be the beginning of a stop string."""
+        return self._filter.text[self._filter.released :] if self._filter is not None else ""
+
+    def _take_in(self, tokens: Sequence[int], texts: Sequence[str]) -> str:
+        """Takes tokens into the context, in order, up to the one that ends the generation; returns the text to emit."""
+        if self._filter is None and not self._rules.predicates and len(self._rules.tokens) <= MOST_STOPS:
+            return self._take_all(tokens, texts)
+        piece = ""
+        try:
+            for token, text in zip(tokens, texts, strict=True):
+                piece += self._accept(token, text)
+                if self.stop_reason is not None:
+                    break
+        except BaseException:  # a condition of the program failed: nobody sees the tokens after this one
+            if self._source is not None:
+                self._source.cancel()
+            raise
+        return piece
+
+    def _take_all(self, tokens: Sequence[int], texts: Sequence[str]) -> str:
+        """The same where only a stop token or their number ends it: they end a run, too."""
+        stopped = bool(tokens) and tokens[-1] in self._rules.tokens
+        count = len(tokens) - stopped
+        self._sequence.tokens += tokens[:count]
+        self._left -= count
+        piece = "".join(texts[:count])
+        if stopped:
+            return piece + self._finish("stop")
+        return piece if self._left else piece + self._finish("length")
 
     def _accept(self, token: int, piece: str) -> str:
         """Takes a token into the context, and the text that it completes; returns the text to emit, if any."""
@@ -145,6 +183,43 @@ class Generation:
         if kept.rest:
             self._sequence.tokens += self._sequence.tokenize(kept.rest, special_tokens=False)
         self._tokens = self._sequence.tokens[self._start :]
+
+    # ---- the whole text ----
+
+    async def whole(self, send: bool = False) -> str:
+        """The rest of the text, at once; `send`: it goes to the client as it comes.
+
+        Where the stop conditions allow, the program sleeps until the end: the host looks for stop strings, and sends
+        the text.
+        """
+        if not self._follow(send):
+            return await self._whole_by_pieces(send)
+        pieces = []
+        while (piece := await self._next_piece()) is not None:
+            pieces.append(piece)
+        return "".join(pieces)
+
+    async def _whole_by_pieces(self, send: bool) -> str:
+        pieces = []
+        while (piece := await self._next_piece()) is not None:
+            pieces.append(piece)
+            if send:
+                await traits.send(piece)
+        return "".join(pieces)
+
+    def _follow(self, send: bool) -> bool:
+        """Leaves the text to the host, if nothing else has to look at it."""
+        rules = self._rules
+        if rules.predicates or len(rules.tokens) > MOST_STOPS or isinstance(self._sampler, DistSampler):
+            return False
+        stop = stop_strings(rules.texts)
+        if stop is None or not self._run_ahead or self.is_waiting or self.stop_reason is not None:
+            return False
+        if self._source is None:
+            self._begin()
+        assert isinstance(self._source, RunTokens)
+        self._source.follow(Following(stop, send), self._left, self._held)
+        return True
 
     def end(self) -> None:
         """Ends the generation; the context keeps the tokens accepted so far. Idempotent."""

@@ -35,6 +35,7 @@ class PageTable:
         self._queues = queues
         self._page_size = queues.info.page_size
         self._pages: list[_Page] = []
+        self._ordinary: int | None = None  # while a decode run goes on: pages that were not reserved for it
         self.context: list[int] = []
         self.output: list[int] = []
         self.capacity = 0
@@ -58,6 +59,33 @@ class PageTable:
             except (QuotaExceeded, Exhausted):
                 pass  # the pages ahead are not essential
         return traits.alloc_kvpage(queue, missing)
+
+    def reserve_for_run(self, queue: int, tokens: int) -> int:
+        """Makes room for a decode run up to a total of `tokens` tokens, or fewer; returns for how many there is room.
+        The pages take memory as the run reaches them. `settle` ends this."""
+        self._ordinary = len(self._pages)
+        missing = min(-(-tokens // self._page_size) - self._ordinary, self._queues.most_pages_ahead())
+        while missing > 0:
+            try:
+                pages = traits.reserve_kvpage(queue, missing)
+            except (QuotaExceeded, Exhausted):
+                missing //= 2  # the run will be shorter
+            else:
+                self._pages += [_Page(address) for address in pages]
+                self._update()
+                break
+        return self.capacity
+
+    def settle(self, queue: int, tokens: int) -> None:
+        """A run has ended: gives back the pages that were reserved for it, but those of the first `tokens` tokens."""
+        if self._ordinary is None:
+            return
+        used, self._ordinary = max(self._ordinary, -(-tokens // self._page_size)), None
+        unused = self._pages[used:]
+        if unused:
+            del self._pages[used:]
+            self._release(queue, unused)
+            self._update()
 
     def fork_to(self, child: PageTable, queue: int, tokens: int) -> None:
         """Gives an empty table the first `tokens` tokens: full pages are shared, a partial one is copied."""

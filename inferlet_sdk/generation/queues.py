@@ -22,10 +22,16 @@ each of them would be in use until all that was issued before has run.
 """
 
 FEW = 8
-"""Queues that are created without asking what the limit is."""
+"""Queues, or contexts that reserve pages, for which nobody asks what the limit is."""
+ALL_PAGES = 1 << 32
+"""More than there are."""
 
 MANY_CONTEXTS = 128
 """Beyond this number contexts do not keep spare pages."""
+
+
+PART_AHEAD = 4
+"""Where there are many contexts, they reserve one part in this many of all pages."""
 
 
 class Queue:
@@ -66,6 +72,7 @@ class Queues:
         self._idle: dict[Queue, None] = {}  # the one that was given back first comes first
         self._busy: dict[Queue, None] = {}
         self._most: int | None = None
+        self._most_pages: int | None = None
 
     # ---- contexts ----
 
@@ -127,6 +134,14 @@ class Queues:
             yield queue.number
         finally:
             self.leave()
+
+    def most_pages_ahead(self) -> int:
+        """Pages that a context may reserve for a run: many contexts together should leave most of them to others."""
+        if self.contexts <= FEW:
+            return ALL_PAGES
+        if self._most_pages is None:
+            self._most_pages = traits.usage().max_pages
+        return max(self._most_pages // (PART_AHEAD * self.contexts), 1)
 
     # ---- queues ----
 

@@ -20,6 +20,7 @@ from inferlet_sdk.errors import Exhausted, InvalidState, QuotaExceeded, call
 from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.generation.page_table import PageTable
 from inferlet_sdk.generation.queues import KEPT_INPUTS, Queue, Queues
+from inferlet_sdk.traits.arguments import number, whole
 from inferlet_sdk.traits.output_text import Dist, await_dist
 
 MAX_CHUNK = 2048
@@ -106,6 +107,17 @@ class TokenSequence:
         assert self._queue is not None
         return self._queue.number
 
+    @property
+    def busy_queue(self) -> Queue:
+        """The queue with which it works, with its embeds."""
+        assert self._queue is not None
+        return self._queue
+
+    @property
+    def has_queue_alone(self) -> bool:
+        """Whether nobody else uses its queue: neither another context, nor the program itself."""
+        return self._own is None and self.busy_queue.users == 1
+
     def own_queue(self) -> int:
         """A queue of its own from now on, which the program may use too."""
         if self.closed:
@@ -170,10 +182,11 @@ class TokenSequence:
         if not 0 < self._pending() <= KEPT_INPUTS:
             self.flush()
             return traits.get_next_dist(self.queue, self.output_embed, k, temperature)
+        k, temperature = whole(k, "k"), number(temperature, "temperature")
         queue, start, stop = self._queue, self.computed, len(self.tokens)
         assert queue is not None
         self.pages.reserve(queue.number, stop)
-        number = call(
+        future = call(
             bindings.fused.forward_with_dist,
             queue.number,
             self.tokens[start:],
@@ -186,7 +199,7 @@ class TokenSequence:
             temperature,
         )
         self.computed = self.output_of = stop
-        return HostFuture(number, await_dist)
+        return HostFuture(future, await_dist)
 
     @property
     def output_embed(self) -> int:

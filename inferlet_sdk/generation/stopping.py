@@ -44,19 +44,24 @@ class StopString:
     def __init__(self, *strings: str) -> None:
         if not strings or not all(strings):
             raise ValueError("a stop string must not be empty")
-        self._strings = strings
+        self.strings = strings
         self._longest = max(map(len, strings))
 
     def find(self, text: str, start: int) -> int | None:
         begin = max(0, start - self._longest + 1)
-        places = [place for string in self._strings if (place := text.find(string, begin)) >= 0]
+        places = [place for string in self.strings if (place := text.find(string, begin)) >= 0]
         return min(places, default=None)
 
     def held(self, text: str) -> int:
         for length in range(min(self._longest - 1, len(text)), 0, -1):
-            if any(string.startswith(text[-length:]) for string in self._strings):
+            if any(string.startswith(text[-length:]) for string in self.strings):
                 return length
         return 0
+
+
+MOST_STRINGS = 16
+MOST_CHARACTERS = 1024
+"""Stop strings for which the host can look, and characters of all of them."""
 
 
 class StopRegex:
@@ -148,6 +153,17 @@ class StopRules:
             texts=tuple(c for c in conditions if isinstance(c, StopString | StopRegex)),
             predicates=tuple(c.predicate for c in conditions if isinstance(c, StopWhen)),
         )
+
+
+def stop_strings(conditions: Sequence[TextCondition]) -> list[str] | None:
+    """All strings that stop a text, if nothing else does and the host can look for them."""
+    strings: list[str] = []
+    for condition in conditions:
+        if not isinstance(condition, StopString):
+            return None
+        strings += condition.strings
+    fits = len(strings) <= MOST_STRINGS and sum(map(len, strings)) <= MOST_CHARACTERS
+    return strings if fits else None
 
 
 def _as_list(stop: StopConditions) -> Sequence[object]:

@@ -1,7 +1,7 @@
-"""Where the next token comes from: a sampler on the worker, or a function of the inferlet.
+"""Where the next tokens come from: a sampler on the worker, or a function of the inferlet.
 
-Run-ahead (paper, section 7.4): the next step is issued with the token *reference* of the step before, whose value is
-still on its way, so the worker need not wait for the inferlet.
+With a sampler on the worker, a decode run makes many tokens without the inferlet, which takes those that have come. A
+program that wants to be asked for each token (`run_ahead=False`) gets them step by step instead.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from inspect import isawaitable
+from typing import NamedTuple
 
 from inferlet_sdk import bindings, traits
 from inferlet_sdk.errors import Cancelled, from_host
 from inferlet_sdk.event_loop import loop_with_others
-from inferlet_sdk.futures import REFERENCE_BIT, TokenFuture
+from inferlet_sdk.futures import TokenFuture
+from inferlet_sdk.generation.decode_run import DecodeRun, Following
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.traits.arguments import whole
@@ -21,79 +23,135 @@ from inferlet_sdk.traits.arguments import whole
 _ENDED = "the generation was ended while it waited for a token"
 
 
-class SampledTokens:
-    """Tokens from a sampler on the worker, one step ahead if allowed."""
+class Pieces(NamedTuple):
+    """Tokens, at least one unless the run was over, and the text that each completes."""
 
-    def __init__(self, sequence: TokenSequence, sampler: Sampler, detokenizer: int, run_ahead: bool) -> None:
+    tokens: Sequence[int]
+    texts: Sequence[str]
+
+
+async def _until_done(number: int) -> None:
+    """Waits, unless the call that takes the value may suspend the whole guest."""
+    loop = loop_with_others()
+    if loop is not None:
+        await loop.any_host_future((number,))
+
+
+class RunTokens:
+    """Tokens from a sampler on the worker, by decode runs."""
+
+    def __init__(self, sequence: TokenSequence, sampler: Sampler, detokenizer: int, stop: Sequence[int]) -> None:
+        """`stop`: tokens that end a run."""
         self._sequence = sequence
         self._sampler = sampler
         self._detokenizer = detokenizer
+        self._stop = stop
         self._handle = sampler.create()
-        self._run_ahead = run_ahead
-        self._current: int | None = None
-        self._ahead: int | None = None
+        self._run: DecodeRun | None = None
+        self._following: Following | None = None
 
-    async def next(self, more: bool) -> tuple[int, str]:
-        """The next token and its text. `more`: it may not be the last one, so the step after it can be issued now.
-        Raises Cancelled if another task closes the source meanwhile.
-        """
+    async def next(self, left: int, held: str) -> Pieces:
+        """What has come, at most `left` tokens. `held`: text so far that may be the beginning of a stop string. Raises
+        Cancelled if another task closes the source meanwhile."""
         try:
-            number = self._issue(more and self._run_ahead)
-            loop = loop_with_others()
-            if loop is not None:
-                await loop.any_host_future((number,))
-            if self._current != number:
+            if self._run is None:
+                self._issue(left, held)
+            run = self._run
+            assert run is not None
+            await _until_done(run.number)
+            if self._run is not run:
                 raise Cancelled(_ENDED)
-            sampled: tuple[int, str] = bindings.fused.take_text(number, self._detokenizer)
+            tokens, texts, over = run.take(self._detokenizer)
         except bindings.HostError as error:
             self.cancel()
             raise from_host(error) from None
         except BaseException:
             self.cancel()
             raise
-        self._current, self._ahead = self._ahead, None
-        return sampled
+        if over:
+            self._run = None
+        return Pieces(tokens, texts)
 
-    def _issue(self, run_ahead: bool) -> int:
-        number = self._current
-        if number is None:
-            self._sequence.flush()
-            number = self._current = self._sample()
-        if run_ahead:
-            self._ahead = self._step(REFERENCE_BIT | number)
-        return number
+    def _issue(self, left: int, held: str) -> None:
+        self._run = run = DecodeRun(self._sequence, self._sampler, self._handle, left, self._stop)
+        if self._following is not None:
+            run.follow(self._detokenizer, self._following, held, more=left > run.steps)
 
-    def _step(self, reference: int) -> int:
-        """Runs a token whose value is still on its way, and samples the next one."""
-        if not self._sampler.looks_back:
-            return self._sequence.step_and_sample(reference, self._handle)
-        self._sequence.step(reference)
-        return self._sample(reference)
-
-    def _sample(self, *references: int) -> int:
-        return _sample(self._sequence, self._sampler, self._handle, references)
+    def follow(self, following: Following, left: int, held: str) -> None:
+        """From now on the host follows the text; `next` gives what a whole run has made."""
+        self._following = following
+        if self._run is not None:
+            self._run.follow(self._detokenizer, following, held, more=left > self._run.left)
 
     def cancel(self) -> None:
-        """Cancels what is under way and drops what it computed. The next token is sampled again."""
-        numbers, self._current, self._ahead = (self._current, self._ahead), None, None
-        for number in numbers:
-            if number is not None:
-                _forget(number)
-        if not self._sequence.closed:
-            self._sequence.rewind(len(self._sequence.tokens))
+        """Ends the run and drops what it computed. The next token is sampled again."""
+        run, self._run = self._run, None
+        self._following = None
+        if run is not None:
+            run.cancel()
 
     def close(self) -> None:
+        """Gives everything back. The sequence has keys of its tokens only."""
+        self.cancel()
+        if not self._sequence.closed:
+            self._sequence.rewind(len(self._sequence.tokens))
+        traits.destroy_sampler(self._handle)
+
+
+class SampledTokens:
+    """Tokens from a sampler on the worker, each asked for."""
+
+    def __init__(self, sequence: TokenSequence, sampler: Sampler, detokenizer: int) -> None:
+        self._sequence = sequence
+        self._sampler = sampler
+        self._detokenizer = detokenizer
+        self._handle = sampler.create()
+        self._current: int | None = None
+
+    async def next(self, left: int, held: str) -> Pieces:
+        """One token. Raises Cancelled if another task closes the source meanwhile."""
+        try:
+            number = self._current = self._issue()
+            await _until_done(number)
+            if self._current != number:
+                raise Cancelled(_ENDED)
+            token, text = bindings.fused.take_text(number, self._detokenizer)
+        except bindings.HostError as error:
+            self.cancel()
+            raise from_host(error) from None
+        except BaseException:
+            self.cancel()
+            raise
+        self._current = None
+        return Pieces((token,), (text,))
+
+    def _issue(self) -> int:
+        sequence = self._sequence
+        if not self._sampler.looks_back and sequence.computed == sequence.output_of == len(sequence.tokens) - 1:
+            return sequence.step_and_sample(sequence.tokens[-1], self._handle)
+        sequence.flush()
+        return _sample(sequence, self._sampler, self._handle)
+
+    def cancel(self) -> None:
+        """Gives up the token that is under way: it is sampled again."""
+        number, self._current = self._current, None
+        if number is not None:
+            with suppress(bindings.HostError):  # taken already: its value was an error
+                bindings.core.cancel(number)
+
+    def close(self) -> None:
+        """Gives everything back."""
         self.cancel()
         traits.destroy_sampler(self._handle)
 
 
-def _sample(sequence: TokenSequence, sampler: Sampler, handle: int, references: Sequence[int] = ()) -> int:
+def _sample(sequence: TokenSequence, sampler: Sampler, handle: int) -> int:
     """Samples at the output embed of a sequence that works; returns the future."""
     queue, embed = sequence.queue, sequence.output_embed
     if not sampler.looks_back:
         number: int = bindings.fused.sample(queue, embed, handle)
     else:
-        recent = [*sequence.tokens[-sampler.window :], *references][-sampler.window :]
+        recent = sequence.tokens[-sampler.window :]
         number = bindings.fused.sample_constrained(queue, embed, handle, recent, "")
     return number
 
@@ -120,11 +178,6 @@ async def sample_once(sequence: TokenSequence, sampler: Sampler | DistSampler) -
             traits.destroy_sampler(handle)
 
 
-def _forget(number: int) -> None:
-    with suppress(bindings.HostError):  # taken already: its value was an error
-        bindings.core.cancel(number)
-
-
 class ChosenTokens:
     """Tokens that a function of the inferlet chooses from distributions."""
 
@@ -134,21 +187,30 @@ class ChosenTokens:
         self._detokenizer = detokenizer
         self._closed = False
 
-    async def next(self, more: bool) -> tuple[int, str]:
+    async def next(self, left: int, held: str) -> Pieces:
+        """One token."""
         token = await _choose(self._sequence, self._sampler)
         if self._closed:
             raise Cancelled(_ENDED)
-        return token, traits.push_tokens(self._detokenizer, [token])
+        return Pieces((token,), (traits.push_tokens(self._detokenizer, [token]),))
+
+    def cancel(self) -> None:
+        """Nothing is under way between two tokens."""
 
     def close(self) -> None:
-        """Nothing is under way between two tokens."""
         self._closed = True
 
 
+TokenSource = RunTokens | SampledTokens | ChosenTokens
+
+
 def token_source(
-    sequence: TokenSequence, sampler: Sampler | DistSampler, detokenizer: int, run_ahead: bool
-) -> SampledTokens | ChosenTokens:
-    """The tokens that a sampler makes from a sequence; the caller closes them."""
+    sequence: TokenSequence, sampler: Sampler | DistSampler, detokenizer: int, run_ahead: bool, stop: Sequence[int]
+) -> TokenSource:
+    """The tokens that a sampler makes from a sequence; the caller closes them. With `run_ahead` they may come faster
+    than they are asked for, up to the first of `stop`."""
     if isinstance(sampler, DistSampler):
         return ChosenTokens(sequence, sampler, detokenizer)
-    return SampledTokens(sequence, sampler, detokenizer, run_ahead)
+    if run_ahead:
+        return RunTokens(sequence, sampler, detokenizer, stop)
+    return SampledTokens(sequence, sampler, detokenizer)

@@ -6,6 +6,7 @@ order from the command line, and keyword arguments from the Python client (the e
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import types
@@ -15,7 +16,9 @@ from functools import cached_property
 from typing import Any
 
 from inferlet_sdk import traits
+from inferlet_sdk.event_loop import run_blocking
 from inferlet_sdk.futures import HostFuture
+from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.traits.core import LogLevel
 
 
@@ -44,6 +47,15 @@ class Args:
     def send(self, text: str) -> Awaitable[None]:
         """Sends a message to the client. `await` waits while the client is slow; without it, the next `send` does."""
         return traits.send(text)
+
+    def stream(self, generation: Generation) -> Any:
+        """Sends the text of a generation to the client as it comes: `text = await args.stream(ctx.generate())`. The
+        program sleeps meanwhile, unless a regular expression, a function or its own sampler has to look at each token.
+        In a plain `def main` it waits in place, without `await`."""
+        if not isinstance(generation, Generation):
+            raise TypeError(f"generation: give what `generate` returned, not {type(generation).__name__}")
+        text = generation.whole(send=True)
+        return run_blocking(text) if asyncio._get_running_loop() is None else text
 
     def receive(self) -> HostFuture[str]:
         """The next message from the client: `await args.receive()`."""

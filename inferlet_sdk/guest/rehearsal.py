@@ -25,6 +25,7 @@ async def main(args, tokens: int = 48):
         context.fill("rehearsal")
         async for piece in context.generate(max_tokens=tokens):
             await args.send(piece)
+        await args.stream(context.generate(max_tokens=2, stop="xy"))
         branches = [context.fork(), context.fork()]
         await asyncio.gather(*(branch.generate_until(max_tokens=4, sampler=Sampler()) for branch in branches))
         for branch in branches:
@@ -64,6 +65,7 @@ def _host() -> Any:
     allocate = SimpleNamespace(
         alloc_kvpage=lambda _queue, count: next(numbers) * 1000, dealloc_kvpage=nothing, copy_kvpage=nothing,
         alloc_emb=lambda _queue, count: next(numbers) * 1000, dealloc_emb=nothing, trim_kvpage=nothing,
+        reserve_kvpage=lambda _queue, count: next(numbers) * 1000,
     )  # fmt: skip
     tokenize = SimpleNamespace(
         tokenize=lambda _queue, text, _special: [ord(letter) for letter in text], create_detokenizer=number,
@@ -72,7 +74,7 @@ def _host() -> Any:
     fused = SimpleNamespace(
         create_sampler=number, destroy_sampler=nothing, sample=number,
         sample_constrained=number, forward_with_sampling=number, await_token=lambda _: 7,
-        take_text=lambda *_: (7, "x"),
+        take_text=lambda *_: (7, "x"), decode=number, watch_run=nothing, take_run=lambda *_: ([7], ["x"], False),
     )  # fmt: skip
     return SimpleNamespace(
         core=core, allocate=allocate, tokenize=tokenize, fused=fused, guest_source=None, output_text=None,

@@ -26,7 +26,7 @@ from pie_control.calls.values import Completion, Done, Value
 from pie_control.errors import CallError
 from pie_control.record import Record
 from pie_control.resources.kinds import RESOURCES, Resource
-from pie_control.scheduling.turn import Ending, Progress
+from pie_control.scheduling.turn import Ending, Progress, RunTokens
 
 from .messages import FromHost, Results, ToHost
 
@@ -191,14 +191,15 @@ class _Results(Record, frozen=True, tag="Results"):
     completions: list[_Answers]
     progress: list[Progress]
     endings: Sequence[Ending]
+    runs: RunTokens
 
     @classmethod
     def of(cls, results: Results) -> _Results:
         completions = _encode_completions(results.completions)
-        return cls(results.model, completions, list(results.progress), results.endings)
+        return cls(results.model, completions, list(results.progress), results.endings, results.runs)
 
     def results(self) -> Results:
-        return Results(self.model, _decode_completions(self.completions), self.progress, self.endings)
+        return Results(self.model, _decode_completions(self.completions), self.progress, self.endings, self.runs)
 
 
 # ---- frames --------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from ..inferlets.manager import InferletManager
 from ..inferlets.model import ModelView
 from ..programs.host.programs import HostPrograms
 from ..resources.quotas import Ledgers, Quota
+from ..scheduling.turn import RunTokens
 from .messages import (
     Commands,
     Compile,
@@ -163,6 +164,8 @@ class Host:
 
     def _take_results(self, message: Results) -> None:
         self._results += 1
+        if message.runs:
+            self._advance_runs(self._models[message.model], message.runs)
         self._models[message.model].hear(message.completions, message.progress, message.endings)
         find = self._inferlets.try_running
         for completion in message.completions:
@@ -172,6 +175,19 @@ class Host:
             if inferlet := find(ending.owner):
                 self._inferlets.end(inferlet, Status(ending.reason), str(ending.error))
         self._rounds.owe()
+
+    def _advance_runs(self, model: ModelView, runs: RunTokens) -> None:
+        """Tokens of decode runs reach their programs."""
+        rows = zip(runs.owners, runs.futures, runs.tokens, runs.over, strict=True)
+        for row, (owner, future, token, over) in enumerate(rows):
+            inferlet = self._inferlets.try_running(owner)
+            if inferlet is None:
+                continue
+            if row in runs.errors:
+                model.run_failed(owner, future, runs.errors[row])
+                inferlet.resolve(future, runs.errors[row])
+            elif model.run_advanced(owner, future, (token,), over):
+                inferlet.advance_run(future, (token,), over)
 
     def _ping(self, message: Ping) -> None:
         self._report()
@@ -236,6 +252,11 @@ class Host:
                 [Usage(*one) for one in self._inferlets.take_usage()],
             )
         )
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no inferlet can run now."""
+        return not self._inferlets.runner.has_work
 
     def close(self) -> None:
         """Ends all inferlets. Idempotent."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from .host import Host
 from .messages import FromHost, HostReady, ToHost, Welcome
+
+if TYPE_CHECKING:
+    from .host import Host
 
 
 class LocalLink:
@@ -25,6 +28,8 @@ class LocalLink:
     def send(self, messages: Sequence[ToHost]) -> None:
         """The host begins with the first message. Raises ConfigError if it cannot."""
         if self._host is None:
+            from .host import Host  # with wasmtime, which a process without a host need not load
+
             welcome, *messages = messages
             assert isinstance(welcome, Welcome), "the first message to a host is a Welcome"
             self._host = Host(welcome, self._end)

@@ -45,7 +45,7 @@ from pie_control.config import InferletLimits
 from pie_control.ids import Owner
 from pie_control.inferlets import events
 from pie_control.record import Record
-from pie_control.scheduling.turn import Closed, Ending, Note, Opened, Progress
+from pie_control.scheduling.turn import Closed, Ending, Note, Opened, Progress, RunTokens
 from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 from pie_inference.protocol import ModelDescription
 
@@ -148,6 +148,7 @@ class Results(Record, frozen=True):
     completions: Sequence[Completion] = ()
     progress: Sequence[Progress] = ()
     endings: Sequence[Ending] = ()
+    runs: RunTokens = RunTokens()
 
 
 class Ping(Record, frozen=True):

@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from pie_inference.options import lifetime
 
+from ..garbage import collect_at_leisure
 from .codec import VERSION, decode_for_host, encode_for_control
 from .messages import FromHost, HostReady, ToHost, Welcome
 from .stream import FrameStream
@@ -28,13 +29,21 @@ SCORE = Path("/proc/self/oom_score_adj")
 FAILED = 1
 
 
+class Hosting(Protocol):
+    """What runs here."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no inferlet can run now."""
+
+
 class ControlEnd:
     """The `ControlLink` of the host. The first message is a `Welcome`, with which the host is made."""
 
-    def __init__(self, connection: socket.socket, make_host: Callable[[Welcome, ControlEnd], object]) -> None:
+    def __init__(self, connection: socket.socket, make_host: Callable[[Welcome, ControlEnd], Hosting]) -> None:
         self.on_messages: Callable[[Sequence[ToHost]], None] = self._welcome
         self._make_host = make_host
-        self._host: object = None
+        self._collecting: asyncio.Task[None] | None = None
         self.ended = asyncio.get_running_loop().create_future()  # with the exit status
         self._stream = FrameStream(connection, self._take, self._control_ended, answers=True)
 
@@ -45,7 +54,8 @@ class ControlEnd:
         welcome, *others = messages
         if not isinstance(welcome, Welcome):
             raise TypeError(f"the first message is no Welcome, but {type(welcome).__name__}")
-        self._host = self._make_host(welcome, self)
+        host = self._make_host(welcome, self)
+        self._collecting = asyncio.create_task(collect_at_leisure(lambda: host.is_idle))
         if others:
             self.on_messages(others)
 
@@ -65,7 +75,7 @@ class ControlEnd:
             self.ended.set_result(status)
 
 
-async def serve(connection: socket.socket, make_host: Callable[[Welcome, ControlEnd], object]) -> NoReturn:
+async def serve(connection: socket.socket, make_host: Callable[[Welcome, ControlEnd], Hosting]) -> NoReturn:
     """Runs a host until control closes the connection, and ends the process."""
     end = ControlEnd(connection, make_host)
     end.send([HostReady(VERSION, os.getpid())])

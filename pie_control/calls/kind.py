@@ -174,6 +174,11 @@ class Batch(Generic[C]):
         queues apart."""
         raise NotImplementedError
 
+    def lets_pass(self, command: Command) -> bool:
+        """Whether a later command of a queue may run before this batch, in the same wave, although commands of its
+        queue are in it: it touches nothing that they use."""
+        return False
+
     def build(self) -> protocol.Batch:
         """The message, once all commands are added."""
         raise NotImplementedError

@@ -33,12 +33,14 @@ from ..application.messages import (
 )
 from ..config import InferletLimits
 from ..errors import HostUnavailable, Overloaded
+from ..ids import Owner
 from ..inferlets.events import Ended
 from ..inferlets.lifecycle import Status
 from ..programs.program_host import ProgramHost
 from ..registry.entry import Entry
 from ..registry.registry import Registry
 from ..scheduling import Turn
+from ..scheduling.turn import RunTokens
 from .app_host import AppHost, HostStatistics
 from .life import PATIENCE_SECONDS
 from .loop import Loop
@@ -242,13 +244,15 @@ class Hosts:
 
     def post_results(self, model: str, replica: Replica, turn: Turn) -> None:
         """Sends each host, with the next `flush`, what a turn says to its inferlets."""
-        if not (turn.completions or turn.progress or turn.endings):
+        if not (turn.completions or turn.progress or turn.endings or turn.runs):
             return
         if len(self.all) == 1:
-            results = Results(model, turn.completions, turn.progress, turn.endings)
+            results = Results(model, turn.completions, turn.progress, turn.endings, turn.runs)
             self.all[0].post_results(replica, turn.number, results)
             return
         parts: dict[AppHost, tuple[list[Any], list[Any], list[Any]]] = {}
+        runs = _runs_by_host(turn.runs, self._homes)
+        parts.update((host, ([], [], [])) for host in runs)
         homes = self._homes
         for place, values in enumerate((turn.completions, turn.progress, turn.endings)):
             for value in values:
@@ -258,7 +262,7 @@ class Hosts:
                         parts[host] = ([], [], [])
                     parts[host][place].append(value)
         for host, part in parts.items():
-            host.post_results(replica, turn.number, Results(model, *part))
+            host.post_results(replica, turn.number, Results(model, *part, runs.get(host, RunTokens())))
 
     def flush(self) -> None:
         """Sends what was posted."""
@@ -296,3 +300,12 @@ class Hosts:
 
 def _why_down(model: Model) -> str | None:
     return model.why_down() if model.is_down else None
+
+
+def _runs_by_host(runs: RunTokens, homes: Mapping[Owner, AppHost]) -> dict[AppHost, RunTokens]:
+    """The rows of each host's inferlets, in their order."""
+    rows: dict[AppHost, list[int]] = {}
+    for row, owner in enumerate(runs.owners):
+        if host := homes.get(owner):
+            rows.setdefault(host, []).append(row)
+    return {host: runs.part(of_host) for host, of_host in rows.items()}

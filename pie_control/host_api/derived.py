@@ -18,7 +18,7 @@ from ..calls.fused import decode
 from ..calls.kind import Call
 from ..calls.sampler import Sampler
 from ..calls.values import Done, Run
-from ..inferlets.runs import RunTokens
+from ..inferlets.runs import RunBuffer
 from ..resources.address_space import AddressSpace
 from .guest import Guest
 from .interfaces import Function
@@ -125,7 +125,7 @@ def _answered(call: Call, parameters: list[inspect.Parameter]) -> Function:
 
 def _begin_run(guest: Guest, space: AddressSpace, future: int, arguments: tuple[Any, ...]) -> None:
     """The future is that of a run; its stop tokens are the argument before the options."""
-    run = RunTokens(arguments[-2], lambda: decode.cancel(space, future))
+    run = RunBuffer(arguments[-2], lambda: decode.cancel(space, future))
     guest.futures.begin_run(future, run)
 
 

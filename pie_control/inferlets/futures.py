@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ..errors import CallError, InvalidArgument, InvalidState, NotFound, QuotaExceeded
 from ..ids import LAST_FUTURE
-from .runs import RunTokens, Taken
+from .runs import RunBuffer, Taken
 
 PENDING: Final = object()
 UNKNOWN: Final = object()
@@ -23,7 +23,7 @@ class FutureTable:
 
     def __init__(self, limit: int) -> None:
         self._values: dict[int, Any] = {}
-        self._runs: dict[int, RunTokens] = {}
+        self._runs: dict[int, RunBuffer] = {}
         self._next = 1
         self._limit = limit
         self._sizes: dict[int, int] = {}  # of values that are large
@@ -103,15 +103,15 @@ class FutureTable:
 
     # ---- decode runs ----
 
-    def begin_run(self, number: int, run: RunTokens) -> None:
+    def begin_run(self, number: int, run: RunBuffer) -> None:
         """A pending future stands for a run."""
         self._runs[number] = run
 
-    def find_run(self, number: int) -> RunTokens | None:
+    def find_run(self, number: int) -> RunBuffer | None:
         """The run for which a future stands; None if it was cancelled, or all of it taken."""
         return self._runs.get(number)
 
-    def run(self, number: int) -> RunTokens:
+    def run(self, number: int) -> RunBuffer:
         """The same; raises NotFound, InvalidArgument."""
         run = self._runs.get(number)
         if run is None and number in self._values:

@@ -8,7 +8,7 @@ from pie_inference.protocol import ModelDescription
 
 from ..calls.kind import Command
 from ..calls.values import Completion
-from ..errors import Unsupported, WorkerError
+from ..errors import CallError, Unsupported, WorkerError
 from ..ids import Owner
 from ..resources.address_space import AddressSpace
 from ..resources.quotas import Ledgers
@@ -75,6 +75,16 @@ class ModelView:
             return ()
         events, self._events = self._events, []
         return events
+
+    def run_advanced(self, owner: Owner, future: int, tokens: Sequence[int], over: bool) -> bool:
+        """Tokens of a decode run arrived; `over`: and it has ended. False if nobody wants them any more."""
+        space = self._spaces.get(owner)
+        return space is not None and space.run_advanced(future, tokens, over)
+
+    def run_failed(self, owner: Owner, future: int, error: CallError) -> None:
+        """A decode run failed."""
+        if space := self._spaces.get(owner):
+            space.answered(future, error)
 
     def hear(self, completions: Sequence[Completion], progress: Sequence[Progress], endings: Sequence[Ending]) -> None:
         """Keeps address spaces up to date."""

@@ -20,7 +20,7 @@ from .lifecycle import ENDINGS, Status
 from .memory_use import MemoryUse
 
 PREEMPTIONS_UNTIL_BUSY = 3
-LONGEST_RUN_SECONDS = 0.02
+LONGEST_RUN_SECONDS = 0.005
 """`run_ready` returns to the event loop after this time, even if inferlets are ready."""
 TURNS_IN_ROUND = 8
 """Waves are formed after this many turns per ready inferlet, on average, even if some are still ready."""

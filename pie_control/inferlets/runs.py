@@ -111,7 +111,7 @@ class Watch:
         self._unsent, self._on_sent = "", _ignore
 
 
-class RunTokens:
+class RunBuffer:
     """What a run has given and its program has not taken."""
 
     __slots__ = ("_error", "_over", "_stop", "_texts", "_tokens", "_watch", "cancel")

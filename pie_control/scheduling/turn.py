@@ -92,6 +92,17 @@ class RunTokens(Record, frozen=True, tag=None):
     def __bool__(self) -> bool:
         return bool(self.owners)
 
+    def part(self, rows: Sequence[int]) -> RunTokens:
+        """Some of the rows."""
+        errors = {place: self.errors[row] for place, row in enumerate(rows) if row in self.errors}
+        return RunTokens(
+            [self.owners[row] for row in rows],
+            [self.futures[row] for row in rows],
+            [self.tokens[row] for row in rows],
+            [self.over[row] for row in rows],
+            errors,
+        )
+
 
 def join_tokens(some: Sequence[RunTokens]) -> RunTokens:
     """One behind the other."""

@@ -1,6 +1,8 @@
 """Formation of one wave.
 
 A queue contributes the longest prefix of its commands that runs once through the stages copy, embed, forward, output.
+A command of an earlier stage than one before it joins them if it touches nothing that those in between use: so all
+embeds of a long prompt go with its first forward, and its forwards in one batch.
 Queues are visited in fair order (fairness.py), class by class: a lower class gets what a higher one leaves. A visit
 ends where the queue can contribute no more to this wave, at a long command, which waits in the long line, or when it
 has cost as much as FEW tokens: then others have their turn.
@@ -21,7 +23,7 @@ from typing import Any
 
 from pie_control import calls
 from pie_control.calls.fused.decode import DecodeCommand
-from pie_control.calls.kind import Batch, Bind, Call, Command, LongBatch, LongCommand, WaveContext
+from pie_control.calls.kind import Batch, Bind, Call, Command, LongBatch, LongCommand, Stage, WaveContext
 from pie_control.ids import Owner
 from pie_control.resources.memory import Memory
 from pie_inference import protocol
@@ -222,7 +224,9 @@ class WaveBuilder:
                     continue
                 following = _Next.STARVED
                 break
-            if call.stage < stage or (command.after and command.after >= account.oldest_waiting):
+            if command.after and command.after >= account.oldest_waiting:
+                break
+            if call.stage < stage and not self._may_pass(command, call.stage, stage):
                 break
             if cost >= self._few:
                 following = _Next.AGAIN
@@ -263,7 +267,7 @@ class WaveBuilder:
                 if not joined and not cost:  # nothing of it is in the wave that it could conflict with
                     following = _Next.MISFIT
                 break
-            stage = call.stage
+            stage = max(stage, call.stage)
             taken += 1
             cost += COMMAND_COST
             if self._left is not None:
@@ -275,6 +279,11 @@ class WaveBuilder:
             if queue.line is not None:
                 queue.charge(cost, lagging=False)
         return following
+
+    def _may_pass(self, command: Command, stage: Stage, last: Stage | int) -> bool:
+        """Whether a command may run before those of its queue that are in this wave, at a later stage up to `last`."""
+        later = (batch for call, batch in self._batches.items() if stage < call.stage <= last and batch.commands)
+        return all(batch.lets_pass(command) for batch in later)
 
     def _refuse_long(self, batch: LongBatch[Any], queue: CommandQueue, command: LongCommand, size: int) -> _Next:
         """What becomes of a queue whose long command, with `size` parts left, cannot be added as one part."""

@@ -36,12 +36,19 @@ def find_compiler(language: str, names: Sequence[str]) -> str:
     return found
 
 
-def fingerprint(compiler: str, flags: Sequence[str], sources: Iterable[Path], more: Iterable[str] = ()) -> str:
-    """A hash of all that a library depends on: compiler, flags, machine, `more`, and the content of the sources."""
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=False, timeout=TIMEOUT).stdout
-    parts = [compiler.encode(), version, *map(str.encode, flags), platform.machine().encode(), *map(str.encode, more)]
+def fingerprint(compiler: str | None, flags: Sequence[str], sources: Iterable[Path], more: Iterable[str] = ()) -> str:
+    """A hash of all that a library depends on: compiler and its version (None: whatever compiled it serves), flags,
+    machine, `more`, and the content of the sources."""
+    parts = [*_version(compiler), *map(str.encode, flags), platform.machine().encode(), *map(str.encode, more)]
     parts += [path.read_bytes() for path in sources]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
+
+
+def _version(compiler: str | None) -> list[bytes]:
+    if compiler is None:
+        return []
+    done = subprocess.run([compiler, "--version"], capture_output=True, check=False, timeout=TIMEOUT)
+    return [compiler.encode(), done.stdout]
 
 
 def compile_library(compiler: str, flags: Sequence[str], sources: Iterable[Path], folder: Path, stem: str) -> Path:

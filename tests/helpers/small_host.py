@@ -21,6 +21,8 @@ SILENT_MODULE = "tests.helpers.small_host:NoSuchHost"
 class SmallHost:
     """`Post(n, text)` is answered by `Said`, unless the text is one of `DEEDS`."""
 
+    is_idle = True
+
     def __init__(self, welcome: Welcome, link: ControlLink) -> None:
         self.link = link
         self.number = welcome.host

@@ -69,7 +69,7 @@ def expected(prompt: list[int], count: int) -> list[int]:
 
 
 def nothing_held(host: FakeHost) -> bool:
-    held = (host.pages, host.embeds, host.queues, host.futures, host.samplers, host.detokenizers)
+    held = (host.pages, host.embeds, host.queues, host.futures, host.runs, host.samplers, host.detokenizers)
     return not any(held)
 
 
@@ -104,11 +104,11 @@ def test_plain_iteration_inside_asyncio_is_refused(host: FakeHost) -> None:
         run(main())
 
 
-def test_run_ahead_issues_the_next_step_before_it_waits(host: FakeHost) -> None:
-    run(Context().fill("abc").generate_until(max_tokens=4))
+def test_without_run_ahead_each_token_is_asked_for(host: FakeHost) -> None:
+    run(Context().fill("abc").generate_until(max_tokens=4, run_ahead=False))
     steps = [call for call in host.calls if call in ("forward", "sample", "forward_with_sampling", "take_text")]
     both, take = "forward_with_sampling", "take_text"
-    assert steps == ["forward", "sample", both, take, both, take, both, take, take]
+    assert steps == ["forward", "sample", take, both, take, both, take, both, take]
 
 
 @pytest.mark.parametrize("run_ahead", [True, False])

@@ -35,6 +35,9 @@ class Calls:
     def now(self) -> None:
         traits.now()
 
+    def clock(self) -> None:
+        monotonic_ns()
+
     def tokenize(self) -> None:
         traits.tokenize(self.queue, TEXT)
 

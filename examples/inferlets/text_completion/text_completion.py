@@ -16,6 +16,5 @@ async def main(
     async with Context(args.model) as ctx:
         ctx.fill(prompt)
         generation = ctx.generate(max_tokens, sampler=sampler, stop=stop)
-        async for piece in generation:
-            await args.send(piece)
+        await args.stream(generation)
         return {"tokens": len(generation.tokens), "ended": generation.stop_reason}

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pie_control.resources.holdings import Holdings
-from pie_control.resources.kinds import EMBEDS, Resource
+from pie_control.resources.kinds import EMBEDS, PAGES, Resource
 from pie_control.resources.ranges import Range
 from pie_control.resources.tables.pages import Context, join_intervals, take_intervals
 from pie_inference.protocol import Forward
 
-from ..arrays import WrittenEmbeds, as_int32, join
+from ..arrays import WrittenEmbeds, addresses, as_int32, join
 from ..columns import ForwardColumns
-from ..kind import LongBatch, LongCommand, WaveContext
+from ..kind import Command, LongBatch, LongCommand, WaveContext
 
 MOST_PAIRS = 1 << 26
 """Pairs of query and key in the masks that a worker makes for a batch, where keys are seen by position."""
@@ -63,6 +63,15 @@ class ForwardBatch(LongBatch[ForwardCommand]):
     def can_add(self, queue: Hashable, command: ForwardCommand) -> bool:
         """Not if it reads or writes an embed that an earlier command of its queue writes in this batch."""
         return queue not in self._written.first or self._written.disjoint(queue, command.inputs, command.outputs)
+
+    def lets_pass(self, command: Command) -> bool:
+        """If it fills other embeds than those that forwards of its queue read or write here, and touches no pages."""
+        page_size = self.context.model.page_size
+        if command.uses(PAGES, page_size):
+            return False
+        filled = set(addresses(command.uses(EMBEDS, page_size)))
+        own = (one for one in self.commands if one.owner == command.owner and one.queue == command.queue)
+        return all(filled.isdisjoint(addresses(ranges)) for one in own for ranges in (one.inputs, one.outputs))
 
     def room_for(self, command: ForwardCommand) -> int:
         """As far as the worker's masks for rows by position go. The first such command of a batch may always have

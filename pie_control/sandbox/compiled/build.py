@@ -21,6 +21,7 @@ def build(folder: Path, compilers: tuple[str, ...] = COMPILERS) -> Path:
         folder = private_folder(folder)
     except NotPrivate as error:
         raise CannotCompile(str(error)) from error
-    compiler, sources = find_compiler("C", compilers), sorted(SOURCES.glob("*.c"))
-    stem = fingerprint(compiler, FLAGS, [*sources, *sorted(SOURCES.glob("*.h"))])
-    return find_sealed(folder, stem, SUFFIX) or compile_library(compiler, FLAGS, sources, folder, stem)
+    sources = sorted(SOURCES.glob("*.c"))
+    stem = fingerprint(None, FLAGS, [*sources, *sorted(SOURCES.glob("*.h"))])
+    found = find_sealed(folder, stem, SUFFIX)
+    return found or compile_library(find_compiler("C", compilers), FLAGS, sources, folder, stem)

@@ -9,7 +9,7 @@ import pytest
 
 from pie_control.errors import InvalidArgument, NotFound, WorkerError
 from pie_control.inferlets.futures import FutureTable
-from pie_control.inferlets.runs import RunTokens, Watch
+from pie_control.inferlets.runs import RunBuffer, Watch
 from pie_control.services.stop_strings import StopStrings
 
 END = 0
@@ -53,7 +53,7 @@ class Runs:
         self.table = FutureTable(4)
         self.number = self.table.new(100)
         self.cancelled = 0
-        self.table.begin_run(self.number, RunTokens([END], self.cancel))
+        self.table.begin_run(self.number, RunBuffer([END], self.cancel))
         self.client = SlowClient()
 
     def cancel(self) -> None:
@@ -138,7 +138,7 @@ def test_another_future_is_no_run_and_a_run_no_other_value() -> None:
     with pytest.raises(InvalidArgument, match=f"future {other} is not a decode run"):
         runs.table.take_run(other, 1)
     runs.advance("a")
-    with pytest.raises(InvalidArgument, match="holds a RunTokens, not a str"):
+    with pytest.raises(InvalidArgument, match="holds a RunBuffer, not a str"):
         runs.table.take(runs.number, str)
     assert runs.take() == ("a", False)
 

@@ -102,18 +102,23 @@ class Author:
         return future
 
     def run(self, branch: Branch, tokens: list[int]) -> None:
-        """Embeds, runs and samples, in one or two forwards."""
+        """Embeds, runs and samples, in one or two forwards; the second one may have an embed command of its own, which
+        may fill embeds that the first forward reads."""
         count = len(tokens)
         self.grow(branch, count)
         queue, first = branch.queue, branch.embeds
         positions = list(range(branch.length, branch.length + count))
-        self.call("embed_txt", queue, tokens, positions, [first, count])
+        cut = self.choice.randint(0, count - 1)
+        embedded = self.choice.choice([cut, count]) if cut else count
+        rest = first + (cut if embedded == count else self.choice.randint(0, cut))
+        self.call("embed_txt", queue, tokens[:embedded], positions[:embedded], [first, embedded])
         pages = self.flat(branch.pages)
         own = pages[2 * (branch.length // self.page_size) :]
-        cut = self.choice.randint(0, count - 1)
         if cut:
             self.call("forward", queue, pages, [first, cut], own, [])
-        self.call("forward", queue, pages, [first + cut, count - cut], own, [first + 39, 1])
+        if embedded < count:
+            self.call("embed_txt", queue, tokens[cut:], positions[cut:], [rest, count - cut])
+        self.call("forward", queue, pages, [rest, count - cut], own, [first + 39, 1])
         branch.length += count
         branch.token = self.sample(branch)
 
@@ -250,15 +255,30 @@ class Watch:
         for command, _ in taken:
             earlier = min(self.waiting[command.owner], default=command.seq)
             assert not command.after or earlier > command.after, "it has to wait for a command that is not dispatched"
+        ran: dict[tuple[Owner, int], list[WorkerCommand]] = {}
         for command, parts in taken:
             queue = command.owner, command.queue
             assert self.last.get(queue, 0) <= command.seq, "a command overtook another of its queue"
-            self.last[queue] = command.seq
+            for one in ran.setdefault(queue, []):
+                assert one.seq < command.seq or _may_overtake(one, command), "it touches what the overtaken one uses"
+            ran[queue].append(command)
             left = self.waiting[command.owner]
             left[command.seq] -= parts
             assert left[command.seq] >= 0, "a command ran twice"
             if not left[command.seq]:
                 del left[command.seq]
+        for queue, commands in ran.items():
+            self.last[queue] = max(one.seq for one in commands)
+            late = [one.seq for one in commands if one.seq < self.last[queue]]
+            assert not any(seq in self.waiting[queue[0]] for seq in late), "a part of a command was overtaken"
+
+
+def _may_overtake(one: WorkerCommand, overtaken: WorkerCommand) -> bool:
+    """Whether it makes no difference which of two commands of a queue runs first."""
+    if not (isinstance(one, EmbedCommand) and isinstance(overtaken, ForwardCommand)):
+        return False
+    used = {*addresses(overtaken.inputs), *addresses(overtaken.outputs)}
+    return used.isdisjoint(addresses(one.embeds))
 
 
 def _order(taken: tuple[WorkerCommand, int]) -> int:

@@ -350,3 +350,59 @@ def test_a_penalty_that_names_a_token_of_the_same_wave_waits() -> None:
     one.call("sample_constrained", one.queue, one.embeds + 63, greedy(), [name_token(future), 3], "")
     (third,) = waves(world)
     assert third[Sample].recent.tolist() == [one.token(future), 3]
+
+
+# ---- embeds before forwards ----
+
+
+def prompt_in_chunks(world: World, chunks: int, size: int, embeds: int) -> Inferlet:
+    """An inferlet that runs a prompt in pieces, each embedded just before its forward, to the embeds that come next
+    (there are `embeds`, used again and again), and samples."""
+    one = world.open(-(-chunks * size // 4), embeds + 1)
+    for number in range(chunks):
+        at = number * size % embeds
+        one.embed(number * size, size, at)
+        one.forward(at, size, embeds if number == chunks - 1 else None)
+    one.sample(embeds)
+    return one
+
+
+def test_a_prompt_in_chunks_takes_one_wave_if_the_worker_can_run_it_at_once() -> None:
+    world = World(num_pages=2000, num_embeds=4096, max_batch_tokens=2048)
+    one = prompt_in_chunks(world, 8, 256, 2048)
+    (wave,) = world.drain()
+    batches = by_kind(wave)
+    assert [len(wave.batches), batches[EmbedTxt].count(), batches[Forward].count()] == [3, 8, 8]
+    assert one.accepted == set(one.answers)
+
+
+def test_a_prompt_in_chunks_takes_as_many_waves_as_its_tokens_ask() -> None:
+    world = World(num_pages=2000, num_embeds=4096, max_batch_tokens=512)
+    prompt_in_chunks(world, 8, 256, 2048)
+    assert [by_kind(wave)[Forward].q_indptr[-1] for wave in world.drain()] == [512] * 4
+
+
+def test_a_prompt_whose_chunks_use_the_same_embeds_takes_a_wave_for_each() -> None:
+    tokens = []
+    for embeds, waves in ((256, 4), (1024, 1)):
+        world = World(num_pages=2000, num_embeds=4096, max_batch_tokens=2048)
+        one = prompt_in_chunks(world, 4, 256, embeds)
+        assert len(world.drain()) == waves
+        tokens += [one.token(future) for future in one.accepted]
+    assert tokens[0] == tokens[1]
+
+
+def test_no_embed_passes_a_sample_or_a_forward_that_gives_what_it_overwrites() -> None:
+    world = World()
+    one = world.open(4, 8)
+    one.embed(0)
+    one.forward(0, 1, 1)
+    one.embed(1, 1, 1)
+    one.forward(1)
+    assert [len(wave.batches) for wave in world.drain()] == [2, 2]
+    one.embed(2)
+    one.forward(0, 1, 1)
+    one.sample(1)
+    one.embed(3, 1, 2)
+    one.forward(2)
+    assert [len(wave.batches) for wave in world.drain()] == [3, 2]

@@ -1,0 +1,110 @@
+"""A decode run of a sequence: the worker goes on by itself, and the sequence takes tokens as they come.
+
+While a run lives, the sequence counts all of its tokens as computed. When it ends, that is set right: all tokens of a
+run but the last one have keys, and the output embed holds nothing that can be relied on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from inferlet_sdk import bindings
+from inferlet_sdk.errors import call
+from inferlet_sdk.generation.sampling import Sampler
+from inferlet_sdk.generation.sequence import TokenSequence
+from inferlet_sdk.traits.runs import MOST_STOPS
+
+STEPS = 512
+"""Most steps of a run. What a program does not want any more is computed in vain until it says so; and a new run costs
+the time in which the program issues it."""
+STEPS_OF_SHARED = 16
+"""The same where others use the queue, because their commands come after the run."""
+
+
+class Following(NamedTuple):
+    """How the host follows the text of a run: `stop` are strings that end it, `send`: it goes to the client."""
+
+    stop: Sequence[str]
+    send: bool
+
+
+class DecodeRun:
+    """A run that has been issued; `number` is its future."""
+
+    def __init__(self, sequence: TokenSequence, sampler: Sampler, handle: int, most: int, stop: Sequence[int]) -> None:
+        """At most `most` steps, and as many as there are pages for. The sequence must be working."""
+        sequence.flush()
+        queue, position = sequence.busy_queue, sequence.computed
+        steps = min(most, STEPS if sequence.has_queue_alone else STEPS_OF_SHARED)
+        room = sequence.pages.reserve_for_run(queue.number, position + steps - 1)
+        self.steps = min(steps, room - position + 1)
+        self._sequence = sequence
+        self._position = position
+        self._taken = 0
+        self._followed = False
+        try:
+            self.number: int = call(
+                bindings.fused.decode,
+                queue.number,
+                sequence.output_embed,
+                handle,
+                queue.input[0],
+                position,
+                sequence.pages.context,
+                sequence.pages.output,
+                self.steps,
+                stop[:MOST_STOPS],
+                _options(sequence, sampler),
+            )
+        except BaseException:
+            sequence.pages.settle(queue.number, position)
+            raise
+        sequence.computed, sequence.output_of = position + self.steps - 1, 0
+
+    @property
+    def left(self) -> int:
+        """Steps whose tokens were not taken."""
+        return self.steps - self._taken
+
+    def follow(self, detokenizer: int, following: Following, held: str, more: bool) -> None:
+        """The tokens come at the end from now on. `held` is text before that was held back, `more`: further tokens may
+        come after the run."""
+        options: dict[str, Any] = {"stop": following.stop, "send": following.send, "held": held, "more": more}
+        call(bindings.fused.watch_run, self.number, detokenizer, json.dumps(options))
+        self._followed = bool(following.stop)
+
+    def take(self, detokenizer: int) -> tuple[list[int], list[str], bool]:
+        """Tokens that have come, with their texts, and whether the run is over; suspends the guest until there are
+        some."""
+        tokens, texts, over = bindings.fused.take_run(self.number, detokenizer)
+        self._taken += len(tokens)
+        if over:
+            self._settle(exact=not self._followed)
+        return tokens, texts, over
+
+    def cancel(self) -> None:
+        """Ends it before its time."""
+        with suppress(bindings.HostError):  # it is over, and its value was an error
+            bindings.core.cancel(self.number)
+        if not self._sequence.closed:
+            self._settle(exact=False)
+
+    def _settle(self, exact: bool) -> None:
+        """Keeps what belongs to tokens that were taken. `exact`: there is no more. A stop string that the host found
+        may have come too late to keep further steps from being run."""
+        sequence, kept = self._sequence, self._position + max(self._taken - 1, 0)
+        with sequence.working() as queue:
+            sequence.pages.settle(queue, kept)
+        if exact:
+            sequence.computed = kept
+        else:
+            sequence.rewind(kept)
+
+
+def _options(sequence: TokenSequence, sampler: Sampler) -> str:
+    if not sampler.looks_back:
+        return ""
+    return json.dumps({"recent": sequence.tokens[-sampler.window :], "window": sampler.window})

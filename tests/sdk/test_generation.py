@@ -1,0 +1,505 @@
+"""Generation by decode runs: the same tokens and texts as step by step, however they come, and nothing left behind.
+
+The toy model's tokens depend on every slot, page and position.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inferlet_sdk import (
+    Args,
+    Context,
+    DistSampler,
+    IgnoreStopTokens,
+    MaxTokens,
+    QuotaExceeded,
+    Sampler,
+    StopRegex,
+    StopString,
+    StopTokens,
+    StopWhen,
+    gather,
+)
+from inferlet_sdk.event_loop import run
+from inferlet_sdk.generation import decode_run
+from tests.helpers.fake_host import STOP, refuse
+from tests.sdk.test_context import expected, install, nothing_held, saying
+
+PROMPT = "Hello, the world"
+ALL = IgnoreStopTokens()
+Way = Callable[[Context, Any], Coroutine[Any, Any, str]]
+
+
+async def iterated(ctx: Context, options: Any) -> str:
+    return "".join([piece async for piece in ctx.generate(**options)])
+
+
+async def whole(ctx: Context, options: Any) -> str:
+    return await ctx.generate_until(**options)
+
+
+async def streamed(ctx: Context, options: Any) -> str:
+    text: str = await Args().stream(ctx.generate(**options))
+    return text
+
+
+async def begun_then_streamed(ctx: Context, options: Any) -> str:
+    generation = ctx.generate(**options)
+    first = await anext(generation, "")
+    rest: str = await Args().stream(generation)
+    return first + rest
+
+
+async def beside_another_task(ctx: Context, options: Any) -> str:
+    other = asyncio.create_task(asyncio.sleep(0.001))
+    text = await ctx.generate_until(**options)
+    await other
+    return text
+
+
+WAYS = [iterated, whole, streamed, begun_then_streamed, beside_another_task]
+CONDITIONS: dict[str, Any] = {
+    "none": (),
+    "string": "a",
+    "strings": ["zq", "th", "xyzzy", ".."],
+    "long string": StopString("h" * 30, "e"),
+    "too many strings": StopString(*(chr(97 + n) * 3 for n in range(26)), "is"),
+    "regex": StopRegex(r"[aeiou]\w[aeiou]", hold=2),
+    "tokens": StopTokens(*range(97, 105)),
+    "very many tokens": StopTokens(*range(97, 99), *range(266, 400)),
+    "maximum": MaxTokens(7),
+    "predicate": StopWhen(lambda generation: len(generation.tokens) == 9),
+    "string and predicate": ["q", lambda generation: len(generation.text) > 12],
+    "string and regex": ["the", StopRegex("b")],
+}
+SAMPLERS: dict[str, Any] = {
+    "greedy": Sampler(temperature=0.0),
+    "seed": Sampler(seed=5),
+    "penalties": Sampler(repetition_penalty=1.2, window=5),
+    "penalties on all": Sampler(frequency_penalty=0.5, window=0),
+    "own": DistSampler(lambda dist: dist.tokens[1], k=3),
+}
+
+
+def outcome(way: Way, tokens_at_once: int = 1, page_size: int = 4, max_pages: int = 1000, **options: Any) -> Any:
+    """Text, what the context holds, and how it goes on; and the host."""
+    host = install(page_size=page_size)
+    host.tokens_at_once, host.max_pages = tokens_at_once, max_pages
+    ctx = Context().fill(PROMPT)
+    text = run(way(ctx, options))
+    after, said = ctx.tokens, ctx.text
+    more = run(ctx.generate_until(ALL, max_tokens=3, run_ahead=False))
+    ctx.close()
+    assert nothing_held(host)
+    assert not host.runs
+    return (text, after, said, more), host
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_every_way_gives_what_step_by_step_gives(way: Way, condition: str) -> None:
+    options: dict[str, Any] = {"stop": [ALL, *as_list(CONDITIONS[condition])], "max_tokens": 40}
+    wanted, _ = outcome(iterated, run_ahead=False, **options)
+    for tokens_at_once in (1, 3, 1000):
+        found, host = outcome(way, tokens_at_once, **options)
+        assert found == wanted
+        sent = "".join(host.sent)
+        assert sent == wanted[0] if way is streamed else wanted[0].endswith(sent)
+
+
+def as_list(condition: Any) -> list[Any]:
+    return list(condition) if isinstance(condition, list | tuple) else [condition]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_every_sampler_gives_what_it_gives_step_by_step(way: Way, sampler: str) -> None:
+    options: dict[str, Any] = {"sampler": SAMPLERS[sampler], "stop": [ALL, "xq"], "max_tokens": 30}
+    wanted, _ = outcome(iterated, run_ahead=False, **options)
+    assert [outcome(way, at_once, **options)[0] for at_once in (1, 7)] == [wanted] * 2
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_a_long_text_takes_several_runs(way: Way, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"stop": [ALL, "the", "isis"], "max_tokens": 40}
+    wanted, _ = outcome(iterated, run_ahead=False, **options)
+    monkeypatch.setattr(decode_run, "STEPS", steps)
+    for tokens_at_once in (1, 3):
+        found, host = outcome(way, tokens_at_once, **options)
+        assert found == wanted
+        assert host.calls.count("decode") >= len(wanted[1]) // steps - len(PROMPT)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(WAYS),
+    st.lists(st.text("aehist. ", min_size=1, max_size=4), max_size=3),
+    st.integers(1, 9),
+    st.integers(1, 5),
+    st.integers(0, 30),
+)
+def test_stop_strings_cut_at_the_same_place(way: Way, strings: list[str], steps: int, at_once: int, most: int) -> None:
+    """Also where one spans two runs."""
+    options: dict[str, Any] = {"stop": [ALL, *strings], "max_tokens": most}
+    wanted, _ = outcome(iterated, run_ahead=False, **options)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(decode_run, "STEPS", steps)
+        found, host = outcome(way, at_once, **options)
+    assert found == wanted
+    if way is streamed:
+        assert "".join(host.sent) == wanted[0]
+
+
+# ---- who wakes when ----
+
+FEW = ["take_run", "send", "wait", "take_text", "forward_with_sampling", "watch_run"]
+
+
+def crossings(way: Way, tokens_at_once: int = 1, **options: Any) -> dict[str, int]:
+    _, host = outcome(way, tokens_at_once, page_size=100, **options)
+    before = host.calls[: host.calls.index("destroy_sampler")]
+    return {name: before.count(name) for name in FEW if name in before}
+
+
+def test_an_iteration_crosses_once_for_what_has_come() -> None:
+    options: dict[str, Any] = {"stop": ALL, "max_tokens": 30}
+    assert crossings(iterated, **options) == {"take_run": 30}
+    assert crossings(iterated, 10, **options) == {"take_run": 3}
+
+
+@pytest.mark.parametrize("stop", [ALL, [ALL, "zzzz", StopString("qqqq")]])
+@pytest.mark.parametrize("way", [whole, streamed])
+def test_a_whole_text_wakes_the_program_once(way: Way, stop: Any) -> None:
+    assert crossings(way, stop=stop, max_tokens=30) == {"take_run": 1, "watch_run": 1}
+
+
+@pytest.mark.parametrize("stop", [StopRegex("zzzz"), StopWhen(lambda generation: False)])
+def test_what_looks_at_each_token_is_sent_by_the_program(stop: Any) -> None:
+    found = crossings(streamed, stop=[ALL, stop], max_tokens=10)
+    assert found["take_run"] == 10
+    assert 1 <= found["send"] <= 10
+    assert "watch_run" not in found
+
+
+def test_a_program_that_lags_gets_several_tokens_as_one_piece() -> None:
+    host = install(next_token=saying("abcdefg", after=2))
+    host.tokens_at_once = 3
+    assert list(Context().fill("xy").generate()) == ["abc", "def", "g"]
+
+
+def test_conditions_see_every_token_of_a_piece_in_order() -> None:
+    host = install(next_token=saying("abcdefg", after=2))
+    host.tokens_at_once = 4
+    seen: list[str] = []
+
+    def look(generation: Any) -> bool:
+        seen.append(generation.text)
+        return bool(generation.text == "abcdef")
+
+    ctx = Context().fill("xy")
+    assert list(ctx.generate(stop=look)) == ["abcd", "ef"]
+    assert seen == ["a", "ab", "abc", "abcd", "abcde", "abcdef"]
+    assert ctx.text == "xyabcdef"
+
+
+def test_a_condition_that_fails_loses_no_token() -> None:
+    host = install()
+    host.tokens_at_once = 5
+    ctx = Context().fill("abc")
+    fails = iter([False, True, *[False] * 40])
+
+    def condition(generation: object) -> bool:
+        if next(fails):
+            raise ValueError("no")
+        return False
+
+    generation = ctx.generate(max_tokens=10, stop=[ALL, StopWhen(condition)])
+    with pytest.raises(ValueError, match="no"):
+        list(generation)
+    assert len(list(generation)) >= 2
+    assert list(ctx.tokens)[3:] == expected([97, 98, 99], 10)
+
+
+# ---- what happens in the middle of a run ----
+
+
+@pytest.mark.parametrize("tokens_at_once", [1, 4, 100])
+@pytest.mark.parametrize("taken", [1, 2, 5])
+def test_a_loop_that_is_left_keeps_what_it_was_given(tokens_at_once: int, taken: int) -> None:
+    host = install()
+    host.tokens_at_once = tokens_at_once
+
+    async def main() -> None:
+        ctx = Context().fill("abc")
+        pieces = []
+        async for piece in ctx.generate(max_tokens=50, stop=ALL):
+            pieces.append(piece)
+            if len(pieces) == taken:
+                break
+        assert ctx.text == "abc" + "".join(pieces)
+        await ctx.generate_until(ALL, max_tokens=10)
+        assert list(ctx.tokens)[3:] == expected([97, 98, 99], len(ctx) - 3)
+        ctx.close()
+
+    run(main())
+    assert nothing_held(host)
+    assert not host.runs
+
+
+@pytest.mark.parametrize("tokens_at_once", [1, 6])
+def test_forks_in_the_middle_of_a_run_go_their_own_ways(tokens_at_once: int) -> None:
+    host = install()
+    host.tokens_at_once = tokens_at_once
+
+    async def main() -> None:
+        ctx = Context().fill("abcdefg")
+        children = []
+        for _ in range(3):
+            async for _ in ctx.generate(max_tokens=50, stop=ALL):
+                break
+            children.append(ctx.fork().fill("x"))
+        tokens = [list(child.tokens) for child in children]
+        await gather(*(child.generate_until(ALL, max_tokens=12) for child in children), ctx.generate_until(ALL, 12))
+        for child, start in zip(children, tokens, strict=True):
+            assert list(child.tokens) == start + expected(start, 12)
+        assert list(ctx.tokens)[7:] == expected([*b"abcdefg"], len(ctx) - 7)
+        children[1].close()
+        ctx.close()
+        children[0].close()
+        children[2].close()
+
+    run(main())
+    assert nothing_held(host)
+
+
+@pytest.mark.parametrize("operation", ["fill", "truncate", "fork", "sample", "next_dist", "score", "flush"])
+def test_other_uses_end_a_run_first(operation: str) -> None:
+    arguments: dict[str, tuple[Any, ...]] = {"fill": ("x",), "truncate": (4,), "score": ("x",)}
+    host = install()
+    host.tokens_at_once = 3
+
+    async def main() -> None:
+        ctx = Context().fill("abc")
+        async for _ in ctx.generate(max_tokens=50, stop=ALL):
+            break
+        found = getattr(ctx, operation)(*arguments.get(operation, ()))
+        if asyncio.iscoroutine(found):
+            found = await found
+        assert not host.runs
+        if isinstance(found, Context) and found is not ctx:
+            found.close()
+        start = list(ctx.tokens)
+        await ctx.generate_until(ALL, max_tokens=8)
+        assert list(ctx.tokens) == start + expected(start, 8)
+        ctx.close()
+
+    run(main())
+    assert nothing_held(host)
+
+
+@pytest.mark.parametrize("way", [iterated, whole, streamed])
+def test_a_cancelled_generation_leaves_nothing_and_can_be_gone_on_with(way: Way) -> None:
+    host = install()
+
+    async def main() -> None:
+        ctx = Context().fill("abc")
+        task = asyncio.ensure_future(way(ctx, {"max_tokens": 500, "stop": ALL}))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert not host.runs
+        await ctx.generate_until(ALL, max_tokens=5)
+        assert list(ctx.tokens)[3:] == expected([97, 98, 99], len(ctx) - 3)
+        ctx.close()
+
+    run(main())
+    assert nothing_held(host)
+
+
+def test_a_dropped_generation_is_ended() -> None:
+    host = install()
+    ctx = Context().fill("abc")
+    next(iter(ctx.generate(max_tokens=50, stop=ALL)))
+    assert len(host.runs) == 1
+    ctx._generation = None
+    ctx.close()
+    run(Context().fill("a").flush())  # gives back what was dropped
+    assert not host.runs
+
+
+def test_generations_of_several_contexts_go_on_side_by_side() -> None:
+    host = install()
+
+    async def main() -> None:
+        contexts = [Context().fill([97 + n]) for n in range(5)]
+        generations = [context.generate(max_tokens=20, stop=ALL) for context in contexts]
+        for _ in range(20):
+            for generation in generations:
+                await anext(generation, None)
+        for n, context in enumerate(contexts):
+            assert list(context.tokens) == [97 + n, *expected([97 + n], 20)]
+            context.close()
+
+    run(main())
+    assert nothing_held(host)
+
+
+# ---- memory and other limits ----
+
+
+def test_a_long_maximum_takes_pages_of_its_own_only_while_it_may_need_them() -> None:
+    host = install(page_size=4, max_context=2000)
+
+    async def main() -> None:
+        ctx = Context().fill("abc")
+        async for _ in ctx.generate(max_tokens=1500, stop=ALL):
+            break
+        assert 0 < len(host.pages) - len(host.reserved) <= 4
+        assert len(host.reserved) * 4 <= decode_run.STEPS
+        await ctx.flush()
+        assert len(host.pages) <= 4
+        assert not host.reserved
+
+    run(main())
+
+
+@pytest.mark.parametrize("way", [iterated, whole, streamed])
+@pytest.mark.parametrize("max_pages", [12, 13, 15, 20])
+def test_little_memory_makes_short_runs(way: Way, max_pages: int) -> None:
+    """The prompt of 15 tokens and 28 more fill 11 pages."""
+    options: dict[str, Any] = {"stop": [ALL, "isis"], "max_tokens": 28}
+    wanted, _ = outcome(iterated, run_ahead=False, **options)
+    assert outcome(way, 3, max_pages=max_pages, **options)[0] == wanted
+
+
+def test_too_little_memory_is_told_and_loses_nothing() -> None:
+    host = install(page_size=4)
+    host.max_pages = 5
+    ctx = Context().fill("abc")
+    with pytest.raises(QuotaExceeded, match="limit 5"):
+        run(ctx.generate_until(ALL, max_tokens=40))
+    assert list(ctx.tokens)[3:] == expected([97, 98, 99], len(ctx) - 3)
+    assert len(ctx) >= 17
+    ctx.close()
+    assert nothing_held(host)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_context_limit_ends_it(way: Way) -> None:
+    host = install(max_context=20)
+    ctx = Context().fill("abcdef")
+    run(way(ctx, {"stop": ALL}))
+    assert len(ctx) == 20
+    assert host.steps_run == 14
+
+
+def test_contexts_that_share_a_queue_take_turns() -> None:
+    host = install()
+
+    async def main() -> None:
+        contexts = [Context().fill([97 + n]) for n in range(4)]
+        await gather(*(context.generate_until(ALL, max_tokens=60) for context in contexts))
+        for n, context in enumerate(contexts):
+            assert list(context.tokens) == [97 + n, *expected([97 + n], 60)]
+
+    queues = host._create_queue
+
+    def create_queue(model: str) -> int:
+        if host.queues:
+            raise refuse("quota-exceeded", "one queue")
+        return queues(model)
+
+    host.core.create_queue = create_queue
+    run(main())
+    assert host.calls.count("decode") > 4 + 60 // decode_run.STEPS_OF_SHARED
+
+
+def test_a_run_that_fails_raises_and_the_context_goes_on() -> None:
+    host = install()
+    host.tokens_at_once = 4
+    take_run = host.fused.take_run
+    calls = iter([take_run, None, *[take_run] * 100])
+
+    def failing(number: int, detokenizer: int) -> Any:
+        call = next(calls)
+        if call is None:
+            del host.runs[number]
+            raise refuse("worker-failed", "the worker failed")
+        return call(number, detokenizer)
+
+    host.fused.take_run = failing
+    ctx = Context().fill("abc")
+    generation = ctx.generate(max_tokens=12, stop=ALL)
+    with pytest.raises(Exception, match="the worker failed"):
+        list(generation)
+    assert len(ctx) == 7
+    list(generation)
+    assert list(ctx.tokens)[3:] == expected([97, 98, 99], 12)
+    ctx.close()
+    assert nothing_held(host)
+
+
+def test_a_run_that_is_refused_leaves_no_pages() -> None:
+    host = install()
+
+    def refused(*_: Any) -> int:
+        raise refuse("quota-exceeded", "too many futures")
+
+    host.fused.decode = refused
+    ctx = Context().fill("abc")
+    with pytest.raises(QuotaExceeded, match="too many futures"):
+        run(ctx.generate_until(max_tokens=100))
+    assert not host.reserved
+    ctx.close()
+    assert nothing_held(host)
+
+
+# ---- args.stream ----
+
+
+def test_a_program_without_asyncio_streams_in_place() -> None:
+    host = install(next_token=saying("hi there", after=2))
+    assert Args().stream(Context().fill("xy").generate()) == "hi there"
+    assert "".join(host.sent) == "hi there"
+
+
+def test_only_a_generation_can_be_streamed() -> None:
+    install()
+    with pytest.raises(TypeError, match="generation: give what `generate` returned, not str"):
+        Args().stream("text")  # type: ignore[arg-type]
+
+
+def test_a_generation_that_is_over_streams_nothing() -> None:
+    host = install(next_token=saying("hi", after=2))
+    generation = Context().fill("xy").generate()
+    list(generation)
+    assert Args().stream(generation) == ""
+    assert host.sent == []
+
+
+def test_the_options_of_a_run_say_what_the_sampler_needs() -> None:
+    host = install()
+    seen: list[tuple[int, list[int], str]] = []
+    decode: Any = host.fused.decode
+
+    def recording(*arguments: Any) -> int:
+        seen.append(arguments[-3:])
+        number: int = decode(*arguments)
+        return number
+
+    host.fused.decode = recording
+    run(Context().fill("abcdef").generate_until(max_tokens=5, sampler=Sampler(presence_penalty=1.0, window=4)))
+    run(Context().fill("abcdef").generate_until(StopTokens(7, 3), max_tokens=5))
+    (steps, stop, options), plain = seen
+    assert (steps, stop, json.loads(options)) == (5, [STOP], {"recent": [*b"cdef"], "window": 4})
+    assert plain == (5, [3, 7, STOP], "")
