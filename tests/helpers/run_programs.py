@@ -144,11 +144,11 @@ class Author:
         self.lines: list[Line] = []
         self.runs: list[UnderWay] = []
         self.sampled: list[tuple[int, int]] = []  # futures of single samples, with their tokens
-        self.cancelled = 0
+        self.gone = False  # it has ended by itself
 
     @property
     def alive(self) -> bool:
-        return self.inferlet.ending is None
+        return self.inferlet.ending is None and not self.gone
 
     def step(self) -> None:
         """Something, at random."""
@@ -299,7 +299,6 @@ class Author:
         if line.run.future in self.inferlet.answers or self.choice.random() < 0.5:
             return
         assert self.inferlet.cancel(line.run.future)
-        self.cancelled += 1
         self.settle(line)
 
     def settle(self, line: Line) -> None:
@@ -358,8 +357,7 @@ class Author:
         assert line.run is not None
         if self.choice.random() < 0.5 and line.run.future not in self.inferlet.answers:
             assert self.inferlet.cancel(line.run.future)
-            self.cancelled += 1
-        line.reserved.clear()
+            line.reserved.clear()
         self.close(line)
 
     # ---- what came of it ----
