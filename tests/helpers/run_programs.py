@@ -216,7 +216,7 @@ class Author:
     def trim(self, line: Line) -> None:
         """Drops the last tokens, and runs the last one that is left again."""
         shared = {page for other in self.lines if other is not line for page in other.pages}
-        least = sum(page in shared for page in line.pages) * self.size + 1
+        least = max(line.shared, sum(page in shared for page in line.pages)) * self.size + 1
         if least > len(line.tokens):
             return
         kept = self.choice.randint(least, len(line.tokens))
