@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
@@ -39,6 +40,8 @@ MIB = 1 << 20
 
 PACED = "paced:"
 """What a worker that is no model begins with; behind it stands its pace."""
+
+MOST_DEFAULT_HOSTS = 8
 
 NAMED_MODEL = re.compile(r"([\w.-]+)=(.+)")
 """A model with the name that it has in the API."""
@@ -100,6 +103,11 @@ class ServerConfig:
     max_guest_bytes: int = _setting(
         0, "memory that all inferlets may take together, in bytes; 0: half of the machine's"
     )
+    hosts: int = _setting(
+        0,
+        "processes for inferlets; 0: the server's own; `pie serve` by default: one for two cores, 8 at most",
+    )
+    host_timeout: float = _setting(30.0, "seconds after which one of them that does not answer is replaced; 0: never")
     warm_pool: int = _setting(128, "Python guests kept ready for the next launch", least=0)
     policy: str = _setting(
         "adaptive", "when waves are sent (paper, section 6.1)", choices=("adaptive", "eager", "k-only", "t-only")
@@ -129,11 +137,27 @@ class ServerConfig:
             cache_dir=str(Path(self.cache_dir or default_cache_dir()).expanduser()),
         )
 
+    @property
+    def max_host_bytes(self) -> int:
+        """Memory that the inferlets of one host may take together, in bytes."""
+        return self.max_guest_bytes // max(1, self.hosts)
+
+    @property
+    def host_warm_pool(self) -> int:
+        """Python guests kept ready on one host."""
+        return -(-self.warm_pool // max(1, self.hosts))
+
     def worker_arguments(self, model: ModelPath) -> list[str]:
         """Command line of a worker of one of the models."""
         own = ["--model", model.path, "--name", model.name, "--cache-dir", self.cache_dir]
         pace = ["--pace", self.worker.removeprefix(PACED)] if self.worker else []
         return [*own, *pace, *to_arguments(self.worker_options)]
+
+
+def default_hosts() -> int:
+    """Processes that run inferlets on a server that has the machine: half of the cores are left to the control process
+    and the workers."""
+    return max(1, min(MOST_DEFAULT_HOSTS, (os.cpu_count() or 1) // 2))
 
 
 def settings() -> Iterator[Field[Any]]:

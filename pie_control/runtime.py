@@ -4,7 +4,7 @@ HTTP server, client in process
     └── ServerApi
         ├── ProgramLibrary: ProgramStore, ProgramCompiler   programs
         ├── Registry                                   inferlets, as their clients see them
-        ├── Hosts: LocalLink                           who runs them: each Host has programs, inferlets, host_api
+        ├── Hosts: LocalLink or ProcessLinks           who runs them: each Host has programs, inferlets, host_api
         ├── Model, Replica: Scheduler, InferenceClient where their commands go
         └── Loop                                       what happens when
 """
@@ -17,6 +17,8 @@ from pathlib import Path
 from pie_inference.protocol import ModelDescription
 
 from .application.local_link import LocalLink
+from .application.messages import HostLink
+from .application.process_link import ProcessLink
 from .config import ModelPath, ServerConfig
 from .engine.hosts import Hosts, HostSettings
 from .engine.loop import Loop
@@ -35,6 +37,10 @@ from .resources.contention import FirstComeFirstServed
 from .scheduling import Adaptive, DispatchPolicy, Eager, KOnly, Scheduler, TOnly
 from .server_api import ServerApi
 
+HOST_BYTES = 512 << 20
+"""Of memory that a host has beside its inferlets. With a quarter more than those may take it is killed: it ends single
+ones before."""
+
 ClientFactory = Callable[[ServerConfig, ModelPath], InferenceClient]
 
 
@@ -48,9 +54,17 @@ def build_server(config: ServerConfig, make_client: ClientFactory | None = None)
     make_client = make_client or start_worker
     models = {model.name: _build_model(config, model, make_client) for model in config.models}
     loop, registry = Loop(), Registry(config.limits, config.max_inferlets)
-    settings = HostSettings(config.limits, config.max_guest_bytes, config.warm_pool)
-    hosts = Hosts({0: LocalLink()}, settings, registry, models, loop, library.lost)
+    settings = HostSettings(config.limits, config.max_host_bytes, config.host_warm_pool)
+    hosts = Hosts(_host_links(config), settings, registry, models, loop, library.lost)
     return ServerApi(config, library, registry, hosts, models, loop)
+
+
+def _host_links(config: ServerConfig) -> dict[int, HostLink]:
+    if not config.hosts:
+        return {0: LocalLink()}
+    most = config.max_host_bytes + config.max_host_bytes // 4 + HOST_BYTES if config.max_guest_bytes else 0
+    numbers = range(1, config.hosts + 1)
+    return {one: ProcessLink(one, memory_bytes=most, silent_seconds=config.host_timeout) for one in numbers}
 
 
 def _build_model(config: ServerConfig, model: ModelPath, make_client: ClientFactory) -> Model:
@@ -76,4 +90,9 @@ def make_policy(config: ServerConfig) -> DispatchPolicy:
 def start_worker(config: ServerConfig, model: ModelPath) -> InferenceClient:
     """The client of a worker process of its own."""
     module = PACED_WORKER if config.worker else WORKER
-    return ZeroMQClient(config.worker_arguments(model), module=module, wave_seconds=config.wave_timeout)
+    return ZeroMQClient(
+        config.worker_arguments(model),
+        module=module,
+        wave_seconds=config.wave_timeout,
+        poll_us=config.worker_options.poll_us,
+    )

@@ -26,7 +26,7 @@ from ..support.server import Server, scheduler_counts, serving
 
 COMPONENT = "component"
 """Reads distributions, as the program in Python does, as a native component."""
-PROGRAMS = ("stream", "whole", "distributions", COMPONENT, "fork_join", "compute")
+PROGRAMS = ("stream", "piped", "whole", "distributions", COMPONENT, "fork_join", "compute")
 BRANCHES = {"fork_join": 8}
 """Sequences that each inferlet has in a wave, if there are several."""
 MOST_SEQUENCES = 1024
@@ -56,7 +56,7 @@ class Plan:
         refuse_unknown("program", self.programs, PROGRAMS)
 
 
-FULL = Plan(PROGRAMS, (1, 8, 32, 64, 128, 256, 512, 896), steps_ms=(5, 15, 30), hosts=(), tokens=128, rounds=3)
+FULL = Plan(PROGRAMS, (1, 8, 32, 64, 128, 256, 512, 896), steps_ms=(5, 15, 30), hosts=(1, 2), tokens=128, rounds=3)
 QUICK = Plan(("stream", "distributions"), (1, 32, 128), steps_ms=(15,), hosts=(), tokens=64, rounds=1)
 
 
@@ -167,7 +167,8 @@ class _Measured:
 
     def _numbers(self, program: str, read: Read, tokens: int, before: _State, after: _State) -> dict[str, float]:
         times = [
-            1e3 * (last - first) / count for first, last, count in zip(read.first, read.last, read.between, strict=True)
+            1e3 * ((last - first) / count if count else last / self._plan.tokens)  # 0: all came in one message
+            for first, last, count in zip(read.first, read.last, read.between, strict=True)
         ]
         old, new = (scheduler_counts(one.statistics) for one in (before, after))
         guests = [one.statistics["inferlets"]["runner"]["guest_seconds"] for one in (before, after)]

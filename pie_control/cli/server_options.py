@@ -8,7 +8,14 @@ from dataclasses import Field
 from pathlib import Path
 from typing import Any
 
-from pie_control.config import DEFAULT_HOST, DEFAULT_PORT, ServerConfig, build_config, settings
+from pie_control.config import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    ENVIRONMENT_PREFIX,
+    ServerConfig,
+    build_config,
+    settings,
+)
 
 METAVARS = {str: "TEXT", int: "N", float: "SECONDS", tuple: "NAME", type(None): "N"}
 MODEL_METAVAR = "[NAME=]MODEL"
@@ -60,9 +67,11 @@ def given_settings(options: argparse.Namespace) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def config_of(options: argparse.Namespace) -> ServerConfig:
-    """The configuration of the server that the command starts; raises ConfigError."""
-    return build_config(given_settings(options), os.environ).resolved()
+def config_of(options: argparse.Namespace, **defaults: int) -> ServerConfig:
+    """The configuration of the server that the command starts, whose own defaults go before the general ones; raises
+    ConfigError."""
+    own = {f"{ENVIRONMENT_PREFIX}{name.upper()}": str(value) for name, value in defaults.items()}
+    return build_config(given_settings(options), {**own, **os.environ}).resolved()
 
 
 def examples_folder() -> Path:

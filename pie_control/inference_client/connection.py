@@ -23,6 +23,8 @@ from zmq.utils.monitor import recv_monitor_message
 
 from pie_inference.protocol.secret import SECRET_VARIABLE, control_key
 
+EVENTS, POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
+"""As plain numbers: arithmetic on enums takes several times as long, and each message takes some."""
 HEARTBEAT_MS = 300
 HEARTBEAT_TIMEOUT_MS = 1000
 
@@ -39,7 +41,8 @@ FramesHandler = Callable[[list[bytes]], None]
 
 class Connection:
     """Sends and receives frames; calls back on the thread of the loop it was made in. `refusal`: what is sent to a
-    second peer. Raises zmq.ZMQError; ValueError for a secret that is none."""
+    second peer. `poll_us`: for so many microseconds after a message was sent, every turn of the loop looks for an
+    answer, and none sleeps. Raises zmq.ZMQError; ValueError for a secret that is none."""
 
     def __init__(
         self,
@@ -48,7 +51,11 @@ class Connection:
         refusal: list[bytes],
         on_frames: FramesHandler,
         on_disconnected: Callable[[], None],
+        poll_us: int = 0,
     ) -> None:
+        self._poll_seconds = poll_us / 1e6
+        self._poll_until = 0.0  # by the clock of the loop
+        self._polling: asyncio.Handle | None = None
         self._loop = asyncio.get_running_loop()
         self._endpoint = endpoint
         self._refusal = refusal
@@ -87,8 +94,18 @@ class Connection:
         """Sends now, or as soon as the peer is connected. Never calls back from within."""
         self._outbox.append(frames)
         self._flush()
-        if _events(self._socket) & zmq.POLLIN:
+        if self._poll_seconds:
+            self._poll_until = self._loop.time() + self._poll_seconds
+            self._polling = self._polling or self._loop.call_soon(self._poll)
+        elif _events(self._socket) & POLLIN:
             self._loop.call_soon(self._pump)
+
+    def _poll(self) -> None:
+        """Looks for an answer, and does so again with the next turn of the loop."""
+        self._polling = None
+        self._pump()
+        if not self._closed and self._polling is None and self._loop.time() < self._poll_until:
+            self._polling = self._loop.call_soon(self._poll)
 
     def close(self) -> None:
         if self._closed:
@@ -110,12 +127,13 @@ class Connection:
     def _pump(self) -> None:
         """Receives until there is nothing."""
         try:
-            while not self._closed and _events(self._socket) & zmq.POLLIN:
+            while not self._closed and _events(self._socket) & POLLIN:
                 if self._peer is None:
                     self._take_first(self._socket.recv_multipart(zmq.NOBLOCK, copy=False))
                     continue
                 identity, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
                 if identity == self._peer:
+                    self._poll_until = 0.0
                     self._on_frames(frames)
                 else:
                     self._refuse(identity)
@@ -147,7 +165,7 @@ class Connection:
         return True
 
     def _pump_monitor(self) -> None:
-        while not self._closed and _events(self._monitor) & zmq.POLLIN:
+        while not self._closed and _events(self._monitor) & POLLIN:
             event = recv_monitor_message(self._monitor, zmq.NOBLOCK)
             if event["event"] & HANDSHAKE_FAILED:
                 self._tell("secret", f"a process that does not know {SECRET_VARIABLE} has tried to connect to %s")
@@ -157,4 +175,4 @@ class Connection:
 
 
 def _events(socket: zmq.Socket[bytes]) -> int:
-    return int(socket.getsockopt(zmq.EVENTS))
+    return int(socket.getsockopt(EVENTS))

@@ -48,6 +48,7 @@ class ZeroMQClient:
     `endpoint`, it binds that address (such as "tcp://0.0.0.0:8012") for a worker on another machine. Both then know
     `secret`, 32 random characters at least; the worker finds it in $PIE_WORKER_SECRET. The first worker that connects
     is taken. Others, and processes that do not know the secret, are refused.
+    `poll_us`: microseconds after a wave was sent in which this process looks for the answer and does not sleep.
     A worker that leaves waves unanswered for `wave_seconds` counts as lost; 0: it never does.
     """
 
@@ -60,6 +61,7 @@ class ZeroMQClient:
         secret: str | None = None,
         start_seconds: float = START_SECONDS,
         wave_seconds: float = WAVE_SECONDS,
+        poll_us: int = 0,
     ) -> None:
         if bool(arguments) == (endpoint is not None):
             raise ValueError("give either arguments of a worker to launch or the endpoint of one that will connect")
@@ -73,6 +75,7 @@ class ZeroMQClient:
         self._secret = secret
         self._start_seconds = start_seconds
         self._wave_seconds = wave_seconds
+        self._poll_us = poll_us
         self._watch: WaveWatch | None = None
         self._folder: Path | None = None
         self._connection: Connection | None = None
@@ -87,7 +90,7 @@ class ZeroMQClient:
         endpoint = self._endpoint or self._private_endpoint()
         try:
             self._connection = Connection(
-                endpoint, self._secret, encode(ANOTHER_SERVES), self._receive, self._disconnected
+                endpoint, self._secret, encode(ANOTHER_SERVES), self._receive, self._disconnected, self._poll_us
             )
             if self._arguments:
                 arguments = ["--endpoint", endpoint, *self._arguments]

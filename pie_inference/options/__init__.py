@@ -67,6 +67,9 @@ class WorkerOptions:
     tensor_parallel: int = _count(1, "processes that share the model, each on a GPU of its own")
     max_batch_tokens: int = _count(1024, "input tokens in one batch")
     max_batch_rows: int = _count(256, "commands in one batch that samples, or reads distributions")
+    poll_us: int = _count(
+        0, "microseconds in which both ends look for a message before they sleep; for machines with idle cores", least=0
+    )
 
     def __post_init__(self) -> None:
         for option in option_fields():

@@ -19,6 +19,9 @@ from .messages import FromWorker, ToWorker
 ALIGNMENT = 8
 DTYPES = {np.dtype(name).str: np.dtype(name) for name in ("?", "u1", "<i4", "<i8", "<f4", "<f8")}
 """What may travel. Looking a dtype up is also much faster than parsing it."""
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+PADDING = [bytes(-size % ALIGNMENT) for size in range(ALIGNMENT)]
+"""What follows an array, by the bytes that it has beyond the last multiple."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -28,21 +31,24 @@ class ProtocolError(ValueError):
 
 
 class _Encoder:
-    """Collects the bytes of the arrays while msgspec writes the header."""
+    """Collects the bytes of the arrays while msgspec writes the header. A message has many small ones."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
         self.offset = 0
 
     def hook(self, value: Any) -> tuple[str, tuple[int, ...], int]:
-        if not isinstance(value, np.ndarray) or value.dtype.str not in DTYPES:
+        name = NAMES.get(value.dtype) if type(value) is np.ndarray else None
+        if name is None:
             raise NotImplementedError(f"{getattr(value, 'dtype', type(value).__name__)} cannot be sent")
-        data = value.tobytes()
-        start = self.offset
-        padding = -len(data) % ALIGNMENT
-        self.parts.append(data + bytes(padding) if padding else data)
-        self.offset += len(data) + padding
-        return value.dtype.str, value.shape, start
+        start, shape = self.offset, value.shape
+        if size := value.nbytes:
+            self.parts.append(value.tobytes())
+            if rest := size % ALIGNMENT:
+                self.parts.append(PADDING[rest])
+                size += ALIGNMENT - rest
+            self.offset = start + size
+        return name, shape, start
 
 
 def encode(message: Message) -> list[bytes]:
@@ -54,12 +60,13 @@ def encode(message: Message) -> list[bytes]:
 
 def _array(arrays: Buffer, dtype: str, shape: Sequence[int], offset: int) -> Array:
     """A view of the array at `offset`; raises TypeError, KeyError or ValueError where the description is wrong."""
+    if len(shape) == 1 and shape[0] > 0:
+        return np.frombuffer(arrays, DTYPES[dtype], shape[0], offset)
     if min(shape, default=0) < 0:
         raise ValueError("an array has a negative size")
     if 0 in shape:  # numpy refuses to view nothing
         return np.empty(shape, DTYPES[dtype])
-    flat = np.frombuffer(arrays, DTYPES[dtype], math.prod(shape), offset)
-    return flat if len(shape) == 1 else flat.reshape(shape)
+    return np.frombuffer(arrays, DTYPES[dtype], math.prod(shape), offset).reshape(shape)
 
 
 def _decode(frames: Sequence[Buffer], kind: Any) -> Any:

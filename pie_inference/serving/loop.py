@@ -27,7 +27,7 @@ WAVES_IN_FLIGHT = 2
 def run(options: ProcessOptions) -> int:
     """Serves until `Shutdown`. Returns 0, or 1 after it has sent `WorkerFailed` and printed the reason on stderr."""
     try:
-        transport = Transport(options.endpoint, options.secret)
+        transport = Transport(options.endpoint, options.secret, options.config.poll_us)
     except ProtocolError as error:
         print(error, file=sys.stderr)
         return 1

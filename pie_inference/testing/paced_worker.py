@@ -57,10 +57,10 @@ def greet(model: PacedModel, message: ToWorker) -> Ready:
     raise ProtocolError(f"the worker speaks protocol {PROTOCOL_VERSION}, the control process sent {message}")
 
 
-def run(endpoint: str, secret: str | None, model: PacedModel) -> int:
+def run(endpoint: str, secret: str | None, model: PacedModel, poll_us: int = 0) -> int:
     """Serves until `Shutdown`. Returns 0, or 1 after it has printed on stderr why it cannot."""
     try:
-        with Transport(endpoint, secret) as transport:
+        with Transport(endpoint, secret, poll_us) as transport:
             try:
                 transport.send(greet(model, transport.await_control()))
                 serve(transport, model)
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.parent is not None:
         lifetime.die_with(given.parent)
     wake_up_in_time()
-    return run(given.endpoint, os.environ.pop(SECRET_VARIABLE, None), model)
+    return run(given.endpoint, os.environ.pop(SECRET_VARIABLE, None), model, options.poll_us)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -50,7 +50,7 @@ def test_tpot_compares_runs_with_the_same_tokens(tmp_path: Path) -> None:
 
 def test_scale(tmp_path: Path) -> None:
     options = ["--steps-ms", "2", "--tokens", "6", "--rounds", "1", "--programs"]
-    programs = "stream,whole,distributions,component,fork_join,compute"
+    programs = "stream,piped,whole,distributions,component,fork_join,compute"
     rows = run(tmp_path, "scale", *options, programs, "--tree", str(ROOT), "--inferlets", "1,3")
     assert [(row["program"], row["inferlets"]) for row in rows] == [
         (program, number) for program in programs.split(",") for number in (1, 3)

@@ -1,4 +1,4 @@
-"""The processes in which components are compiled."""
+"""The processes that a server of this process starts for programs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,18 @@ import psutil
 
 
 def compilers() -> list[psutil.Process]:
+    """Those in which components are compiled."""
+    return _children("compile_child")
+
+
+def application_hosts() -> list[psutil.Process]:
+    """Those in which inferlets run."""
+    return _children("pie_control.application")
+
+
+def _children(word: str) -> list[psutil.Process]:
     """Those of this process that are alive."""
-    return [child for child in psutil.Process().children() if "compile_child" in " ".join(_words(child))]
+    return [child for child in psutil.Process().children() if word in " ".join(_words(child))]
 
 
 def _words(process: psutil.Process) -> list[str]:

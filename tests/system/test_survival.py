@@ -213,12 +213,15 @@ def test_a_signal_ends_everything(
     assert not list(temporary.rglob("*"))
 
 
-def test_a_killed_server_leaves_no_worker(server: tuple[subprocess.Popen[bytes], str]) -> None:
+def test_a_killed_server_leaves_no_process(server: tuple[subprocess.Popen[bytes], str]) -> None:
     process, _ = server
-    worker = worker_pid(process.pid)
+    children = psutil.Process(process.pid).children(recursive=True)
+    said = [" ".join(child.cmdline()) for child in children]
+    assert {"pie_inference.serving", "pie_control.application.process"} <= {words.split()[2] for words in said}
     process.kill()
     process.wait()
-    wait_for_end(worker)
+    for child in children:
+        wait_for_end(child.pid)
 
 
 def test_a_client_that_vanishes_takes_its_inferlets_with_it(server: tuple[subprocess.Popen[bytes], str]) -> None:

@@ -19,6 +19,11 @@ async def stream(args: Args, context: Context, tokens: int, work: int) -> None:
         args.send(piece)
 
 
+async def piped(args: Args, context: Context, tokens: int, work: int) -> None:
+    """Lets the pieces go to the client without it."""
+    await args.stream(context.generate(tokens))
+
+
 async def whole(args: Args, context: Context, tokens: int, work: int) -> None:
     """Generates all in one go, and sends it once."""
     args.send(await context.generate_until(max_tokens=1))
@@ -45,10 +50,10 @@ async def fork_join(args: Args, context: Context, tokens: int, work: int) -> Non
 
 
 async def compute(args: Args, context: Context, tokens: int, work: int) -> None:
-    """Sends each piece, and computes for a while at each."""
+    """Sends each piece, and computes for a while for each of its tokens."""
     async for piece in context.generate(tokens):
         args.send(piece)
-        rounds(work)
+        rounds(work * len(piece))
 
 
 async def calibrate(args: Args, context: Context, tokens: int, work: int) -> None:
@@ -70,6 +75,7 @@ def rounds(number: int) -> int:
 Program = Callable[[Args, Context, int, int], Awaitable[None]]
 PROGRAMS: dict[str, Program] = {
     "stream": stream,
+    "piped": piped,
     "whole": whole,
     "distributions": distributions,
     "fork_join": fork_join,

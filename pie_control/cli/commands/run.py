@@ -7,6 +7,7 @@ import contextlib
 import socket
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pie_control.config import DEFAULT_HOST, DEFAULT_PORT
@@ -39,9 +40,11 @@ OWN_SERVER_SETTINGS = (
     "max_connections",
     "max_connections_per_client",
     "max_inferlets_per_client",
+    "hosts",
+    "host_timeout",
     "warm_pool",
 )
-"""Settings that have no effect on a server inside this command, which launches one inferlet and has no network."""
+"""Settings of no use to a server inside this command, which launches one inferlet, here, and has no network."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +88,7 @@ async def _target(options: argparse.Namespace) -> AsyncIterator[Target]:
         server = DEFAULT_SERVER
     from .. import targets
 
-    opened = targets.own_server(config_of(options)) if server is None else targets.server(server)
+    opened = targets.own_server(replace(config_of(options), hosts=0)) if server is None else targets.server(server)
     async with opened as target:
         yield target
 

@@ -33,12 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Serves; returns only when a signal ends it."""
+    from pie_control.config import default_hosts
+
     from ..interrupts import run_until_signal
 
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(HarmlessFormatter("pie: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    return run_until_signal(_serve(config_of(options)))
+    return run_until_signal(_serve(config_of(options, hosts=default_hosts())))
 
 
 async def _serve(config: ServerConfig) -> int:

@@ -12,9 +12,11 @@
 
 static PyObject *call_with_addresses(PyObject *callable, size_t count, void *const *addresses, PyObject *last) {
     PyObject *arguments[8] = {NULL};
-    for (size_t i = 0; i < count; i++) arguments[1 + i] = PyLong_FromVoidPtr(addresses[i]);
+    bool whole = true;
+    for (size_t i = 0; i < count; i++) whole &= (arguments[1 + i] = PyLong_FromVoidPtr(addresses[i])) != NULL;
     arguments[1 + count] = last;
-    PyObject *value = PyObject_Vectorcall(callable, arguments + 1, (count + (last != NULL)) | ARGUMENTS_OFFSET, NULL);
+    PyObject *value = NULL;
+    if (whole) value = PyObject_Vectorcall(callable, arguments + 1, (count + (last != NULL)) | ARGUMENTS_OFFSET, NULL);
     for (size_t i = 0; i < count; i++) Py_DecRef(arguments[1 + i]);
     return value;
 }
@@ -133,7 +135,8 @@ static bool is_resumed(void *env) {
 static void *expect(const Function *function, PyObject *instance, Value *results) {
     PyObject *address = PyLong_FromVoidPtr(results);
     PyObject *given[] = {NULL, instance, function->write, function->refuse, address};
-    PyObject *done = PyObject_VectorcallMethod(api.expect, given + 1, 4 | ARGUMENTS_OFFSET, NULL);
+    PyObject *done = NULL;
+    if (address) done = PyObject_VectorcallMethod(api.expect, given + 1, 4 | ARGUMENTS_OFFSET, NULL);
     Py_DecRef(address);
     Py_DecRef(done);
     return done ? NULL : fail(function, results);
@@ -156,7 +159,9 @@ void call_suspending(void *env, void *context, const void *type, const Value *ar
         Py_DecRef(value);
     } else {
         void *all[] = {context, (void *)arguments, results, error, continuation};
-        *error = error_of(call_with_addresses(function->in_python, 5, all, NULL));
+        PyObject *done = call_with_addresses(function->in_python, 5, all, NULL); /* says the error itself */
+        if (!done) *error = error_of(NULL);
+        Py_DecRef(done);
     }
     PyGILState_Release(gil);
 }

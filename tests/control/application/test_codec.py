@@ -86,7 +86,7 @@ def test_values_of_every_call_reach_a_host(kind: type[Any], data: st.DataObject)
 
 
 @given(frame=st.lists(any_of(ToHost), max_size=6))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_messages_of_a_frame_keep_their_order(frame: list[ToHost]) -> None:
     assert plain(to_host(*frame)) == plain(frame)
 
@@ -126,6 +126,7 @@ def test_a_value_does_not_keep_those_that_came_with_it() -> None:
 
 
 @given(st.binary(max_size=60))
+@settings(deadline=None)
 def test_bytes_that_are_no_frame_are_refused(data: bytes) -> None:
     for decode in (decode_for_host, decode_for_control):
         try:
@@ -135,7 +136,7 @@ def test_bytes_that_are_no_frame_are_refused(data: bytes) -> None:
 
 
 @given(frame=st.lists(any_of(FromHost), min_size=1, max_size=3), data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_damaged_frames_are_refused_or_hold_messages(frame: list[FromHost], data: st.DataObject) -> None:
     encoded = bytearray(encode_for_control(frame))
     encoded[data.draw(st.integers(0, len(encoded) - 1))] ^= data.draw(st.integers(1, 255))

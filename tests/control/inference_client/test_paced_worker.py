@@ -25,8 +25,9 @@ from tests.helpers.tree import ROOT
 from .test_zeromq import wait_for_end
 
 
-def paced(pace: str, *more: str) -> ZeroMQClient:
-    return ZeroMQClient(["--name", "model", "--pace", pace, *more], module=PACED_WORKER, start_seconds=DEADLINE)
+def paced(pace: str, *more: str, poll_us: int = 0) -> ZeroMQClient:
+    arguments = ["--name", "model", "--pace", pace, *more]
+    return ZeroMQClient(arguments, module=PACED_WORKER, start_seconds=DEADLINE, poll_us=poll_us)
 
 
 def waves(count: int) -> list[RunWave]:
@@ -70,6 +71,23 @@ def test_a_paced_worker_runs_commands() -> None:
         (done,) = await ask(client, RunWave(1, "model", (embed, forward, sample_batch(ints([514])))))
         assert done.seconds == pytest.approx(3e-6)
         assert isinstance(done.results[2], SampleResult)
+        await client.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize("poll_us", [20, 10_000_000])
+def test_both_ends_may_look_for_messages_before_they_sleep(poll_us: int) -> None:
+    """Whether they find one while they look or are woken up, they get each once, in order, and stop to look."""
+
+    async def test() -> None:
+        client = paced("1ms", "--poll-us", str(poll_us), poll_us=poll_us)
+        await client.start()
+        for count in (1, 5, 1):
+            assert [answer.wave for answer in await ask(client, *waves(count))] == list(range(count))
+        await asyncio.sleep(0.05)
+        connection = vars(client)["_connection"]
+        assert vars(connection)["_polling"] is None
         await client.close()
 
     run(test)

@@ -360,6 +360,30 @@ def test_a_long_list_where_no_error_is_possible_ends_the_guest_with_the_same_wor
     assert message == f"`futures` has {MAX_ITEMS + 1} items; one call takes {MAX_ITEMS}: pass less at a time"
 
 
+@pytest.mark.parametrize("size", [3, 4])
+def test_a_suspending_function_refuses_with_an_error_what_is_too_long(size: int) -> None:
+    compiled = component.Component(ENGINE, wat.inferlet(SEND.format(size=size) + TELL, ("send",)))
+    send = HostFunction(lambda *_: None, True, {"message": 3})
+    linker = LinkedComponent(ENGINE, compiled, lambda *_: send, {}, lambda *_: None, lambda: None, ways.current)
+    instance = Instance(linker, MEMORY)
+    instance.owner = Owner()
+    told = "`message` has 4 bytes; one call takes 3: pass less at a time"
+    assert outcome_of(instance) == (told if size > 3 else None)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_suspending_function_refuses_with_an_error_now_or_later(later: bool) -> None:
+    send = HostFunction(suspended if later else raises(NotFound("no, ü")), True)
+    compiled = component.Component(ENGINE, wat.inferlet(SEND.format(size=1) + TELL, ("send",)))
+    linker = LinkedComponent(ENGINE, compiled, lambda *_: send, {}, lambda *_: None, lambda: None, ways.current)
+    instance = Instance(linker, MEMORY)
+    instance.owner = Owner()
+    if later:
+        step_until(instance, Step.WAITING)
+        instance.answer(raises(NotFound("no, ü")), None)
+    assert outcome_of(instance) == "no, ü"
+
+
 def test_the_bound_of_a_parameter_may_be_another() -> None:
     compiled = component.Component(ENGINE, wat.inferlet(WAIT_ONCE.replace("(i32.const 1)", "(i32.const 3)"), ("wait",)))
     for most, refused in ((2, True), (3, False)):

@@ -1,0 +1,202 @@
+"""A server whose inferlets run in processes of their own: what happens when one of these dies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pie_control.application.process_link import ProcessLink
+from pie_control.engine.app_host import HostStatistics
+from pie_control.server_api import ServerApi
+from pie_control.testing.fake_model import FakeModel
+from pie_control.testing.in_process import InProcessClient
+from pie_inference.protocol import RunWave, WaveDone
+from tests.helpers.servers import Listener, launch, run, started
+from tests.system.test_hostile_programs import HEADER, LIMITS, NEIGHBOUR, PROGRAMS, outcome_of
+
+SECONDS = 120.0
+
+GENERATE = """
+from inferlet_sdk import Context, IgnoreStopTokens
+
+async def main(args, seed=0, tokens=400):
+    await args.send("begins")
+    context = Context(args.model)
+    context.fill(f"Once upon a time {seed} ")
+    async for piece in context.generate(tokens, stop=IgnoreStopTokens()):
+        await args.send(piece)
+    return tokens
+"""
+HOLD = """
+from inferlet_sdk import Context, IgnoreStopTokens
+
+async def main(args):
+    context = Context(args.model)
+    context.fill("Something to remember " * 20)
+    await context.generate_until(max_tokens=3)
+    await args.send("holds")
+    await args.receive()
+"""
+
+
+class SlowModel(FakeModel):
+    """Takes a few milliseconds a wave, so that inferlets are under way for a while."""
+
+    def run(self, wave: RunWave) -> WaveDone:
+        time.sleep(0.004)
+        return super().run(wave)
+
+
+def link_of(server: ServerApi, host: int) -> ProcessLink:
+    (found,) = (each for each in vars(server)["_hosts"].all if each.number == host)
+    link = vars(found)["_link"]
+    assert isinstance(link, ProcessLink)
+    return link
+
+
+def pid_of(server: ServerApi, host: int) -> int:
+    pid = link_of(server, host).pid
+    assert pid is not None
+    return pid
+
+
+async def texts_alone(cache: Path, seeds: Sequence[int]) -> dict[int, str]:
+    """What each program says where nothing goes wrong."""
+    async with started(cache, InProcessClient(FakeModel(num_pages=4096))) as server, asyncio.timeout(SECONDS):
+        return {seed: await text_of((await launch(server, GENERATE, {"seed": seed}))[1]) for seed in seeds}
+
+
+async def text_of(listener: Listener) -> str:
+    ended = await listener.ended
+    assert ended.status == "finished", ended.error
+    return "".join(listener.messages)
+
+
+async def nothing_is_held(server: ServerApi) -> None:
+    async with asyncio.timeout(SECONDS):
+        while True:
+            ((replica,),) = server.statistics().models.values()
+            held = replica.scheduler
+            if (held.pages.used, held.embeds.used, held.inferlets) == (0, 0, 0):
+                return
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("blow", "reason"),
+    [
+        (signal.SIGKILL, "it was killed by signal 9"),
+        (signal.SIGABRT, "it was killed by signal 6"),
+        (signal.SIGSTOP, r"it did not answer for 1 s and was killed \(--host-timeout\)"),
+    ],
+)
+def test_a_host_dies_and_nobody_else_notices(blow: signal.Signals, reason: str, guest_cache: Path) -> None:
+    async def check() -> None:
+        seeds = range(6)
+        alone = await texts_alone(guest_cache, seeds)
+        client = InProcessClient(SlowModel(num_pages=4096))
+        async with started(guest_cache, client, hosts=2, host_timeout=1.0) as server, asyncio.timeout(SECONDS):
+            running = {seed: await launch(server, GENERATE, {"seed": seed}) for seed in seeds}
+            for _, listener in running.values():
+                await listener.until_messages(5)
+            assert sorted(entry.host for entry, _ in running.values()) == [1, 1, 1, 2, 2, 2]
+            before = pid_of(server, 1)
+            os.kill(before, blow)
+            for seed, (entry, listener) in running.items():
+                if entry.host == 2:
+                    assert await text_of(listener) == alone[seed]
+                    continue
+                ended = await listener.ended
+                assert ended.status == "lost"
+                assert re.search(rf"application host 1 died \({reason}\); it .*: launch again", ended.error or "")
+                assert alone[seed].startswith("".join(listener.messages))
+            await nothing_is_held(server)
+            one, two = await both_serve(server)
+            assert (one.restarts, two.restarts) == (1, 0)
+            assert pid_of(server, 1) != before
+            assert not psutil.pid_exists(before)
+            again = {seed: await launch(server, GENERATE, {"seed": seed}) for seed in seeds}
+            assert {entry.host for entry, _ in again.values()} == {1, 2}
+            assert {seed: await text_of(listener) for seed, (_, listener) in again.items()} == alone
+
+    asyncio.run(check())
+
+
+async def both_serve(server: ServerApi) -> Sequence[HostStatistics]:
+    while any(host.state != "serving" for host in server.statistics().hosts):
+        await asyncio.sleep(0.01)
+    return server.statistics().hosts
+
+
+def test_what_a_dead_host_held_comes_back_though_its_inferlets_waited(guest_cache: Path) -> None:
+    async def check() -> None:
+        client = InProcessClient(FakeModel(num_pages=4096))
+        async with started(guest_cache, client, hosts=1) as server, asyncio.timeout(SECONDS):
+            holding = [await launch(server, HOLD) for _ in range(3)]
+            for _, listener in holding:
+                await listener.until_messages(1)
+            ((replica,),) = server.statistics().models.values()
+            assert replica.scheduler.pages.used > 0
+            os.kill(pid_of(server, 1), signal.SIGKILL)
+            assert [(await listener.ended).status for _, listener in holding] == ["lost"] * 3
+            await nothing_is_held(server)
+            assert await run(server, GENERATE, {"tokens": 5}) == 5  # a launch waits for the next host
+
+    asyncio.run(check())
+
+
+def test_a_host_that_dies_again_and_again_is_told_of(guest_cache: Path) -> None:
+    async def check() -> None:
+        client = InProcessClient(FakeModel(num_pages=4096))
+        async with started(guest_cache, client, hosts=2) as server, asyncio.timeout(SECONDS):
+            for _ in range(2):
+                await both_serve(server)
+                os.kill(pid_of(server, 2), signal.SIGKILL)
+                while server.statistics().hosts[1].state == "serving":
+                    await asyncio.sleep(0.01)
+            (outage,) = server.outages()
+            assert re.match(r"application host 2: restarting, tried .*last reason: it was killed by signal 9", outage)
+            assert await run(server, GENERATE, {"tokens": 5}) == 5
+            await both_serve(server)
+            assert server.outages() == ()
+
+    asyncio.run(check())
+
+
+def test_hostile_programs_end_as_they_do_without_hosts(guest_cache: Path) -> None:
+    """Several at a time on each of two hosts; none of them ends a host."""
+
+    async def check() -> None:
+        client = InProcessClient(FakeModel(num_pages=1 << 15))
+        places = asyncio.Semaphore(6)
+        async with started(guest_cache, client, hosts=2, **LIMITS) as server, asyncio.timeout(4 * SECONDS):
+            neighbours = [await launch(server, NEIGHBOUR) for _ in range(2)]
+
+            async def judge(program: Path) -> str | None:
+                header = HEADER.match(program.read_text())
+                assert header
+                async with places:
+                    ended = await outcome_of(server, program)
+                fits = re.fullmatch(header["status"], ended.status) and re.search(
+                    header["error"] or "", ended.error or ""
+                )
+                return None if fits else f"{program.stem}: {ended.status}: {ended.error}"
+
+            wrong = [each for each in await asyncio.gather(*map(judge, PROGRAMS)) if each]
+            assert wrong == []
+            assert {entry.host for entry, _ in neighbours} == {1, 2}
+            for entry, listener in neighbours:
+                await listener.until_messages(len(listener.messages) + 1)
+                server.terminate(entry.id, "the test is over")
+            await nothing_is_held(server)
+            assert [host.restarts for host in server.statistics().hosts] == [0, 0]
+
+    asyncio.run(check())

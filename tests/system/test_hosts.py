@@ -1,0 +1,159 @@
+"""Application hosts, in processes of their own and in the server's: inferlets do not notice, until one dies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+import wasmtime
+
+from pie_control.errors import BadProgram
+from pie_control.server_api import ServerApi
+from pie_control.testing.fake_model import FakeModel
+from pie_control.testing.in_process import InProcessClient
+from tests.helpers import wat
+from tests.helpers.servers import launch, run, started
+
+SECONDS = 90.0
+GENERATE = """
+from inferlet_sdk import Context, IgnoreStopTokens
+
+async def main(args, tokens=100_000, ask=False):
+    context, made = Context(args.model), 0
+    while made < tokens:
+        context.fill("Once upon a time ")
+        async for piece in context.generate(min(50, tokens - made), stop=IgnoreStopTokens()):
+            await args.send(piece)
+        made += 50
+        context.truncate(10)
+    print("told")
+    return await args.receive() if ask else "over"
+"""
+WAIT = """
+async def main(args):
+    await args.send("ready")
+    return await args.receive()
+"""
+FLOOD = """
+async def main(args):
+    for number in range(40):
+        await args.send("x" * 100_000)
+    return "sent"
+"""
+
+
+def pids(server: ServerApi) -> list[int]:
+    """Processes of the hosts."""
+    return [vars(host)["_link"].pid for host in vars(server)["_hosts"].all]
+
+
+@pytest.mark.parametrize("hosts", [0, 2])
+def test_inferlets_do_the_same_wherever_they_run(guest_cache: Path, hosts: int) -> None:
+    async def check() -> None:
+        client = InProcessClient(FakeModel())
+        async with started(guest_cache, client, hosts=hosts) as server, asyncio.timeout(SECONDS):
+            (first, one), (second, two) = [
+                await launch(server, GENERATE, {"tokens": 12, "ask": True}) for _ in range(2)
+            ]
+            for entry, listener in ((first, one), (second, two)):
+                while not listener.lines:
+                    await asyncio.sleep(0.01)
+                entry.send("the same")
+            ended = [await listener.ended for listener in (one, two)]
+            assert [json.loads(each.result or "") for each in ended] == ["the same"] * 2
+            assert "".join(one.messages) == "".join(two.messages) != ""
+            assert one.lines == two.lines == ["told"]
+            assert {first.host, second.host} == ({1, 2} if hosts else {0})
+            with pytest.raises(BadProgram, match="SyntaxError"):
+                await server.upload(b"def main(:", "wrong")
+            await server.upload(bytes(wasmtime.wat2wasm(wat.inferlet(*wat.ECHO))), "echo")
+            echo = await server.launch("echo")
+            echo.send("native")
+            while echo.ended is None:
+                await asyncio.sleep(0.01)
+            assert echo.info().result == "native"
+            (replica,) = server.statistics().models["fake"]
+            assert replica.scheduler.inferlets == 0
+            assert replica.scheduler.pages.used == replica.scheduler.embeds.used == 0
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("hosts", [0, 1])
+def test_a_client_that_comes_late_gets_all_that_was_sent(guest_cache: Path, hosts: int) -> None:
+    async def check() -> None:
+        client = InProcessClient(FakeModel())
+        async with started(guest_cache, client, hosts=hosts) as server, asyncio.timeout(SECONDS):
+            program = (await server.upload(FLOOD.encode(), "flood")).program
+            inferlet = await server.launch(program)
+            while inferlet.outbox.kept_bytes < 3 << 20:
+                await asyncio.sleep(0.01)
+            heard: list[object] = []
+            inferlet.attach(heard.append)
+            while inferlet.ended is None:
+                await asyncio.sleep(0.01)
+            assert len(heard) == 41
+            assert inferlet.info().result == '"sent"'
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGABRT, signal.SIGSTOP])
+def test_a_host_that_dies_or_hangs_takes_only_its_own_inferlets(guest_cache: Path, how: signal.Signals) -> None:
+    async def check() -> None:
+        options = {"hosts": 2, "host_timeout": 2.0 if how is signal.SIGSTOP else 60.0}
+        client = InProcessClient(FakeModel())
+        async with started(guest_cache, client, **options) as server, asyncio.timeout(SECONDS):
+            doomed, hears = await launch(server, GENERATE)
+            neighbour, goes_on = await launch(server, GENERATE)
+            idle = [await launch(server, WAIT) for _ in range(2)]
+            await hears.until_messages(3)
+            await goes_on.until_messages(3)
+            for _, listener in idle:
+                await listener.until_messages(1)
+            assert (doomed.host, neighbour.host) == (1, 2)
+            (waits,) = [listener for entry, listener in idle if entry.host == 1]
+            before = pids(server)
+            os.kill(before[0], how)
+            for listener in (hears, waits):
+                ended = await listener.ended
+                assert ended.status == "lost"
+                assert (ended.error or "").startswith("application host 1 died (it ")
+                assert "launch again" in (ended.error or "")
+            await goes_on.until_messages(len(goes_on.messages) + 20)
+            assert await run(server, GENERATE, {"tokens": 5}) == "over"
+            while server.outages():
+                await asyncio.sleep(0.05)
+            assert pids(server)[1] == before[1] != pids(server)[0]
+            again, listener = await launch(server, WAIT)
+            await listener.until_messages(1)
+            assert again.host == 1, "it has none yet"
+            assert [host.restarts for host in server.statistics().hosts] == [1, 0]
+            server.terminate(neighbour.id, "the test is over")
+            assert (await goes_on.ended).status == "terminated"
+            (replica,) = server.statistics().models["fake"]
+            while server.statistics().models["fake"][0].scheduler.inferlets:
+                await asyncio.sleep(0.01)
+            (replica,) = server.statistics().models["fake"]
+            assert replica.scheduler.pages.used == replica.scheduler.embeds.used == 0
+
+    asyncio.run(check())
+
+
+def test_hosts_end_with_the_server(guest_cache: Path) -> None:
+    async def check() -> list[int]:
+        client = InProcessClient(FakeModel())
+        async with started(guest_cache, client, hosts=2) as server, asyncio.timeout(SECONDS):
+            _, listener = await launch(server, WAIT)
+            await listener.until_messages(1)
+            found = pids(server)
+        assert (await listener.ended).error == "the server stops"
+        return found
+
+    for pid in asyncio.run(check()):
+        assert not psutil.pid_exists(pid)
