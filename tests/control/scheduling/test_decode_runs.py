@@ -81,7 +81,9 @@ def test_tokens_are_those_of_decoding_step_by_step(
     play(world, authors, choice, 40)
     finish(world)
     for author in authors:
-        assert author.alive, author.inferlet.ending
+        assert author.inferlet.ending is None
+        if author.gone:
+            continue
         assert author.inferlet.space.waiting == 0
         assert set(author.inferlet.answers) >= author.inferlet.accepted
         assert not author.inferlet.space.runs
