@@ -22,8 +22,10 @@ def ends_of(lengths: Iterable[int]) -> NDArray[np.int32]:
 
 
 def join(one: NDArray[Any], more: NDArray[Any]) -> NDArray[Any]:
-    """Both behind each other."""
-    return np.concatenate((one, more))
+    """Both behind each other; where one is empty, it is the other one."""
+    if not len(one):
+        return more
+    return np.concatenate((one, more)) if len(more) else one
 
 
 def addresses(ranges: Sequence[Range]) -> Iterator[int]:

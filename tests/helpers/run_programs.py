@@ -144,11 +144,11 @@ class Author:
         self.lines: list[Line] = []
         self.runs: list[UnderWay] = []
         self.sampled: list[tuple[int, int]] = []  # futures of single samples, with their tokens
-        self.cancelled = 0
+        self.gone = False  # it has ended by itself
 
     @property
     def alive(self) -> bool:
-        return self.inferlet.ending is None
+        return self.inferlet.ending is None and not self.gone
 
     def step(self) -> None:
         """Something, at random."""
@@ -216,7 +216,7 @@ class Author:
     def trim(self, line: Line) -> None:
         """Drops the last tokens, and runs the last one that is left again."""
         shared = {page for other in self.lines if other is not line for page in other.pages}
-        least = sum(page in shared for page in line.pages) * self.size + 1
+        least = max(line.shared, sum(page in shared for page in line.pages)) * self.size + 1
         if least > len(line.tokens):
             return
         kept = self.choice.randint(least, len(line.tokens))
@@ -299,7 +299,6 @@ class Author:
         if line.run.future in self.inferlet.answers or self.choice.random() < 0.5:
             return
         assert self.inferlet.cancel(line.run.future)
-        self.cancelled += 1
         self.settle(line)
 
     def settle(self, line: Line) -> None:
@@ -358,8 +357,7 @@ class Author:
         assert line.run is not None
         if self.choice.random() < 0.5 and line.run.future not in self.inferlet.answers:
             assert self.inferlet.cancel(line.run.future)
-            self.cancelled += 1
-        line.reserved.clear()
+            line.reserved.clear()
         self.close(line)
 
     # ---- what came of it ----

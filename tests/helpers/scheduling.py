@@ -87,6 +87,7 @@ class Inferlet:
         self.accepted: set[int] = set()  # futures
         self.answers: dict[int, Value | CallError] = {}
         self.tokens: dict[int, list[int]] = {}  # of decode runs, by future
+        self.cancelled: set[int] = set()  # of these
         self.ending: Ending | None = None
 
     def call(self, name: str, *arguments: Any) -> Any:
@@ -109,6 +110,8 @@ class Inferlet:
         destroy_queue.issue(self.space, queue)
 
     def hear(self, completion: Completion) -> None:
+        if completion.future in self.cancelled:
+            return
         assert completion.future in self.accepted, "answered what was not asked"
         assert completion.future not in self.answers, "answered twice"
         self.answers[completion.future] = completion.value
@@ -116,7 +119,7 @@ class Inferlet:
 
     def hear_run(self, future: int, token: int, over: bool, error: CallError | None) -> None:
         """A row of `Turn.runs`. A run that is over is answered with all its tokens."""
-        if future not in self.accepted:
+        if future in self.cancelled:
             assert not self.space.run_advanced(future, [token], over), "a cancelled run goes on"
             return
         assert future not in self.answers, "a run went on behind its end"
@@ -133,6 +136,7 @@ class Inferlet:
         if not decode.cancel(self.space, future):
             return False
         self.accepted.remove(future)
+        self.cancelled.add(future)
         return True
 
     def token(self, future: int) -> int:

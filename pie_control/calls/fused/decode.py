@@ -102,7 +102,7 @@ def issue(
     space.runs.check_embeds(queue, embeds)
     seen = _context(space, read, position, steps)
     reservation = space.pages.reserve(written, steps - 1) if steps > 1 else None  # nothing is refused from here on
-    own = intervals_of(reservation.slots) if reservation is not None else ()
+    own = intervals_of(np.array(reservation.slots)) if reservation is not None else ()
     after = _hazards(space, queue, (*read, *written), own, embeds)
     seq, before = note_reading(space, queue, ((embed, embed + 1),))
     draws = sampler.draw_many(steps) if sampler.params.temperature else None

@@ -49,7 +49,7 @@ class Span:
 class Reservation(NamedTuple):
     """Slots that one decode run fills, in order."""
 
-    slots: NDArray[np.int64]  # virtual
+    slots: list[int]  # virtual
     withheld: NDArray[np.int64]  # these, and what is behind them in pages without memory: nobody else may use it
     unbound: frozenset[int]  # pages that had no memory when they were reserved
 
@@ -322,7 +322,7 @@ class PageTable:
         withheld = np.union1d(taken, behind)
         self.withheld += int((self.positions[withheld] == EMPTY).sum())
         self.positions[withheld] = RESERVED
-        return Reservation(taken, withheld, frozenset(unbound.tolist()))
+        return Reservation(taken.tolist(), withheld, frozenset(unbound.tolist()))
 
     def fill_reserved(self, slot: int, position: int) -> None:
         """The run that reserved a slot has filled it. Nothing happens if the page was given back."""
@@ -333,7 +333,8 @@ class PageTable:
         self.positions[slot] = position
         if self.fill[page] == slot - page * self.page_size:
             self.fill[page] += 1
-            self.top[page] = max(self.top[page], position)
+            if position > self.top[page]:
+                self.top[page] = position
         else:
             self._summarize(page)
 
@@ -342,7 +343,7 @@ class PageTable:
         have no memory still."""
         slots, size = reservation.withheld, self.page_size
         slots = slots[self.positions[slots] == RESERVED]  # the others were filled, or given back
-        reached = set((reservation.slots[:filled] // size).tolist())
+        reached = {slot // size for slot in reservation.slots[:filled]}
         unbound = np.isin(slots // size, list(reservation.unbound - reached))
         self.positions[slots] = np.where(unbound, UNBOUND, EMPTY)
         self.withheld -= int((~unbound).sum())

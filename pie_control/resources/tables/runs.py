@@ -55,11 +55,12 @@ class HeldRuns:
         run = self._runs.get(future)
         if run is None:
             return False
-        before, run.delivered = run.delivered, run.delivered + len(tokens)
+        before = run.delivered
+        run.delivered = delivered = before + len(tokens)
         if run.reservation is not None:
-            slots = run.reservation.slots
-            for number in range(max(before - 1, 0), run.delivered - 1):
-                self._pages.fill_reserved(int(slots[number]), run.position + number)
+            slots, fill, position = run.reservation.slots, self._pages.fill_reserved, run.position
+            for number in range(before - 1 if before else 0, delivered - 1):
+                fill(slots[number], position + number)
         if over:
             self.end(future)
         return True

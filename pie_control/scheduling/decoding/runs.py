@@ -144,6 +144,7 @@ class Runs(Generic[Q]):
         self._pages: list[Numbers] = [np.zeros(0, np.int32)] * INITIAL_ROWS
         self._free = list(range(INITIAL_ROWS - 1, -1, -1))
         self._serial = 0
+        self._ready: Rows | None = None  # rows that are ready, if they were looked for since the last change
         self.live = 0
 
     # ---- beginning and end ----
@@ -175,6 +176,7 @@ class Runs(Generic[Q]):
         one = self._table[run.row]
         wave = int(one["wave"])
         one["serial"], one["ready"] = 0, False
+        self._ready = None
         self._runs[run.row] = None
         self._free.append(run.row)
         self.live -= 1
@@ -201,7 +203,9 @@ class Runs(Generic[Q]):
 
     def ready_rows(self) -> Rows:
         """Rows of the runs that can take a step."""
-        return np.flatnonzero(self._table["ready"])
+        if self._ready is None:
+            (self._ready,) = self._table["ready"].nonzero()
+        return self._ready
 
     def ready(self) -> list[Run[Q]]:
         """The runs that can take a step."""
@@ -212,7 +216,9 @@ class Runs(Generic[Q]):
         if not self.live:
             return [0] * len(ServiceClass)
         rows = self.ready_rows()
-        classes = self._table["service_class"][rows[self._table["wave"][rows] >= wave]]
+        if wave >= 0:
+            rows = rows[self._table["wave"][rows] >= wave]
+        classes = self._table["service_class"][rows]
         counts: list[int] = np.bincount(classes, minlength=len(ServiceClass)).tolist()
         return counts
 
@@ -221,6 +227,7 @@ class Runs(Generic[Q]):
         return int(self._table["listed"][rows].sum())
 
     def _update(self, rows: Rows) -> None:
+        self._ready = None
         table = self._table
         in_flight = table["taken"][rows] - table["known"][rows]
         more = table["taken"][rows] < table["steps"][rows]
@@ -278,7 +285,7 @@ class Runs(Generic[Q]):
         begins, ends = np.zeros(len(pages), np.int32), np.full(len(pages), self._page_size, np.int32)
         dense = table["dense"][rows]
         last = np.cumsum(counts)
-        for place in np.flatnonzero(~dense).tolist():
+        for place in (~dense).nonzero()[0].tolist():
             run = self._runs[rows[place]]
             assert run is not None
             own = slice(last[place] - counts[place], last[place])
@@ -300,7 +307,7 @@ class Runs(Generic[Q]):
         table = self._table
         counts, recent = self._recent(rows)
         allowed_rows = np.full(len(rows), -1, np.int32)
-        masked = np.flatnonzero(table["masked"][rows])
+        (masked,) = table["masked"][rows].nonzero()
         allowed_rows[masked] = np.arange(len(masked))
         masks = [self._mask(row) for row in rows[masked].tolist()]
         return SampleColumns(
@@ -328,7 +335,7 @@ class Runs(Generic[Q]):
         """Tokens that penalties count: how many of each row, and which."""
         table = self._table
         counts, parts = np.zeros(len(rows), np.int32), [np.zeros(0, np.int32)]
-        for place in np.flatnonzero(table["listed"][rows]).tolist():
+        for place in table["listed"][rows].nonzero()[0].tolist():
             row = rows[place]
             run, taken = self._runs[row], int(table["taken"][row])
             assert run is not None
@@ -352,12 +359,12 @@ class Runs(Generic[Q]):
         """A wave was answered: the tokens of runs that go on or end with them, and those that end. `errors`: by step
         of the wave; such a run ends."""
         table = self._table
-        alive = np.flatnonzero(table["serial"][taken.rows] == taken.serials)
+        alive = (table["serial"][taken.rows] == taken.serials).nonzero()[0]
         rows, tokens = taken.rows[alive], tokens[alive].astype(np.int32)
         table["known"][rows] += 1
         settled = rows[table["known"][rows] == table["taken"][rows]]
         table["token"][settled] = tokens[table["known"][rows] == table["taken"][rows]]
-        for place in np.flatnonzero(table["listed"][rows]).tolist():
+        for place in table["listed"][rows].nonzero()[0].tolist():
             run = self._runs[rows[place]]
             assert run is not None
             run.note(int(table["known"][rows[place]]) - 1, int(tokens[place]))
@@ -377,7 +384,7 @@ class Runs(Generic[Q]):
         """Asserts that rows are those of runs, and that none claims more than it may."""
         table = self._table
         used = [row for row, run in enumerate(self._runs) if run is not None]
-        assert np.flatnonzero(table["serial"]).tolist() == used
+        assert table["serial"].nonzero()[0].tolist() == used
         assert sorted(self._free) == [row for row, run in enumerate(self._runs) if run is None]
         assert self.live == len(used)
         in_flight = table["taken"][used] - table["known"][used]
