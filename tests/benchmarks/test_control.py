@@ -74,8 +74,9 @@ def test_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_scheduler(tmp_path: Path) -> None:
-    rows = run(tmp_path, "scheduler", "--inferlets", "1,3", "--steps", "3", "--blocked", "20")
-    assert [(row["inferlets"], row["blocked"]) for row in rows] == [(1, 0), (3, 0), (3, 20)]
+    rows = run(tmp_path, "scheduler", "--inferlets", "1,3", "--steps", "3", "--blocked", "20", "--runs", "2")
+    found = [(row["inferlets"], row["blocked"], row["runs"]) for row in rows]
+    assert found == [(1, 0, False), (3, 0, False), (3, 20, False), (2, 0, True)]
 
 
 def test_by_position(tmp_path: Path) -> None:

@@ -14,3 +14,4 @@ def main(args):
         run = call(fused.decode, queue, embed + 1, sampler, embed, 1, [], [page, 60], 900, [], "")
         call(fused.watch_run, run, text, options)
         call(core.cancel, run)
+        call(allocate.trim_kvpage, queue, [page, 60], 0)  # what the run has filled before
