@@ -12,6 +12,7 @@ from pie_control.client import Client
 from pie_control.config import ServerConfig
 
 from ..support.guests import GUESTS, launch_many, program_of
+from ..support.processes import of_part
 from ..support.server import Server, serving
 
 AT_ONCE = 64
@@ -80,11 +81,12 @@ async def _launch(client: Client, program: str, number: int) -> None:
 
 
 async def _settled_mb(client: Client, server: Server, warm_pool: int) -> float:
-    """The server's memory once its pool of ready guests, which counts as the server's, is full again."""
+    """Memory of the control process and the hosts, once the pool of ready guests, which counts as theirs, is full."""
     while (await client.statistics())["inferlets"]["warm"] < warm_pool:
         await asyncio.sleep(0.05)
     await asyncio.sleep(SETTLE_SECONDS)
-    return _kilobytes(Path(f"/proc/{server.pid}/smaps_rollup"), "Pss") * 1024 / 1e6
+    processes = (server.pid, *of_part(server.pid, "hosts"))
+    return sum(_kilobytes(Path(f"/proc/{pid}/smaps_rollup"), "Pss") for pid in processes) * 1024 / 1e6
 
 
 def _fits(more: int) -> bool:

@@ -30,6 +30,16 @@ def count_parts(pid: int) -> Mapping[str, int]:
     return counts
 
 
+def of_part(pid: int, part: str) -> list[int]:
+    """The processes of a part of a server."""
+    found = []
+    for child in _descendants(pid):
+        with contextlib.suppress(OSError):
+            if _part(child) == part:
+                found.append(child)
+    return found
+
+
 def _descendants(pid: int) -> Iterator[int]:
     for thread in _threads(pid):
         with contextlib.suppress(OSError):
