@@ -47,7 +47,7 @@ class Usage:
 
 
 class TenantLedger:
-    """What all inferlets of a tenant hold together."""
+    """What all inferlets of a tenant hold together, on one host."""
 
     __slots__ = ("__weakref__", "held", "tenant")
 
@@ -100,7 +100,7 @@ class Ledger:
 
 
 class Ledgers:
-    """The ledgers of a server. One lives as long as an address space uses it."""
+    """The ledgers of a host. One lives as long as an address space uses it."""
 
     def __init__(self, quota: Quota) -> None:
         self.quota = quota

@@ -238,14 +238,10 @@ class WaveBuilder:
                     taken += 1
                     self.progress = True
                     continue
-                run = self._steps.try_begin(queue, command, account.holdings)
-                if run is not None:
-                    self._backlog.begin_run(queue, run)
+                if self._try_begin_run(queue, command):
                     taken += 1
                     cost += COMMAND_COST
                     following = _Next.RUNS
-                    if self._left is not None:
-                        self._left -= 1
                 elif not joined and not cost:
                     following = _Next.MISFIT
                 break
@@ -279,6 +275,16 @@ class WaveBuilder:
             if queue.line is not None:
                 queue.charge(cost, lagging=False)
         return following
+
+    def _try_begin_run(self, queue: CommandQueue, command: DecodeCommand) -> bool:
+        """Takes the first step of a run, if it fits."""
+        run = self._steps.try_begin(queue, command, queue.account.holdings)
+        if run is None:
+            return False
+        self._backlog.begin_run(queue, run)
+        if self._left is not None:
+            self._left -= 1
+        return True
 
     def _may_pass(self, command: Command, stage: Stage, last: Stage | int) -> bool:
         """Whether a command may run before those of its queue that are in this wave, at a later stage up to `last`."""

@@ -16,7 +16,7 @@ class ServiceClass(IntEnum):
 
 class Tenant(Record, frozen=True, tag=None):
     """Equal names mean the same tenant. `weight`: its share of a worker, beside the weights of the others. `max_pages`,
-    `max_embeds`: what its inferlets may hold together, on all workers of the server; None: no bound but theirs."""
+    `max_embeds`: what its inferlets on one host may hold together, on all workers; None: no bound but theirs."""
 
     name: str
     weight: float = 1.0
