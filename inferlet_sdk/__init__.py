@@ -16,6 +16,7 @@ from inferlet_sdk import traits
 from inferlet_sdk.addresses import Embeds, Pages, Slots
 from inferlet_sdk.context import Context
 from inferlet_sdk.errors import (
+    Busy,
     Cancelled,
     Exhausted,
     InvalidArgument,
@@ -31,12 +32,14 @@ from inferlet_sdk.futures import HostFuture, TokenFuture
 from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.generation.sampling import DistSampler, Greedy, Sampler
 from inferlet_sdk.generation.stopping import IgnoreStopTokens, MaxTokens, StopRegex, StopString, StopTokens, StopWhen
+from inferlet_sdk.grammar import Grammar, Matcher
 from inferlet_sdk.guest.arguments import Args
 from inferlet_sdk.guest.program import inferlet
 from inferlet_sdk.traits import Dist
 
 __all__ = [
     "Args",
+    "Busy",
     "Cancelled",
     "Context",
     "Deadlock",
@@ -45,11 +48,13 @@ __all__ = [
     "Embeds",
     "Exhausted",
     "Generation",
+    "Grammar",
     "Greedy",
     "HostFuture",
     "IgnoreStopTokens",
     "InvalidArgument",
     "InvalidState",
+    "Matcher",
     "MaxTokens",
     "NotFound",
     "Pages",

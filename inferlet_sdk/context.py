@@ -17,12 +17,14 @@ from inferlet_sdk.addresses import Pages
 from inferlet_sdk.errors import InvalidState
 from inferlet_sdk.generation.conversation import Conversation
 from inferlet_sdk.generation.generation import Generation
+from inferlet_sdk.generation.guide import as_guide
 from inferlet_sdk.generation.queues import Queues
-from inferlet_sdk.generation.sampling import AnySampler, Greedy, as_sampler
+from inferlet_sdk.generation.sampling import AnySampler, Greedy, Sampler, as_sampler
 from inferlet_sdk.generation.scoring import score_tokens
 from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.generation.stopping import StopConditions, StopRules
 from inferlet_sdk.generation.token_source import sample_once
+from inferlet_sdk.grammar import Grammar, Matcher
 from inferlet_sdk.traits import Dist
 from inferlet_sdk.traits.arguments import flag, numbers, whole
 from inferlet_sdk.traits.arguments import text as checked_text
@@ -144,18 +146,29 @@ class Context:
         sampler: AnySampler = _GREEDY,
         stop: StopConditions = None,
         run_ahead: bool = True,
+        schema: Mapping[str, Any] | str | None = None,
+        regex: str | None = None,
+        grammar: Grammar | Matcher | str | None = None,
     ) -> Generation:
         """Continues the text: an asynchronous iterator over its pieces. The context holds each piece when the iterator
         yields it.
 
         Ends at a stop condition (see `stopping`; the model's stop tokens by default), after `max_tokens`, or when the
         model's context is full. Stop tokens and stop strings are neither emitted nor kept.
+
+        With `schema` (a JSON Schema), `regex` or `grammar` (in the syntax of Lark, a `Grammar`, or a `Matcher`, which
+        goes on from where it stands) only tokens come that it allows, and the text ends where nothing can follow.
         """
+        guide = as_guide(schema, regex, grammar)
+        if guide is not None and not isinstance(as_sampler(sampler), Sampler):
+            raise TypeError(
+                "sampler: the host cannot keep a function to a grammar: choose among what `Matcher.mask` allows in it"
+            )
         sequence = self._settled("generate")
         room = sequence.info.max_context - len(sequence.tokens)
         limit = room if max_tokens is None else min(whole(max_tokens, "max_tokens"), room)
         rules = StopRules.of(stop, sequence.info.stop_tokens, limit)
-        self._generation = Generation(sequence, as_sampler(sampler), rules, run_ahead)
+        self._generation = Generation(sequence, as_sampler(sampler), rules, run_ahead, guide)
         return self._generation
 
     async def generate_until(
@@ -165,10 +178,22 @@ class Context:
         *,
         sampler: AnySampler = _GREEDY,
         run_ahead: bool = True,
+        schema: Mapping[str, Any] | str | None = None,
+        regex: str | None = None,
+        grammar: Grammar | Matcher | str | None = None,
     ) -> str:
         """The whole continuation as one string; see `generate`. The program sleeps until the end, unless a regular
         expression, a function or its own sampler has to look at each token."""
-        return await self.generate(max_tokens, sampler=sampler, stop=stop, run_ahead=run_ahead).whole()
+        generation = self.generate(
+            max_tokens,
+            sampler=sampler,
+            stop=stop,
+            run_ahead=run_ahead,
+            schema=schema,
+            regex=regex,
+            grammar=grammar,
+        )
+        return await generation.whole()
 
     async def sample(self, sampler: AnySampler = _GREEDY) -> int:
         """Samples the next token without appending it; `ctx.fill([token])` appends it."""

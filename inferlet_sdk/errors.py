@@ -9,6 +9,7 @@ PieError
 ├── Unsupported       the model lacks the trait, or the server the function
 ├── Cancelled         the operation was cancelled
 └── WorkerFailed      the inference worker failed; the command had no effect
+    └── Busy          nothing is wrong: it may be issued again in a moment
 """
 
 from __future__ import annotations
@@ -66,7 +67,11 @@ class WorkerFailed(PieError):
     code = "worker-failed"
 
 
-_BY_CODE = {error.code: error for error in PieError.__subclasses__()}
+class Busy(WorkerFailed):
+    code = "busy"
+
+
+_BY_CODE: dict[str, type[PieError]] = {error.code: error for error in (*PieError.__subclasses__(), Busy)}
 
 
 def from_host(error: Exception) -> Exception:

@@ -34,8 +34,17 @@ class Following(NamedTuple):
 class DecodeRun:
     """A run that has been issued; `number` is its future."""
 
-    def __init__(self, sequence: TokenSequence, sampler: Sampler, handle: int, most: int, stop: Sequence[int]) -> None:
-        """At most `most` steps, and as many as there are pages for. The sequence must be working."""
+    def __init__(
+        self,
+        sequence: TokenSequence,
+        sampler: Sampler,
+        handle: int,
+        most: int,
+        stop: Sequence[int],
+        constraint: tuple[int, int] | None = None,
+    ) -> None:
+        """At most `most` steps, and as many as there are pages for. The sequence must be working. `constraint`: a
+        matcher, and how many forced tokens end the run (0: none do)."""
         sequence.flush()
         queue, position = sequence.busy_queue, sequence.computed
         steps = min(most, STEPS if sequence.has_queue_alone else STEPS_OF_SHARED)
@@ -47,10 +56,11 @@ class DecodeRun:
         self._followed = False
         try:
             self.number: int = call(
-                bindings.fused.decode,
+                bindings.fused.decode if constraint is None else bindings.grammar.decode_with_matcher,
                 queue.number,
                 sequence.output_embed,
                 handle,
+                *(constraint or ()),
                 queue.input[0],
                 position,
                 sequence.pages.context,

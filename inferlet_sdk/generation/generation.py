@@ -13,6 +13,7 @@ from inferlet_sdk.dropped import drop
 from inferlet_sdk.errors import Cancelled, InvalidState
 from inferlet_sdk.event_loop import run_blocking
 from inferlet_sdk.generation.decode_run import Following
+from inferlet_sdk.generation.guide import Guide
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.generation.stopping import StopRules, TextFilter, holds, stop_strings
@@ -25,8 +26,8 @@ class Generation:
 
     A piece is the text of a token, or of several if the program is slower than the model.
 
-    `stop_reason` is None while it runs, then "stop" (a condition held), "length" (maximum reached) or "ended" (the
-    program used the context for something else, or closed it).
+    `stop_reason` is None while it runs, then "stop" (a condition held, or the grammar is complete), "length" (maximum
+    reached) or "ended" (the program used the context for something else, or closed it).
 
     It takes what it needs from the host (a queue, a sampler, a detokenizer) at its first piece, and gives it back when
     it ends or is dropped.
@@ -35,13 +36,19 @@ class Generation:
     stop_reason: str | None = "ended"  # until it is made
 
     def __init__(
-        self, sequence: TokenSequence, sampler: Sampler | DistSampler, rules: StopRules, run_ahead: bool = True
+        self,
+        sequence: TokenSequence,
+        sampler: Sampler | DistSampler,
+        rules: StopRules,
+        run_ahead: bool = True,
+        guide: Guide | None = None,
     ) -> None:
         self.is_waiting = False
         """Whether a task waits for the next piece now."""
         self._sequence = sequence
         self._sampler = sampler
         self._run_ahead = run_ahead
+        self._guide = guide
         self._rules = rules
         self._left = rules.max_tokens
         self._start = len(sequence.tokens)
@@ -89,7 +96,10 @@ class Generation:
                 if self._left <= 0 or self._source is None:  # there may be no room from the start
                     piece = self._finish("length")
                 else:
-                    piece = self._take_in(*await self._source.next(self._left, self._held))
+                    new = await self._source.next(self._left, self._held)
+                    piece = self._take_in(new.tokens, new.texts)
+                    if new.complete and self.stop_reason is None:
+                        piece += self._finish("stop")
                 if piece:
                     return piece
         except Cancelled:
@@ -105,7 +115,9 @@ class Generation:
             with self._sequence.queues.some() as queue:
                 self._detokenizer = traits.create_detokenizer(queue)
             stop = sorted(self._rules.tokens)
-            self._source = token_source(self._sequence, self._sampler, self._detokenizer, self._run_ahead, stop)
+            self._source = token_source(
+                self._sequence, self._sampler, self._detokenizer, self._run_ahead, stop, self._guide
+            )
         except BaseException:
             self._give_back()
             raise

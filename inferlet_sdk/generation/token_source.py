@@ -12,22 +12,27 @@ from inspect import isawaitable
 from typing import NamedTuple
 
 from inferlet_sdk import bindings, traits
-from inferlet_sdk.errors import Cancelled, from_host
+from inferlet_sdk.errors import Busy, Cancelled, from_host
 from inferlet_sdk.event_loop import loop_with_others
 from inferlet_sdk.futures import TokenFuture
 from inferlet_sdk.generation.decode_run import DecodeRun, Following
+from inferlet_sdk.generation.guide import SKIP, Guide
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.generation.sequence import TokenSequence
-from inferlet_sdk.traits.arguments import whole
+from inferlet_sdk.traits.arguments import LARGEST_U32, whole
 
+FIRST_PAUSE, LONGEST_PAUSE = 0.002, 4.0
+"""Seconds before a run is issued again for which the worker was not ready; each pause is twice the one before."""
 _ENDED = "the generation was ended while it waited for a token"
 
 
 class Pieces(NamedTuple):
-    """Tokens, at least one unless the run was over, and the text that each completes."""
+    """Tokens, at least one unless the run was over, and the text that each completes. `complete`: nothing can follow in
+    the grammar."""
 
     tokens: Sequence[int]
     texts: Sequence[str]
+    complete: bool = False
 
 
 async def _until_done(number: int) -> None:
@@ -40,8 +45,16 @@ async def _until_done(number: int) -> None:
 class RunTokens:
     """Tokens from a sampler on the worker, by decode runs."""
 
-    def __init__(self, sequence: TokenSequence, sampler: Sampler, detokenizer: int, stop: Sequence[int]) -> None:
-        """`stop`: tokens that end a run."""
+    def __init__(
+        self,
+        sequence: TokenSequence,
+        sampler: Sampler,
+        detokenizer: int,
+        stop: Sequence[int],
+        guide: Guide | None = None,
+        most: int = LARGEST_U32,
+    ) -> None:
+        """`stop`: tokens that end a run; `most`: steps of one."""
         self._sequence = sequence
         self._sampler = sampler
         self._detokenizer = detokenizer
@@ -49,31 +62,73 @@ class RunTokens:
         self._handle = sampler.create()
         self._run: DecodeRun | None = None
         self._following: Following | None = None
+        self._guide = guide
+        self._start = len(sequence.tokens)
+        self._most = most
 
     async def next(self, left: int, held: str) -> Pieces:
         """What has come, at most `left` tokens. `held`: text so far that may be the beginning of a stop string. Raises
         Cancelled if another task closes the source meanwhile."""
         try:
-            if self._run is None:
-                self._issue(left, held)
-            run = self._run
-            assert run is not None
-            await _until_done(run.number)
-            if self._run is not run:
-                raise Cancelled(_ENDED)
-            tokens, texts, over = run.take(self._detokenizer)
+            return await self._next(left, held)
         except bindings.HostError as error:
             self.cancel()
             raise from_host(error) from None
         except BaseException:
             self.cancel()
             raise
-        if over:
-            self._run = None
-        return Pieces(tokens, texts)
 
-    def _issue(self, left: int, held: str) -> None:
-        self._run = run = DecodeRun(self._sequence, self._sampler, self._handle, left, self._stop)
+    async def _next(self, left: int, held: str) -> Pieces:
+        pause = FIRST_PAUSE
+        while True:
+            if self._run is None:
+                await self._issue(left, held)
+            run = self._run
+            assert run is not None
+            await _until_done(run.number)
+            if self._run is not run:
+                raise Cancelled(_ENDED)
+            try:
+                tokens, texts, over = run.take(self._detokenizer)
+                break
+            except bindings.HostError as error:
+                if not isinstance(from_host(error), Busy) or pause > LONGEST_PAUSE:
+                    raise
+            self._run = None
+            run.cancel()
+            await traits.sleep(pause)
+            pause *= 2
+        if not over:
+            return Pieces(tokens, texts)
+        self._run = None
+        return self._end_of_run(run, tokens, texts, left)
+
+    def _end_of_run(self, run: DecodeRun, tokens: Sequence[int], texts: Sequence[str], left: int) -> Pieces:
+        """A run that ended before its time has come to the end of its grammar, or to tokens that are forced; or the
+        host has found a stop string, as `Generation` will."""
+        if self._guide is None or (tokens and tokens[-1] in self._stop):
+            return Pieces(tokens, texts)
+        if run.left and not self._skip:
+            return Pieces(tokens, texts, complete=True)
+        self._guide.follow([*self._sequence.tokens[self._start :], *tokens])
+        if not run.left:
+            return Pieces(tokens, texts, complete=self._guide.is_over)
+        forced = self._guide.forced()[: left - len(tokens)]
+        texts = [*texts, *(traits.push_tokens(self._detokenizer, [token]) for token in forced)]
+        return Pieces([*tokens, *forced], texts, complete=not forced)
+
+    @property
+    def _skip(self) -> int:
+        """Forced tokens that end a run. Where the host follows the text, it has to see all tokens."""
+        return SKIP if self._following is None or not (self._following.send or self._following.stop) else 0
+
+    async def _issue(self, left: int, held: str) -> None:
+        sequence, constraint = self._sequence, None
+        if self._guide is not None:
+            number = await self._guide.matcher(sequence.info.name, sequence.tokens[self._start :])
+            constraint = number, self._skip
+        most = min(left, self._most)
+        self._run = run = DecodeRun(sequence, self._sampler, self._handle, most, self._stop, constraint)
         if self._following is not None:
             run.follow(self._detokenizer, self._following, held, more=left > run.steps)
 
@@ -96,6 +151,8 @@ class RunTokens:
         if not self._sequence.closed:
             self._sequence.rewind(len(self._sequence.tokens))
         traits.destroy_sampler(self._handle)
+        if self._guide is not None:
+            self._guide.close(self._sequence.tokens[self._start :])
 
 
 class SampledTokens:
@@ -205,12 +262,17 @@ TokenSource = RunTokens | SampledTokens | ChosenTokens
 
 
 def token_source(
-    sequence: TokenSequence, sampler: Sampler | DistSampler, detokenizer: int, run_ahead: bool, stop: Sequence[int]
+    sequence: TokenSequence,
+    sampler: Sampler | DistSampler,
+    detokenizer: int,
+    run_ahead: bool,
+    stop: Sequence[int],
+    guide: Guide | None = None,
 ) -> TokenSource:
     """The tokens that a sampler makes from a sequence; the caller closes them. With `run_ahead` they may come faster
     than they are asked for, up to the first of `stop`."""
     if isinstance(sampler, DistSampler):
         return ChosenTokens(sequence, sampler, detokenizer)
-    if run_ahead:
-        return RunTokens(sequence, sampler, detokenizer, stop)
+    if run_ahead or guide is not None:
+        return RunTokens(sequence, sampler, detokenizer, stop, guide, LARGEST_U32 if run_ahead else 1)
     return SampledTokens(sequence, sampler, detokenizer)

@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds, Pages
@@ -81,13 +82,33 @@ def decode(
     `recent` are tokens before the run that penalties count, together with those of the run; of all, the last `window`
     (0: all). `allowed` as in `sample_constrained`. Raises InvalidState if there are too few free slots.
     """
+    arguments = run_arguments(
+        queue, embed, sampler, input, position, context, pages, steps, stop, recent, window, allowed
+    )
+    return DecodeRun(call(bindings.fused.decode, *arguments))
+
+
+def run_arguments(
+    queue: int | HasQueue,
+    embed: int | Embeds,
+    sampler: int,
+    input: int | Embeds,
+    position: int,
+    context: Pages | Iterable[int],
+    pages: Pages | Iterable[int],
+    steps: int,
+    stop: Sequence[int],
+    recent: Sequence[int],
+    window: int,
+    allowed: bytes,
+) -> tuple[Any, ...]:
+    """Checked arguments of a decode run, as the host takes them."""
     options = {
         "recent": token_list(recent, "recent"),
         "window": whole(window, "window"),
         "allowed": base64.b64encode(token_mask(allowed)).decode(),
     }
-    number = call(
-        bindings.fused.decode,
+    return (
         queue_number(queue),
         one_embed(embed),
         sampler_number(sampler),
@@ -99,7 +120,6 @@ def decode(
         token_list(stop, "stop"),
         json.dumps(options),
     )
-    return DecodeRun(number)
 
 
 def watch_run(

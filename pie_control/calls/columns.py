@@ -32,6 +32,16 @@ class ForwardColumns(NamedTuple):
     dense: NDArray[np.bool_]
 
 
+class MatcherColumns(NamedTuple):
+    """Matchers of rows that sample, as the message `Sample` has them."""
+
+    matchers: NDArray[np.int64]
+    matched: Numbers
+    start_counts: Numbers  # bytes of `starts`
+    starts: bytes
+    ended: NDArray[np.int64]
+
+
 class SampleColumns(NamedTuple):
     """One sample for each row."""
 
@@ -43,3 +53,4 @@ class SampleColumns(NamedTuple):
     recent: Numbers
     allowed_rows: Numbers  # row in `allowed`, or -1
     allowed: Sequence[bytes]
+    grammars: MatcherColumns | None

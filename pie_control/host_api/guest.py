@@ -14,13 +14,14 @@ from ..programs.program_host import SourceText
 from ..resources.address_space import AddressSpace
 from ..sandbox.fibers import Instance
 from ..sandbox.wasi import WasiState
+from ..services.grammars import Matcher
 from .limits.pending import PendingBytes
 from .traits import refusals
 
 T = TypeVar("T")
 
 MAX_HANDLES = 4096
-"""Samplers and detokenizers of one inferlet: two for each generation that is under way."""
+"""Samplers, detokenizers, grammars and matchers of one inferlet: three for each generation that is under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +137,16 @@ class Guest:
     # ---- handles ----
 
     def add_handle(self, value: object) -> int:
-        """Number of a new handle (sampler, detokenizer); raises QuotaExceeded."""
+        """Number of a new handle (sampler, detokenizer, grammar, matcher); raises QuotaExceeded."""
         if len(self._handles) >= MAX_HANDLES:
-            raise QuotaExceeded(f"{MAX_HANDLES} samplers and detokenizers exist: destroy some first")
+            raise QuotaExceeded(f"{MAX_HANDLES} samplers, detokenizers, grammars and matchers exist: destroy some")
         number = self._next_handle
         self._next_handle += 1
         self._handles[number] = value
         return number
 
     def handle(self, number: int, kind: type[T]) -> T:
-        """The sampler or detokenizer with this number; raises NotFound, InvalidArgument."""
+        """What a number stands for; raises NotFound, InvalidArgument."""
         value = self._handles.get(number)
         if value is None:
             raise NotFound(f"there is no {kind.__name__.lower()} {number}")
@@ -157,6 +158,9 @@ class Guest:
         """Raises as `handle`."""
         self.handle(number, kind)
         del self._handles[number]
+
+    def count_handles(self, kind: type[object]) -> int:
+        return sum(isinstance(value, kind) for value in self._handles.values())
 
     # ---- holdings ----
 
@@ -172,4 +176,7 @@ class Guest:
             place.model.release(self.inferlet.number)
         self._places.clear()
         self.queues.clear()
+        for value in self._handles.values():
+            if isinstance(value, Matcher):
+                value.close()
         self._handles.clear()

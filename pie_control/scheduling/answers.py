@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from pie_control.calls.columns import Numbers
 from pie_control.calls.kind import Batch, WorkerCommand
 from pie_control.calls.values import Value
-from pie_control.errors import CallError, WorkerError
+from pie_control.errors import Busy, CallError, WorkerError
 from pie_inference.protocol import SampleResult, WaveDone
 
+from .turn import StepAnswers
 from .waves import Wave
 
 Answers = list[tuple[Batch[Any], Sequence[Value], Mapping[int, CallError]]]
@@ -41,8 +41,8 @@ def _errors_by_batch(wave: Wave, done: WaveDone) -> list[dict[int, CallError]]:
     for failure in done.failures:
         if not (0 <= failure.batch < len(errors) and 0 <= failure.command < wave.batches[failure.batch].count):
             raise WorkerError(f"the worker tells of a failed command {failure.command} that is not in the wave")
-        message = f"the worker could not run the command: {failure.message}"
-        errors[failure.batch][failure.command] = WorkerError(message)
+        kind = Busy if failure.busy else WorkerError
+        errors[failure.batch][failure.command] = kind(f"the worker could not run the command: {failure.message}")
     return errors
 
 
@@ -57,12 +57,12 @@ def in_place(
     return ((batch.commands[place], errors.get(place) or values[place]) for place in places)
 
 
-def read_steps(wave: Wave, done: WaveDone, answers: Answers) -> tuple[Numbers, Mapping[int, CallError]]:
+def read_steps(wave: Wave, done: WaveDone, answers: Answers) -> StepAnswers:
     """The tokens of a wave's steps of decode runs, and errors by step. One fails with any of its rows. Changes
     nothing."""
     assert wave.steps is not None
     number = len(wave.steps.rows)
-    tokens, errors = np.full(number, -1, np.int32), {}
+    tokens, over, errors = np.full(number, -1, np.int32), np.zeros(number, np.bool_), {}
     for (batch, _, failed), result in zip(answers, done.results, strict=True):
         if not batch.rows:
             continue
@@ -71,4 +71,5 @@ def read_steps(wave: Wave, done: WaveDone, answers: Answers) -> tuple[Numbers, M
         errors.update({first + place - commands: error for place, error in failed.items() if place >= commands})
         if isinstance(result, SampleResult):
             tokens = result.tokens[commands:]
-    return tokens, errors
+            over = over if result.over is None else result.over[commands:]
+    return StepAnswers(tokens, over, errors)

@@ -16,11 +16,10 @@ No socket, clock or thread: `now` (seconds, any origin) is an argument, and noth
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from operator import add
 from typing import Any
 
-from pie_control.calls.columns import Numbers
 from pie_control.calls.kind import CloseQueue, Command, EndRun, OpenQueue, Prioritize, Release, WorkerCommand
 from pie_control.calls.values import Completion, Done, Value
 from pie_control.errors import CallError, Exhausted, WorkerError
@@ -39,7 +38,19 @@ from .decoding.runs import Taken
 from .guests import Guests
 from .policies import Adaptive, DispatchPolicy, DispatchState
 from .statistics import Counts, Lately, Line, SchedulerStatistics
-from .turn import Closed, Ending, Event, Opened, Quiet, Reason, RunTokens, Turn, WorkerLost, join_tokens
+from .turn import (
+    Closed,
+    Ending,
+    Event,
+    Opened,
+    Quiet,
+    Reason,
+    RunTokens,
+    StepAnswers,
+    Turn,
+    WorkerLost,
+    join_tokens,
+)
 from .waves import Wave, WaveBuilder
 
 
@@ -314,7 +325,7 @@ class Scheduler:
                 elif command.future is not None:
                     self._answer(command.owner, command.future, value)
         if wave.steps is not None:
-            self._take_tokens(wave.steps, *read_steps(wave, done, answers))
+            self._take_tokens(wave.steps, read_steps(wave, done, answers))
         for owner, future in wave.syncs:
             self._answer(owner, future, Done())
         self._counts.seconds += done.seconds
@@ -326,8 +337,8 @@ class Scheduler:
         if not self._in_flight:
             self._memory.all_completed()
 
-    def _take_tokens(self, steps: Taken, tokens: Numbers, errors: Mapping[int, CallError]) -> None:
-        found, ended = self._backlog.runs.answered(steps, tokens, errors)
+    def _take_tokens(self, steps: Taken, answers: StepAnswers) -> None:
+        found, ended = self._backlog.runs.answered(steps, answers)
         self._run_tokens.append(found)
         for run in ended:
             assert run.command.future is not None

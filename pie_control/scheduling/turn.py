@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pie_control.calls.kind import CloseQueue, Command, EndRun, OpenQueue, Prioritize, Release
 from pie_control.calls.values import Completion
 from pie_control.errors import CallError
@@ -78,6 +81,15 @@ class Progress(NamedTuple):
     oldest: int
     taken: int
     returned: tuple[int, ...] = ()
+
+
+class StepAnswers(NamedTuple):
+    """What a wave's steps of decode runs gave. `over`: which of them say that their runs are over; `errors`: by step;
+    such a run ends."""
+
+    tokens: NDArray[np.int32]
+    over: NDArray[np.bool_]
+    errors: Mapping[int, CallError]
 
 
 class RunTokens(Record, frozen=True, tag=None):

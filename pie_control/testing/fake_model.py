@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pie_inference.grammars.rows import Constraints, Fault, Step
 from pie_inference.protocol import (
     BATCHES,
     Array,
@@ -145,6 +146,8 @@ class FakeModel:
         self._host_positions = np.zeros(page_size * num_host_pages, np.int64)
         self._embeds = FilledArray("embed", num_embeds)
         self._tokens = FilledArray("token slot", num_token_slots)
+        self._constraints = Constraints(self._description.tokenizer, byte_tokenizer.VOCAB_SIZE, (byte_tokenizer.END,))
+        self._faults: list[tuple[int, Fault]] = []
         self._powers = np.multiply.accumulate(np.full(page_size * num_pages, 0x9E3779B97F4A7C15, np.uint64))
         self._handlers: dict[type[Batch], Callable[[Any], Result | None]] = {
             kind: getattr(self, f"_{call}") for call, kind in BATCHES.items()
@@ -164,21 +167,31 @@ class FakeModel:
     def _run_batch(self, model: str, number: int, batch: Batch, failures: list[Failure]) -> Result | None:
         """As a worker does it: what fails is taken apart. Where none of the commands fails alone, they do what they
         must not do together, and all fail."""
+        name = call_name(type(batch))
         try:
-            return self._handle(model, batch)
+            result = self._handle(model, batch)
         except FAULTS as error:
-            message = f"{call_name(type(batch))}: {error}"
+            message = f"{name}: {error}"
+        else:
+            failures += self._take_faults(number, 0, name)
+            return result
         results, before = [], len(failures)
         for command in range(batch.count()):
             try:
                 results.append(self._handle(model, batch.only(command)))
+                failures += self._take_faults(number, command, name)
             except FAULTS as error:
                 results.append(None)
-                failures.append(Failure(number, command, f"{call_name(type(batch))}: {error}"))
+                failures.append(Failure(number, command, f"{name}: {error}"))
         if len(failures) > before:
             return join_results(batch, results)
         failures += [Failure(number, command, message) for command in range(batch.count())]
         return None
+
+    def _take_faults(self, number: int, first: int, name: str) -> list[Failure]:
+        """Of rows that failed without the others."""
+        faults, self._faults = self._faults, []
+        return [Failure(number, first + row, f"{name}: {fault.message}", fault.busy) for row, fault in faults]
 
     def _handle(self, model: str, batch: Batch) -> Result | None:
         if model != self._description.name:
@@ -276,14 +289,21 @@ class FakeModel:
 
     def _sample(self, batch: Sample) -> SampleResult:
         scores = self._scores(batch.embeds)
-        tokens = np.array([self._sample_row(batch, n, scores[n]) for n in range(len(scores))], np.int32)
+        for n in range(len(scores)):
+            self._penalize(batch, n, scores[n])
+            forbid(batch, n, scores[n])
+        step = None if batch.matchers is None else self._constraints.step(batch)
+        if step is not None:
+            allowed = np.unpackbits(step.allowed, axis=1, count=scores.shape[1], bitorder="little")
+            scores[step.rows] = np.where(allowed, scores[step.rows], -np.inf)
+        tokens = np.array([choose(batch, n, float(batch.uniform[n]), row) for n, row in enumerate(scores)], np.int32)
         self._tokens.write(batch.token_slots, tokens)
-        return SampleResult(tokens)
+        return SampleResult(tokens) if step is None else self._follow(step, tokens)
 
-    def _sample_row(self, batch: Sample, n: int, scores: Floats) -> int:
-        self._penalize(batch, n, scores)
-        forbid(batch, n, scores)
-        return choose(batch, n, float(batch.uniform[n]), scores)
+    def _follow(self, step: Step, tokens: NDArray[np.int32]) -> SampleResult:
+        step.sampled(lambda row: int(tokens[row]))
+        self._faults += step.faults.items()
+        return SampleResult(tokens, step.over(len(tokens)))
 
     def _verify(self, batch: Verify) -> VerifyResult:
         ends = batch.indptr[1:]

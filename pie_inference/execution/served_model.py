@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..device.ranks import Ranks
 from ..device.tensors import index_tensor, upload
+from ..grammars.rows import Constraints
 from ..kv_cache.host_pages import HostPages
 from ..kv_cache.pages import KvCache
 from ..models.interface import Model
@@ -29,6 +30,7 @@ class ServedModel:
     embeds: Tensor  # [num_embeds, hidden_size]: an input embedding, or an output after the last norm
     tokens: Tensor  # int64 [num_token_slots]
     description: ModelDescription
+    constraints: Constraints | None = None  # grammars; None on ranks that follow, which get tokens from the leader
 
     @property
     def device(self) -> torch.device:

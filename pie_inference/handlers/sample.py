@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..device.markers import Marker, mark_stream
 from ..device.tensors import download, index_tensor, tensor, upload
 from ..execution import sampling
 from ..execution.launched import PendingResult
 from ..execution.served_model import ServedModel
+from ..grammars.rows import Step
 from ..protocol import Sample, SampleResult, check_indptr
 
 
@@ -20,11 +24,38 @@ def sample(served: ServedModel, batch: Sample) -> PendingResult:
         _penalize(served, batch, logits)
     if (batch.allowed_rows >= 0).any():
         _forbid(batch, logits)
+    step = _follow_grammars(served, batch, logits) if batch.matchers is not None else None
     tokens = sampling.choose(logits, _choice(batch))
     tokens = served.ranks.broadcast(tokens)  # devices may differ in the last bit of a sum
     served.tokens[slots] = tokens
     host = download(tokens.to(torch.int32))
-    return PendingResult(lambda: SampleResult(host.numpy()))
+    if step is None:
+        return PendingResult(lambda: SampleResult(host.numpy()))
+    step.sampled(_reader(host, mark_stream(served.device)))
+    faults = tuple(step.faults.items())
+    return PendingResult(lambda: SampleResult(host.numpy(), step.over(len(host))), faults)
+
+
+def _follow_grammars(served: ServedModel, batch: Sample, logits: Tensor) -> Step | None:
+    """Forbids what grammars do not allow. The forward has been launched before, so a device computes meanwhile. None on
+    ranks that get the tokens of the leader."""
+    if served.constraints is None:
+        return None
+    step = served.constraints.step(batch)
+    if len(step.rows):
+        sampling.forbid_(logits, upload(torch.from_numpy(step.rows), logits.device), step.allowed)
+    return step
+
+
+def _reader(host: Tensor, end: Marker | None) -> Callable[[int], int]:
+    """Gives the token of a row, once the device is so far."""
+
+    def read(row: int) -> int:
+        if end is not None:
+            end.synchronize()
+        return int(host[row])
+
+    return read
 
 
 def _penalize(served: ServedModel, batch: Sample, logits: Tensor) -> None:

@@ -11,6 +11,7 @@ from ..device.host_memory import release_freed
 from ..device.machine import free_bytes_of_rank
 from ..execution.graphs import make_executor
 from ..execution.served_model import ServedModel
+from ..grammars.rows import Constraints
 from ..kv_cache import sizing
 from ..kv_cache.copy_lane import make_lane
 from ..kv_cache.host_pages import HostPages
@@ -49,7 +50,12 @@ def load(plan: ServingPlan) -> ServedModel:
         embeds=embeds,
         tokens=torch.zeros(plan.config.token_slots, dtype=torch.int64, device=plan.device),
         description=_describe(plan, host_pages, weights.bytes_loaded),
+        constraints=_constraints(plan) if plan.ranks.rank == 0 else None,
     )
+
+
+def _constraints(plan: ServingPlan) -> Constraints:
+    return Constraints(plan.tokenizer.tokenizer, plan.model.vocab_size, plan.tokenizer.stop_tokens)
 
 
 def _weight_loader(plan: ServingPlan, progress: LoadProgress) -> WeightLoader:

@@ -85,7 +85,7 @@ class Result(Message, frozen=True):
         joined = {
             name: np.concatenate([getattr(result, name) for result in results])
             for name in cls.__struct_fields__
-            if name not in cls.ragged
+            if name not in cls.ragged and getattr(results[0], name) is not None
         }
         for indptr in cls.ragged:
             lengths = np.concatenate([np.diff(getattr(result, indptr)) for result in results])

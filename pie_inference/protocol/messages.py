@@ -25,7 +25,7 @@ import numpy as np
 
 from .batch import Array, Batch, Layout, Message, Result, call_name
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 """Raised by every change of this file that an older peer would misread; checked when a worker connects."""
 
 
@@ -109,11 +109,24 @@ class Forward(Batch, frozen=True):
         return msgspec.structs.replace(alone, out_rows=rows - self.q_indptr[command], out_embeds=embeds)
 
 
-class Sample(Batch, frozen=True):
-    """Samples one token for each embed. Reproducible: the only randomness is `uniform`."""
+class GrammarStart(msgspec.Struct, frozen=True, array_like=True):
+    """What the first step of a decode run with a matcher brings, as msgpack."""
 
-    ragged: ClassVar[Layout] = {"recent_indptr": ("recent",)}
-    shared: ClassVar[tuple[str, ...]] = ("allowed",)
+    source: str  # of the grammar, as `pie_inference.grammars` compiles it
+    accepted: list[int]  # tokens before the run that the matcher has accepted
+    skip: int  # the run is over where so many tokens are forced; 0: it goes on
+
+
+class Sample(Batch, frozen=True):
+    """Samples one token for each embed. Reproducible: the only randomness is `uniform`.
+
+    Rows of decode runs may have a matcher, which says what tokens may come beside `allowed`. `matchers` are numbers
+    that the control layer gives them; one is used from the first step of its run, which has a `GrammarStart`, until
+    `ended` names it. `matched` are the tokens of the run before this step.
+    """
+
+    ragged: ClassVar[Layout] = {"recent_indptr": ("recent",), "start_indptr": ("starts",)}
+    shared: ClassVar[tuple[str, ...]] = ("allowed", "ended")
 
     embeds: Array  # int32 [N]
     token_slots: Array  # int32 [N], no slot twice
@@ -129,9 +142,15 @@ class Sample(Batch, frozen=True):
     recent: Array  # int32, tokens that penalties count; -(s + 1) means token slot s
     allowed_rows: Array  # int32 [N], row of `allowed`, or -1: all tokens
     allowed: Array  # uint8 [rows, ceil(vocab / 8)], lowest bit first
+    matchers: Array | None = None  # int64 [N], 0: none
+    matched: Array | None = None  # int32 [N]
+    start_indptr: Array | None = None  # int32 [N + 1], byte offsets
+    starts: Array | None = None  # uint8: a GrammarStart for each matcher of which `matched` is 0
+    ended: Array | None = None  # int64, matchers that are not needed any more
 
     def zeros(self) -> SampleResult:
-        return SampleResult(_zeros(self.count(), np.int32))
+        over = None if self.matchers is None else _zeros(self.count(), np.bool_)
+        return SampleResult(_zeros(self.count(), np.int32), over)
 
 
 class Verify(Batch, frozen=True):
@@ -198,6 +217,7 @@ class SampleResult(Result, frozen=True):
     """Of `Sample`."""
 
     tokens: Array  # int32 [N]
+    over: Array | None = None  # bool [N], where the batch has matchers: the row is the last one of its run
 
 
 class VerifyResult(Result, frozen=True):
@@ -307,6 +327,7 @@ class Failure(Message, frozen=True):
     batch: int  # of the wave
     command: int  # of the batch
     message: str  # what is wrong with the command
+    busy: bool = False  # nothing is wrong: it may be issued again
 
 
 class WaveDone(Message, frozen=True):

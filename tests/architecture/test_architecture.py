@@ -30,7 +30,12 @@ MAY_IMPORT = {
     "inferlet_sdk": ("inferlet_sdk",),
 }
 """What a package may import of ours, the most special entry first; OPEN is open to pie_control."""
-OPEN = ("pie_inference.protocol", "pie_inference.options", "pie_inference.testing.byte_tokenizer")
+OPEN = (
+    "pie_inference.protocol",
+    "pie_inference.options",
+    "pie_inference.grammars",
+    "pie_inference.testing.byte_tokenizer",
+)
 
 PURE = {package: {"numpy", "msgspec"} for package in PURE_CORE}
 """Packages that import no third-party module but these. msgspec: commands and other values are its structs,
@@ -48,6 +53,7 @@ HOMES = {
         "pie_inference.quantization.triton_kernels",
     ),
     "wasmtime": ("pie_control.sandbox",),
+    "llguidance": ("pie_inference.grammars.engine", "pie_inference.grammars.sources"),
     "zmq": ("pie_control.inference_client", "pie_inference.serving.transport"),
     "fastapi": ("pie_control.http_server",),
     "starlette": ("pie_control.http_server",),

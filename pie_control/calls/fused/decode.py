@@ -20,6 +20,7 @@ from pie_control.resources.tables.pages import Context, intervals_of
 from pie_control.resources.tables.runs import HeldRun
 
 from ..kind import EndRun, WorkerCommand, define
+from ..matching import Constraint
 from ..outputs import check_output, note_reading
 from ..positions import check_positions
 from ..sampler import Sampler, SamplingParams
@@ -37,7 +38,7 @@ class DecodeCommand(WorkerCommand, frozen=True):
     """`own` are the virtual slots of the first `steps` - 1 tokens, which are at the positions from `position` on.
     `uniform`: float64, a number for each step; empty for a greedy run. `recent`: tokens before the run that penalties
     count, together with those of the run; of all, the last `window` (0: all). `allowed`: bits of the tokens that may
-    come, lowest bit first."""
+    come, lowest bit first; `constraint`: the matcher that the run keeps to."""
 
     call = sample.CALL  # which the first step is
     lasts = True
@@ -54,6 +55,7 @@ class DecodeCommand(WorkerCommand, frozen=True):
     recent: Sequence[int]
     window: int
     allowed: bytes | None
+    constraint: Constraint | None
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         if resource is EMBEDS:
@@ -91,6 +93,7 @@ def issue(
     stop: Sequence[int],
     options: str,
     future: int,
+    constraint: Constraint | None = None,
 ) -> None:
     """`context` and `pages` are ranges. Raises InvalidArgument, NotFound, InvalidState (no output at `embed`, too few
     free slots, a run of another queue uses an embed)."""
@@ -129,6 +132,7 @@ def issue(
             chosen.recent if sampler.params.has_penalties else (),
             chosen.window,
             chosen.allowed,
+            constraint,
         )
     )
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pie_inference.grammars.sources import MOST_TEXT
+
 MAX_NAME_BYTES = 1024
 """Of the name of a model."""
 MAX_CONTEXT = 1 << 17
@@ -24,6 +26,8 @@ _OF_ONE: dict[tuple[str, str], dict[str, int]] = {
     ("output_text", "get_logprobs"): {"tokens": MAX_CONTEXT},
     ("fused", "sample_constrained"): {"recent": MAX_CONTEXT},
     ("fused", "watch_run"): {"options": MAX_WATCH_OPTIONS},
+    ("grammar", "grammar_compile"): {"kind": MAX_NAME_BYTES, "text": 4 * MOST_TEXT, "options": MAX_WATCH_OPTIONS},
+    ("grammar", "grammar_accept"): {"tokens": MAX_CONTEXT},
 }
 
 

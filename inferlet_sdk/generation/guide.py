@@ -1,0 +1,77 @@
+"""What keeps a generation to a grammar: the matcher, and the tokens that it has to accept before it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from inferlet_sdk.grammar import Grammar, Matcher
+
+SKIP = 6
+"""So many forced tokens are run together, in one forward: for fewer, it costs more to begin a new run behind them."""
+
+
+class Guide:
+    """Follows the tokens of one generation. The matcher of a `Grammar` is the generation's own; one that the program
+    gave stands behind the generation's tokens at its end."""
+
+    def __init__(self, given: Grammar | Matcher) -> None:
+        self._given = given
+        self._matcher: Matcher | None = given if isinstance(given, Matcher) else None
+        self._accepted: list[int] = []  # tokens of the generation
+
+    async def matcher(self, model: str, tokens: Sequence[int]) -> int:
+        """The number of a matcher behind these tokens, which are all of the generation so far."""
+        if self._matcher is None:
+            assert isinstance(self._given, Grammar)
+            self._matcher = await self._given.matcher(model)
+        self.follow(tokens)
+        return self._matcher.number
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        """The matcher accepts what it lacks, and takes back what was cut off."""
+        if self._matcher is None:
+            return
+        same = min(len(tokens), len(self._accepted))
+        while same and self._accepted[same - 1] != tokens[same - 1]:
+            same -= 1  # what was cut off is at the end
+        if same < len(self._accepted):
+            self._matcher.rollback(len(self._accepted) - same)
+            del self._accepted[same:]
+        if same < len(tokens):
+            count = self._matcher.accept(tokens[same:])
+            self._accepted += tokens[same : same + count]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can follow."""
+        return self._matcher is not None and self._matcher.state.over
+
+    def forced(self) -> list[int]:
+        """Tokens that must come next."""
+        assert self._matcher is not None
+        return self._matcher.forced()
+
+    def close(self, tokens: Sequence[int]) -> None:
+        """The generation has ended with these tokens."""
+        if isinstance(self._given, Matcher):
+            self.follow(tokens)
+        elif self._matcher is not None:
+            self._matcher.close()
+            self._matcher = None
+
+
+def as_guide(schema: object, regex: object, grammar: object) -> Guide | None:
+    """What `generate` was given, if anything. Raises TypeError, ValueError."""
+    given = {"schema": schema, "regex": regex, "grammar": grammar}
+    named = [name for name, value in given.items() if value is not None]
+    if not named:
+        return None
+    if len(named) > 1:
+        raise ValueError(f"{' and '.join(named)} are both given: a text can keep to one of them")
+    if schema is not None:
+        return Guide(Grammar.of_schema(schema))
+    if regex is not None:
+        return Guide(Grammar.of_regex(regex))
+    if isinstance(grammar, Grammar | Matcher):
+        return Guide(grammar)
+    return Guide(Grammar.of_lark(grammar))
