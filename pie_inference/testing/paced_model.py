@@ -23,6 +23,7 @@ from ..protocol import (
     Array,
     Batch,
     CopyKvpage,
+    EmbedImg,
     EmbedTxt,
     Failure,
     Forward,
@@ -43,6 +44,7 @@ from ..protocol import (
     call_name,
 )
 from . import byte_tokenizer
+from .small_vision import VISION, tile_hashes
 
 Hashes = NDArray[np.uint64]
 
@@ -97,6 +99,7 @@ class PacedModel:
             tokenizer_config=byte_tokenizer.tokenizer_config(),
             page_bytes=0,
             weight_bytes=0,
+            vision=VISION,
         )
         self._embeds = np.zeros(sizes["embeds"], np.uint64)
         self._tokens = np.zeros(options.token_slots, np.int32)
@@ -105,6 +108,7 @@ class PacedModel:
             SwapIn: _nothing,
             CopyKvpage: _nothing,
             EmbedTxt: self._embed_txt,
+            EmbedImg: self._embed_img,
             Forward: self._forward,
             Sample: self._sample,
             Verify: self._verify,
@@ -133,6 +137,9 @@ class PacedModel:
     def _embed_txt(self, batch: EmbedTxt) -> None:
         references = batch.tokens < 0
         self._embeds[batch.embeds] = np.where(references, self._tokens[-1 - batch.tokens * references], batch.tokens)
+
+    def _embed_img(self, batch: EmbedImg) -> None:
+        self._embeds[batch.embeds] = tile_hashes(batch)
 
     def _forward(self, batch: Forward) -> None:
         inputs, positions = self._embeds[batch.q_embeds[batch.out_rows]], batch.q_positions[batch.out_rows]
