@@ -283,8 +283,8 @@ class TokenSequence:
         self.computed = stop
 
     def step_and_sample(self, token: int, sampler: int) -> int:
-        """Runs one token or token reference, keeps its output and samples the next token there; returns the future. Makes
-        a raw host call because this is the hot path."""
+        """Runs one token or token reference, keeps its output and samples the next token there. Gives the future.
+        Makes a raw host call because this is the hot path."""
         position, queue = self.computed, self._queue
         assert queue is not None
         if not self._output:
