@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from inferlet_sdk import bindings, traits
 from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.dropped import drop, give_back
-from inferlet_sdk.errors import Exhausted, InvalidState, QuotaExceeded, call
+from inferlet_sdk.errors import Exhausted, InvalidState, QuotaExceeded, from_host
+from inferlet_sdk.event_loop import loop_with_others
 from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.generation.page_table import PageTable
 from inferlet_sdk.generation.queues import KEPT_INPUTS, Queue, Queues
-from inferlet_sdk.traits.arguments import number, whole
+from inferlet_sdk.traits.arguments import LARGEST_U32, number, whole
 from inferlet_sdk.traits.output_text import Dist, await_dist
 
 MAX_CHUNK = 2048
@@ -31,22 +32,6 @@ allows.
 """
 LEAST_CHUNK = 32
 """A longer prompt is not run with fewer embeds than this: it would take very many calls."""
-
-
-class _Working:
-    """A sequence that works; not made by `contextlib`, which would be a tenth of a step of a program."""
-
-    __slots__ = ("_sequence",)
-
-    def __init__(self, sequence: TokenSequence) -> None:
-        self._sequence = sequence
-
-    def __enter__(self) -> int:
-        self._sequence.begin()
-        return self._sequence.queue
-
-    def __exit__(self, *_: object) -> None:
-        self._sequence.end()
 
 
 class _SharedOutput:
@@ -60,7 +45,8 @@ class _SharedOutput:
 
 
 class TokenSequence:
-    """Tokens, pages and output embed of one context, and its queue while it works."""
+    """Tokens, pages and output embed of one context, and its queue while it works: `with sequence as queue` works, and
+    `queue` is the number of its queue."""
 
     closed = True  # until it is made
 
@@ -74,7 +60,7 @@ class TokenSequence:
         self.pages = PageTable(queues)
         self._output: list[int] = []  # the output embed as a range, once there is one of its own
         self._shared: _SharedOutput | None = None  # otherwise, if there is one
-        self._queue: Queue | None = None
+        self._queue: Queue | None = None  # at the first use, and from then on
         self._own: Queue | None = None
         self._uses = 0
         queues.join()
@@ -91,8 +77,12 @@ class TokenSequence:
     def begin(self) -> None:
         """Begins to work: `queue` is a queue until as many calls of `end`."""
         if self._uses == 0:
-            give_back()
-            self._queue = self._own or self.queues.take(self._queue)
+            queue = self._queue
+            if queue is not None and queue.users == 0:  # nobody has taken it since: as `take` does, at once
+                queue.users = 1
+            else:
+                give_back()
+                self._queue = self._own or self.queues.take(queue)
         self._uses += 1
 
     def end(self) -> None:
@@ -100,17 +90,15 @@ class TokenSequence:
         if self.closed:
             return
         self._uses -= 1
-        if self._uses == 0:
-            self._give_queue()
-
-    def _give_queue(self) -> None:
-        if self._queue is not self._own:
-            assert self._queue is not None
+        if self._uses == 0 and self._queue is not self._own:
             self.queues.give(self._queue)
 
-    def working(self) -> _Working:
-        """The number of its queue, for a `with` statement."""
-        return _Working(self)
+    def __enter__(self) -> int:
+        self.begin()
+        return self.busy_queue.number
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     @property
     def queue(self) -> int:
@@ -152,7 +140,7 @@ class TokenSequence:
 
     def fork(self) -> TokenSequence:
         """A sequence with the same tokens. Runs pending tokens first, so that they are computed once for both."""
-        with self.working():
+        with self:
             if self.tokens:
                 self.flush()
             return TokenSequence(self.queues, self)
@@ -191,8 +179,8 @@ class TokenSequence:
             return
         with self.queues.some() as queue:
             self.closed = True
-            if self._uses:
-                self._give_queue()
+            if self._uses and self._queue is not self._own:
+                self.queues.give(self._queue)
             self.pages.close(queue)
             if self._shared is not None:
                 self._shared.holders -= 1
@@ -222,30 +210,49 @@ class TokenSequence:
         self.rewind(len(self.tokens) - 1)
         return len(self.tokens) - self.computed
 
-    def next_dist(self, k: int, temperature: float) -> HostFuture[Dist]:
-        """The distribution after the last token. A few pending tokens run in the same call. The sequence must be
-        working."""
-        if not 0 < self._pending() <= KEPT_INPUTS:
-            self.flush()
-            return traits.get_next_dist(self.queue, self.output_embed, k, temperature)
-        k, temperature = whole(k, "k"), number(temperature, "temperature")
-        queue, start, stop = self._queue, self.computed, len(self.tokens)
+    async def next_dist(self, k: int, temperature: float) -> Dist:
+        """The distribution after the last token. A few pending tokens run in the same call."""
+        if type(k) is not int or not 0 <= k <= LARGEST_U32:
+            k = whole(k, "k")
+        if type(temperature) is not float:
+            temperature = number(temperature, "temperature")
+        self.begin()
+        try:
+            future = self._issue_dist(k, temperature)
+            if loop_with_others() is None:
+                return await_dist(future)
+            return await HostFuture(future, await_dist)
+        except bindings.HostError as error:
+            raise from_host(error) from None
+        finally:
+            self.end()
+
+    def _issue_dist(self, k: int, temperature: float) -> int:
+        """The future of the distribution after the last token."""
+        tokens, start = self.tokens, self.computed
+        stop = len(tokens)
+        if start != stop - 1 or not self._output:  # it is not the step after another one
+            if not 0 < self._pending() <= KEPT_INPUTS:
+                self.flush()
+                return int(bindings.output_text.get_next_dist(self.queue, self.output_embed, k, temperature))
+            start = self.computed
+        queue, pages = self._queue, self.pages
         assert queue is not None
-        self.pages.reserve(queue.number, stop)
-        future = call(
-            bindings.fused.forward_with_dist,
+        if stop > pages.capacity:
+            pages.reserve(queue.number, stop)
+        future: int = bindings.fused.forward_with_dist(
             queue.number,
-            self.tokens[start:],
+            tokens[start:],
             list(range(start, stop)),
             queue.input if stop - start == 1 else list(queue.inputs(stop - start).ranges),
-            self.pages.context,
-            self.pages.output,
+            pages.context,
+            pages.output,
             self._output[0],
             k,
             temperature,
         )
         self.computed = self.output_of = stop
-        return HostFuture(future, await_dist)
+        return future
 
     @property
     def output_embed(self) -> int:
@@ -307,7 +314,7 @@ class TokenSequence:
     def rewind(self, length: int) -> None:
         """Drops keys and values after the first `length` tokens."""
         if self.computed > length:
-            with self.working() as queue:
+            with self as queue:
                 self.pages.cut(queue, length)
             self.computed = length
             self.output_of = 0
