@@ -152,25 +152,28 @@ class TokenSequence:
         self._shared.holders += 1
         return self._shared
 
-    def _take_output(self) -> None:
-        """Has an output embed that it may write to; what is in it does not matter. The sequence must be working."""
+    def _take_output(self, keep: bool = False) -> None:
+        """Has an output embed that it may write to; with what the shared one holds, if `keep`. The sequence must be
+        working."""
         shared = self._shared
-        if shared is not None and shared.holders == 1:
-            self._output = shared.embed
-        else:
+        if shared is None:
             self._output = list(traits.alloc_emb(self.queue).ranges)
-            if shared is not None:
-                shared.holders -= 1
-        self._shared = None
+        elif shared.holders == 1:
+            self._output, self._shared = shared.embed, None
+        else:
+            own = traits.alloc_emb(self.queue)
+            if keep:
+                traits.copy_emb(self.queue, Embeds(shared.embed), own)
+            self._output, self._shared = list(own.ranges), None
+            shared.holders -= 1
+            if not shared.holders:  # the others were dropped meanwhile
+                traits.dealloc_emb(self.queue, Embeds(shared.embed))
 
     def own_output(self) -> int:
         """The address of the output embed, after `flush`, which is nobody else's from now on. The sequence must be
         working."""
-        shared = self._shared
-        if shared is not None:
-            self._take_output()
-            if self._output is not shared.embed:
-                traits.copy_emb(self.queue, Embeds(shared.embed), Embeds(self._output))
+        if self._shared is not None:
+            self._take_output(keep=True)
         return self._output[0]
 
     def close(self) -> None:

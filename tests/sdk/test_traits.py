@@ -249,7 +249,7 @@ def test_a_copied_output_is_an_output(host: FakeHost) -> None:
     dists = [traits.get_next_dist(queue, embed).result() for embed in (embeds[0], embeds[2])]
     assert dists[0].tokens == dists[1].tokens
     with pytest.raises(TypeError, match="source: give Embeds"):
-        traits.copy_emb(queue, page, embeds[:1])  # type: ignore[arg-type]
+        traits.copy_emb(queue, page, embeds[:1])
 
 
 def test_addresses_cut_and_join() -> None:
