@@ -22,6 +22,7 @@ from ..protocol import (
     BATCHES,
     Array,
     Batch,
+    CopyEmb,
     CopyKvpage,
     EmbedImg,
     EmbedTxt,
@@ -107,6 +108,7 @@ class PacedModel:
             SwapOut: _nothing,
             SwapIn: _nothing,
             CopyKvpage: _nothing,
+            CopyEmb: self._copy_emb,
             EmbedTxt: self._embed_txt,
             EmbedImg: self._embed_img,
             Forward: self._forward,
@@ -140,6 +142,9 @@ class PacedModel:
 
     def _embed_img(self, batch: EmbedImg) -> None:
         self._embeds[batch.embeds] = tile_hashes(batch)
+
+    def _copy_emb(self, batch: CopyEmb) -> None:
+        self._embeds[batch.target] = self._embeds[batch.source]
 
     def _forward(self, batch: Forward) -> None:
         inputs, positions = self._embeds[batch.q_embeds[batch.out_rows]], batch.q_positions[batch.out_rows]
