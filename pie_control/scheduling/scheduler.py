@@ -32,26 +32,15 @@ from pie_control.resources.memory import Memory
 from pie_inference.protocol import ModelDescription, RunWave, WaveDone
 
 from .account import Account, CommandQueue
-from .answers import in_place, read_answers, read_steps
+from .answers import Answers, Wave, in_place, read_answers, read_steps
 from .backlog import Backlog
+from .chunks import Chunks
 from .decoding.runs import Taken
 from .guests import Guests
 from .policies import Adaptive, DispatchPolicy, DispatchState
 from .statistics import Counts, Lately, Line, SchedulerStatistics
-from .turn import (
-    Closed,
-    Ending,
-    Event,
-    Opened,
-    Quiet,
-    Reason,
-    RunTokens,
-    StepAnswers,
-    Turn,
-    WorkerLost,
-    join_tokens,
-)
-from .waves import Wave, WaveBuilder
+from .turn import Closed, Ending, Event, Opened, Quiet, Reason, RunTokens, Turn, WorkerLost, join_tokens
+from .waves import WaveBuilder
 
 
 class Scheduler:
@@ -71,6 +60,7 @@ class Scheduler:
         self._counts = Counts()
         self._wave_seconds = Lately()
         self._times = Line()  # seconds of a wave over its tokens
+        self._chunks = Chunks()
         self._answered = float("-inf")  # when the last wave was
         self._guests = Guests()
         self._evictions = 0
@@ -251,7 +241,8 @@ class Scheduler:
     def _begin(self) -> WaveBuilder:
         for owner, seq in self._memory.begin():
             self._backlog.granted(owner, seq)
-        return WaveBuilder(self.model, self._backlog, self._memory, self._policy.max_commands)
+        most = self._chunks.most(self._times)
+        return WaveBuilder(self.model, self._backlog, self._memory, self._policy.max_commands, most)
 
     def _act(self, action: Action) -> bool:
         """Does what the contention policy says; whether something comes back by it."""
@@ -325,20 +316,21 @@ class Scheduler:
                 elif command.future is not None:
                     self._answer(command.owner, command.future, value)
         if wave.steps is not None:
-            self._take_tokens(wave.steps, read_steps(wave, done, answers))
+            self._take_tokens(wave, wave.steps, done, answers)
         for owner, future in wave.syncs:
             self._answer(owner, future, Done())
         self._counts.seconds += done.seconds
         self._wave_seconds.add(done.seconds)
         if wave.tokens:
             self._times.add(wave.tokens, done.seconds)
+            self._chunks.add(wave.tokens - wave.long)
         self._answered = self._now
         self._memory.wave_completed(wave.number)
         if not self._in_flight:
             self._memory.all_completed()
 
-    def _take_tokens(self, steps: Taken, answers: StepAnswers) -> None:
-        found, ended = self._backlog.runs.answered(steps, answers)
+    def _take_tokens(self, wave: Wave, steps: Taken, done: WaveDone, answers: Answers) -> None:
+        found, ended = self._backlog.runs.answered(steps, read_steps(wave, done, answers))
         self._run_tokens.append(found)
         for run in ended:
             assert run.command.future is not None

@@ -22,7 +22,9 @@ from pie_inference.protocol import (
     BATCHES,
     Array,
     Batch,
+    CopyEmb,
     CopyKvpage,
+    EmbedImg,
     EmbedTxt,
     Failure,
     Forward,
@@ -39,11 +41,15 @@ from pie_inference.protocol import (
     SwapOut,
     Verify,
     VerifyResult,
+    Vision,
     WaveDone,
     call_name,
     join_results,
 )
 from pie_inference.testing import byte_tokenizer
+from pie_inference.testing.small_vision import VISION, tile_hashes
+
+from .fake_choice import choose, forbid, softmax
 
 Hashes = NDArray[np.uint64]
 Floats = NDArray[np.float64]
@@ -115,11 +121,12 @@ class FakeModel:
         max_batch_rows: int = 256,
         max_context: int = 4096,
         max_swap_pages: int = 16,
+        vision: Vision | None = VISION,
     ) -> None:
         self._description = ModelDescription(
             name=name,
             architecture="FakeModel",
-            calls=tuple(BATCHES),
+            calls=tuple(call for call in BATCHES if vision or call != call_name(EmbedImg)),
             dtype="uint64",
             device="cpu",
             vocab_size=byte_tokenizer.VOCAB_SIZE,
@@ -139,6 +146,7 @@ class FakeModel:
             tokenizer_config=byte_tokenizer.tokenizer_config(),
             page_bytes=8 * page_size,
             weight_bytes=0,
+            vision=vision,
         )
         self._slots = FilledArray("KV slot", page_size * num_pages)
         self._positions = np.zeros(page_size * num_pages, np.int64)  # of the keys in the slots
@@ -225,8 +233,14 @@ class FakeModel:
         self._slots.write(batch.target, self._slots.read(batch.source))
         self._positions[batch.target] = self._positions[batch.source]
 
+    def _copy_emb(self, batch: CopyEmb) -> None:
+        self._embeds.write(batch.target, self._embeds.read(batch.source))
+
     def _embed_txt(self, batch: EmbedTxt) -> None:
         self._embeds.write(batch.embeds, mix(self._resolve(batch.tokens)))
+
+    def _embed_img(self, batch: EmbedImg) -> None:
+        self._embeds.write(batch.embeds, tile_hashes(batch))
 
     def _resolve(self, tokens: Array) -> Integers:
         """Replaces token slots by the tokens in them."""
@@ -356,40 +370,3 @@ def explicit_mask(batch: Forward, n: int, queries: int, keys: int) -> NDArray[np
     if len(bits) != -(-queries * keys // 8):
         raise ValueError(f"a mask has {len(bits)} bytes for {queries} x {keys} bits")
     return np.unpackbits(bits, count=queries * keys, bitorder="little").reshape(queries, keys).astype(np.bool_)
-
-
-def forbid(batch: Sample, n: int, scores: Floats) -> None:
-    """Sets the scores of tokens that row n may not sample to minus infinity."""
-    if batch.allowed_rows[n] < 0:
-        return
-    bits = batch.allowed[batch.allowed_rows[n]].astype(np.uint8)
-    allowed = np.unpackbits(bits, count=len(scores), bitorder="little").astype(np.bool_)
-    if not allowed.any():
-        raise ValueError("the mask allows no token")
-    scores[~allowed] = -np.inf
-
-
-def choose(batch: Sample | Verify, n: int, uniform: float, scores: Floats) -> int:
-    """The token that the parameters of command n choose."""
-    if batch.temperature[n] == 0:
-        return int(scores.argmax())
-    order = np.argsort(-scores, kind="stable")
-    probabilities = softmax(scores[order] / batch.temperature[n])
-    kept = kept_prefix(probabilities, int(batch.top_k[n]), float(batch.top_p[n]), float(batch.min_p[n]))
-    mass = np.cumsum(probabilities[:kept])
-    return int(order[min(int(np.searchsorted(mass, uniform * mass[-1], "right")), kept - 1)])
-
-
-def softmax(scores: Floats) -> Floats:
-    weights: Floats = np.exp(scores - scores.max())
-    weights /= weights.sum()
-    return weights
-
-
-def kept_prefix(probabilities: Floats, top_k: int, top_p: float, min_p: float) -> int:
-    """How many of the sorted probabilities remain candidates."""
-    top = len(probabilities) if top_k == 0 else min(top_k, len(probabilities))
-    before = np.cumsum(probabilities[:top]) - probabilities[:top]
-    in_nucleus = before < top_p * probabilities[:top].sum() if top_p < 1 else np.full(top, True)
-    likely = probabilities[:top] >= min_p * probabilities[0]
-    return max(1, int((in_nucleus & likely).sum()))

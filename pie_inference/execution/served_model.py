@@ -16,6 +16,7 @@ from ..kv_cache.pages import KvCache
 from ..models.interface import Model
 from ..protocol import Array, ModelDescription
 from .direct import Executor
+from .image_encoder import ImageEncoder
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class ServedModel:
     tokens: Tensor  # int64 [num_token_slots]
     description: ModelDescription
     constraints: Constraints | None = None  # grammars; None on ranks that follow, which get tokens from the leader
+    images: ImageEncoder | None = None  # None: the model takes none
 
     @property
     def device(self) -> torch.device:

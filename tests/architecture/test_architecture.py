@@ -35,6 +35,7 @@ OPEN = (
     "pie_inference.options",
     "pie_inference.grammars",
     "pie_inference.testing.byte_tokenizer",
+    "pie_inference.testing.small_vision",
 )
 
 PURE = {package: {"numpy", "msgspec"} for package in PURE_CORE}
@@ -54,11 +55,12 @@ HOMES = {
     ),
     "wasmtime": ("pie_control.sandbox",),
     "llguidance": ("pie_inference.grammars.engine", "pie_inference.grammars.sources"),
-    "zmq": ("pie_control.inference_client", "pie_inference.serving.transport"),
+    "zmq": ("pie_control.inference_client", "pie_inference.serving.zeromq"),
     "fastapi": ("pie_control.http_server",),
     "starlette": ("pie_control.http_server",),
     "uvicorn": ("pie_control.http_server.server", "pie_control.http_server.protocols"),
     "httpx": ("pie_control.client",),
+    "PIL": ("pie_control.images.prepare",),
     "websockets": ("pie_control.client.connection",),
     "wit_world": ("inferlet_sdk.guest.entry",),
 }
