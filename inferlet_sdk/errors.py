@@ -71,7 +71,8 @@ class Busy(WorkerFailed):
     code = "busy"
 
 
-_BY_CODE: dict[str, type[PieError]] = {error.code: error for error in (*PieError.__subclasses__(), Busy)}
+_ERRORS: list[type[PieError]] = [*PieError.__subclasses__(), Busy]
+_BY_CODE = {error.code: error for error in _ERRORS}
 
 
 def from_host(error: Exception) -> Exception:

@@ -11,10 +11,10 @@ from ..calls.fused.sample import Token
 from ..calls.sampler import Sampler
 from ..errors import InvalidArgument
 from ..inferlets.runs import Watch
+from ..services.sampler_config import new_sampler
 from ..services.stop_strings import StopStrings
 from ..services.tokenizer import SHORT_TOKENS, Detokenizer
 from .guest import Guest
-from .sampler_config import new_sampler
 from .suspending import suspending, when_done
 
 

@@ -105,10 +105,9 @@ def forbid_(logits: Tensor, rows: Tensor, allowed: NDArray[np.uint8]) -> None:
 
     Raises BatchError if a row would have no token left.
     """
-    padding = -logits.shape[1] % 8
-    last = np.full(allowed.shape[1], 0xFF, np.uint8)
-    last[-1] >>= padding
-    if not (allowed & last).any(1).all():
+    allowed = allowed[:, : -(-logits.shape[1] // 8)]
+    last = allowed[:, -1] & (0xFF >> (-logits.shape[1] % 8))
+    if not (allowed[:, :-1].any(1) | (last != 0)).all():
         raise BatchError("the mask allows no token of the vocabulary")
     if logits.device.type == "cpu":
         for row, bits in zip(rows.tolist(), allowed, strict=True):

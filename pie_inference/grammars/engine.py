@@ -46,9 +46,14 @@ class Vocabulary:
         """From tokenizer.json; `size` is the model's vocabulary, `stop` its stop tokens. Takes a second for 128k
         tokens. Raises GrammarError."""
         self.size = size
-        ends = [token for token in stop if 0 <= token < size]
-        try:  # where no token ends a text, one beyond the vocabulary does: grammars end when nothing can follow
-            self.inner = LLTokenizer(tokenizer.decode(), n_vocab=size + (not ends), eos_token=ends or size)
+        self.never: int | None = None  # a token that the engine takes for one that ends a text, and is none
+        try:
+            ends = [token for token in stop if 0 <= token < size]
+            self.inner = LLTokenizer(tokenizer.decode(), n_vocab=size, eos_token=ends or None)
+            if not ends:
+                special = (token for token in range(size) if self.inner.is_special_token(token))
+                self.never = next(special, 0)
+                self.inner = LLTokenizer(tokenizer.decode(), n_vocab=size, eos_token=self.never)
         except ValueError as error:
             raise GrammarError(f"grammars do not work with the tokenizer of this model: {error}") from None
         self.words = -(-self.inner.vocab_size // WORD)
@@ -156,6 +161,8 @@ class Matcher:
         bits = words.view(np.uint8)[: -(-size // 8)]
         if size % 8:
             bits[-1] &= 0xFF >> (8 - size % 8)
+        if (never := self._vocabulary.never) is not None:
+            bits[never >> 3] &= ~(1 << (never & 7)) & 0xFF
         return bits
 
     def forced(self) -> list[int]:

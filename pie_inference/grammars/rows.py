@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -114,7 +115,7 @@ class Step:
     def sampled(self, token_of: Callable[[int], int]) -> None:
         """The batch was sampled; `token_of` gives the token of a row."""
         for row, run in self.runs.items():
-            run.last = lambda row=row: token_of(row)  # type: ignore[misc]
+            run.last = partial(token_of, row)
 
     def over(self, rows: int) -> NDArray[np.bool_]:
         """Which of the rows are the last of their run, bool [rows]; waits for the tokens."""

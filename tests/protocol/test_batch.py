@@ -100,7 +100,12 @@ def test_results_are_joined_with_zeros_for_what_failed() -> None:
     one = [SampleResult(ints([token])) for token in (5, 6)]
     joined = join_results(batch, [one[0], None, one[1]])
     assert joined is not None
-    assert fields(joined) == {"tokens": [5, 0, 6]}
+    assert fields(joined) == {"tokens": [5, 0, 6], "over": None}
+    with_matchers = sample_batch(ints([1, 2, 3]), matchers=np.array([0, 7, 8]), matched=ints([0, 1, 1]))
+    over = [SampleResult(ints([token]), np.array([True])) for token in (5, 6)]
+    joined = join_results(with_matchers, [over[0], None, over[1]])
+    assert joined is not None
+    assert fields(joined) == {"tokens": [5, 0, 6], "over": [True, False, True]}
     assert join_results(batch, [None, None, None]) is None
 
 

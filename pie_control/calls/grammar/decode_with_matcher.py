@@ -39,8 +39,8 @@ def issue(
     if 0 < skip < LEAST_SKIP:
         raise InvalidArgument(f"skip is {skip}; it is 0, or at least {LEAST_SKIP}")
     constraint = Constraint(matcher.source, tuple(matcher.tokens), skip)
-    decode.issue(
-        space, queue, embed, sampler, input, position, context, pages, steps, stop, options, future, constraint
+    decode.issue_run(
+        space, queue, embed, sampler, input, position, context, pages, steps, stop, options, constraint, future
     )
 
 

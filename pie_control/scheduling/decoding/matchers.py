@@ -24,7 +24,7 @@ class StepMatchers:
         self._ended.append(serial)
 
     def columns(
-        self, serials: NDArray[np.int64], steps: NDArray[np.int32], constraint_of: Callable[[int], Constraint]
+        self, serials: NDArray[np.int64], steps: NDArray[np.int32], constraint_of: Callable[[int], Constraint | None]
     ) -> MatcherColumns | None:
         """For rows that sample: the numbers of their matchers (0: none), and the steps that their runs have taken.
         `constraint_of` gives that of the run in a row."""
@@ -33,6 +33,7 @@ class StepMatchers:
         starts = [b""] * len(serials)
         for row in ((serials > 0) & (steps == 0)).nonzero()[0].tolist():
             one = constraint_of(row)
+            assert one is not None
             starts[row] = msgspec.msgpack.encode(GrammarStart(one.source, list(one.accepted), one.skip))
         ended, self._ended = self._ended, []
         return MatcherColumns(
