@@ -40,7 +40,7 @@ from .decoding.runs import Taken
 from .guests import Guests
 from .policies import Adaptive, DispatchPolicy, DispatchState
 from .statistics import Counts, Lately, Line, SchedulerStatistics
-from .turn import Closed, Ending, Event, Opened, Quiet, Reason, RunTokens, Turn, WorkerLost, join_tokens
+from .turn import Closed, Ending, Event, Opened, Progress, Quiet, Reason, RunTokens, Turn, WorkerLost, join_tokens
 from .waves import WaveBuilder
 
 
@@ -95,7 +95,7 @@ class Scheduler:
         return self._end_turn()
 
     def _end_turn(self) -> Turn:
-        progress = [one.progress() for one in self._moved if one.owner in self._accounts]
+        progress = self._progress()
         turn = Turn(
             tuple(self._waves),
             tuple(self._completions),
@@ -105,9 +105,18 @@ class Scheduler:
             self._guests.turn,
             join_tokens(self._run_tokens),
         )
-        for gathered in (self._waves, self._completions, self._endings, self._moved, self._run_tokens):
+        for gathered in (self._waves, self._completions, self._endings, self._run_tokens):
             gathered.clear()
         return turn
+
+    def _progress(self) -> list[Progress]:
+        """What address spaces should hear. That commands have left their queues wakes no host: if that is all, it is
+        told with the answer of a wave in flight. Memory that has come back is told at once: others may ask for it."""
+        told = self._completions or self._endings or self._run_tokens or self._answered == self._now
+        later = {} if told or not self._in_flight else {one: None for one in self._moved if not one.returned}
+        progress = [one.progress() for one in self._moved if one not in later and one.owner in self._accounts]
+        self._moved = later
+        return progress
 
     def _deadline(self) -> float | None:
         if not any(self._backlog.all_ready()):
