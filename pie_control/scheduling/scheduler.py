@@ -64,6 +64,7 @@ class Scheduler:
         self._chunks = Chunks()
         self._answered = float("-inf")  # when the last wave was
         self._guests = Guests()
+        self._has_answer = False  # in this turn
         self._evictions = 0
         self._waves: list[RunWave] = []
         self._completions: list[Completion] = []
@@ -112,7 +113,8 @@ class Scheduler:
     def _progress(self) -> list[Progress]:
         """What address spaces should hear. That commands have left their queues wakes no host: if that is all, it is
         told with the answer of a wave in flight. Memory that has come back is told at once: others may ask for it."""
-        told = self._completions or self._endings or self._run_tokens or self._answered == self._now
+        told = self._has_answer or self._completions or self._endings
+        self._has_answer = False
         later = {} if told or not self._in_flight else {one: None for one in self._moved if not one.returned}
         progress = [one.progress() for one in self._moved if one not in later and one.owner in self._accounts]
         self._moved = later
@@ -335,6 +337,7 @@ class Scheduler:
             self._times.add(wave.tokens, done.seconds)
             self._chunks.add(wave.tokens - wave.long)
         self._answered = self._now
+        self._has_answer = True
         self._memory.wave_completed(wave.number)
         if not self._in_flight:
             self._memory.all_completed()
