@@ -49,7 +49,7 @@ class DecodeRun:
             self.number: int = call(
                 bindings.fused.decode,
                 queue.number,
-                sequence.output_embed,
+                sequence.own_output(),
                 handle,
                 queue.input[0],
                 position,

@@ -5,8 +5,9 @@ are pending and run together at the next `flush`. The output embed holds the las
 which is the one needed while `output_of == len(tokens)`. During run-ahead `computed` exceeds `len(tokens)`; `rewind`
 drops the excess.
 
-A sequence has a queue while it is `working`, and an output embed from its first output on. If the program drops it
-without closing it, `give_back` closes it.
+A sequence has a queue while it is `working`, and an output embed from its first output on, which it shares with those
+that are forked from it until it writes another output. If the program drops it without closing it, `give_back` closes
+it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,16 @@ LEAST_CHUNK = 32
 """A longer prompt is not run with fewer embeds than this: it would take very many calls."""
 
 
+class _SharedOutput:
+    """An output embed of several sequences, as a range: nobody writes to it."""
+
+    __slots__ = ("embed", "holders")
+
+    def __init__(self, embed: list[int]) -> None:
+        self.embed = embed
+        self.holders = 1
+
+
 class TokenSequence:
     """Tokens, pages and output embed of one context, and its queue while it works: `with sequence as queue` works, and
     `queue` is the number of its queue."""
@@ -47,7 +58,8 @@ class TokenSequence:
         self.computed = 0
         self.output_of = 0
         self.pages = PageTable(queues)
-        self._output: list[int] = []  # the output embed as a range, once there is one
+        self._output: list[int] = []  # the output embed as a range, once there is one of its own
+        self._shared: _SharedOutput | None = None  # otherwise, if there is one
         self._queue: Queue | None = None  # at the first use, and from then on
         self._own: Queue | None = None
         self._uses = 0
@@ -119,16 +131,50 @@ class TokenSequence:
     # ---- life ----
 
     def _inherit(self, parent: TokenSequence) -> None:
-        """Leaves the last token pending: running it again gives this sequence its own output."""
+        """Takes over all that the parent has computed."""
         self.tokens = parent.tokens.copy()
-        self.computed = min(parent.computed, max(len(self.tokens) - 1, 0))
+        self.computed, self.output_of = parent.computed, parent.output_of
         parent.pages.fork_to(self.pages, parent.queue, self.computed)
+        if self.tokens:
+            self._shared = parent._share_output()
 
     def fork(self) -> TokenSequence:
         """A sequence with the same tokens. Runs pending tokens first, so that they are computed once for both."""
         with self:
-            self.compute(len(self.tokens) - 1, ())
+            if self.tokens:
+                self.flush()
             return TokenSequence(self.queues, self)
+
+    def _share_output(self) -> _SharedOutput:
+        """For another holder of the output."""
+        if self._shared is None:
+            self._shared, self._output = _SharedOutput(self._output), []
+        self._shared.holders += 1
+        return self._shared
+
+    def _take_output(self, keep: bool = False) -> None:
+        """Has an output embed that it may write to; with what the shared one holds, if `keep`. The sequence must be
+        working."""
+        shared = self._shared
+        if shared is None:
+            self._output = list(traits.alloc_emb(self.queue).ranges)
+        elif shared.holders == 1:
+            self._output, self._shared = shared.embed, None
+        else:
+            own = traits.alloc_emb(self.queue)
+            if keep:
+                traits.copy_emb(self.queue, Embeds(shared.embed), own)
+            self._output, self._shared = list(own.ranges), None
+            shared.holders -= 1
+            if not shared.holders:  # the others were dropped meanwhile
+                traits.dealloc_emb(self.queue, Embeds(shared.embed))
+
+    def own_output(self) -> int:
+        """The address of the output embed, after `flush`, which is nobody else's from now on. The sequence must be
+        working."""
+        if self._shared is not None:
+            self._take_output(keep=True)
+        return self._output[0]
 
     def close(self) -> None:
         """Frees pages and output embed. Idempotent."""
@@ -139,6 +185,9 @@ class TokenSequence:
             if self._uses and self._queue is not self._own:
                 self.queues.give(self._queue)
             self.pages.close(queue)
+            if self._shared is not None:
+                self._shared.holders -= 1
+                self._output = [] if self._shared.holders else self._shared.embed
             if self._output:
                 traits.dealloc_emb(queue, Embeds(self._output))
         if self._own is not None:
@@ -160,7 +209,7 @@ class TokenSequence:
         if self.output_of == len(self.tokens) == self.computed:
             return 0
         if not self._output:
-            self._output = list(traits.alloc_emb(self.queue).ranges)
+            self._take_output()
         self.rewind(len(self.tokens) - 1)
         return len(self.tokens) - self.computed
 
@@ -210,8 +259,8 @@ class TokenSequence:
 
     @property
     def output_embed(self) -> int:
-        """The address of the output embed, after `flush`."""
-        return self._output[0]
+        """The address of the output embed, after `flush`. Only for reading."""
+        return self._output[0] if self._shared is None else self._shared.embed[0]
 
     def compute(self, end: int, output_embeds: Sequence[int]) -> None:
         """Runs pending tokens up to `end`; the last outputs go to `output_embeds` (ranges)."""
@@ -243,20 +292,13 @@ class TokenSequence:
         traits.forward(self.queue, self.pages.pages, inputs, Pages(self.pages.output), outputs)
         self.computed = stop
 
-    def step(self, token: int) -> None:
-        """Runs one token or token reference and keeps its output. Makes raw host calls because this is the hot path."""
-        position, queue = self.computed, self._queue
-        assert queue is not None
-        if position >= self.pages.capacity:
-            self.pages.reserve(queue.number, position + 1)
-        bindings.input_text.embed_txt(queue.number, [token], [position], queue.input)
-        bindings.forward.forward(queue.number, self.pages.context, queue.input, self.pages.output, self._output)
-        self.computed = self.output_of = position + 1
-
     def step_and_sample(self, token: int, sampler: int) -> int:
-        """Does a `step` and samples the next token in the same call; returns the future."""
+        """Runs one token or token reference, keeps its output and samples the next token there. Gives the future.
+        Makes a raw host call because this is the hot path."""
         position, queue = self.computed, self._queue
         assert queue is not None
+        if not self._output:
+            self._take_output()
         if position >= self.pages.capacity:
             self.pages.reserve(queue.number, position + 1)
         number: int = bindings.fused.forward_with_sampling(

@@ -66,6 +66,7 @@ def _host() -> Any:
     )  # fmt: skip
     allocate = SimpleNamespace(
         alloc_kvpage=lambda _queue, count: next(numbers) * 1000, dealloc_kvpage=nothing, copy_kvpage=nothing,
+        copy_emb=nothing,
         alloc_emb=lambda _queue, count: next(numbers) * 1000, dealloc_emb=nothing, trim_kvpage=nothing,
         reserve_kvpage=lambda _queue, count: next(numbers) * 1000,
     )  # fmt: skip
