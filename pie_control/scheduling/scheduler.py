@@ -21,16 +21,7 @@ from operator import add
 from typing import Any
 
 from pie_control.calls.columns import Numbers
-from pie_control.calls.kind import (
-    CloseQueue,
-    Command,
-    EndRun,
-    OpenQueue,
-    Prioritize,
-    Release,
-    Stage,
-    WorkerCommand,
-)
+from pie_control.calls.kind import CloseQueue, Command, EndRun, OpenQueue, Prioritize, Release, Stage
 from pie_control.calls.values import Completion, Done, Value
 from pie_control.errors import CallError, Exhausted, WorkerError
 from pie_control.ids import Owner
@@ -355,7 +346,7 @@ class Scheduler:
             self._completions.append(Completion(owner, future, value))
             self._guests.told(account)
 
-    def _fail(self, command: WorkerCommand, error: CallError, stage: Stage) -> None:
+    def _fail(self, command: Command, error: CallError, stage: Stage) -> None:
         """A command failed on the worker. Its inferlet ends if it relies on what the command should have left."""
         account = self._accounts.get(command.owner)
         if account is None:
