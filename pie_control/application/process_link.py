@@ -14,11 +14,11 @@ import socket
 from collections.abc import Callable, Sequence
 
 from ..children.process import ChildProcess
+from ..children.stream import FrameStream
 from ..errors import HostUnavailable
 from ..host_memory import resident_memory
 from .codec import VERSION, FrameError, decode_for_control, encode_for_host
 from .messages import FromHost, HostReady, ToHost
-from .stream import FrameStream
 
 MODULE = "pie_control.application.process"
 HOST = "pie_control.application.host:Host"
