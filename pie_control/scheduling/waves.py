@@ -244,7 +244,7 @@ class WaveBuilder:
                     following = _Next.MISFIT
                 break
             size = command.size if isinstance(command, LongCommand) else 0
-            if size and not isinstance(command, StepCommand):
+            if isinstance(command, LongCommand) and not isinstance(command, StepCommand):
                 before = 0 if taken else queue.done
                 size -= before
                 fits = size <= min(self._few, self._room) and batch.can_add(queue, command)

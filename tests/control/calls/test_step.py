@@ -68,9 +68,9 @@ def test_nothing_has_happened_if_a_part_is_refused(wanted: Refusal) -> None:
 # ---- in waves ----
 
 
-def world(**sizes: int) -> tuple[World, Inferlet]:
+def world(max_batch_tokens: int = 256) -> tuple[World, Inferlet]:
     """An inferlet with two pages, and 40 embeds from 0 on."""
-    made = World(**{"page_size": 32, **sizes})
+    made = World(page_size=32, max_batch_tokens=max_batch_tokens)
     return made, made.open(2, 40)
 
 
