@@ -77,7 +77,7 @@ def _host() -> Any:
         take_text=lambda *_: (7, "x"), decode=number, watch_run=nothing, take_run=lambda *_: ([7], ["x"], False),
     )  # fmt: skip
     return SimpleNamespace(
-        core=core, allocate=allocate, tokenize=tokenize, fused=fused, guest_source=None, output_text=None,
+        core=core, allocate=allocate, tokenize=tokenize, fused=fused, guest_source=None, output_text=None, http=None,
         forward=SimpleNamespace(forward=nothing), input_text=SimpleNamespace(embed_txt=nothing),
     )  # fmt: skip
 
