@@ -14,7 +14,7 @@ import pytest
 
 import inferlet_sdk
 import tests.helpers.wit as wit
-from inferlet_sdk import Embeds, NotFound, Pages, QuotaExceeded, bindings, traits
+from inferlet_sdk import Embeds, InvalidState, NotFound, Pages, QuotaExceeded, bindings, traits
 from inferlet_sdk.event_loop import run
 from tests.helpers.fake_host import STOP, VOCAB, FakeHost, HostError
 
@@ -242,6 +242,39 @@ def test_copy_and_trim_name_slots(host: FakeHost) -> None:
     assert host.pages[other[0]] == [(101, 4), (102, 5)]
     traits.trim_kvpage(queue, pages, 3)
     assert [len(host.pages[page]) for page in pages] == [3, 0]
+
+
+def test_hidden_tokens_are_named_by_their_places_along_the_pages(host: FakeHost) -> None:
+    queue = traits.create_queue("toy")
+    pages, embeds = traits.alloc_kvpage(queue, 2), traits.alloc_emb(queue, 7)
+    traits.embed_txt(queue, range(97, 103), range(6), embeds[:6])
+    traits.forward(queue, [], embeds[:6], pages)
+    seen = []
+    for hidden in (range(1, 4), [0, 5, 4], range(0), ()):
+        traits.mask_kvpage(queue, pages, hidden)
+        traits.embed_txt(queue, [120], [6], embeds[6:])
+        traits.forward(queue, pages, embeds[6:], (), embeds[6:])
+        seen.append([token - 97 for token, _ in host.embeds[embeds[6]][:-1]])
+    assert seen == [[0, 4, 5], [1, 2, 3], [0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]]
+    with pytest.raises(TypeError, match="hidden: give places counted from 0 on"):
+        traits.mask_kvpage(queue, pages, pages.slots(4)[:2])
+    with pytest.raises(ValueError, match="is not between 0"):
+        traits.mask_kvpage(queue, pages, range(-2, 1))
+    with pytest.raises(InvalidState, match="holds no token"):
+        traits.mask_kvpage(queue, pages, [6])
+
+
+def test_a_copied_output_is_an_output(host: FakeHost) -> None:
+    queue = traits.create_queue("toy")
+    page, embeds = traits.alloc_kvpage(queue), traits.alloc_emb(queue, 4)
+    traits.embed_txt(queue, [97, 98], range(2), embeds[:2])
+    traits.forward(queue, page, embeds[:2], page, embeds[:1])
+    traits.copy_emb(queue, embeds[:2], embeds[2:])
+    assert [host.embeds[embed] for embed in embeds[2:]] == [host.embeds[embed] for embed in embeds[:2]]
+    dists = [traits.get_next_dist(queue, embed).result() for embed in (embeds[0], embeds[2])]
+    assert dists[0].tokens == dists[1].tokens
+    with pytest.raises(TypeError, match="source: give Embeds"):
+        traits.copy_emb(queue, page, embeds[:1])
 
 
 def test_addresses_cut_and_join() -> None:

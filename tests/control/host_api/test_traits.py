@@ -24,7 +24,7 @@ SECONDS = 30.0
 OF_ALL = ["Core", "Http"]
 """Traits of every model."""
 INTERFACES_OF_ALL = {trait.interface for trait in TRAITS if trait.name in OF_ALL}
-ALLOCATE_ONLY = ("copy_kvpage", "embed_txt")
+ALLOCATE_ONLY = ("copy_emb", "copy_kvpage", "embed_txt")
 
 
 class Partial:
@@ -168,7 +168,7 @@ async def main(args):
         refused.append(error.message)
     return [names, refused, traits.usage().futures]
 """
-    model = Partial(calls=("copy_kvpage", "embed_txt", "forward"))
+    model = Partial(calls=("copy_emb", "copy_kvpage", "embed_txt", "forward"))
     names, refused, futures = run_on(guest_cache, model, source)
     assert names == [*OF_ALL, "Allocate", "Forward", "InputText", "Tokenize"]
     has = f"; it has: {', '.join(names)}"
