@@ -6,6 +6,7 @@ import io
 
 import torch
 
+from ..adapters.adapters import Adapters
 from ..attention.choose import choose_attention
 from ..device.host_memory import release_freed
 from ..device.machine import free_bytes_of_rank
@@ -17,7 +18,7 @@ from ..kv_cache.host_pages import HostPages
 from ..kv_cache.pages import KvCache, lazy_zeros
 from ..models.registry import build_model
 from ..ops.choose import choose_ops
-from ..protocol import BATCHES, ModelDescription
+from ..protocol import BATCHES, EXTENSIONS, ModelDescription
 from ..quantization.choose import choose_quantizer
 from .plan import ServingPlan
 from .progress import LoadProgress
@@ -45,11 +46,18 @@ def load(plan: ServingPlan) -> ServedModel:
         cache=cache,
         host_pages=host_pages,
         executor=make_executor(plan.config.cuda_graphs, model, attention, embeds),
+        adapters=_adapters(plan, weights),
         ranks=plan.ranks,
         embeds=embeds,
         tokens=torch.zeros(plan.config.token_slots, dtype=torch.int64, device=plan.device),
         description=_describe(plan, host_pages, weights.bytes_loaded),
     )
+
+
+def _adapters(plan: ServingPlan, weights: WeightLoader) -> Adapters:
+    config = plan.config
+    most_bytes = (config.adapter_mb << 20) // plan.ranks.size
+    return Adapters(weights.adapted, plan.dtype, plan.device, config.max_adapters, most_bytes)
 
 
 def _weight_loader(plan: ServingPlan, progress: LoadProgress) -> WeightLoader:
@@ -70,7 +78,7 @@ def _describe(plan: ServingPlan, host_pages: HostPages, weight_bytes: int) -> Mo
     return ModelDescription(
         name=config.name,
         architecture=model.architecture,
-        calls=tuple(BATCHES),
+        calls=(*BATCHES, *(EXTENSIONS if config.max_adapters else ())),
         dtype=str(plan.dtype).removeprefix("torch."),
         device=str(plan.device) if size == 1 else f"{size} x {plan.device.type}",
         vocab_size=model.vocab_size,

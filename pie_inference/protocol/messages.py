@@ -25,7 +25,7 @@ import numpy as np
 
 from .batch import Array, Batch, Layout, Message, Result, call_name
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 """Raised by every change of this file that an older peer would misread; checked when a worker connects."""
 
 
@@ -75,7 +75,8 @@ class Forward(Batch, frozen=True):
     the last q - 1 - j (causal, bottom-right aligned). If `position_keys` is given, a query sees only those of the first
     position_keys[n] keys, which are older than the batch or of other sequences, whose position is below its own. If
     `mask_indptr` is given and mask_indptr[n] < mask_indptr[n+1], row-major bits [q, keys] replace these rules; a query
-    that sees no key gives zeros in attention. A batch has one of the two at most.
+    that sees no key gives zeros in attention. A batch has one of the two at most. If `adapters` is given, sequence n
+    runs with the adapter of this number.
     """
 
     ragged: ClassVar[Layout] = {
@@ -99,6 +100,7 @@ class Forward(Batch, frozen=True):
     position_keys: Array | None = None  # int32 [N], keys at the front that are seen by position; 0: none
     mask_indptr: Array | None = None  # int64 [N + 1], byte offsets into mask_bits
     mask_bits: Array | None = None  # uint8, lowest bit first, each sequence starts at a byte
+    adapters: Array | None = None  # int32 [N], adapters by their numbers in `LoadAdapter`; -1: none
 
     def only(self, command: int) -> Self:
         alone = super().only(command)
@@ -191,6 +193,9 @@ def _zeros(count: int, dtype: type[np.generic]) -> Array:
 BATCHES: Mapping[str, type[Batch]] = {call_name(kind): kind for kind in Batch.__subclasses__()}
 """The calls that workers run, by name."""
 
+EXTENSIONS = ("forward_with_adapter",)
+"""What a worker may be able to do with batches beside: run a `Forward` with `adapters`."""
+
 # ---- results: what batches have to tell -----------------------------------------------------------------------------
 
 
@@ -249,6 +254,19 @@ class RunWave(Message, frozen=True):
     batches: tuple[AnyBatch, ...]
 
 
+class LoadAdapter(Message, frozen=True):
+    """Load a LoRA adapter, for the waves that come after; answered by `AdapterLoaded`. A number is used once."""
+
+    number: int
+    folder: str  # on the worker's machine
+
+
+class DropAdapter(Message, frozen=True):
+    """Forget an adapter. Commands that name it fail from now on."""
+
+    number: int
+
+
 class Shutdown(Message, frozen=True):
     """Finish the wave at hand and exit."""
 
@@ -259,7 +277,7 @@ class Refused(Message, frozen=True):
     reason: str
 
 
-ToWorker = Hello | RunWave | Shutdown | Refused
+ToWorker = Hello | RunWave | LoadAdapter | DropAdapter | Shutdown | Refused
 
 
 # ---- worker to control layer ----------------------------------------------------------------------------------------
@@ -270,7 +288,7 @@ class ModelDescription(Message, frozen=True):
 
     name: str
     architecture: str  # such as LlamaForCausalLM
-    calls: tuple[str, ...]  # that it runs, of BATCHES
+    calls: tuple[str, ...]  # that it runs: of BATCHES, and what it adds to them (`EXTENSIONS`)
     dtype: str
     device: str
     vocab_size: int
@@ -319,10 +337,18 @@ class WaveDone(Message, frozen=True):
     failures: tuple[Failure, ...] = ()  # in the order of batches and commands
 
 
+class AdapterLoaded(Message, frozen=True):
+    """Answer to `LoadAdapter`."""
+
+    number: int
+    nbytes: int = 0  # memory that it takes, all ranks
+    error: str | None = None  # why it is not loaded
+
+
 class WorkerFailed(Message, frozen=True):
     """The worker cannot serve (unreadable checkpoint, wrong protocol, out of memory) and ends."""
 
     message: str
 
 
-FromWorker = Ready | WaveDone | WorkerFailed
+FromWorker = Ready | WaveDone | AdapterLoaded | WorkerFailed
