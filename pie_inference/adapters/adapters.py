@@ -57,7 +57,7 @@ class Adapters:
     def load(self, number: int, folder: Path) -> int:
         """Loads an adapter; returns the bytes that it takes. Nothing has changed if it raises AdapterError."""
         if number in self._loaded:
-            raise AdapterError(f"adapter {number} is loaded already")
+            return self._loaded[number]
         if len(self._loaded) >= self._most:
             raise AdapterError(f"{self._most} adapters are loaded, the most of this server (--max-adapters): drop one")
         room = max(0, self._most_bytes - self.nbytes) // self._dtype.itemsize
