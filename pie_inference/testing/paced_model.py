@@ -24,6 +24,7 @@ from ..protocol import (
     AdapterLoaded,
     Array,
     Batch,
+    CopyEmb,
     CopyKvpage,
     DropAdapter,
     EmbedTxt,
@@ -108,6 +109,7 @@ class PacedModel:
             SwapOut: _nothing,
             SwapIn: _nothing,
             CopyKvpage: _nothing,
+            CopyEmb: self._copy_emb,
             EmbedTxt: self._embed_txt,
             Forward: self._forward,
             Sample: self._sample,
@@ -144,6 +146,9 @@ class PacedModel:
     def _embed_txt(self, batch: EmbedTxt) -> None:
         references = batch.tokens < 0
         self._embeds[batch.embeds] = np.where(references, self._tokens[-1 - batch.tokens * references], batch.tokens)
+
+    def _copy_emb(self, batch: CopyEmb) -> None:
+        self._embeds[batch.target] = self._embeds[batch.source]
 
     def _forward(self, batch: Forward) -> None:
         inputs, positions = self._embeds[batch.q_embeds[batch.out_rows]], batch.q_positions[batch.out_rows]
