@@ -9,12 +9,9 @@ twice in one batch, and keys that do not end with the sequence's own tokens.
 
 from __future__ import annotations
 
-import json
 import time
-import zlib
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,6 +48,8 @@ from pie_inference.protocol import (
     join_results,
 )
 from pie_inference.testing import byte_tokenizer
+
+from .fake_adapters import FakeAdapters
 
 Hashes = NDArray[np.uint64]
 Floats = NDArray[np.float64]
@@ -153,7 +152,7 @@ class FakeModel:
         self._host_positions = np.zeros(page_size * num_host_pages, np.int64)
         self._embeds = FilledArray("embed", num_embeds)
         self._tokens = FilledArray("token slot", num_token_slots)
-        self._adapters: dict[int, np.uint64] = {}  # a hash of each, which changes its keys
+        self._adapters = FakeAdapters()
         self._powers = np.multiply.accumulate(np.full(page_size * num_pages, 0x9E3779B97F4A7C15, np.uint64))
         self._handlers: dict[type[Batch], Callable[[Any], Result | None]] = {
             kind: getattr(self, f"_{call}") for call, kind in BATCHES.items()
@@ -171,18 +170,10 @@ class FakeModel:
         return WaveDone(wave.wave, results, time.perf_counter() - started, tuple(failures))
 
     def load_adapter(self, message: LoadAdapter) -> AdapterLoaded:
-        """A folder is as good as what its adapter_config.json says; "bytes" is what the adapter takes."""
-        path = Path(message.folder) / "adapter_config.json"
-        try:
-            text = path.read_bytes()
-            size = int(json.loads(text).get("bytes", len(text)))
-        except (OSError, ValueError, AttributeError) as error:
-            return AdapterLoaded(message.number, error=f"{path}: unreadable: {error}")
-        self._adapters[message.number] = mix(np.array([zlib.crc32(text)]))[0]
-        return AdapterLoaded(message.number, size)
+        return self._adapters.load(message)
 
     def drop_adapter(self, message: DropAdapter) -> None:
-        self._adapters.pop(message.number, None)
+        self._adapters.drop(message.number)
 
     def _run_batch(self, model: str, number: int, batch: Batch, failures: list[Failure]) -> Result | None:
         """As a worker does it: what fails is taken apart. Where none of the commands fails alone, they do what they
@@ -259,20 +250,10 @@ class FakeModel:
         if batch.kv_begins.min(initial=0) < 0 or batch.kv_ends.max(initial=0) > self._description.page_size:
             raise ValueError("a run of keys leaves its page")
         keys = hash_key(self._embeds.read(batch.q_embeds), batch.q_positions)
-        self._slots.write(batch.q_slots, keys ^ self._adapted(batch))
+        self._slots.write(batch.q_slots, keys ^ self._adapters.changes(batch))
         self._positions[batch.q_slots] = batch.q_positions
         outputs = [self._attend(batch, n) for n in range(len(batch.q_indptr) - 1)]
         self._embeds.write(batch.out_embeds, np.concatenate([np.zeros(0, np.uint64), *outputs])[batch.out_rows])
-
-    def _adapted(self, batch: Forward) -> Hashes:
-        """What the adapters of a batch change in the key of each row."""
-        if batch.adapters is None:
-            return np.zeros(len(batch.q_slots), np.uint64)
-        unknown = set(batch.adapters.tolist()) - self._adapters.keys() - {-1}
-        if unknown:
-            raise ValueError(f"adapter {min(unknown)} is not loaded")
-        changes = np.array([self._adapters.get(one, np.uint64(0)) for one in batch.adapters.tolist()], np.uint64)
-        return np.repeat(changes, np.diff(batch.q_indptr))
 
     def _attend(self, batch: Forward, n: int) -> Hashes:
         """Digests of the visible keys for each query of sequence n."""

@@ -104,10 +104,10 @@ class Adapters:
         if len(batch.adapters) != len(lengths):
             raise BatchError(f"adapters has {len(batch.adapters)} elements for {len(lengths)} sequences")
         of_rows = np.repeat(batch.adapters, lengths)
-        return [(number, self._rows(of_rows, number)) for number in self._numbers(batch)]
+        return [(number, self._rows(of_rows, number)) for number in self._numbers(batch.adapters)]
 
-    def _numbers(self, batch: Forward) -> list[int]:
-        numbers = [int(one) for one in np.unique(batch.adapters) if one != NONE]
+    def _numbers(self, adapters: Array) -> list[int]:
+        numbers = [int(one) for one in np.unique(adapters) if one != NONE]
         for number in numbers:
             if number not in self._loaded:
                 raise BatchError("the adapter was dropped, or could not be loaded again: see available-adapters")

@@ -10,6 +10,7 @@ from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.ranges import Range, parse_ranges, total_length
 from pie_control.resources.tables.pages import Context
 
+from ..adapters import NO_ADAPTER
 from ..arrays import addresses
 from ..kind import Stage, define
 from .batch import ForwardBatch, ForwardCommand
@@ -25,6 +26,19 @@ def issue(
 ) -> None:
     """The four lists are ranges. Raises InvalidArgument (no input, too many outputs, too long), NotFound, InvalidState
     (embed never filled, no free slot, a decode run of another queue uses an output embed)."""
+    run(space, queue, context, input_embeds, output_pages, output_embeds, NO_ADAPTER)
+
+
+def run(
+    space: AddressSpace,
+    queue: int,
+    context: Sequence[int],
+    input_embeds: Sequence[int],
+    output_pages: Sequence[int],
+    output_embeds: Sequence[int],
+    adapter: int,
+) -> None:
+    """The same, with an adapter."""
     space.check_command(queue)
     sources = parse_ranges(input_embeds, "embed")
     if not sources:
@@ -46,7 +60,7 @@ def issue(
         after = max(after, _hazards(space, queue, (*read, *written), sources, outputs))
     seq = space.next_seq()
     command = ForwardCommand(
-        space.owner, queue, seq, after, None, (), count, whole, seen, sources, positions, own, outputs
+        space.owner, queue, seq, after, None, (), count, whole, seen, sources, positions, own, outputs, adapter
     )
     _take_effect(space, command)
     space.issue(command)

@@ -296,7 +296,8 @@ def test_two_ranks_share_adapters(group: WorkerGroup, single: Worker, tmp_path: 
     folder = make_adapter(tmp_path / "adapter", modules=list(LLAMA))
     numbers, prompts = [3, -1, 3], [PROMPT, PROMPT, [7]]
     found = []
-    for worker, driver in zip((group, single), drivers(group, single), strict=True):
+    workers: tuple[WorkerGroup | Worker, ...] = (group, single)
+    for worker, driver in zip(workers, drivers(group, single), strict=True):
         answer = worker.load_adapter(LoadAdapter(3, str(folder)))
         assert answer.error is None
         embed, forward = driver.forward_batch([Extend(Keys(), prompt) for prompt in prompts])
