@@ -26,6 +26,7 @@ from pie_inference.protocol import (
     CopyEmb,
     CopyKvpage,
     DropAdapter,
+    EmbedImg,
     EmbedTxt,
     Failure,
     Forward,
@@ -43,13 +44,16 @@ from pie_inference.protocol import (
     SwapOut,
     Verify,
     VerifyResult,
+    Vision,
     WaveDone,
     call_name,
     join_results,
 )
 from pie_inference.testing import byte_tokenizer
+from pie_inference.testing.small_vision import VISION, tile_hashes
 
 from .fake_adapters import FakeAdapters
+from .filled_array import FilledArray
 
 Hashes = NDArray[np.uint64]
 Floats = NDArray[np.float64]
@@ -73,38 +77,6 @@ def hash_key(inputs: Hashes, positions: Array) -> Hashes:
     return mix(inputs ^ mix(mix(positions)))
 
 
-class FilledArray:
-    """Numbers that must be written before they are read."""
-
-    def __init__(self, what: str, size: int) -> None:
-        self.what = what
-        self.values = np.zeros(size, np.uint64)
-        self.filled = np.zeros(size, np.bool_)
-
-    def read(self, indices: Array) -> Hashes:
-        self._check_range(indices)
-        if not self.filled[indices].all():
-            raise ValueError(f"{self.what} {indices[~self.filled[indices]][0]} is read before it was filled")
-        values: Hashes = self.values[indices]
-        return values
-
-    def write(self, indices: Array, values: Array) -> None:
-        self._check_range(indices)
-        if len(np.unique(indices)) != len(indices):
-            raise ValueError(f"one {self.what} is written twice in one batch")
-        self.values[indices] = values
-        self.filled[indices] = True
-
-    def filled_among(self, indices: Array) -> NDArray[np.bool_]:
-        self._check_range(indices)
-        filled: NDArray[np.bool_] = self.filled[indices]
-        return filled
-
-    def _check_range(self, indices: Array) -> None:
-        if len(indices) and not (indices.min() >= 0 and indices.max() < len(self.values)):
-            raise ValueError(f"{self.what} numbers are 0 to {len(self.values) - 1}")
-
-
 class FakeModel:
     """Runs waves; implements `ModelRunner`. Tokens are bytes (`byte_tokenizer`); `stop_tokens` is its end token."""
 
@@ -121,11 +93,12 @@ class FakeModel:
         max_batch_rows: int = 256,
         max_context: int = 4096,
         max_swap_pages: int = 16,
+        vision: Vision | None = VISION,
     ) -> None:
         self._description = ModelDescription(
             name=name,
             architecture="FakeModel",
-            calls=(*BATCHES, *EXTENSIONS),
+            calls=(*(call for call in BATCHES if vision or call != call_name(EmbedImg)), *EXTENSIONS),
             dtype="uint64",
             device="cpu",
             vocab_size=byte_tokenizer.VOCAB_SIZE,
@@ -145,6 +118,7 @@ class FakeModel:
             tokenizer_config=byte_tokenizer.tokenizer_config(),
             page_bytes=8 * page_size,
             weight_bytes=0,
+            vision=vision,
         )
         self._slots = FilledArray("KV slot", page_size * num_pages)
         self._positions = np.zeros(page_size * num_pages, np.int64)  # of the keys in the slots
@@ -231,6 +205,9 @@ class FakeModel:
 
     def _embed_txt(self, batch: EmbedTxt) -> None:
         self._embeds.write(batch.embeds, mix(self._resolve(batch.tokens)))
+
+    def _embed_img(self, batch: EmbedImg) -> None:
+        self._embeds.write(batch.embeds, tile_hashes(batch))
 
     def _resolve(self, tokens: Array) -> Integers:
         """Replaces token slots by the tokens in them."""

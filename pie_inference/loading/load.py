@@ -11,20 +11,23 @@ from ..attention.choose import choose_attention
 from ..device.host_memory import release_freed
 from ..device.machine import free_bytes_of_rank
 from ..execution.graphs import make_executor
+from ..execution.image_encoder import ImageEncoder
 from ..execution.served_model import ServedModel
 from ..kv_cache import sizing
 from ..kv_cache.copy_lane import make_lane
 from ..kv_cache.host_pages import HostPages
 from ..kv_cache.pages import KvCache, lazy_zeros
+from ..models.interface import Model
 from ..models.registry import build_model
 from ..ops.choose import choose_ops
-from ..protocol import BATCHES, EXTENSIONS, ModelDescription
+from ..protocol import BATCHES, EXTENSIONS, EmbedImg, ModelDescription, call_name
 from ..quantization.choose import choose_quantizer
 from .plan import ServingPlan
 from .progress import LoadProgress
 from .weights import WeightLoader
 
 MAX_DIST = 4096
+IMAGE_CALL = call_name(EmbedImg)
 
 
 def load(plan: ServingPlan) -> ServedModel:
@@ -51,6 +54,7 @@ def load(plan: ServingPlan) -> ServedModel:
         embeds=embeds,
         tokens=torch.zeros(plan.config.token_slots, dtype=torch.int64, device=plan.device),
         description=_describe(plan, host_pages, weights.bytes_loaded),
+        images=_image_encoder(plan, model),
     )
 
 
@@ -58,6 +62,12 @@ def _adapters(plan: ServingPlan, weights: WeightLoader) -> Adapters:
     config = plan.config
     most_bytes = (config.adapter_mb << 20) // plan.ranks.size
     return Adapters(weights.adapted, plan.dtype, plan.device, config.max_adapters, most_bytes)
+
+
+def _image_encoder(plan: ServingPlan, model: Model) -> ImageEncoder | None:
+    if model.vision is None or plan.images is None:
+        return None
+    return ImageEncoder(model.vision, plan.images, plan.dtype, plan.device)
 
 
 def _weight_loader(plan: ServingPlan, progress: LoadProgress) -> WeightLoader:
@@ -73,12 +83,17 @@ def _show_progress(plan: ServingPlan) -> LoadProgress:
     return LoadProgress(plan.checkpoint.num_bytes() // plan.ranks.size, silent)
 
 
+def _calls(plan: ServingPlan) -> tuple[str, ...]:
+    without_images = (call for call in BATCHES if plan.images is not None or call != IMAGE_CALL)
+    return (*without_images, *(EXTENSIONS if plan.config.max_adapters else ()))
+
+
 def _describe(plan: ServingPlan, host_pages: HostPages, weight_bytes: int) -> ModelDescription:
     config, model, size = plan.config, plan.model, plan.ranks.size
     return ModelDescription(
         name=config.name,
         architecture=model.architecture,
-        calls=(*BATCHES, *(EXTENSIONS if config.max_adapters else ())),
+        calls=_calls(plan),
         dtype=str(plan.dtype).removeprefix("torch."),
         device=str(plan.device) if size == 1 else f"{size} x {plan.device.type}",
         vocab_size=model.vocab_size,
@@ -98,4 +113,5 @@ def _describe(plan: ServingPlan, host_pages: HostPages, weight_bytes: int) -> Mo
         tokenizer_config=plan.tokenizer.config,
         page_bytes=size * plan.kv_shape.page_bytes,
         weight_bytes=size * weight_bytes,
+        vision=plan.vision,
     )

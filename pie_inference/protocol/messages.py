@@ -2,7 +2,7 @@
 
 A *wave* is one message: batches of commands, at most one of each kind, in the order in which the worker runs them.
 Waves run in the order in which they are sent. Within a wave the control layer puts SwapOut first, for it frees pages
-that the rest may fill, then SwapIn, CopyKvpage, EmbedTxt, Forward, CopyEmb, and last what reads outputs.
+that the rest may fill, then SwapIn, CopyKvpage, EmbedImg, EmbedTxt, Forward, CopyEmb, and last what reads outputs.
 
 The worker knows slot numbers only: the KV pool is a flat array of `num_pages * page_size` slots, the host pool an array
 of `num_host_pages` pages, the embed pool an array of `num_embeds` vectors, the token slots an array of integers that
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import msgspec
 import numpy as np
 
-from .batch import Array, Batch, Layout, Message, Result, call_name
+from .batch import Array, Batch, Layout, Result, call_name
 
 PROTOCOL_VERSION = 5
 """Raised by every change of this file that an older peer would misread; checked when a worker connects."""
@@ -74,6 +74,20 @@ class EmbedTxt(Batch, frozen=True):
     embeds: Array  # int32 [T], no embed twice
     tokens: Array  # int32 [T]; -(s + 1) means: the token in token slot s
     indptr: Array  # int32 [N + 1]
+
+
+class EmbedImg(Batch, frozen=True):
+    """Fills embeds from tiles of images: command n fills its embeds with the vectors of tile rows[n] from firsts[n] on.
+    The wave has it before EmbedTxt."""
+
+    ragged: ClassVar[Layout] = {"indptr": ("embeds",)}
+    shared: ClassVar[tuple[str, ...]] = ("tiles",)
+
+    rows: Array  # int32 [N], of `tiles`
+    firsts: Array  # int32 [N]
+    embeds: Array  # int32 [E], no embed twice
+    indptr: Array  # int32 [N + 1]
+    tiles: Array  # uint8 [M, tile_size, tile_size, 3], M is at most `max_batch_tiles`
 
 
 class Forward(Batch, frozen=True):
@@ -245,120 +259,3 @@ if TYPE_CHECKING:
 else:  # what msgspec decodes must be named
     AnyBatch = functools.reduce(operator.or_, Batch.__subclasses__())
     AnyResult = functools.reduce(operator.or_, Result.__subclasses__())
-
-
-# ---- control layer to worker ----------------------------------------------------------------------------------------
-
-
-class Hello(Message, frozen=True):
-    """First message on a connection."""
-
-    protocol: int
-
-
-class RunWave(Message, frozen=True):
-    """Run these batches in order, whatever fails; answered by one `WaveDone`."""
-
-    wave: int
-    model: str
-    batches: tuple[AnyBatch, ...]
-
-
-class LoadAdapter(Message, frozen=True):
-    """Load a LoRA adapter, for the waves that come after; answered by `AdapterLoaded`. A number is used once."""
-
-    number: int
-    folder: str  # on the worker's machine
-
-
-class DropAdapter(Message, frozen=True):
-    """Forget an adapter. Commands that name it fail from now on."""
-
-    number: int
-
-
-class Shutdown(Message, frozen=True):
-    """Finish the wave at hand and exit."""
-
-
-class Refused(Message, frozen=True):
-    """The worker is not wanted and should exit: another one serves here."""
-
-    reason: str
-
-
-ToWorker = Hello | RunWave | LoadAdapter | DropAdapter | Shutdown | Refused
-
-
-# ---- worker to control layer ----------------------------------------------------------------------------------------
-
-
-class ModelDescription(Message, frozen=True):
-    """A model as its worker serves it."""
-
-    name: str
-    architecture: str  # such as LlamaForCausalLM
-    calls: tuple[str, ...]  # that it runs: of BATCHES, and what it adds to them (`EXTENSIONS`)
-    dtype: str
-    device: str
-    vocab_size: int
-    hidden_size: int
-    max_context: int
-    page_size: int
-    num_pages: int
-    num_host_pages: int
-    num_embeds: int
-    num_token_slots: int
-    max_batch_tokens: int  # input tokens in one Forward
-    max_batch_rows: int  # commands in one Sample, GetNextDist or GetLogprobs; rows in one Verify
-    max_dist: int  # largest k of GetNextDist
-    max_swap_pages: int  # pages in one SwapOut or SwapIn
-    stop_tokens: tuple[int, ...]
-    tokenizer: bytes  # tokenizer.json
-    tokenizer_config: dict[str, object]  # chat_template, bos_token, eos_token, ... as in tokenizer_config.json
-    page_bytes: int  # memory of one page, all layers, all ranks
-    weight_bytes: int  # all ranks; what each of them holds whole is counted for each
-
-
-class Ready(Message, frozen=True):
-    """Answer to `Hello`, once the model is loaded and the pools stand."""
-
-    protocol: int
-    pid: int
-    models: tuple[ModelDescription, ...]
-
-
-class Failure(Message, frozen=True):
-    """A command failed: it had no effect that counts, and what its result says means nothing. Commands behind it run
-    nevertheless; what depended on it computed from stale data."""
-
-    batch: int  # of the wave
-    command: int  # of the batch
-    message: str  # what is wrong with the command
-
-
-class WaveDone(Message, frozen=True):
-    """One result for each batch of the wave, in order; None where it has nothing to tell or all its commands failed.
-    Where only some did, they have zeros, and empty ranges, in the result."""
-
-    wave: int
-    results: tuple[AnyResult | None, ...]
-    seconds: float  # time that the wave took on the worker
-    failures: tuple[Failure, ...] = ()  # in the order of batches and commands
-
-
-class AdapterLoaded(Message, frozen=True):
-    """Answer to `LoadAdapter`."""
-
-    number: int
-    nbytes: int = 0  # memory that it takes, all ranks
-    error: str | None = None  # why it is not loaded
-
-
-class WorkerFailed(Message, frozen=True):
-    """The worker cannot serve (unreadable checkpoint, wrong protocol, out of memory) and ends."""
-
-    message: str
-
-
-FromWorker = Ready | WaveDone | AdapterLoaded | WorkerFailed
