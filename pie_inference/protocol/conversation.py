@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from .batch import Message
 from .messages import AnyBatch, AnyResult
 
