@@ -13,7 +13,7 @@ from typing import Any
 
 INTERFACES = (
     *("core", "allocate", "input_text", "forward", "forward_with_adapter", "tokenize", "output_text", "fused"),
-    "guest_source",
+    *("http", "guest_source"),
 )
 
 
@@ -46,6 +46,7 @@ forward_with_adapter: Any = _NoHost("forward_with_adapter")
 tokenize: Any = _NoHost("tokenize")
 output_text: Any = _NoHost("output_text")
 fused: Any = _NoHost("fused")
+http: Any = _NoHost("http")
 guest_source: Any = _NoHost("guest_source")
 
 
