@@ -11,7 +11,18 @@ from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
-INTERFACES = ("core", "allocate", "input_text", "forward", "tokenize", "output_text", "fused", "http", "guest_source")
+INTERFACES = (
+    "core",
+    "allocate",
+    "input_text",
+    "forward",
+    "tokenize",
+    "output_text",
+    "fused",
+    "http",
+    "topics",
+    "guest_source",
+)
 
 
 class _NoHost:
@@ -43,6 +54,7 @@ tokenize: Any = _NoHost("tokenize")
 output_text: Any = _NoHost("output_text")
 fused: Any = _NoHost("fused")
 http: Any = _NoHost("http")
+topics: Any = _NoHost("topics")
 guest_source: Any = _NoHost("guest_source")
 
 
