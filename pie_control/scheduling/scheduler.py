@@ -40,7 +40,7 @@ from .decoding.runs import Taken
 from .guests import Guests
 from .policies import Adaptive, DispatchPolicy, DispatchState
 from .statistics import Counts, Lately, Line, SchedulerStatistics
-from .turn import Closed, Ending, Event, Opened, Quiet, Reason, RunTokens, Turn, WorkerLost, join_tokens
+from .turn import Closed, Ending, Event, Opened, Progress, Quiet, Reason, RunTokens, Turn, WorkerLost, join_tokens
 from .waves import WaveBuilder
 
 
@@ -64,6 +64,7 @@ class Scheduler:
         self._chunks = Chunks()
         self._answered = float("-inf")  # when the last wave was
         self._guests = Guests()
+        self._has_answer = False  # in this turn
         self._evictions = 0
         self._waves: list[RunWave] = []
         self._completions: list[Completion] = []
@@ -95,7 +96,7 @@ class Scheduler:
         return self._end_turn()
 
     def _end_turn(self) -> Turn:
-        progress = [one.progress() for one in self._moved if one.owner in self._accounts]
+        progress = self._progress()
         turn = Turn(
             tuple(self._waves),
             tuple(self._completions),
@@ -105,9 +106,19 @@ class Scheduler:
             self._guests.turn,
             join_tokens(self._run_tokens),
         )
-        for gathered in (self._waves, self._completions, self._endings, self._moved, self._run_tokens):
+        for gathered in (self._waves, self._completions, self._endings, self._run_tokens):
             gathered.clear()
         return turn
+
+    def _progress(self) -> list[Progress]:
+        """What address spaces should hear. That commands have left their queues wakes no host: if that is all, it is
+        told with the answer of a wave in flight. Memory that has come back is told at once: others may ask for it."""
+        told = self._has_answer or self._completions or self._endings
+        self._has_answer = False
+        later = {} if told or not self._in_flight else {one: None for one in self._moved if not one.returned}
+        progress = [one.progress() for one in self._moved if one not in later and one.owner in self._accounts]
+        self._moved = later
+        return progress
 
     def _deadline(self) -> float | None:
         if not any(self._backlog.all_ready()):
@@ -326,6 +337,7 @@ class Scheduler:
             self._times.add(wave.tokens, done.seconds)
             self._chunks.add(wave.tokens - wave.long)
         self._answered = self._now
+        self._has_answer = True
         self._memory.wave_completed(wave.number)
         if not self._in_flight:
             self._memory.all_completed()
