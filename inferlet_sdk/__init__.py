@@ -21,9 +21,12 @@ from inferlet_sdk.errors import (
     Exhausted,
     InvalidArgument,
     InvalidState,
+    NotAllowed,
     NotFound,
     PieError,
     QuotaExceeded,
+    RequestFailed,
+    TimedOut,
     Unsupported,
     WorkerFailed,
 )
@@ -35,6 +38,8 @@ from inferlet_sdk.generation.stopping import IgnoreStopTokens, MaxTokens, StopRe
 from inferlet_sdk.grammar import Grammar, Matcher
 from inferlet_sdk.guest.arguments import Args
 from inferlet_sdk.guest.program import inferlet
+from inferlet_sdk.outside.http import Response, http_get, http_post, http_request
+from inferlet_sdk.outside.topics import Subscription, broadcast, subscribe
 from inferlet_sdk.traits import Dist
 
 __all__ = [
@@ -56,20 +61,30 @@ __all__ = [
     "InvalidState",
     "Matcher",
     "MaxTokens",
+    "NotAllowed",
     "NotFound",
     "Pages",
     "PieError",
     "QuotaExceeded",
+    "RequestFailed",
+    "Response",
     "Sampler",
     "Slots",
     "StopRegex",
     "StopString",
     "StopTokens",
     "StopWhen",
+    "Subscription",
+    "TimedOut",
     "TokenFuture",
     "Unsupported",
     "WorkerFailed",
+    "broadcast",
     "gather",
+    "http_get",
+    "http_post",
+    "http_request",
     "inferlet",
+    "subscribe",
     "traits",
 ]

@@ -8,6 +8,9 @@ PieError
 │   ├── QuotaExceeded      a limit of this inferlet
 │   ├── Exhausted          the whole pool is too small
 │   ├── Unsupported        no such trait or function here
+│   │   └── NotAllowed     the operator does not allow it
+│   ├── RequestFailed      a server outside could not be reached, or answered what cannot be read
+│   │   └── TimedOut       it took longer than it may
 │   ├── Cancelled          the operation was cancelled
 │   └── WorkerError        the worker failed; the command had no effect
 │       └── Busy           it may be issued again in a moment
@@ -15,6 +18,7 @@ PieError
 │   ├── BadRequest         400
 │   ├── UnknownName        404, no such program, inferlet or model
 │   ├── BadProgram         422, a program that is neither Python nor a component of our world
+│   ├── BadAdapter         422, an adapter that is unreadable, or does not fit the model or the memory
 │   ├── StorageFull        413, the tenant keeps as many programs, or bytes of them, as it may
 │   ├── Conflict           409, the inferlet has ended
 │   └── Overloaded         503, too many inferlets
@@ -62,6 +66,18 @@ class Unsupported(CallError):
     code = "unsupported"
 
 
+class NotAllowed(Unsupported):
+    code = "not-allowed"
+
+
+class RequestFailed(CallError):
+    code = "request-failed"
+
+
+class TimedOut(RequestFailed):
+    code = "timed-out"
+
+
 class Cancelled(CallError):
     code = "cancelled"
 
@@ -89,6 +105,10 @@ class UnknownName(ClientError):
 
 
 class BadProgram(ClientError):
+    status = 422
+
+
+class BadAdapter(ClientError):
     status = 422
 
 

@@ -54,7 +54,7 @@ def build_server(config: ServerConfig, make_client: ClientFactory | None = None)
     make_client = make_client or start_worker
     models = {model.name: _build_model(config, model, make_client) for model in config.models}
     loop, registry = Loop(), Registry(config.limits, config.max_inferlets)
-    settings = HostSettings(config.limits, config.max_host_bytes, config.host_warm_pool)
+    settings = HostSettings(config.limits, config.max_host_bytes, config.host_warm_pool, config.http_allow)
     hosts = Hosts(_host_links(config), settings, registry, models, loop, library.lost)
     return ServerApi(config, library, registry, hosts, models, loop)
 

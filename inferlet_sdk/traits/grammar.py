@@ -119,6 +119,7 @@ def decode_with_matcher(
     recent: Sequence[int] = (),
     window: int = 0,
     allowed: bytes = b"",
+    adapter: str = "",
     skip: int = 0,
 ) -> DecodeRun:
     """As `decode`, but the tokens keep to a grammar, from where the matcher stands; the matcher does not move.
@@ -126,6 +127,8 @@ def decode_with_matcher(
     The run is over where nothing can follow but a stop token, and where `skip` tokens or more are forced (0: it goes on
     there). `take` raises Busy if the worker has not compiled the grammar yet: issue the run again in a moment.
     """
-    given = run_arguments(queue, embed, sampler, input, position, context, pages, steps, stop, recent, window, allowed)
+    given = run_arguments(
+        queue, embed, sampler, input, position, context, pages, steps, stop, recent, window, allowed, adapter
+    )
     constraint = whole(matcher, "matcher"), whole(skip, "skip")
     return DecodeRun(call(bindings.grammar.decode_with_matcher, *given[:3], *constraint, *given[3:]))

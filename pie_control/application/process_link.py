@@ -26,7 +26,7 @@ HOST = "pie_control.application.host:Host"
 START_SECONDS = 60.0
 END_SECONDS = 2.0
 """A host that was told to end has this time for it."""
-LAST_WORDS_SECONDS = 0.5
+LAST_WORDS_SECONDS = 2.0
 """Between the end of the connection and that of the process, if it ends by itself."""
 LOOK_SECONDS = 0.25
 """Between looks at its memory."""

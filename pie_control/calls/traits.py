@@ -15,6 +15,7 @@ class Trait:
 
     name: str
     supertraits: tuple[str, ...] = ()
+    needs: str = ""  # what the worker must be able to do beside its calls, of the protocol's EXTENSIONS
     version: str = VERSION
 
     @property
@@ -25,6 +26,8 @@ class Trait:
 
 TRAITS = (
     Trait("Core"),
+    Trait("Http"),
+    Trait("Topics"),
     Trait("Allocate"),
     Trait("Forward", ("Allocate",)),
     Trait("InputText", ("Allocate", "Forward")),
@@ -32,5 +35,6 @@ TRAITS = (
     Trait("OutputText", ("Allocate",)),
     Trait("Fused", ("OutputText", "InputText")),
     Trait("Grammar", ("Fused", "Tokenize")),
+    Trait("ForwardWithAdapter", ("Forward",), needs="forward_with_adapter"),
 )
-"""Each behind its supertraits. Every model has Core: the control layer does it."""
+"""Each behind its supertraits. Every model has those at the top, up to Allocate: the control layer does them."""

@@ -9,11 +9,12 @@ from ..sandbox.functions import HostFunction
 from . import core, derived, fused, grammar, guest_source, output_text, tokenize
 from .interfaces import checked, written_functions
 from .limits.bounds import bounds_of
+from .outside import http, topics
 from .published import editions
 from .suspending import is_suspending
 
 PACKAGE = "pie:inferlet"
-MODULES = (core, tokenize, fused, output_text, grammar, guest_source)
+MODULES = (core, tokenize, fused, output_text, grammar, http, topics, guest_source)
 
 
 def contract() -> Contract:

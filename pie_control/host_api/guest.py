@@ -10,18 +10,20 @@ from ..calls.core import create_queue, destroy_queue
 from ..errors import Cancelled, InvalidArgument, NotFound, QuotaExceeded, Unsupported
 from ..inferlets.inferlet import Inferlet
 from ..inferlets.model import ModelView
+from ..inferlets.relations.topics import Topics
 from ..programs.program_host import SourceText
 from ..resources.address_space import AddressSpace
 from ..sandbox.fibers import Instance
 from ..sandbox.wasi import WasiState
 from ..services.grammars import Matcher
+from ..services.http.outbound import HttpClient, Outbound
 from .limits.pending import PendingBytes
 from .traits import refusals
 
 T = TypeVar("T")
 
 MAX_HANDLES = 4096
-"""Samplers, detokenizers, grammars and matchers of one inferlet: three for each generation that is under way."""
+"""Samplers, detokenizers, matchers, responses and the like of one inferlet: three for each generation under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,10 @@ class Guest:
 
     __slots__ = (
         "_handles",
+        "_http",
         "_next_handle",
         "_next_queue",
+        "_outbound",
         "_places",
         "futures",
         "inferlet",
@@ -48,11 +52,15 @@ class Guest:
         "pending",
         "queues",
         "source",
+        "topics",
         "wasi",
     )
 
-    def __init__(self, inferlet: Inferlet, models: Mapping[str, ModelView]) -> None:
+    def __init__(self, inferlet: Inferlet, models: Mapping[str, ModelView], http: HttpClient, topics: Topics) -> None:
         self.inferlet = inferlet
+        self.topics = topics
+        self._http = http
+        self._outbound: Outbound | None = None
         self.futures = inferlet.futures
         self.pending = PendingBytes(inferlet.limits.max_pending_bytes, inferlet.futures)
         self.models = models
@@ -137,16 +145,18 @@ class Guest:
     # ---- handles ----
 
     def add_handle(self, value: object) -> int:
-        """Number of a new handle (sampler, detokenizer, grammar, matcher); raises QuotaExceeded."""
+        """Number of a new handle (sampler, detokenizer, grammar, matcher, response); raises QuotaExceeded."""
         if len(self._handles) >= MAX_HANDLES:
-            raise QuotaExceeded(f"{MAX_HANDLES} samplers, detokenizers, grammars and matchers exist: destroy some")
+            raise QuotaExceeded(
+                f"{MAX_HANDLES} samplers, detokenizers, grammars, matchers and responses exist: destroy or close some"
+            )
         number = self._next_handle
         self._next_handle += 1
         self._handles[number] = value
         return number
 
     def handle(self, number: int, kind: type[T]) -> T:
-        """What a number stands for; raises NotFound, InvalidArgument."""
+        """What has this number; raises NotFound, InvalidArgument."""
         value = self._handles.get(number)
         if value is None:
             raise NotFound(f"there is no {kind.__name__.lower()} {number}")
@@ -162,6 +172,16 @@ class Guest:
     def count_handles(self, kind: type[object]) -> int:
         return sum(isinstance(value, kind) for value in self._handles.values())
 
+    # ---- the world outside ----
+
+    @property
+    def outbound(self) -> Outbound:
+        """Its requests to servers outside; made at the first one."""
+        if self._outbound is None:
+            limits, tenant = self.inferlet.limits, self.inferlet.standing.tenant
+            self._outbound = self._http.outbound(tenant, limits.max_http_requests, limits.max_http_bytes)
+        return self._outbound
+
     # ---- holdings ----
 
     def usage(self) -> tuple[int, int]:
@@ -170,7 +190,10 @@ class Guest:
         return sum(one.pages for one in held), sum(one.embeds for one in held)
 
     def release(self) -> None:
-        """Gives back what the inferlet holds at models. Idempotent."""
+        """Gives back what the inferlet holds at models and outside. Idempotent."""
+        if self._outbound is not None:
+            self._outbound.close()
+        self.topics.ended(self.inferlet.number)
         for place in self._places.values():
             place.space.end(Cancelled("the inferlet has ended"))
             place.model.release(self.inferlet.number)

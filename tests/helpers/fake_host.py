@@ -11,7 +11,7 @@ import enum
 import hashlib
 import json
 from array import array
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -97,6 +97,7 @@ class Run:
     untaken: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)  # of a run that is watched
     watch: tuple[int, StopStrings, bool, bool] | None = None  # detokenizer, what stops, send, more
+    change: int = 0  # what its adapter makes of tokens
     matcher: FakeMatcher | None = None
     skip: int = 0
 
@@ -135,7 +136,14 @@ class FakeHost:
         self.grammars: dict[int, Any] = {}  # and matchers
         self.detokenizers: dict[int, bytes] = {}
         self.receivers: list[int] = []
+        self.adapters: list[str] = []  # each changes the tokens that are run with it
         self.max_pages = 1000
+        self.web: dict[str, tuple[int | None, dict[str, str], bytes]] = {}  # status (None: fails), headers, body
+        self.requests: list[dict[str, Any]] = []
+        self.bodies: dict[int, bytes] = {}
+        self.piece_bytes = 1 << 16
+        self.subscriptions: dict[int, str] = {}
+        self.published: dict[int, list[tuple[str, str]]] = {}
         self._next = 0
         self.core, self.fused = SimpleNamespace(), SimpleNamespace()
         for interface in set(bindings.INTERFACES) - {"core", "fused"}:
@@ -299,6 +307,60 @@ class FakeHost:
         limits = {"max_pages": self.max_pages, "max_embeds": 999, "max_queues": 99, "max_futures": 999}
         return json.dumps(held | limits | {"a key of the future": 1})
 
+    # ---- http ----
+
+    def _http_request(self, method: str, url: str, headers: str, body: str, options: str) -> int:
+        """Answered by what `web` has for the URL, else by what was asked."""
+        asked = {"method": method, "url": url, "headers": json.loads(headers), "body": b64decode(body).decode()}
+        self.requests.append(asked | json.loads(options))
+        status, answered, data = self.web.get(url, (200, {}, json.dumps(asked).encode()))
+        if status is None:
+            return self._future(refuse("request-failed", data.decode()))
+        number = self._number()
+        self.bodies[number] = data
+        about = {"status": status, "url": url, "headers": list(answered.items()), "a key of the future": 1}
+        return self._future((number, json.dumps(about)))
+
+    def _read_body(self, body: int, most: int) -> int:
+        if body not in self.bodies:
+            raise refuse("not-found", f"no body {body}")
+        most = min(most, self.piece_bytes)
+        piece, self.bodies[body] = self.bodies[body][:most], self.bodies[body][most:]
+        return self._future(b64encode(piece).decode())
+
+    def _take_chunk(self, number: int) -> str:
+        return str(self._take(number))
+
+    def _await_chunk(self, number: int) -> str:
+        return str(self._await(number))
+
+    def _close_body(self, body: int) -> None:
+        if self.bodies.pop(body, None) is None:
+            raise refuse("not-found", f"no body {body}")
+
+    # ---- topics: those of this inferlet alone ----
+
+    def _broadcast(self, topic: str, message: str) -> int:
+        queues = [number for number, name in self.subscriptions.items() if name == topic]
+        for number in queues:
+            self.published[number].append((self.environment_entries["inferlet"], message))
+        return self._future(min(len(queues), 1))
+
+    def _subscribe(self, topic: str) -> int:
+        number = self._number()
+        self.subscriptions[number], self.published[number] = topic, []
+        return number
+
+    def _next_published(self, subscription: int) -> int:
+        if subscription not in self.subscriptions:
+            raise refuse("not-found", f"no subscription {subscription}")
+        assert self.published[subscription], "the guest waits for ever"
+        return self._future(self.published[subscription].pop(0))
+
+    def _unsubscribe(self, subscription: int) -> None:
+        if self.subscriptions.pop(subscription, None) is None:
+            raise refuse("not-found", f"no subscription {subscription}")
+
     # ---- allocate ----
 
     def _alloc_kvpage(self, queue: int, count: int) -> int:
@@ -430,6 +492,24 @@ class FakeHost:
             assert filled[1] < self.model.max_context
             states.append(tuple(seen))
         return states
+
+    def _available_adapters(self, queue: int) -> list[str]:
+        self._check_queue(queue)
+        return self.adapters
+
+    def _forward_with_adapter(
+        self, queue: int, adapter: str, context: list[int], inputs: list[int], output: list[int], embeds: list[int]
+    ) -> None:
+        """An input is another token with an adapter."""
+        change = self._change_of(adapter)
+        held = {embed: self._as_input(embed) for embed in expand(inputs)}
+        self.embeds.update({embed: pair and (pair[0] + change, pair[1]) for embed, pair in held.items()})
+        self._forward(queue, context, inputs, output, embeds)
+
+    def _change_of(self, adapter: str) -> int:
+        if adapter and adapter not in self.adapters:
+            raise refuse("not-found", f"no adapter {adapter}")
+        return 100_000 * (1 + self.adapters.index(adapter)) if adapter else 0
 
     def _as_input(self, embed: int) -> Pair | None:
         """An output that is fed back counts as a token that depends on all that it has seen."""
@@ -629,11 +709,11 @@ class FakeHost:
         assert all(pair[1] < position for pair in seen)
         assert position + steps - 1 <= self.model.max_context
         given = json.loads(options or "{}")
-        assert given.keys() <= {"recent", "window", "allowed"}
+        assert given.keys() <= {"recent", "window", "allowed", "adapter"}
         number = self._number()
         self.runs[number] = Run(
             queue, sampler, state, position, seen, expand(pages), steps, stop, given.get("recent"),
-            given.get("window", 0),
+            given.get("window", 0), change=self._change_of(given.get("adapter", "")),
         )  # fmt: skip
         self.embeds[embed] = self.embeds[input_embed] = None
         return number
@@ -641,7 +721,7 @@ class FakeHost:
     def _step(self, run: Run) -> None:
         self.steps_run += 1
         if run.made:
-            pair = (run.made[-1], run.position + len(run.made) - 1)
+            pair = (run.made[-1] + run.change, run.position + len(run.made) - 1)
             page = next(p for p in run.pages if len(self.pages[p]) < self.model.page_size)
             self.reserved.discard(page)
             self.pages[page].append(pair)
@@ -707,7 +787,9 @@ class FakeHost:
         accepted = [*agree, False].index(False)
         return self._future((accepted, chosen[accepted]))
 
-    _take_token = _take_dist = _take_logprobs = _take_verified = _take
+    _take_token = _take_dist = _take_logprobs = _take_verified = _take_response = _take_reached = _take_published = (
+        _take
+    )
 
     def _await(self, number: int) -> Any:
         self._wait([number])
@@ -718,6 +800,7 @@ class FakeHost:
         return _packed("I", tokens), _packed("f", probabilities), rest
 
     _await_done = _await_message = _await_token = _await_dist = _await_logprobs = _await_verified = _await
+    _await_response = _await_reached = _await_published = _await
 
     # ---- grammars ----
 

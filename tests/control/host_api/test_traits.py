@@ -17,28 +17,33 @@ from pie_control.host_api import wit_files
 from pie_control.host_api.traits import refusals, traits_of
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
-from pie_inference.protocol import BATCHES, ModelDescription, RunWave, WaveDone
+from pie_inference.protocol import BATCHES, EXTENSIONS, ModelDescription, RunWave, WaveDone
 from tests.helpers.servers import run, started
 
 SECONDS = 30.0
+OF_ALL = ["Core", "Http", "Topics"]
+"""Traits of every model."""
+INTERFACES_OF_ALL = {trait.interface for trait in TRAITS if trait.name in OF_ALL}
 ALLOCATE_ONLY = ("copy_emb", "copy_kvpage", "embed_txt")
 
+ALL = (*BATCHES, *EXTENSIONS)
 
-class Partial:
+
+class Partial(FakeModel):
     """A model whose worker runs some calls only, or has no tokenizer. It counts what it is asked to run."""
 
-    def __init__(self, calls: tuple[str, ...] = tuple(BATCHES), **changes: Any) -> None:
-        self._model = FakeModel(num_pages=64)
+    def __init__(self, calls: tuple[str, ...] = ALL, **changes: Any) -> None:
+        super().__init__(num_pages=64)
         self._changes = {"calls": calls, **changes}
         self.asked: set[str] = set()
 
     def describe(self) -> tuple[ModelDescription, ...]:
-        (described,) = self._model.describe()
+        (described,) = super().describe()
         return (msgspec.structs.replace(described, **self._changes),)
 
     def run(self, wave: RunWave) -> WaveDone:
         self.asked |= {type(batch).__name__ for batch in wave.batches}
-        return self._model.run(wave)
+        return super().run(wave)
 
 
 def run_on(cache_dir: Path, model: Partial, source: str) -> Any:
@@ -59,9 +64,9 @@ def described(**changes: Any) -> ModelDescription:
 
 def test_a_model_has_the_traits_whose_calls_its_worker_runs() -> None:
     assert tuple(trait for trait, _ in traits_of(described())) == TRAITS
-    without = [trait.name for trait, _ in traits_of(described(calls=tuple(set(BATCHES) - {"get_logprobs"})))]
-    assert without == ["Core", "Allocate", "Forward", "InputText", "Tokenize"]
-    assert [trait.name for trait, _ in traits_of(described(calls=()))] == ["Core"]
+    without = [trait.name for trait, _ in traits_of(described(calls=tuple(set(ALL) - {"get_logprobs"})))]
+    assert without == [*OF_ALL, "Allocate", "Forward", "InputText", "Tokenize", "ForwardWithAdapter"]
+    assert [trait.name for trait, _ in traits_of(described(calls=()))] == OF_ALL
 
 
 def test_a_trait_has_the_version_of_the_wit() -> None:
@@ -73,13 +78,14 @@ def test_a_complete_model_refuses_nothing() -> None:
 
 
 def test_every_call_of_a_trait_that_is_missing_is_refused() -> None:
-    of_models = {function for function in wit.functions() if function.interface not in ("core", "guest_source")}
+    of_all = {"guest_source"} | INTERFACES_OF_ALL
+    of_models = {function for function in wit.functions() if function.interface not in of_all}
     assert set(refusals(described(calls=(), tokenizer=b""))) == {function.name for function in of_models}
 
 
 @pytest.mark.parametrize("missing", ["copy_kvpage", "embed_txt", "forward", "get_next_dist", "sample", "verify"])
 def test_a_refusal_names_the_trait_the_model_and_what_it_has(missing: str) -> None:
-    model = described(calls=tuple(set(BATCHES) - {missing}))
+    model = described(calls=tuple(set(ALL) - {missing}))
     there = ", ".join(trait.name for trait, _ in traits_of(model))
     lacking = {trait.interface: trait.name for trait in TRAITS if trait.name not in there.split(", ")}
     assert lacking
@@ -127,13 +133,14 @@ def calls_of_queues() -> list[tuple[str, str, list[Any]]]:
 def test_no_call_of_a_missing_trait_passes(guest_cache: Path) -> None:
     model = Partial(calls=(), tokenizer=b"")
     calls = calls_of_queues()
-    assert {interface for interface, _, _ in calls} == {trait.interface for trait in TRAITS[1:]}
+    assert {interface for interface, _, _ in calls} == {trait.interface for trait in TRAITS} - INTERFACES_OF_ALL
     source = CALLS.replace("calls: list)", "calls=CALLS)").replace("def main", f"CALLS = {calls!r}\n\ndef main")
     answers = run_on(guest_cache, model, source)
     assert len(answers) == len(calls)
     for interface, name, _ in calls:
         (trait,) = [trait.name for trait in TRAITS if trait.interface == interface]
-        wanted = f"model fake does not implement {trait} ({name.replace('_', '-')} belongs to it); it has: Core"
+        wanted = f"model fake does not implement {trait} ({name.replace('_', '-')} belongs to it); it has: "
+        wanted += ", ".join(OF_ALL)
         assert answers[name] == ["unsupported", wanted]
     assert not model.asked
 
@@ -165,7 +172,7 @@ async def main(args):
 """
     model = Partial(calls=("copy_emb", "copy_kvpage", "embed_txt", "forward"))
     names, refused, futures = run_on(guest_cache, model, source)
-    assert names == ["Core", "Allocate", "Forward", "InputText", "Tokenize"]
+    assert names == [*OF_ALL, "Allocate", "Forward", "InputText", "Tokenize"]
     has = f"; it has: {', '.join(names)}"
     assert refused[0] == f"model fake does not implement OutputText (get-next-dist belongs to it){has}"
     assert refused[1] == f"model fake does not implement Fused (sample belongs to it){has}"
