@@ -179,6 +179,8 @@ class Generation:
             self._source.close()
             if self._filter is not None and self._filter.cut is not None:
                 self._cut_tokens(self._filter)
+            if self._guide is not None and not self._sequence.closed:
+                self._guide.close(self._tokens)
         finally:
             self._give_back()
         return rest
@@ -225,6 +227,8 @@ class Generation:
         if rules.predicates or len(rules.tokens) > MOST_STOPS or isinstance(self._sampler, DistSampler):
             return False
         stop = stop_strings(rules.texts)
+        if self._guide is not None and (stop or send):
+            return False  # the host does not see the tokens that are forced
         if stop is None or not self._run_ahead or self.is_waiting or self.stop_reason is not None:
             return False
         if self._source is None:

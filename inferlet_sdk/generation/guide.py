@@ -19,12 +19,16 @@ class Guide:
         self._matcher: Matcher | None = given if isinstance(given, Matcher) else None
         self._accepted: list[int] = []  # tokens of the generation
 
-    async def matcher(self, model: str, tokens: Sequence[int]) -> int:
-        """The number of a matcher behind these tokens, which are all of the generation so far."""
+    async def open(self, model: str) -> None:
+        """Makes the matcher, if there is none yet."""
         if self._matcher is None:
             assert isinstance(self._given, Grammar)
             self._matcher = await self._given.matcher(model)
+
+    def at(self, tokens: Sequence[int]) -> int:
+        """The number of the matcher, behind these tokens, which are all of the generation so far."""
         self.follow(tokens)
+        assert self._matcher is not None
         return self._matcher.number
 
     def follow(self, tokens: Sequence[int]) -> None:
@@ -41,15 +45,16 @@ class Guide:
             count = self._matcher.accept(tokens[same:])
             self._accepted += tokens[same : same + count]
 
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing can follow."""
-        return self._matcher is not None and self._matcher.state.over
-
-    def forced(self) -> list[int]:
-        """Tokens that must come next."""
+    def forced(self, tokens: Sequence[int], most: int) -> tuple[list[int], bool]:
+        """At most so many of the tokens that are forced behind these, if there are enough; and whether the text is
+        complete then."""
+        self.follow(tokens)
         assert self._matcher is not None
-        return self._matcher.forced()
+        forced = self._matcher.forced()
+        if len(forced) < SKIP:
+            return [], self._matcher.state.over
+        self.follow([*tokens, *forced[:most]])
+        return forced[:most], self._matcher.state.over
 
     def close(self, tokens: Sequence[int]) -> None:
         """The generation has ended with these tokens."""

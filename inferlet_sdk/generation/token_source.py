@@ -81,6 +81,11 @@ class RunTokens:
     async def _next(self, left: int, held: str) -> Pieces:
         pause = FIRST_PAUSE
         while True:
+            if self._run is None and self._guide is not None and not self._sequence.tokens[self._start :]:
+                await self._guide.open(self._sequence.info.name)
+                forced = self._forced((), left)
+                if forced.tokens or forced.complete:
+                    return forced
             if self._run is None:
                 await self._issue(left, held)
             run = self._run
@@ -101,32 +106,27 @@ class RunTokens:
         if not over:
             return Pieces(tokens, texts)
         self._run = None
-        return self._end_of_run(run, tokens, texts, left)
+        return self._end_of_run(tokens, texts, left)
 
-    def _end_of_run(self, run: DecodeRun, tokens: Sequence[int], texts: Sequence[str], left: int) -> Pieces:
-        """A run that ended before its time has come to the end of its grammar, or to tokens that are forced; or the
-        host has found a stop string, as `Generation` will."""
+    def _end_of_run(self, tokens: Sequence[int], texts: Sequence[str], left: int) -> Pieces:
+        """A run that ended before its time has come to the end of its grammar, or to tokens that are forced."""
         if self._guide is None or (tokens and tokens[-1] in self._stop):
             return Pieces(tokens, texts)
-        if run.left and not self._skip:
-            return Pieces(tokens, texts, complete=True)
-        self._guide.follow([*self._sequence.tokens[self._start :], *tokens])
-        if not run.left:
-            return Pieces(tokens, texts, complete=self._guide.is_over)
-        forced = self._guide.forced()[: left - len(tokens)]
-        texts = [*texts, *(traits.push_tokens(self._detokenizer, [token]) for token in forced)]
-        return Pieces([*tokens, *forced], texts, complete=not forced)
+        forced = self._forced(tokens, left)
+        return Pieces([*tokens, *forced.tokens], [*texts, *forced.texts], forced.complete)
 
-    @property
-    def _skip(self) -> int:
-        """Forced tokens that end a run. Where the host follows the text, it has to see all tokens."""
-        return SKIP if self._following is None or not (self._following.send or self._following.stop) else 0
+    def _forced(self, tokens: Sequence[int], left: int) -> Pieces:
+        """What is forced behind these tokens, if it is enough to be run together."""
+        assert self._guide is not None
+        before = [*self._sequence.tokens[self._start :], *tokens]
+        forced, complete = self._guide.forced(before, left - len(tokens))
+        return Pieces(forced, [traits.push_tokens(self._detokenizer, [token]) for token in forced], complete)
 
     async def _issue(self, left: int, held: str) -> None:
         sequence, constraint = self._sequence, None
         if self._guide is not None:
-            number = await self._guide.matcher(sequence.info.name, sequence.tokens[self._start :])
-            constraint = number, self._skip
+            await self._guide.open(sequence.info.name)
+            constraint = self._guide.at(sequence.tokens[self._start :]), SKIP
         most = min(left, self._most)
         self._run = run = DecodeRun(sequence, self._sampler, self._handle, most, self._stop, constraint)
         if self._following is not None:
@@ -151,8 +151,6 @@ class RunTokens:
         if not self._sequence.closed:
             self._sequence.rewind(len(self._sequence.tokens))
         traits.destroy_sampler(self._handle)
-        if self._guide is not None:
-            self._guide.close(self._sequence.tokens[self._start :])
 
 
 class SampledTokens:

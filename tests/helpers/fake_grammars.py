@@ -25,7 +25,8 @@ def vocabulary() -> engine.Vocabulary:
 
 def compiled(kind: str, text: str, **options: bool) -> engine.Grammar:
     """Compiled on a thread that may nest deep. Raises GrammarError."""
-    return deep(lambda: engine.Grammar(vocabulary(), source_of(kind, text, **options)))
+    grammar: engine.Grammar = deep(lambda: engine.Grammar(vocabulary(), source_of(kind, text, **options)))
+    return grammar
 
 
 def deep(work: Callable[[], Any]) -> Any:
