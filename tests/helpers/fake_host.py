@@ -847,8 +847,22 @@ class FakeHost:
         one, inner = self.grammars[matcher], self.grammars[matcher].inner()
         return json.dumps({"accepting": inner.is_accepting, "over": inner.is_over, "tokens": len(one.tokens)})
 
-    def _decode_with_matcher(self, queue: int, embed: int, sampler: int, matcher: int, skip: int, *others: Any) -> int:
-        number = self._decode(queue, embed, sampler, *others)
+    def _decode_with_matcher(
+        self,
+        queue: int,
+        embed: int,
+        sampler: int,
+        matcher: int,
+        skip: int,
+        input_embed: int,
+        position: int,
+        context: list[int],
+        pages: list[int],
+        steps: int,
+        stop: list[int],
+        options: str,
+    ) -> int:
+        number = self._decode(queue, embed, sampler, input_embed, position, context, pages, steps, stop, options)
         self.runs[number].matcher = FakeMatcher(self.grammars[matcher].grammar, self.grammars[matcher].tokens)
         self.runs[number].skip = skip
         return number

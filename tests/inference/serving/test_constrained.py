@@ -26,7 +26,9 @@ from tests.helpers.fake_grammars import vocabulary
 from tests.inference.grammars.test_rows import batch, row
 
 VOCAB = 272  # of the checkpoint; the first 259 are the bytes and special tokens of the fake model
-SCHEMA = '{"type": "object", "properties": {"n": {"type": "integer", "minimum": 0}}, "required": ["n"], "additionalProperties": false}'
+SCHEMA = """
+{"type": "object", "properties": {"n": {"type": "integer", "minimum": 0}}, "required": ["n"],
+ "additionalProperties": false}"""
 SOURCES = [
     source_of("regex", "[a-z]{2,9}(-[0-9]{1,3}){2}"),
     source_of("json-schema", SCHEMA),
