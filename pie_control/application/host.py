@@ -192,7 +192,7 @@ class Host:
                 model.run_failed(owner, future, runs.errors[row])
                 inferlet.resolve(future, runs.errors[row])
             elif model.run_advanced(owner, future, (token,), over):
-                inferlet.advance_run(future, (token,), over)
+                inferlet.advance_run(future, (token,), over, (runs.scores[row],) if row in runs.scores else ())
 
     def _ping(self, message: Ping) -> None:
         self._report()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ..calls.scores import Scores
 from ..config import InferletLimits
 from ..errors import InvalidState, QuotaExceeded
 from ..sandbox.fibers import SUSPEND, Instance, Suspend
@@ -193,11 +194,12 @@ class Inferlet:
         if self.futures.resolve(future, value) and self._awaited is not None and future in self._awaited_set:
             self._wake(self)
 
-    def advance_run(self, future: int, tokens: Sequence[int], over: bool) -> None:
-        """Tokens of a decode run arrived; `over`: and it has ended. One that fails is resolved with its error."""
+    def advance_run(self, future: int, tokens: Sequence[int], over: bool, scores: Sequence[Scores] = ()) -> None:
+        """Tokens of a decode run arrived; `over`: and it has ended. One that fails is resolved with its error.
+        `scores`: of each token, if the run asked for them."""
         run = self.futures.find_run(future)
         if run is not None:
-            run.advance(tokens, over)
+            run.advance(tokens, over, scores)
             self._settle_run(future)
 
     def watch_run(self, future: int, watch: Watch) -> None:

@@ -148,7 +148,7 @@ class PacedModel:
         for row in np.flatnonzero(batch.allowed_rows >= 0):
             tokens[row] = _allowed(int(tokens[row]), batch.allowed[batch.allowed_rows[row]])
         self._tokens[batch.token_slots] = tokens
-        return SampleResult(tokens)
+        return SampleResult(tokens) if batch.alternatives is None else _scored(batch, tokens)
 
     def _verify(self, batch: Verify) -> VerifyResult:
         tokens = self._choose(batch.embeds)
@@ -175,6 +175,17 @@ class PacedModel:
 
 def _nothing(batch: Batch) -> None:
     """Keys are not kept, so they need not be moved."""
+
+
+def _scored(batch: Sample, tokens: NDArray[np.int32]) -> SampleResult:
+    """Tokens with log-probabilities where they are asked for, as if each were the most probable one of its row."""
+    assert batch.alternatives is not None
+    lengths = np.maximum(batch.alternatives.astype(np.int64) + 1, 0)
+    ends = np.concatenate(([0], lengths.cumsum()))
+    places = np.arange(ends[-1]) - ends[:-1].repeat(lengths)
+    ranks = np.maximum(places - 1, 0)
+    logprobs = np.log(WEIGHTS[ranks])
+    return SampleResult(tokens, ends.astype(np.int32), RANKED[(tokens - FIRST).repeat(lengths), ranks], logprobs)
 
 
 def _allowed(token: int, mask: Array) -> int:

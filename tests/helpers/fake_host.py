@@ -92,6 +92,8 @@ class Run:
     stop: list[int]
     recent: list[int] | None
     window: int
+    alternatives: int | None
+    scores: list[tuple[list[int], list[float]]] = field(default_factory=list)
     made: list[int] = field(default_factory=list)
     untaken: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)  # of a run that is watched
@@ -520,6 +522,24 @@ class FakeHost:
         self.token_values[number] = self.futures[number]
         return number
 
+    def _scores(self, state: State, alternatives: int) -> tuple[list[int], list[float]]:
+        """Of what comes next and of the most probable tokens: the first is what comes next, the others are letters."""
+        best = self.model.next_token(state)
+        others = [best, *(token for token in range(97, 123) if token != best)][:alternatives]
+        return [best, *others], [-0.5, *(-0.5 if token == best else -5.0 for token in others)]
+
+    def _sample_with_logprobs(
+        self, queue: int, embed: int, sampler: int, recent: list[int], allowed: str, alternatives: int
+    ) -> int:
+        context = self._state(queue, embed) + tuple((self._token_value(token), -1) for token in recent)
+        assert sampler in self.samplers
+        if alternatives > 32:
+            raise refuse("invalid-argument", f"{alternatives} alternatives, there may be 32")
+        tokens, logprobs = self._scores(context, alternatives)
+        number = self._future((tokens[0], tokens, logprobs))
+        self.token_values[number] = tokens[0]
+        return number
+
     def _forward_with_dist(
         self,
         queue: int,
@@ -591,11 +611,11 @@ class FakeHost:
         assert all(pair[1] < position for pair in seen)
         assert position + steps - 1 <= self.model.max_context
         given = json.loads(options or "{}")
-        assert given.keys() <= {"recent", "window", "allowed"}
+        assert given.keys() <= {"recent", "window", "allowed", "logprobs"}
         number = self._number()
         self.runs[number] = Run(
             queue, sampler, state, position, seen, expand(pages), steps, stop, given.get("recent"),
-            given.get("window", 0),
+            given.get("window", 0), given.get("logprobs"),
         )  # fmt: skip
         self.embeds[embed] = self.embeds[input_embed] = None
         return number
@@ -610,7 +630,10 @@ class FakeHost:
             run.seen.append(pair)
             run.state = tuple(run.seen)
         recent = [] if run.recent is None else [*run.recent, *run.made][-run.window :]
-        token = self.model.next_token(run.state + tuple((token, -1) for token in recent))
+        state = run.state + tuple((token, -1) for token in recent)
+        token = self.model.next_token(state)
+        if run.alternatives is not None:
+            run.scores.append(self._scores(state, run.alternatives))
         run.left = 0 if token in run.stop else run.left - 1
         run.made.append(token)
         run.untaken.append(token)
@@ -646,6 +669,13 @@ class FakeHost:
             del self.runs[number]
         return tokens, texts, not run.left
 
+    def _take_run_with_logprobs(self, number: int, detokenizer: int) -> tuple[list[int], list[str], bool, str, str]:
+        run = self._run_of(number)
+        tokens, texts, over = self._take_run(number, detokenizer)
+        scores, run.scores = run.scores[: len(tokens)], run.scores[len(tokens) :]
+        ids, logprobs = ([n for one in column for n in one] for column in zip(*scores, strict=True))
+        return tokens, texts, over, _packed("I", ids), _packed("f", logprobs)
+
     def _watch_run(self, number: int, detokenizer: int, options: str) -> None:
         run, given = self._run_of(number), json.loads(options)
         assert run.watch is None
@@ -665,7 +695,7 @@ class FakeHost:
         accepted = [*agree, False].index(False)
         return self._future((accepted, chosen[accepted]))
 
-    _take_token = _take_dist = _take_logprobs = _take_verified = _take
+    _take_token = _take_dist = _take_scored_token = _take_logprobs = _take_verified = _take
 
     def _await(self, number: int) -> Any:
         self._wait([number])
@@ -676,6 +706,7 @@ class FakeHost:
         return _packed("I", tokens), _packed("f", probabilities), rest
 
     _await_done = _await_message = _await_token = _await_dist = _await_logprobs = _await_verified = _await
+    _await_scored_token = _await
 
     def _source(self) -> tuple[str, str, str]:
         raise AssertionError("tests call run_program")

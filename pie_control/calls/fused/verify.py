@@ -24,7 +24,7 @@ from pie_inference.protocol import Result, Verify, VerifyResult
 from ..arrays import as_int32, ends_of
 from ..kind import Batch, Stage, WaveContext, WorkerCommand, define
 from ..outputs import note_reading
-from ..sampler import Draws, Sampler, SamplingParams, param_columns, param_rows
+from ..sampler import Bias, Draws, Sampler, SamplingParams, bias_arrays, param_columns, param_rows
 from ..tokens import check_vocabulary
 from ..values import Value
 
@@ -43,6 +43,7 @@ class VerifyCommand(WorkerCommand, frozen=True):
     draft: Sequence[int]
     params: SamplingParams
     uniform: Sequence[float]  # one for each embed
+    bias: Bias | None = None
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         return self.embeds if resource is EMBEDS else ()
@@ -63,12 +64,14 @@ def issue(
     if sampler.params.has_penalties:
         raise InvalidArgument("verify takes no penalties: create a sampler without them")
     check_vocabulary(space, draft)
+    if sampler.bias is not None:
+        sampler.bias.check(space.model.vocab_size)
     space.embeds.check_outputs(ranges)
     seq, after = note_reading(space, queue, ranges)
     draws = sampler.draw_many(count)
     space.watch(future, partial(_return_unused, draws))
     command = VerifyCommand(
-        space.owner, queue, seq, after, future, (), ranges, tuple(draft), sampler.params, draws.numbers
+        space.owner, queue, seq, after, future, (), ranges, tuple(draft), sampler.params, draws.numbers, sampler.bias
     )
     space.issue(command)
 
@@ -101,6 +104,7 @@ class VerifyBatch(Batch[VerifyCommand]):
             draft=as_int32([token for command in commands for token in (*command.draft, NOTHING_TO_CHECK)]),
             uniform=np.array([number for command in commands for number in command.uniform], np.float64),
             **{name: params[name] for name in ("temperature", "top_k", "top_p", "min_p")},
+            **bias_arrays([command.bias for command in commands]),
         )
 
     def values(self, result: Result) -> Sequence[Verified]:

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from pie_control.calls.columns import EmbedColumns, ForwardColumns, Numbers, SampleColumns
 from pie_control.calls.fused.decode import DecodeCommand
-from pie_control.calls.sampler import NUM_PARAMS, param_rows
+from pie_control.calls.sampler import NUM_PARAMS, Bias, param_rows
+from pie_control.calls.scores import NO_SCORES, Scores
 from pie_control.errors import CallError
 from pie_control.resources.holdings import Holdings
 from pie_control.resources.kinds import PAGES, Resource
@@ -92,6 +93,11 @@ class Run(Generic[Q]):
             self._recent = np.concatenate([command.recent, np.zeros(command.steps)]).astype(np.int32)
 
     @property
+    def is_special(self) -> bool:
+        """Whether it has a bias, or asks for log-probabilities."""
+        return self.command.bias is not None or self.command.alternatives != NO_SCORES
+
+    @property
     def listed(self) -> int:
         """Tokens that penalties count, at most."""
         return min(self.command.window or len(self._recent), len(self._recent))
@@ -144,6 +150,7 @@ class Runs(Generic[Q]):
         self._pages: list[Numbers] = [np.zeros(0, np.int32)] * INITIAL_ROWS
         self._free = list(range(INITIAL_ROWS - 1, -1, -1))
         self._serial = 0
+        self._special = 0  # runs with a bias, or that ask for log-probabilities
         self._ready: Rows | None = None  # rows that are ready, if they were looked for since the last change
         self.live = 0
 
@@ -156,6 +163,7 @@ class Runs(Generic[Q]):
             self._grow()
         run.row = row = self._free.pop()
         self._runs[row] = run
+        self._special += run.is_special
         self._serial += 1
         self.live += 1
         one = self._table[row : row + 1]
@@ -177,6 +185,7 @@ class Runs(Generic[Q]):
         wave = int(one["wave"])
         one["serial"], one["ready"] = 0, False
         self._ready = None
+        self._special -= run.is_special
         self._runs[run.row] = None
         self._free.append(run.row)
         self.live -= 1
@@ -319,7 +328,13 @@ class Runs(Generic[Q]):
             recent,
             allowed_rows,
             masks,
+            self._special_of(rows) if self._special else None,
         )
+
+    def _special_of(self, rows: Rows) -> list[tuple[Bias | None, int]]:
+        """Bias and alternatives of each row."""
+        commands = [run.command for row in rows.tolist() if (run := self._runs[row]) is not None]
+        return [(command.bias, command.alternatives) for command in commands]
 
     def _uniform(self, rows: Rows) -> NDArray[np.float64]:
         table = self._table
@@ -354,10 +369,10 @@ class Runs(Generic[Q]):
     # ---- tokens ----
 
     def answered(
-        self, taken: Taken, tokens: Numbers, errors: Mapping[int, CallError]
+        self, taken: Taken, tokens: Numbers, errors: Mapping[int, CallError], scores: Mapping[int, Scores]
     ) -> tuple[RunTokens, list[Run[Q]]]:
         """A wave was answered: the tokens of runs that go on or end with them, and those that end. `errors`: by step
-        of the wave; such a run ends."""
+        of the wave; such a run ends. `scores`: of the steps that asked for them."""
         table = self._table
         alive = (table["serial"][taken.rows] == taken.serials).nonzero()[0]
         rows, tokens = taken.rows[alive], tokens[alive].astype(np.int32)
@@ -376,7 +391,8 @@ class Runs(Generic[Q]):
         self._update(rows)
         ended = [run for row in rows[over].tolist() if (run := self._runs[row]) is not None]
         owners, futures = table["owner"][rows].tolist(), table["future"][rows].tolist()
-        return RunTokens(owners, futures, tokens.tolist(), over.tolist(), failed), ended
+        kept = {place: scores[step] for place, step in enumerate(alive.tolist()) if step in scores} if scores else {}
+        return RunTokens(owners, futures, tokens.tolist(), over.tolist(), failed, kept), ended
 
     # ---- inspection ----
 
