@@ -180,9 +180,7 @@ class Context:
 
     async def next_dist(self, k: int = 256, temperature: float = 1.0) -> Dist:
         """The distribution of the next token, cut to the `k` most probable tokens."""
-        sequence = self._settled("next_dist")
-        with sequence.working():
-            return await sequence.next_dist(k, temperature)
+        return await self._settled("next_dist").next_dist(k, temperature)
 
     async def score(self, continuation: str | Sequence[int]) -> list[float]:
         """Log-probability of each token of a continuation, without appending it."""
@@ -194,7 +192,7 @@ class Context:
     async def flush(self) -> None:
         """Runs the filled text and waits until that is done. Otherwise the next call that needs an output runs it."""
         sequence = self._settled("flush")
-        with sequence.working() as queue:
+        with sequence as queue:
             sequence.flush()
             await traits.synchronize(queue)
 

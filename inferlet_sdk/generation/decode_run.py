@@ -68,7 +68,7 @@ class DecodeRun:
             self.number: int = call(
                 bindings.fused.decode,
                 queue.number,
-                sequence.output_embed,
+                sequence.own_output(),
                 handle,
                 queue.input[0],
                 position,
@@ -119,7 +119,7 @@ class DecodeRun:
         """Keeps what belongs to tokens that were taken. `exact`: there is no more. A stop string that the host found
         may have come too late to keep further steps from being run."""
         sequence, kept = self._sequence, self._position + max(self._taken - 1, 0)
-        with sequence.working() as queue:
+        with sequence as queue:
             sequence.pages.settle(queue, kept)
         if exact:
             sequence.computed = kept

@@ -30,6 +30,8 @@ MANY_CONTEXTS = 128
 """Beyond this number contexts do not keep spare pages."""
 
 
+DESTROYED = -1
+"""Users of a queue that is not there any more."""
 PART_AHEAD = 4
 """Where there are many contexts, they reserve one part in this many of all pages."""
 
@@ -37,7 +39,8 @@ PART_AHEAD = 4
 class Queue:
     """A queue and the embeds for the inputs of short forwards, which its users fill and read in turn.
 
-    `input` is the first of them, as a range: that of single tokens.
+    `input` is the first of them, as a range: that of single tokens. `users` is the number of contexts that work with
+    it, or DESTROYED.
     """
 
     __slots__ = ("_embeds", "input", "number", "users")
@@ -57,6 +60,7 @@ class Queue:
 
     def destroy(self) -> None:
         """Gives all back to the host."""
+        self.users = DESTROYED
         traits.dealloc_emb(self.number, self._embeds)
         traits.destroy_queue(self.number)
 
@@ -69,8 +73,8 @@ class Queues:
         self.info = info
         self.host = host  # `bindings.core`, from which the queues are
         self.contexts = 0
-        self._idle: dict[Queue, None] = {}  # the one that was given back first comes first
-        self._busy: dict[Queue, None] = {}
+        self.scarce = False  # whether a context has found no queue that it could have for itself
+        self._queues: dict[Queue, None] = {}  # once they are scarce, the one that was given back first comes first
         self._most: int | None = None
         self._most_pages: int | None = None
 
@@ -83,8 +87,8 @@ class Queues:
     def leave(self) -> None:
         """A context ends; what the others cannot use is destroyed."""
         self.contexts -= 1
-        while self._idle and len(self._idle) + len(self._busy) > self.contexts:
-            self._destroy_idle()
+        while len(self._queues) > self.contexts and (idle := self._first_idle()) is not None:
+            self._destroy(idle)
 
     # ---- work ----
 
@@ -92,34 +96,36 @@ class Queues:
         """A queue to work with, until `give`: the one used before if it is idle, else a new one if there may be more,
         else the one that has been idle longest, else the one with the fewest users.
         """
-        queue = before if before in self._idle else self._try_create() or self._least_used()
-        self._idle.pop(queue, None)
-        self._busy[queue] = None
+        queue = before if before is not None and before.users == 0 else self._try_create() or self._least_used()
         queue.users += 1
         return queue
 
-    def give(self, queue: Queue) -> None:
+    def give(self, queue: Queue | None) -> None:
         """A context does not work any more."""
+        assert queue is not None
         queue.users -= 1
-        if queue.users == 0:
-            del self._busy[queue]
-            self._idle[queue] = None
+        if self.scarce and queue.users == 0:
+            del self._queues[queue]
+            self._queues[queue] = None
 
     def own(self) -> Queue:
         """A queue that is never shared; its holder destroys it."""
         try:
-            return self._create()
+            queue = self._create()
         except (QuotaExceeded, Exhausted):
-            if not self._idle:
+            idle = self._first_idle()
+            if idle is None:
                 raise
-            self._destroy_idle()
-            return self._create()
+            self._destroy(idle)
+            queue = self._create()
+        queue.users = 1
+        return queue
 
     def try_part_with(self, queue: Queue) -> bool:
         """Leaves a queue to its only user, as if it were from `own`; False if it has more users."""
         if queue.users > 1:
             return False
-        del self._busy[queue]
+        del self._queues[queue]
         return True
 
     @contextmanager
@@ -127,10 +133,9 @@ class Queues:
         """The number of any queue, for what has no order: to give back, to tokenize."""
         self.join()
         try:
-            queue = next(iter(self._busy or self._idle), None)
+            queue = next(iter(self._queues), None)
             if queue is None:
-                queue = self._create()
-                self._idle[queue] = None
+                queue = self._create_shared()
             yield queue.number
         finally:
             self.leave()
@@ -147,13 +152,13 @@ class Queues:
 
     def _try_create(self) -> Queue | None:
         """None if there are enough; raises QuotaExceeded, Exhausted if there is none at all."""
-        count = len(self._idle) + len(self._busy)
+        count = len(self._queues)
         if count >= self.contexts or (count >= FEW and count >= self._limit()):
             return None
         try:
-            return self._create()
+            return self._create_shared()
         except (QuotaExceeded, Exhausted):
-            if not (self._idle or self._busy):
+            if not self._queues:
                 raise
             return None
 
@@ -162,8 +167,17 @@ class Queues:
             self._most = traits.usage().max_queues * 3 // 4
         return self._most
 
+    def _first_idle(self) -> Queue | None:
+        return next((queue for queue in self._queues if queue.users == 0), None)
+
     def _least_used(self) -> Queue:
-        return next(iter(self._idle), None) or min(self._busy, key=lambda queue: queue.users)
+        self.scarce = True
+        return self._first_idle() or min(self._queues, key=lambda queue: queue.users)
+
+    def _create_shared(self) -> Queue:
+        queue = self._create()
+        self._queues[queue] = None
+        return queue
 
     def _create(self) -> Queue:
         number = traits.create_queue(self.info.name)
@@ -173,7 +187,6 @@ class Queues:
             traits.destroy_queue(number)
             raise
 
-    def _destroy_idle(self) -> None:
-        queue = next(iter(self._idle))
-        del self._idle[queue]
+    def _destroy(self, queue: Queue) -> None:
+        del self._queues[queue]
         queue.destroy()

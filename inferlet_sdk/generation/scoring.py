@@ -17,11 +17,11 @@ async def score_tokens(sequence: TokenSequence, tokens: Sequence[int]) -> list[f
 
     A fork stores long continuations in its own pages, so they may be split.
     """
-    with sequence.working():
+    with sequence:
         sequence.flush()
     branch = sequence.fork()
     try:
-        with branch.working():
+        with branch:
             branch.flush()
             scores: list[float] = []
             for start in range(0, len(tokens), MAX_CHUNK):

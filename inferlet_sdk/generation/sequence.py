@@ -5,8 +5,9 @@ are pending and run together at the next `flush`. The output embed holds the las
 which is the one needed while `output_of == len(tokens)`. During run-ahead `computed` exceeds `len(tokens)`; `rewind`
 drops the excess.
 
-A sequence has a queue while it is `working`, and an output embed from its first output on. If the program drops it
-without closing it, `give_back` closes it.
+A sequence has a queue while it is `working`, and an output embed from its first output on, which it shares with those
+that are forked from it until it writes another output. If the program drops it without closing it, `give_back` closes
+it.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from collections.abc import Sequence
 from inferlet_sdk import bindings, traits
 from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.dropped import drop, give_back
-from inferlet_sdk.errors import Exhausted, InvalidState, QuotaExceeded, call
+from inferlet_sdk.errors import Exhausted, InvalidState, QuotaExceeded, from_host
+from inferlet_sdk.event_loop import loop_with_others
 from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.generation.page_table import PageTable
 from inferlet_sdk.generation.queues import KEPT_INPUTS, Queue, Queues
-from inferlet_sdk.traits.arguments import number, whole
+from inferlet_sdk.traits.arguments import LARGEST_U32, number, whole
 from inferlet_sdk.traits.output_text import Dist, await_dist
 
 MAX_CHUNK = 2048
@@ -32,24 +34,19 @@ LEAST_CHUNK = 32
 """A longer prompt is not run with fewer embeds than this: it would take very many calls."""
 
 
-class _Working:
-    """A sequence that works; not made by `contextlib`, which would be a tenth of a step of a program."""
+class _SharedOutput:
+    """An output embed of several sequences, as a range: nobody writes to it."""
 
-    __slots__ = ("_sequence",)
+    __slots__ = ("embed", "holders")
 
-    def __init__(self, sequence: TokenSequence) -> None:
-        self._sequence = sequence
-
-    def __enter__(self) -> int:
-        self._sequence.begin()
-        return self._sequence.queue
-
-    def __exit__(self, *_: object) -> None:
-        self._sequence.end()
+    def __init__(self, embed: list[int]) -> None:
+        self.embed = embed
+        self.holders = 1
 
 
 class TokenSequence:
-    """Tokens, pages and output embed of one context, and its queue while it works."""
+    """Tokens, pages and output embed of one context, and its queue while it works: `with sequence as queue` works, and
+    `queue` is the number of its queue."""
 
     closed = True  # until it is made
 
@@ -61,8 +58,9 @@ class TokenSequence:
         self.computed = 0
         self.output_of = 0
         self.pages = PageTable(queues)
-        self._output: list[int] = []  # the output embed as a range, once there is one
-        self._queue: Queue | None = None
+        self._output: list[int] = []  # the output embed as a range, once there is one of its own
+        self._shared: _SharedOutput | None = None  # otherwise, if there is one
+        self._queue: Queue | None = None  # at the first use, and from then on
         self._own: Queue | None = None
         self._uses = 0
         queues.join()
@@ -79,8 +77,12 @@ class TokenSequence:
     def begin(self) -> None:
         """Begins to work: `queue` is a queue until as many calls of `end`."""
         if self._uses == 0:
-            give_back()
-            self._queue = self._own or self.queues.take(self._queue)
+            queue = self._queue
+            if queue is not None and queue.users == 0:  # nobody has taken it since: as `take` does, at once
+                queue.users = 1
+            else:
+                give_back()
+                self._queue = self._own or self.queues.take(queue)
         self._uses += 1
 
     def end(self) -> None:
@@ -88,17 +90,15 @@ class TokenSequence:
         if self.closed:
             return
         self._uses -= 1
-        if self._uses == 0:
-            self._give_queue()
-
-    def _give_queue(self) -> None:
-        if self._queue is not self._own:
-            assert self._queue is not None
+        if self._uses == 0 and self._queue is not self._own:
             self.queues.give(self._queue)
 
-    def working(self) -> _Working:
-        """The number of its queue, for a `with` statement."""
-        return _Working(self)
+    def __enter__(self) -> int:
+        self.begin()
+        return self.busy_queue.number
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     @property
     def queue(self) -> int:
@@ -131,16 +131,50 @@ class TokenSequence:
     # ---- life ----
 
     def _inherit(self, parent: TokenSequence) -> None:
-        """Leaves the last token pending: running it again gives this sequence its own output."""
+        """Takes over all that the parent has computed."""
         self.tokens = parent.tokens.copy()
-        self.computed = min(parent.computed, max(len(self.tokens) - 1, 0))
+        self.computed, self.output_of = parent.computed, parent.output_of
         parent.pages.fork_to(self.pages, parent.queue, self.computed)
+        if self.tokens:
+            self._shared = parent._share_output()
 
     def fork(self) -> TokenSequence:
         """A sequence with the same tokens. Runs pending tokens first, so that they are computed once for both."""
-        with self.working():
-            self.compute(len(self.tokens) - 1, ())
+        with self:
+            if self.tokens:
+                self.flush()
             return TokenSequence(self.queues, self)
+
+    def _share_output(self) -> _SharedOutput:
+        """For another holder of the output."""
+        if self._shared is None:
+            self._shared, self._output = _SharedOutput(self._output), []
+        self._shared.holders += 1
+        return self._shared
+
+    def _take_output(self, keep: bool = False) -> None:
+        """Has an output embed that it may write to; with what the shared one holds, if `keep`. The sequence must be
+        working."""
+        shared = self._shared
+        if shared is None:
+            self._output = list(traits.alloc_emb(self.queue).ranges)
+        elif shared.holders == 1:
+            self._output, self._shared = shared.embed, None
+        else:
+            own = traits.alloc_emb(self.queue)
+            if keep:
+                traits.copy_emb(self.queue, Embeds(shared.embed), own)
+            self._output, self._shared = list(own.ranges), None
+            shared.holders -= 1
+            if not shared.holders:  # the others were dropped meanwhile
+                traits.dealloc_emb(self.queue, Embeds(shared.embed))
+
+    def own_output(self) -> int:
+        """The address of the output embed, after `flush`, which is nobody else's from now on. The sequence must be
+        working."""
+        if self._shared is not None:
+            self._take_output(keep=True)
+        return self._output[0]
 
     def close(self) -> None:
         """Frees pages and output embed. Idempotent."""
@@ -148,9 +182,12 @@ class TokenSequence:
             return
         with self.queues.some() as queue:
             self.closed = True
-            if self._uses:
-                self._give_queue()
+            if self._uses and self._queue is not self._own:
+                self.queues.give(self._queue)
             self.pages.close(queue)
+            if self._shared is not None:
+                self._shared.holders -= 1
+                self._output = [] if self._shared.holders else self._shared.embed
             if self._output:
                 traits.dealloc_emb(queue, Embeds(self._output))
         if self._own is not None:
@@ -172,39 +209,58 @@ class TokenSequence:
         if self.output_of == len(self.tokens) == self.computed:
             return 0
         if not self._output:
-            self._output = list(traits.alloc_emb(self.queue).ranges)
+            self._take_output()
         self.rewind(len(self.tokens) - 1)
         return len(self.tokens) - self.computed
 
-    def next_dist(self, k: int, temperature: float) -> HostFuture[Dist]:
-        """The distribution after the last token. A few pending tokens run in the same call. The sequence must be
-        working."""
-        if not 0 < self._pending() <= KEPT_INPUTS:
-            self.flush()
-            return traits.get_next_dist(self.queue, self.output_embed, k, temperature)
-        k, temperature = whole(k, "k"), number(temperature, "temperature")
-        queue, start, stop = self._queue, self.computed, len(self.tokens)
+    async def next_dist(self, k: int, temperature: float) -> Dist:
+        """The distribution after the last token. A few pending tokens run in the same call."""
+        if type(k) is not int or not 0 <= k <= LARGEST_U32:
+            k = whole(k, "k")
+        if type(temperature) is not float:
+            temperature = number(temperature, "temperature")
+        self.begin()
+        try:
+            future = self._issue_dist(k, temperature)
+            if loop_with_others() is None:
+                return await_dist(future)
+            return await HostFuture(future, await_dist)
+        except bindings.HostError as error:
+            raise from_host(error) from None
+        finally:
+            self.end()
+
+    def _issue_dist(self, k: int, temperature: float) -> int:
+        """The future of the distribution after the last token."""
+        tokens, start = self.tokens, self.computed
+        stop = len(tokens)
+        if start != stop - 1 or not self._output:  # it is not the step after another one
+            if not 0 < self._pending() <= KEPT_INPUTS:
+                self.flush()
+                return int(bindings.output_text.get_next_dist(self.queue, self.output_embed, k, temperature))
+            start = self.computed
+        queue, pages = self._queue, self.pages
         assert queue is not None
-        self.pages.reserve(queue.number, stop)
-        future = call(
-            bindings.fused.forward_with_dist,
+        if stop > pages.capacity:
+            pages.reserve(queue.number, stop)
+        future: int = bindings.fused.forward_with_dist(
             queue.number,
-            self.tokens[start:],
+            tokens[start:],
             list(range(start, stop)),
             queue.input if stop - start == 1 else list(queue.inputs(stop - start).ranges),
-            self.pages.context,
-            self.pages.output,
+            pages.context,
+            pages.output,
             self._output[0],
             k,
             temperature,
         )
         self.computed = self.output_of = stop
-        return HostFuture(future, await_dist)
+        return future
 
     @property
     def output_embed(self) -> int:
-        """The address of the output embed, after `flush`."""
-        return self._output[0]
+        """The address of the output embed, after `flush`. Only for reading."""
+        return self._output[0] if self._shared is None else self._shared.embed[0]
 
     def compute(self, end: int, output_embeds: Sequence[int]) -> None:
         """Runs pending tokens up to `end`; the last outputs go to `output_embeds` (ranges)."""
@@ -236,20 +292,13 @@ class TokenSequence:
         traits.forward(self.queue, self.pages.pages, inputs, Pages(self.pages.output), outputs)
         self.computed = stop
 
-    def step(self, token: int) -> None:
-        """Runs one token or token reference and keeps its output. Makes raw host calls because this is the hot path."""
-        position, queue = self.computed, self._queue
-        assert queue is not None
-        if position >= self.pages.capacity:
-            self.pages.reserve(queue.number, position + 1)
-        bindings.input_text.embed_txt(queue.number, [token], [position], queue.input)
-        bindings.forward.forward(queue.number, self.pages.context, queue.input, self.pages.output, self._output)
-        self.computed = self.output_of = position + 1
-
     def step_and_sample(self, token: int, sampler: int) -> int:
-        """Does a `step` and samples the next token in the same call; returns the future."""
+        """Runs one token or token reference, keeps its output and samples the next token there. Gives the future.
+        Makes a raw host call because this is the hot path."""
         position, queue = self.computed, self._queue
         assert queue is not None
+        if not self._output:
+            self._take_output()
         if position >= self.pages.capacity:
             self.pages.reserve(queue.number, position + 1)
         number: int = bindings.fused.forward_with_sampling(
@@ -268,7 +317,7 @@ class TokenSequence:
     def rewind(self, length: int) -> None:
         """Drops keys and values after the first `length` tokens."""
         if self.computed > length:
-            with self.working() as queue:
+            with self as queue:
                 self.pages.cut(queue, length)
             self.computed = length
             self.output_of = 0

@@ -209,7 +209,7 @@ async def _choose(sequence: TokenSequence, sampler: DistSampler) -> int:
 
 async def sample_once(sequence: TokenSequence, sampler: Sampler | DistSampler) -> int:
     """The next token of a sequence, which does not change."""
-    with sequence.working():
+    with sequence:
         if isinstance(sampler, DistSampler):
             return await _choose(sequence, sampler)
         sequence.flush()

@@ -26,6 +26,8 @@ async def main(args, tokens: int = 48):
         async for piece in context.generate(max_tokens=tokens):
             await args.send(piece)
         await args.stream(context.generate(max_tokens=2, stop="xy"))
+        for _ in range(16):
+            context.fill([(await context.next_dist()).max_index()])
         branches = [context.fork(), context.fork()]
         await asyncio.gather(*(branch.generate_until(max_tokens=4, sampler=Sampler()) for branch in branches))
         for branch in branches:
@@ -64,6 +66,7 @@ def _host() -> Any:
     )  # fmt: skip
     allocate = SimpleNamespace(
         alloc_kvpage=lambda _queue, count: next(numbers) * 1000, dealloc_kvpage=nothing, copy_kvpage=nothing,
+        copy_emb=nothing,
         alloc_emb=lambda _queue, count: next(numbers) * 1000, dealloc_emb=nothing, trim_kvpage=nothing,
         reserve_kvpage=lambda _queue, count: next(numbers) * 1000,
     )  # fmt: skip
@@ -73,11 +76,14 @@ def _host() -> Any:
     )  # fmt: skip
     fused = SimpleNamespace(
         create_sampler=number, destroy_sampler=nothing, sample=number,
-        sample_constrained=number, forward_with_sampling=number, await_token=lambda _: 7,
+        sample_constrained=number, forward_with_sampling=number, forward_with_dist=number, await_token=lambda _: 7,
         take_text=lambda *_: (7, "x"), decode=number, watch_run=nothing, take_run=lambda *_: ([7], ["x"], False),
     )  # fmt: skip
     return SimpleNamespace(
-        core=core, allocate=allocate, tokenize=tokenize, fused=fused, guest_source=None, output_text=None,
+        core=core, allocate=allocate, tokenize=tokenize, fused=fused, guest_source=None,
+        output_text=SimpleNamespace(
+            get_next_dist=number, await_packed_dist=lambda _: ("BwAAAAgAAAA=", "AAAAPwAAgD4=", 0.25)
+        ),
         forward=SimpleNamespace(forward=nothing), input_text=SimpleNamespace(embed_txt=nothing),
     )  # fmt: skip
 

@@ -16,6 +16,7 @@ from inferlet_sdk.traits.arguments import HasQueue, embed_ranges, page_ranges, q
 __all__ = [
     "alloc_emb",
     "alloc_kvpage",
+    "copy_emb",
     "copy_kvpage",
     "dealloc_emb",
     "dealloc_kvpage",
@@ -60,6 +61,13 @@ def copy_kvpage(queue: int | HasQueue, source: Slots | Iterable[int], target: Sl
     """Copies tokens from slots to as many slots; `pages.slots(page_size)[a:b]` names slots. Sources must be filled."""
     sources, targets = slot_ranges(source, "source"), slot_ranges(target, "target")
     call(bindings.allocate.copy_kvpage, queue_number(queue), sources, targets)
+
+
+def copy_emb(queue: int | HasQueue, source: Embeds | Iterable[int], target: Embeds | Iterable[int]) -> None:
+    """Copies embeds to as many others, with their positions: an output is an output there, too, and can be sampled
+    without another forward. Sources must be filled."""
+    sources, targets = embed_ranges(source, "source"), embed_ranges(target, "target")
+    call(bindings.allocate.copy_emb, queue_number(queue), sources, targets)
 
 
 def trim_kvpage(queue: int | HasQueue, pages: Pages | Iterable[int], keep: int) -> None:

@@ -26,13 +26,15 @@ from .values import Value
 
 
 class Stage(IntEnum):
-    """Where in a wave a batch runs. Outputs only read, so their order among each other does not matter."""
+    """Where in a wave a batch runs. Embeds are handed on behind the forwards that fill them, so what reads a copy can
+    be in the same wave. Outputs only read, so their order among each other does not matter."""
 
     CONTROL = -1  # in no wave: it takes effect in the control layer
     COPY = 0
     EMBED = 1
     FORWARD = 2
-    OUTPUT = 3
+    HAND_ON = 3
+    OUTPUT = 4
 
 
 # ---- what address spaces hand on -----------------------------------------------------------------------------------

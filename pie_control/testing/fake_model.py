@@ -21,6 +21,7 @@ from pie_inference.protocol import (
     BATCHES,
     Array,
     Batch,
+    CopyEmb,
     CopyKvpage,
     EmbedTxt,
     Failure,
@@ -213,6 +214,9 @@ class FakeModel:
     def _copy_kvpage(self, batch: CopyKvpage) -> None:
         self._slots.write(batch.target, self._slots.read(batch.source))
         self._positions[batch.target] = self._positions[batch.source]
+
+    def _copy_emb(self, batch: CopyEmb) -> None:
+        self._embeds.write(batch.target, self._embeds.read(batch.source))
 
     def _embed_txt(self, batch: EmbedTxt) -> None:
         self._embeds.write(batch.embeds, mix(self._resolve(batch.tokens)))

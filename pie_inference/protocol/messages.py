@@ -2,7 +2,7 @@
 
 A *wave* is one message: batches of commands, at most one of each kind, in the order in which the worker runs them.
 Waves run in the order in which they are sent. Within a wave the control layer puts SwapOut first, for it frees pages
-that the rest may fill, then SwapIn, CopyKvpage, EmbedTxt, Forward, and last what reads outputs.
+that the rest may fill, then SwapIn, CopyKvpage, EmbedTxt, Forward, CopyEmb, and last what reads outputs.
 
 The worker knows slot numbers only: the KV pool is a flat array of `num_pages * page_size` slots, the host pool an array
 of `num_host_pages` pages, the embed pool an array of `num_embeds` vectors, the token slots an array of integers that
@@ -53,6 +53,16 @@ class CopyKvpage(Batch, frozen=True):
 
     source: Array  # int32 [M]
     target: Array  # int32 [M], no slot twice
+    indptr: Array  # int32 [N + 1]
+
+
+class CopyEmb(Batch, frozen=True):
+    """Copies embeds; sources are read before targets are written."""
+
+    ragged: ClassVar[Layout] = {"indptr": ("source", "target")}
+
+    source: Array  # int32 [M]
+    target: Array  # int32 [M], no embed twice
     indptr: Array  # int32 [N + 1]
 
 

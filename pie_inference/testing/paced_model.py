@@ -22,6 +22,7 @@ from ..protocol import (
     BATCHES,
     Array,
     Batch,
+    CopyEmb,
     CopyKvpage,
     EmbedTxt,
     Failure,
@@ -104,6 +105,7 @@ class PacedModel:
             SwapOut: _nothing,
             SwapIn: _nothing,
             CopyKvpage: _nothing,
+            CopyEmb: self._copy_emb,
             EmbedTxt: self._embed_txt,
             Forward: self._forward,
             Sample: self._sample,
@@ -133,6 +135,9 @@ class PacedModel:
     def _embed_txt(self, batch: EmbedTxt) -> None:
         references = batch.tokens < 0
         self._embeds[batch.embeds] = np.where(references, self._tokens[-1 - batch.tokens * references], batch.tokens)
+
+    def _copy_emb(self, batch: CopyEmb) -> None:
+        self._embeds[batch.target] = self._embeds[batch.source]
 
     def _forward(self, batch: Forward) -> None:
         inputs, positions = self._embeds[batch.q_embeds[batch.out_rows]], batch.q_positions[batch.out_rows]

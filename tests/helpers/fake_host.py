@@ -354,6 +354,20 @@ class FakeHost:
             assert into_offset == len(into), "this double fills pages in order only"
             into.append(page[offset])
 
+    def _copy_emb(self, queue: int, source: list[int], target: list[int]) -> None:
+        self._check_queue(queue)
+        sources, targets = expand(source), expand(target)
+        assert len(sources) == len(targets)
+        self._check_owned(self.embeds, sources + targets)
+        read = [(self.embeds[embed], self.moved.get(embed)) for embed in sources]
+        for embed, (held, moved) in zip(targets, read, strict=True):
+            if held is None:
+                raise refuse("invalid-state", "a source embed was never filled")
+            self.embeds[embed] = held
+            self.moved.pop(embed, None)
+            if moved is not None:
+                self.moved[embed] = moved
+
     def _trim_kvpage(self, queue: int, pages: list[int], keep: int) -> None:
         self._check_queue(queue)
         self._check_owned(self.pages, expand(pages))

@@ -138,6 +138,17 @@ class IssueOrder:
             self.pages[slot // self.page_size][slot % self.page_size] = key
         return True
 
+    def copy_emb(self, source: Sequence[int], target: Sequence[int]) -> bool:
+        if any(embed not in self.embeds for embed in source):
+            return False
+        read = [(self.embeds[embed], embed in self.outputs) for embed in source]
+        for embed, (held, is_output) in zip(target, read, strict=True):
+            self.embeds[embed] = held
+            self.outputs.discard(embed)
+            if is_output:
+                self.outputs.add(embed)
+        return True
+
     def trim_kvpage(self, pages: Sequence[int], keep: int) -> None:
         for number, page in enumerate(pages):
             kept = min(max(0, keep - number * self.page_size), self.page_size)

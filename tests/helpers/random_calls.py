@@ -60,6 +60,7 @@ class Author:
         calls += [
             self.rewrite,
             self.set_positions,
+            self.copy_emb,
             self.free,
             self.create_or_destroy,
             self.synchronize,
@@ -152,6 +153,14 @@ class Author:
         source, target = choice.sample(full, count), choice.sample(list(slots), count)
         accepted = self.means.copy_kvpage(source, target)
         self.attempt(accepted, "copy_kvpage", queue, flat(source), flat(target))
+
+    def copy_emb(self, queue: int) -> None:
+        choice = self.choice
+        filled = [embed for embed in self.embeds if embed in self.means.embeds or choice.random() < 0.01]
+        source = choice.sample(filled, choice.randint(0, min(len(filled), 12)))
+        target = choice.sample(self.embeds, len(source))
+        accepted = self.means.copy_emb(source, target)
+        self.attempt(accepted, "copy_emb", queue, flat(source), flat(target))
 
     def trim_kvpage(self, queue: int) -> None:
         pages = list(self.means.pages)

@@ -496,6 +496,36 @@ def test_full_pages_are_shared_and_the_prompt_runs_once(host: FakeHost) -> None:
     assert all(child.pages[:3] == ctx.pages[:3] for child in children)
 
 
+def test_forks_read_the_output_of_their_parent_and_write_their_own(host: FakeHost) -> None:
+    ctx = Context().fill([97] * 7)
+    prompt, embeds = list(ctx.tokens), len(host.embeds)
+    children = [ctx.fork() for _ in range(4)]
+    grandchild = children[0].fork()
+
+    async def main() -> list[int]:
+        return list(await gather(*(one.sample() for one in (ctx, *children, grandchild))))
+
+    assert run(main()) == expected(prompt, 1) * 6
+    assert host.calls.count("forward") == 1
+    ctx.close()
+    for child, token in zip((*children, grandchild), range(110, 115), strict=True):
+        child.fill([token])
+        run(child.generate_until(IgnoreStopTokens(), max_tokens=3))
+        assert list(child.tokens) == [*prompt, token, *expected([*prompt, token], 3)]
+    for child in (*children, grandchild):
+        child.close()
+    assert len(host.embeds) == embeds
+
+
+def test_forks_that_generate_at_once_copy_the_output(host: FakeHost) -> None:
+    ctx = Context().fill([97] * 7)
+    children = [ctx.fork(), ctx.fork()]
+    texts = [run(one.generate_until(IgnoreStopTokens(), max_tokens=4)) for one in (*children, ctx)]
+    assert len(set(texts)) == 1
+    assert host.calls.count("forward") == 1
+    assert host.calls.count("copy_emb") == 2, "the last one has no need to"
+
+
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_any_order_of_forks_cuts_and_closes_keeps_contexts_right(data: st.DataObject) -> None:

@@ -242,6 +242,19 @@ def test_copy_and_trim_name_slots(host: FakeHost) -> None:
     assert [len(host.pages[page]) for page in pages] == [3, 0]
 
 
+def test_a_copied_output_is_an_output(host: FakeHost) -> None:
+    queue = traits.create_queue("toy")
+    page, embeds = traits.alloc_kvpage(queue), traits.alloc_emb(queue, 4)
+    traits.embed_txt(queue, [97, 98], range(2), embeds[:2])
+    traits.forward(queue, page, embeds[:2], page, embeds[:1])
+    traits.copy_emb(queue, embeds[:2], embeds[2:])
+    assert [host.embeds[embed] for embed in embeds[2:]] == [host.embeds[embed] for embed in embeds[:2]]
+    dists = [traits.get_next_dist(queue, embed).result() for embed in (embeds[0], embeds[2])]
+    assert dists[0].tokens == dists[1].tokens
+    with pytest.raises(TypeError, match="source: give Embeds"):
+        traits.copy_emb(queue, page, embeds[:1])
+
+
 def test_addresses_cut_and_join() -> None:
     pages = Pages((10, 4)) + Pages((14, 2)) + Pages((30, 3))
     assert pages.ranges == (10, 6, 30, 3)

@@ -102,6 +102,13 @@ class EmbedTable:
             self.positions[first:last] = positions[done : done + last - first]
             done += last - first
 
+    def copy(self, source: Sequence[int], target: Sequence[int]) -> None:
+        """What is in embeds that are filled is in others, which are owned and as many, too."""
+        positions, is_output = self.positions, self.is_output
+        filled = [(positions[embed], is_output[embed]) for embed in source]
+        for embed, (position, of_forward) in zip(target, filled, strict=True):
+            positions[embed], is_output[embed] = position, of_forward
+
     def empty(self, ranges: Sequence[Range]) -> None:
         """Nobody can say what the embeds, which are owned, will hold."""
         for first, last in ranges:

@@ -21,7 +21,7 @@ from pie_inference.protocol import BATCHES, ModelDescription, RunWave, WaveDone
 from tests.helpers.servers import run, started
 
 SECONDS = 30.0
-ALLOCATE_ONLY = ("copy_kvpage", "embed_txt")
+ALLOCATE_ONLY = ("copy_emb", "copy_kvpage", "embed_txt")
 
 
 class Partial:
@@ -163,7 +163,7 @@ async def main(args):
         refused.append(error.message)
     return [names, refused, traits.usage().futures]
 """
-    model = Partial(calls=("copy_kvpage", "embed_txt", "forward"))
+    model = Partial(calls=("copy_emb", "copy_kvpage", "embed_txt", "forward"))
     names, refused, futures = run_on(guest_cache, model, source)
     assert names == ["Core", "Allocate", "Forward", "InputText", "Tokenize"]
     has = f"; it has: {', '.join(names)}"

@@ -18,6 +18,7 @@ from pie_inference.config import WorkerConfig
 from pie_inference.handlers.table import HANDLERS
 from pie_inference.protocol import (
     Batch,
+    CopyEmb,
     Forward,
     GetLogprobs,
     GetLogprobsResult,
@@ -103,6 +104,12 @@ def copy_kvpage(prepared: Prepared, which: Sequence[int]) -> Batch:
     source = [prepared.keys[n].slots for n in which]
     target = [[NOWHERE if n == BAD else 16 * (40 + 2 * n) + slot for slot in range(20)] for n in which]
     return copy_batch(ints(np.ravel(source)), ints(np.ravel(target)), [20] * len(which))
+
+
+def copy_emb(prepared: Prepared, which: Sequence[int]) -> Batch:
+    targets = [[100 + 2 * n, NOWHERE if n == BAD else 101 + 2 * n] for n in which]
+    sources = [[prepared.outputs[n] - 1, prepared.outputs[n]] for n in which]
+    return CopyEmb(ints(np.ravel(sources)), ints(np.ravel(targets)), indptr([2] * len(which)))
 
 
 def swap_out(*, page: int = 0, host_page: int = 0) -> Build:
@@ -211,6 +218,7 @@ CASES: dict[str, Build] = {
     "embed_txt: embed": embed_txt(embed=NOWHERE),
     "embed_txt: token slot": embed_txt(token=-NOWHERE),
     "copy_kvpage: slot": copy_kvpage,
+    "copy_emb: embed": copy_emb,
     "swap_out: page": swap_out(page=NOWHERE, host_page=1),
     "swap_out: host page": swap_out(page=3, host_page=NOWHERE),
     "swap_in: page": swap_in,
@@ -241,7 +249,7 @@ CASES: dict[str, Build] = {
 def observe(call: str, prepared: Prepared) -> list[Numbers]:
     """What commands 0 and 2 have left behind."""
     match call:
-        case "embed_txt":
+        case "embed_txt" | "copy_emb":
             return [prepared.read(embed) for embed in (100, 101, 104, 105)]
         case "copy_kvpage":
             return [prepared.read_slots(range(16 * page, 16 * page + 20)) for page in (40, 44)]
@@ -295,7 +303,9 @@ def test_only_the_command_at_fault_fails(case: str, model: Model) -> None:
         np.testing.assert_allclose(found, reference, atol=1e-5)
 
 
-@pytest.mark.parametrize("call", ["embed_txt", "copy_kvpage", "forward", "sample", "verify", "get_next_dist"])
+@pytest.mark.parametrize(
+    "call", ["embed_txt", "copy_kvpage", "copy_emb", "forward", "sample", "verify", "get_next_dist"]
+)
 def test_commands_run_one_by_one_where_memory_is_too_short_for_all(
     call: str, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from pie_inference.options.pace import Pace, parse_pace
 from pie_inference.protocol import (
     BATCHES,
     Batch,
+    CopyEmb,
     Failure,
     GetLogprobs,
     GetLogprobsResult,
@@ -91,6 +92,7 @@ def test_every_call_has_an_answer() -> None:
         SwapOut(ints([1]), ints([0])),
         SwapIn(ints([0]), ints([2])),
         copy_batch(ints([3]), ints([40])),
+        CopyEmb(embeds, embeds + 1, indptr([1])),
         *one.forward_batch([Extend(Keys(), [67])]),
         sample_batch(embeds),
         verify,
