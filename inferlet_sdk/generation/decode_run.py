@@ -102,7 +102,7 @@ class DecodeRun:
             logprobs = unpack_logprobs(len(tokens), *packed)
         else:
             tokens, texts, over = bindings.fused.take_run(self.number, detokenizer)
-            logprobs = ()
+            logprobs = []
         self._taken += len(tokens)
         if over:
             self._settle(exact=not self._followed)

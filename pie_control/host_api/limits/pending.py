@@ -36,8 +36,8 @@ SCORES_BYTES = 8 * (1 + MOST_ALTERNATIVES)
 
 def _run_bytes(*arguments: Any) -> int:
     """Of its steps, the third argument from behind; the last one is its options."""
-    each = RUN_BYTES + (SCORES_BYTES if "logprobs" in arguments[-1] else 0)
-    return each * min(arguments[-3], MOST_STEPS)
+    steps: int = min(arguments[-3], MOST_STEPS)
+    return steps * (RUN_BYTES + (SCORES_BYTES if "logprobs" in arguments[-1] else 0))
 
 
 RESULT_BYTES: Mapping[type, Callable[..., int]] = {
