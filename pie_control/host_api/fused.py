@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from ..calls.arrays import packed
 from ..calls.fused.sample import Token
 from ..calls.sampler import Sampler
 from ..calls.scores import Scores
@@ -16,7 +17,6 @@ from ..inferlets.runs import Taken, Watch
 from ..services.stop_strings import StopStrings
 from ..services.tokenizer import SHORT_TOKENS, Detokenizer
 from .guest import Guest
-from .packed import packed
 from .sampler_config import new_sampler
 from .suspending import suspending, when_done
 
@@ -78,7 +78,7 @@ def _packed_scores(scores: Sequence[Scores]) -> tuple[str, str]:
     if not scores:
         return "", ""
     tokens, logprobs = (np.concatenate(column) for column in zip(*map(msgspec.structs.astuple, scores), strict=True))
-    return packed(tokens.astype("<u4", copy=False)), packed(logprobs.astype("<f4", copy=False))
+    return packed(tokens, "<u4"), packed(logprobs, "<f4")
 
 
 class _WatchOptions(msgspec.Struct, forbid_unknown_fields=True):

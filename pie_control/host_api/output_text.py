@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from ..calls.arrays import packed
 from ..calls.output_text.get_next_dist import Dist
+from ..calls.output_text.get_next_dists import Dists
 from .guest import Guest
-from .packed import packed
 from .suspending import suspending, when_done
+
+
+@suspending
+def await_packed_dists(guest: Guest, future: int) -> Any:
+    """The same for several embeds."""
+
+    def take() -> tuple[str, str, Sequence[float]]:
+        tokens, probabilities, rest = guest.futures.take(future, Dists)
+        return packed(tokens, "<u4"), packed(probabilities, "<f4"), rest.tolist()
+
+    return when_done(guest, future, take)
 
 
 @suspending
@@ -16,6 +29,6 @@ def await_packed_dist(guest: Guest, future: int) -> Any:
 
     def take() -> tuple[str, str, float]:
         tokens, probabilities, rest = guest.futures.take(future, Dist)
-        return packed(tokens.astype("<u4", copy=False)), packed(probabilities.astype("<f4", copy=False)), rest
+        return packed(tokens, "<u4"), packed(probabilities, "<f4"), rest
 
     return when_done(guest, future, take)

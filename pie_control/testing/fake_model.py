@@ -27,9 +27,13 @@ from pie_inference.protocol import (
     Failure,
     Forward,
     GetLogprobs,
+    GetLogprobsAt,
+    GetLogprobsAtResult,
     GetLogprobsResult,
     GetNextDist,
     GetNextDistResult,
+    GetNextDists,
+    GetNextDistsResult,
     ModelDescription,
     Result,
     RunWave,
@@ -330,6 +334,19 @@ class FakeModel:
             probabilities=np.concatenate([np.zeros(0), *kept]).astype(np.float32),
             rest=np.array([max(0.0, 1 - row.sum()) for row in kept], np.float32),
         )
+
+    def _get_next_dists(self, batch: GetNextDists) -> GetNextDistsResult:
+        rows = np.diff(batch.indptr)
+        flat = self._get_next_dist(GetNextDist(batch.embeds, batch.k.repeat(rows), batch.temperature.repeat(rows)))
+        ends = flat.indptr[batch.indptr].astype(np.int32)
+        return GetNextDistsResult(ends, flat.tokens, flat.probabilities, batch.indptr.astype(np.int32), flat.rest)
+
+    def _get_logprobs_at(self, batch: GetLogprobsAt) -> GetLogprobsAtResult:
+        rows, listed = np.diff(batch.indptr), np.diff(batch.token_indptr)
+        if (rows < 1).any() or (listed % rows).any():
+            raise ValueError("there are not as many tokens for each embed")
+        ends = np.concatenate(([0], (listed // rows).repeat(rows).cumsum())).astype(np.int32)
+        return GetLogprobsAtResult(self._get_logprobs(GetLogprobs(batch.embeds, ends, batch.tokens)).logprobs)
 
     def _get_logprobs(self, batch: GetLogprobs) -> GetLogprobsResult:
         self._check_tokens(batch.tokens)

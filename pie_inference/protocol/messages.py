@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import msgspec
 import numpy as np
 
+from . import rows as _rows  # noqa: F401  # its classes are among those below
 from .batch import Array, Batch, Layout, Message, Result, call_name
 
 PROTOCOL_VERSION = 5

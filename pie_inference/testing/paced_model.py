@@ -28,9 +28,13 @@ from ..protocol import (
     Failure,
     Forward,
     GetLogprobs,
+    GetLogprobsAt,
+    GetLogprobsAtResult,
     GetLogprobsResult,
     GetNextDist,
     GetNextDistResult,
+    GetNextDists,
+    GetNextDistsResult,
     ModelDescription,
     Result,
     RunWave,
@@ -112,6 +116,8 @@ class PacedModel:
             Verify: self._verify,
             GetNextDist: self._get_next_dist,
             GetLogprobs: self._get_logprobs,
+            GetNextDists: self._get_next_dists,
+            GetLogprobsAt: self._get_logprobs_at,
         }
 
     def describe(self) -> tuple[ModelDescription, ...]:
@@ -172,6 +178,17 @@ class PacedModel:
             probabilities=WEIGHTS[ranks],
             rest=np.maximum(0, 1 - WEIGHTS.cumsum()[lengths - 1]),
         )
+
+    def _get_next_dists(self, batch: GetNextDists) -> GetNextDistsResult:
+        rows = np.diff(batch.indptr)
+        flat = self._get_next_dist(GetNextDist(batch.embeds, batch.k.repeat(rows), batch.temperature.repeat(rows)))
+        ends = flat.indptr[batch.indptr].astype(np.int32)
+        return GetNextDistsResult(ends, flat.tokens, flat.probabilities, batch.indptr.astype(np.int32), flat.rest)
+
+    def _get_logprobs_at(self, batch: GetLogprobsAt) -> GetLogprobsAtResult:
+        rows, listed = np.diff(batch.indptr), np.diff(batch.token_indptr)
+        ends = np.concatenate(([0], (listed // rows).repeat(rows).cumsum()))
+        return GetLogprobsAtResult(self._get_logprobs(GetLogprobs(batch.embeds, ends, batch.tokens)).logprobs)
 
     def _get_logprobs(self, batch: GetLogprobs) -> GetLogprobsResult:
         chosen = np.repeat(self._choose(batch.embeds), np.diff(batch.indptr))

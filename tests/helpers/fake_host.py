@@ -522,6 +522,19 @@ class FakeHost:
         best = self.model.next_token(self._state(queue, embed))
         return self._future([-0.5 if token == best else -5.0 for token in tokens])
 
+    def _get_next_dists(self, queue: int, embeds: list[int], k: int, temperature: float) -> int:
+        numbers = [self._get_next_dist(queue, embed, k, temperature) for embed in expand(embeds)]
+        tokens, probabilities, rest = zip(*(self.futures.pop(number) for number in numbers), strict=True)
+        return self._future(([n for one in tokens for n in one], [p for one in probabilities for p in one], list(rest)))
+
+    def _get_logprobs_at(self, queue: int, embeds: list[int], tokens: list[int]) -> int:
+        rows = expand(embeds)
+        each = len(tokens) // len(rows)
+        assert each * len(rows) == len(tokens)
+        parts = [tokens[n * each : (n + 1) * each] for n in range(len(rows))]
+        numbers = [self._get_logprobs(queue, embed, part) for embed, part in zip(rows, parts, strict=True)]
+        return self._future([value for number in numbers for value in self.futures.pop(number)])
+
     def _create_sampler(self, config: str) -> int:
         number = self._number()
         self.samplers[number] = json.loads(config)
@@ -709,7 +722,7 @@ class FakeHost:
         accepted = [*agree, False].index(False)
         return self._future((accepted, chosen[accepted]))
 
-    _take_token = _take_dist = _take_scored_token = _take_logprobs = _take_verified = _take
+    _take_token = _take_dist = _take_dists = _take_scored_token = _take_logprobs = _take_verified = _take
 
     def _await(self, number: int) -> Any:
         self._wait([number])
@@ -720,7 +733,8 @@ class FakeHost:
         return _packed("I", tokens), _packed("f", probabilities), rest
 
     _await_done = _await_message = _await_token = _await_dist = _await_logprobs = _await_verified = _await
-    _await_scored_token = _await
+    _await_scored_token = _await_dists = _await
+    _await_packed_dists = _await_packed_dist
 
     def _source(self) -> tuple[str, str, str]:
         raise AssertionError("tests call run_program")

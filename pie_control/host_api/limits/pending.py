@@ -15,6 +15,7 @@ from ...calls.fused.decode import MOST_STEPS
 from ...calls.fused.sample import ScoredToken
 from ...calls.output_text.get_logprobs import Logprobs
 from ...calls.output_text.get_next_dist import DEFAULT_K, Dist
+from ...calls.output_text.get_next_dists import Dists
 from ...calls.scores import MOST_ALTERNATIVES
 from ...calls.values import Run
 from ...errors import QuotaExceeded
@@ -30,6 +31,8 @@ SMALL_BYTES = 16 * NUMBER_BYTES
 RUN_BYTES = 100
 """Of a token of a decode run, with its text."""
 
+MOST_ROWS = 1 << 12
+"""Embeds of one command that a worker may allow; more are refused anyway."""
 SCORES_BYTES = 8 * (1 + MOST_ALTERNATIVES)
 """The same of its log-probabilities, at most."""
 
@@ -42,6 +45,7 @@ def _run_bytes(*arguments: Any) -> int:
 
 RESULT_BYTES: Mapping[type, Callable[..., int]] = {
     Dist: lambda *arguments: 8 * (arguments[-2] or DEFAULT_K),  # k, before the temperature
+    Dists: lambda embeds, k, _temperature: (8 * (k or DEFAULT_K) + 4) * min(sum(embeds[1::2]), MOST_ROWS),
     Logprobs: lambda _embed, tokens: 4 * len(tokens),
     Run: _run_bytes,
     ScoredToken: lambda *arguments: 8 * (1 + arguments[-1]),  # its alternatives
