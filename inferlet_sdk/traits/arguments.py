@@ -206,3 +206,12 @@ def embed_ranges(values: Any, name: str) -> list[int]:
 def slot_ranges(values: Any, name: str) -> list[int]:
     """Flat ranges of `Slots`, or of a list of addresses."""
     return _ranges(values, name, Slots, "the address of a slot, as in pages.slots(page_size)[2:5]")
+
+
+def place_ranges(values: Any, name: str) -> list[int]:
+    """Flat ranges of places in a list, such as `range(4, 100)`."""
+    if type(values) is range and values.step == 1:
+        return numbers([values.start, len(values)], name) if values else []
+    if isinstance(values, Addresses):
+        raise wrong(name, "places counted from 0 on, as in range(4, 100)", values)
+    return list(Addresses.of(numbers(values, name, "the place of a slot along the pages")).ranges)

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.errors import call
-from inferlet_sdk.traits.arguments import HasQueue, embed_ranges, numbers, page_ranges, queue_number
+from inferlet_sdk.traits.arguments import HasQueue, embed_ranges, numbers, page_ranges, place_ranges, queue_number
 
 __all__ = [
     "forward",
+    "mask_kvpage",
     "set_positions",
 ]
 
@@ -37,6 +38,20 @@ def forward(
         embed_ranges(input_embeds, "input_embeds"),
         page_ranges(output_pages, "output_pages"),
         embed_ranges(output_embeds, "output_embeds"),
+    )
+
+
+def mask_kvpage(queue: int | HasQueue, pages: Pages | Iterable[int], hidden: Iterable[int] = ()) -> None:
+    """Hides tokens from the forwards that come after, and shows all other tokens of these pages. `hidden`: the places
+    of their slots along the pages, as in `range(4, 100)`.
+
+    A hidden token keeps its slot, which is not free, and its position. Raises InvalidState if a slot holds no token.
+    """
+    call(
+        bindings.forward.mask_kvpage,
+        queue_number(queue),
+        page_ranges(pages, "pages"),
+        place_ranges(hidden, "hidden"),
     )
 
 

@@ -35,6 +35,9 @@ class LocalLink:
             self._host = Host(welcome, self._end)
         self._end.on_messages(messages)
 
+    def distrust(self, reason: str) -> None:
+        """It goes on: what it says is what this process says."""
+
     async def close(self) -> None:
         if self._host is not None:
             self._host.close()

@@ -276,6 +276,9 @@ class HostLink(Protocol):
     def send(self, messages: Sequence[ToHost]) -> None:
         """Hands a frame over without waiting. A host that is gone drops it."""
 
+    def distrust(self, reason: str) -> None:
+        """Ends a host that says what cannot be; `on_lost` is called. One in this process is trusted: it goes on."""
+
     async def close(self) -> None:
         """Ends the host, which has inferlets no more, and frees everything held. Idempotent."""
 

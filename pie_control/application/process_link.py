@@ -93,6 +93,9 @@ class ProcessLink:
         if self._stream is not None:
             self._stream.send(encode_for_host(messages))
 
+    def distrust(self, reason: str) -> None:
+        self._lose(reason)
+
     async def close(self) -> None:
         await self._tear_down(END_SECONDS)
         await asyncio.gather(*self._ending)

@@ -115,6 +115,10 @@ class AppHost:
         self.life.restart(pause)
         self._on_lost(self, message)
 
+    def distrust(self) -> None:
+        """It said what cannot be: it is killed, if it is a process of its own, and started again."""
+        self._link.distrust("it said what cannot be and was killed: see the log")
+
     def _start_failed(self, _pause: float) -> None:
         log.error("application host %d does not serve: %s", self.number, self.life.outage)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,8 @@ from .loop import Loop
 from .model import Model
 from .placement import place_on_host
 from .replica import Replica
+
+log = logging.getLogger(__name__)
 
 TELL_SECONDS = 1.0
 """Between looks at models that are down: what inferlets are told of them changes with time."""
@@ -182,7 +185,8 @@ class Hosts:
     # ---- what hosts say ----
 
     def _take_frame(self, host: AppHost, frame: Sequence[FromHost]) -> None:
-        """Frames that come while one is taken, since a client answers at once, are taken behind it."""
+        """Frames that come while one is taken, since a client answers at once, are taken behind it. A host is not
+        trusted: one that says what cannot be is lost, and nothing else."""
         self._frames.append((host, frame))
         if len(self._frames) > 1:
             return
@@ -191,6 +195,9 @@ class Hosts:
             try:
                 for message in frame:
                     self._takers[type(message)](host, message)
+            except Exception:
+                log.exception("application host %d said what cannot be", host.number)
+                host.distrust()
             finally:
                 self._frames.popleft()
 

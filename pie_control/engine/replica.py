@@ -118,6 +118,10 @@ class Replica:
         except WorkerError as error:
             self._on_lost(str(error))
             return self.turn()
+        except Exception as error:
+            log.exception("the scheduler of model %s failed", self.description.name)
+            self._on_lost(f"its scheduler failed: {error!r}")
+            return self.turn()
         self.deadline = turn.deadline
         for wave in turn.waves:
             self._client.send(wave)
@@ -150,7 +154,7 @@ class Replica:
         pause = self.life.failed(reason)
         when = f"is started again in {pause:.0f} s: launch again then" if pause else "restarts: launch again"
         lost = WorkerLost(f"the worker of model {self.description.name} died ({reason}); it {when}")
-        turn = self._scheduler.turn(self._clock(), [*self._take_commands(), lost])
+        turn = self._last_words([*self._take_commands(), lost])
         ended = {ending.owner for ending in turn.endings}
         error = WorkerError(lost.message)
         others = tuple(Ending(owner, Reason.LOST, error) for owner in self._owners if owner not in ended)
@@ -159,6 +163,14 @@ class Replica:
         log.warning(lost.message)
         self.life.restart(pause)
         self._on_results()
+
+    def _last_words(self, events: list[Event]) -> Turn:
+        """Of the scheduler of a lost worker; nothing from one that has failed."""
+        try:
+            return self._scheduler.turn(self._clock(), events)
+        except Exception:
+            log.exception("the scheduler of model %s failed", self.description.name)
+            return NOTHING
 
     def _take_commands(self) -> list[Event]:
         """What inferlets did before they could know of the loss."""

@@ -1,8 +1,9 @@
-"""Answers of the worker, back to the futures that they belong to."""
+"""Waves that were sent, and the answers of the worker, back to the futures that they belong to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,31 @@ from pie_control.calls.kind import Batch, WorkerCommand
 from pie_control.calls.scores import Scores, read_scores
 from pie_control.calls.values import Value
 from pie_control.errors import CallError, WorkerError
+from pie_control.ids import Owner
+from pie_inference import protocol
 from pie_inference.protocol import SampleResult, WaveDone
 
-from .waves import Wave
+from .account import Account
+from .decoding.runs import Taken
 
 Answers = list[tuple[Batch[Any], Sequence[Value], Mapping[int, CallError]]]
+
+
+@dataclass(slots=True)
+class Wave:
+    """A wave in flight: what the answers of the worker belong to."""
+
+    number: int
+    batches: list[Batch[Any]]  # in the order of the message
+    accounts: dict[Account, int]  # with the number of their queues in it, but for steps of runs
+    steps: Taken | None = None  # of decode runs
+    syncs: list[tuple[Owner, int]] = field(default_factory=list)  # futures that are done with this wave
+    sent: float = 0.0  # seconds
+    tokens: int = 0  # input tokens
+    long: int = 0  # of these, tokens of long commands
+
+    def build(self) -> tuple[protocol.Batch, ...]:
+        return tuple(batch.build() for batch in self.batches)
 
 
 def read_answers(wave: Wave, done: WaveDone) -> Answers:

@@ -25,12 +25,14 @@ from pie_control.resources.holdings import Holdings
 from pie_control.tenants.tenant import ServiceClass, Standing
 
 from .account import Account, CommandQueue
-from .decoding.runs import Rows, Run, Runs
+from .decoding.run import Run
+from .decoding.runs import Rows, Runs
 from .fairness import Line, Tenants
 
-PATIENCE = 7
+PATIENCE = 6
 """Waves that may be formed in a row while a command does not fit into what those before it leave; the next one begins
-with it. Only a forward that must not be split can be so large."""
+with it. Only a forward that must not be split can be so large. It goes within eight waves: one more may pass before it
+is its turn, for it lags (fairness.py)."""
 
 
 class Backlog:

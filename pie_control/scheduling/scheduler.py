@@ -34,14 +34,15 @@ from pie_control.resources.memory import Memory
 from pie_inference.protocol import ModelDescription, RunWave, WaveDone
 
 from .account import Account, CommandQueue
-from .answers import in_place, read_answers, read_steps
+from .answers import Wave, in_place, read_answers, read_steps
 from .backlog import Backlog
+from .chunks import Chunks
 from .decoding.runs import Taken
 from .guests import Guests
 from .policies import Adaptive, DispatchPolicy, DispatchState
 from .statistics import Counts, Lately, Line, SchedulerStatistics
 from .turn import Closed, Ending, Event, Opened, Quiet, Reason, RunTokens, Turn, WorkerLost, join_tokens
-from .waves import Wave, WaveBuilder
+from .waves import WaveBuilder
 
 
 class Scheduler:
@@ -61,6 +62,7 @@ class Scheduler:
         self._counts = Counts()
         self._wave_seconds = Lately()
         self._times = Line()  # seconds of a wave over its tokens
+        self._chunks = Chunks()
         self._answered = float("-inf")  # when the last wave was
         self._guests = Guests()
         self._evictions = 0
@@ -241,7 +243,8 @@ class Scheduler:
     def _begin(self) -> WaveBuilder:
         for owner, seq in self._memory.begin():
             self._backlog.granted(owner, seq)
-        return WaveBuilder(self.model, self._backlog, self._memory, self._policy.max_commands)
+        most = self._chunks.most(self._times)
+        return WaveBuilder(self.model, self._backlog, self._memory, self._policy.max_commands, most)
 
     def _act(self, action: Action) -> bool:
         """Does what the contention policy says; whether something comes back by it."""
@@ -322,6 +325,7 @@ class Scheduler:
         self._wave_seconds.add(done.seconds)
         if wave.tokens:
             self._times.add(wave.tokens, done.seconds)
+            self._chunks.add(wave.tokens - wave.long)
         self._answered = self._now
         self._memory.wave_completed(wave.number)
         if not self._in_flight:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pie_control.resources.pool import PoolUsage
 
-from .waves import Wave
+from .answers import Wave
 
 
 @dataclass(frozen=True, slots=True)

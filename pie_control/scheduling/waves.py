@@ -11,27 +11,27 @@ A decode run is a command whose first step goes like one that samples; then it h
 are taken from the table of runs (decoding/): all at once where everything fits, else one at each visit of its queue.
 
 A long command that is visited in its line is granted a part, and comes again later. What it was granted is added to its
-batch at the end of the wave, as one part.
+batch at the end of the wave, as one part. Beside short steps, long commands get no more of a wave than these can wait
+for (chunks.py).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 from typing import Any
 
 from pie_control import calls
 from pie_control.calls.fused.decode import DecodeCommand
-from pie_control.calls.kind import Batch, Bind, Call, Command, LongBatch, LongCommand, Stage, WaveContext
-from pie_control.ids import Owner
+from pie_control.calls.kind import Bind, Call, Command, LongBatch, LongCommand, Stage, WaveContext
 from pie_control.resources.memory import Memory
-from pie_inference import protocol
 from pie_inference.protocol import ModelDescription
 
 from .account import Account, CommandQueue
+from .answers import Wave
 from .backlog import Backlog
-from .decoding.runs import NO_ROWS, Rows, Run, Taken
+from .decoding.run import Run
+from .decoding.runs import NO_ROWS, Rows, Taken
 from .decoding.steps import Steps
 from .fairness import COMMAND_COST, FEW, Line, Share, goes_before
 
@@ -42,22 +42,6 @@ PARTS = 8
 MISFITS = 16
 """Queues that a wave visits in vain, for their commands do not fit, before it is complete. It keeps the cost of a wave
 in bounds."""
-
-
-@dataclass(slots=True)
-class Wave:
-    """A wave in flight: what the answers of the worker belong to."""
-
-    number: int
-    batches: list[Batch[Any]]  # in the order of the message
-    accounts: dict[Account, int]  # with the number of their queues in it, but for steps of runs
-    steps: Taken | None = None  # of decode runs
-    syncs: list[tuple[Owner, int]] = field(default_factory=list)  # futures that are done with this wave
-    sent: float = 0.0  # seconds
-    tokens: int = 0  # input tokens
-
-    def build(self) -> tuple[protocol.Batch, ...]:
-        return tuple(batch.build() for batch in self.batches)
 
 
 class _Next(Enum):
@@ -71,9 +55,16 @@ class _Next(Enum):
 
 
 class WaveBuilder:
-    """Takes commands out of the backlog."""
+    """Takes commands out of the backlog. `most`: input tokens beyond which it takes no more of long commands."""
 
-    def __init__(self, model: ModelDescription, backlog: Backlog, memory: Memory, max_commands: int | None) -> None:
+    def __init__(
+        self,
+        model: ModelDescription,
+        backlog: Backlog,
+        memory: Memory,
+        max_commands: int | None,
+        most: float = inf,
+    ) -> None:
         self.visited: dict[Account, None] = {}
         self.progress = False  # something took effect in the control layer
         self.reached: list[tuple[CommandQueue, Command]] = []  # synchronize commands
@@ -84,6 +75,8 @@ class WaveBuilder:
         self._used: dict[Account, int] = {}
         self._left = max_commands  # None: no limit but those of the worker
         self._room = model.max_batch_tokens  # for parts of long commands
+        self._most = int(min(most, model.max_batch_tokens))
+        self._long = 0  # tokens of long commands
         self._few: float = FEW  # see fairness.py
         self._part = self._room if max_commands else max(FEW, self._room // PARTS)
         self._granted: dict[CommandQueue, None] = {}
@@ -121,7 +114,7 @@ class WaveBuilder:
         of one inferlet stay together, and all runs do; None: all. Where all do not fit into one wave, it does not
         matter."""
         steps = self._backlog.runs.ready_rows() if self._backlog.runs.live else NO_ROWS
-        if self._left is None and self._backlog.fits(self._room, steps) and self._steps.fit(steps):
+        if self._left is None and self._backlog.fits(self._most, steps) and self._steps.fit(steps):
             self._take_everything(portion, steps)
         else:
             self._take_in_order()
@@ -132,7 +125,8 @@ class WaveBuilder:
             return None
         filled = (call for call, batch in self._batches.items() if batch.count)
         batches = [self._batches[call] for call in sorted(filled, key=RANKS.__getitem__)]
-        return Wave(self._context.wave, batches, self._used, taken, tokens=sum(batch.tokens for batch in batches))
+        tokens = sum(batch.tokens for batch in batches)
+        return Wave(self._context.wave, batches, self._used, taken, tokens=tokens, long=self._long)
 
     # ---- visits ----
 
@@ -167,12 +161,16 @@ class WaveBuilder:
     def _take_class(self, root: Share[CommandQueue]) -> None:
         while self._room and self._left != 0 and len(self._misfits) < MISFITS:
             queue = root.first(Line.SHORT)
-            long = root.first(Line.LONG) if root.heaps[Line.LONG] else None
+            long = root.first(Line.LONG) if root.heaps[Line.LONG] and self._long_room() > 0 else None
             if queue is None or (long is not None and not goes_before(queue, long)):
                 queue = long
             if queue is None:
                 return
             self._visit(queue)
+
+    def _long_room(self) -> int:
+        """Tokens that long commands may still add. What others add behind them is not foreseen: that is little."""
+        return self._most - (self._context.model.max_batch_tokens - self._room)
 
     def _visit(self, queue: CommandQueue) -> None:
         self.visited[queue.account] = None
@@ -257,6 +255,7 @@ class WaveBuilder:
                     self._backlog.bounded.remove(command)
                 batch.add(queue, command, account.holdings, before, command.size)
                 self._room -= size
+                self._long += size if size > FEW else 0
                 self._backlog.parts -= size
                 cost += size
             elif not batch.try_add(queue, command, account.holdings, 0):
@@ -306,7 +305,7 @@ class WaveBuilder:
         command = queue.commands[0]
         assert isinstance(command, LongCommand)
         size = command.size - queue.done - queue.granted
-        part = size if command.whole else min(size, self._part, self._room)
+        part = size if command.whole else min(size, self._part, self._room, max(1, self._long_room()))
         batch = self._batches.get(command.call) or self._new_batch(command.call)
         room = batch.room_for(command) if command.bounded else part
         if room < part:
@@ -326,6 +325,7 @@ class WaveBuilder:
             batch.reserve(command, part)
         queue.grant(part)
         self._room -= part
+        self._long += part
         queue.charge(part, lagging=True)
         if part < size:
             queue.lag = min(size - part, self._part)

@@ -23,6 +23,7 @@ from pie_inference.protocol import (
     Batch,
     CopyEmb,
     CopyKvpage,
+    EmbedImg,
     EmbedTxt,
     Failure,
     Forward,
@@ -43,11 +44,13 @@ from pie_inference.protocol import (
     SwapOut,
     Verify,
     VerifyResult,
+    Vision,
     WaveDone,
     call_name,
     join_results,
 )
 from pie_inference.testing import byte_tokenizer
+from pie_inference.testing.small_vision import VISION, tile_hashes
 
 from .fake_sampling import bias, choose, forbid, scored, softmax
 
@@ -121,11 +124,12 @@ class FakeModel:
         max_batch_rows: int = 256,
         max_context: int = 4096,
         max_swap_pages: int = 16,
+        vision: Vision | None = VISION,
     ) -> None:
         self._description = ModelDescription(
             name=name,
             architecture="FakeModel",
-            calls=tuple(BATCHES),
+            calls=tuple(call for call in BATCHES if vision or call != call_name(EmbedImg)),
             dtype="uint64",
             device="cpu",
             vocab_size=byte_tokenizer.VOCAB_SIZE,
@@ -145,6 +149,7 @@ class FakeModel:
             tokenizer_config=byte_tokenizer.tokenizer_config(),
             page_bytes=8 * page_size,
             weight_bytes=0,
+            vision=vision,
         )
         self._slots = FilledArray("KV slot", page_size * num_pages)
         self._positions = np.zeros(page_size * num_pages, np.int64)  # of the keys in the slots
@@ -224,6 +229,9 @@ class FakeModel:
 
     def _embed_txt(self, batch: EmbedTxt) -> None:
         self._embeds.write(batch.embeds, mix(self._resolve(batch.tokens)))
+
+    def _embed_img(self, batch: EmbedImg) -> None:
+        self._embeds.write(batch.embeds, tile_hashes(batch))
 
     def _resolve(self, tokens: Array) -> Integers:
         """Replaces token slots by the tokens in them."""

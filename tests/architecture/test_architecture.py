@@ -30,7 +30,12 @@ MAY_IMPORT = {
     "inferlet_sdk": ("inferlet_sdk",),
 }
 """What a package may import of ours, the most special entry first; OPEN is open to pie_control."""
-OPEN = ("pie_inference.protocol", "pie_inference.options", "pie_inference.testing.byte_tokenizer")
+OPEN = (
+    "pie_inference.protocol",
+    "pie_inference.options",
+    "pie_inference.testing.byte_tokenizer",
+    "pie_inference.testing.small_vision",
+)
 
 PURE = {package: {"numpy", "msgspec"} for package in PURE_CORE}
 """Packages that import no third-party module but these. msgspec: commands and other values are its structs,
@@ -53,6 +58,7 @@ HOMES = {
     "starlette": ("pie_control.http_server",),
     "uvicorn": ("pie_control.http_server.server", "pie_control.http_server.protocols"),
     "httpx": ("pie_control.client",),
+    "PIL": ("pie_control.images.prepare",),
     "websockets": ("pie_control.client.connection",),
     "wit_world": ("inferlet_sdk.guest.entry",),
 }

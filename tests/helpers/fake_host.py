@@ -124,6 +124,7 @@ class FakeHost:
         self.queues: set[int] = set()
         self.pages: dict[int, list[Pair]] = {}
         self.embeds: dict[int, Any] = {}  # a Pair as input, a State as output, None until filled
+        self.hidden: set[tuple[int, int]] = set()  # pages with places in them
         self.moved: dict[int, int] = {}  # positions that outputs were given
         self.samplers: dict[int, dict[str, Any]] = {}
         self.runs: dict[int, Run] = {}
@@ -332,6 +333,7 @@ class FakeHost:
             del pool[address]
             if pool is self.pages:
                 self.reserved.discard(address)
+                self.hidden = {one for one in self.hidden if one[0] != address}
 
     def _check_owned(self, pool: dict[int, T], addresses: list[int]) -> None:
         for address in addresses:
@@ -353,6 +355,8 @@ class FakeHost:
             assert offset < len(page), "copy of an unfilled slot"
             assert into_offset == len(into), "this double fills pages in order only"
             into.append(page[offset])
+            if (from_address // self.model.page_size, offset) in self.hidden:
+                self.hidden.add((to_address // self.model.page_size, into_offset))
 
     def _copy_emb(self, queue: int, source: list[int], target: list[int]) -> None:
         self._check_queue(queue)
@@ -374,6 +378,7 @@ class FakeHost:
         if any(set(run.pages) & set(expand(pages)) for run in self.runs.values()):
             raise refuse("invalid-state", "a decode run goes on and sees tokens of these pages")
         for page in expand(pages):
+            self.hidden -= {(page, place) for place in range(max(0, keep), self.model.page_size)}
             del self.pages[page][max(0, keep) :]
             keep -= self.model.page_size
 
@@ -399,7 +404,12 @@ class FakeHost:
         self._check_queue(queue)
         self._check_owned(self.pages, expand(context) + expand(output))
         self._check_owned(self.embeds, expand(inputs) + expand(embeds))
-        seen = [pair for page in expand(context) for pair in self.pages[page]]
+        seen = [
+            pair
+            for page in expand(context)
+            for place, pair in enumerate(self.pages[page])
+            if (page, place) not in self.hidden
+        ]
         states = self._run(seen, [self._as_input(e) for e in expand(inputs)], expand(output))
         targets = expand(embeds)
         if targets:
@@ -426,6 +436,16 @@ class FakeHost:
             return held  # type: ignore[no-any-return]
         digest = hashlib.blake2b(repr(held).encode(), digest_size=4).digest()
         return int.from_bytes(digest, "little"), self.moved.get(embed, held[-1][1])
+
+    def _mask_kvpage(self, queue: int, pages: list[int], hidden: list[int]) -> None:
+        self._check_queue(queue)
+        self._check_owned(self.pages, expand(pages))
+        slots = [(page, place) for page in expand(pages) for place in range(self.model.page_size)]
+        named = [slots[place] for place in expand(hidden)]
+        for page, place in named:
+            if place >= len(self.pages[page]):
+                raise refuse("invalid-state", f"slot {place} of page {page} holds no token")
+        self.hidden = (self.hidden - set(slots)) | set(named)
 
     def _set_positions(self, queue: int, positions: list[int], embeds: list[int]) -> None:
         self._check_queue(queue)

@@ -79,6 +79,7 @@ class IssueOrder:
         self.model = model
         self.most_tokens = most_tokens  # in a batch of the worker
         self.pages: dict[int, list[Held | None]] = {}
+        self.hidden: set[tuple[int, int]] = set()  # pages with slots in them
         self.embeds: dict[int, Held] = {}  # those that are filled
         self.outputs: set[int] = set()  # of these, the ones that a forward filled
 
@@ -89,6 +90,7 @@ class IssueOrder:
     def forget(self, pages: Sequence[int], embeds: Sequence[int]) -> None:
         for page in pages:
             del self.pages[page]
+            self._show(page)
         for embed in embeds:
             self.embeds.pop(embed, None)
             self.outputs.discard(embed)
@@ -113,7 +115,7 @@ class IssueOrder:
             return False
         if len(inputs) > self.most_tokens and (not targets or self._overwrites_inputs(inputs, outputs)):
             return False
-        seen = [key for page in context for key in self.pages[page] if key is not None]
+        seen = [key for page in context for key in self._seen(page)]
         given = [self.embeds[embed] for embed in inputs]
         positions = [position for _, position in given]
         keys, results = self.model.run(seen, given)
@@ -125,17 +127,37 @@ class IssueOrder:
             self.outputs.add(embed)
         return True
 
+    def _seen(self, page: int) -> list[Held]:
+        keys = enumerate(self.pages[page])
+        return [key for slot, key in keys if key is not None and (page, slot) not in self.hidden]
+
+    def _show(self, page: int, first: int = 0) -> None:
+        """All tokens of a page from a slot on."""
+        self.hidden -= {(page, slot) for slot in range(first, self.page_size)}
+
     def _overwrites_inputs(self, inputs: Sequence[int], outputs: Sequence[int]) -> bool:
         """Whether an output goes to the input of a later token."""
         first = len(inputs) - len(outputs)
         return any(embed in inputs[first + n + 1 :] for n, embed in enumerate(outputs))
 
     def copy_kvpage(self, source: Sequence[int], target: Sequence[int]) -> bool:
-        keys = [self.pages[slot // self.page_size][slot % self.page_size] for slot in source]
-        if None in keys:
+        sources, targets = ([divmod(slot, self.page_size) for slot in slots] for slots in (source, target))
+        keys = [(self.pages[page][slot], (page, slot) in self.hidden) for page, slot in sources]
+        if any(key is None for key, _ in keys):
             return False
-        for slot, key in zip(target, keys, strict=True):
-            self.pages[slot // self.page_size][slot % self.page_size] = key
+        for (page, slot), (key, is_hidden) in zip(targets, keys, strict=True):
+            self.pages[page][slot] = key
+            self.hidden.discard((page, slot))
+            if is_hidden:
+                self.hidden.add((page, slot))
+        return True
+
+    def mask_kvpage(self, pages: Sequence[int], places: Sequence[int]) -> bool:
+        slots = [(page, slot) for page in pages for slot in range(self.page_size)]
+        named = {slots[place] for place in places}
+        if any(self.pages[page][slot] is None for page, slot in named):
+            return False
+        self.hidden = (self.hidden - set(slots)) | named
         return True
 
     def copy_emb(self, source: Sequence[int], target: Sequence[int]) -> bool:
@@ -153,6 +175,7 @@ class IssueOrder:
         for number, page in enumerate(pages):
             kept = min(max(0, keep - number * self.page_size), self.page_size)
             self.pages[page][kept:] = [None] * (self.page_size - kept)
+            self._show(page, kept)
 
     def next_token(self, embed: int) -> int | None:
         """The greedy token at an embed; None: it is no output."""

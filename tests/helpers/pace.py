@@ -50,6 +50,20 @@ class Guest:
             self.issued += 1
 
 
+@dataclass(eq=False)
+class Prefill(Guest):
+    """A program that runs a prompt of so many tokens, once."""
+
+    tokens: int = 0
+
+    def issue(self) -> None:
+        if not self.issued:
+            one, self.issued = self.inferlet, 1
+            one.embed(0, self.tokens)
+            one.call("forward", one.queue, [], [one.embeds, self.tokens], [one.pages, one.num_pages], [])
+            one.sample(self.tokens - 1)
+
+
 @dataclass
 class Host:
     """What runs on one host. `shared`: one processor for all of its inferlets. `delay`: of each message, each way.
@@ -93,12 +107,20 @@ class Pace:
         self._wake(guest)
         return guest
 
-    def open(self, host: int = 0, standing: Standing = DEFAULT_STANDING) -> Inferlet:
+    def prefill(self, tokens: int, host: int = 0) -> Guest:
+        """One more inferlet, which issues its prompt at once."""
+        pages = -(-tokens // self.description.page_size)
+        guest = Prefill(self.open(host, DEFAULT_STANDING, pages, tokens), 0.0, host, tokens=tokens)
+        self.guests.append(guest)
+        self._wake(guest)
+        return guest
+
+    def open(self, host: int = 0, standing: Standing = DEFAULT_STANDING, pages: int = 0, embeds: int = 2) -> Inferlet:
         owner = len(self.guests) + 1
         outbox = self.hosts[host].outbox
         inferlet = Inferlet(owner, self.description, Quota(), outbox.append)
         outbox.append(Opened(owner, float(owner), standing, host))
-        inferlet.allocate(0, 2)
+        inferlet.allocate(pages, embeds)
         return inferlet
 
     # ---- time ----
@@ -141,7 +163,7 @@ class Pace:
     # ---- worker ----
 
     def _start(self, wave: RunWave) -> None:
-        tokens = sum(batch.count() for batch in wave.batches if isinstance(batch, Forward))
+        tokens = sum(int(batch.q_indptr[-1]) for batch in wave.batches if isinstance(batch, Forward))
         seconds = self.fixed + self.each * tokens
         self._worker_free = max(self._worker_free, self.now) + seconds
         self.busy += seconds

@@ -38,6 +38,9 @@ class PlayedHost:
             if isinstance(message, Ping) and not self.mute:
                 self.on_messages([Report(self.memory_bytes, 1.0, 2, 3, 4), Pong(message.token)])
 
+    def distrust(self, reason: str) -> None:
+        self.on_lost(reason)
+
     async def close(self) -> None:
         self.closed = True
 

@@ -61,6 +61,7 @@ class Author:
             self.rewrite,
             self.set_positions,
             self.copy_emb,
+            self.mask_kvpage,
             self.free,
             self.create_or_destroy,
             self.synchronize,
@@ -168,6 +169,15 @@ class Author:
         keep = self.choice.randint(0, len(pages) * self.means.page_size)
         self.attempt(True, "trim_kvpage", queue, flat(pages), keep)
         self.means.trim_kvpage(pages, keep)
+
+    def mask_kvpage(self, queue: int) -> None:
+        choice, pages = self.choice, self.means.pages
+        named = choice.sample(list(pages), choice.randint(1, len(pages)))
+        keys = [key for page in named for key in pages[page]]
+        full = [place for place, key in enumerate(keys) if key is not None or choice.random() < 0.005]
+        places = choice.sample(full, choice.randint(0, len(full)) if choice.random() < 0.7 else 0)
+        accepted = self.means.mask_kvpage(named, places)
+        self.attempt(accepted, "mask_kvpage", queue, flat(named), flat(places))
 
     def sample(self, queue: int) -> None:
         filled = [embed for embed in self.embeds if embed in self.means.outputs or self.choice.random() < 0.002]

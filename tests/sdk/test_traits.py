@@ -14,7 +14,7 @@ import pytest
 
 import inferlet_sdk
 import tests.helpers.wit as wit
-from inferlet_sdk import Embeds, NotFound, Pages, QuotaExceeded, bindings, traits
+from inferlet_sdk import Embeds, InvalidState, NotFound, Pages, QuotaExceeded, bindings, traits
 from inferlet_sdk.event_loop import run
 from tests.helpers.fake_host import STOP, VOCAB, FakeHost, HostError
 
@@ -240,6 +240,26 @@ def test_copy_and_trim_name_slots(host: FakeHost) -> None:
     assert host.pages[other[0]] == [(101, 4), (102, 5)]
     traits.trim_kvpage(queue, pages, 3)
     assert [len(host.pages[page]) for page in pages] == [3, 0]
+
+
+def test_hidden_tokens_are_named_by_their_places_along_the_pages(host: FakeHost) -> None:
+    queue = traits.create_queue("toy")
+    pages, embeds = traits.alloc_kvpage(queue, 2), traits.alloc_emb(queue, 7)
+    traits.embed_txt(queue, range(97, 103), range(6), embeds[:6])
+    traits.forward(queue, [], embeds[:6], pages)
+    seen = []
+    for hidden in (range(1, 4), [0, 5, 4], range(0), ()):
+        traits.mask_kvpage(queue, pages, hidden)
+        traits.embed_txt(queue, [120], [6], embeds[6:])
+        traits.forward(queue, pages, embeds[6:], (), embeds[6:])
+        seen.append([token - 97 for token, _ in host.embeds[embeds[6]][:-1]])
+    assert seen == [[0, 4, 5], [1, 2, 3], [0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]]
+    with pytest.raises(TypeError, match="hidden: give places counted from 0 on"):
+        traits.mask_kvpage(queue, pages, pages.slots(4)[:2])
+    with pytest.raises(ValueError, match="is not between 0"):
+        traits.mask_kvpage(queue, pages, range(-2, 1))
+    with pytest.raises(InvalidState, match="holds no token"):
+        traits.mask_kvpage(queue, pages, [6])
 
 
 def test_a_copied_output_is_an_output(host: FakeHost) -> None:

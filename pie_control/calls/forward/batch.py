@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pie_control.resources.holdings import Holdings
+from pie_control.resources.intervals import join_intervals, take_intervals
 from pie_control.resources.kinds import EMBEDS, PAGES, Resource
 from pie_control.resources.ranges import Range
-from pie_control.resources.tables.pages import Context, join_intervals, take_intervals
+from pie_control.resources.tables.pages import Context
 from pie_inference.protocol import Forward
 
 from ..arrays import WrittenEmbeds, addresses, as_int32, join

@@ -2,15 +2,15 @@
 
 Theory of operation. State is kept at issue time, in the order in which the inferlet issues commands, so what a command
 sees does not depend on when it runs. A page is *regular* when its filled slots are its first ones; then `fill` (their
-number) and `top` (their largest position) say all that the usual forward needs. A page that a copy left with holes is
-*irregular*: `fill` says so and the slots themselves are looked at.
+number) and `top` (their largest position) say all that the usual forward needs. A page that a copy left with holes, or
+with a hidden token, is *irregular*: `fill` says so and the slots themselves are looked at.
 
 Slots are named by virtual slot numbers, page * page_size + offset; a run of slots is an interval of them, which may
 span pages with adjoining addresses. A decode step must not look at every page of its context: `Span` remembers how many
 pages from a first one on are full. Full pages change only through `trim`, `copy` and deallocation, which forget spans.
 
 A slot that holds nothing is free, or *withheld* from all but decode runs: a run that goes on will fill it, or its page
-has no memory yet. Which is which, the slots say; `fill` and `top` count filled slots only.
+has no memory yet. Which is which, the slots say (slots.py); `fill` and `top` count tokens that are seen only.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ from numpy.typing import NDArray
 
 from pie_control.errors import InvalidState, NotFound
 from pie_control.record import Record
+from pie_control.resources.intervals import append_interval, intervals_of
 from pie_control.resources.ranges import Range
 
 from .addresses import AddressAllocator
+from .slots import EMPTY, RESERVED, UNBOUND, hidden, is_token, is_withheld, shown
 
 NOT_OWNED = -1
 IRREGULAR = -2
-EMPTY = -1
-RESERVED = -2  # of a slot: a decode run will fill it
-UNBOUND = -3  # of a slot: its page has no memory yet, and only a decode run may fill it
 MAX_SPANS = 256
 
 
@@ -93,7 +92,7 @@ class PageTable:
             self.fill[first:last] = [NOT_OWNED] * (last - first)
             slots = self.positions[first * self.page_size : last * self.page_size]
             if self.withheld:
-                self.withheld -= int((slots < EMPTY).sum())
+                self.withheld -= int(is_withheld(slots).sum())
             slots[:] = EMPTY
             self.owned -= last - first
         self._spans.clear()
@@ -122,7 +121,7 @@ class PageTable:
                 return self._context_by_slot(ranges, smallest, largest)
             if slots:
                 start = first * self.page_size
-                _append_interval(intervals, start, start + slots)
+                append_interval(intervals, start, start + slots)
                 tokens += slots
         return Context(tuple(intervals), tokens)
 
@@ -181,13 +180,13 @@ class PageTable:
         return span
 
     def _context_by_slot(self, ranges: Sequence[Range], smallest: int, largest: int) -> Context:
-        slots = self._slots_of(ranges)
+        slots = self.slots_of(ranges)
         positions = self.positions[slots]
         seen = (positions > EMPTY) & (positions < largest)
         slots = slots[seen]
         return Context(intervals_of(slots), len(slots), bool((positions[seen] >= smallest).any()))
 
-    def _slots_of(self, ranges: Sequence[Range]) -> NDArray[np.int64]:
+    def slots_of(self, ranges: Sequence[Range]) -> NDArray[np.int64]:
         """All slots of the pages, in order. Raises NotFound."""
         self.check_owned(ranges)
         size = self.page_size
@@ -214,7 +213,7 @@ class PageTable:
         return not self.withheld or bool((self.positions[start:stop] == EMPTY).all())
 
     def _free_by_slot(self, ranges: Sequence[Range], count: int) -> tuple[Range, ...]:
-        slots = self._slots_of(ranges)
+        slots = self.slots_of(ranges)
         free = slots[self.positions[slots] == EMPTY]
         if len(free) < count:
             raise InvalidState(
@@ -264,7 +263,7 @@ class PageTable:
         """Empties all slots of the pages but the first `keep`; returns the pages that lost tokens."""
         shortened = self.filled_behind(ranges, keep)
         for page, tail in shortened.items():
-            tail[tail > EMPTY] = EMPTY
+            tail[is_token(tail)] = EMPTY
             self._summarize(page)
         self._spans.clear()
         return list(shortened)
@@ -275,25 +274,37 @@ class PageTable:
         pages = (page for first, last in ranges for page in range(first, last))
         kept = ((page, max(0, keep - place * size)) for place, page in enumerate(pages))
         tails = ((page, self.positions[page * size + own : (page + 1) * size]) for page, own in kept if own < size)
-        return {page: tail for page, tail in tails if (tail > EMPTY).any()}
+        return {page: tail for page, tail in tails if is_token(tail).any()}
+
+    def mask(self, ranges: Sequence[Range], hide: NDArray[np.bool_]) -> None:
+        """Hides some tokens of the pages, by the places of their slots along the list, and shows all others."""
+        slots = self.slots_of(ranges)
+        found = self.positions[slots]
+        tokens = is_token(found)
+        seen = shown(found[tokens])
+        found[tokens] = np.where(hide[tokens], hidden(seen), seen)
+        self.positions[slots] = found
+        for first, last in ranges:
+            for page in range(first, last):
+                self._summarize(page)
+        self._spans.clear()
 
     def _summarize(self, page: int) -> None:
         slots = self.positions[page * self.page_size : (page + 1) * self.page_size]
-        filled = slots > EMPTY
+        filled = is_token(slots)
         count = int(np.count_nonzero(filled))
-        self.fill[page] = count if filled[:count].all() else IRREGULAR
         self.top[page] = max(int(slots.max()), EMPTY)
+        self.fill[page] = count if (slots[:count] > EMPTY).all() else IRREGULAR
 
     def filled(self, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of the slots hold a token; the caller has checked that their pages are owned."""
-        found: NDArray[np.bool_] = self.positions[slots] > EMPTY
-        return found
+        return is_token(self.positions[slots])
 
     # ---- decode runs ----
 
     def check_not_withheld(self, slots: NDArray[np.int64]) -> None:
         """Raises InvalidState if a slot is reserved by a run, or has no memory yet."""
-        bad = slots[self.positions[slots] < EMPTY]
+        bad = slots[is_withheld(self.positions[slots])]
         if len(bad):
             raise InvalidState(
                 f"slot {bad[0]} belongs to a decode run that goes on, or to a reserved page without memory: "
@@ -308,7 +319,7 @@ class PageTable:
     def reserve(self, ranges: Sequence[Range], count: int) -> Reservation:
         """Reserves the next `count` slots in list order that are free, or have no memory yet. Raises NotFound,
         InvalidState."""
-        slots, size = self._slots_of(ranges), self.page_size
+        slots, size = self.slots_of(ranges), self.page_size
         held = self.positions[slots]
         found = slots[(held == EMPTY) | (held == UNBOUND)]
         if len(found) < count:
@@ -354,41 +365,3 @@ class PageTable:
         self.writes.extend([0] * added)
         more = np.full(added * self.page_size, EMPTY, np.int32)
         self.positions = np.concatenate([self.positions, more])
-
-
-def _append_interval(intervals: list[Range], start: int, stop: int) -> None:
-    if intervals and intervals[-1][1] == start:
-        start = intervals.pop()[0]
-    intervals.append((start, stop))
-
-
-def join_intervals(left: Sequence[Range], right: Sequence[Range]) -> tuple[Range, ...]:
-    """One sequence of intervals; adjoining ones become one."""
-    if len(left) == 1 == len(right) and left[0][1] == right[0][0]:
-        return ((left[0][0], right[0][1]),)
-    joined = list(left)
-    for start, stop in right:
-        _append_interval(joined, start, stop)
-    return tuple(joined)
-
-
-def take_intervals(intervals: Sequence[Range], begin: int, end: int) -> tuple[Range, ...]:
-    """The part from the `begin`-th to the `end`-th slot of the intervals."""
-    taken: list[Range] = []
-    for start, stop in intervals:
-        length = stop - start
-        if begin < length and end > 0:
-            taken.append((start + max(begin, 0), start + min(end, length)))
-        begin -= length
-        end -= length
-    return tuple(taken)
-
-
-def intervals_of(slots: NDArray[np.int64]) -> tuple[Range, ...]:
-    """Ascending runs of a list of slots."""
-    if not len(slots):
-        return ()
-    breaks = np.flatnonzero(np.diff(slots) != 1) + 1
-    starts = slots[np.concatenate([[0], breaks])].tolist()
-    stops = (slots[np.concatenate([breaks - 1, [len(slots) - 1]])] + 1).tolist()
-    return tuple(zip(starts, stops, strict=True))

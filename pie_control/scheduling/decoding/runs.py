@@ -13,7 +13,6 @@ A step in flight may outlive its run: so a row is known by its number and its se
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 from pie_control.calls.columns import EmbedColumns, ForwardColumns, Numbers, SampleColumns
 from pie_control.calls.fused.decode import DecodeCommand
 from pie_control.calls.sampler import NUM_PARAMS, Bias, param_rows
-from pie_control.calls.scores import NO_SCORES, Scores
+from pie_control.calls.scores import Scores
 from pie_control.errors import CallError
 from pie_control.resources.holdings import Holdings
 from pie_control.resources.kinds import PAGES, Resource
@@ -32,7 +31,7 @@ from pie_control.resources.memory import Memory
 from pie_control.tenants.tenant import ServiceClass
 
 from ..turn import RunTokens
-from .keys import RunKeys, segments_of
+from .run import Run
 
 MOST_IN_FLIGHT = 2
 """Steps of one run: with more, a stop token would waste more of them, and the worker has enough to do."""
@@ -71,45 +70,6 @@ ROW = np.dtype(
         ("params", np.float64, (NUM_PARAMS,)),
     ]
 )
-
-
-class Run(Generic[Q]):
-    """One run: what concerns it alone."""
-
-    __slots__ = ("_recent", "command", "holdings", "keys", "line", "queue", "row", "segments", "uniform")
-
-    def __init__(self, queue: Q, command: DecodeCommand, holdings: Holdings, page_size: int) -> None:
-        self.queue = queue
-        self.command = command
-        self.holdings = holdings
-        self.row = -1
-        self.line = deque((command,))  # as of a queue: what was given back is taken back when it is empty
-        context = command.context.intervals
-        self.segments = deque(segments_of(context, command.own, page_size))
-        self.keys = RunKeys(context, len(self.segments), holdings.pages.physical, page_size)
-        self.uniform = np.frombuffer(command.uniform, "<f8")
-        self._recent = np.zeros(0, np.int32)
-        if command.params.has_penalties:
-            self._recent = np.concatenate([command.recent, np.zeros(command.steps)]).astype(np.int32)
-
-    @property
-    def is_special(self) -> bool:
-        """Whether it has a bias, or asks for log-probabilities."""
-        return self.command.bias is not None or self.command.alternatives != NO_SCORES
-
-    @property
-    def listed(self) -> int:
-        """Tokens that penalties count, at most."""
-        return min(self.command.window or len(self._recent), len(self._recent))
-
-    def note(self, number: int, token: int) -> None:
-        """What is known of a token of its own, for penalties."""
-        self._recent[len(self.command.recent) + number] = token
-
-    def recent(self, known: int) -> Numbers:
-        """What penalties count once it has so many tokens of its own."""
-        end = len(self.command.recent) + known
-        return self._recent[max(0, end - self.command.window) if self.command.window else 0 : end]
 
 
 @dataclass(frozen=True, slots=True)

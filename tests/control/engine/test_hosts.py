@@ -285,6 +285,22 @@ def test_when_a_host_is_lost_its_inferlets_end_and_all_else_goes_on(tmp_path: Pa
     play(tmp_path, body)
 
 
+def test_a_host_that_says_what_cannot_be_is_lost_alone(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        first, second = await scene.launch(), await scene.launch()
+        for entry in (first, second):
+            scene.link(entry).says(Started(entry.number))
+        scene.links[1].says(Commands("no such model", []))
+        assert first.info().status == "lost"
+        assert "said what cannot be" in str(first.info().error)
+        assert second.info().status == "running"
+        scene.synchronizes(second)
+        scene.quiet(scene.links[2])
+        assert scene.links[2].take(Results), "frames are taken as before"
+
+    play(tmp_path, body)
+
+
 def test_a_launch_waits_for_a_host_that_is_about_to_serve(tmp_path: Path) -> None:
     async def body(scene: Scene) -> None:
         for link in scene.links.values():

@@ -246,11 +246,11 @@ def test_a_decode_is_in_every_wave_beside_forty_prefills(priority: int, apart: b
         assert sum(arena.tokens.values()) == 120 * 512, "and no token of a wave is lost"
 
 
-def test_forwards_that_need_a_wave_of_their_own_leave_seven_of_eight_waves_to_decodes() -> None:
+def test_forwards_that_need_a_wave_of_their_own_leave_six_of_seven_waves_to_decodes() -> None:
     arena = Arena(max_batch_tokens=512)
     decode, crowd = arena.join(tokens=1), arena.join(queues=40, tokens=512)
-    arena.run_busy(160, [decode, crowd], deep=1)
-    assert (arena.tokens[1], arena.tokens[2]) == (140, 20 * 512)
+    arena.run_busy(140, [decode, crowd], deep=1)
+    assert (arena.tokens[1], arena.tokens[2]) == (120, 20 * 512)
 
 
 def test_prefills_share_what_decodes_leave() -> None:
@@ -294,7 +294,7 @@ def test_a_forward_is_not_held_up_for_its_length(tokens: int) -> None:
 # ---- bounds ----
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)  # one example in thousands takes a wave more
+@settings(max_examples=40, deadline=None)
 @given(data=st.data(), crowd=st.integers(1, 8), tenants=st.booleans())
 def test_a_command_of_who_has_not_used_up_its_share_goes_within_eight_waves(
     data: st.DataObject, crowd: int, tenants: bool

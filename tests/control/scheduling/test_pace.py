@@ -113,3 +113,46 @@ def test_who_runs_ahead_keeps_the_worker_busy_beside_one_that_looks_at_every_tok
     world.run(1.0)
     assert world.busy - busy > 0.97
     assert world.guests[-1].steps > 50
+
+
+def beside_a_prompt(decodes: int, fixed: float, each: float, tokens: int = 4000) -> tuple[list[int], float, float]:
+    """Sizes of the waves from a prompt's coming on, the seconds until it has run, and how long it runs alone."""
+    world = Pace(Adaptive(), fixed, each, num_embeds=5000, num_pages=4000, max_context=8192)
+    for _ in range(decodes):
+        world.add(0.0)
+    world.run(60 * (fixed + each * decodes))
+    before, begin = len(world.waves), world.now
+    prompt = world.prefill(tokens)
+    alone = fixed + each * tokens
+    while not prompt.told and world.now < begin + 20 * alone:
+        world.run(alone / 50)
+    return world.waves[before:], prompt.told[0] - begin, alone
+
+
+@pytest.mark.parametrize("decodes", [1, 8, 64])
+@pytest.mark.parametrize(("fixed", "each"), [(0.015, 0.0002), (0.1, 0.002), (0.001, 0.004)])
+def test_a_long_prompt_holds_decodes_up_for_a_few_waves_time(decodes: int, fixed: float, each: float) -> None:
+    waves, took, alone = beside_a_prompt(decodes, fixed, each)
+    usual = fixed + each * decodes
+    longest = fixed + each * max(waves[1:])  # the first one may be longer: it is what shows how times depend on sizes
+    assert longest <= 1.3 * max(4 * usual, 0.05) + 16 * each, "times are known roughly, while all waves are alike"
+    assert took <= 1.4 * alone, "it has the better part of the time"
+
+
+def test_a_long_prompt_runs_whole_where_nobody_waits_and_where_the_worker_is_fast() -> None:
+    assert 4000 in beside_a_prompt(0, 0.015, 0.0002)[0]
+    assert max(beside_a_prompt(8, 0.002, 0.00001)[0]) >= 3500, "all that the first wave has left"
+
+
+def test_a_prompt_runs_whole_again_when_decodes_have_ended() -> None:
+    world = Pace(Adaptive(), 0.015, 0.0002, num_embeds=30_000, num_pages=8000, max_context=8192)
+    guest = world.add(0.0)
+    world.run(1.0)
+    world.prefill(4000)
+    world.run(2.0)
+    assert max(world.waves) < 400
+    guest.think = 1000.0
+    for _ in range(6):
+        world.prefill(4000)
+        world.run(5.0)
+    assert world.waves[-1] == 4000

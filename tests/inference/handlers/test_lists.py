@@ -1,5 +1,5 @@
-"""Calls that read several outputs of a command, and samples with log-probabilities: the same numbers as one by one, on one
-rank and on two."""
+"""Calls that read several outputs, and samples with log-probabilities: the numbers of single calls, on one rank and on
+two."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def driver(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if ranks == 1:
         yield Driver(Worker(config).run, "model")
         return
-    group = WorkerGroup(config)
+    group = WorkerGroup(config, Worker)
     try:
         yield Driver(group.run, "model")
     finally:

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pie_control.errors import InvalidState, NotFound
+from pie_control.resources.intervals import join_intervals, take_intervals
 from pie_control.resources.tables.addresses import INITIAL_CAPACITY
-from pie_control.resources.tables.pages import PageTable, join_intervals, take_intervals
+from pie_control.resources.tables.pages import PageTable
 
 SIZE = 4
 

@@ -1,0 +1,38 @@
+"""What an address space notes of a slot: the position of the token in it, a negative number if there is none, or below
+all of these one that stands for a hidden token and its position."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+EMPTY = -1
+RESERVED = -2  # a decode run will fill it
+UNBOUND = -3  # its page has no memory yet, and only a decode run may fill it
+HIDDEN = -16  # of a hidden token at position 0
+
+Slots = NDArray[np.int32]
+Booleans = NDArray[np.bool_]
+
+
+def is_token(slots: Slots) -> Booleans:
+    """Which hold a token, hidden or not."""
+    found: Booleans = (slots > EMPTY) | (slots <= HIDDEN)
+    return found
+
+
+def is_withheld(slots: Slots) -> Booleans:
+    """Which hold nothing and are not free."""
+    found: Booleans = (slots < EMPTY) & (slots > HIDDEN)
+    return found
+
+
+def hidden(positions: Slots) -> Slots:
+    """What stands for hidden tokens at these positions."""
+    return HIDDEN - positions
+
+
+def shown(tokens: Slots) -> Slots:
+    """The positions of tokens, hidden or not."""
+    found: Slots = np.where(tokens <= HIDDEN, HIDDEN - tokens, tokens)
+    return found
