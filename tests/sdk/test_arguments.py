@@ -63,6 +63,7 @@ WRONG: dict[str, list[Any]] = {
     "recent": NO_U32_LIST,
     "positions": NO_U32_LIST,
     "alternatives": NO_NUMBER,
+    "hidden": NO_U32_LIST,
     "logprobs": [one for one in NO_NUMBER if one is not None],
     "logit_bias": [5, "text", [1], {"a": 1.0}, {-1: 1.0}, {1: "x"}, {1: None}, {True: 1.0}],
     "futures": [5, [5], [None], "abc"],
