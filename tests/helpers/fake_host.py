@@ -777,11 +777,8 @@ class FakeHost:
         accepted = [*agree, False].index(False)
         return self._future((accepted, chosen[accepted]))
 
-<<<<<<< HEAD
     _take_token = _take_dist = _take_dists = _take_scored_token = _take_logprobs = _take_verified = _take
-=======
-    _take_token = _take_dist = _take_logprobs = _take_verified = _take_response = _take
->>>>>>> integ
+    _take_response = _take
 
     def _await(self, number: int) -> Any:
         self._wait([number])
@@ -792,12 +789,8 @@ class FakeHost:
         return _packed("I", tokens), _packed("f", probabilities), rest
 
     _await_done = _await_message = _await_token = _await_dist = _await_logprobs = _await_verified = _await
-<<<<<<< HEAD
-    _await_scored_token = _await_dists = _await
+    _await_scored_token = _await_dists = _await_response = _await
     _await_packed_dists = _await_packed_dist
-=======
-    _await_response = _await
->>>>>>> integ
 
     def _source(self) -> tuple[str, str, str]:
         raise AssertionError("tests call run_program")
