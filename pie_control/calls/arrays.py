@@ -24,7 +24,7 @@ def ends_of(lengths: Iterable[int]) -> NDArray[np.int32]:
 
 def packed(numbers: NDArray[Any], dtype: str) -> str:
     """Base64 of the numbers as this type: a text that costs a Python guest next to nothing until it reads it."""
-    return b2a_base64(numbers.astype(dtype, copy=False), newline=False).decode()
+    return b2a_base64(numbers.astype(dtype, copy=False).data, newline=False).decode()
 
 
 def join(one: NDArray[Any], more: NDArray[Any]) -> NDArray[Any]:

@@ -15,7 +15,7 @@ from pie_inference.protocol import GetNextDists, GetNextDistsResult, Result
 from ..arrays import as_int32, ends_of
 from ..kind import Stage, define
 from ..outputs import RowsBatch, RowsCommand, check_outputs, note_reading
-from .get_next_dist import check_dist
+from .get_next_dist import check
 
 
 class Dists(NamedTuple):
@@ -34,7 +34,7 @@ class DistsCommand(RowsCommand, frozen=True):
 def issue(space: AddressSpace, queue: int, embeds: Sequence[int], k: int, temperature: float, future: int) -> None:
     """`embeds` are ranges, at most as many embeds as a batch of the model has rows. Raises as `get_next_dist`."""
     ranges = check_outputs(space, queue, embeds)
-    k = check_dist(space, k, temperature)
+    k = check(space, k, temperature)
     seq, after = note_reading(space, queue, ranges)
     space.issue(DistsCommand(space.owner, queue, seq, after, future, (), ranges, k, temperature))
 

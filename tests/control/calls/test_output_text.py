@@ -69,37 +69,6 @@ def test_a_wave_scores_a_bounded_number_of_tokens_and_the_next_one_goes_on(monke
     assert [len(answer.logprobs) for answer in answers if isinstance(answer, get_logprobs.Logprobs)] == sizes
 
 
-# ---- forward_with_dist ----
-
-
-def test_the_fused_call_is_the_three_in_a_row() -> None:
-    inferlet, handed_on = prepare()
-    before = len(handed_on)
-    inferlet.call("forward_with_dist", Q, [65], [3], [4, 1], [0, 1], [0, 1], 5, 7, 0.5)
-    embed, forward, dist = handed_on[before:]
-    assert [command.call.name for command in (embed, forward, dist)] == ["embed_txt", "forward", "get_next_dist"]
-    assert (forward.own, forward.outputs, dist.embed) == (((3, 4),), ((5, 6),), 5)
-    assert (dist.k, dist.temperature) == (7, 0.5)
-
-
-@pytest.mark.parametrize(
-    ("error", "message", "arguments", "issued"),
-    [
-        (InvalidArgument, "token 999", ([999], [3], [4, 1], [0, 1], [0, 1], 5, 7, 1.0), 0),
-        (NotFound, "page 7", ([65], [3], [4, 1], [7, 1], [0, 1], 5, 7, 1.0), 1),
-        (InvalidArgument, "k is 999", ([65], [3], [4, 1], [0, 1], [0, 1], 5, 999, 1.0), 2),
-    ],
-)
-def test_what_comes_before_a_refused_part_is_issued(
-    error: type[CallError], message: str, arguments: tuple[object, ...], issued: int
-) -> None:
-    inferlet, handed_on = prepare()
-    before = len(handed_on)
-    with pytest.raises(error, match=message):
-        inferlet.call("forward_with_dist", Q, *arguments)
-    assert len(handed_on) == before + issued
-
-
 # ---- several embeds in one call ----
 
 
@@ -145,12 +114,13 @@ def test_a_list_gives_what_single_calls_give() -> None:
     logprobs = inferlet.call("get_logprobs_at", 1, [first, 3], [7, 8] * 3)
     waves = world.drain()
     assert [len(by_kind(wave)[GetNextDists].embeds) for wave in waves if GetNextDists in by_kind(wave)] == [3, 3]
-    found = [inferlet.answers[number] for number in single]
+    answers: dict[int, Any] = inferlet.answers
+    found = [answers[number] for number in single]
     for number in dists:
-        together = inferlet.answers[number]
+        together = answers[number]
         assert isinstance(together, Dists)
         assert together.tokens.tolist() == [token for one in found for token in one.tokens.tolist()]
         assert together.probabilities.tolist() == [p for one in found for p in one.probabilities.tolist()]
         assert together.rest.tolist() == pytest.approx([one.rest for one in found])
-    wanted = [value for number in scored for value in inferlet.answers[number].logprobs.tolist()]
-    assert inferlet.answers[logprobs].logprobs.tolist() == wanted
+    wanted = [value for number in scored for value in answers[number].logprobs.tolist()]
+    assert answers[logprobs].logprobs.tolist() == wanted
