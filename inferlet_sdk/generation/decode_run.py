@@ -128,7 +128,7 @@ class DecodeRun:
 
 
 def _options(sequence: TokenSequence, sampler: Sampler, logprobs: int | None) -> str:
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"adapter": sequence.adapter} if sequence.adapter else {}
     if sampler.looks_back:
         options |= {"recent": sequence.tokens[-sampler.window :], "window": sampler.window}
     if logprobs is not None:

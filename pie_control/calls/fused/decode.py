@@ -20,6 +20,7 @@ from pie_control.resources.ranges import Range, merge, parse_ranges
 from pie_control.resources.tables.pages import Context
 from pie_control.resources.tables.runs import HeldRun
 
+from ..adapters import NO_ADAPTER, find_adapter
 from ..kind import EndRun, WorkerCommand, define
 from ..outputs import check_output, note_reading
 from ..positions import check_positions
@@ -58,6 +59,7 @@ class DecodeCommand(WorkerCommand, frozen=True):
     allowed: bytes | None
     bias: Bias | None = None
     alternatives: int = NO_SCORES
+    adapter: int = NO_ADAPTER
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         if resource is EMBEDS:
@@ -73,6 +75,7 @@ class _Options(msgspec.Struct, forbid_unknown_fields=True):
     window: int = 0  # 0: all
     allowed: str = ""  # base64; "": all tokens
     logprobs: int | None = None
+    adapter: str = ""  # "": none
 
 
 class _Chosen(NamedTuple):
@@ -82,6 +85,7 @@ class _Chosen(NamedTuple):
     window: int
     allowed: bytes | None
     alternatives: int
+    adapter: int
 
 
 def issue(
@@ -139,6 +143,7 @@ def issue(
             chosen.allowed,
             sampler.bias,
             chosen.alternatives,
+            chosen.adapter,
         )
     )
 
@@ -170,7 +175,9 @@ def _parse_options(space: AddressSpace, text: str) -> _Chosen:
     try:
         given = msgspec.json.decode(text or "{}", type=_Options)
     except msgspec.MsgspecError as error:
-        raise InvalidArgument(f"options are a JSON object with recent, window, allowed and logprobs: {error}") from None
+        raise InvalidArgument(
+            f"options are a JSON object with recent, window, allowed, logprobs and adapter: {error}"
+        ) from None
     check_recent(space, given.recent)
     check_vocabulary(space, given.recent)
     if given.window < 0:
@@ -178,7 +185,9 @@ def _parse_options(space: AddressSpace, text: str) -> _Chosen:
     allowed = parse_allowed(given.allowed, space.model.vocab_size) if given.allowed else None
     if given.logprobs is not None:
         check_alternatives(given.logprobs)
-    return _Chosen(tuple(given.recent), given.window, allowed, NO_SCORES if given.logprobs is None else given.logprobs)
+    alternatives = NO_SCORES if given.logprobs is None else given.logprobs
+    adapter = find_adapter(space, given.adapter) if given.adapter else NO_ADAPTER
+    return _Chosen(tuple(given.recent), given.window, allowed, alternatives, adapter)
 
 
 def _context(space: AddressSpace, ranges: Sequence[Range], position: int, steps: int) -> Context:
