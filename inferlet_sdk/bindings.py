@@ -13,7 +13,7 @@ from typing import Any
 
 INTERFACES = (
     *("core", "allocate", "input_text", "forward", "forward_with_adapter", "tokenize", "output_text", "fused"),
-    *("http", "guest_source"),
+    *("http", "topics", "guest_source"),
 )
 
 
@@ -47,6 +47,7 @@ tokenize: Any = _NoHost("tokenize")
 output_text: Any = _NoHost("output_text")
 fused: Any = _NoHost("fused")
 http: Any = _NoHost("http")
+topics: Any = _NoHost("topics")
 guest_source: Any = _NoHost("guest_source")
 
 
