@@ -11,7 +11,18 @@ from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
-INTERFACES = ("core", "allocate", "input_text", "forward", "tokenize", "output_text", "fused", "guest_source")
+INTERFACES = (
+    "core",
+    "blobs",
+    "allocate",
+    "input_text",
+    "input_image",
+    "forward",
+    "tokenize",
+    "output_text",
+    "fused",
+    "guest_source",
+)
 
 
 class _NoHost:
@@ -36,8 +47,10 @@ HostError: type[Exception] = _NoHostError
 """The exception of a refused host call; `value` is the WIT record `error`."""
 
 core: Any = _NoHost("core")
+blobs: Any = _NoHost("blobs")
 allocate: Any = _NoHost("allocate")
 input_text: Any = _NoHost("input_text")
+input_image: Any = _NoHost("input_image")
 forward: Any = _NoHost("forward")
 tokenize: Any = _NoHost("tokenize")
 output_text: Any = _NoHost("output_text")

@@ -15,6 +15,7 @@ from typing import Any
 from .. import host_api
 from ..garbage import collect_at_leisure
 from ..host_api.guest import Guest
+from ..images.reader import ImageReader
 from ..inferlets.events import Ended, LogLine, Message
 from ..inferlets.inferlet import Launched
 from ..inferlets.lifecycle import Status
@@ -69,11 +70,12 @@ class Host:
         self._ledgers = Ledgers(Quota(limits.max_pages, limits.max_embeds, limits.max_queues))
         self._models: dict[str, ModelView] = {}
         self._rounds = Rounds(self._speak)
+        self._images = ImageReader()
         self._inferlets = InferletManager(
             self._programs,
             limits,
             welcome.max_guest_bytes,
-            lambda inferlet: Guest(inferlet, self._models),
+            lambda inferlet: Guest(inferlet, self._models, self._images),
             self._rounds.wake,
             self,
         )
@@ -152,6 +154,7 @@ class Host:
                 message.environment,
                 message.age,
                 message.standing,
+                message.blobs,
             )
         )
 
@@ -272,4 +275,5 @@ class Host:
         self._rounds.close()
         if self._reporter is not None:
             self._reporter.cancel()
+        self._images.close()
         self._programs.close()

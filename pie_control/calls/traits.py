@@ -25,11 +25,13 @@ class Trait:
 
 TRAITS = (
     Trait("Core"),
+    Trait("Blobs"),
     Trait("Allocate"),
     Trait("Forward", ("Allocate",)),
     Trait("InputText", ("Allocate", "Forward")),
+    Trait("InputImage", ("Allocate", "Forward")),
     Trait("Tokenize", ("InputText",)),
     Trait("OutputText", ("Allocate",)),
     Trait("Fused", ("OutputText", "InputText")),
 )
-"""Each behind its supertraits. Every model has Core: the control layer does it."""
+"""Each behind its supertraits. Every model has Core and Blobs: the control layer does them."""

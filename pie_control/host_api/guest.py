@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..calls.core import create_queue, destroy_queue
 from ..errors import Cancelled, InvalidArgument, NotFound, QuotaExceeded, Unsupported
+from ..images.reader import ImageReader
 from ..inferlets.inferlet import Inferlet
 from ..inferlets.model import ModelView
 from ..programs.program_host import SourceText
@@ -20,7 +22,7 @@ from .traits import refusals
 T = TypeVar("T")
 
 MAX_HANDLES = 4096
-"""Samplers and detokenizers of one inferlet: two for each generation that is under way."""
+"""Samplers, detokenizers, blobs and images of one inferlet: two for each generation that is under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,9 @@ class Guest:
         "_next_handle",
         "_next_queue",
         "_places",
+        "_tasks",
         "futures",
+        "images",
         "inferlet",
         "instance",
         "models",
@@ -50,8 +54,10 @@ class Guest:
         "wasi",
     )
 
-    def __init__(self, inferlet: Inferlet, models: Mapping[str, ModelView]) -> None:
+    def __init__(self, inferlet: Inferlet, models: Mapping[str, ModelView], images: ImageReader) -> None:
         self.inferlet = inferlet
+        self.images = images
+        self._tasks: set[asyncio.Task[None]] = set()
         self.futures = inferlet.futures
         self.pending = PendingBytes(inferlet.limits.max_pending_bytes, inferlet.futures)
         self.models = models
@@ -82,6 +88,12 @@ class Guest:
 
     def sleep_until(self, deadline_ns: int, value: object) -> None:
         self.inferlet.sleep_until(deadline_ns, value)
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Work on the event loop for the inferlet, such as waiting for another process. It ends with the inferlet."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     # ---- models and queues ----
 
@@ -136,16 +148,16 @@ class Guest:
     # ---- handles ----
 
     def add_handle(self, value: object) -> int:
-        """Number of a new handle (sampler, detokenizer); raises QuotaExceeded."""
+        """Number of a new handle (sampler, detokenizer, blob, image); raises QuotaExceeded."""
         if len(self._handles) >= MAX_HANDLES:
-            raise QuotaExceeded(f"{MAX_HANDLES} samplers and detokenizers exist: destroy some first")
+            raise QuotaExceeded(f"{MAX_HANDLES} samplers, detokenizers, blobs and images exist: destroy some first")
         number = self._next_handle
         self._next_handle += 1
         self._handles[number] = value
         return number
 
     def handle(self, number: int, kind: type[T]) -> T:
-        """The sampler or detokenizer with this number; raises NotFound, InvalidArgument."""
+        """What has this number; raises NotFound, InvalidArgument."""
         value = self._handles.get(number)
         if value is None:
             raise NotFound(f"there is no {kind.__name__.lower()} {number}")
@@ -173,3 +185,5 @@ class Guest:
         self._places.clear()
         self.queues.clear()
         self._handles.clear()
+        for task in self._tasks:
+            task.cancel()

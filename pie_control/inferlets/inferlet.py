@@ -15,6 +15,7 @@ from ..services.aside import Aside, Job, Share
 from ..services.timers import Timer, Timers
 from ..tenants.tenant import DEFAULT_STANDING, Standing
 from ..texts import byte_size, cut_middle
+from .blobs import BlobTable, LoadedImage
 from .events import Ended, LogLine, Message
 from .futures import FutureTable
 from .lifecycle import Status, check_transition
@@ -70,6 +71,7 @@ class Launched:
     environment: Mapping[str, str] = field(default_factory=dict)
     age: float = 0.0
     standing: Standing = DEFAULT_STANDING
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
 
 
 class Inferlet:
@@ -102,6 +104,7 @@ class Inferlet:
         self.instance: Instance
         self.holdings: Holdings = NoHoldings()
         self.futures = FutureTable(limits.max_futures)
+        self.blobs = BlobTable(limits.max_blob_bytes, launched.blobs)
         self._wake = wake
         self._timers = timers
         self._aside = aside
@@ -172,6 +175,8 @@ class Inferlet:
         self._receivers.pop(future, None)
         if timer := self._pending_timers.pop(future, None):
             timer.cancel()
+        if isinstance(value, LoadedImage):
+            self.blobs.release(value.image.nbytes)
         if isinstance(value, Received):
             self._inbox.put_back(value)
             self._outside.received(self.number, -value.size)
@@ -188,10 +193,13 @@ class Inferlet:
 
     # ---- waiting ----
 
-    def resolve(self, future: int, value: Any) -> None:
-        """Gives a future its value, and wakes the inferlet if it waits for this future."""
-        if self.futures.resolve(future, value) and self._awaited is not None and future in self._awaited_set:
+    def resolve(self, future: int, value: Any) -> bool:
+        """Gives a future its value, and wakes the inferlet if it waits for this future. False if it was cancelled."""
+        if not self.futures.resolve(future, value):
+            return False
+        if self._awaited is not None and future in self._awaited_set:
             self._wake(self)
+        return True
 
     def advance_run(self, future: int, tokens: Sequence[int], over: bool) -> None:
         """Tokens of a decode run arrived; `over`: and it has ended. One that fails is resolved with its error."""
@@ -290,4 +298,5 @@ class Inferlet:
             self._job.cancel()
             self._job = None
         self._receivers.clear()
+        self.blobs = BlobTable(0, {})
         self.futures = FutureTable(0)
