@@ -21,6 +21,7 @@ INTERFACES = (
     "tokenize",
     "output_text",
     "fused",
+    "http",
     "guest_source",
 )
 
@@ -55,6 +56,7 @@ forward: Any = _NoHost("forward")
 tokenize: Any = _NoHost("tokenize")
 output_text: Any = _NoHost("output_text")
 fused: Any = _NoHost("fused")
+http: Any = _NoHost("http")
 guest_source: Any = _NoHost("guest_source")
 
 

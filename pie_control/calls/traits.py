@@ -26,6 +26,7 @@ class Trait:
 TRAITS = (
     Trait("Core"),
     Trait("Blobs"),
+    Trait("Http"),
     Trait("Allocate"),
     Trait("Forward", ("Allocate",)),
     Trait("InputText", ("Allocate", "Forward")),
@@ -34,4 +35,4 @@ TRAITS = (
     Trait("OutputText", ("Allocate",)),
     Trait("Fused", ("OutputText", "InputText")),
 )
-"""Each behind its supertraits. Every model has Core and Blobs: the control layer does them."""
+"""Each behind its supertraits. Every model has those at the top, up to Allocate: the control layer does them."""

@@ -59,12 +59,13 @@ RETRY_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class HostSettings:
-    """What each host is told: bounds of one inferlet, memory of all its inferlets in bytes (0: no bound), and how many
-    Python guests it keeps ready for the next launch."""
+    """What each host is told: bounds of one inferlet, memory of all its inferlets in bytes (0: no bound), how many
+    Python guests it keeps ready for the next launch, and servers that inferlets may send requests to."""
 
     limits: InferletLimits
     max_guest_bytes: int
     warm_pool: int
+    http_allow: Sequence[str] = ()
 
 
 class Hosts:
@@ -117,7 +118,14 @@ class Hosts:
 
     def _greeting(self, host: AppHost) -> list[ToHost]:
         settings = self._settings
-        welcome = Welcome(host.number, settings.limits, settings.max_guest_bytes, settings.warm_pool, self._guest)
+        welcome = Welcome(
+            host.number,
+            settings.limits,
+            settings.max_guest_bytes,
+            settings.warm_pool,
+            self._guest,
+            settings.http_allow,
+        )
         states = (ModelState(model.description, self._told[name]) for name, model in self._models.items())
         return [welcome, *states]
 
@@ -156,14 +164,21 @@ class Hosts:
         most = self._settings.max_guest_bytes * len(self.all)
         return f"all inferlets together hold {held >> 20} MiB of {most >> 20} MiB"
 
-    def launch(self, host: AppHost, entry: Entry, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    def launch(
+        self,
+        host: AppHost,
+        entry: Entry,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        blobs: Mapping[str, bytes],
+    ) -> None:
         """Launches an inferlet on a host that has its program."""
         entry.host = host.number
         host.entries[entry.number] = entry
         self._homes[entry.number] = host
         age = monotonic() - entry.started
-        program = entry.program
-        host.post(Launch(entry.number, program.hash, program.name, arguments, environment, age, entry.standing))
+        program, standing = entry.program, entry.standing
+        host.post(Launch(entry.number, program.hash, program.name, arguments, environment, age, standing, blobs))
 
     def post(self, number: int, text: str) -> None:
         """Sends a message to an inferlet."""

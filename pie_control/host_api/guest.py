@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ..calls.core import create_queue, destroy_queue
 from ..errors import Cancelled, InvalidArgument, NotFound, QuotaExceeded, Unsupported
@@ -16,13 +15,14 @@ from ..programs.program_host import SourceText
 from ..resources.address_space import AddressSpace
 from ..sandbox.fibers import Instance
 from ..sandbox.wasi import WasiState
+from ..services.http.outbound import HttpClient, Outbound
 from .limits.pending import PendingBytes
 from .traits import refusals
 
 T = TypeVar("T")
 
 MAX_HANDLES = 4096
-"""Samplers, detokenizers, blobs and images of one inferlet: two for each generation that is under way."""
+"""Samplers, detokenizers, responses, blobs and images of one inferlet: two for each generation that is under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,11 @@ class Guest:
 
     __slots__ = (
         "_handles",
+        "_http",
         "_next_handle",
         "_next_queue",
+        "_outbound",
         "_places",
-        "_tasks",
         "futures",
         "images",
         "inferlet",
@@ -54,10 +55,13 @@ class Guest:
         "wasi",
     )
 
-    def __init__(self, inferlet: Inferlet, models: Mapping[str, ModelView], images: ImageReader) -> None:
+    def __init__(
+        self, inferlet: Inferlet, models: Mapping[str, ModelView], http: HttpClient, images: ImageReader
+    ) -> None:
         self.inferlet = inferlet
         self.images = images
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._http = http
+        self._outbound: Outbound | None = None
         self.futures = inferlet.futures
         self.pending = PendingBytes(inferlet.limits.max_pending_bytes, inferlet.futures)
         self.models = models
@@ -88,12 +92,6 @@ class Guest:
 
     def sleep_until(self, deadline_ns: int, value: object) -> None:
         self.inferlet.sleep_until(deadline_ns, value)
-
-    def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Work on the event loop for the inferlet, such as waiting for another process. It ends with the inferlet."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     # ---- models and queues ----
 
@@ -148,9 +146,11 @@ class Guest:
     # ---- handles ----
 
     def add_handle(self, value: object) -> int:
-        """Number of a new handle (sampler, detokenizer, blob, image); raises QuotaExceeded."""
+        """Number of a new handle (sampler, detokenizer, response, blob, image); raises QuotaExceeded."""
         if len(self._handles) >= MAX_HANDLES:
-            raise QuotaExceeded(f"{MAX_HANDLES} samplers, detokenizers, blobs and images exist: destroy some first")
+            raise QuotaExceeded(
+                f"{MAX_HANDLES} samplers, detokenizers, responses, blobs and images exist: destroy or close some first"
+            )
         number = self._next_handle
         self._next_handle += 1
         self._handles[number] = value
@@ -170,6 +170,16 @@ class Guest:
         self.handle(number, kind)
         del self._handles[number]
 
+    # ---- the world outside ----
+
+    @property
+    def outbound(self) -> Outbound:
+        """Its requests to servers outside; made at the first one."""
+        if self._outbound is None:
+            limits, tenant = self.inferlet.limits, self.inferlet.standing.tenant
+            self._outbound = self._http.outbound(tenant, limits.max_http_requests, limits.max_http_bytes)
+        return self._outbound
+
     # ---- holdings ----
 
     def usage(self) -> tuple[int, int]:
@@ -178,12 +188,12 @@ class Guest:
         return sum(one.pages for one in held), sum(one.embeds for one in held)
 
     def release(self) -> None:
-        """Gives back what the inferlet holds at models. Idempotent."""
+        """Gives back what the inferlet holds at models and outside. Idempotent."""
+        if self._outbound is not None:
+            self._outbound.close()
         for place in self._places.values():
             place.space.end(Cancelled("the inferlet has ended"))
             place.model.release(self.inferlet.number)
         self._places.clear()
         self.queues.clear()
         self._handles.clear()
-        for task in self._tasks:
-            task.cancel()

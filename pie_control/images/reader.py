@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 from typing import NamedTuple
@@ -15,12 +16,16 @@ from pie_inference.protocol import Vision
 
 from ..programs.fair_places import FairPlaces
 from .messages import LENGTH_BYTES, Prepared, Refused, Request, decode_answer, framed
-from .tiling import BadImage
+from .tiling import BadImage, check_size, tiling_of
 
 PLACES = 2
 """Images that are decoded at a time, so that a slow one does not hold up all others."""
 SECONDS = 20
 """For one image: a hundred times what a large photo takes."""
+BUFFER_BYTES = 1 << 20
+"""Of an answer, that are read ahead."""
+MOST_ANSWER = 64 << 10
+"""Bytes of an answer, but for tiles."""
 MEMORY_BYTES = 2 << 30
 """Of one process: address space, of which Python and Pillow take a part."""
 
@@ -56,17 +61,16 @@ class ImageReader:
     async def read(self, who: str, data: bytes, vision: Vision) -> ReadImage:
         """Prepares an image for a model; those of each of `who` have their turn. Raises BadImageAfter."""
         async with self._places.place(who):
-            child = self._idle.pop() if self._idle else await _Child.start()
+            try:
+                child = self._idle.pop() if self._idle else await _Child.start()
+            except OSError as error:
+                raise BadImageAfter(f"the process that decodes images cannot be started now: {error}", 0.0) from None
             self._busy.add(child)
             keep = False
             try:
                 async with asyncio.timeout(SECONDS):
-                    read = await child.ask(Request(vision, data))
+                    answer = await child.ask(Request(vision, data))
                 keep = True
-                return read
-            except BadImageAfter:
-                keep = True
-                raise
             except TimeoutError:
                 raise BadImageAfter(
                     f"the image took more than {SECONDS} s to decode: send it in another format", SECONDS
@@ -79,6 +83,9 @@ class ImageReader:
                     self._idle.append(child)
                 else:
                     child.kill()
+        if isinstance(answer, Refused):
+            raise BadImageAfter(answer.reason, answer.seconds)
+        return answer
 
     def close(self) -> None:
         """Ends the processes. Idempotent."""
@@ -89,41 +96,48 @@ class ImageReader:
 
 
 class _Child:
-    """One process."""
+    """One process, behind a pair of sockets."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self._process, self._to, self._from = process, process.stdin, process.stdout
+    def __init__(
+        self, process: subprocess.Popen[bytes], answers: asyncio.StreamReader, to: asyncio.StreamWriter
+    ) -> None:
+        self._process, self._from, self._to = process, answers, to
 
     @classmethod
     async def start(cls) -> _Child:
+        """Raises OSError."""
+        ours, theirs = socket.socketpair()
         arguments = [f"{__package__}.child", str(os.getpid()), str(MEMORY_BYTES), str(SECONDS)]
-        return cls(
-            await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", *arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
-        )
+        with theirs:
+            process = subprocess.Popen([sys.executable, "-m", *arguments], stdin=theirs, stdout=theirs)
+        return cls(process, *await asyncio.open_connection(sock=ours, limit=BUFFER_BYTES))
 
-    async def ask(self, request: Request) -> ReadImage:
-        """Raises BadImageAfter, _Gone."""
+    async def ask(self, request: Request) -> ReadImage | Refused:
+        """Raises _Gone."""
         try:
             self._to.write(framed(request))
             await self._to.drain()
             answer = decode_answer(await self._frame())
             if isinstance(answer, Refused):
-                raise BadImageAfter(answer.reason, answer.seconds)
-            tiles = [await self._frame() for _ in range(answer.tiles)]
-        except (OSError, asyncio.IncompleteReadError):
+                return answer
+            size = 3 * request.vision.tile_size**2
+            check_size(answer.width, answer.height)
+            if answer.tiles != tiling_of(request.vision, answer.width, answer.height).tiles:
+                raise ValueError("not as many tiles as there must be")
+            tiles = [await self._frame(size) for _ in range(answer.tiles)]
+        except (OSError, EOFError, ValueError):  # it died, or does not do any more what it should
             raise _Gone from None
         prepared = Prepared(answer.width, answer.height, answer.rows, answer.columns, tiles)
         return ReadImage(prepared, answer.seconds)
 
-    async def _frame(self) -> bytes:
+    async def _frame(self, size: int | None = None) -> bytes:
         length = int.from_bytes(await self._from.readexactly(LENGTH_BYTES), "little")
+        if length > MOST_ANSWER if size is None else length != size:
+            raise ValueError(f"a frame of {length} bytes")
         return await self._from.readexactly(length)
 
     def kill(self) -> None:
         """Ends the process at once."""
-        if self._process.returncode is None:
-            self._process.kill()
+        self._to.transport.abort()
+        self._process.kill()
+        self._process.wait()  # so that it leaves nothing

@@ -24,6 +24,8 @@ class BadImage(ValueError):
 
 def check_size(width: int, height: int) -> None:
     """Raises BadImage for a size that is not taken."""
+    if min(width, height) < 1:
+        raise BadImage(f"an image of {width} x {height} pixels has none")
     if width * height > MOST_PIXELS:
         raise BadImage(f"the image has {width} x {height} pixels, more than {MOST_PIXELS} in all: send a smaller one")
     if max(width, height) > MOST_RATIO * min(width, height):

@@ -72,3 +72,8 @@ class LoadedImage(NamedTuple):
 
     image: Image
     tokens: Sequence[int]  # what stands for it in a prompt
+    blobs: BlobTable
+
+    def not_taken(self) -> None:
+        """Nobody will have its handle."""
+        self.blobs.release(self.image.nbytes)

@@ -53,7 +53,7 @@ HOMES = {
         "pie_inference.quantization.triton_kernels",
     ),
     "wasmtime": ("pie_control.sandbox",),
-    "zmq": ("pie_control.inference_client", "pie_inference.serving.transport"),
+    "zmq": ("pie_control.inference_client", "pie_inference.serving.zeromq"),
     "fastapi": ("pie_control.http_server",),
     "starlette": ("pie_control.http_server",),
     "uvicorn": ("pie_control.http_server.server", "pie_control.http_server.protocols"),

@@ -11,7 +11,7 @@ import enum
 import hashlib
 import json
 from array import array
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -32,6 +32,9 @@ SPECIAL = {"<|begin|>": 256, "<|user|>": 257, "<|assistant|>": 258, "<|end|>": 2
 MERGED = {"he": 260, "th": 261, " the": 262, "ab\n": 263, "..": 264, "is": 265}
 VOCAB: list[bytes] = [bytes([n]) for n in range(256)] + [t.encode() for t in (*SPECIAL, *MERGED)]
 STOP = SPECIAL["<|end|>"]
+IMAGE = 0
+"""Stands for what is seen in an image: each byte of its blob becomes a vector, as if it were a token from SEEN on."""
+SEEN = 1000
 
 
 class LogLevel(enum.Enum):
@@ -132,6 +135,13 @@ class FakeHost:
         self.detokenizers: dict[int, bytes] = {}
         self.receivers: list[int] = []
         self.max_pages = 1000
+        self.blobs: dict[str, bytes] = {}
+        self.handles: dict[int, bytes] = {}  # of blobs
+        self.images: dict[int, bytes] = {}
+        self.web: dict[str, tuple[int | None, dict[str, str], bytes]] = {}  # status (None: fails), headers, body
+        self.requests: list[dict[str, Any]] = []
+        self.bodies: dict[int, bytes] = {}
+        self.piece_bytes = 1 << 16
         self._next = 0
         self.core, self.fused = SimpleNamespace(), SimpleNamespace()
         for interface in set(bindings.INTERFACES) - {"core", "fused"}:
@@ -268,6 +278,7 @@ class FakeHost:
             "bos_text": "<|begin|>",
             "eos_text": None,
             "has_chat_template": True,
+            "image_token": IMAGE,
             "a key of the future": [1],
         }
         return json.dumps(info)
@@ -294,6 +305,37 @@ class FakeHost:
         held |= {"futures": len(self.futures), "max_memory_bytes": 1, "cpu_nanoseconds": 1, "max_cpu_nanoseconds": 1}
         limits = {"max_pages": self.max_pages, "max_embeds": 999, "max_queues": 99, "max_futures": 999}
         return json.dumps(held | limits | {"a key of the future": 1})
+
+    # ---- http ----
+
+    def _http_request(self, method: str, url: str, headers: str, body: str, options: str) -> int:
+        """Answered by what `web` has for the URL, else by what was asked."""
+        asked = {"method": method, "url": url, "headers": json.loads(headers), "body": b64decode(body).decode()}
+        self.requests.append(asked | json.loads(options))
+        status, answered, data = self.web.get(url, (200, {}, json.dumps(asked).encode()))
+        if status is None:
+            return self._future(refuse("request-failed", data.decode()))
+        number = self._number()
+        self.bodies[number] = data
+        about = {"status": status, "url": url, "headers": list(answered.items()), "a key of the future": 1}
+        return self._future((number, json.dumps(about)))
+
+    def _read_body(self, body: int, most: int) -> int:
+        if body not in self.bodies:
+            raise refuse("not-found", f"no body {body}")
+        most = min(most, self.piece_bytes)
+        piece, self.bodies[body] = self.bodies[body][:most], self.bodies[body][most:]
+        return self._future(b64encode(piece).decode())
+
+    def _take_chunk(self, number: int) -> str:
+        return str(self._take(number))
+
+    def _await_chunk(self, number: int) -> str:
+        return str(self._await(number))
+
+    def _close_body(self, body: int) -> None:
+        if self.bodies.pop(body, None) is None:
+            raise refuse("not-found", f"no body {body}")
 
     # ---- allocate ----
 
@@ -379,6 +421,63 @@ class FakeHost:
             self.hidden -= {(page, place) for place in range(max(0, keep), self.model.page_size)}
             del self.pages[page][max(0, keep) :]
             keep -= self.model.page_size
+
+    # ---- blobs, images ----
+
+    def _blob_names(self) -> list[str]:
+        return list(self.blobs)
+
+    def _open_blob(self, name: str) -> int:
+        if name not in self.blobs:
+            raise refuse("not-found", f"no blob {name!r}")
+        number = self._number()
+        self.handles[number] = self.blobs[name]
+        return number
+
+    def _blob(self, handle: int) -> bytes:
+        if handle not in self.handles:
+            raise refuse("not-found", f"no blob {handle}")
+        return self.handles[handle]
+
+    def _blob_size(self, handle: int) -> int:
+        return len(self._blob(handle))
+
+    def _read_blob(self, handle: int, offset: int, length: int) -> str:
+        assert length <= 1 << 18
+        return b64encode(self._blob(handle)[offset : offset + length]).decode()
+
+    def _close_blob(self, handle: int) -> None:
+        self._blob(handle)
+        del self.handles[handle]
+
+    def _num_embs_needed(self, queue: int, width: int, height: int) -> int:
+        self._check_queue(queue)
+        return width * height
+
+    def _load_image(self, queue: int, handle: int) -> int:
+        self._check_queue(queue)
+        data = self._blob(handle)
+        if data.startswith(b"broken"):
+            return self._future(refuse("invalid-argument", "the image is broken"))
+        number = self._number()
+        self.images[number] = data
+        return self._future((number, [ord("["), *[IMAGE] * len(data), ord("]")]))
+
+    def _take_image(self, number: int) -> Any:
+        return self._take(number)
+
+    def _await_image(self, number: int) -> Any:
+        return self._await(number)
+
+    def _drop_image(self, image: int) -> None:
+        if self.images.pop(image, None) is None:
+            raise refuse("not-found", f"no image {image}")
+
+    def _embed_img(self, queue: int, image: int, first: int, positions: list[int], embeds: list[int]) -> None:
+        if image not in self.images:
+            raise refuse("not-found", f"no image {image}")
+        seen = self.images[image][first : first + len(positions)]
+        self._embed_txt(queue, [SEEN + byte for byte in seen], positions, embeds)
 
     # ---- input text, forward ----
 
@@ -699,7 +798,7 @@ class FakeHost:
         accepted = [*agree, False].index(False)
         return self._future((accepted, chosen[accepted]))
 
-    _take_token = _take_dist = _take_logprobs = _take_verified = _take
+    _take_token = _take_dist = _take_logprobs = _take_verified = _take_response = _take
 
     def _await(self, number: int) -> Any:
         self._wait([number])
@@ -710,6 +809,7 @@ class FakeHost:
         return _packed("I", tokens), _packed("f", probabilities), rest
 
     _await_done = _await_message = _await_token = _await_dist = _await_logprobs = _await_verified = _await
+    _await_response = _await
 
     def _source(self) -> tuple[str, str, str]:
         raise AssertionError("tests call run_program")

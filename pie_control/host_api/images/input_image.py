@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,31 +34,30 @@ def load_image(guest: Guest, queue: int, blob: int) -> int:
     data, vision = guest.handle(blob, Blob).data, _vision(guest, queue)
     tokenizer = guest.model_of(queue).tokenizer
     future = guest.futures.new()
-    guest.begin(_load(guest, tokenizer, vision, data, future))
+    work = _load(guest, tokenizer, vision, data, future)
+    guest.inferlet.begin(future, asyncio.get_running_loop().create_task(work).cancel)
     return future
 
 
 async def _load(guest: Guest, tokenizer: Tokenizer, vision: Vision, data: bytes, future: int) -> None:
-    inferlet, blobs = guest.inferlet, guest.inferlet.blobs
+    inferlet = guest.inferlet
+    value: LoadedImage | CallError
     try:
         read, seconds = await guest.images.read(inferlet.id, data, vision)
+        inferlet.processor_time.charge(seconds)
+        image = Image(vision, read.tiles)
+        inferlet.blobs.reserve(image.nbytes)
+        tokens = _image_tokens(tokenizer, vision, read.width, read.height)
+        value = LoadedImage(image, tokens, inferlet.blobs)
     except BadImageAfter as error:
         inferlet.processor_time.charge(error.seconds)
-        inferlet.resolve(future, InvalidArgument(str(error)))
-        return
-    inferlet.processor_time.charge(seconds)
-    image = Image(vision, read.tiles)
-    try:
-        blobs.reserve(image.nbytes)
+        value = InvalidArgument(str(error))
     except CallError as error:
-        inferlet.resolve(future, error)
-        return
-    tokens = image_tokens(tokenizer, vision, read.width, read.height)
-    if not inferlet.resolve(future, LoadedImage(image, tokens)):
-        blobs.release(image.nbytes)
+        value = error
+    inferlet.conclude(future, value)
 
 
-def image_tokens(tokenizer: Tokenizer, vision: Vision, width: int, height: int) -> list[int]:
+def _image_tokens(tokenizer: Tokenizer, vision: Vision, width: int, height: int) -> list[int]:
     """What stands for an image of this size among tokens: the model's placeholder for each vector, and the text around
     them."""
     before, *others = text_of(vision, tiling_of(vision, width, height), VECTORS).split(VECTORS)
@@ -72,7 +72,7 @@ def take_image(guest: Guest, future: int) -> tuple[int, Sequence[int]]:
     try:
         return guest.add_handle(loaded.image), loaded.tokens
     except CallError:
-        guest.inferlet.blobs.release(loaded.image.nbytes)
+        loaded.not_taken()
         raise
 
 

@@ -27,5 +27,5 @@ def test_traits_follow_from_what_a_worker_runs_and_knows() -> None:
     assert {trait.name for trait in TRAITS} - {trait.name for trait in implemented_traits(BATCHES, False)} == {
         "Tokenize"
     }
-    assert [trait.name for trait in implemented_traits([], True)] == ["Core"]
-    assert [trait.interface for trait in TRAITS][:4] == ["core", "allocate", "forward", "input_text"]
+    assert [trait.name for trait in implemented_traits([], True)] == ["Core", "Blobs", "Http"]
+    assert [trait.interface for trait in TRAITS][:4] == ["core", "blobs", "http", "allocate"]
