@@ -13,6 +13,7 @@ from . import failures
 from .attachments import Attachments
 from .guard import Guard, Hosts, json_limit
 from .launches import Launches
+from .routes.adapters import adapters_router
 from .routes.blobs import blobs_router
 from .routes.inferlets import inferlets_router
 from .routes.programs import programs_router
@@ -49,6 +50,7 @@ def create_app(api: ServerApi, config: ServerConfig) -> FastAPI:
     app.include_router(programs_router(api))
     app.include_router(blobs_router(api))
     app.include_router(inferlets_router(api, attachments, launches, listing))
+    app.include_router(adapters_router(api))
     app.include_router(system_router(api, app.version))
 
     @app.websocket("/v1/session")

@@ -109,7 +109,8 @@ class _Child:
         ours, theirs = socket.socketpair()
         arguments = [f"{__package__}.child", str(os.getpid()), str(MEMORY_BYTES), str(SECONDS)]
         with theirs:
-            process = subprocess.Popen([sys.executable, "-m", *arguments], stdin=theirs, stdout=theirs)
+            end = theirs.fileno()
+            process = subprocess.Popen([sys.executable, "-m", *arguments], stdin=end, stdout=end)
         return cls(process, *await asyncio.open_connection(sock=ours, limit=BUFFER_BYTES))
 
     async def ask(self, request: Request) -> ReadImage | Refused:

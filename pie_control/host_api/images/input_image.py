@@ -34,8 +34,12 @@ def load_image(guest: Guest, queue: int, blob: int) -> int:
     data, vision = guest.handle(blob, Blob).data, _vision(guest, queue)
     tokenizer = guest.model_of(queue).tokenizer
     future = guest.futures.new()
-    work = _load(guest, tokenizer, vision, data, future)
-    guest.inferlet.begin(future, asyncio.get_running_loop().create_task(work).cancel)
+    work = asyncio.get_running_loop().create_task(_load(guest, tokenizer, vision, data, future))
+
+    def stop() -> None:
+        work.cancel()
+
+    guest.inferlet.begin(future, stop)
     return future
 
 
