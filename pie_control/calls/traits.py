@@ -28,6 +28,7 @@ TRAITS = (
     Trait("Core"),
     Trait("Blobs"),
     Trait("Http"),
+    Trait("Topics"),
     Trait("Allocate"),
     Trait("Forward", ("Allocate",)),
     Trait("InputText", ("Allocate", "Forward")),

@@ -22,6 +22,7 @@ from typing import Any
 
 from pie_control.calls.columns import Numbers
 from pie_control.calls.kind import CloseQueue, Command, EndRun, OpenQueue, Prioritize, Release, Stage
+from pie_control.calls.scores import Scores
 from pie_control.calls.values import Completion, Done, Value
 from pie_control.errors import CallError, Exhausted, WorkerError
 from pie_control.ids import Owner
@@ -334,8 +335,10 @@ class Scheduler:
         if not self._in_flight:
             self._memory.all_completed()
 
-    def _take_tokens(self, steps: Taken, tokens: Numbers, errors: Mapping[int, CallError]) -> None:
-        found, ended = self._backlog.runs.answered(steps, tokens, errors)
+    def _take_tokens(
+        self, steps: Taken, tokens: Numbers, errors: Mapping[int, CallError], scores: Mapping[int, Scores]
+    ) -> None:
+        found, ended = self._backlog.runs.answered(steps, tokens, errors, scores)
         self._run_tokens.append(found)
         for run in ended:
             assert run.command.future is not None
