@@ -42,7 +42,12 @@ def knowing(tokens: list[int], wrong_at: int = 10**6) -> Callable[[Sequence[int]
     return draft
 
 
-STOPS = {"none": IgnoreStopTokens(), "token": [IgnoreStopTokens(), StopTokens(262, 100)], "string": "e", "model": None}
+STOPS: dict[str, Any] = {
+    "none": IgnoreStopTokens(),
+    "token": [IgnoreStopTokens(), StopTokens(262, 100)],
+    "string": "e",
+    "model": None,
+}
 
 
 @pytest.mark.parametrize("stop", STOPS)
