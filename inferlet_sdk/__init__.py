@@ -38,6 +38,7 @@ from inferlet_sdk.guest.arguments import Args
 from inferlet_sdk.guest.data_files import program_files
 from inferlet_sdk.guest.program import inferlet
 from inferlet_sdk.outside.http import Response, http_get, http_post, http_request
+from inferlet_sdk.outside.topics import Subscription, broadcast, subscribe
 from inferlet_sdk.traits import Dist
 
 __all__ = [
@@ -69,15 +70,18 @@ __all__ = [
     "StopString",
     "StopTokens",
     "StopWhen",
+    "Subscription",
     "TimedOut",
     "TokenFuture",
     "Unsupported",
     "WorkerFailed",
+    "broadcast",
     "gather",
     "http_get",
     "http_post",
     "http_request",
     "inferlet",
     "program_files",
+    "subscribe",
     "traits",
 ]

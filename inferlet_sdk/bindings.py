@@ -11,7 +11,10 @@ from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
-INTERFACES = ("core", "allocate", "input_text", "forward", "tokenize", "output_text", "fused", "http", "guest_source")
+INTERFACES = (
+    *("core", "allocate", "input_text", "forward", "forward_with_adapter", "tokenize", "output_text", "fused"),
+    *("http", "topics", "guest_source"),
+)
 
 
 class _NoHost:
@@ -39,10 +42,12 @@ core: Any = _NoHost("core")
 allocate: Any = _NoHost("allocate")
 input_text: Any = _NoHost("input_text")
 forward: Any = _NoHost("forward")
+forward_with_adapter: Any = _NoHost("forward_with_adapter")
 tokenize: Any = _NoHost("tokenize")
 output_text: Any = _NoHost("output_text")
 fused: Any = _NoHost("fused")
 http: Any = _NoHost("http")
+topics: Any = _NoHost("topics")
 guest_source: Any = _NoHost("guest_source")
 
 

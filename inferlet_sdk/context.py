@@ -51,15 +51,16 @@ class _Noted:
 
 
 class Context:
-    """A growing text with its KV cache. The default model is the first of `available_models()`.
+    """A growing text with its KV cache. The default model is the first of `available_models()`. All of it runs with the
+    LoRA adapter `adapter`, if one is named (see `traits.available_adapters`).
 
     Filling is lazy: `fill` only stores the text. The next call that needs an output of the model tokenizes the stored
     text in one piece and runs it in one go.
     """
 
-    def __init__(self, model: str | None = None) -> None:
+    def __init__(self, model: str | None = None, *, adapter: str | None = None) -> None:
         name = model if model is not None else traits.available_models()[0]
-        self._start(TokenSequence(_queues(name)))
+        self._start(TokenSequence(_queues(name), adapter="" if adapter is None else checked_text(adapter, "adapter")))
 
     def _start(self, sequence: TokenSequence) -> None:
         self._sequence = sequence
@@ -143,19 +144,23 @@ class Context:
         *,
         sampler: AnySampler = _GREEDY,
         stop: StopConditions = None,
+        logprobs: int | None = None,
         run_ahead: bool = True,
     ) -> Generation:
         """Continues the text: an asynchronous iterator over its pieces. The context holds each piece when the iterator
         yields it.
 
         Ends at a stop condition (see `stopping`; the model's stop tokens by default), after `max_tokens`, or when the
-        model's context is full. Stop tokens and stop strings are neither emitted nor kept.
+        model's context is full. Stop tokens and stop strings are neither emitted nor kept. `logprobs`: a number from 0
+        to 32; then `logprobs` of the generation has the log-probability of each token, and of as many alternatives.
         """
         sequence = self._settled("generate")
         room = sequence.info.max_context - len(sequence.tokens)
         limit = room if max_tokens is None else min(whole(max_tokens, "max_tokens"), room)
         rules = StopRules.of(stop, sequence.info.stop_tokens, limit)
-        self._generation = Generation(sequence, as_sampler(sampler), rules, run_ahead)
+        self._generation = Generation(
+            sequence, as_sampler(sampler), rules, run_ahead, None if logprobs is None else whole(logprobs, "logprobs")
+        )
         return self._generation
 
     async def generate_until(

@@ -50,8 +50,9 @@ class TokenSequence:
 
     closed = True  # until it is made
 
-    def __init__(self, queues: Queues, parent: TokenSequence | None = None) -> None:
+    def __init__(self, queues: Queues, parent: TokenSequence | None = None, adapter: str = "") -> None:
         give_back()
+        self.adapter: str = adapter if parent is None else parent.adapter
         self.info = queues.info
         self.queues = queues
         self.tokens: list[int] = []
@@ -169,6 +170,21 @@ class TokenSequence:
             if not shared.holders:  # the others were dropped meanwhile
                 traits.dealloc_emb(self.queue, Embeds(shared.embed))
 
+    def _release_output(self, queue: int) -> None:
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            shared.holders -= 1
+            self._output = [] if shared.holders else shared.embed
+        if self._output:
+            traits.dealloc_emb(queue, Embeds(self._output))
+            self._output = []
+
+    def take_output(self, embed: Embeds) -> None:
+        """Owns this embed from now on, which has the output of the last token. The sequence must be working."""
+        self._release_output(self.queue)
+        self._output = list(embed.ranges)
+        self.output_of = self.computed
+
     def own_output(self) -> int:
         """The address of the output embed, after `flush`, which is nobody else's from now on. The sequence must be
         working."""
@@ -185,11 +201,7 @@ class TokenSequence:
             if self._uses and self._queue is not self._own:
                 self.queues.give(self._queue)
             self.pages.close(queue)
-            if self._shared is not None:
-                self._shared.holders -= 1
-                self._output = [] if self._shared.holders else self._shared.embed
-            if self._output:
-                traits.dealloc_emb(queue, Embeds(self._output))
+            self._release_output(queue)
         if self._own is not None:
             self._own.destroy()
         self.queues.leave()
@@ -234,8 +246,8 @@ class TokenSequence:
         """The future of the distribution after the last token."""
         tokens, start = self.tokens, self.computed
         stop = len(tokens)
-        if start != stop - 1 or not self._output:  # it is not the step after another one
-            if not 0 < self._pending() <= KEPT_INPUTS:
+        if start != stop - 1 or not self._output or self.adapter:  # it is not the step after another one
+            if not 0 < self._pending() <= KEPT_INPUTS or self.adapter:
                 self.flush()
                 return int(bindings.output_text.get_next_dist(self.queue, self.output_embed, k, temperature))
             start = self.computed
@@ -289,7 +301,11 @@ class TokenSequence:
         start, stop = self.computed, self.computed + len(tokens)
         self.pages.reserve(self.queue, stop)
         traits.embed_txt(self.queue, tokens, range(start, stop), inputs)
-        traits.forward(self.queue, self.pages.pages, inputs, Pages(self.pages.output), outputs)
+        pages = self.pages.pages, Pages(self.pages.output)
+        if self.adapter:
+            traits.forward_with_adapter(self.queue, self.adapter, pages[0], inputs, pages[1], outputs)
+        else:
+            traits.forward(self.queue, pages[0], inputs, pages[1], outputs)
         self.computed = stop
 
     def step_and_sample(self, token: int, sampler: int) -> int:
@@ -301,6 +317,9 @@ class TokenSequence:
             self._take_output()
         if position >= self.pages.capacity:
             self.pages.reserve(queue.number, position + 1)
+        if self.adapter:
+            self._step_with_adapter(queue, token)
+            return int(bindings.fused.sample(queue.number, self._output[0], sampler))
         number: int = bindings.fused.forward_with_sampling(
             queue.number,
             [token],
@@ -313,6 +332,14 @@ class TokenSequence:
         )
         self.computed = self.output_of = position + 1
         return number
+
+    def _step_with_adapter(self, queue: Queue, token: int) -> None:
+        bindings.input_text.embed_txt(queue.number, [token], [self.computed], queue.input)
+        pages = self.pages
+        bindings.forward_with_adapter.forward_with_adapter(
+            queue.number, self.adapter, pages.context, queue.input, pages.output, self._output
+        )
+        self.computed = self.output_of = self.computed + 1
 
     def rewind(self, length: int) -> None:
         """Drops keys and values after the first `length` tokens."""

@@ -12,7 +12,9 @@ from time import monotonic
 from typing import Any
 
 from ..application.messages import (
+    Broadcast,
     Commands,
+    Confirm,
     Finished,
     FromHost,
     HostLink,
@@ -29,6 +31,7 @@ from ..application.messages import (
     Said,
     Started,
     Stop,
+    Subscribe,
     ToHost,
     Welcome,
 )
@@ -48,6 +51,7 @@ from .loop import Loop
 from .model import Model
 from .placement import place_on_host
 from .replica import Replica
+from .topics import Topics
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +96,9 @@ class Hosts:
             for number, link in links.items()
         ]
         self._homes: dict[int, AppHost] = {}  # by inferlet
-        self._told: dict[str, str | None] = {}  # of each model, why it is down
+        numbered = {host.number: host for host in self.all}
+        self.topics = Topics(lambda number, message: numbered[number].post(message))
+        self._told: dict[str, tuple[str | None, Mapping[str, int]]] = {}  # of each model, why it is down; adapters
         self._teller: asyncio.TimerHandle | None = None
         self._frames: deque[tuple[AppHost, Sequence[FromHost]]] = deque()
         self._takers: dict[type, Callable[[AppHost, Any], None]] = {
@@ -102,6 +108,9 @@ class Hosts:
             Said: self._take_said,
             Finished: self._take_finished,
             Read: self._take_read,
+            Subscribe: self._take_subscribe,
+            Broadcast: self._take_broadcast,
+            Confirm: lambda host, message: self.topics.confirm(host.number, message.broadcast),
             Report: AppHost.take_report,
             Pong: AppHost.take_pong,
             Prepared: lambda host, message: host.programs.answered(message),
@@ -111,7 +120,7 @@ class Hosts:
         """Waits for all hosts; `guest` is the compiled Python guest, and the models serve. Raises HostUnavailable,
         ConfigError."""
         self._guest = str(guest)
-        self._told = {name: _why_down(model) for name, model in self._models.items()}
+        self._told = {name: _state(model) for name, model in self._models.items()}
         async with asyncio.TaskGroup() as tasks:
             for host in self.all:
                 tasks.create_task(host.start())
@@ -126,7 +135,7 @@ class Hosts:
             self._guest,
             settings.http_allow,
         )
-        states = (ModelState(model.description, self._told[name]) for name, model in self._models.items())
+        states = (ModelState(model.description, *self._told[name]) for name, model in self._models.items())
         return [welcome, *states]
 
     async def close(self) -> None:
@@ -236,7 +245,16 @@ class Hosts:
         if entry := host.entries.get(message.number):
             entry.received(message.size)
 
+    def _take_subscribe(self, host: AppHost, message: Subscribe) -> None:
+        if entry := host.entries.get(message.number):
+            self.topics.subscribe(host.number, entry.standing.tenant.name, message)
+
+    def _take_broadcast(self, host: AppHost, message: Broadcast) -> None:
+        if entry := host.entries.get(message.number):
+            self.topics.broadcast(host.number, entry.standing.tenant.name, message)
+
     def _end(self, entry: Entry, event: Ended) -> None:
+        self.topics.ended(entry.number)
         host = self._homes.pop(entry.number)
         del host.entries[entry.number]
         self._registry.said(entry.number, event)
@@ -244,6 +262,7 @@ class Hosts:
     def _lost(self, host: AppHost, message: str) -> None:
         """Its inferlets end, and their pages come back."""
         self._on_lost(host.programs)
+        self.topics.lost(host.number)
         for entry in list(host.entries.values()):
             for model in self._models.values():
                 model.close_inferlet(entry.number)
@@ -285,16 +304,17 @@ class Hosts:
             host.flush()
 
     def tell_states(self) -> None:
-        """Tells all hosts which models are down, if that has changed; again and again while one is."""
+        """Tells all hosts which models are down, and which adapters they have, if that has changed; again and again
+        while one is down."""
         if self._teller is not None:
             self._teller.cancel()
             self._teller = None
         for name, model in self._models.items():
-            down = _why_down(model)
-            if down != self._told.get(name):
-                self._told[name] = down
+            state = _state(model)
+            if state != self._told.get(name):
+                self._told[name] = state
                 for host in self.all:
-                    host.post(ModelState(model.description, down))
+                    host.post(ModelState(model.description, *state))
         if any(one.life.outage for model in self._models.values() for one in model.replicas):
             self._teller = asyncio.get_running_loop().call_later(TELL_SECONDS, self.tell_states)
 
@@ -313,8 +333,9 @@ class Hosts:
         return tuple(host.statistics() for host in self.all)
 
 
-def _why_down(model: Model) -> str | None:
-    return model.why_down() if model.is_down else None
+def _state(model: Model) -> tuple[str | None, Mapping[str, int]]:
+    """Why it is down, and its adapters."""
+    return model.why_down() if model.is_down else None, model.adapters.numbers()
 
 
 def _runs_by_host(runs: RunTokens, homes: Mapping[Owner, AppHost]) -> dict[AppHost, RunTokens]:

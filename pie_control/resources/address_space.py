@@ -13,7 +13,8 @@ The calls themselves are functions over a space, one file each in `pie_control.c
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pie_control.errors import CallError, Exhausted, InvalidArgument, NotFound, QuotaExceeded
@@ -33,14 +34,23 @@ REMEMBERED_TOKENS = 4096
 """Sampled tokens of one inferlet that a token reference can still name after they were delivered."""
 FORGOTTEN_AT_ONCE = 256
 """How many more there may be, so that they are forgotten together."""
+NO_ADAPTERS: Mapping[str, int] = MappingProxyType({})
 
 
 class AddressSpace:
     """What one inferlet holds of one model, as issued. `hand_on` takes the commands that it accepts, in order."""
 
-    def __init__(self, owner: Owner, model: ModelDescription, ledger: Ledger, hand_on: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        model: ModelDescription,
+        ledger: Ledger,
+        hand_on: Callable[[Any], None],
+        adapters: Mapping[str, int] = NO_ADAPTERS,
+    ) -> None:
         self.owner = owner
         self.model = model
+        self.adapters = adapters  # numbers of those that the model has now
         self.ledger = ledger
         self._held = dict.fromkeys(RESOURCES, 0)  # its part of the ledger
         self.pages = PageTable(model.page_size)
@@ -71,12 +81,12 @@ class AddressSpace:
         if queue not in self.queues:
             raise NotFound(f"queue {queue} does not exist; create-queue gives queues")
 
-    def check_command(self, queue: int) -> None:
-        """Whether a further command may wait in a queue. Raises as `check_queue`, and QuotaExceeded."""
+    def check_command(self, queue: int, count: int = 1) -> None:
+        """Whether `count` further commands may wait in a queue. Raises as `check_queue`, and QuotaExceeded."""
         if self.ended is not None or queue not in self.queues:
             self.check_queue(queue)
-        if self.waiting >= self._most_waiting:
-            check_quota(self.waiting, 1, self._most_waiting, "waiting commands", "wait for results first")
+        if self.waiting + count > self._most_waiting:
+            check_quota(self.waiting, count, self._most_waiting, "waiting commands", "wait for results first")
 
     def open_queue(self, queue: int) -> None:
         """Takes a queue number, which the caller chooses: larger than all before. Raises QuotaExceeded."""

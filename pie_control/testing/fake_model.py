@@ -19,18 +19,26 @@ from numpy.typing import NDArray
 
 from pie_inference.protocol import (
     BATCHES,
+    EXTENSIONS,
+    AdapterLoaded,
     Array,
     Batch,
     CopyEmb,
     CopyKvpage,
+    DropAdapter,
     EmbedImg,
     EmbedTxt,
     Failure,
     Forward,
     GetLogprobs,
+    GetLogprobsAt,
+    GetLogprobsAtResult,
     GetLogprobsResult,
     GetNextDist,
     GetNextDistResult,
+    GetNextDists,
+    GetNextDistsResult,
+    LoadAdapter,
     ModelDescription,
     Result,
     RunWave,
@@ -47,6 +55,10 @@ from pie_inference.protocol import (
 )
 from pie_inference.testing import byte_tokenizer
 from pie_inference.testing.small_vision import VISION, tile_hashes
+
+from .fake_adapters import FakeAdapters
+from .fake_sampling import bias, choose, forbid, scored, softmax
+from .filled_array import FilledArray
 
 Hashes = NDArray[np.uint64]
 Floats = NDArray[np.float64]
@@ -70,38 +82,6 @@ def hash_key(inputs: Hashes, positions: Array) -> Hashes:
     return mix(inputs ^ mix(mix(positions)))
 
 
-class FilledArray:
-    """Numbers that must be written before they are read."""
-
-    def __init__(self, what: str, size: int) -> None:
-        self.what = what
-        self.values = np.zeros(size, np.uint64)
-        self.filled = np.zeros(size, np.bool_)
-
-    def read(self, indices: Array) -> Hashes:
-        self._check_range(indices)
-        if not self.filled[indices].all():
-            raise ValueError(f"{self.what} {indices[~self.filled[indices]][0]} is read before it was filled")
-        values: Hashes = self.values[indices]
-        return values
-
-    def write(self, indices: Array, values: Array) -> None:
-        self._check_range(indices)
-        if len(np.unique(indices)) != len(indices):
-            raise ValueError(f"one {self.what} is written twice in one batch")
-        self.values[indices] = values
-        self.filled[indices] = True
-
-    def filled_among(self, indices: Array) -> NDArray[np.bool_]:
-        self._check_range(indices)
-        filled: NDArray[np.bool_] = self.filled[indices]
-        return filled
-
-    def _check_range(self, indices: Array) -> None:
-        if len(indices) and not (indices.min() >= 0 and indices.max() < len(self.values)):
-            raise ValueError(f"{self.what} numbers are 0 to {len(self.values) - 1}")
-
-
 class FakeModel:
     """Runs waves; implements `ModelRunner`. Tokens are bytes (`byte_tokenizer`); `stop_tokens` is its end token."""
 
@@ -123,7 +103,7 @@ class FakeModel:
         self._description = ModelDescription(
             name=name,
             architecture="FakeModel",
-            calls=tuple(call for call in BATCHES if vision or call != call_name(EmbedImg)),
+            calls=(*(call for call in BATCHES if vision or call != call_name(EmbedImg)), *EXTENSIONS),
             dtype="uint64",
             device="cpu",
             vocab_size=byte_tokenizer.VOCAB_SIZE,
@@ -151,6 +131,7 @@ class FakeModel:
         self._host_positions = np.zeros(page_size * num_host_pages, np.int64)
         self._embeds = FilledArray("embed", num_embeds)
         self._tokens = FilledArray("token slot", num_token_slots)
+        self._adapters = FakeAdapters()
         self._powers = np.multiply.accumulate(np.full(page_size * num_pages, 0x9E3779B97F4A7C15, np.uint64))
         self._handlers: dict[type[Batch], Callable[[Any], Result | None]] = {
             kind: getattr(self, f"_{call}") for call, kind in BATCHES.items()
@@ -166,6 +147,12 @@ class FakeModel:
             self._run_batch(wave.model, number, batch, failures) for number, batch in enumerate(wave.batches)
         )
         return WaveDone(wave.wave, results, time.perf_counter() - started, tuple(failures))
+
+    def load_adapter(self, message: LoadAdapter) -> AdapterLoaded:
+        return self._adapters.load(message)
+
+    def drop_adapter(self, message: DropAdapter) -> None:
+        self._adapters.drop(message.number)
 
     def _run_batch(self, model: str, number: int, batch: Batch, failures: list[Failure]) -> Result | None:
         """As a worker does it: what fails is taken apart. Where none of the commands fails alone, they do what they
@@ -244,7 +231,8 @@ class FakeModel:
             raise ValueError("a position is negative")
         if batch.kv_begins.min(initial=0) < 0 or batch.kv_ends.max(initial=0) > self._description.page_size:
             raise ValueError("a run of keys leaves its page")
-        self._slots.write(batch.q_slots, hash_key(self._embeds.read(batch.q_embeds), batch.q_positions))
+        keys = hash_key(self._embeds.read(batch.q_embeds), batch.q_positions)
+        self._slots.write(batch.q_slots, keys ^ self._adapters.changes(batch))
         self._positions[batch.q_slots] = batch.q_positions
         outputs = [self._attend(batch, n) for n in range(len(batch.q_indptr) - 1)]
         self._embeds.write(batch.out_embeds, np.concatenate([np.zeros(0, np.uint64), *outputs])[batch.out_rows])
@@ -288,12 +276,14 @@ class FakeModel:
 
     def _sample(self, batch: Sample) -> SampleResult:
         scores = self._scores(batch.embeds)
+        own = None if batch.alternatives is None else scores.copy()
         tokens = np.array([self._sample_row(batch, n, scores[n]) for n in range(len(scores))], np.int32)
         self._tokens.write(batch.token_slots, tokens)
-        return SampleResult(tokens)
+        return SampleResult(tokens) if own is None else scored(batch, tokens, own)
 
     def _sample_row(self, batch: Sample, n: int, scores: Floats) -> int:
         self._penalize(batch, n, scores)
+        bias(batch, n, scores)
         forbid(batch, n, scores)
         return choose(batch, n, float(batch.uniform[n]), scores)
 
@@ -305,6 +295,8 @@ class FakeModel:
         scores = self._scores(batch.embeds)
         accepted, tokens = [], []
         for n, (first, end) in enumerate(pairwise(batch.indptr.tolist())):
+            for own in scores[first:end]:
+                bias(batch, n, own)
             row = first
             while (token := choose(batch, n, float(batch.uniform[row]), scores[row])) == batch.draft[row]:
                 row += 1
@@ -333,6 +325,19 @@ class FakeModel:
             rest=np.array([max(0.0, 1 - row.sum()) for row in kept], np.float32),
         )
 
+    def _get_next_dists(self, batch: GetNextDists) -> GetNextDistsResult:
+        rows = np.diff(batch.indptr)
+        flat = self._get_next_dist(GetNextDist(batch.embeds, batch.k.repeat(rows), batch.temperature.repeat(rows)))
+        ends = flat.indptr[batch.indptr].astype(np.int32)
+        return GetNextDistsResult(ends, flat.tokens, flat.probabilities, batch.indptr.astype(np.int32), flat.rest)
+
+    def _get_logprobs_at(self, batch: GetLogprobsAt) -> GetLogprobsAtResult:
+        rows, listed = np.diff(batch.indptr), np.diff(batch.token_indptr)
+        if (rows < 1).any() or (listed % rows).any():
+            raise ValueError("there are not as many tokens for each embed")
+        ends = np.concatenate(([0], (listed // rows).repeat(rows).cumsum())).astype(np.int32)
+        return GetLogprobsAtResult(self._get_logprobs(GetLogprobs(batch.embeds, ends, batch.tokens)).logprobs)
+
     def _get_logprobs(self, batch: GetLogprobs) -> GetLogprobsResult:
         self._check_tokens(batch.tokens)
         logprobs = np.log(np.array([softmax(row) for row in self._scores(batch.embeds)]))
@@ -348,40 +353,3 @@ def explicit_mask(batch: Forward, n: int, queries: int, keys: int) -> NDArray[np
     if len(bits) != -(-queries * keys // 8):
         raise ValueError(f"a mask has {len(bits)} bytes for {queries} x {keys} bits")
     return np.unpackbits(bits, count=queries * keys, bitorder="little").reshape(queries, keys).astype(np.bool_)
-
-
-def forbid(batch: Sample, n: int, scores: Floats) -> None:
-    """Sets the scores of tokens that row n may not sample to minus infinity."""
-    if batch.allowed_rows[n] < 0:
-        return
-    bits = batch.allowed[batch.allowed_rows[n]].astype(np.uint8)
-    allowed = np.unpackbits(bits, count=len(scores), bitorder="little").astype(np.bool_)
-    if not allowed.any():
-        raise ValueError("the mask allows no token")
-    scores[~allowed] = -np.inf
-
-
-def choose(batch: Sample | Verify, n: int, uniform: float, scores: Floats) -> int:
-    """The token that the parameters of command n choose."""
-    if batch.temperature[n] == 0:
-        return int(scores.argmax())
-    order = np.argsort(-scores, kind="stable")
-    probabilities = softmax(scores[order] / batch.temperature[n])
-    kept = kept_prefix(probabilities, int(batch.top_k[n]), float(batch.top_p[n]), float(batch.min_p[n]))
-    mass = np.cumsum(probabilities[:kept])
-    return int(order[min(int(np.searchsorted(mass, uniform * mass[-1], "right")), kept - 1)])
-
-
-def softmax(scores: Floats) -> Floats:
-    weights: Floats = np.exp(scores - scores.max())
-    weights /= weights.sum()
-    return weights
-
-
-def kept_prefix(probabilities: Floats, top_k: int, top_p: float, min_p: float) -> int:
-    """How many of the sorted probabilities remain candidates."""
-    top = len(probabilities) if top_k == 0 else min(top_k, len(probabilities))
-    before = np.cumsum(probabilities[:top]) - probabilities[:top]
-    in_nucleus = before < top_p * probabilities[:top].sum() if top_p < 1 else np.full(top, True)
-    likely = probabilities[:top] >= min_p * probabilities[0]
-    return max(1, int((in_nucleus & likely).sum()))

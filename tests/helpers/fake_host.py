@@ -92,10 +92,13 @@ class Run:
     stop: list[int]
     recent: list[int] | None
     window: int
+    alternatives: int | None
+    scores: list[tuple[list[int], list[float]]] = field(default_factory=list)
     made: list[int] = field(default_factory=list)
     untaken: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)  # of a run that is watched
     watch: tuple[int, StopStrings, bool, bool] | None = None  # detokenizer, what stops, send, more
+    change: int = 0  # what its adapter makes of tokens
 
 
 class FakeHost:
@@ -131,11 +134,14 @@ class FakeHost:
         self.steps_run = 0  # of runs
         self.detokenizers: dict[int, bytes] = {}
         self.receivers: list[int] = []
+        self.adapters: list[str] = []  # each changes the tokens that are run with it
         self.max_pages = 1000
         self.web: dict[str, tuple[int | None, dict[str, str], bytes]] = {}  # status (None: fails), headers, body
         self.requests: list[dict[str, Any]] = []
         self.bodies: dict[int, bytes] = {}
         self.piece_bytes = 1 << 16
+        self.subscriptions: dict[int, str] = {}
+        self.published: dict[int, list[tuple[str, str]]] = {}
         self._next = 0
         self.core, self.fused = SimpleNamespace(), SimpleNamespace()
         for interface in set(bindings.INTERFACES) - {"core", "fused"}:
@@ -330,6 +336,29 @@ class FakeHost:
         if self.bodies.pop(body, None) is None:
             raise refuse("not-found", f"no body {body}")
 
+    # ---- topics: those of this inferlet alone ----
+
+    def _broadcast(self, topic: str, message: str) -> int:
+        queues = [number for number, name in self.subscriptions.items() if name == topic]
+        for number in queues:
+            self.published[number].append((self.environment_entries["inferlet"], message))
+        return self._future(min(len(queues), 1))
+
+    def _subscribe(self, topic: str) -> int:
+        number = self._number()
+        self.subscriptions[number], self.published[number] = topic, []
+        return number
+
+    def _next_published(self, subscription: int) -> int:
+        if subscription not in self.subscriptions:
+            raise refuse("not-found", f"no subscription {subscription}")
+        assert self.published[subscription], "the guest waits for ever"
+        return self._future(self.published[subscription].pop(0))
+
+    def _unsubscribe(self, subscription: int) -> None:
+        if self.subscriptions.pop(subscription, None) is None:
+            raise refuse("not-found", f"no subscription {subscription}")
+
     # ---- allocate ----
 
     def _alloc_kvpage(self, queue: int, count: int) -> int:
@@ -462,6 +491,24 @@ class FakeHost:
             states.append(tuple(seen))
         return states
 
+    def _available_adapters(self, queue: int) -> list[str]:
+        self._check_queue(queue)
+        return self.adapters
+
+    def _forward_with_adapter(
+        self, queue: int, adapter: str, context: list[int], inputs: list[int], output: list[int], embeds: list[int]
+    ) -> None:
+        """An input is another token with an adapter."""
+        change = self._change_of(adapter)
+        held = {embed: self._as_input(embed) for embed in expand(inputs)}
+        self.embeds.update({embed: pair and (pair[0] + change, pair[1]) for embed, pair in held.items()})
+        self._forward(queue, context, inputs, output, embeds)
+
+    def _change_of(self, adapter: str) -> int:
+        if adapter and adapter not in self.adapters:
+            raise refuse("not-found", f"no adapter {adapter}")
+        return 100_000 * (1 + self.adapters.index(adapter)) if adapter else 0
+
     def _as_input(self, embed: int) -> Pair | None:
         """An output that is fed back counts as a token that depends on all that it has seen."""
         held = self.embeds[embed]
@@ -575,6 +622,19 @@ class FakeHost:
         best = self.model.next_token(self._state(queue, embed))
         return self._future([-0.5 if token == best else -5.0 for token in tokens])
 
+    def _get_next_dists(self, queue: int, embeds: list[int], k: int, temperature: float) -> int:
+        numbers = [self._get_next_dist(queue, embed, k, temperature) for embed in expand(embeds)]
+        tokens, probabilities, rest = zip(*(self.futures.pop(number) for number in numbers), strict=True)
+        return self._future(([n for one in tokens for n in one], [p for one in probabilities for p in one], list(rest)))
+
+    def _get_logprobs_at(self, queue: int, embeds: list[int], tokens: list[int]) -> int:
+        rows = expand(embeds)
+        each = len(tokens) // len(rows)
+        assert each * len(rows) == len(tokens)
+        parts = [tokens[n * each : (n + 1) * each] for n in range(len(rows))]
+        numbers = [self._get_logprobs(queue, embed, part) for embed, part in zip(rows, parts, strict=True)]
+        return self._future([value for number in numbers for value in self.futures.pop(number)])
+
     def _create_sampler(self, config: str) -> int:
         number = self._number()
         self.samplers[number] = json.loads(config)
@@ -587,6 +647,24 @@ class FakeHost:
         assert sampler in self.samplers
         number = self._future(self.model.next_token(self._state(queue, embed)))
         self.token_values[number] = self.futures[number]
+        return number
+
+    def _scores(self, state: State, alternatives: int) -> tuple[list[int], list[float]]:
+        """Of what comes next and of the most probable tokens: the first is what comes next, the others are letters."""
+        best = self.model.next_token(state)
+        others = [best, *(token for token in range(97, 123) if token != best)][:alternatives]
+        return [best, *others], [-0.5, *(-0.5 if token == best else -5.0 for token in others)]
+
+    def _sample_with_logprobs(
+        self, queue: int, embed: int, sampler: int, recent: list[int], allowed: str, alternatives: int
+    ) -> int:
+        context = self._state(queue, embed) + tuple((self._token_value(token), -1) for token in recent)
+        assert sampler in self.samplers
+        if alternatives > 32:
+            raise refuse("invalid-argument", f"{alternatives} alternatives, there may be 32")
+        tokens, logprobs = self._scores(context, alternatives)
+        number = self._future((tokens[0], tokens, logprobs))
+        self.token_values[number] = tokens[0]
         return number
 
     def _forward_with_dist(
@@ -660,11 +738,11 @@ class FakeHost:
         assert all(pair[1] < position for pair in seen)
         assert position + steps - 1 <= self.model.max_context
         given = json.loads(options or "{}")
-        assert given.keys() <= {"recent", "window", "allowed"}
+        assert given.keys() <= {"recent", "window", "allowed", "logprobs", "adapter"}
         number = self._number()
         self.runs[number] = Run(
             queue, sampler, state, position, seen, expand(pages), steps, stop, given.get("recent"),
-            given.get("window", 0),
+            given.get("window", 0), given.get("logprobs"), change=self._change_of(given.get("adapter", "")),
         )  # fmt: skip
         self.embeds[embed] = self.embeds[input_embed] = None
         return number
@@ -672,14 +750,17 @@ class FakeHost:
     def _step(self, run: Run) -> None:
         self.steps_run += 1
         if run.made:
-            pair = (run.made[-1], run.position + len(run.made) - 1)
+            pair = (run.made[-1] + run.change, run.position + len(run.made) - 1)
             page = next(p for p in run.pages if len(self.pages[p]) < self.model.page_size)
             self.reserved.discard(page)
             self.pages[page].append(pair)
             run.seen.append(pair)
             run.state = tuple(run.seen)
         recent = [] if run.recent is None else [*run.recent, *run.made][-run.window :]
-        token = self.model.next_token(run.state + tuple((token, -1) for token in recent))
+        state = run.state + tuple((token, -1) for token in recent)
+        token = self.model.next_token(state)
+        if run.alternatives is not None:
+            run.scores.append(self._scores(state, run.alternatives))
         run.left = 0 if token in run.stop else run.left - 1
         run.made.append(token)
         run.untaken.append(token)
@@ -715,6 +796,13 @@ class FakeHost:
             del self.runs[number]
         return tokens, texts, not run.left
 
+    def _take_run_with_logprobs(self, number: int, detokenizer: int) -> tuple[list[int], list[str], bool, str, str]:
+        run = self._run_of(number)
+        tokens, texts, over = self._take_run(number, detokenizer)
+        scores, run.scores = run.scores[: len(tokens)], run.scores[len(tokens) :]
+        ids, logprobs = ([n for one in column for n in one] for column in zip(*scores, strict=True))
+        return tokens, texts, over, _packed("I", ids), _packed("f", logprobs)
+
     def _watch_run(self, number: int, detokenizer: int, options: str) -> None:
         run, given = self._run_of(number), json.loads(options)
         assert run.watch is None
@@ -734,7 +822,9 @@ class FakeHost:
         accepted = [*agree, False].index(False)
         return self._future((accepted, chosen[accepted]))
 
-    _take_token = _take_dist = _take_logprobs = _take_verified = _take_response = _take
+    _take_token = _take_dist = _take_logprobs = _take_verified = _take_response = _take_reached = _take_published = (
+        _take
+    )
 
     def _await(self, number: int) -> Any:
         self._wait([number])
@@ -745,7 +835,11 @@ class FakeHost:
         return _packed("I", tokens), _packed("f", probabilities), rest
 
     _await_done = _await_message = _await_token = _await_dist = _await_logprobs = _await_verified = _await
-    _await_response = _await
+    _await_response = _await_reached = _await_published = _await
+
+    _take_dists = _take_scored_token = _take
+    _await_dists = _await_scored_token = _await
+    _await_packed_dists = _await_packed_dist
 
     def _source(self) -> tuple[str, str, str]:
         raise AssertionError("tests call run_program")
