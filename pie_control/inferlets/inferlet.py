@@ -16,6 +16,7 @@ from ..services.http.exchange import Head
 from ..services.timers import Timer, Timers
 from ..tenants.tenant import DEFAULT_STANDING, Standing
 from ..texts import byte_size, cut_middle
+from .blobs import BlobTable, LoadedImage
 from .events import Ended, LogLine, Message
 from .futures import FutureTable
 from .lifecycle import Status, check_transition
@@ -72,6 +73,7 @@ class Launched:
     environment: Mapping[str, str] = field(default_factory=dict)
     age: float = 0.0
     standing: Standing = DEFAULT_STANDING
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
 
 
 class Inferlet:
@@ -104,6 +106,7 @@ class Inferlet:
         self.instance: Instance
         self.holdings: Holdings = NoHoldings()
         self.futures = FutureTable(limits.max_futures)
+        self.blobs = BlobTable(limits.max_blob_bytes, launched.blobs)
         self._wake = wake
         self._timers = timers
         self._aside = aside
@@ -174,7 +177,7 @@ class Inferlet:
         value = self.futures.cancel(future)
         if stop := self._under_way.pop(future, None):
             stop()
-        elif isinstance(value, Letter | Head):
+        elif isinstance(value, Letter | Head | LoadedImage):
             value.not_taken()
 
     # ---- waiting ----
@@ -289,4 +292,5 @@ class Inferlet:
         if self._job is not None:
             self._job.cancel()
             self._job = None
+        self.blobs = BlobTable(0, {})
         self.futures = FutureTable(0)

@@ -32,6 +32,9 @@ SPECIAL = {"<|begin|>": 256, "<|user|>": 257, "<|assistant|>": 258, "<|end|>": 2
 MERGED = {"he": 260, "th": 261, " the": 262, "ab\n": 263, "..": 264, "is": 265}
 VOCAB: list[bytes] = [bytes([n]) for n in range(256)] + [t.encode() for t in (*SPECIAL, *MERGED)]
 STOP = SPECIAL["<|end|>"]
+IMAGE = 0
+"""Stands for what is seen in an image: each byte of its blob becomes a vector, as if it were a token from SEEN on."""
+SEEN = 1000
 
 
 class LogLevel(enum.Enum):
@@ -136,6 +139,9 @@ class FakeHost:
         self.receivers: list[int] = []
         self.adapters: list[str] = []  # each changes the tokens that are run with it
         self.max_pages = 1000
+        self.blobs: dict[str, bytes] = {}
+        self.handles: dict[int, bytes] = {}  # of blobs
+        self.images: dict[int, bytes] = {}
         self.web: dict[str, tuple[int | None, dict[str, str], bytes]] = {}  # status (None: fails), headers, body
         self.requests: list[dict[str, Any]] = []
         self.bodies: dict[int, bytes] = {}
@@ -278,6 +284,7 @@ class FakeHost:
             "bos_text": "<|begin|>",
             "eos_text": None,
             "has_chat_template": True,
+            "image_token": IMAGE,
             "a key of the future": [1],
         }
         return json.dumps(info)
@@ -443,6 +450,63 @@ class FakeHost:
             self.hidden -= {(page, place) for place in range(max(0, keep), self.model.page_size)}
             del self.pages[page][max(0, keep) :]
             keep -= self.model.page_size
+
+    # ---- blobs, images ----
+
+    def _blob_names(self) -> list[str]:
+        return list(self.blobs)
+
+    def _open_blob(self, name: str) -> int:
+        if name not in self.blobs:
+            raise refuse("not-found", f"no blob {name!r}")
+        number = self._number()
+        self.handles[number] = self.blobs[name]
+        return number
+
+    def _blob(self, handle: int) -> bytes:
+        if handle not in self.handles:
+            raise refuse("not-found", f"no blob {handle}")
+        return self.handles[handle]
+
+    def _blob_size(self, handle: int) -> int:
+        return len(self._blob(handle))
+
+    def _read_blob(self, handle: int, offset: int, length: int) -> str:
+        assert length <= 1 << 18
+        return b64encode(self._blob(handle)[offset : offset + length]).decode()
+
+    def _close_blob(self, handle: int) -> None:
+        self._blob(handle)
+        del self.handles[handle]
+
+    def _num_embs_needed(self, queue: int, width: int, height: int) -> int:
+        self._check_queue(queue)
+        return width * height
+
+    def _load_image(self, queue: int, handle: int) -> int:
+        self._check_queue(queue)
+        data = self._blob(handle)
+        if data.startswith(b"broken"):
+            return self._future(refuse("invalid-argument", "the image is broken"))
+        number = self._number()
+        self.images[number] = data
+        return self._future((number, [ord("["), *[IMAGE] * len(data), ord("]")]))
+
+    def _take_image(self, number: int) -> Any:
+        return self._take(number)
+
+    def _await_image(self, number: int) -> Any:
+        return self._await(number)
+
+    def _drop_image(self, image: int) -> None:
+        if self.images.pop(image, None) is None:
+            raise refuse("not-found", f"no image {image}")
+
+    def _embed_img(self, queue: int, image: int, first: int, positions: list[int], embeds: list[int]) -> None:
+        if image not in self.images:
+            raise refuse("not-found", f"no image {image}")
+        seen = self.images[image][first : first + len(positions)]
+        self._embed_txt(queue, [SEEN + byte for byte in seen], positions, embeds)
 
     # ---- input text, forward ----
 

@@ -57,6 +57,7 @@ def weigher(parameters: Sequence[inspect.Parameter]) -> Callable[[Sequence[Any]]
     """Of a call with these parameters: a function that gives the bytes of its lists and texts, 0 if they are small."""
     lists = [place for place, one in enumerate(parameters) if str(one.annotation).startswith("Sequence")]
     texts = [place for place, one in enumerate(parameters) if one.annotation == "str"]
+    images = [place for place, one in enumerate(parameters) if one.annotation == "Image"]
 
     def weigh(arguments: Sequence[Any]) -> int:
         size = 0
@@ -65,6 +66,8 @@ def weigher(parameters: Sequence[inspect.Parameter]) -> Callable[[Sequence[Any]]
         size *= NUMBER_BYTES
         for place in texts:
             size += len(arguments[place])
+        for place in images:  # the first vector and a position for each come behind it
+            size += arguments[place].weight(arguments[place + 1], len(arguments[place + 2]))
         return size if size > SMALL_BYTES else 0
 
     return weigh
