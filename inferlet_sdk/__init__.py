@@ -36,6 +36,7 @@ from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.generation.sampling import DistSampler, Greedy, Sampler
 from inferlet_sdk.generation.stopping import IgnoreStopTokens, MaxTokens, StopRegex, StopString, StopTokens, StopWhen
 from inferlet_sdk.guest.arguments import Args
+from inferlet_sdk.guest.data_files import program_files
 from inferlet_sdk.guest.program import inferlet
 from inferlet_sdk.outside.http import Response, http_get, http_post, http_request
 from inferlet_sdk.outside.topics import Subscription, broadcast, subscribe
@@ -84,6 +85,7 @@ __all__ = [
     "http_post",
     "http_request",
     "inferlet",
+    "program_files",
     "subscribe",
     "traits",
 ]
