@@ -13,12 +13,14 @@ from inferlet_sdk.dropped import drop
 from inferlet_sdk.errors import Cancelled, InvalidState
 from inferlet_sdk.event_loop import run_blocking
 from inferlet_sdk.generation.decode_run import Following
-from inferlet_sdk.generation.guide import Guide
+from inferlet_sdk.generation.drafting import Draft, DraftedTokens
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.generation.stopping import StopRules, TextFilter, holds, stop_strings
 from inferlet_sdk.generation.token_source import RunTokens, TokenSource, token_source
-from inferlet_sdk.traits.runs import MOST_STOPS
+from inferlet_sdk.grammars.guide import Guide
+from inferlet_sdk.texts import shown
+from inferlet_sdk.traits.runs import MOST_STOPS, TokenLogprobs
 
 
 class Generation:
@@ -41,6 +43,8 @@ class Generation:
         sampler: Sampler | DistSampler,
         rules: StopRules,
         run_ahead: bool = True,
+        logprobs: int | None = None,
+        draft: Draft | None = None,
         guide: Guide | None = None,
     ) -> None:
         self.is_waiting = False
@@ -50,11 +54,14 @@ class Generation:
         self._run_ahead = run_ahead
         self._guide = guide
         self._rules = rules
+        self._alternatives = logprobs
+        self._draft = draft
+        self._logprobs: list[TokenLogprobs] = []
         self._left = rules.max_tokens
         self._start = len(sequence.tokens)
         self._tokens: list[int] | None = None
         self._filter = TextFilter(rules.texts) if rules.texts else None
-        self._source: TokenSource | None = None
+        self._source: TokenSource | DraftedTokens | None = None
         self._detokenizer = 0
         self.stop_reason = None
 
@@ -71,6 +78,17 @@ class Generation:
     def text(self) -> str:
         """Text of the tokens so far."""
         return self._sequence.detokenize(self.tokens)
+
+    @property
+    def logprobs(self) -> list[TokenLogprobs]:
+        """Of each of `tokens`: its log-probability, and the most probable tokens with theirs. Empty unless `generate`
+        was told `logprobs=`. A token of which a stop string has left only a part has none."""
+        return self._logprobs[: len(self.tokens)]
+
+    def __repr__(self) -> str:
+        state = self.stop_reason or ("running" if self._source is not None else "not begun")
+        text = self.text if self.tokens else ""
+        return f"<Generation: {len(self.tokens)} tokens, {state}: {shown(text)}>"
 
     def __aiter__(self) -> Generation:
         return self
@@ -97,6 +115,7 @@ class Generation:
                     piece = self._finish("length")
                 else:
                     new = await self._source.next(self._left, self._held)
+                    self._logprobs += new.logprobs
                     piece = self._take_in(new.tokens, new.texts)
                     if new.complete and self.stop_reason is None:
                         piece += self._finish("stop")
@@ -115,12 +134,19 @@ class Generation:
             with self._sequence.queues.some() as queue:
                 self._detokenizer = traits.create_detokenizer(queue)
             stop = sorted(self._rules.tokens)
-            self._source = token_source(
-                self._sequence, self._sampler, self._detokenizer, self._run_ahead, stop, self._guide
-            )
+            self._source = self._new_source(stop)
         except BaseException:
             self._give_back()
             raise
+
+    def _new_source(self, stop: Sequence[int]) -> TokenSource | DraftedTokens:
+        sequence, sampler = self._sequence, self._sampler
+        if self._draft is None:
+            run_ahead, alternatives = self._run_ahead, self._alternatives
+            return token_source(sequence, sampler, self._detokenizer, run_ahead, stop, alternatives, self._guide)
+        if isinstance(sampler, DistSampler) or self._alternatives is not None:
+            raise ValueError("draft: drafts need a sampler of the host, and have no log-probabilities")
+        return DraftedTokens(sequence, sampler, self._detokenizer, self._draft, stop)
 
     @property
     def _held(self) -> str:
@@ -194,6 +220,7 @@ class Generation:
         """Keeps only the emitted text. If a token straddles the cut, its part before the cut is tokenized again."""
         kept = text_filter.kept_tokens()
         self._sequence.truncate(self._start + kept.count)
+        del self._logprobs[kept.count :]
         if kept.rest:
             self._sequence.tokens += self._sequence.tokenize(kept.rest, special_tokens=False)
         self._tokens = self._sequence.tokens[self._start :]
@@ -224,7 +251,7 @@ class Generation:
     def _follow(self, send: bool) -> bool:
         """Leaves the text to the host, if nothing else has to look at it."""
         rules = self._rules
-        if rules.predicates or len(rules.tokens) > MOST_STOPS or isinstance(self._sampler, DistSampler):
+        if rules.predicates or len(rules.tokens) > MOST_STOPS or isinstance(self._sampler, DistSampler) or self._draft:
             return False
         stop = stop_strings(rules.texts)
         if self._guide is not None and (stop or send):

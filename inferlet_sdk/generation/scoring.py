@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from inferlet_sdk import traits
-from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.generation.sequence import TokenSequence
 
-MAX_CHUNK = 256
-"""Most tokens that one `forward` scores: each needs an output embed and a future."""
+MAX_CHUNK = 64
+"""Most tokens that one `forward` scores: each needs an output embed, and a call reads as many as a batch has rows."""
 
 
 async def score_tokens(sequence: TokenSequence, tokens: Sequence[int]) -> list[float]:
@@ -17,38 +16,39 @@ async def score_tokens(sequence: TokenSequence, tokens: Sequence[int]) -> list[f
 
     A fork stores long continuations in its own pages, so they may be split.
     """
-    with sequence:
-        sequence.flush()
     branch = sequence.fork()
     try:
         with branch:
-            branch.flush()
-            scores: list[float] = []
-            for start in range(0, len(tokens), MAX_CHUNK):
-                scores += await _score_chunk(branch, tokens[start : start + MAX_CHUNK])
-            return scores
+            return await append_scored(branch, tokens, run_last=False)
     finally:
         branch.close()
 
 
-async def _score_chunk(sequence: TokenSequence, tokens: Sequence[int]) -> list[float]:
-    """The sequence's output embed scores the first token; the output of each token scores the next one."""
-    inputs = traits.alloc_emb(sequence.queue, len(tokens))
-    outputs = traits.alloc_emb(sequence.queue, len(tokens))
-    futures = [traits.get_logprobs(sequence.queue, sequence.output_embed, tokens[:1])]
-    sequence.run(tokens, inputs, outputs)
-    futures += [_score_one(sequence, outputs[n], token) for n, token in enumerate(tokens[1:])]
-    scores = [(await future)[0] for future in futures]
-    traits.dealloc_emb(sequence.queue, inputs + outputs)
-    _keep_last_output(sequence, tokens)
+async def append_scored(sequence: TokenSequence, tokens: Sequence[int], run_last: bool) -> list[float]:
+    """Appends tokens to a sequence that works; returns the log-probability of each. The last one needs no run for that:
+    it has one if `run_last`."""
+    sequence.flush()
+    scores: list[float] = []
+    for start in range(0, len(tokens), MAX_CHUNK):
+        chunk = tokens[start : start + MAX_CHUNK]
+        is_last = start + len(chunk) == len(tokens)
+        scores += await _append_chunk(sequence, chunk, len(chunk) - (is_last and not run_last))
     return scores
 
 
-def _score_one(sequence: TokenSequence, embed: int, token: int) -> HostFuture[list[float]]:
-    return traits.get_logprobs(sequence.queue, embed, [token])
-
-
-def _keep_last_output(sequence: TokenSequence, tokens: Sequence[int]) -> None:
-    """Prepares the output embed for the next chunk."""
-    sequence.tokens += tokens
-    sequence.flush()
+async def _append_chunk(sequence: TokenSequence, tokens: Sequence[int], run: int) -> list[float]:
+    """The sequence's output embed scores the first token; the output of each token that runs scores the next one."""
+    queue = sequence.queue
+    first = traits.get_logprobs(queue, sequence.output_embed, tokens[:1])
+    others = None
+    if run:
+        embeds = traits.alloc_emb(queue, 2 * run)
+        inputs, outputs = embeds[:run], embeds[run:]
+        sequence.run(tokens[:run], inputs, outputs)
+        scored = tokens[1 : run + 1]
+        others = traits.get_logprobs_at(queue, outputs[: len(scored)], scored) if scored else None
+        sequence.tokens += tokens[:run]
+        sequence.take_output(outputs[-1:])
+        traits.dealloc_emb(queue, embeds[:-1])
+    sequence.tokens += tokens[run:]
+    return [*await first, *(await others if others is not None else ())]

@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from inspect import isawaitable
+from math import inf, log
 from typing import NamedTuple
 
 from inferlet_sdk import bindings, traits
-from inferlet_sdk.errors import Busy, Cancelled, from_host
+from inferlet_sdk.errors import Busy, Cancelled, call, from_host
 from inferlet_sdk.event_loop import loop_with_others
 from inferlet_sdk.futures import TokenFuture
 from inferlet_sdk.generation.decode_run import DecodeRun, Following
-from inferlet_sdk.generation.guide import SKIP, Guide
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.generation.sequence import TokenSequence
+from inferlet_sdk.grammars.guide import Guide
 from inferlet_sdk.traits.arguments import LARGEST_U32, whole
+from inferlet_sdk.traits.fused import await_scored_token
+from inferlet_sdk.traits.runs import TokenLogprobs
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 4.0
 """Seconds before a run is issued again for which the worker was not ready; each pause is twice the one before."""
@@ -32,6 +35,8 @@ class Pieces(NamedTuple):
 
     tokens: Sequence[int]
     texts: Sequence[str]
+    logprobs: Sequence[TokenLogprobs] = ()
+    """Of each token, if they were asked for."""
     complete: bool = False
 
 
@@ -51,6 +56,7 @@ class RunTokens:
         sampler: Sampler,
         detokenizer: int,
         stop: Sequence[int],
+        logprobs: int | None,
         guide: Guide | None = None,
         most: int = LARGEST_U32,
     ) -> None:
@@ -59,6 +65,7 @@ class RunTokens:
         self._sampler = sampler
         self._detokenizer = detokenizer
         self._stop = stop
+        self._logprobs = logprobs
         self._handle = sampler.create()
         self._run: DecodeRun | None = None
         self._following: Following | None = None
@@ -94,7 +101,7 @@ class RunTokens:
             if self._run is not run:
                 raise Cancelled(_ENDED)
             try:
-                tokens, texts, over = run.take(self._detokenizer)
+                tokens, texts, over, logprobs = run.take(self._detokenizer)
                 break
             except bindings.HostError as error:
                 if not isinstance(from_host(error), Busy) or pause > LONGEST_PAUSE:
@@ -104,31 +111,28 @@ class RunTokens:
             await traits.sleep(pause)
             pause *= 2
         if not over:
-            return Pieces(tokens, texts)
+            return Pieces(tokens, texts, logprobs)
         self._run = None
-        return self._end_of_run(tokens, texts, left)
-
-    def _end_of_run(self, tokens: Sequence[int], texts: Sequence[str], left: int) -> Pieces:
-        """A run that ended before its time has come to the end of its grammar, or to tokens that are forced."""
         if self._guide is None or (tokens and tokens[-1] in self._stop):
-            return Pieces(tokens, texts)
+            return Pieces(tokens, texts, logprobs)
         forced = self._forced(tokens, left)
-        return Pieces([*tokens, *forced.tokens], [*texts, *forced.texts], forced.complete)
+        return Pieces([*tokens, *forced.tokens], [*texts, *forced.texts], logprobs, forced.complete)
 
     def _forced(self, tokens: Sequence[int], left: int) -> Pieces:
         """What is forced behind these tokens, if it is enough to be run together."""
         assert self._guide is not None
         before = [*self._sequence.tokens[self._start :], *tokens]
         forced, complete = self._guide.forced(before, left - len(tokens))
-        return Pieces(forced, [traits.push_tokens(self._detokenizer, [token]) for token in forced], complete)
+        texts = [traits.push_tokens(self._detokenizer, [token]) for token in forced]
+        return Pieces(forced, texts, complete=complete)
 
     async def _issue(self, left: int, held: str) -> None:
         sequence, constraint = self._sequence, None
         if self._guide is not None:
             await self._guide.open(sequence.info.name)
-            constraint = self._guide.at(sequence.tokens[self._start :]), SKIP
-        most = min(left, self._most)
-        self._run = run = DecodeRun(sequence, self._sampler, self._handle, most, self._stop, constraint)
+            constraint = self._guide.at(sequence.tokens[self._start :]), self._guide.skip
+        most, logprobs = min(left, self._most), self._logprobs
+        self._run = run = DecodeRun(sequence, self._sampler, self._handle, most, self._stop, logprobs, constraint)
         if self._following is not None:
             run.follow(self._detokenizer, self._following, held, more=left > run.steps)
 
@@ -156,10 +160,13 @@ class RunTokens:
 class SampledTokens:
     """Tokens from a sampler on the worker, each asked for."""
 
-    def __init__(self, sequence: TokenSequence, sampler: Sampler, detokenizer: int) -> None:
+    def __init__(
+        self, sequence: TokenSequence, sampler: Sampler, detokenizer: int, logprobs: int | None = None
+    ) -> None:
         self._sequence = sequence
         self._sampler = sampler
         self._detokenizer = detokenizer
+        self._logprobs = logprobs
         self._handle = sampler.create()
         self._current: int | None = None
 
@@ -170,7 +177,7 @@ class SampledTokens:
             await _until_done(number)
             if self._current != number:
                 raise Cancelled(_ENDED)
-            token, text = bindings.fused.take_text(number, self._detokenizer)
+            pieces = self._take(number)
         except bindings.HostError as error:
             self.cancel()
             raise from_host(error) from None
@@ -178,10 +185,21 @@ class SampledTokens:
             self.cancel()
             raise
         self._current = None
-        return Pieces((token,), (text,))
+        return pieces
+
+    def _take(self, number: int) -> Pieces:
+        if self._logprobs is None:
+            token, text = bindings.fused.take_text(number, self._detokenizer)
+            return Pieces((token,), (text,))
+        scored = await_scored_token(number)
+        text = traits.push_tokens(self._detokenizer, [scored.token])
+        return Pieces((scored.token,), (text,), (TokenLogprobs(scored.logprob, scored.alternatives),))
 
     def _issue(self) -> int:
         sequence = self._sequence
+        if self._logprobs is not None:
+            sequence.flush()
+            return _sample_with_logprobs(sequence, self._sampler, self._handle, self._logprobs)
         if not self._sampler.looks_back and sequence.computed == sequence.output_of == len(sequence.tokens) - 1:
             return sequence.step_and_sample(sequence.tokens[-1], self._handle)
         sequence.flush()
@@ -211,6 +229,26 @@ def _sample(sequence: TokenSequence, sampler: Sampler, handle: int) -> int:
     return number
 
 
+def _sample_with_logprobs(sequence: TokenSequence, sampler: Sampler, handle: int, alternatives: int) -> int:
+    recent = sequence.tokens[-sampler.window :] if sampler.looks_back else []
+    future: int = call(
+        bindings.fused.sample_with_logprobs, sequence.queue, sequence.output_embed, handle, recent, "", alternatives
+    )
+    return future
+
+
+async def _logprobs_of(sequence: TokenSequence, token: int, alternatives: int) -> TokenLogprobs:
+    """Of a token after a sequence that works and has its output."""
+    queue, embed = sequence.queue, sequence.output_embed
+    own = traits.get_logprobs(queue, embed, [token])
+    dist = traits.get_next_dist(queue, embed, alternatives) if alternatives else None
+    others: list[tuple[int, float]] = []
+    if dist is not None:
+        likely = await dist
+        others = [(n, log(p) if p else -inf) for n, p in zip(likely.tokens, likely.probabilities, strict=True)]
+    return TokenLogprobs((await own)[0], others)
+
+
 async def _choose(sequence: TokenSequence, sampler: DistSampler) -> int:
     """The token that a function of the inferlet, or an `async def`, chooses after a sequence that works."""
     dist = await sequence.next_dist(sampler.k, sampler.temperature)
@@ -236,18 +274,22 @@ async def sample_once(sequence: TokenSequence, sampler: Sampler | DistSampler) -
 class ChosenTokens:
     """Tokens that a function of the inferlet chooses from distributions."""
 
-    def __init__(self, sequence: TokenSequence, sampler: DistSampler, detokenizer: int) -> None:
+    def __init__(self, sequence: TokenSequence, sampler: DistSampler, detokenizer: int, logprobs: int | None) -> None:
         self._sequence = sequence
         self._sampler = sampler
         self._detokenizer = detokenizer
+        self._logprobs = logprobs
         self._closed = False
 
     async def next(self, left: int, held: str) -> Pieces:
         """One token."""
         token = await _choose(self._sequence, self._sampler)
+        logprobs: tuple[TokenLogprobs, ...] = ()
+        if self._logprobs is not None and not self._closed:
+            logprobs = (await _logprobs_of(self._sequence, token, self._logprobs),)
         if self._closed:
             raise Cancelled(_ENDED)
-        return Pieces((token,), (traits.push_tokens(self._detokenizer, [token]),))
+        return Pieces((token,), (traits.push_tokens(self._detokenizer, [token]),), logprobs)
 
     def cancel(self) -> None:
         """Nothing is under way between two tokens."""
@@ -265,12 +307,14 @@ def token_source(
     detokenizer: int,
     run_ahead: bool,
     stop: Sequence[int],
+    logprobs: int | None = None,
     guide: Guide | None = None,
 ) -> TokenSource:
     """The tokens that a sampler makes from a sequence; the caller closes them. With `run_ahead` they may come faster
-    than they are asked for, up to the first of `stop`."""
+    than they are asked for, up to the first of `stop`. `logprobs`: they come with log-probabilities, and those of as
+    many alternatives."""
     if isinstance(sampler, DistSampler):
-        return ChosenTokens(sequence, sampler, detokenizer)
+        return ChosenTokens(sequence, sampler, detokenizer, logprobs)
     if run_ahead or guide is not None:
-        return RunTokens(sequence, sampler, detokenizer, stop, guide, LARGEST_U32 if run_ahead else 1)
-    return SampledTokens(sequence, sampler, detokenizer)
+        return RunTokens(sequence, sampler, detokenizer, stop, logprobs, guide, LARGEST_U32 if run_ahead else 1)
+    return SampledTokens(sequence, sampler, detokenizer, logprobs)

@@ -120,6 +120,7 @@ def decode_with_matcher(
     window: int = 0,
     allowed: bytes = b"",
     adapter: str = "",
+    logprobs: int | None = None,
     skip: int = 0,
 ) -> DecodeRun:
     """As `decode`, but the tokens keep to a grammar, from where the matcher stands; the matcher does not move.
@@ -128,7 +129,8 @@ def decode_with_matcher(
     there). `take` raises Busy if the worker has not compiled the grammar yet: issue the run again in a moment.
     """
     given = run_arguments(
-        queue, embed, sampler, input, position, context, pages, steps, stop, recent, window, allowed, adapter
+        queue, embed, sampler, input, position, context, pages, steps, stop, recent, window, allowed, adapter, logprobs
     )
     constraint = whole(matcher, "matcher"), whole(skip, "skip")
-    return DecodeRun(call(bindings.grammar.decode_with_matcher, *given[:3], *constraint, *given[3:]))
+    number = call(bindings.grammar.decode_with_matcher, *given[:3], *constraint, *given[3:])
+    return DecodeRun(number, logprobs is not None)

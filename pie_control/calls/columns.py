@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .sampler import Bias
+
 Numbers = NDArray[np.int32]
 
 
@@ -54,4 +56,5 @@ class SampleColumns(NamedTuple):
     recent: Numbers
     allowed_rows: Numbers  # row in `allowed`, or -1
     allowed: Sequence[bytes]
-    grammars: MatcherColumns | None
+    special: Sequence[tuple[Bias | None, int]] | None = None  # bias and alternatives of each row; None: no row has any
+    grammars: MatcherColumns | None = None  # None: no row has a matcher

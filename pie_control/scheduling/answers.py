@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pie_control.calls.kind import Batch, WorkerCommand
+from pie_control.calls.scores import Scores, read_scores
 from pie_control.calls.values import Value
 from pie_control.errors import Busy, CallError, WorkerError
 from pie_control.ids import Owner
@@ -79,11 +80,13 @@ def in_place(
 
 
 def read_steps(wave: Wave, done: WaveDone, answers: Answers) -> StepAnswers:
-    """The tokens of a wave's steps of decode runs, and errors by step. One fails with any of its rows. Changes
-    nothing."""
+    """The tokens of a wave's steps of decode runs, and errors and scores by step. One fails with any of its rows.
+    Changes nothing."""
     assert wave.steps is not None
     number = len(wave.steps.rows)
-    tokens, over, errors = np.full(number, -1, np.int32), np.zeros(number, np.bool_), {}
+    tokens, over = np.full(number, -1, np.int32), np.zeros(number, np.bool_)
+    errors: dict[int, CallError] = {}
+    scores: dict[int, Scores] = {}
     for (batch, _, failed), result in zip(answers, done.results, strict=True):
         if not batch.rows:
             continue
@@ -93,4 +96,6 @@ def read_steps(wave: Wave, done: WaveDone, answers: Answers) -> StepAnswers:
         if isinstance(result, SampleResult):
             tokens = result.tokens[commands:]
             over = over if result.over is None else result.over[commands:]
-    return StepAnswers(tokens, over, errors)
+            found = read_scores(result, commands, len(result.tokens))
+            scores = {row - commands: score for row, score in found}
+    return StepAnswers(tokens, over, errors, scores)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,9 +33,13 @@ from pie_inference.protocol import (
     Failure,
     Forward,
     GetLogprobs,
+    GetLogprobsAt,
+    GetLogprobsAtResult,
     GetLogprobsResult,
     GetNextDist,
     GetNextDistResult,
+    GetNextDists,
+    GetNextDistsResult,
     LoadAdapter,
     ModelDescription,
     Result,
@@ -54,7 +59,7 @@ from pie_inference.testing import byte_tokenizer
 from pie_inference.testing.small_vision import VISION, tile_hashes
 
 from .fake_adapters import FakeAdapters
-from .fake_choice import choose, forbid, softmax
+from .fake_sampling import bias, choose, forbid, scored, softmax
 from .filled_array import FilledArray
 
 Hashes = NDArray[np.uint64]
@@ -285,8 +290,10 @@ class FakeModel:
 
     def _sample(self, batch: Sample) -> SampleResult:
         scores = self._scores(batch.embeds)
+        own = None if batch.alternatives is None else scores.copy()
         for n in range(len(scores)):
             self._penalize(batch, n, scores[n])
+            bias(batch, n, scores[n])
             forbid(batch, n, scores[n])
         step = None if batch.matchers is None else self._constraints.step(batch)
         if step is not None:
@@ -294,12 +301,13 @@ class FakeModel:
             scores[step.rows] = np.where(allowed, scores[step.rows], -np.inf)
         tokens = np.array([choose(batch, n, float(batch.uniform[n]), row) for n, row in enumerate(scores)], np.int32)
         self._tokens.write(batch.token_slots, tokens)
-        return SampleResult(tokens) if step is None else self._follow(step, tokens)
+        result = SampleResult(tokens) if own is None else scored(batch, tokens, own)
+        return result if step is None else self._follow(step, result)
 
-    def _follow(self, step: Step, tokens: NDArray[np.int32]) -> SampleResult:
-        step.sampled(lambda row: int(tokens[row]))
+    def _follow(self, step: Step, result: SampleResult) -> SampleResult:
+        step.sampled(lambda row: int(result.tokens[row]))
         self._faults += step.faults.items()
-        return SampleResult(tokens, step.over(len(tokens)))
+        return msgspec.structs.replace(result, over=step.over(len(result.tokens)))
 
     def _verify(self, batch: Verify) -> VerifyResult:
         ends = batch.indptr[1:]
@@ -309,6 +317,8 @@ class FakeModel:
         scores = self._scores(batch.embeds)
         accepted, tokens = [], []
         for n, (first, end) in enumerate(pairwise(batch.indptr.tolist())):
+            for own in scores[first:end]:
+                bias(batch, n, own)
             row = first
             while (token := choose(batch, n, float(batch.uniform[row]), scores[row])) == batch.draft[row]:
                 row += 1
@@ -336,6 +346,19 @@ class FakeModel:
             probabilities=np.concatenate([np.zeros(0), *kept]).astype(np.float32),
             rest=np.array([max(0.0, 1 - row.sum()) for row in kept], np.float32),
         )
+
+    def _get_next_dists(self, batch: GetNextDists) -> GetNextDistsResult:
+        rows = np.diff(batch.indptr)
+        flat = self._get_next_dist(GetNextDist(batch.embeds, batch.k.repeat(rows), batch.temperature.repeat(rows)))
+        ends = flat.indptr[batch.indptr].astype(np.int32)
+        return GetNextDistsResult(ends, flat.tokens, flat.probabilities, batch.indptr.astype(np.int32), flat.rest)
+
+    def _get_logprobs_at(self, batch: GetLogprobsAt) -> GetLogprobsAtResult:
+        rows, listed = np.diff(batch.indptr), np.diff(batch.token_indptr)
+        if (rows < 1).any() or (listed % rows).any():
+            raise ValueError("there are not as many tokens for each embed")
+        ends = np.concatenate(([0], (listed // rows).repeat(rows).cumsum())).astype(np.int32)
+        return GetLogprobsAtResult(self._get_logprobs(GetLogprobs(batch.embeds, ends, batch.tokens)).logprobs)
 
     def _get_logprobs(self, batch: GetLogprobs) -> GetLogprobsResult:
         self._check_tokens(batch.tokens)

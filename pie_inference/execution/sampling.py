@@ -1,8 +1,9 @@
 """From logits to tokens: pure functions of float32 logits and parameters, vectorized over rows.
 
 The token of a row depends only on its own logits and parameters, never on the rest of the batch. The order is:
-penalties, allowed tokens, temperature; then the candidates that pass top-k, top-p (of the mass that top-k left) and
-min-p; then the inverse of their cumulative distribution at `uniform`. Equal logits are in the order of token ids.
+penalties, logit bias, allowed tokens, temperature; then the candidates that pass top-k, top-p (of the mass that top-k
+left) and min-p; then the inverse of their cumulative distribution at `uniform`. Equal logits are in the order of token
+ids.
 
 Sorting a whole vocabulary costs more than all the rest together (16 ms for 4 rows of 128k). So only top-k candidates
 are sorted; or, if top-p or min-p are the only bounds, the first `NUCLEUS`, and `GROWTH` times as many until they reach
@@ -138,6 +139,12 @@ def unset_bits(packed: Tensor, count: int) -> Tensor:
     places = torch.arange(8, dtype=torch.uint8, device=packed.device)
     bits = packed[:, :, None].bitwise_right_shift(places).bitwise_and_(1)
     return bits.reshape(len(packed), -1)[:, :count] == 0
+
+
+def bias_(logits: Tensor, rows: Tensor, tokens: Tensor, values: Tensor) -> None:
+    """Adds `values[i]`, float32 [M], to the logit of token `tokens[i]` in row `rows[i]`, int64 [M]; none is named
+    twice."""
+    logits[rows, tokens] += values
 
 
 def most_probable(logits: Tensor) -> Tensor:

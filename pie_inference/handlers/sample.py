@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -11,7 +12,9 @@ from torch import Tensor
 from ..device.markers import Marker, mark_stream
 from ..device.tensors import download, index_tensor, tensor, upload
 from ..execution import sampling
+from ..execution.bias import bias_rows
 from ..execution.launched import PendingResult
+from ..execution.log_probabilities import Asked
 from ..execution.served_model import ServedModel
 from ..grammars.rows import Step
 from ..protocol import Sample, SampleResult, check_indptr
@@ -20,8 +23,11 @@ from ..protocol import Sample, SampleResult, check_indptr
 def sample(served: ServedModel, batch: Sample) -> PendingResult:
     slots = upload(index_tensor(batch.token_slots, len(served.tokens), "token slot"), served.device)
     logits = served.next_logits(batch.embeds)
+    asked = Asked.of(logits, batch.alternatives) if batch.alternatives is not None else None
     if len(batch.recent):
         _penalize(served, batch, logits)
+    if batch.bias_indptr is not None:
+        bias_rows(batch, logits, np.arange(len(batch.embeds)))
     if (batch.allowed_rows >= 0).any():
         _forbid(batch, logits)
     step = _follow_grammars(served, batch, logits) if batch.matchers is not None else None
@@ -29,11 +35,16 @@ def sample(served: ServedModel, batch: Sample) -> PendingResult:
     tokens = served.ranks.broadcast(tokens)  # devices may differ in the last bit of a sum
     served.tokens[slots] = tokens
     host = download(tokens.to(torch.int32))
+    answer = asked.begin(tokens) if asked is not None else None
+
+    def build() -> SampleResult:
+        result = SampleResult(host.numpy()) if answer is None else answer.result(host.numpy())
+        return result if step is None else msgspec.structs.replace(result, over=step.over(len(host)))
+
     if step is None:
-        return PendingResult(lambda: SampleResult(host.numpy()))
+        return PendingResult(build)
     step.sampled(_reader(host, mark_stream(served.device)))
-    faults = tuple(step.faults.items())
-    return PendingResult(lambda: SampleResult(host.numpy(), step.over(len(host))), faults)
+    return PendingResult(build, tuple(step.faults.items()))
 
 
 def _follow_grammars(served: ServedModel, batch: Sample, logits: Tensor) -> Step | None:

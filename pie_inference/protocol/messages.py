@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import msgspec
 import numpy as np
 
+from . import rows as _rows  # noqa: F401  # its classes are among those below
 from .batch import Array, Batch, Layout, Result, call_name
 
 PROTOCOL_VERSION = 6
@@ -151,7 +152,11 @@ class Sample(Batch, frozen=True):
     `ended` names it. `matched` are the tokens of the run before this step.
     """
 
-    ragged: ClassVar[Layout] = {"recent_indptr": ("recent",), "start_indptr": ("starts",)}
+    ragged: ClassVar[Layout] = {
+        "recent_indptr": ("recent",),
+        "bias_indptr": ("bias_tokens", "bias_values"),
+        "start_indptr": ("starts",),
+    }
     shared: ClassVar[tuple[str, ...]] = ("allowed", "ended")
 
     embeds: Array  # int32 [N]
@@ -168,6 +173,11 @@ class Sample(Batch, frozen=True):
     recent: Array  # int32, tokens that penalties count; -(s + 1) means token slot s
     allowed_rows: Array  # int32 [N], row of `allowed`, or -1: all tokens
     allowed: Array  # uint8 [rows, ceil(vocab / 8)], lowest bit first
+    bias_indptr: Array | None = None  # int32 [N + 1]; None: there is none
+    bias_tokens: Array | None = None  # int32, no token twice in a row
+    bias_values: Array | None = None  # float32, added to the logits behind penalties
+    alternatives: Array | None = None  # int32 [N], most probable tokens that are asked for, and the log-probability of
+    # the chosen one with them; -1: not even that one. None: nobody asks
     matchers: Array | None = None  # int64 [N], 0: none
     matched: Array | None = None  # int32 [N]
     start_indptr: Array | None = None  # int32 [N + 1], byte offsets
@@ -175,8 +185,12 @@ class Sample(Batch, frozen=True):
     ended: Array | None = None  # int64, matchers that are not needed any more
 
     def zeros(self) -> SampleResult:
+        tokens = _zeros(self.count(), np.int32)
         over = None if self.matchers is None else _zeros(self.count(), np.bool_)
-        return SampleResult(_zeros(self.count(), np.int32), over)
+        if self.alternatives is None:
+            return SampleResult(tokens, over=over)
+        none = _zeros(self.count() + 1, np.int32), _zeros(0, np.int32), _zeros(0, np.float32)
+        return SampleResult(tokens, *none, over)
 
 
 class Verify(Batch, frozen=True):
@@ -188,7 +202,10 @@ class Verify(Batch, frozen=True):
     the accepted tokens and the chosen one behind them are what sampling step by step with the same `uniform` gives.
     """
 
-    ragged: ClassVar[Layout] = {"indptr": ("embeds", "draft", "uniform")}
+    ragged: ClassVar[Layout] = {
+        "indptr": ("embeds", "draft", "uniform"),
+        "bias_indptr": ("bias_tokens", "bias_values"),
+    }
 
     embeds: Array  # int32 [R]
     indptr: Array  # int32 [N + 1], ranges of rows, none empty
@@ -198,6 +215,9 @@ class Verify(Batch, frozen=True):
     top_p: Array  # float32 [N], 1: all
     min_p: Array  # float32 [N], 0: all
     uniform: Array  # float64 [R] in [0, 1)
+    bias_indptr: Array | None = None  # int32 [N + 1], as in `Sample`
+    bias_tokens: Array | None = None
+    bias_values: Array | None = None
 
     def zeros(self) -> VerifyResult:
         return VerifyResult(*(_zeros(self.count(), np.int32) for _ in range(2)))
@@ -243,9 +263,14 @@ EXTENSIONS = ("forward_with_adapter",)
 
 
 class SampleResult(Result, frozen=True):
-    """Of `Sample`."""
+    """Of `Sample`. Log-probabilities are those of the model itself, whatever the parameters are."""
+
+    ragged: ClassVar[Layout] = {"score_indptr": ("scored", "logprobs")}
 
     tokens: Array  # int32 [N]
+    score_indptr: Array | None = None  # int32 [N + 1]; None: the batch has no `alternatives`
+    scored: Array | None = None  # int32, of each row that asked: the token, then the most probable ones in order
+    logprobs: Array | None = None  # float32
     over: Array | None = None  # bool [N], where the batch has matchers: the row is the last one of its run
 
 

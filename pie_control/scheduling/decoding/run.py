@@ -1,17 +1,16 @@
-"""What concerns one decode run alone."""
+"""One decode run that is under way: what concerns it alone."""
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
 
 from pie_control.calls.columns import Numbers
 from pie_control.calls.fused.decode import DecodeCommand
+from pie_control.calls.scores import NO_SCORES
 from pie_control.resources.holdings import Holdings
-from pie_control.resources.kinds import Resource
 
 from .keys import RunKeys, segments_of
 
@@ -38,6 +37,11 @@ class Run(Generic[Q]):
             self._recent = np.concatenate([command.recent, np.zeros(command.steps)]).astype(np.int32)
 
     @property
+    def is_special(self) -> bool:
+        """Whether it has a bias, or asks for log-probabilities."""
+        return self.command.bias is not None or self.command.alternatives != NO_SCORES
+
+    @property
     def listed(self) -> int:
         """Tokens that penalties count, at most."""
         return min(self.command.window or len(self._recent), len(self._recent))
@@ -50,13 +54,3 @@ class Run(Generic[Q]):
         """What penalties count once it has so many tokens of its own."""
         end = len(self.command.recent) + known
         return self._recent[max(0, end - self.command.window) if self.command.window else 0 : end]
-
-
-@dataclass(frozen=True, slots=True)
-class PageRequest:
-    """One page, for the run with this sequence number."""
-
-    seq: int
-    resource: Resource
-    first: int
-    count: int

@@ -14,6 +14,7 @@ A step in flight may outlive its run: so a row is known by its number and its se
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -22,16 +23,16 @@ from numpy.typing import NDArray
 from pie_control.calls.adapters import NO_ADAPTER
 from pie_control.calls.columns import EmbedColumns, ForwardColumns, Numbers, SampleColumns
 from pie_control.calls.fused.decode import DecodeCommand
-from pie_control.calls.sampler import NUM_PARAMS, param_rows
+from pie_control.calls.sampler import NUM_PARAMS, Bias, param_rows
 from pie_control.errors import CallError
 from pie_control.resources.holdings import Holdings
-from pie_control.resources.kinds import PAGES
+from pie_control.resources.kinds import PAGES, Resource
 from pie_control.resources.memory import Memory
 from pie_control.tenants.tenant import ServiceClass
 
 from ..turn import RunTokens, StepAnswers
 from .matchers import StepMatchers
-from .run import PageRequest, Run
+from .run import Run
 
 MOST_IN_FLIGHT = 2
 """Steps of one run: with more, a stop token would waste more of them, and the worker has enough to do."""
@@ -74,6 +75,16 @@ ROW = np.dtype(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    """One page, for the run with this sequence number."""
+
+    seq: int
+    resource: Resource
+    first: int
+    count: int
+
+
 class Taken(NamedTuple):
     """The steps that a wave takes; the first `fresh` are first steps, which only sample. `serials`: of the rows."""
 
@@ -103,6 +114,7 @@ class Runs(Generic[Q]):
         self._free = list(range(INITIAL_ROWS - 1, -1, -1))
         self._serial = 0
         self._matchers = StepMatchers()
+        self._special = 0  # runs with a bias, or that ask for log-probabilities
         self._ready: Rows | None = None  # rows that are ready, if they were looked for since the last change
         self.live = 0
 
@@ -115,6 +127,7 @@ class Runs(Generic[Q]):
             self._grow()
         run.row = row = self._free.pop()
         self._runs[row] = run
+        self._special += run.is_special
         self._serial += 1
         self.live += 1
         one = self._table[row : row + 1]
@@ -139,6 +152,7 @@ class Runs(Generic[Q]):
             self._matchers.end(int(one["serial"]))
         one["serial"], one["ready"] = 0, False
         self._ready = None
+        self._special -= run.is_special
         self._runs[run.row] = None
         self._free.append(run.row)
         self.live -= 1
@@ -280,12 +294,17 @@ class Runs(Generic[Q]):
             recent,
             allowed_rows,
             masks,
+            self._special_of(rows) if self._special else None,
             self._matchers.columns(
                 table["serial"][rows] * table["matched"][rows],
                 table["taken"][rows],
                 lambda place: self._command(rows[place]).constraint,
             ),
         )
+
+    def _special_of(self, rows: Rows) -> list[tuple[Bias | None, int]]:
+        """Bias and alternatives of each row."""
+        return [((one := self._command(row)).bias, one.alternatives) for row in rows.tolist()]
 
     def _uniform(self, rows: Rows) -> NDArray[np.float64]:
         table = self._table
@@ -320,7 +339,7 @@ class Runs(Generic[Q]):
 
     def answered(self, taken: Taken, answers: StepAnswers) -> tuple[RunTokens, list[Run[Q]]]:
         """A wave was answered: the tokens of runs that go on or end with them, and those that end."""
-        table, errors = self._table, answers.errors
+        table, errors, scores = self._table, answers.errors, answers.scores
         alive = (table["serial"][taken.rows] == taken.serials).nonzero()[0]
         rows, tokens = taken.rows[alive], answers.tokens[alive].astype(np.int32)
         table["known"][rows] += 1
@@ -339,7 +358,8 @@ class Runs(Generic[Q]):
         self._update(rows)
         ended = [run for row in rows[over].tolist() if (run := self._runs[row]) is not None]
         owners, futures = table["owner"][rows].tolist(), table["future"][rows].tolist()
-        return RunTokens(owners, futures, tokens.tolist(), over.tolist(), failed), ended
+        kept = {place: scores[step] for place, step in enumerate(alive.tolist()) if step in scores} if scores else {}
+        return RunTokens(owners, futures, tokens.tolist(), over.tolist(), failed, kept), ended
 
     # ---- inspection ----
 

@@ -28,5 +28,5 @@ def test_traits_follow_from_what_a_worker_runs_and_knows() -> None:
     assert names == {trait.name for trait in TRAITS} - {"Fused", "Grammar"}
     without_tokenizer = {trait.name for trait in implemented_traits(ALL, False)}
     assert {trait.name for trait in TRAITS} - without_tokenizer == {"Tokenize", "Grammar"}
-    assert [trait.name for trait in implemented_traits([], True)] == ["Core", "Http", "Topics"]
-    assert [trait.interface for trait in TRAITS][:4] == ["core", "http", "topics", "allocate"]
+    assert [trait.name for trait in implemented_traits([], True)] == ["Core", "Blobs", "Http", "Topics"]
+    assert [trait.interface for trait in TRAITS][:4] == ["core", "blobs", "http", "topics"]

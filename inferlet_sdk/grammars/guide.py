@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inferlet_sdk.grammar import Grammar, Matcher
+from inferlet_sdk.generation.sampling import DistSampler, Sampler
+from inferlet_sdk.grammars.grammar import Grammar, Matcher
 
 SKIP = 6
 """So many forced tokens are run together, in one forward: for fewer, it costs more to begin a new run behind them."""
@@ -18,6 +19,19 @@ class Guide:
         self._given = given
         self._matcher: Matcher | None = given if isinstance(given, Matcher) else None
         self._accepted: list[int] = []  # tokens of the generation
+        self.skip = SKIP
+
+    def check(self, sampler: Sampler | DistSampler, logprobs: object, draft: object) -> None:
+        """Raises TypeError or ValueError for what does not go together. With log-probabilities each token is sampled,
+        forced or not, because forced ones have none."""
+        if isinstance(sampler, DistSampler):
+            raise TypeError(
+                "sampler: the host cannot keep a function to a grammar: choose among what `Matcher.mask` allows in it"
+            )
+        if draft is not None:
+            raise ValueError("draft: what a draft guesses cannot be kept to a grammar: leave one of them out")
+        if logprobs is not None:
+            self.skip = 0
 
     async def open(self, model: str) -> None:
         """Makes the matcher, if there is none yet."""
@@ -50,7 +64,7 @@ class Guide:
         complete then."""
         self.follow(tokens)
         assert self._matcher is not None
-        forced = self._matcher.forced()
+        forced = self._matcher.forced() if self.skip else []
         if len(forced) < SKIP:
             return [], self._matcher.state.over
         self.follow([*tokens, *forced[:most]])

@@ -1,13 +1,40 @@
-"""How the model without weights chooses a token from scores."""
+"""How the model without weights chooses tokens from scores, float64 [vocab_size] for a row."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pie_inference.protocol import Sample, Verify
+from pie_inference.protocol import Sample, SampleResult, Verify
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int32]
+
+
+def bias(batch: Sample | Verify, n: int, scores: Floats) -> None:
+    """Adds the logit bias of command n, in place."""
+    if batch.bias_indptr is None or batch.bias_tokens is None or batch.bias_values is None:
+        return
+    own = slice(batch.bias_indptr[n], batch.bias_indptr[n + 1])
+    scores[batch.bias_tokens[own]] += batch.bias_values[own]
+
+
+def scored(batch: Sample, tokens: Integers, scores: Floats) -> SampleResult:
+    """Tokens with log-probabilities where they are asked for; `scores` [N, vocab_size] as they were at first."""
+    counts, listed, logprobs = [0], [np.zeros(0, np.int32)], [np.zeros(0)]
+    assert batch.alternatives is not None
+    for row, alternatives in enumerate(batch.alternatives.tolist()):
+        if alternatives >= 0:
+            best = np.argsort(-scores[row], kind="stable")[:alternatives]
+            listed.append(np.concatenate([tokens[row : row + 1], best]))
+            logprobs.append(np.log(softmax(scores[row]))[listed[-1]])
+        counts.append(sum(map(len, listed)))
+    return SampleResult(
+        tokens,
+        np.array(counts, np.int32),
+        np.concatenate(listed).astype(np.int32),
+        np.concatenate(logprobs).astype(np.float32),
+    )
 
 
 def forbid(batch: Sample, n: int, scores: Floats) -> None:
