@@ -206,14 +206,10 @@ class Context:
         model's context is full. Stop tokens and stop strings are neither emitted nor kept. `logprobs`: a number from 0
         to 32; then `logprobs` of the generation has the log-probability of each token, and of as many alternatives.
         `draft`: a function that guesses the next tokens, which the model then checks all at once, such as
-        `PromptLookup()`; the text is the same.
-
-        With `schema` (a JSON Schema), `regex` or `grammar` (in the syntax of Lark, a `Grammar`, or a `Matcher`, which
-        goes on from where it stands) only tokens come that it allows, and the text ends where nothing can follow.
+        `PromptLookup()`; the text is the same. With `schema` (a JSON Schema), `regex` or `grammar` (in the syntax of
+        Lark, a `Grammar`, or a `Matcher`, which goes on from where it stands) only what it allows comes, to its end.
         """
-        guide = as_guide(schema, regex, grammar)
-        if guide is not None:
-            guide.check(as_sampler(sampler), logprobs, draft)
+        guide = as_guide(schema, regex, grammar, as_sampler(sampler), logprobs, draft)
         sequence = self._settled("generate")
         alternatives = None if logprobs is None else whole(logprobs, "logprobs")
         rules = _rules(sequence, stop, max_tokens)
@@ -234,17 +230,8 @@ class Context:
     ) -> str:
         """The whole continuation as one string; see `generate`. The program sleeps until the end, unless a regular
         expression, a function or its own sampler has to look at each token."""
-        generation = self.generate(
-            max_tokens,
-            sampler=sampler,
-            stop=stop,
-            draft=draft,
-            run_ahead=run_ahead,
-            schema=schema,
-            regex=regex,
-            grammar=grammar,
-        )
-        return await generation.whole()
+        given: dict[str, Any] = {"draft": draft, "schema": schema, "regex": regex, "grammar": grammar}
+        return await self.generate(max_tokens, sampler=sampler, stop=stop, run_ahead=run_ahead, **given).whole()
 
     async def sample(self, sampler: AnySampler = _GREEDY) -> int:
         """Samples the next token without appending it; `ctx.fill([token])` appends it."""

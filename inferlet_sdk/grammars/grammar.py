@@ -21,7 +21,7 @@ from inferlet_sdk.dropped import drop, give_back
 from inferlet_sdk.errors import InvalidState
 from inferlet_sdk.traits.arguments import flag, wrong
 from inferlet_sdk.traits.arguments import text as checked_text
-from inferlet_sdk.traits.grammar import GrammarState
+from inferlet_sdk.traits.grammar.matchers import GrammarState
 
 
 def _written(schema: Mapping[Any, Any]) -> str:

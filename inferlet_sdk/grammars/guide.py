@@ -15,23 +15,12 @@ class Guide:
     """Follows the tokens of one generation. The matcher of a `Grammar` is the generation's own; one that the program
     gave stands behind the generation's tokens at its end."""
 
-    def __init__(self, given: Grammar | Matcher) -> None:
+    def __init__(self, given: Grammar | Matcher, skip: int) -> None:
+        """`skip`: so many forced tokens are run together; 0: none are."""
         self._given = given
         self._matcher: Matcher | None = given if isinstance(given, Matcher) else None
         self._accepted: list[int] = []  # tokens of the generation
-        self.skip = SKIP
-
-    def check(self, sampler: Sampler | DistSampler, logprobs: object, draft: object) -> None:
-        """Raises TypeError or ValueError for what does not go together. With log-probabilities each token is sampled,
-        forced or not, because forced ones have none."""
-        if isinstance(sampler, DistSampler):
-            raise TypeError(
-                "sampler: the host cannot keep a function to a grammar: choose among what `Matcher.mask` allows in it"
-            )
-        if draft is not None:
-            raise ValueError("draft: what a draft guesses cannot be kept to a grammar: leave one of them out")
-        if logprobs is not None:
-            self.skip = 0
+        self.skip = skip
 
     async def open(self, model: str) -> None:
         """Makes the matcher, if there is none yet."""
@@ -65,7 +54,7 @@ class Guide:
         self.follow(tokens)
         assert self._matcher is not None
         forced = self._matcher.forced() if self.skip else []
-        if len(forced) < SKIP:
+        if not forced or len(forced) < self.skip:
             return [], self._matcher.state.over
         self.follow([*tokens, *forced[:most]])
         return forced[:most], self._matcher.state.over
@@ -79,8 +68,29 @@ class Guide:
             self._matcher = None
 
 
-def as_guide(schema: object, regex: object, grammar: object) -> Guide | None:
-    """What `generate` was given, if anything. Raises TypeError, ValueError."""
+def as_guide(
+    schema: object,
+    regex: object,
+    grammar: object,
+    sampler: Sampler | DistSampler,
+    logprobs: object,
+    draft: object,
+) -> Guide | None:
+    """What keeps a generation to what `generate` was given, if anything. Raises TypeError or ValueError for what does
+    not go together."""
+    given = _given(schema, regex, grammar)
+    if given is None:
+        return None
+    if isinstance(sampler, DistSampler):
+        raise TypeError(
+            "sampler: the host cannot keep a function to a grammar: choose among what `Matcher.mask` allows in it"
+        )
+    if draft is not None:
+        raise ValueError("draft: what a draft guesses cannot be kept to a grammar: leave one of them out")
+    return Guide(given, SKIP if logprobs is None else 0)  # forced tokens have no log-probabilities, so they are sampled
+
+
+def _given(schema: object, regex: object, grammar: object) -> Grammar | Matcher | None:
     given = {"schema": schema, "regex": regex, "grammar": grammar}
     named = [name for name, value in given.items() if value is not None]
     if not named:
@@ -88,9 +98,9 @@ def as_guide(schema: object, regex: object, grammar: object) -> Guide | None:
     if len(named) > 1:
         raise ValueError(f"{' and '.join(named)} are both given: a text can keep to one of them")
     if schema is not None:
-        return Guide(Grammar.of_schema(schema))
+        return Grammar.of_schema(schema)
     if regex is not None:
-        return Guide(Grammar.of_regex(regex))
+        return Grammar.of_regex(regex)
     if isinstance(grammar, Grammar | Matcher):
-        return Guide(grammar)
-    return Guide(Grammar.of_lark(grammar))
+        return grammar
+    return Grammar.of_lark(grammar)

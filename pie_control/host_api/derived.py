@@ -16,9 +16,9 @@ from typing import Any
 
 from ..calls import CALLS
 from ..calls.fused import decode
+from ..calls.grammar.matching import Matcher
 from ..calls.input_image.image import Image
 from ..calls.kind import Call
-from ..calls.matching import Matcher
 from ..calls.sampler import Sampler
 from ..calls.values import Done, Run
 from ..inferlets.runs import RunBuffer

@@ -16,7 +16,7 @@ from pie_inference.grammars import engine
 from pie_inference.grammars.sources import MOST_TEXT, GrammarError, source_of
 from pie_inference.protocol import ModelDescription
 
-from ..calls import matching
+from ..calls.grammar import matching
 from ..errors import InvalidArgument, QuotaExceeded, Unsupported
 from ..texts import cut_middle
 from .nesting import check_depth

@@ -118,7 +118,7 @@ def test_log_probabilities_of_what_failed_are_empty_ranges() -> None:
     joined = join_results(batch, [scored, None, plain])
     assert joined is not None
     assert fields(joined) == {
-        "tokens": [5, 0, 7], "score_indptr": [0, 2, 2, 2], "scored": [5, 6], "logprobs": [-1, -2],
+        "tokens": [5, 0, 7], "score_indptr": [0, 2, 2, 2], "scored": [5, 6], "logprobs": [-1, -2], "over": None,
     }  # fmt: skip
 
 

@@ -46,6 +46,11 @@ async def text_of(args, **ways):
 
 async def main(args):
     told = []
+    scored = Context(args.model).fill("hello").generate(300, schema=S, logprobs=1)
+    async for _ in scored:
+        pass
+    assert len(scored.logprobs) >= len(scored.tokens) > 20
+    json.loads(scored.text)
     for way in WAYS:
         first = await text_of(args, **way)
         same = [first == await text_of(args, **way, run_ahead=False)]
@@ -111,6 +116,7 @@ async def main(args):
         await told(lambda: ctx.generate_until(regex=5)),
         await told(lambda: ctx.generate_until(grammar=5)),
         await told(lambda: ctx.generate_until(regex="a", sampler=lambda dist: dist.tokens[0])),
+        await told(lambda: ctx.generate_until(regex="a", draft=lambda tokens: tokens)),
         await told(lambda: ctx.generate_until(regex="(a")),
         await told(lambda: ctx.generate_until(grammar="start: foo")),
         await told(lambda: ctx.generate_until(schema={"type": "strin"})),
@@ -136,6 +142,7 @@ TOLD = [
     ("TypeError", "regex: give"),
     ("TypeError", "grammar: give a Grammar, a Matcher or the text of a grammar, not int 5"),
     ("TypeError", "sampler: the host cannot keep a function to a grammar"),
+    ("ValueError", "draft: what a draft guesses cannot be kept to a grammar"),
     ("InvalidArgument", "the regular expression is wrong:\n    (a\n    ^\nerror: unclosed group"),
     ("InvalidArgument", 'line 1, column 8: unknown name: "foo"'),
     ("InvalidArgument", "Invalid type: strin"),

@@ -21,8 +21,8 @@ from pie_control.resources.tables.pages import Context
 from pie_control.resources.tables.runs import HeldRun
 
 from ..adapters import NO_ADAPTER, find_adapter
+from ..grammar.matching import Constraint
 from ..kind import EndRun, WorkerCommand, define
-from ..matching import Constraint
 from ..outputs import check_output, note_reading
 from ..positions import check_positions
 from ..sampler import Bias, Sampler, SamplingParams

@@ -9,9 +9,9 @@ from pie_control.resources.address_space import AddressSpace
 
 from ..fused import decode
 from ..kind import define
-from ..matching import Constraint, Matcher
 from ..sampler import Sampler
 from ..values import Run
+from .matching import Constraint, Matcher
 
 LEAST_SKIP = 2
 """Forced tokens: one at a time is what a run does."""

@@ -9,7 +9,7 @@ import pytest
 
 from pie_control.calls.fused.decode import DecodeCommand
 from pie_control.calls.grammar import decode_with_matcher
-from pie_control.calls.matching import Constraint, Matcher
+from pie_control.calls.grammar.matching import Constraint, Matcher
 from pie_control.errors import InvalidArgument, InvalidState, NotFound
 from pie_control.host_api.limits.pending import weigher
 from tests.helpers.refusals import GREEDY, NO_QUEUE, Q, Refusal, check_refused, prepare, refusal

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pie_control.calls.matching import Matcher
+from pie_control.calls.grammar.matching import Matcher
 from pie_control.calls.sampler import Sampler, SamplingParams
 from pie_control.errors import Busy, WorkerError
 from pie_control.scheduling import Adaptive, DispatchPolicy, Eager
@@ -71,7 +71,8 @@ def tokens_of(world: World, inferlet: Inferlet, matcher: Matcher, steps: int, **
 
 
 def world_of(policy: DispatchPolicy | None = None, **sizes: int) -> World:
-    world = World(policy, **{"page_size": 4, "num_pages": 500, "num_embeds": 500, "max_context": 400, **sizes})
+    given = {"page_size": 4, "num_pages": 500, "num_embeds": 500, "max_context": 400, **sizes}
+    world = World(policy, None, None, None, **given)
     world.may_fail = True  # a grammar that is not compiled yet
     return world
 
@@ -146,11 +147,11 @@ def test_a_grammar_at_fault_fails_its_own_run_and_keeps_its_inferlet() -> None:
     plain = begin(world, 8)
     futures = decode(good, Given(DATE), 10), decode(bad, Given(DATE, b"x"), 10), decode(plain, None, 4)
     world.drain()
-    assert len(good.answers[futures[0]]) == 10
+    assert len(good.tokens[futures[0]]) == 10
     failed = bad.answers[futures[1]]
     assert isinstance(failed, WorkerError)
     assert "sample: the tokens before the run do not fit the grammar" in str(failed)
-    assert len(plain.answers[futures[2]]) == 4
+    assert len(plain.tokens[futures[2]]) == 4
     assert bad.ending is None
 
 

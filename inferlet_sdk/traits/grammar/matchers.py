@@ -1,24 +1,21 @@
-"""Grammar: which tokens may come next. `Context.generate` takes a schema, a regular expression or a grammar itself."""
+"""Grammars and matchers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from inferlet_sdk import bindings
-from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.errors import call
 from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.traits.arguments import HasQueue, flag, queue_number, whole
 from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.arguments import tokens as token_list
-from inferlet_sdk.traits.runs import DecodeRun, run_arguments
 
 __all__ = [
     "GrammarState",
-    "decode_with_matcher",
     "destroy_grammar",
     "destroy_matcher",
     "fork_matcher",
@@ -103,34 +100,3 @@ def grammar_state(matcher: int) -> GrammarState:
     """Where a matcher stands."""
     told: Mapping[str, Any] = json.loads(call(bindings.grammar.grammar_state, whole(matcher, "matcher")))
     return GrammarState(told["accepting"], told["over"], told["tokens"])
-
-
-def decode_with_matcher(
-    queue: int | HasQueue,
-    embed: int | Embeds,
-    sampler: int,
-    matcher: int,
-    input: int | Embeds,
-    position: int,
-    context: Pages | Iterable[int],
-    pages: Pages | Iterable[int],
-    steps: int,
-    stop: Sequence[int] = (),
-    recent: Sequence[int] = (),
-    window: int = 0,
-    allowed: bytes = b"",
-    adapter: str = "",
-    logprobs: int | None = None,
-    skip: int = 0,
-) -> DecodeRun:
-    """As `decode`, but the tokens keep to a grammar, from where the matcher stands; the matcher does not move.
-
-    The run is over where nothing can follow but a stop token, and where `skip` tokens or more are forced (0: it goes on
-    there). `take` raises Busy if the worker has not compiled the grammar yet: issue the run again in a moment.
-    """
-    given = run_arguments(
-        queue, embed, sampler, input, position, context, pages, steps, stop, recent, window, allowed, adapter, logprobs
-    )
-    constraint = whole(matcher, "matcher"), whole(skip, "skip")
-    number = call(bindings.grammar.decode_with_matcher, *given[:3], *constraint, *given[3:])
-    return DecodeRun(number, logprobs is not None)
