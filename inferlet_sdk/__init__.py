@@ -37,6 +37,8 @@ from inferlet_sdk.generation.stopping import IgnoreStopTokens, MaxTokens, StopRe
 from inferlet_sdk.guest.arguments import Args
 from inferlet_sdk.guest.program import inferlet
 from inferlet_sdk.outside.http import Response, http_get, http_post, http_request
+from inferlet_sdk.retries import retry
+from inferlet_sdk.schemas import SchemaMismatch, Truncated, UnsupportedType, from_json, json_schema
 from inferlet_sdk.traits import Dist
 
 __all__ = [
@@ -63,6 +65,7 @@ __all__ = [
     "RequestFailed",
     "Response",
     "Sampler",
+    "SchemaMismatch",
     "Slots",
     "StopRegex",
     "StopString",
@@ -70,12 +73,17 @@ __all__ = [
     "StopWhen",
     "TimedOut",
     "TokenFuture",
+    "Truncated",
     "Unsupported",
+    "UnsupportedType",
     "WorkerFailed",
+    "from_json",
     "gather",
     "http_get",
     "http_post",
     "http_request",
     "inferlet",
+    "json_schema",
+    "retry",
     "traits",
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Self
+from typing import Any, Self, TypeVar, overload
 
 from inferlet_sdk import bindings, traits
 from inferlet_sdk.addresses import Pages
@@ -23,10 +23,13 @@ from inferlet_sdk.generation.scoring import score_tokens
 from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.generation.stopping import StopConditions, StopRules
 from inferlet_sdk.generation.token_source import sample_once
+from inferlet_sdk.schemas.results import generate_value
 from inferlet_sdk.traits import Dist
 from inferlet_sdk.traits.arguments import flag, numbers, whole
 from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.core import ModelInfo
+
+T = TypeVar("T")
 
 _GREEDY = Greedy()
 
@@ -170,6 +173,27 @@ class Context:
         """The whole continuation as one string; see `generate`. The program sleeps until the end, unless a regular
         expression, a function or its own sampler has to look at each token."""
         return await self.generate(max_tokens, sampler=sampler, stop=stop, run_ahead=run_ahead).whole()
+
+    @overload
+    async def generate_as(
+        self, kind: type[T], max_tokens: int | None = None, *, sampler: AnySampler = _GREEDY, attempts: int = 3
+    ) -> T: ...
+    @overload
+    async def generate_as(
+        self, kind: object, max_tokens: int | None = None, *, sampler: AnySampler = _GREEDY, attempts: int = 3
+    ) -> Any: ...
+    async def generate_as(
+        self, kind: object, max_tokens: int | None = None, *, sampler: AnySampler = _GREEDY, attempts: int = 3
+    ) -> Any:
+        """A value of a type that the model writes as JSON: an instance of a dataclass, `list[int]`, `Literal["yes",
+        "no"]`, or of any other annotation that `json_schema` takes. Afterwards the context holds its text.
+
+        A model with the trait Grammar writes nothing else. One without should be told in the prompt what to write; it
+        has `attempts` at it, of which only the last stays. Raises SchemaMismatch, which says where and what is wrong,
+        or Truncated if `max_tokens` are not enough; the context then holds what it held before.
+        """
+        sequence = self._settled("generate_as")
+        return await generate_value(sequence, self.generate, kind, max_tokens, sampler, attempts)
 
     async def sample(self, sampler: AnySampler = _GREEDY) -> int:
         """Samples the next token without appending it; `ctx.fill([token])` appends it."""
