@@ -35,8 +35,10 @@ from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.generation.sampling import DistSampler, Greedy, Sampler
 from inferlet_sdk.generation.stopping import IgnoreStopTokens, MaxTokens, StopRegex, StopString, StopTokens, StopWhen
 from inferlet_sdk.guest.arguments import Args
+from inferlet_sdk.guest.data_files import program_files
 from inferlet_sdk.guest.program import inferlet
 from inferlet_sdk.outside.http import Response, http_get, http_post, http_request
+from inferlet_sdk.outside.topics import Subscription, broadcast, subscribe
 from inferlet_sdk.retries import retry
 from inferlet_sdk.schemas import SchemaMismatch, Truncated, UnsupportedType, from_json, json_schema
 from inferlet_sdk.traits import Dist
@@ -71,12 +73,14 @@ __all__ = [
     "StopString",
     "StopTokens",
     "StopWhen",
+    "Subscription",
     "TimedOut",
     "TokenFuture",
     "Truncated",
     "Unsupported",
     "UnsupportedType",
     "WorkerFailed",
+    "broadcast",
     "from_json",
     "gather",
     "http_get",
@@ -84,6 +88,8 @@ __all__ = [
     "http_request",
     "inferlet",
     "json_schema",
+    "program_files",
     "retry",
+    "subscribe",
     "traits",
 ]

@@ -168,8 +168,7 @@ class _Reader:
         if dataclasses.is_dataclass(kind) and isinstance(kind, type):
             return self._dataclass(kind)
         if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_field_defaults"):
-            defaults = kind._field_defaults
-            return self._record(kind, {name: defaults.get(name, ...) for name in kind._fields})
+            return self._named_tuple(kind)
         raise self._refused(kind)
 
     def _enum(self, kind: Any) -> Shape:
@@ -180,6 +179,9 @@ class _Reader:
 
     def _dataclass(self, kind: type) -> Shape:
         return self._record(kind, {f.name: _default(f) for f in dataclasses.fields(kind) if f.init})
+
+    def _named_tuple(self, kind: Any) -> Shape:
+        return self._record(kind, {name: kind._field_defaults.get(name, ...) for name in kind._fields})
 
     def _typed_dict(self, kind: Any) -> Shape:
         hints = self._hints(kind)

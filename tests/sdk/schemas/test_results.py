@@ -38,7 +38,7 @@ class Writer:
 
     def _next_token(self, seen: Any) -> int:
         made = sum(call == "create_sampler" for call in self.host.calls)
-        tokens = self._said[min(max(made, 1), len(self._said)) - 1]
+        tokens: list[int] = self._said[min(max(made, 1), len(self._said)) - 1]
         return tokens[min(seen[-1][1] + 1 - self._start, len(tokens) - 1)]
 
 
