@@ -11,7 +11,17 @@ from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
-INTERFACES = ("core", "allocate", "input_text", "forward", "tokenize", "output_text", "fused", "guest_source")
+INTERFACES = (
+    "core",
+    "allocate",
+    "input_text",
+    "forward",
+    "tokenize",
+    "output_text",
+    "fused",
+    "exports",
+    "guest_source",
+)
 
 
 class _NoHost:
@@ -42,6 +52,7 @@ forward: Any = _NoHost("forward")
 tokenize: Any = _NoHost("tokenize")
 output_text: Any = _NoHost("output_text")
 fused: Any = _NoHost("fused")
+exports: Any = _NoHost("exports")
 guest_source: Any = _NoHost("guest_source")
 
 

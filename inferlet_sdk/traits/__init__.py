@@ -6,6 +6,7 @@ call `.result()` in a program without asyncio. Refused calls raise a `PieError`.
 
 from inferlet_sdk.traits.allocate import *
 from inferlet_sdk.traits.core import *
+from inferlet_sdk.traits.exports import *
 from inferlet_sdk.traits.forward import *
 from inferlet_sdk.traits.fused import *
 from inferlet_sdk.traits.input_text import *

@@ -31,5 +31,6 @@ TRAITS = (
     Trait("Tokenize", ("InputText",)),
     Trait("OutputText", ("Allocate",)),
     Trait("Fused", ("OutputText", "InputText")),
+    Trait("Exports", ("Allocate",)),
 )
 """Each behind its supertraits. Every model has Core: the control layer does it."""

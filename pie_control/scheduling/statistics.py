@@ -28,6 +28,8 @@ class SchedulerStatistics:
     pages: PoolUsage
     embeds: PoolUsage
     token_slots: PoolUsage
+    exports: int = 0  # that can be imported
+    export_pages: int = 0  # of the used ones, those that nothing but an export holds
 
 
 class Counts:

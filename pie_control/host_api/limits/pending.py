@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...calls.exports.export_kvpage import MOST_SLOTS
 from ...calls.fused.decode import MOST_STEPS
 from ...calls.output_text.get_logprobs import Logprobs
 from ...calls.output_text.get_next_dist import DEFAULT_K, Dist
-from ...calls.values import Run
+from ...calls.values import Import, Run
 from ...errors import QuotaExceeded
 from ...inferlets.futures import FutureTable
 from ...resources.address_space import AddressSpace
@@ -31,6 +32,7 @@ RUN_BYTES = 100
 RESULT_BYTES: Mapping[type, Callable[..., int]] = {
     Dist: lambda *arguments: 8 * (arguments[-2] or DEFAULT_K),  # k, before the temperature
     Logprobs: lambda _embed, tokens: 4 * len(tokens),
+    Import: lambda _name: 2 * 4 * MOST_SLOTS,  # at most
     Run: lambda *arguments: RUN_BYTES * min(arguments[-3], MOST_STEPS),  # its steps
 }
 """Size of a value that may be large, from the arguments behind the queue; by the type of the value."""

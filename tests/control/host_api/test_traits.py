@@ -60,7 +60,7 @@ def described(**changes: Any) -> ModelDescription:
 def test_a_model_has_the_traits_whose_calls_its_worker_runs() -> None:
     assert tuple(trait for trait, _ in traits_of(described())) == TRAITS
     without = [trait.name for trait, _ in traits_of(described(calls=tuple(set(BATCHES) - {"get_logprobs"})))]
-    assert without == ["Core", "Allocate", "Forward", "InputText", "Tokenize"]
+    assert without == ["Core", "Allocate", "Forward", "InputText", "Tokenize", "Exports"]
     assert [trait.name for trait, _ in traits_of(described(calls=()))] == ["Core"]
 
 
@@ -165,7 +165,7 @@ async def main(args):
 """
     model = Partial(calls=("copy_emb", "copy_kvpage", "embed_txt", "forward"))
     names, refused, futures = run_on(guest_cache, model, source)
-    assert names == ["Core", "Allocate", "Forward", "InputText", "Tokenize"]
+    assert names == ["Core", "Allocate", "Forward", "InputText", "Tokenize", "Exports"]
     has = f"; it has: {', '.join(names)}"
     assert refused[0] == f"model fake does not implement OutputText (get-next-dist belongs to it){has}"
     assert refused[1] == f"model fake does not implement Fused (sample belongs to it){has}"
