@@ -20,9 +20,12 @@ from inferlet_sdk.errors import (
     Exhausted,
     InvalidArgument,
     InvalidState,
+    NotAllowed,
     NotFound,
     PieError,
     QuotaExceeded,
+    RequestFailed,
+    TimedOut,
     Unsupported,
     WorkerFailed,
 )
@@ -33,6 +36,7 @@ from inferlet_sdk.generation.sampling import DistSampler, Greedy, Sampler
 from inferlet_sdk.generation.stopping import IgnoreStopTokens, MaxTokens, StopRegex, StopString, StopTokens, StopWhen
 from inferlet_sdk.guest.arguments import Args
 from inferlet_sdk.guest.program import inferlet
+from inferlet_sdk.outside.http import Response, http_get, http_post, http_request
 from inferlet_sdk.traits import Dist
 
 __all__ = [
@@ -51,20 +55,27 @@ __all__ = [
     "InvalidArgument",
     "InvalidState",
     "MaxTokens",
+    "NotAllowed",
     "NotFound",
     "Pages",
     "PieError",
     "QuotaExceeded",
+    "RequestFailed",
+    "Response",
     "Sampler",
     "Slots",
     "StopRegex",
     "StopString",
     "StopTokens",
     "StopWhen",
+    "TimedOut",
     "TokenFuture",
     "Unsupported",
     "WorkerFailed",
     "gather",
+    "http_get",
+    "http_post",
+    "http_request",
     "inferlet",
     "traits",
 ]

@@ -20,6 +20,7 @@ INTERFACES = (
     "output_text",
     "fused",
     "exports",
+    "http",
     "guest_source",
 )
 
@@ -53,6 +54,7 @@ tokenize: Any = _NoHost("tokenize")
 output_text: Any = _NoHost("output_text")
 fused: Any = _NoHost("fused")
 exports: Any = _NoHost("exports")
+http: Any = _NoHost("http")
 guest_source: Any = _NoHost("guest_source")
 
 

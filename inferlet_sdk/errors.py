@@ -7,6 +7,9 @@ PieError
 ├── QuotaExceeded     a limit of this inferlet
 ├── Exhausted         the whole pool is too small
 ├── Unsupported       the model lacks the trait, or the server the function
+│   └── NotAllowed    the operator of the server does not allow it
+├── RequestFailed     a server outside could not be reached, or answered what cannot be read
+│   └── TimedOut      it took longer than it may
 ├── Cancelled         the operation was cancelled
 └── WorkerFailed      the inference worker failed; the command had no effect
 """
@@ -58,6 +61,18 @@ class Unsupported(PieError):
     code = "unsupported"
 
 
+class NotAllowed(Unsupported):
+    code = "not-allowed"
+
+
+class RequestFailed(PieError):
+    code = "request-failed"
+
+
+class TimedOut(RequestFailed):
+    code = "timed-out"
+
+
 class Cancelled(PieError):
     code = "cancelled"
 
@@ -66,7 +81,7 @@ class WorkerFailed(PieError):
     code = "worker-failed"
 
 
-_BY_CODE = {error.code: error for error in PieError.__subclasses__()}
+_BY_CODE = {kind.code: kind for error in PieError.__subclasses__() for kind in (error, *error.__subclasses__())}
 
 
 def from_host(error: Exception) -> Exception:

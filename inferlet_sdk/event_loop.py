@@ -195,6 +195,11 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("this operation waits for other tasks: use it in an `async def main`")
 
 
+def waited_for(coroutine: Coroutine[Any, Any, T]) -> Any:
+    """A coroutine of this SDK to be awaited; in a program without asyncio its value, after the wait."""
+    return run_blocking(coroutine) if asyncio._get_running_loop() is None else coroutine
+
+
 def _print_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Prints the traceback of a failed task that nobody awaits to the inferlet's log."""
     from inferlet_sdk.tracebacks import format_error

@@ -18,6 +18,7 @@ from typing import Any
 
 from pie_control.errors import ConfigError
 from pie_control.host_memory import machine_memory
+from pie_control.services.http.rules import AllowList
 from pie_inference.options import (
     HUB_ID,
     OptionError,
@@ -76,6 +77,9 @@ class InferletLimits:
     )
     max_message_bytes: int = _setting(MIB, "one message, result, error or log line, in bytes; calls take 4 MiB at most")
     max_log_bytes: int = _setting(MIB, "log kept of one inferlet, in bytes; older lines go first")
+    max_http_requests: int = _setting(16, "outgoing HTTP requests of one inferlet at a time")
+    max_http_bytes: int = _setting(16 * MIB, "body of one response to them, in bytes")
+    http_seconds: float = _setting(300.0, "time of one of them, its response included, in seconds", least=0.001)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,9 @@ class ServerConfig:
     port: int = _setting(DEFAULT_PORT, "port to listen on; 0: any free one", least=0)
     allowed_hosts: tuple[str, ...] = _setting(
         (), "NAME by which clients may address the server, beside its addresses and localhost; may be repeated"
+    )
+    http_allow: tuple[str, ...] = _setting(
+        (), "SERVER that programs may send HTTP requests to, as api.example.com or *.example.org:8443; may be repeated"
     )
     max_connections: int = _setting(768, "connections of clients", least=1)
     max_connections_per_client: int = _setting(256, "connections from one address", least=1)
@@ -199,6 +206,7 @@ def build_config(options: Mapping[str, object], environment: Mapping[str, str] |
     limits = InferletLimits(**_parsed(known, of_limits))
     config = ServerConfig(**_parsed(known, values), limits=limits, worker_options=worker_options)
     _check_worker(config.worker)
+    AllowList(config.http_allow)
     return config
 
 

@@ -8,6 +8,9 @@ PieError
 │   ├── QuotaExceeded      a limit of this inferlet
 │   ├── Exhausted          the whole pool is too small
 │   ├── Unsupported        no such trait or function here
+│   │   └── NotAllowed     the operator does not allow it
+│   ├── RequestFailed      a server outside could not be reached, or answered what cannot be read
+│   │   └── TimedOut       it took longer than it may
 │   ├── Cancelled          the operation was cancelled
 │   └── WorkerError        the worker failed; the command had no effect
 ├── ClientError            the client's fault: HTTP 4xx, exit code 2 of the command line
@@ -59,6 +62,18 @@ class Exhausted(CallError):
 
 class Unsupported(CallError):
     code = "unsupported"
+
+
+class NotAllowed(Unsupported):
+    code = "not-allowed"
+
+
+class RequestFailed(CallError):
+    code = "request-failed"
+
+
+class TimedOut(RequestFailed):
+    code = "timed-out"
 
 
 class Cancelled(CallError):

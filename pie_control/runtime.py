@@ -24,9 +24,9 @@ from .engine.hosts import Hosts, HostSettings
 from .engine.loop import Loop
 from .engine.model import Model
 from .engine.replica import Replica
+from .inference_client.client import WorkerClient
 from .inference_client.interface import InferenceClient
 from .inference_client.process import PACED_WORKER, WORKER
-from .inference_client.zeromq import ZeroMQClient
 from .programs.compiling import ProgramCompiler
 from .programs.library import ProgramLibrary
 from .programs.native import NativeCompiler
@@ -54,7 +54,7 @@ def build_server(config: ServerConfig, make_client: ClientFactory | None = None)
     make_client = make_client or start_worker
     models = {model.name: _build_model(config, model, make_client) for model in config.models}
     loop, registry = Loop(), Registry(config.limits, config.max_inferlets)
-    settings = HostSettings(config.limits, config.max_host_bytes, config.host_warm_pool)
+    settings = HostSettings(config.limits, config.max_host_bytes, config.host_warm_pool, config.http_allow)
     hosts = Hosts(_host_links(config), settings, registry, models, loop, library.lost)
     return ServerApi(config, library, registry, hosts, models, loop)
 
@@ -90,7 +90,7 @@ def make_policy(config: ServerConfig) -> DispatchPolicy:
 def start_worker(config: ServerConfig, model: ModelPath) -> InferenceClient:
     """The client of a worker process of its own."""
     module = PACED_WORKER if config.worker else WORKER
-    return ZeroMQClient(
+    return WorkerClient(
         config.worker_arguments(model),
         module=module,
         wave_seconds=config.wave_timeout,

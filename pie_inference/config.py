@@ -12,6 +12,8 @@ from .errors import ConfigError
 from .options import OptionError, WorkerOptions, add_arguments, given_options
 from .protocol.secret import SECRET_VARIABLE
 
+ENDPOINT_HELP = "ZeroMQ address that the control process has bound, or fd:NUMBER of a socket that it has handed over"
+
 
 @dataclass(frozen=True)
 class WorkerConfig(WorkerOptions):
@@ -32,7 +34,7 @@ class WorkerConfig(WorkerOptions):
 class ProcessOptions:
     """The command line of a worker."""
 
-    endpoint: str  # ZeroMQ address that the control layer has bound
+    endpoint: str  # see ENDPOINT_HELP
     parent: int | None  # process that the worker must not outlive
     config: WorkerConfig
     secret: str | None = None  # shared with the control layer where others can reach the endpoint
@@ -44,7 +46,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> ProcessOptions:
     parser = argparse.ArgumentParser(
         "pie_inference.serving", description="Serves one model to a Pie control process.", allow_abbrev=False
     )
-    parser.add_argument("--endpoint", required=True, help="ZeroMQ address that the control process has bound")
+    parser.add_argument("--endpoint", required=True, help=ENDPOINT_HELP)
     parser.add_argument("--parent", type=int, help="process id that the worker must not outlive")
     parser.add_argument("--model", type=Path, required=True, help="folder of a checkpoint, or its id on the hub")
     parser.add_argument("--name", required=True, help="name under which the model is served")

@@ -38,6 +38,7 @@ class Generated:
     prompts: float  # until all prompts are in the cache
     prompt_waves: Waves
     per_token: float  # the median inferlet's, from its first message at the client to its last
+    together: float  # a token of all of them, from the first message of any to the last message of any
     tokens_per_second: float  # of all inferlets, from the first message of any to the last message of any
     waves: Waves
 
@@ -71,6 +72,7 @@ async def run_inferlets(
         tokens=[one.tokens for one in streamed],
         prompts=1e3 * elapsed,
         prompt_waves=_waves(before, filled),
+        together=1e3 * wall / median([one.between for one in timed]),
         per_token=1e3 * median([(one.last - one.first) / one.between for one in timed]),
         tokens_per_second=sum(one.between for one in timed) / wall,
         waves=_waves(filled, after),

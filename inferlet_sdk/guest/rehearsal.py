@@ -80,6 +80,7 @@ def _host() -> Any:
         take_text=lambda *_: (7, "x"), decode=number, watch_run=nothing, take_run=lambda *_: ([7], ["x"], False),
     )  # fmt: skip
     return SimpleNamespace(
+        http=None,
         core=core, allocate=allocate, tokenize=tokenize, fused=fused, exports=None, guest_source=None,
         output_text=SimpleNamespace(
             get_next_dist=number, await_packed_dist=lambda _: ("BwAAAAgAAAA=", "AAAAPwAAgD4=", 0.25)

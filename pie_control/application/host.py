@@ -23,6 +23,7 @@ from ..inferlets.model import ModelView
 from ..programs.host.programs import HostPrograms
 from ..resources.quotas import Ledgers, Quota
 from ..scheduling.turn import RunTokens
+from ..services.http.outbound import HttpClient
 from .messages import (
     Commands,
     Compile,
@@ -68,12 +69,13 @@ class Host:
         self._preparing: set[asyncio.Task[None]] = set()
         self._ledgers = Ledgers(Quota(limits.max_pages, limits.max_embeds, limits.max_queues))
         self._models: dict[str, ModelView] = {}
+        self._http = HttpClient(welcome.http_allow)
         self._rounds = Rounds(self._speak)
         self._inferlets = InferletManager(
             self._programs,
             limits,
             welcome.max_guest_bytes,
-            lambda inferlet: Guest(inferlet, self._models),
+            lambda inferlet: Guest(inferlet, self._models, self._http),
             self._rounds.wake,
             self,
         )
@@ -268,6 +270,7 @@ class Host:
         for task in (*self._preparing, *([self._collector] if self._collector else [])):
             task.cancel()
         self._inferlets.close()
+        self._http.close()
         self._speak(quiet=False)
         self._rounds.close()
         if self._reporter is not None:

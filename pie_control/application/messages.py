@@ -60,6 +60,7 @@ class Welcome(Record, frozen=True):
     max_guest_bytes: int  # memory of all inferlets of this host; 0: no bound
     warm_pool: int  # Python guests kept ready for the next launch
     guest: str  # path of the compiled Python guest
+    http_allow: Sequence[str] = ()  # servers that inferlets may send requests to
 
 
 class ModelState(Record, frozen=True):

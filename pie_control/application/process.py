@@ -17,10 +17,10 @@ from typing import NoReturn, Protocol
 
 from pie_inference.options import lifetime
 
+from ..children.stream import FrameStream
 from ..garbage import collect_at_leisure
 from .codec import VERSION, decode_for_host, encode_for_control
 from .messages import FromHost, HostReady, ToHost, Welcome
-from .stream import FrameStream
 
 LESS_WORTHY = 500
 """Added to the kernel's score of whom to kill when the machine runs out of memory: rather a host than the control

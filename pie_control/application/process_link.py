@@ -14,11 +14,11 @@ import socket
 from collections.abc import Callable, Sequence
 
 from ..children.process import ChildProcess
+from ..children.stream import FrameStream
 from ..errors import HostUnavailable
 from ..host_memory import resident_memory
 from .codec import VERSION, FrameError, decode_for_control, encode_for_host
 from .messages import FromHost, HostReady, ToHost
-from .stream import FrameStream
 
 MODULE = "pie_control.application.process"
 HOST = "pie_control.application.host:Host"
@@ -26,7 +26,7 @@ HOST = "pie_control.application.host:Host"
 START_SECONDS = 60.0
 END_SECONDS = 2.0
 """A host that was told to end has this time for it."""
-LAST_WORDS_SECONDS = 0.5
+LAST_WORDS_SECONDS = 2.0
 """Between the end of the connection and that of the process, if it ends by itself."""
 LOOK_SECONDS = 0.25
 """Between looks at its memory."""

@@ -52,8 +52,12 @@ class RowBatch(Batch[R]):
         super().__init__(context)
         self._embeds: list[int] = []
 
+    def has_room(self) -> bool:
+        """Whether a further row can be added."""
+        return len(self.commands) < self.context.model.max_batch_rows
+
     def try_add(self, queue: Hashable, command: R, holdings: Holdings, done: int) -> int:
-        if len(self.commands) >= self.context.model.max_batch_rows:
+        if not self.has_room():
             return done
         self.commands.append(command)
         self._embeds.append(holdings.embeds.physical[command.embed])

@@ -25,6 +25,7 @@ class Trait:
 
 TRAITS = (
     Trait("Core"),
+    Trait("Http"),
     Trait("Allocate"),
     Trait("Forward", ("Allocate",)),
     Trait("InputText", ("Allocate", "Forward")),
@@ -33,4 +34,4 @@ TRAITS = (
     Trait("Fused", ("OutputText", "InputText")),
     Trait("Exports", ("Allocate",)),
 )
-"""Each behind its supertraits. Every model has Core: the control layer does it."""
+"""Each behind its supertraits. Every model has those at the top, up to Allocate: the control layer does them."""

@@ -59,12 +59,13 @@ RETRY_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class HostSettings:
-    """What each host is told: bounds of one inferlet, memory of all its inferlets in bytes (0: no bound), and how many
-    Python guests it keeps ready for the next launch."""
+    """What each host is told: bounds of one inferlet, memory of all its inferlets in bytes (0: no bound), how many
+    Python guests it keeps ready for the next launch, and servers that inferlets may send requests to."""
 
     limits: InferletLimits
     max_guest_bytes: int
     warm_pool: int
+    http_allow: Sequence[str] = ()
 
 
 class Hosts:
@@ -117,7 +118,14 @@ class Hosts:
 
     def _greeting(self, host: AppHost) -> list[ToHost]:
         settings = self._settings
-        welcome = Welcome(host.number, settings.limits, settings.max_guest_bytes, settings.warm_pool, self._guest)
+        welcome = Welcome(
+            host.number,
+            settings.limits,
+            settings.max_guest_bytes,
+            settings.warm_pool,
+            self._guest,
+            settings.http_allow,
+        )
         states = (ModelState(model.description, self._told[name]) for name, model in self._models.items())
         return [welcome, *states]
 

@@ -6,14 +6,16 @@ from __future__ import annotations
 
 from ..sandbox.contract import Contract
 from ..sandbox.functions import HostFunction
-from . import core, derived, exports, fused, guest_source, output_text, tokenize
+from . import core, derived, fused, guest_source, tokenize
 from .interfaces import checked, written_functions
 from .limits.bounds import bounds_of
+from .outside import http
 from .published import editions
 from .suspending import is_suspending
+from .taken import exports, output_text
 
 PACKAGE = "pie:inferlet"
-MODULES = (core, tokenize, fused, output_text, exports, guest_source)
+MODULES = (core, tokenize, fused, output_text, exports, http, guest_source)
 
 
 def contract() -> Contract:

@@ -15,13 +15,14 @@ from ..programs.program_host import SourceText
 from ..resources.address_space import AddressSpace
 from ..sandbox.fibers import Instance
 from ..sandbox.wasi import WasiState
+from ..services.http.outbound import HttpClient, Outbound
 from .limits.pending import PendingBytes
 from .traits import refusals
 
 T = TypeVar("T")
 
 MAX_HANDLES = 4096
-"""Samplers and detokenizers of one inferlet: two for each generation that is under way."""
+"""Samplers, detokenizers and responses of one inferlet: two for each generation that is under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,10 @@ class Guest:
 
     __slots__ = (
         "_handles",
+        "_http",
         "_next_handle",
         "_next_queue",
+        "_outbound",
         "_places",
         "futures",
         "inferlet",
@@ -51,8 +54,10 @@ class Guest:
         "wasi",
     )
 
-    def __init__(self, inferlet: Inferlet, models: Mapping[str, ModelView]) -> None:
+    def __init__(self, inferlet: Inferlet, models: Mapping[str, ModelView], http: HttpClient) -> None:
         self.inferlet = inferlet
+        self._http = http
+        self._outbound: Outbound | None = None
         self.futures = inferlet.futures
         self.pending = PendingBytes(inferlet.limits.max_pending_bytes, inferlet.futures)
         self.models = models
@@ -137,16 +142,18 @@ class Guest:
     # ---- handles ----
 
     def add_handle(self, value: object) -> int:
-        """Number of a new handle (sampler, detokenizer); raises QuotaExceeded."""
+        """Number of a new handle (sampler, detokenizer, response); raises QuotaExceeded."""
         if len(self._handles) >= MAX_HANDLES:
-            raise QuotaExceeded(f"{MAX_HANDLES} samplers and detokenizers exist: destroy some first")
+            raise QuotaExceeded(
+                f"{MAX_HANDLES} samplers, detokenizers and responses exist: destroy or close some first"
+            )
         number = self._next_handle
         self._next_handle += 1
         self._handles[number] = value
         return number
 
     def handle(self, number: int, kind: type[T]) -> T:
-        """The sampler or detokenizer with this number; raises NotFound, InvalidArgument."""
+        """What has this number; raises NotFound, InvalidArgument."""
         value = self._handles.get(number)
         if value is None:
             raise NotFound(f"there is no {kind.__name__.lower()} {number}")
@@ -172,6 +179,16 @@ class Guest:
             if place.space.imports:
                 import_kvpage.cancel(place.space, future)
 
+    # ---- the world outside ----
+
+    @property
+    def outbound(self) -> Outbound:
+        """Its requests to servers outside; made at the first one."""
+        if self._outbound is None:
+            limits, tenant = self.inferlet.limits, self.inferlet.standing.tenant
+            self._outbound = self._http.outbound(tenant, limits.max_http_requests, limits.max_http_bytes)
+        return self._outbound
+
     # ---- holdings ----
 
     def usage(self) -> tuple[int, int]:
@@ -180,7 +197,9 @@ class Guest:
         return sum(one.pages for one in held), sum(one.embeds for one in held)
 
     def release(self) -> None:
-        """Gives back what the inferlet holds at models. Idempotent."""
+        """Gives back what the inferlet holds at models and outside. Idempotent."""
+        if self._outbound is not None:
+            self._outbound.close()
         for place in self._places.values():
             place.space.end(Cancelled("the inferlet has ended"))
             place.model.release(self.inferlet.number)

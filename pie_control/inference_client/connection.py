@@ -1,178 +1,52 @@
-"""A bound ROUTER socket for one peer, driven by the asyncio loop without zmq.asyncio (which costs several times as much
-a message).
-
-Theory. ZeroMQ tells events through a descriptor that is edge-triggered: it becomes readable once when *something*
-may have changed, and not again for what was left undone. So after the descriptor fires, and after every send or
-receive, and once at first, the socket is read until its event state says that it has nothing.
-
-A worker sends an empty frame when it has connected (ZMQ_PROBE_ROUTER). The first one that does is the peer, for good:
-messages go to it by its identity, whatever others connect. They are refused, and their coming and going is no news.
-Where others can reach the endpoint, CURVE lets nobody in who does not know the secret (`protocol.secret`).
-"""
+"""The way of messages to one worker and back, and how its end looks for them before it sleeps."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-import zmq
-from zmq.utils.monitor import recv_monitor_message
-
-from pie_inference.protocol.secret import SECRET_VARIABLE, control_key
-
-EVENTS, POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
-"""As plain numbers: arithmetic on enums takes several times as long, and each message takes some."""
-HEARTBEAT_MS = 300
-HEARTBEAT_TIMEOUT_MS = 1000
-
-HANDSHAKE_FAILED = (  # NO_DETAIL: the stranger has noticed first, and left
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-)
-MOST_TOLD = 100
-"""Peers that are refused by name; the others get no answer."""
-
-log = logging.getLogger("pie.worker")
-
-FramesHandler = Callable[[list[bytes]], None]
+OnFrames = Callable[[Sequence[bytes | memoryview]], None]
+OnDisconnected = Callable[[str | None], None]
 
 
-class Connection:
-    """Sends and receives frames; calls back on the thread of the loop it was made in. `refusal`: what is sent to a
-    second peer. `poll_us`: for so many microseconds after a message was sent, every turn of the loop looks for an
-    answer, and none sleeps. Raises zmq.ZMQError; ValueError for a secret that is none."""
-
-    def __init__(
-        self,
-        endpoint: str,
-        secret: str | None,
-        refusal: list[bytes],
-        on_frames: FramesHandler,
-        on_disconnected: Callable[[], None],
-        poll_us: int = 0,
-    ) -> None:
-        self._poll_seconds = poll_us / 1e6
-        self._poll_until = 0.0  # by the clock of the loop
-        self._polling: asyncio.Handle | None = None
-        self._loop = asyncio.get_running_loop()
-        self._endpoint = endpoint
-        self._refusal = refusal
-        self._on_frames = on_frames
-        self._on_disconnected = on_disconnected
-        self._outbox: deque[list[bytes]] = deque()
-        self._peer: bytes | None = None
-        self._peer_descriptor = -1  # of its connection; -1: it has gone
-        self._told: set[object] = set()
-        self._closed = False
-        self._context = zmq.Context()
-        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
-        try:
-            self._configure(endpoint, secret)
-            self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
-            self._socket.bind(endpoint)
-        except BaseException:
-            self._socket.disable_monitor()
-            self._context.destroy(linger=0)
-            raise
-        self._loop.add_reader(self._socket.fileno(), self._pump)
-        self._loop.add_reader(self._monitor.fileno(), self._pump_monitor)
-        self._pump()  # a socket that was never found empty tells nothing
-        self._pump_monitor()
-
-    def _configure(self, endpoint: str, secret: str | None) -> None:
-        options: dict[int, int | bytes] = {zmq.LINGER: 0, zmq.SNDHWM: 0, zmq.RCVHWM: 0, zmq.ROUTER_MANDATORY: 1}
-        if endpoint.startswith("tcp:"):  # a local peer's end is noticed anyway, and must not be presumed after a sleep
-            options |= {zmq.HEARTBEAT_IVL: HEARTBEAT_MS, zmq.HEARTBEAT_TIMEOUT: HEARTBEAT_TIMEOUT_MS}
-        if secret is not None:
-            options |= {zmq.CURVE_SERVER: 1, zmq.CURVE_SECRETKEY: control_key(secret)}
-        for option, value in options.items():
-            self._socket.setsockopt(option, value)
+class Connection(Protocol):
+    """To one worker, the first and only one. All of it belongs to the loop in which it is made, with two handlers: for
+    the frames of each message, and for the end, with what is wrong if the worker has said what is no message.
+    `poll_us`: for so many microseconds after a message was sent, every turn of the loop looks for an answer, and none
+    sleeps."""
 
     def send(self, frames: list[bytes]) -> None:
-        """Sends now, or as soon as the peer is connected. Never calls back from within."""
-        self._outbox.append(frames)
-        self._flush()
-        if self._poll_seconds:
-            self._poll_until = self._loop.time() + self._poll_seconds
-            self._polling = self._polling or self._loop.call_soon(self._poll)
-        elif _events(self._socket) & POLLIN:
-            self._loop.call_soon(self._pump)
-
-    def _poll(self) -> None:
-        """Looks for an answer, and does so again with the next turn of the loop."""
-        self._polling = None
-        self._pump()
-        if not self._closed and self._polling is None and self._loop.time() < self._poll_until:
-            self._polling = self._loop.call_soon(self._poll)
+        """Sends the frames of a message now, or as soon as can be. Never calls back from within."""
 
     def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        self._loop.remove_reader(self._socket.fileno())
-        self._loop.remove_reader(self._monitor.fileno())
-        self._socket.disable_monitor()
-        self._context.destroy(linger=0)
-
-    def _flush(self) -> None:
-        while self._outbox and self._peer is not None:
-            self._send(self._peer, self._outbox.popleft())
-
-    def _send(self, identity: bytes, frames: list[bytes]) -> None:
-        with contextlib.suppress(zmq.ZMQError):  # it has gone in between, which the monitor tells
-            self._socket.send_multipart([identity, *frames], zmq.NOBLOCK)
-
-    def _pump(self) -> None:
-        """Receives until there is nothing."""
-        try:
-            while not self._closed and _events(self._socket) & POLLIN:
-                if self._peer is None:
-                    self._take_first(self._socket.recv_multipart(zmq.NOBLOCK, copy=False))
-                    continue
-                identity, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
-                if identity == self._peer:
-                    self._poll_until = 0.0
-                    self._on_frames(frames)
-                else:
-                    self._refuse(identity)
-        except Exception:
-            self._loop.call_soon(self._pump)  # the descriptor will not fire again for what is still to be read
-            raise
-
-    def _take_first(self, frames: list[zmq.Frame]) -> None:
-        """Takes the sender of a probe as the peer."""
-        identity = bytes(frames[0].buffer)
-        if [len(frame.buffer) for frame in frames[1:]] != [0]:
-            self._refuse(identity)
-            return
-        self._peer, self._peer_descriptor = identity, int(frames[1].get(zmq.SRCFD))
-        self._flush()
-
-    def _refuse(self, identity: bytes) -> None:
-        if self._peer_descriptor < 0 and self._peer is not None:
-            return  # the worker itself, which comes back: whoever binds this endpoint next will take it
-        if self._tell(identity, "another process than the worker has connected to %s and is refused"):
-            self._send(identity, self._refusal)
-
-    def _tell(self, what: object, message: str) -> bool:
-        """Logs something, once for each `what`, and for a bounded number of them; whether it did."""
-        if what in self._told or len(self._told) >= MOST_TOLD:
-            return False
-        self._told.add(what)
-        log.warning(message, self._endpoint)
-        return True
-
-    def _pump_monitor(self) -> None:
-        while not self._closed and _events(self._monitor) & POLLIN:
-            event = recv_monitor_message(self._monitor, zmq.NOBLOCK)
-            if event["event"] & HANDSHAKE_FAILED:
-                self._tell("secret", f"a process that does not know {SECRET_VARIABLE} has tried to connect to %s")
-            elif event["value"] == self._peer_descriptor:
-                self._peer_descriptor = -1
-                self._on_disconnected()
+        """Nothing is heard any more. Idempotent."""
 
 
-def _events(socket: zmq.Socket[bytes]) -> int:
-    return int(socket.getsockopt(EVENTS))
+class Polling:
+    """Calls `look` with each turn of the loop, for `seconds` from `begin`, or until `stop`."""
+
+    def __init__(self, seconds: float, look: Callable[[], object]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._seconds = seconds
+        self._look = look
+        self._until = 0.0  # by the clock of the loop
+        self._soon: asyncio.Handle | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the next turn of the loop looks."""
+        return self._soon is not None
+
+    def begin(self) -> None:
+        self._until = self._loop.time() + self._seconds
+        self._soon = self._soon or self._loop.call_soon(self._turn)
+
+    def stop(self) -> None:
+        self._until = 0.0
+
+    def _turn(self) -> None:
+        self._soon = None
+        self._look()
+        if self._soon is None and self._loop.time() < self._until:
+            self._soon = self._loop.call_soon(self._turn)

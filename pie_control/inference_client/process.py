@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 
+from pie_inference.protocol.frames import DESCRIPTOR
 from pie_inference.protocol.secret import SECRET_VARIABLE
 
 from ..children.process import ChildProcess
@@ -31,8 +32,7 @@ def worker_environment(base: Mapping[str, str], secret: str | None = None) -> di
     return {**SPINNING, **KEEPING, **own, **({} if secret is None else {SECRET_VARIABLE: secret})}
 
 
-def start_worker(
-    module: str, arguments: Sequence[str], secret: str | None, on_exit: Callable[[], None]
-) -> ChildProcess:
-    """A worker, which gets the secret in its environment."""
-    return ChildProcess("worker", log, module, arguments, worker_environment(os.environ, secret), on_exit)
+def start_worker(module: str, arguments: Sequence[str], descriptor: int, on_exit: Callable[[], None]) -> ChildProcess:
+    """A worker that speaks over the socket `descriptor`, which it inherits."""
+    command = ["--endpoint", f"{DESCRIPTOR}{descriptor}", *arguments]
+    return ChildProcess("worker", log, module, command, worker_environment(os.environ), on_exit, (descriptor,))

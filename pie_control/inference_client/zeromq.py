@@ -1,218 +1,171 @@
-"""The client of a worker in another process, over ZeroMQ: the one that `pie serve` uses."""
+"""A bound ROUTER socket for one peer, driven by the asyncio loop without zmq.asyncio (which costs several times as much
+a message).
+
+Theory. ZeroMQ tells events through a descriptor that is edge-triggered: it becomes readable once when *something*
+may have changed, and not again for what was left undone. So after the descriptor fires, and after every send or
+receive, and once at first, the socket is read until its event state says that it has nothing.
+
+A worker sends an empty frame when it has connected (ZMQ_PROBE_ROUTER). The first one that does is the peer, for good:
+messages go to it by its identity, whatever others connect. They are refused, and their coming and going is no news.
+Where others can reach the endpoint, CURVE lets nobody in who does not know the secret (`protocol.secret`).
+"""
 
 from __future__ import annotations
 
 import asyncio
-import secrets
-import shutil
-import tempfile
-from collections.abc import Callable, Sequence
-from pathlib import Path
+import contextlib
+import logging
+from collections import deque
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
-from pie_control.errors import WorkerUnavailable
-from pie_inference.protocol import (
-    PROTOCOL_VERSION,
-    FromWorker,
-    Hello,
-    ProtocolError,
-    Ready,
-    Refused,
-    RunWave,
-    Shutdown,
-    WaveDone,
-    WorkerFailed,
-    decode_from_worker,
-    encode,
+from pie_inference.protocol.secret import SECRET_VARIABLE, control_key
+
+from .connection import OnDisconnected, OnFrames, Polling
+
+EVENTS, POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
+"""As plain numbers: arithmetic on enums takes several times as long, and each message takes some."""
+HEARTBEAT_MS = 300
+HEARTBEAT_TIMEOUT_MS = 1000
+
+HANDSHAKE_FAILED = (  # NO_DETAIL: the stranger has noticed first, and left
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 )
+MOST_TOLD = 100
+"""Peers that are refused by name; the others get no answer."""
 
-from ..children.process import ChildProcess
-from .connection import Connection
-from .interface import ignore_loss, ignore_wave
-from .process import WORKER, start_worker
-from .wave_watch import WaveWatch
-
-ANOTHER_SERVES = Refused("another worker is connected to the control process already: each needs its own endpoint")
-START_SECONDS = 300.0  # without a sign of life; a worker that loads a large model tells its progress
-LAST_WORDS_SECONDS = 0.3  # in which the message of a worker that has ended may still arrive
-SHUTDOWN_SECONDS = 1.0
-WAVE_SECONDS = 300.0  # far beyond any wave, and beyond a kernel that is compiled at its first use
+log = logging.getLogger("pie.worker")
 
 
-class ZeroMQClient:
-    """Starts a worker process and speaks to it, or waits for one that is started elsewhere. Implements
-    `InferenceClient`.
-
-    With `arguments`, the options of `python -m MODULE` beside --endpoint, it launches the worker and owns it. With
-    `endpoint`, it binds that address (such as "tcp://0.0.0.0:8012") for a worker on another machine. Both then know
-    `secret`, 32 random characters at least; the worker finds it in $PIE_WORKER_SECRET. The first worker that connects
-    is taken. Others, and processes that do not know the secret, are refused.
-    `poll_us`: microseconds after a wave was sent in which this process looks for the answer and does not sleep.
-    A worker that leaves waves unanswered for `wave_seconds` counts as lost; 0: it never does.
-    """
+class ZeroMQConnection:
+    """A `Connection` to a worker that is started elsewhere. `refusal`: what is sent to a second peer. Raises
+    OSError; ValueError for a secret that is none."""
 
     def __init__(
         self,
-        arguments: Sequence[str] = (),
-        *,
-        module: str = WORKER,
-        endpoint: str | None = None,
-        secret: str | None = None,
-        start_seconds: float = START_SECONDS,
-        wave_seconds: float = WAVE_SECONDS,
+        endpoint: str,
+        secret: str | None,
+        refusal: list[bytes],
+        on_frames: OnFrames,
+        on_disconnected: OnDisconnected,
         poll_us: int = 0,
     ) -> None:
-        if bool(arguments) == (endpoint is not None):
-            raise ValueError("give either arguments of a worker to launch or the endpoint of one that will connect")
-        if (endpoint is None) != (secret is None):
-            raise ValueError("an endpoint, which others may reach, needs a secret that the worker knows as well")
-        self.on_wave_done: Callable[[WaveDone], None] = ignore_wave
-        self.on_lost: Callable[[str], None] = ignore_loss
-        self._module = module
-        self._arguments = tuple(arguments)
+        self._polling = Polling(poll_us / 1e6, self._pump) if poll_us else None
+        self._loop = asyncio.get_running_loop()
         self._endpoint = endpoint
-        self._secret = secret
-        self._start_seconds = start_seconds
-        self._wave_seconds = wave_seconds
-        self._poll_us = poll_us
-        self._watch: WaveWatch | None = None
-        self._folder: Path | None = None
-        self._connection: Connection | None = None
-        self._process: ChildProcess | None = None
-        self._starting: asyncio.Future[Ready] | None = None
-        self._serving = False
-
-    async def start(self) -> Ready:
-        if self._connection is not None:
-            raise WorkerUnavailable("the worker is already started")
-        self._starting = asyncio.get_running_loop().create_future()
-        endpoint = self._endpoint or self._private_endpoint()
+        self._refusal = refusal
+        self._on_frames = on_frames
+        self._on_disconnected = on_disconnected
+        self._outbox: deque[list[bytes]] = deque()
+        self._peer: bytes | None = None
+        self._peer_descriptor = -1  # of its connection; -1: it has gone
+        self._told: set[object] = set()
+        self._closed = False
+        self._context = zmq.Context()
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         try:
-            self._connection = Connection(
-                endpoint, self._secret, encode(ANOTHER_SERVES), self._receive, self._disconnected, self._poll_us
-            )
-            if self._arguments:
-                arguments = ["--endpoint", endpoint, *self._arguments]
-                self._process = start_worker(self._module, arguments, self._secret, self._process_ended)
-            self._connection.send(encode(Hello(PROTOCOL_VERSION)))
-            ready = await self._wait_until_ready(self._starting)
+            self._configure(endpoint, secret)
+            self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
+            self._socket.bind(endpoint)
         except BaseException as error:
-            await self._tear_down(0.0)
-            if isinstance(error, TimeoutError):
-                raise WorkerUnavailable(f"no worker was ready within {self._start_seconds:g} s") from None
-            if isinstance(error, zmq.ZMQError | OSError | ValueError):
-                raise WorkerUnavailable(f"the worker could not be started: {error}") from error
+            self._socket.disable_monitor()
+            self._context.destroy(linger=0)
+            if isinstance(error, zmq.ZMQError):
+                raise OSError(f"{endpoint}: {error}") from error
             raise
-        self._starting = None
-        self._serving = True
-        self._watch = WaveWatch(self._wave_seconds, self._silent)
-        return ready
+        self._loop.add_reader(self._socket.fileno(), self._pump)
+        self._loop.add_reader(self._monitor.fileno(), self._pump_monitor)
+        self._pump()  # a socket that was never found empty tells nothing
+        self._pump_monitor()
 
-    async def _wait_until_ready(self, starting: asyncio.Future[Ready]) -> Ready:
-        """Raises TimeoutError once the worker has been silent for the time to start."""
-        patience = self._start_seconds
-        while True:
-            try:
-                return await asyncio.wait_for(asyncio.shield(starting), patience)
-            except TimeoutError:
-                patience = self._start_seconds - (self._process.silent_seconds if self._process else patience)
-                if patience <= 0:
-                    raise
+    def _configure(self, endpoint: str, secret: str | None) -> None:
+        options: dict[int, int | bytes] = {zmq.LINGER: 0, zmq.SNDHWM: 0, zmq.RCVHWM: 0, zmq.ROUTER_MANDATORY: 1}
+        if endpoint.startswith("tcp:"):  # a local peer's end is noticed anyway, and must not be presumed after a sleep
+            options |= {zmq.HEARTBEAT_IVL: HEARTBEAT_MS, zmq.HEARTBEAT_TIMEOUT: HEARTBEAT_TIMEOUT_MS}
+        if secret is not None:
+            options |= {zmq.CURVE_SERVER: 1, zmq.CURVE_SECRETKEY: control_key(secret)}
+        for option, value in options.items():
+            self._socket.setsockopt(option, value)
 
-    def send(self, wave: RunWave) -> None:
-        if self._connection is None or self._watch is None or not self._serving:
-            raise WorkerUnavailable("the worker is not running")
-        self._watch.sent()
-        self._connection.send(encode(wave))
+    def send(self, frames: list[bytes]) -> None:
+        """Sends now, or as soon as the peer is connected. Never calls back from within."""
+        self._outbox.append(frames)
+        self._flush()
+        if self._polling:
+            self._polling.begin()
+        elif _events(self._socket) & POLLIN:
+            self._loop.call_soon(self._pump)
 
-    async def restart(self) -> Ready:
-        await self.close()
-        return await self.start()
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._polling:
+            self._polling.stop()
+        self._loop.remove_reader(self._socket.fileno())
+        self._loop.remove_reader(self._monitor.fileno())
+        self._socket.disable_monitor()
+        self._context.destroy(linger=0)
 
-    async def close(self) -> None:
-        patience = 0.0
-        if self._connection is not None and self._serving:
-            self._connection.send(encode(Shutdown()))
-            patience = SHUTDOWN_SECONDS
-        self._serving = False
-        await self._tear_down(patience)
+    def _flush(self) -> None:
+        while self._outbox and self._peer is not None:
+            self._send(self._peer, self._outbox.popleft())
 
-    async def _tear_down(self, patience: float) -> None:
-        if self._watch is not None:
-            self._watch.stop()
-            self._watch = None
-        process, self._process = self._process, None
-        if process is not None:
-            await process.end(patience)
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+    def _send(self, identity: bytes, frames: list[bytes]) -> None:
+        with contextlib.suppress(zmq.ZMQError):  # it has gone in between, which the monitor tells
+            self._socket.send_multipart([identity, *frames], zmq.NOBLOCK)
 
-    def _private_endpoint(self) -> str:
-        """An address that only this user can reach: a socket in a private folder; without ipc, a local port that only
-        the worker can use."""
-        if not zmq.has("ipc"):
-            self._secret = secrets.token_hex(32)
-            return f"tcp://127.0.0.1:{_free_port()}"
-        self._folder = Path(tempfile.mkdtemp(prefix="pie-"))
-        return f"ipc://{self._folder / 'worker'}"
-
-    def _receive(self, frames: list[bytes]) -> None:
+    def _pump(self) -> None:
+        """Receives until there is nothing."""
         try:
-            message = decode_from_worker(frames)
-        except ProtocolError as error:
-            self._lose(f"the worker sent something that is no message: {error}")
-        else:
-            self._take(message)
+            while not self._closed and _events(self._socket) & POLLIN:
+                if self._peer is None:
+                    self._take_first(self._socket.recv_multipart(zmq.NOBLOCK, copy=False))
+                    continue
+                identity, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
+                if identity == self._peer:
+                    if self._polling:
+                        self._polling.stop()
+                    self._on_frames(frames)
+                else:
+                    self._refuse(identity)
+        except Exception:
+            self._loop.call_soon(self._pump)  # the descriptor will not fire again for what is still to be read
+            raise
 
-    def _take(self, message: FromWorker) -> None:
-        match message:
-            case WaveDone() if self._watch is not None:
-                self._watch.answered()
-                self.on_wave_done(message)
-            case Ready() if self._starting is not None and not self._starting.done():
-                self._starting.set_result(message)
-            case WorkerFailed(reason):
-                self._lose(reason)
+    def _take_first(self, frames: list[zmq.Frame]) -> None:
+        """Takes the sender of a probe as the peer."""
+        identity = bytes(frames[0].buffer)
+        if [len(frame.buffer) for frame in frames[1:]] != [0]:
+            self._refuse(identity)
+            return
+        self._peer, self._peer_descriptor = identity, int(frames[1].get(zmq.SRCFD))
+        self._flush()
 
-    def _process_ended(self) -> None:
-        """Its last message may still be on its way, and says more than its exit status."""
-        asyncio.get_running_loop().call_later(
-            LAST_WORDS_SECONDS if self._starting else 0, self._tell_end, self._process
-        )
+    def _refuse(self, identity: bytes) -> None:
+        if self._peer_descriptor < 0 and self._peer is not None:
+            return  # the worker itself, which comes back: whoever binds this endpoint next will take it
+        if self._tell(identity, "another process than the worker has connected to %s and is refused"):
+            self._send(identity, self._refusal)
 
-    def _tell_end(self, process: ChildProcess | None) -> None:
-        if process is not None and process is self._process:
-            self._lose(f"the worker {process.describe_end()}")
+    def _tell(self, what: object, message: str) -> bool:
+        """Logs something, once for each `what`, and for a bounded number of them; whether it did."""
+        if what in self._told or len(self._told) >= MOST_TOLD:
+            return False
+        self._told.add(what)
+        log.warning(message, self._endpoint)
+        return True
 
-    def _disconnected(self) -> None:
-        """The end of a child tells more than that of its connection, and should follow at once."""
-        patience = LAST_WORDS_SECONDS if self._process is not None else 0.0
-        asyncio.get_running_loop().call_later(patience, self._tell_disconnection, self._connection)
-
-    def _tell_disconnection(self, connection: Connection | None) -> None:
-        if connection is not None and connection is self._connection:
-            self._lose("the connection to the worker was lost")
-
-    def _silent(self) -> None:
-        self._lose(f"the worker did not answer for {self._wave_seconds:g} s and is ended (--wave-timeout)")
-
-    def _lose(self, reason: str) -> None:
-        if self._starting is not None and not self._starting.done():
-            self._starting.set_exception(WorkerUnavailable(reason))
-        elif self._serving:
-            self._serving = False
-            self.on_lost(reason)
+    def _pump_monitor(self) -> None:
+        while not self._closed and _events(self._monitor) & POLLIN:
+            event = recv_monitor_message(self._monitor, zmq.NOBLOCK)
+            if event["event"] & HANDSHAKE_FAILED:
+                self._tell("secret", f"a process that does not know {SECRET_VARIABLE} has tried to connect to %s")
+            elif event["value"] == self._peer_descriptor:
+                self._peer_descriptor = -1
+                self._on_disconnected(None)
 
 
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def _events(socket: zmq.Socket[bytes]) -> int:
+    return int(socket.getsockopt(EVENTS))

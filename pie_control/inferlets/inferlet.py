@@ -12,6 +12,7 @@ from ..config import InferletLimits
 from ..errors import InvalidState, QuotaExceeded
 from ..sandbox.fibers import SUSPEND, Instance, Suspend
 from ..services.aside import Aside, Job, Share
+from ..services.http.exchange import Head
 from ..services.timers import Timer, Timers
 from ..tenants.tenant import DEFAULT_STANDING, Standing
 from ..texts import byte_size, cut_middle
@@ -111,7 +112,7 @@ class Inferlet:
         self._inbox = Inbox()
         self.sender = Sender(self.id, limits, lambda event: outside.says(number, event))
         self._receivers: OrderedDict[int, None] = OrderedDict()
-        self._pending_timers: dict[int, Timer] = {}
+        self._under_way: dict[int, Callable[[], None]] = {}  # what ends the work behind pending futures
         self._sleep_timer: Timer | None = None
         self._sleep_value: Any = None
         self._awaited: list[int] | None = None
@@ -167,15 +168,17 @@ class Inferlet:
         return future
 
     def cancel(self, future: int) -> None:
-        """Cancels a future. If it holds a message, the next receiver gets that."""
+        """Cancels a future, and ends what goes on behind it. If it holds a message, the next receiver gets that."""
         value = self.futures.cancel(future)
         self._receivers.pop(future, None)
-        if timer := self._pending_timers.pop(future, None):
-            timer.cancel()
+        if stop := self._under_way.pop(future, None):
+            stop()
         if isinstance(value, Received):
             self._inbox.put_back(value)
             self._outside.received(self.number, -value.size)
             self._deliver()
+        elif isinstance(value, Head):
+            value.not_taken()
 
     def _deliver(self) -> None:
         while self._receivers:
@@ -213,14 +216,20 @@ class Inferlet:
         if self.futures.settle_run(future) and self._awaited is not None and future in self._awaited_set:
             self._wake(self)
 
+    def begin(self, future: int, stop: Callable[[], None]) -> None:
+        """Something goes on behind a pending future until `conclude`. `stop` ends it, if the future is cancelled or
+        the inferlet ends before."""
+        self._under_way[future] = stop
+
+    def conclude(self, future: int, value: Any) -> None:
+        """What went on behind a future has come to this value, or to a CallError."""
+        self._under_way.pop(future, None)
+        self.resolve(future, value)
+
     def resolve_later(self, future: int, value: Any, deadline_ns: int) -> None:
         """Gives a future its value at `deadline_ns` of the monotonic clock."""
-
-        def resolve() -> None:
-            del self._pending_timers[future]
-            self.resolve(future, value)
-
-        self._pending_timers[future] = self._timers.call_at(deadline_ns, resolve)
+        timer = self._timers.call_at(deadline_ns, lambda: self.conclude(future, value))
+        self.begin(future, timer.cancel)
 
     def await_futures(self, futures: list[int], answer: Callable[[list[int]], Any] = list) -> None:
         """Suspends the guest until one of these pending futures is done. Its call then returns `answer(done futures)`,
@@ -283,9 +292,11 @@ class Inferlet:
 
     def _drop_what_only_the_guest_needed(self) -> None:
         """Nothing comes back to an inferlet that has ended."""
-        for timer in (*self._pending_timers.values(), *([self._sleep_timer] if self._sleep_timer else [])):
-            timer.cancel()
-        self._pending_timers.clear()
+        if self._sleep_timer is not None:
+            self._sleep_timer.cancel()
+        for stop in self._under_way.values():
+            stop()
+        self._under_way.clear()
         if self._job is not None:
             self._job.cancel()
             self._job = None

@@ -75,12 +75,12 @@ class AddressSpace:
         if queue not in self.queues:
             raise NotFound(f"queue {queue} does not exist; create-queue gives queues")
 
-    def check_command(self, queue: int) -> None:
-        """Whether a further command may wait in a queue. Raises as `check_queue`, and QuotaExceeded."""
+    def check_command(self, queue: int, count: int = 1) -> None:
+        """Whether `count` further commands may wait in a queue. Raises as `check_queue`, and QuotaExceeded."""
         if self.ended is not None or queue not in self.queues:
             self.check_queue(queue)
-        if self.waiting >= self._most_waiting:
-            check_quota(self.waiting, 1, self._most_waiting, "waiting commands", "wait for results first")
+        if self.waiting + count > self._most_waiting:
+            check_quota(self.waiting, count, self._most_waiting, "waiting commands", "wait for results first")
 
     def open_queue(self, queue: int) -> None:
         """Takes a queue number, which the caller chooses: larger than all before. Raises QuotaExceeded."""

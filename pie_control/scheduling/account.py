@@ -12,7 +12,7 @@ from enum import Enum
 from heapq import heappop, heappush
 from typing import Any
 
-from pie_control.calls.kind import Command, LongCommand
+from pie_control.calls.kind import Command, LongCommand, Stage
 from pie_control.errors import CallError
 from pie_control.ids import Owner
 from pie_control.resources.holdings import Forgotten, Freed, Holdings, TokenSource
@@ -70,6 +70,13 @@ class CommandQueue(Share["CommandQueue"]):
     def first_seq(self) -> int:
         """Sequence number of the run or command whose turn it is."""
         return self.run.command.seq if self.run is not None else self.commands[0].seq
+
+    @property
+    def goes_on_locally(self) -> bool:
+        """Whether its first command takes effect in the control layer, and waits for no other one."""
+        if not self.commands or self.commands[0].call is not None:
+            return False
+        return not self.commands[0].after or self.commands[0].after < self.account.oldest_waiting
 
     def put(self, command: Command) -> None:
         self.commands.append(command)
@@ -283,10 +290,10 @@ class Account(Share[CommandQueue]):
         futures.remove(future)
         return True
 
-    def relies_on(self, command: Command) -> bool:
-        """Whether the inferlet is wrong about its state if this command failed. A failed output is told by its future,
-        unless a later command names its token."""
-        if command.future is None:
+    def relies_on(self, command: Command, stage: Stage) -> bool:
+        """Whether the inferlet is wrong about its state if this command failed at this stage. A failed output is told
+        by its future, unless a later command names its token."""
+        if command.future is None or stage is not Stage.OUTPUT:
             return True
         source = self.holdings.tokens.get(command.future)
         return source is not None and source.named

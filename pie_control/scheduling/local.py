@@ -25,7 +25,7 @@ from pie_control.resources.memory import Memory
 from pie_control.resources.tables.slots import is_token
 
 from .account import Account, CommandQueue
-from .waves import Wave
+from .answers import Wave
 
 Answer = Callable[[Owner, int, Value | CallError], None]
 

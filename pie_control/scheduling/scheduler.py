@@ -21,7 +21,7 @@ from operator import add
 from typing import Any
 
 from pie_control.calls.columns import Numbers
-from pie_control.calls.kind import CloseQueue, Command, EndRun, OpenQueue, Prioritize, Release, WorkerCommand
+from pie_control.calls.kind import CloseQueue, Command, EndRun, OpenQueue, Prioritize, Release, Stage
 from pie_control.calls.values import Completion, Done, Value
 from pie_control.errors import CallError, Exhausted, WorkerError
 from pie_control.ids import Owner
@@ -312,7 +312,7 @@ class Scheduler:
             batch.completed(values, errors)
             for command, value in in_place(batch, values, errors):
                 if isinstance(value, CallError):
-                    self._fail(command, value)
+                    self._fail(command, value, batch.call.stage)
                 elif command.future is not None:
                     self._answer(command.owner, command.future, value)
         if wave.steps is not None:
@@ -346,14 +346,14 @@ class Scheduler:
             self._completions.append(Completion(owner, future, value))
             self._guests.told(account)
 
-    def _fail(self, command: WorkerCommand, error: CallError) -> None:
+    def _fail(self, command: Command, error: CallError, stage: Stage) -> None:
         """A command failed on the worker. Its inferlet ends if it relies on what the command should have left."""
         if command.future is None:
             self._local.failed(command.owner)
         account = self._accounts.get(command.owner)
         if account is None:
             return
-        if account.relies_on(command):
+        if account.relies_on(command, stage):
             self._end(account, Reason.FAILED, error)
         elif command.future is not None:
             self._answer(command.owner, command.future, error)

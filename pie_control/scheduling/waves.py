@@ -23,6 +23,7 @@ from typing import Any
 
 from pie_control import calls
 from pie_control.calls.fused.decode import DecodeCommand
+from pie_control.calls.fused.step import StepCommand
 from pie_control.calls.kind import Bind, Call, Command, LongBatch, LongCommand, Stage, WaveContext
 from pie_control.resources.memory import Memory
 from pie_inference.protocol import ModelDescription
@@ -92,17 +93,12 @@ class WaveBuilder:
             if queue.run is not None:
                 self._go_on(queue, queue.run)
                 continue
-            while queue.commands and queue.commands[0].call is None and not self._waits(queue.commands[0], queue):
+            while queue.goes_on_locally:
                 if not self._take_local(queue, queue.commands[0]):
                     break
             else:
                 self._set_aside.append(queue)
         self._settle()
-
-    @staticmethod
-    def _waits(command: Command, queue: CommandQueue) -> bool:
-        """For commands before it that no earlier wave has."""
-        return bool(command.after) and command.after >= queue.account.oldest_waiting
 
     def _go_on(self, queue: CommandQueue, run: Run[CommandQueue]) -> None:
         """Gives a run its next page, or has it wait for memory."""
@@ -247,9 +243,10 @@ class WaveBuilder:
                 elif not joined and not cost:
                     following = _Next.MISFIT
                 break
-            if isinstance(command, LongCommand):
+            size = command.size if isinstance(command, LongCommand) else 0
+            if isinstance(command, LongCommand) and not isinstance(command, StepCommand):
                 before = 0 if taken else queue.done
-                size = command.size - before
+                size -= before
                 fits = size <= min(self._few, self._room) and batch.can_add(queue, command)
                 if not fits or (command.bounded and batch.room_for(command) < size):
                     following = self._refuse_long(batch, queue, command, size)
@@ -258,17 +255,20 @@ class WaveBuilder:
                     batch.reserve(command, size)
                     self._backlog.bounded.remove(command)
                 batch.add(queue, command, account.holdings, before, command.size)
-                self._room -= size
-                self._long += size if size > FEW else 0
-                self._backlog.parts -= size
-                cost += size
-            elif not batch.try_add(queue, command, account.holdings, 0):
+            elif not (
+                command.try_join(self._batch, queue, account.holdings, stage, self._room)
+                if isinstance(command, StepCommand)
+                else batch.try_add(queue, command, account.holdings, 0)
+            ):
                 if not joined and not cost:  # nothing of it is in the wave that it could conflict with
                     following = _Next.MISFIT
                 break
+            self._room -= size
+            self._long += size if size > FEW else 0
+            self._backlog.parts -= size
             stage = max(stage, call.stage)
             taken += 1
-            cost += COMMAND_COST
+            cost += size + COMMAND_COST
             if self._left is not None:
                 self._left -= 1
         self._backlog.remove(queue, taken)

@@ -16,12 +16,14 @@ class ServiceClass(IntEnum):
 
 class Tenant(Record, frozen=True, tag=None):
     """Equal names mean the same tenant. `weight`: its share of a worker, beside the weights of the others. `max_pages`,
-    `max_embeds`: what its inferlets on one host may hold together, on all workers; None: no bound but theirs."""
+    `max_embeds`: what its inferlets on one host may hold together, on all workers; None: no bound but theirs.
+    `http_allow`: the servers that its inferlets may send requests to; None: those that the server allows to all."""
 
     name: str
     weight: float = 1.0
     max_pages: int | None = None
     max_embeds: int | None = None
+    http_allow: tuple[str, ...] | None = None
 
 
 DEFAULT_TENANT = Tenant("default")

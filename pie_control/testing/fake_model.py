@@ -23,6 +23,7 @@ from pie_inference.protocol import (
     Batch,
     CopyEmb,
     CopyKvpage,
+    EmbedImg,
     EmbedTxt,
     Failure,
     Forward,
@@ -39,11 +40,13 @@ from pie_inference.protocol import (
     SwapOut,
     Verify,
     VerifyResult,
+    Vision,
     WaveDone,
     call_name,
     join_results,
 )
 from pie_inference.testing import byte_tokenizer
+from pie_inference.testing.small_vision import VISION, tile_hashes
 
 Hashes = NDArray[np.uint64]
 Floats = NDArray[np.float64]
@@ -115,11 +118,12 @@ class FakeModel:
         max_batch_rows: int = 256,
         max_context: int = 4096,
         max_swap_pages: int = 16,
+        vision: Vision | None = VISION,
     ) -> None:
         self._description = ModelDescription(
             name=name,
             architecture="FakeModel",
-            calls=tuple(BATCHES),
+            calls=tuple(call for call in BATCHES if vision or call != call_name(EmbedImg)),
             dtype="uint64",
             device="cpu",
             vocab_size=byte_tokenizer.VOCAB_SIZE,
@@ -139,6 +143,7 @@ class FakeModel:
             tokenizer_config=byte_tokenizer.tokenizer_config(),
             page_bytes=8 * page_size,
             weight_bytes=0,
+            vision=vision,
         )
         self._slots = FilledArray("KV slot", page_size * num_pages)
         self._positions = np.zeros(page_size * num_pages, np.int64)  # of the keys in the slots
@@ -218,6 +223,9 @@ class FakeModel:
 
     def _embed_txt(self, batch: EmbedTxt) -> None:
         self._embeds.write(batch.embeds, mix(self._resolve(batch.tokens)))
+
+    def _embed_img(self, batch: EmbedImg) -> None:
+        self._embeds.write(batch.embeds, tile_hashes(batch))
 
     def _resolve(self, tokens: Array) -> Integers:
         """Replaces token slots by the tokens in them."""

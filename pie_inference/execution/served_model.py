@@ -15,6 +15,7 @@ from ..kv_cache.pages import KvCache
 from ..models.interface import Model
 from ..protocol import Array, ModelDescription
 from .direct import Executor
+from .image_encoder import ImageEncoder
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class ServedModel:
     embeds: Tensor  # [num_embeds, hidden_size]: an input embedding, or an output after the last norm
     tokens: Tensor  # int64 [num_token_slots]
     description: ModelDescription
+    images: ImageEncoder | None = None  # None: the model takes none
 
     @property
     def device(self) -> torch.device:

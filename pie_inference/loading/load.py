@@ -10,20 +10,23 @@ from ..attention.choose import choose_attention
 from ..device.host_memory import release_freed
 from ..device.machine import free_bytes_of_rank
 from ..execution.graphs import make_executor
+from ..execution.image_encoder import ImageEncoder
 from ..execution.served_model import ServedModel
 from ..kv_cache import sizing
 from ..kv_cache.copy_lane import make_lane
 from ..kv_cache.host_pages import HostPages
 from ..kv_cache.pages import KvCache, lazy_zeros
+from ..models.interface import Model
 from ..models.registry import build_model
 from ..ops.choose import choose_ops
-from ..protocol import BATCHES, ModelDescription
+from ..protocol import BATCHES, EmbedImg, ModelDescription, call_name
 from ..quantization.choose import choose_quantizer
 from .plan import ServingPlan
 from .progress import LoadProgress
 from .weights import WeightLoader
 
 MAX_DIST = 4096
+IMAGE_CALL = call_name(EmbedImg)
 
 
 def load(plan: ServingPlan) -> ServedModel:
@@ -49,7 +52,14 @@ def load(plan: ServingPlan) -> ServedModel:
         embeds=embeds,
         tokens=torch.zeros(plan.config.token_slots, dtype=torch.int64, device=plan.device),
         description=_describe(plan, host_pages, weights.bytes_loaded),
+        images=_image_encoder(plan, model),
     )
+
+
+def _image_encoder(plan: ServingPlan, model: Model) -> ImageEncoder | None:
+    if model.vision is None or plan.images is None:
+        return None
+    return ImageEncoder(model.vision, plan.images, plan.dtype, plan.device)
 
 
 def _weight_loader(plan: ServingPlan, progress: LoadProgress) -> WeightLoader:
@@ -70,7 +80,7 @@ def _describe(plan: ServingPlan, host_pages: HostPages, weight_bytes: int) -> Mo
     return ModelDescription(
         name=config.name,
         architecture=model.architecture,
-        calls=tuple(BATCHES),
+        calls=tuple(call for call in BATCHES if plan.images is not None or call != IMAGE_CALL),
         dtype=str(plan.dtype).removeprefix("torch."),
         device=str(plan.device) if size == 1 else f"{size} x {plan.device.type}",
         vocab_size=model.vocab_size,
@@ -90,4 +100,5 @@ def _describe(plan: ServingPlan, host_pages: HostPages, weight_bytes: int) -> Mo
         tokenizer_config=plan.tokenizer.config,
         page_bytes=size * plan.kv_shape.page_bytes,
         weight_bytes=size * weight_bytes,
+        vision=plan.vision,
     )

@@ -22,8 +22,10 @@ from ..kv_cache.pages import KvShape
 from ..models.config import ModelConfig
 from ..models.registry import read_architecture
 from ..options import default_cache_dir
+from ..protocol import Vision
 from .checkpoint import Checkpoint, read_json
 from .hub import find_folder
+from .image_processor import ImageProcessor, read_image_processor
 from .tokenizer_files import TokenizerFiles, read_tokenizer_files
 from .weight_sizes import check_fit, check_groups, weight_bytes
 
@@ -60,6 +62,7 @@ class ServingPlan:
     num_heads: int
     free_bytes: int  # free memory of the device before anything is loaded
     weight_bytes: int
+    images: ImageProcessor | None  # None: the model takes none
 
     @property
     def threads(self) -> int:
@@ -82,6 +85,13 @@ class ServingPlan:
     def num_embeds(self) -> int:
         return self.config.embeds or sizing.fitting_embeds(self.model.hidden_size, self.dtype)
 
+    @property
+    def vision(self) -> Vision | None:
+        """How the model takes images."""
+        if self.images is None or self.model.vision is None:
+            return None
+        return self.images.describe(self.model.vision, self.model.token_work, self.config.max_batch_tokens)
+
     def attention_requirements(self, num_pages: int) -> Requirements:
         """What attention must serve with a cache of `num_pages` pages."""
         specs = self.model.attention
@@ -101,6 +111,7 @@ def make_plan(config: WorkerConfig, files: ModelFiles, ranks: Ranks) -> ServingP
     free = free_bytes_of_rank(device, ranks)
     check_groups(checkpoint, config.quantization)
     check_fit(checkpoint, dtype, config.quantization, free, ranks.size)
+    images = read_image_processor(checkpoint.folder, model.vision.tile_size) if model.vision else None
     return ServingPlan(
         config=config,
         model=model,
@@ -114,4 +125,5 @@ def make_plan(config: WorkerConfig, files: ModelFiles, ranks: Ranks) -> ServingP
         num_heads=num_heads,
         free_bytes=free,
         weight_bytes=weight_bytes(checkpoint.tensors(), dtype, config.quantization) // ranks.size,
+        images=images,
     )

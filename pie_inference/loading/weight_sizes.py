@@ -21,6 +21,9 @@ KEPT_EXACT = (
 )
 """Endings of the names of matrices that are never quantized: embeddings, output heads, routers."""
 
+TOWERS = ("vision_model.", "vision_tower.", "connector.")
+"""Parts of the names of matrices that turn images into vectors: these are not quantized either."""
+
 HEADROOM = 1 << 29
 """Memory that a worker needs beside the weights: its code, intermediate results, a small KV cache."""
 SMALL_HEADROOM = 1 << 26
@@ -55,7 +58,8 @@ def tensor_bytes(tensor: StoredTensor, itemsize: int, quantization: str) -> int:
 
 
 def _is_quantized(tensor: StoredTensor) -> bool:
-    return len(tensor.shape) > 1 and not tensor.name.endswith(KEPT_EXACT)
+    exact = tensor.name.endswith(KEPT_EXACT) or any(part in tensor.name for part in TOWERS)
+    return len(tensor.shape) > 1 and not exact
 
 
 def sizes(checkpoint: Checkpoint) -> tuple[WeightSize, ...]:

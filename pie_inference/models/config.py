@@ -17,6 +17,7 @@ from ..layers.shape import AttentionShape
 from ..ops.interface import Activation
 from .config_json import ConfigJson
 from .rope_json import Context, read_context, read_rope
+from .vision import VisionConfig
 
 ACTIVATIONS: Mapping[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 """Activations by their names in transformers."""
@@ -47,6 +48,17 @@ class ModelConfig:
     def max_context(self) -> int:
         """The most tokens that a sequence may have."""
         return self.context.served
+
+    @property
+    def vision(self) -> VisionConfig | None:
+        """How it takes images; None: it takes none."""
+        return None
+
+    @property
+    def token_work(self) -> int:
+        """About as many multiplications as one token takes in all layers."""
+        attention = 2 * self.hidden_size * (self.num_heads + self.num_kv_heads) * self.head_dim
+        return self.num_layers * (attention + 3 * self.hidden_size * self.intermediate_size)
 
     @property
     def distinct_ropes(self) -> list[RopeConfig]:

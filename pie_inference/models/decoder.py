@@ -15,6 +15,7 @@ from ..layers.rotary import Rotary
 from ..loading.weights import WeightLoader
 from ..ops.interface import Rotation
 from .config import ModelConfig
+from .vision import VisionTower
 
 ROOT = "model"
 """The beginning of the names of most tensors."""
@@ -45,6 +46,7 @@ class Decoder:
         device: torch.device,
     ) -> None:
         self.config = config
+        self.vision: VisionTower | None = None
         self._embedding = embedding
         self._layers = layers
         self._norm = norm
@@ -69,12 +71,14 @@ class Decoder:
         return self._head(hidden)
 
 
-def plain_decoder(config: ModelConfig, weights: WeightLoader, make_layer: Callable[[int, str], Layer]) -> Decoder:
+def plain_decoder(
+    config: ModelConfig, weights: WeightLoader, make_layer: Callable[[int, str], Layer], root: str = ROOT
+) -> Decoder:
     """A decoder with an ordinary frame around its layers; `make_layer(index, prefix of its tensors)` makes a layer."""
-    embedding = load_embedding(config, weights)
-    layers = [make_layer(index, f"{ROOT}.layers.{index}") for index in range(config.num_layers)]
-    norm = RmsNorm(weights, f"{ROOT}.norm", config.hidden_size, config.norm_eps)
-    return Decoder(config, embedding, layers, norm, load_head(config, weights), weights.device)
+    embedding = load_embedding(config, weights, root)
+    layers = [make_layer(index, f"{root}.layers.{index}") for index in range(config.num_layers)]
+    norm = RmsNorm(weights, f"{root}.norm", config.hidden_size, config.norm_eps)
+    return Decoder(config, embedding, layers, norm, load_head(config, weights, root), weights.device)
 
 
 def load_embedding(config: ModelConfig, weights: WeightLoader, root: str = ROOT) -> TokenEmbedding:

@@ -8,12 +8,15 @@ from torch import Tensor
 
 from ..attention.interface import AttentionPlan
 from .config import ModelConfig
+from .vision import VisionTower
 
 
 class Model(Protocol):
     """A decoder-only Transformer. Hidden vectors are in the model's dtype, positions and tokens int64."""
 
     config: ModelConfig
+    vision: VisionTower | None
+    """What turns images into vectors; None: the model takes no images."""
     capturable: bool
     """Whether a CUDA graph can record `forward`: its launches do not depend on numbers on the device."""
 

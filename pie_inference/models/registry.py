@@ -12,6 +12,7 @@ from ..loading.weights import WeightLoader
 from .config import ModelConfig
 from .config_json import ConfigJson
 from .families import gemma2, gemma3, granite, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, qwen3_moe
+from .families.vision import idefics3
 from .interface import Model
 
 Config = TypeVar("Config", bound=ModelConfig)
@@ -33,6 +34,7 @@ FAMILIES: Mapping[str, Family[Any]] = {
     "Gemma3ForCausalLM": Family(gemma3.read, gemma3.build),
     "Gemma3ForConditionalGeneration": Family(gemma3.read, gemma3.build),
     "GraniteForCausalLM": Family(granite.read, granite.build),
+    "Idefics3ForConditionalGeneration": Family(idefics3.read, idefics3.build),
     "LlamaForCausalLM": Family(llama.read, llama.build),
     "MistralForCausalLM": Family(mistral.read, mistral.build),
     "MixtralForCausalLM": Family(mixtral.read, mixtral.build),
@@ -41,6 +43,7 @@ FAMILIES: Mapping[str, Family[Any]] = {
     "Qwen2ForCausalLM": Family(qwen2.read, qwen2.build),
     "Qwen3ForCausalLM": Family(qwen3.read, qwen3.build),
     "Qwen3MoeForCausalLM": Family(qwen3_moe.read, qwen3_moe.build),
+    "SmolVLMForConditionalGeneration": Family(idefics3.read, idefics3.build),
 }
 
 

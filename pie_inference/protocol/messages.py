@@ -2,7 +2,7 @@
 
 A *wave* is one message: batches of commands, at most one of each kind, in the order in which the worker runs them.
 Waves run in the order in which they are sent. Within a wave the control layer puts SwapOut first, for it frees pages
-that the rest may fill, then SwapIn, CopyKvpage, EmbedTxt, Forward, CopyEmb, and last what reads outputs.
+that the rest may fill, then SwapIn, CopyKvpage, EmbedImg, EmbedTxt, Forward, CopyEmb, and last what reads outputs.
 
 The worker knows slot numbers only: the KV pool is a flat array of `num_pages * page_size` slots, the host pool an array
 of `num_host_pages` pages, the embed pool an array of `num_embeds` vectors, the token slots an array of integers that
@@ -25,7 +25,7 @@ import numpy as np
 
 from .batch import Array, Batch, Layout, Message, Result, call_name
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 """Raised by every change of this file that an older peer would misread; checked when a worker connects."""
 
 
@@ -74,6 +74,20 @@ class EmbedTxt(Batch, frozen=True):
     embeds: Array  # int32 [T], no embed twice
     tokens: Array  # int32 [T]; -(s + 1) means: the token in token slot s
     indptr: Array  # int32 [N + 1]
+
+
+class EmbedImg(Batch, frozen=True):
+    """Fills embeds from tiles of images: command n fills its embeds with the vectors of tile rows[n] from firsts[n] on.
+    The wave has it before EmbedTxt."""
+
+    ragged: ClassVar[Layout] = {"indptr": ("embeds",)}
+    shared: ClassVar[tuple[str, ...]] = ("tiles",)
+
+    rows: Array  # int32 [N], of `tiles`
+    firsts: Array  # int32 [N]
+    embeds: Array  # int32 [E], no embed twice
+    indptr: Array  # int32 [N + 1]
+    tiles: Array  # uint8 [M, tile_size, tile_size, 3], M is at most `max_batch_tiles`
 
 
 class Forward(Batch, frozen=True):
@@ -275,6 +289,31 @@ ToWorker = Hello | RunWave | Shutdown | Refused
 # ---- worker to control layer ----------------------------------------------------------------------------------------
 
 
+class ImageLayout(msgspec.Struct, frozen=True):
+    """The text in which the vectors of an image stand: `tile` for each tile, row by row, `row_end` behind each row,
+    then `whole` for the whole image as one tile. An image of one tile is `alone`. {image} stands for the vectors, {row}
+    and {column} for numbers from 1 on."""
+
+    tile: str
+    row_end: str
+    whole: str
+    alone: str
+
+
+class Vision(msgspec.Struct, frozen=True):
+    """How a model takes images: scaled so that the longer side is `longest_edge`, then cut into square tiles, each of
+    which becomes `tile_embeds` vectors."""
+
+    tile_size: int  # pixels of a side
+    tile_embeds: int
+    longest_edge: int  # pixels
+    split: bool  # False: the whole image is the only tile
+    resample: int  # how images are scaled, by Pillow's numbers
+    placeholder: int  # the token that stands for a vector
+    layout: ImageLayout
+    max_batch_tiles: int  # in one EmbedImg
+
+
 class ModelDescription(Message, frozen=True):
     """A model as its worker serves it."""
 
@@ -300,6 +339,7 @@ class ModelDescription(Message, frozen=True):
     tokenizer_config: dict[str, object]  # chat_template, bos_token, eos_token, ... as in tokenizer_config.json
     page_bytes: int  # memory of one page, all layers, all ranks
     weight_bytes: int  # all ranks; what each of them holds whole is counted for each
+    vision: Vision | None = None  # None: it takes no images
 
 
 class Ready(Message, frozen=True):

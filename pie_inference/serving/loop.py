@@ -17,7 +17,7 @@ from ..execution.interface import ServedWorker
 from ..execution.launched import LaunchedWave
 from ..protocol import PROTOCOL_VERSION, Hello, ProtocolError, Ready, RunWave, Shutdown, ToWorker, WorkerFailed
 from ..tensor_parallel.group import WorkerGroup
-from .transport import Transport
+from .transport import Transport, open_transport
 from .worker import Worker
 
 WAVES_IN_FLIGHT = 2
@@ -27,20 +27,20 @@ WAVES_IN_FLIGHT = 2
 def run(options: ProcessOptions) -> int:
     """Serves until `Shutdown`. Returns 0, or 1 after it has sent `WorkerFailed` and printed the reason on stderr."""
     try:
-        transport = Transport(options.endpoint, options.secret, options.config.poll_us)
-    except ProtocolError as error:
+        with open_transport(options.endpoint, options.secret, options.config.poll_us) as transport:
+            try:
+                hello = transport.await_control()  # before the model is loaded, which may be for nothing
+                if isinstance(hello, Shutdown):
+                    return 0
+                with open_worker(options.config) as worker:
+                    transport.send(_greet(worker, hello))
+                    serve(transport, worker)
+            except (InferenceError, ProtocolError, MemoryError, RuntimeError) as error:
+                transport.send(WorkerFailed(str(error)))
+                raise
+    except (InferenceError, ProtocolError, MemoryError, RuntimeError) as error:
         print(error, file=sys.stderr)
         return 1
-    with transport:
-        try:
-            hello = transport.await_control()  # before the model is loaded, which may be for nothing
-            with open_worker(options.config) as worker:
-                transport.send(_greet(worker, hello))
-                serve(transport, worker)
-        except (InferenceError, ProtocolError, MemoryError, RuntimeError) as error:
-            transport.send(WorkerFailed(str(error)))
-            print(error, file=sys.stderr)
-            return 1
     return 0
 
 

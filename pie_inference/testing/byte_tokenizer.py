@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 SPECIAL_TOKENS = ("<|begin|>", "<|end|>", "<|turn|>")
 BEGIN, END, TURN = range(256, 259)
@@ -19,10 +20,12 @@ def tokenizer_config() -> dict[str, object]:
     return {"bos_token": "<|begin|>", "eos_token": "<|end|>", "chat_template": CHAT_TEMPLATE}
 
 
-def tokenizer_json(vocab_size: int = VOCAB_SIZE) -> bytes:
-    """A tokenizer.json in which token b is byte b. Ids above the special tokens are fillers that no text produces."""
-    fillers = [f"<|unused{number}|>" for number in range(VOCAB_SIZE, vocab_size)]
-    added = [_added_token(256 + number, content) for number, content in enumerate([*SPECIAL_TOKENS, *fillers])]
+def tokenizer_json(vocab_size: int = VOCAB_SIZE, more: Sequence[str] = ()) -> bytes:
+    """A tokenizer.json in which token b is byte b. The special tokens come behind them, then `more`. Ids above these
+    are fillers that no text produces."""
+    special = [*SPECIAL_TOKENS, *more]
+    fillers = [f"<|unused{number}|>" for number in range(256 + len(special), vocab_size)]
+    added = [_added_token(256 + number, content) for number, content in enumerate([*special, *fillers])]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     model = {"type": "BPE", "vocab": {symbol: byte for byte, symbol in enumerate(_byte_symbols())}, "merges": []}
     pipeline = {"pre_tokenizer": byte_level, "decoder": byte_level, "model": model}

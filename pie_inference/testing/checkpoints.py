@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from . import byte_tokenizer
 
 Shape = tuple[int, ...]
+NORMS = ("norm.weight", "norm1.weight", "norm2.weight")
 
 
 def make_checkpoint(
@@ -60,7 +61,7 @@ def make_checkpoint(
     write_tokenizer(folder, vocab_size)
     generator = torch.Generator().manual_seed(seed)
     shapes = tensor_shapes(config)
-    tensors = {name: _random(name, shape, generator).to(dtype) for name, shape in shapes.items()}
+    tensors = {name: random_weight(name, shape, generator).to(dtype) for name, shape in shapes.items()}
     _save(folder, tensors, shards)
     return folder
 
@@ -98,9 +99,9 @@ def tensor_shapes(config: dict[str, object]) -> dict[str, Shape]:
     return shapes
 
 
-def _random(name: str, shape: Shape, generator: torch.Generator) -> torch.Tensor:
+def random_weight(name: str, shape: Shape, generator: torch.Generator) -> torch.Tensor:
     """Weights large enough that positions and keys matter to the logits."""
-    if name.endswith("norm.weight"):
+    if name.endswith(NORMS):
         return 1 + 0.1 * torch.randn(shape, generator=generator)
     scale = 0.5 if len(shape) == 1 or "embed" in name else 1.5 * shape[-1] ** -0.5
     return scale * torch.randn(shape, generator=generator)

@@ -24,6 +24,7 @@ from ..protocol import (
     Batch,
     CopyEmb,
     CopyKvpage,
+    EmbedImg,
     EmbedTxt,
     Failure,
     Forward,
@@ -44,6 +45,7 @@ from ..protocol import (
     call_name,
 )
 from . import byte_tokenizer
+from .small_vision import VISION, tile_hashes
 
 Hashes = NDArray[np.uint64]
 
@@ -98,6 +100,7 @@ class PacedModel:
             tokenizer_config=byte_tokenizer.tokenizer_config(),
             page_bytes=0,
             weight_bytes=0,
+            vision=VISION,
         )
         self._embeds = np.zeros(sizes["embeds"], np.uint64)
         self._tokens = np.zeros(options.token_slots, np.int32)
@@ -107,6 +110,7 @@ class PacedModel:
             CopyKvpage: _nothing,
             CopyEmb: self._copy_emb,
             EmbedTxt: self._embed_txt,
+            EmbedImg: self._embed_img,
             Forward: self._forward,
             Sample: self._sample,
             Verify: self._verify,
@@ -135,6 +139,9 @@ class PacedModel:
     def _embed_txt(self, batch: EmbedTxt) -> None:
         references = batch.tokens < 0
         self._embeds[batch.embeds] = np.where(references, self._tokens[-1 - batch.tokens * references], batch.tokens)
+
+    def _embed_img(self, batch: EmbedImg) -> None:
+        self._embeds[batch.embeds] = tile_hashes(batch)
 
     def _copy_emb(self, batch: CopyEmb) -> None:
         self._embeds[batch.target] = self._embeds[batch.source]

@@ -14,12 +14,12 @@ import sys
 import time
 from collections.abc import Sequence
 
-from ..config import add_config_arguments
+from ..config import ENDPOINT_HELP, add_config_arguments
 from ..options import OptionError, WorkerOptions, given_options, lifetime
 from ..options.pace import parse_pace
 from ..protocol import PROTOCOL_VERSION, Hello, ProtocolError, Ready, RunWave, Shutdown, ToWorker, WorkerFailed
 from ..protocol.secret import SECRET_VARIABLE
-from ..serving.transport import Transport
+from ..serving.transport import Transport, open_transport
 from .paced_model import PacedModel
 
 PR_SET_TIMERSLACK = 29
@@ -60,9 +60,12 @@ def greet(model: PacedModel, message: ToWorker) -> Ready:
 def run(endpoint: str, secret: str | None, model: PacedModel, poll_us: int = 0) -> int:
     """Serves until `Shutdown`. Returns 0, or 1 after it has printed on stderr why it cannot."""
     try:
-        with Transport(endpoint, secret, poll_us) as transport:
+        with open_transport(endpoint, secret, poll_us) as transport:
             try:
-                transport.send(greet(model, transport.await_control()))
+                hello = transport.await_control()
+                if isinstance(hello, Shutdown):
+                    return 0
+                transport.send(greet(model, hello))
                 serve(transport, model)
             except ProtocolError as error:
                 transport.send(WorkerFailed(str(error)))
@@ -99,7 +102,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options of a worker and `--pace`; exits as argparse does."""
     parser = argparse.ArgumentParser("pie_inference.testing.paced_worker", allow_abbrev=False)
     parser.add_argument("--pace", required=True, help="time of a wave, and of each token: 15ms or 15ms+20us")
-    parser.add_argument("--endpoint", required=True, help="ZeroMQ address that the control process has bound")
+    parser.add_argument("--endpoint", required=True, help=ENDPOINT_HELP)
     parser.add_argument("--parent", type=int, help="process id that the worker must not outlive")
     parser.add_argument("--name", required=True, help="name under which the model is served")
     parser.add_argument("--model", help="ignored, as are all options about weights and devices")

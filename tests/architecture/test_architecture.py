@@ -30,7 +30,12 @@ MAY_IMPORT = {
     "inferlet_sdk": ("inferlet_sdk",),
 }
 """What a package may import of ours, the most special entry first; OPEN is open to pie_control."""
-OPEN = ("pie_inference.protocol", "pie_inference.options", "pie_inference.testing.byte_tokenizer")
+OPEN = (
+    "pie_inference.protocol",
+    "pie_inference.options",
+    "pie_inference.testing.byte_tokenizer",
+    "pie_inference.testing.small_vision",
+)
 
 PURE = {package: {"numpy", "msgspec"} for package in PURE_CORE}
 """Packages that import no third-party module but these. msgspec: commands and other values are its structs,
@@ -48,11 +53,12 @@ HOMES = {
         "pie_inference.quantization.triton_kernels",
     ),
     "wasmtime": ("pie_control.sandbox",),
-    "zmq": ("pie_control.inference_client", "pie_inference.serving.transport"),
+    "zmq": ("pie_control.inference_client", "pie_inference.serving.zeromq"),
     "fastapi": ("pie_control.http_server",),
     "starlette": ("pie_control.http_server",),
     "uvicorn": ("pie_control.http_server.server", "pie_control.http_server.protocols"),
     "httpx": ("pie_control.client",),
+    "PIL": ("pie_control.images.prepare",),
     "websockets": ("pie_control.client.connection",),
     "wit_world": ("inferlet_sdk.guest.entry",),
 }

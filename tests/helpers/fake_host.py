@@ -136,6 +136,10 @@ class FakeHost:
         self.detokenizers: dict[int, bytes] = {}
         self.receivers: list[int] = []
         self.max_pages = 1000
+        self.web: dict[str, tuple[int | None, dict[str, str], bytes]] = {}  # status (None: fails), headers, body
+        self.requests: list[dict[str, Any]] = []
+        self.bodies: dict[int, bytes] = {}
+        self.piece_bytes = 1 << 16
         self._next = 0
         self.core, self.fused = SimpleNamespace(), SimpleNamespace()
         for interface in set(bindings.INTERFACES) - {"core", "fused"}:
@@ -298,6 +302,37 @@ class FakeHost:
         held |= {"futures": len(self.futures), "max_memory_bytes": 1, "cpu_nanoseconds": 1, "max_cpu_nanoseconds": 1}
         limits = {"max_pages": self.max_pages, "max_embeds": 999, "max_queues": 99, "max_futures": 999}
         return json.dumps(held | limits | {"a key of the future": 1})
+
+    # ---- http ----
+
+    def _http_request(self, method: str, url: str, headers: str, body: str, options: str) -> int:
+        """Answered by what `web` has for the URL, else by what was asked."""
+        asked = {"method": method, "url": url, "headers": json.loads(headers), "body": b64decode(body).decode()}
+        self.requests.append(asked | json.loads(options))
+        status, answered, data = self.web.get(url, (200, {}, json.dumps(asked).encode()))
+        if status is None:
+            return self._future(refuse("request-failed", data.decode()))
+        number = self._number()
+        self.bodies[number] = data
+        about = {"status": status, "url": url, "headers": list(answered.items()), "a key of the future": 1}
+        return self._future((number, json.dumps(about)))
+
+    def _read_body(self, body: int, most: int) -> int:
+        if body not in self.bodies:
+            raise refuse("not-found", f"no body {body}")
+        most = min(most, self.piece_bytes)
+        piece, self.bodies[body] = self.bodies[body][:most], self.bodies[body][most:]
+        return self._future(b64encode(piece).decode())
+
+    def _take_chunk(self, number: int) -> str:
+        return str(self._take(number))
+
+    def _await_chunk(self, number: int) -> str:
+        return str(self._await(number))
+
+    def _close_body(self, body: int) -> None:
+        if self.bodies.pop(body, None) is None:
+            raise refuse("not-found", f"no body {body}")
 
     # ---- allocate ----
 
@@ -759,7 +794,7 @@ class FakeHost:
         accepted = [*agree, False].index(False)
         return self._future((accepted, chosen[accepted]))
 
-    _take_token = _take_dist = _take_logprobs = _take_verified = _take_listing = _take
+    _take_token = _take_dist = _take_logprobs = _take_verified = _take_response = _take_listing = _take
 
     def _await(self, number: int) -> Any:
         self._wait([number])
@@ -769,9 +804,8 @@ class FakeHost:
         tokens, probabilities, rest = self._await(number)
         return _packed("I", tokens), _packed("f", probabilities), rest
 
-    _await_done = _await_message = _await_token = _await_dist = _await_logprobs = _await_verified = _await_listing = (
-        _await
-    )
+    _await_done = _await_message = _await_token = _await_dist = _await_logprobs = _await_verified = _await
+    _await_response = _await_listing = _await
 
     def _source(self) -> tuple[str, str, str]:
         raise AssertionError("tests call run_program")

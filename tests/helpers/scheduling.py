@@ -50,7 +50,8 @@ def describe(**sizes: int) -> ModelDescription:
 
 
 def fake_model(**sizes: int) -> FakeModel:
-    return FakeModel("fake", **{**SIZES, **sizes})
+    options: dict[str, Any] = {**SIZES, **sizes}
+    return FakeModel("fake", **options)
 
 
 def greedy() -> Sampler:

@@ -48,6 +48,7 @@ LIMITS: dict[str, object] = {
     "max_embeds": 3000,
     "max_futures": 2000,
     "max_pending_bytes": 4 << 20,
+    "http_allow": "*",
 }
 
 

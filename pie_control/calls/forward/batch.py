@@ -23,9 +23,9 @@ MOST_PAIRS = 1 << 26
 """Pairs of query and key in the masks that a worker makes for a batch, where keys are seen by position."""
 
 
-class ForwardCommand(LongCommand, frozen=True):
-    """`size` is the number of input tokens; `own` are the virtual slots of their keys and values, None if these are
-    dropped after the call."""
+class PassCommand(LongCommand, frozen=True):
+    """Input tokens that pass through the Transformer. `size` is their number; `own` are the virtual slots of their keys
+    and values, None if these are dropped after the call."""
 
     context: Context
     inputs: Sequence[Range]
@@ -44,7 +44,11 @@ class ForwardCommand(LongCommand, frozen=True):
         return [(start // page_size, (stop - 1) // page_size + 1) for start, stop in slots]
 
 
-class ForwardBatch(LongBatch[ForwardCommand]):
+class ForwardCommand(PassCommand, frozen=True):
+    """A `forward`, and nothing else."""
+
+
+class ForwardBatch(LongBatch[PassCommand]):
     """`tokens` is the number of input tokens so far. A command may be in several batches, a part in each."""
 
     def __init__(self, context: WaveContext) -> None:
@@ -61,20 +65,24 @@ class ForwardBatch(LongBatch[ForwardCommand]):
         self._pairs = MOST_PAIRS
         self._columns: ForwardColumns | None = None
 
-    def can_add(self, queue: Hashable, command: ForwardCommand) -> bool:
+    def can_add(self, queue: Hashable, command: PassCommand) -> bool:
         """Not if it reads or writes an embed that an earlier command of its queue writes in this batch."""
         return queue not in self._written.first or self._written.disjoint(queue, command.inputs, command.outputs)
 
     def lets_pass(self, command: Command) -> bool:
-        """If it fills other embeds than those that forwards of its queue read or write here, and touches no pages."""
+        """If it touches no pages, and no embeds that forwards of its queue read or write here."""
         page_size = self.context.model.page_size
         if command.uses(PAGES, page_size):
             return False
-        filled = set(addresses(command.uses(EMBEDS, page_size)))
+        return self.lets_fill(command, command.uses(EMBEDS, page_size))
+
+    def lets_fill(self, command: Command, embeds: Sequence[Range]) -> bool:
+        """Whether a later command may fill these embeds before this batch runs."""
+        filled = set(addresses(embeds))
         own = (one for one in self.commands if one.owner == command.owner and one.queue == command.queue)
         return all(filled.isdisjoint(addresses(ranges)) for one in own for ranges in (one.inputs, one.outputs))
 
-    def room_for(self, command: ForwardCommand) -> int:
+    def room_for(self, command: PassCommand) -> int:
         """As far as the worker's masks for rows by position go. The first such command of a batch may always have
         some; one that must not be split, all."""
         keys = command.context.tokens + command.size
@@ -83,10 +91,10 @@ class ForwardBatch(LongBatch[ForwardCommand]):
             return command.size if first or command.size * keys <= self._pairs else 0
         return max(self._pairs // keys, int(first))
 
-    def reserve(self, command: ForwardCommand, parts: int) -> None:
+    def reserve(self, command: PassCommand, parts: int) -> None:
         self._pairs -= parts * (command.context.tokens + command.size)
 
-    def add(self, queue: Hashable, command: ForwardCommand, holdings: Holdings, begin: int, end: int) -> None:
+    def add(self, queue: Hashable, command: PassCommand, holdings: Holdings, begin: int, end: int) -> None:
         """Adds the input tokens `begin` .. `end`."""
         self._written.note(queue, command.outputs)
         self.commands.append(command)
@@ -98,7 +106,7 @@ class ForwardBatch(LongBatch[ForwardCommand]):
         self.tokens += end - begin
         self._ends.append(self.tokens)
 
-    def _add_inputs(self, command: ForwardCommand, physical: array[int], begin: int, end: int) -> None:
+    def _add_inputs(self, command: PassCommand, physical: array[int], begin: int, end: int) -> None:
         if end - begin == command.size:
             for first, last in command.inputs:
                 self._embeds.extend(physical[first:last])
@@ -108,7 +116,7 @@ class ForwardBatch(LongBatch[ForwardCommand]):
                 self._embeds.extend(physical[first:last])
             self._positions.extend(command.positions[begin:end])
 
-    def _add_keys(self, command: ForwardCommand, pages: array[int], begin: int, end: int) -> None:
+    def _add_keys(self, command: PassCommand, pages: array[int], begin: int, end: int) -> None:
         context, own = command.context.intervals, command.own
         if own is None:
             self._keys.add(context, pages)
@@ -180,7 +188,7 @@ class _Outputs:
         self.rows: array[int] = array("i")
         self.embeds: array[int] = array("i")
 
-    def add(self, command: ForwardCommand, physical: array[int], begin: int, end: int, row: int) -> None:
+    def add(self, command: PassCommand, physical: array[int], begin: int, end: int, row: int) -> None:
         """The last tokens of the command have an output each; those in begin .. end start at `row`."""
         if not command.outputs:
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
@@ -12,7 +12,7 @@ from pie_control.resources.tables.pages import Context
 
 from ..arrays import addresses
 from ..kind import Stage, define
-from .batch import ForwardBatch, ForwardCommand
+from .batch import ForwardBatch, ForwardCommand, PassCommand
 
 
 def issue(
@@ -30,6 +30,35 @@ def issue(
     if not sources:
         raise InvalidArgument("forward needs at least one input embed")
     positions = space.embeds.filled_positions(sources)
+    found = check(space, queue, context, sources, positions, output_pages, output_embeds)
+    command = ForwardCommand(space.owner, queue, space.next_seq(), found.after, None, (), *found[1:])
+    take_effect(space, command)
+    space.issue(command)
+
+
+class Checked(NamedTuple):
+    """What nobody refuses; but for the first, the fields of the command."""
+
+    after: int
+    size: int
+    whole: bool
+    context: Context
+    inputs: Sequence[Range]
+    positions: Sequence[int]
+    own: Sequence[Range] | None
+    outputs: Sequence[Range]
+
+
+def check(
+    space: AddressSpace,
+    queue: int,
+    context: Sequence[int],
+    inputs: Sequence[Range],
+    positions: Sequence[int],
+    output_pages: Sequence[int],
+    output_embeds: Sequence[int],
+) -> Checked:
+    """A forward over inputs that hold tokens at these positions, as many; changes nothing. Raises as `issue`."""
     count = len(positions)
     read = parse_ranges(context, "context page")
     seen = space.pages.context(read, min(positions), max(positions))
@@ -38,18 +67,13 @@ def issue(
     written = parse_ranges(output_pages, "output page")
     own = space.pages.free_slots(written, count) if written else None
     outputs = _check_outputs(space, queue, output_embeds, count) if output_embeds else ()
-    whole = own is None or (count > 1 and _overwrites_inputs(sources, outputs, count))
+    whole = own is None or (count > 1 and _overwrites_inputs(inputs, outputs, count))
     if whole and count > space.model.max_batch_tokens:
         _refuse_whole(space, own is None, count)
     after = space.hazards.of_rewriting(own) if own else 0
     if not space.has_one_queue:
-        after = max(after, _hazards(space, queue, (*read, *written), sources, outputs))
-    seq = space.next_seq()
-    command = ForwardCommand(
-        space.owner, queue, seq, after, None, (), count, whole, seen, sources, positions, own, outputs
-    )
-    _take_effect(space, command)
-    space.issue(command)
+        after = max(after, _hazards(space, queue, (*read, *written), inputs, outputs))
+    return Checked(after, count, whole, seen, inputs, positions, own, outputs)
 
 
 def _refuse_length(space: AddressSpace, seen: Context, count: int) -> NoReturn:
@@ -98,7 +122,8 @@ def _hazards(
     return max(hazards.of_pages(queue, pages), hazards.of_reading(queue, inputs), hazards.of_writing(queue, outputs))
 
 
-def _take_effect(space: AddressSpace, command: ForwardCommand) -> None:
+def take_effect(space: AddressSpace, command: PassCommand) -> None:
+    """What a forward that was just numbered changes."""
     stamp = space.stamp(command.queue)
     if command.own is not None:
         space.pages.append(command.own, command.positions, stamp)

@@ -6,10 +6,18 @@ from collections.abc import Sequence
 
 from pie_control.resources.address_space import AddressSpace
 
-from ..forward import forward
-from ..input_text import embed_txt
 from ..kind import define
 from ..output_text import get_next_dist
+from .step import StepCommand, issue_step
+
+
+class DistStep(StepCommand, frozen=True):
+    """A step whose distribution is read."""
+
+    call = output = get_next_dist.CALL  # which answers it
+
+    k: int
+    temperature: float
 
 
 def issue(
@@ -25,10 +33,22 @@ def issue(
     temperature: float,
     future: int,
 ) -> None:
-    """With one output embed. If one of the three is refused, those before it have been issued. Raises as they do."""
-    embed_txt.issue(space, queue, tokens, positions, input_embeds)
-    forward.issue(space, queue, context, input_embeds, output_pages, (output_embed, 1))
-    get_next_dist.issue(space, queue, output_embed, k, temperature, future)
+    """With one output embed. If one of the three is refused, nothing has happened. Raises as they do."""
+    chosen = get_next_dist.check(space, k, temperature)
+    issue_step(
+        space,
+        queue,
+        tokens,
+        positions,
+        input_embeds,
+        context,
+        output_pages,
+        output_embed,
+        future,
+        DistStep,
+        lambda: (chosen, temperature),
+        lambda: get_next_dist.issue(space, queue, output_embed, k, temperature, future),
+    )
 
 
 CALL = define(__name__, issue, value=get_next_dist.Dist)

@@ -6,11 +6,22 @@ from collections.abc import Sequence
 
 from pie_control.resources.address_space import AddressSpace
 
-from ..forward import forward
-from ..input_text import embed_txt
 from ..kind import define
-from ..sampler import Sampler
+from ..sampler import Sampler, SamplingParams
 from . import sample
+from .step import StepCommand, issue_step
+
+
+class SampleStep(StepCommand, frozen=True):
+    """A step whose next token is sampled: any token may come, and penalties count none."""
+
+    call = output = sample.CALL  # which answers it
+    gives_token = True
+    recent = ()
+    allowed = None
+
+    params: SamplingParams
+    uniform: float
 
 
 def issue(
@@ -25,10 +36,21 @@ def issue(
     sampler: Sampler,
     future: int,
 ) -> None:
-    """With one output embed. If one of the three is refused, those before it have been issued. Raises as they do."""
-    embed_txt.issue(space, queue, tokens, positions, input_embeds)
-    forward.issue(space, queue, context, input_embeds, output_pages, (output_embed, 1))
-    sample.issue(space, queue, output_embed, sampler, future)
+    """With one output embed. If one of the three is refused, nothing has happened. Raises as they do."""
+    issue_step(
+        space,
+        queue,
+        tokens,
+        positions,
+        input_embeds,
+        context,
+        output_pages,
+        output_embed,
+        future,
+        SampleStep,
+        lambda: (sampler.params, sampler.draw()),
+        lambda: sample.issue(space, queue, output_embed, sampler, future),
+    )
 
 
 CALL = define(__name__, issue, value=sample.Token)

@@ -67,7 +67,7 @@ def issue_sample(
 
 
 class SampleBatch(Batch[SampleCommand]):
-    """One row and one token slot for each command. No command names a token of this very batch."""
+    """One row and one token slot for each command, or step. No command names a token of this very batch."""
 
     def __init__(self, context: WaveContext) -> None:
         super().__init__(context)
@@ -85,6 +85,10 @@ class SampleBatch(Batch[SampleCommand]):
     def room(self) -> int:
         """Rows that can be added still."""
         return min(self.context.model.max_batch_rows - len(self.commands), self._pool.free) - self.rows
+
+    def has_room(self) -> bool:
+        """Whether a further row can be added."""
+        return self.room > 0
 
     def try_add(self, queue: Hashable, command: SampleCommand, holdings: Holdings, done: int) -> int:
         if self.room <= 0:

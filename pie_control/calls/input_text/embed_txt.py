@@ -9,7 +9,7 @@ import numpy as np
 
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
-from pie_control.resources.holdings import Holdings
+from pie_control.resources.holdings import Holdings, Reference
 from pie_control.resources.kinds import EMBEDS, Resource
 from pie_control.resources.ranges import Range, parse_ranges, total_length
 from pie_inference.protocol import EmbedTxt
@@ -37,6 +37,18 @@ def issue(
     """Three lists of one length, embeds as ranges. A token 0x8000_0000 + future is what an earlier `sample` of the same
     queue gives. Raises InvalidArgument, NotFound, InvalidState (a decode run of another queue uses an embed)."""
     space.check_command(queue)
+    ranges = check_lengths(tokens, positions, embeds)
+    if not ranges:
+        return
+    literal, references = check(space, queue, tokens, positions, ranges)
+    after = 0 if space.has_one_queue else space.hazards.of_writing(queue, ranges)
+    seq = space.next_seq()
+    take_effect(space, queue, ranges, positions)
+    space.issue(EmbedCommand(space.owner, queue, seq, after, None, references, literal, ranges))
+
+
+def check_lengths(tokens: Sequence[int], positions: Sequence[int], embeds: Sequence[int]) -> tuple[Range, ...]:
+    """The embeds; raises InvalidArgument."""
     ranges = parse_ranges(embeds, "embed")
     count = len(tokens)
     if len(positions) != count or total_length(ranges) != count:
@@ -44,22 +56,28 @@ def issue(
             f"embed-txt got {count} tokens, {len(positions)} positions and {total_length(ranges)} embeds; "
             "the numbers must be equal"
         )
-    if not count:
-        return
+    return ranges
+
+
+def check(
+    space: AddressSpace, queue: int, tokens: Sequence[int], positions: Sequence[int], embeds: Sequence[Range]
+) -> tuple[Sequence[int], Sequence[Reference]]:
+    """Tokens with 0 in place of references, and the references. Changes nothing; raises as `issue`."""
     check_positions(positions, space.model.max_context)
-    space.embeds.check_owned(ranges)
+    space.embeds.check_owned(embeds)
     if space.runs:
-        space.runs.check_embeds(queue, ranges)
-    literal, references = resolve(space, queue, tokens)
-    after = 0 if space.has_one_queue else space.hazards.of_writing(queue, ranges)
-    seq = space.next_seq()
-    space.embeds.fill_inputs(ranges, positions)
-    space.hazards.note_writes(ranges, space.stamp(queue))
-    space.issue(EmbedCommand(space.owner, queue, seq, after, None, references, literal, ranges))
+        space.runs.check_embeds(queue, embeds)
+    return resolve(space, queue, tokens)
+
+
+def take_effect(space: AddressSpace, queue: int, embeds: Sequence[Range], positions: Sequence[int]) -> None:
+    """What a command that was just numbered changes."""
+    space.embeds.fill_inputs(embeds, positions)
+    space.hazards.note_writes(embeds, space.stamp(queue))
 
 
 class EmbedBatch(Batch[EmbedCommand]):
-    """No command writes an embed that an earlier one of its queue writes."""
+    """No command writes an embed that an earlier one of its queue writes. Steps (fused/step.py) are in it, too."""
 
     def __init__(self, context: WaveContext) -> None:
         super().__init__(context)

@@ -38,17 +38,24 @@ def issue(space: AddressSpace, queue: int, embed: int, k: int, temperature: floa
     """`k` 0: 256, or as many as the model gives. Raises InvalidArgument, NotFound, InvalidState (embed never
     filled, or an input)."""
     check_output(space, queue, embed)
+    chosen = check(space, k, temperature)
+    seq, after = note_reading(space, queue, ((embed, embed + 1),))
+    space.issue(DistCommand(space.owner, queue, seq, after, future, (), embed, chosen, temperature))
+
+
+def check(space: AddressSpace, k: int, temperature: float) -> int:
+    """How many tokens `k` asks for. Raises InvalidArgument."""
     largest = min(space.model.max_dist, space.model.vocab_size)
     if not 0 <= k <= largest:
         raise InvalidArgument(f"k is {k}; it must lie between 0 and {largest}")
     if not 0.0 < temperature < math.inf:
         raise InvalidArgument(f"temperature is {temperature}; it must be above 0 and finite")
-    seq, after = note_reading(space, queue, ((embed, embed + 1),))
-    chosen = k or min(DEFAULT_K, largest)
-    space.issue(DistCommand(space.owner, queue, seq, after, future, (), embed, chosen, temperature))
+    return k or min(DEFAULT_K, largest)
 
 
 class DistBatch(RowBatch[DistCommand]):
+    """Steps are in it, too."""
+
     def build(self) -> GetNextDist:
         return GetNextDist(
             embeds=as_int32(self._embeds),

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...services.http.request import MAX_OPTIONS, MAX_URL
+
 MAX_NAME_BYTES = 1024
 """Of the name of a model."""
 MAX_CONTEXT = 1 << 17
@@ -16,6 +18,9 @@ MAX_WATCH_OPTIONS = 16 << 10
 MAX_AWAITED = 1 << 16
 """Futures that one call waits for."""
 
+MAX_HEADERS_TEXT = 64 << 10
+"""Of the headers of a request, as JSON; what is in them is bounded by `services.http.request`."""
+
 _OF_ALL = {"model": MAX_NAME_BYTES}
 _OF_ONE: dict[tuple[str, str], dict[str, int]] = {
     ("core", "wait"): {"futures": MAX_AWAITED},
@@ -24,6 +29,7 @@ _OF_ONE: dict[tuple[str, str], dict[str, int]] = {
     ("output_text", "get_logprobs"): {"tokens": MAX_CONTEXT},
     ("fused", "sample_constrained"): {"recent": MAX_CONTEXT},
     ("fused", "watch_run"): {"options": MAX_WATCH_OPTIONS},
+    ("http", "http_request"): {"method": 32, "url": MAX_URL, "headers": MAX_HEADERS_TEXT, "options": MAX_OPTIONS},
 }
 
 

@@ -10,7 +10,7 @@ from ...layers.pre_norm import PreNormLayer
 from ...loading.weights import WeightLoader
 from ..config import ModelConfig
 from ..config_json import ConfigJson
-from ..decoder import Decoder, plain_decoder
+from ..decoder import ROOT, Decoder, plain_decoder
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ def read(config: ConfigJson) -> LlamaConfig:
     return LlamaConfig.read(config, mlp_bias=config.flag("mlp_bias"))
 
 
-def build(config: LlamaConfig, weights: WeightLoader) -> Decoder:
-    """Loads LlamaForCausalLM."""
+def build(config: LlamaConfig, weights: WeightLoader, root: str = ROOT) -> Decoder:
+    """Loads LlamaForCausalLM. The names of its tensors begin with `root`."""
 
     def layer(index: int, prefix: str) -> PreNormLayer:
         size, inner, bias = config.hidden_size, config.intermediate_size, config.attention_bias
@@ -34,4 +34,4 @@ def build(config: LlamaConfig, weights: WeightLoader) -> Decoder:
         mlp = GatedMlp(weights, f"{prefix}.mlp", size, inner, bias=config.mlp_bias, activation=config.activation)
         return PreNormLayer(weights, prefix, size, config.norm_eps, attend, mlp)
 
-    return plain_decoder(config, weights, layer)
+    return plain_decoder(config, weights, layer, root)

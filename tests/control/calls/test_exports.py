@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from array import array
 from base64 import b64encode
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,14 +51,15 @@ def test_nobody_writes_to_sealed_pages() -> None:
     inferlet.call("export_kvpage", Q, "a", [0, 1], "")
     pages = inferlet.space.pages
     sealed = "page 0 is sealed, for it was exported or imported: nobody writes to it. Leave it out"
-    for refused in (
+    calls: list[tuple[Any, ...]] = [
         ("forward", Q, [], [0, 2], [0, 2], []),
         ("forward", Q, [], [0, 1], [0, 1], []),
         ("copy_kvpage", Q, [1, 1], [0, 1]),
         ("copy_kvpage", Q, [1, 1], [3, 1]),
         ("trim_kvpage", Q, [0, 1], 2),
         ("decode", Q, 0, GREEDY, 7, 3, [0, 1], [0, 2], 3, (), ""),
-    ):
+    ]
+    for refused in calls:
         with pytest.raises(InvalidState, match=sealed):
             inferlet.call(*refused)
     inferlet.call("trim_kvpage", Q, [0, 1], 3)  # it empties nothing

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from pie_control.calls.output_text import get_logprobs
-from pie_control.errors import CallError, InvalidArgument, InvalidState, NotFound
+from pie_control.errors import InvalidArgument, InvalidState, NotFound
 from pie_inference.protocol import GetLogprobs
 from tests.helpers.refusals import HOLDS_AN_INPUT, NO_QUEUE, OTHER_QUEUE, Q, Refusal, check_refused, prepare, refusal
 from tests.helpers.scheduling import World, by_kind
@@ -65,34 +65,3 @@ def test_a_wave_scores_a_bounded_number_of_tokens_and_the_next_one_goes_on(monke
     assert [len(by_kind(wave)[GetLogprobs].tokens) for wave in world.drain()] == [10, 1, 20, 3]
     answers = [inferlet.answers[future] for future in futures]
     assert [len(answer.logprobs) for answer in answers if isinstance(answer, get_logprobs.Logprobs)] == sizes
-
-
-# ---- forward_with_dist ----
-
-
-def test_the_fused_call_is_the_three_in_a_row() -> None:
-    inferlet, handed_on = prepare()
-    before = len(handed_on)
-    inferlet.call("forward_with_dist", Q, [65], [3], [4, 1], [0, 1], [0, 1], 5, 7, 0.5)
-    embed, forward, dist = handed_on[before:]
-    assert [command.call.name for command in (embed, forward, dist)] == ["embed_txt", "forward", "get_next_dist"]
-    assert (forward.own, forward.outputs, dist.embed) == (((3, 4),), ((5, 6),), 5)
-    assert (dist.k, dist.temperature) == (7, 0.5)
-
-
-@pytest.mark.parametrize(
-    ("error", "message", "arguments", "issued"),
-    [
-        (InvalidArgument, "token 999", ([999], [3], [4, 1], [0, 1], [0, 1], 5, 7, 1.0), 0),
-        (NotFound, "page 7", ([65], [3], [4, 1], [7, 1], [0, 1], 5, 7, 1.0), 1),
-        (InvalidArgument, "k is 999", ([65], [3], [4, 1], [0, 1], [0, 1], 5, 999, 1.0), 2),
-    ],
-)
-def test_what_comes_before_a_refused_part_is_issued(
-    error: type[CallError], message: str, arguments: tuple[object, ...], issued: int
-) -> None:
-    inferlet, handed_on = prepare()
-    before = len(handed_on)
-    with pytest.raises(error, match=message):
-        inferlet.call("forward_with_dist", Q, *arguments)
-    assert len(handed_on) == before + issued

@@ -1,4 +1,4 @@
-"""sample, sample_constrained and forward_with_sampling."""
+"""sample and sample_constrained."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from pie_control.calls.fused import sample
 from pie_control.calls.sampler import Sampler, SamplingParams
-from pie_control.errors import CallError, InvalidArgument, InvalidState, NotFound
+from pie_control.errors import InvalidArgument, InvalidState, NotFound
 from pie_inference.protocol import Sample
 from tests.helpers.refusals import (
     GREEDY,
@@ -103,36 +103,6 @@ def test_an_output_that_another_queue_writes_is_waited_for() -> None:
     forward = handed_on[-2].seq
     inferlet.call("sample", OTHER_QUEUE, 0, GREEDY)
     assert handed_on[-1].after == forward
-
-
-# ---- forward_with_sampling ----
-
-
-def test_the_fused_call_is_the_three_in_a_row() -> None:
-    inferlet, handed_on = prepare()
-    before = len(handed_on)
-    inferlet.call("forward_with_sampling", Q, [name_token(1)], [3], [4, 1], [0, 1], [0, 1], 5, GREEDY)
-    embed, forward, sample = handed_on[before:]
-    assert [command.call.name for command in (embed, forward, sample)] == ["embed_txt", "forward", "sample"]
-    assert (forward.own, forward.outputs, sample.embed) == (((3, 4),), ((5, 6),), 5)
-
-
-@pytest.mark.parametrize(
-    ("error", "message", "arguments", "issued"),
-    [
-        (InvalidArgument, "token 999", ([999], [3], [4, 1], [0, 1], [0, 1], 5, GREEDY), 0),
-        (NotFound, "page 7", ([65], [3], [4, 1], [7, 1], [0, 1], 5, GREEDY), 1),
-        (NotFound, "embed 9", ([65], [3], [4, 1], [0, 1], [0, 1], 9, GREEDY), 1),
-    ],
-)
-def test_what_comes_before_a_refused_part_is_issued(
-    error: type[CallError], message: str, arguments: tuple[object, ...], issued: int
-) -> None:
-    inferlet, handed_on = prepare()
-    before = len(handed_on)
-    with pytest.raises(error, match=message):
-        inferlet.call("forward_with_sampling", Q, *arguments)
-    assert len(handed_on) == before + issued
 
 
 def test_a_wave_counts_a_bounded_number_of_recent_tokens(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,9 @@ from pie_inference.protocol import BATCHES, ModelDescription, RunWave, WaveDone
 from tests.helpers.servers import run, started
 
 SECONDS = 30.0
+OF_ALL = ["Core", "Http"]
+"""Traits of every model."""
+INTERFACES_OF_ALL = {trait.interface for trait in TRAITS if trait.name in OF_ALL}
 ALLOCATE_ONLY = ("copy_emb", "copy_kvpage", "embed_txt")
 
 
@@ -60,8 +63,8 @@ def described(**changes: Any) -> ModelDescription:
 def test_a_model_has_the_traits_whose_calls_its_worker_runs() -> None:
     assert tuple(trait for trait, _ in traits_of(described())) == TRAITS
     without = [trait.name for trait, _ in traits_of(described(calls=tuple(set(BATCHES) - {"get_logprobs"})))]
-    assert without == ["Core", "Allocate", "Forward", "InputText", "Tokenize", "Exports"]
-    assert [trait.name for trait, _ in traits_of(described(calls=()))] == ["Core"]
+    assert without == [*OF_ALL, "Allocate", "Forward", "InputText", "Tokenize", "Exports"]
+    assert [trait.name for trait, _ in traits_of(described(calls=()))] == OF_ALL
 
 
 def test_a_trait_has_the_version_of_the_wit() -> None:
@@ -73,7 +76,8 @@ def test_a_complete_model_refuses_nothing() -> None:
 
 
 def test_every_call_of_a_trait_that_is_missing_is_refused() -> None:
-    of_models = {function for function in wit.functions() if function.interface not in ("core", "guest_source")}
+    of_all = {"guest_source"} | INTERFACES_OF_ALL
+    of_models = {function for function in wit.functions() if function.interface not in of_all}
     assert set(refusals(described(calls=(), tokenizer=b""))) == {function.name for function in of_models}
 
 
@@ -127,13 +131,14 @@ def calls_of_queues() -> list[tuple[str, str, list[Any]]]:
 def test_no_call_of_a_missing_trait_passes(guest_cache: Path) -> None:
     model = Partial(calls=(), tokenizer=b"")
     calls = calls_of_queues()
-    assert {interface for interface, _, _ in calls} == {trait.interface for trait in TRAITS[1:]}
+    assert {interface for interface, _, _ in calls} == {trait.interface for trait in TRAITS} - INTERFACES_OF_ALL
     source = CALLS.replace("calls: list)", "calls=CALLS)").replace("def main", f"CALLS = {calls!r}\n\ndef main")
     answers = run_on(guest_cache, model, source)
     assert len(answers) == len(calls)
     for interface, name, _ in calls:
         (trait,) = [trait.name for trait in TRAITS if trait.interface == interface]
-        wanted = f"model fake does not implement {trait} ({name.replace('_', '-')} belongs to it); it has: Core"
+        wanted = f"model fake does not implement {trait} ({name.replace('_', '-')} belongs to it); it has: "
+        wanted += ", ".join(OF_ALL)
         assert answers[name] == ["unsupported", wanted]
     assert not model.asked
 
@@ -165,7 +170,7 @@ async def main(args):
 """
     model = Partial(calls=("copy_emb", "copy_kvpage", "embed_txt", "forward"))
     names, refused, futures = run_on(guest_cache, model, source)
-    assert names == ["Core", "Allocate", "Forward", "InputText", "Tokenize", "Exports"]
+    assert names == [*OF_ALL, "Allocate", "Forward", "InputText", "Tokenize", "Exports"]
     has = f"; it has: {', '.join(names)}"
     assert refused[0] == f"model fake does not implement OutputText (get-next-dist belongs to it){has}"
     assert refused[1] == f"model fake does not implement Fused (sample belongs to it){has}"

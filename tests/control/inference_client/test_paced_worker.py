@@ -14,20 +14,20 @@ import pytest
 
 from pie_control.config import ModelPath, build_config
 from pie_control.errors import WorkerUnavailable
+from pie_control.inference_client.client import WorkerClient
 from pie_control.inference_client.process import PACED_WORKER
-from pie_control.inference_client.zeromq import ZeroMQClient
 from pie_control.runtime import start_worker
 from pie_inference.protocol import PROTOCOL_VERSION, RunWave, SampleResult, WaveDone
 from pie_inference.testing.worker_batches import Driver, Extend, Keys, ints, sample_batch
 from tests.helpers.clients import DEADLINE, ask, loss_of, run
 from tests.helpers.tree import ROOT
 
-from .test_zeromq import wait_for_end
+from .test_client import wait_for_end
 
 
-def paced(pace: str, *more: str, poll_us: int = 0) -> ZeroMQClient:
+def paced(pace: str, *more: str, poll_us: int = 0) -> WorkerClient:
     arguments = ["--name", "model", "--pace", pace, *more]
-    return ZeroMQClient(arguments, module=PACED_WORKER, start_seconds=DEADLINE, poll_us=poll_us)
+    return WorkerClient(arguments, module=PACED_WORKER, start_seconds=DEADLINE, poll_us=poll_us)
 
 
 def waves(count: int) -> list[RunWave]:
@@ -87,7 +87,7 @@ def test_both_ends_may_look_for_messages_before_they_sleep(poll_us: int) -> None
             assert [answer.wave for answer in await ask(client, *waves(count))] == list(range(count))
         await asyncio.sleep(0.05)
         connection = vars(client)["_connection"]
-        assert vars(connection)["_polling"] is None
+        assert not vars(connection)["_polling"].is_on
         await client.close()
 
     run(test)
@@ -120,10 +120,10 @@ def test_options_that_make_no_sense_are_told() -> None:
 
 PARENT = """
 import asyncio, sys
-from pie_control.inference_client.zeromq import ZeroMQClient
+from pie_control.inference_client.client import WorkerClient
 
 async def main():
-    ready = await ZeroMQClient(sys.argv[2:], module=sys.argv[1]).start()
+    ready = await WorkerClient(sys.argv[2:], module=sys.argv[1]).start()
     print(ready.pid, flush=True)
     await asyncio.sleep(60)
 

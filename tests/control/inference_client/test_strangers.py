@@ -18,8 +18,8 @@ import zmq
 from zmq.utils import z85
 
 from pie_control.errors import WorkerUnavailable
+from pie_control.inference_client.client import WorkerClient
 from pie_control.inference_client.process import worker_environment
-from pie_control.inference_client.zeromq import ZeroMQClient, _free_port
 from pie_inference.config import parse_options
 from pie_inference.protocol import PROTOCOL_VERSION, Ready, RunWave, encode
 from pie_inference.protocol.secret import SECRET_VARIABLE, control_key
@@ -38,7 +38,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def endpoint() -> str:
-    return f"tcp://127.0.0.1:{_free_port()}"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
 
 
 def worker_options(checkpoint: Path) -> list[str]:
@@ -74,8 +76,8 @@ def stranger(endpoint: str, secret: str | None = None) -> Iterator[zmq.Socket[by
 
 
 @asynccontextmanager
-async def serving(checkpoint: Path, endpoint: str) -> AsyncIterator[tuple[ZeroMQClient, asyncio.Future[str]]]:
-    client = ZeroMQClient(endpoint=endpoint, secret=SECRET, start_seconds=DEADLINE)
+async def serving(checkpoint: Path, endpoint: str) -> AsyncIterator[tuple[WorkerClient, asyncio.Future[str]]]:
+    client = WorkerClient(endpoint=endpoint, secret=SECRET, start_seconds=DEADLINE)
     with worker(checkpoint, endpoint) as process:
         assert (await client.start()).pid == process.pid
         try:
@@ -85,7 +87,7 @@ async def serving(checkpoint: Path, endpoint: str) -> AsyncIterator[tuple[ZeroMQ
             assert await asyncio.to_thread(process.wait, DEADLINE) == 0
 
 
-async def all_waves_reach_the_worker(client: ZeroMQClient) -> None:
+async def all_waves_reach_the_worker(client: WorkerClient) -> None:
     answers = await ask(client, *(RunWave(number, "model", ()) for number in range(WAVES)))
     assert [answer.wave for answer in answers] == list(range(WAVES))
 
@@ -172,7 +174,7 @@ def test_a_second_worker_is_refused_and_shares_no_waves(
 @pytest.mark.parametrize("secret", [OTHER_SECRET, None, "short"])
 def test_a_worker_without_the_secret_says_so_and_ends(secret: str | None, checkpoint: Path, endpoint: str) -> None:
     async def test() -> None:
-        client = ZeroMQClient(endpoint=endpoint, secret=SECRET, start_seconds=DEADLINE)
+        client = WorkerClient(endpoint=endpoint, secret=SECRET, start_seconds=DEADLINE)
         starting = asyncio.create_task(client.start())
         with worker(checkpoint, endpoint, secret) as process:
             _, said = await asyncio.to_thread(process.communicate, None, DEADLINE)
@@ -185,25 +187,15 @@ def test_a_worker_without_the_secret_says_so_and_ends(secret: str | None, checkp
     run(test)
 
 
-def test_without_private_sockets_the_own_worker_has_a_secret_too(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    has = zmq.has
-    monkeypatch.setattr(zmq, "has", lambda capability: capability != "ipc" and has(capability))
-
+def test_the_own_worker_has_no_address_and_no_secret(checkpoint: Path) -> None:
     async def test() -> None:
-        client = ZeroMQClient(worker_options(checkpoint), start_seconds=DEADLINE)
+        client = WorkerClient(worker_options(checkpoint), start_seconds=DEADLINE)
         ready = await client.start()
         line = Path(f"/proc/{ready.pid}/cmdline").read_text().split("\0")
         address = line[line.index("--endpoint") + 1]
-        assert address.startswith("tcp://127.0.0.1:")
-        secret = client._secret
-        assert secret is not None
-        assert secret not in line, "all users of the machine can read it"
-        with stranger(address) as dealer:
-            dealer.send_multipart(forged())
-            await until(lambda: SECRET_VARIABLE in caplog.text)
-            await all_waves_reach_the_worker(client)
+        assert address.startswith("fd:")
+        assert SECRET_VARIABLE not in Path(f"/proc/{ready.pid}/environ").read_text()
+        await all_waves_reach_the_worker(client)
         await client.close()
 
     run(test)
@@ -213,11 +205,11 @@ def test_an_endpoint_needs_a_secret_that_nobody_guesses(endpoint: str) -> None:
     options: list[dict[str, Any]] = [{"endpoint": endpoint}, {"arguments": ["--x"], "secret": SECRET}]
     for wrong in options:
         with pytest.raises(ValueError, match="needs a secret"):
-            ZeroMQClient(**wrong)
+            WorkerClient(**wrong)
 
     async def test() -> None:
         with pytest.raises(WorkerUnavailable, match=r"has 5 characters; 32 random ones are the least: openssl rand"):
-            await ZeroMQClient(endpoint=endpoint, secret="short").start()
+            await WorkerClient(endpoint=endpoint, secret="short").start()
 
     run(test)
 

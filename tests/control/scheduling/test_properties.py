@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from pie_control.calls.arrays import addresses
 from pie_control.calls.forward.batch import ForwardCommand
+from pie_control.calls.fused.step import StepCommand
 from pie_control.calls.input_text.embed_txt import EmbedCommand
 from pie_control.calls.kind import Batch, Command, LongCommand, Stage, WorkerCommand
 from pie_control.calls.values import Value
@@ -37,7 +38,7 @@ from pie_control.scheduling import (
     Turn,
     WorkerLost,
 )
-from pie_inference.protocol import Failure, Forward, WaveDone
+from pie_inference.protocol import EmbedTxt, Failure, Forward, WaveDone
 from tests.helpers.scheduling import Inferlet, World, greedy, name_token
 
 POLICIES: list[DispatchPolicy] = [Adaptive(), Adaptive(max_in_flight=3, surplus=0), Eager(), KOnly(5), TOnly(2.0)]
@@ -72,7 +73,19 @@ class Author:
             return
         branch = self.choice.choice(self.branches)
         extend, decode = [self.extend_some] * 2, [self.decode] * 4
-        actions = [*extend, *decode, self.fork, self.trim, self.peek, self.copy, self.chain, self.retry, self.join]
+        actions = [
+            *extend,
+            *decode,
+            self.step_at_once,
+            self.step_at_once,
+            self.fork,
+            self.trim,
+            self.peek,
+            self.copy,
+            self.chain,
+            self.retry,
+            self.join,
+        ]
         self.choice.choice(actions)(branch)
 
     @property
@@ -131,6 +144,24 @@ class Author:
     def decode(self, branch: Branch) -> None:
         if branch.token is not None:
             self.run(branch, [name_token(branch.token)])
+
+    def step_at_once(self, branch: Branch) -> None:
+        """A few tokens, or the one sampled last, with an output: in one call."""
+        named = branch.token is not None and self.choice.random() < 0.5
+        tokens = [self.choice.randrange(256) for _ in range(self.choice.choice([1, 1, 2, 20]))]
+        if named and branch.token is not None:
+            tokens = [name_token(branch.token)]
+        count = len(tokens)
+        self.grow(branch, count)
+        first = branch.embeds + self.choice.choice([0, 18])
+        positions, pages = list(range(branch.length, branch.length + count)), self.flat(branch.pages)
+        own = pages[2 * (branch.length // self.page_size) :]
+        step = branch.queue, tokens, positions, [first, count], pages, own, branch.embeds + 39
+        if self.choice.random() < 0.5:
+            branch.token = self.call("forward_with_sampling", *step, greedy())
+        else:
+            self.call("forward_with_dist", *step, 3, 1.0)
+        branch.length += count
 
     def fork(self, branch: Branch) -> None:
         full = branch.length // self.page_size
@@ -235,7 +266,9 @@ class Watch:
                     if event.future is not None:
                         self.owed[event.owner].add(event.future)
                     if isinstance(event, WorkerCommand):
-                        self.waiting[event.owner][event.seq] = event.size if isinstance(event, LongCommand) else 1
+                        size = event.size if isinstance(event, LongCommand) else 1
+                        others = 2 if isinstance(event, StepCommand) else 0  # it is in three batches
+                        self.waiting[event.owner][event.seq] = size + others
 
     def came_out(self, turn: Turn) -> None:
         for wave in turn.waves:
@@ -260,7 +293,9 @@ class Watch:
             queue = command.owner, command.queue
             assert self.last.get(queue, 0) <= command.seq, "a command overtook another of its queue"
             for one in ran.setdefault(queue, []):
-                assert one.seq < command.seq or _may_overtake(one, command), "it touches what the overtaken one uses"
+                assert one is command or one.seq < command.seq or _may_overtake(one, command), (
+                    "it touches what the overtaken one uses"
+                )
             ran[queue].append(command)
             left = self.waiting[command.owner]
             left[command.seq] -= parts
@@ -275,7 +310,7 @@ class Watch:
 
 def _may_overtake(one: WorkerCommand, overtaken: WorkerCommand) -> bool:
     """Whether it makes no difference which of two commands of a queue runs first."""
-    if not (isinstance(one, EmbedCommand) and isinstance(overtaken, ForwardCommand)):
+    if not (isinstance(one, EmbedCommand | StepCommand) and isinstance(overtaken, ForwardCommand)):
         return False
     used = {*addresses(overtaken.inputs), *addresses(overtaken.outputs)}
     return used.isdisjoint(addresses(one.embeds))
@@ -294,10 +329,10 @@ def _parts(batch: Batch[Any]) -> Iterator[tuple[WorkerCommand, int]]:
     written: dict[tuple[Owner, int], set[int]] = {}
     for command, count in zip(batch.commands, parts, strict=True):
         embeds = written.setdefault((command.owner, command.queue), set())
-        if isinstance(command, ForwardCommand):
+        if isinstance(message, Forward):
             assert embeds.isdisjoint(addresses(command.inputs)), "it reads what the same batch writes"
-        if isinstance(command, ForwardCommand | EmbedCommand):
-            outputs = set(addresses(command.outputs if isinstance(command, ForwardCommand) else command.embeds))
+        if isinstance(message, Forward | EmbedTxt):
+            outputs = set(addresses(command.outputs if isinstance(message, Forward) else command.embeds))
             assert embeds.isdisjoint(outputs), "it writes what the same batch writes"
             embeds |= outputs
         yield command, int(count)

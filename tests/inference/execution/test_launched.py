@@ -72,6 +72,12 @@ class Script(Transport):
         self.log, self.sent = log, list[FromWorker]()
         self._messages = deque(messages)
 
+    def await_control(self) -> ToWorker:
+        return self.receive()
+
+    def close(self) -> None:
+        self.log.append("closed")
+
     def receive(self) -> ToWorker:
         while (message := self._messages.popleft()) is None:
             pass

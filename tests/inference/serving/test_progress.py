@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
+import socket
 import sys
 import time
 from pathlib import Path
@@ -13,8 +14,8 @@ import pytest
 
 from pie_control.children import status_line
 from pie_control.errors import WorkerUnavailable
+from pie_control.inference_client.client import WorkerClient
 from pie_control.inference_client.process import WORKER, start_worker
-from pie_control.inference_client.zeromq import ZeroMQClient
 
 SAYS = r"printf '10%%\r' >&2; sleep 0.2; printf '20%%\r' >&2; sleep 0.2; printf '99%%\rloaded\nlast words' >&2"
 
@@ -28,7 +29,9 @@ def pretend_worker(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -
 
 async def run_worker() -> None:
     ended = asyncio.Event()
-    worker = start_worker(WORKER, [], None, ended.set)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        worker = start_worker(WORKER, [], theirs.fileno(), ended.set)
     await asyncio.wait_for(ended.wait(), 30)
     await worker.end(1.0)
 
@@ -62,7 +65,7 @@ def test_a_worker_that_tells_its_progress_has_time(tmp_path: Path, monkeypatch: 
 
     async def start() -> None:
         with pytest.raises(WorkerUnavailable, match=r"no worker was ready within 0\.5 s"):
-            await ZeroMQClient(["--model", "m"], start_seconds=0.5).start()
+            await WorkerClient(["--model", "m"], start_seconds=0.5).start()
 
     started = time.monotonic()
     asyncio.run(start())

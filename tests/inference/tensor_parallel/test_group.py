@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from pie_control.errors import WorkerUnavailable
-from pie_control.inference_client.zeromq import ZeroMQClient
+from pie_control.inference_client.client import WorkerClient
 from pie_inference.config import WorkerConfig
 from pie_inference.errors import CheckpointError, RankLost
 from pie_inference.protocol import RunWave, WaveDone
@@ -73,9 +73,9 @@ def test_a_group_that_loses_a_rank_tells_how(tmp_path: Path) -> None:
     assert not psutil.pid_exists(pid)
 
 
-def client_of(checkpoint: Path, ranks: int = 2) -> ZeroMQClient:
+def client_of(checkpoint: Path, ranks: int = 2) -> WorkerClient:
     options = ["--model", str(checkpoint), "--name", "model", "--pages", "64", "--embeds", "2048"]
-    return ZeroMQClient([*options, "--tensor-parallel", str(ranks)], start_seconds=DEADLINE)
+    return WorkerClient([*options, "--tensor-parallel", str(ranks)], start_seconds=DEADLINE)
 
 
 def followers_of(leader: int) -> list[int]:
@@ -116,7 +116,7 @@ def test_a_group_dies_with_any_rank_and_is_restarted(checkpoint: Path) -> None:
     asyncio.run(asyncio.wait_for(test(), 2 * DEADLINE))
 
 
-async def busy(client: ZeroMQClient, answers: asyncio.Queue[WaveDone], waves: int) -> None:
+async def busy(client: WorkerClient, answers: asyncio.Queue[WaveDone], waves: int) -> None:
     """Sends so many forwards and waits for the first to be answered."""
     embed, forward = Driver(lambda wave: WaveDone(0, (), 0.0), "model").forward_batch([Extend(Keys(), PROMPT)])
     for number in range(waves):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pie_control.errors import WorkerUnavailable
-from pie_control.inference_client.zeromq import WAVE_SECONDS, ZeroMQClient
+from pie_control.inference_client.client import WAVE_SECONDS, WorkerClient
 from pie_inference.protocol import PROTOCOL_VERSION, RunWave, SampleResult, WaveDone
 from pie_inference.protocol.secret import SECRET_VARIABLE
 from pie_inference.testing.checkpoints import make_checkpoint
@@ -29,9 +29,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint(tmp_path_factory.mktemp("model"))
 
 
-def launching(checkpoint: Path, *more: str, wave_seconds: float = WAVE_SECONDS) -> ZeroMQClient:
+def launching(checkpoint: Path, *more: str, wave_seconds: float = WAVE_SECONDS) -> WorkerClient:
     options = ["--model", str(checkpoint), "--name", "model", "--pages", "64", "--embeds", "2048", "--threads", "1"]
-    return ZeroMQClient([*options, *more], start_seconds=DEADLINE, wave_seconds=wave_seconds)
+    return WorkerClient([*options, *more], start_seconds=DEADLINE, wave_seconds=wave_seconds)
 
 
 def refuse(wave: RunWave) -> WaveDone:
@@ -64,7 +64,6 @@ def test_a_worker_process_serves_and_leaves_nothing_behind(
         assert (ready.protocol, ready.models[0].name) == (PROTOCOL_VERSION, "model")
         assert ready.models[0].tokenizer == (checkpoint / "tokenizer.json").read_bytes()
         assert ready.models[0].tokenizer_config["eos_token"] == "<|end|>"
-        assert list(tmp_path.iterdir())
         embed, forward = Driver(refuse, "model").forward_batch([Extend(Keys(), [1, 2, 3])])
         wave = RunWave(1, "model", (embed, forward, sample_batch(ints([514]))))
         answers = await ask(client, wave, RunWave(2, "model", ()))
@@ -110,10 +109,10 @@ def test_sending_within_an_answer_does_not_call_back_from_within(checkpoint: Pat
 
 def test_no_worker_within_the_time_to_start(tmp_path: Path) -> None:
     async def test() -> None:
-        client = ZeroMQClient(endpoint=f"ipc://{tmp_path / 'socket'}", secret=SECRET, start_seconds=0.05)
+        client = WorkerClient(endpoint=f"ipc://{tmp_path / 'socket'}", secret=SECRET, start_seconds=0.05)
         with pytest.raises(WorkerUnavailable, match=r"no worker was ready within 0\.05 s"):
             await client.start()
-        nowhere = ZeroMQClient(endpoint="ipc:///nowhere/at/all", secret=SECRET)
+        nowhere = WorkerClient(endpoint="ipc:///nowhere/at/all", secret=SECRET)
         with pytest.raises(WorkerUnavailable, match="could not be started"):
             await nowhere.start()
 
@@ -180,10 +179,10 @@ def test_the_workers_own_message_says_why_it_did_not_start(tmp_path: Path) -> No
 
 PARENT = """
 import asyncio, sys
-from pie_control.inference_client.zeromq import ZeroMQClient
+from pie_control.inference_client.client import WorkerClient
 
 async def main():
-    ready = await ZeroMQClient(sys.argv[1:]).start()
+    ready = await WorkerClient(sys.argv[1:]).start()
     print(ready.pid, flush=True)
     await asyncio.sleep(60)
 
@@ -210,7 +209,7 @@ def test_a_worker_that_connects_by_itself(checkpoint: Path, tmp_path: Path) -> N
         return subprocess.Popen([sys.executable, "-m", "pie_inference.serving", *options], cwd=ROOT, env=environment)
 
     async def test() -> None:
-        client = ZeroMQClient(endpoint=endpoint, secret=SECRET, start_seconds=DEADLINE)
+        client = WorkerClient(endpoint=endpoint, secret=SECRET, start_seconds=DEADLINE)
         worker = start_worker()
         assert (await client.start()).pid == worker.pid
         lost = loss_of(client)

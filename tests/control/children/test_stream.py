@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pie_control.application.stream import HEADER, MOST_BYTES, FrameStream
+from pie_control.children.stream import FrameStream
+from pie_inference.protocol.frames import LENGTH, MOST_BYTES
 
 GUARD_SECONDS = 60
 
@@ -46,7 +47,7 @@ class Peer:
 
 
 def framed(*frames: bytes) -> bytes:
-    return b"".join(HEADER.pack(len(frame)) + frame for frame in frames)
+    return b"".join(LENGTH.pack(len(frame)) + frame for frame in frames)
 
 
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=8), st.lists(st.integers(1, 30), min_size=1))
@@ -105,7 +106,7 @@ def test_a_frame_that_fails_costs_no_other() -> None:
 def test_what_announces_too_much_is_no_frame(cut: int) -> None:
     async def check() -> None:
         with Peer() as peer:
-            data = HEADER.pack(MOST_BYTES + 1)
+            data = LENGTH.pack(MOST_BYTES + 1)
             peer.socket.send(data[:cut])
             peer.stream.read()
             with suppress(BrokenPipeError):  # it may be known already

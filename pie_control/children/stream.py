@@ -1,21 +1,17 @@
 """Frames over a socket between two processes of this machine, driven by the asyncio loop.
 
-A frame is its length and its bytes. An empty frame asks for a sign of life, which is an empty frame: whoever answers
-has a loop that turns. The peer has gone when the socket ends.
+Frames are those of `pie_inference.protocol.frames`. An empty frame asks for a sign of life, which is an empty frame:
+whoever answers has a loop that turns. The peer has gone when the socket ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-import struct
 from collections import deque
 from collections.abc import Callable
 
-HEADER = struct.Struct("<I")
-READ_BYTES = 1 << 18
-MOST_BYTES = 1 << 28
-"""Of a frame; the largest ones have the tokenizers of models."""
+from pie_inference.protocol.frames import LENGTH, READ_BYTES, FrameReader, FrameTooLong
 
 
 class FrameStream:
@@ -37,8 +33,7 @@ class FrameStream:
         self._on_frame = on_frame
         self._on_end = on_end
         self._answers = answers
-        self._incoming = bytearray()  # the beginning of a frame
-        self._needed = HEADER.size  # bytes that there must be, so that something can be taken
+        self._reader = FrameReader()
         self._outgoing: deque[memoryview] = deque()  # what the socket did not take yet
         self._ended = False
         self.unanswered = 0  # times that it has asked for a sign of life since something came
@@ -48,15 +43,18 @@ class FrameStream:
 
     def send(self, frame: bytes) -> None:
         """Sends now what the socket takes, and the rest as soon as it can. Nothing happens if the peer has gone."""
+        self.send_parts([LENGTH.pack(len(frame)), frame])
+
+    def send_parts(self, parts: list[bytes]) -> None:
+        """The same for frames with their lengths, in parts."""
         if self._ended:
             return
-        header = HEADER.pack(len(frame))
         if self._outgoing:
-            self._outgoing += (memoryview(header), memoryview(frame))
+            self._outgoing += map(memoryview, filter(None, parts))
             return
-        sent = self._try_send([header, frame])
-        if sent < len(header) + len(frame):
-            self._outgoing.append(memoryview(header + frame)[sent:])
+        sent = self._try_send(parts)
+        if sent < sum(map(len, parts)):
+            self._outgoing.append(memoryview(b"".join(parts))[sent:])
             self._loop.add_writer(self._socket.fileno(), self._flush)
 
     def ask(self) -> None:
@@ -99,7 +97,8 @@ class FrameStream:
             self._end(None)
             return False
         self.unanswered = 0
-        self._take(data)
+        self._reader.feed(data)
+        self._take_frames()
         return not self._ended
 
     def read_all(self) -> None:
@@ -107,34 +106,16 @@ class FrameStream:
         while self.read():
             pass
 
-    def _take(self, data: bytes | bytearray) -> None:
-        if self._incoming:
-            self._incoming += data
-            if len(self._incoming) < self._needed:
-                return
-            data, self._incoming = self._incoming, bytearray()
-        self._take_frames(memoryview(data))
-
-    def _take_frames(self, data: memoryview) -> None:
+    def _take_frames(self) -> None:
         """Takes the frames that are whole; the rest waits until what is missing has come."""
-        begin, self._needed = 0, HEADER.size
         try:
-            while not self._ended and len(data) - begin >= HEADER.size:
-                (size,) = HEADER.unpack_from(data, begin)
-                if size > MOST_BYTES:
-                    self._end(f"a frame of {size} bytes, more than {MOST_BYTES}")
-                    return
-                end = begin + HEADER.size + size
-                if end > len(data):
-                    self._needed = end - begin
-                    break
-                frame, begin = data[begin + HEADER.size : end], end
+            while not self._ended and (frame := self._reader.next()) is not None:
                 self._take_frame(frame)
+        except FrameTooLong as error:
+            self._end(str(error))
         except BaseException:
-            self._loop.call_soon(self._take, b"")  # what is whole of the rest would wait for more
+            self._loop.call_soon(self._take_frames)  # what is whole of the rest would wait for more
             raise
-        finally:
-            self._incoming += data[begin:]
 
     def _take_frame(self, frame: memoryview) -> None:
         if frame:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from binascii import b2a_base64
 from typing import Any
 
-from ..calls.output_text.get_next_dist import Dist
-from .guest import Guest
-from .suspending import suspending, when_done
+from ...calls.output_text.get_next_dist import Dist
+from ..guest import Guest
+from ..suspending import suspending, when_done
 
 
 @suspending

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..calls.values import Import
-from ..resources.intervals import intervals_of
-from ..resources.tables.slots import EMPTY, HIDDEN, is_token, shown
-from .guest import Guest
-from .suspending import suspending, when_done
+from ...calls.values import Import
+from ...resources.intervals import intervals_of
+from ...resources.tables.slots import EMPTY, HIDDEN, is_token, shown
+from ..guest import Guest
+from ..suspending import suspending, when_done
 
 
 def take_import(guest: Guest, future: int) -> tuple[int, int, str]:
@@ -39,4 +39,4 @@ def _about(value: Import) -> str:
 
 
 def _packed(numbers: NDArray[Any], dtype: str) -> str:
-    return b2a_base64(numbers.astype(dtype, copy=False), newline=False).decode()
+    return b2a_base64(numbers.astype(dtype, copy=False).tobytes(), newline=False).decode()

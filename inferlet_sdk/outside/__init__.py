@@ -1,0 +1,1 @@
+"""What an inferlet reaches beyond itself: servers outside, topics, other inferlets."""

@@ -1,0 +1,98 @@
+"""A step of a program that decides about each token: `embed_txt`, `forward` and an output in one command.
+
+It waits in its queue as one, and goes as one: its parts are in three batches of the same wave. A long one is handed on
+as the three commands that it is made of, so that its forward can be split between waves. Either way, nothing has
+happened if one of the three is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, ClassVar
+
+from pie_control.errors import InvalidArgument
+from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.holdings import Holdings
+from pie_control.resources.ranges import Range
+
+from ..forward import forward
+from ..forward.batch import PassCommand
+from ..input_text import embed_txt
+from ..kind import Call, Stage
+
+MOST_TOKENS = 16
+"""Of one command. It is not split, so with many more it would have to wait for room."""
+
+
+class StepCommand(PassCommand, frozen=True):
+    """It is in each of the three batches as a command of that kind would be: it has the fields of all. `tokens` has 0
+    where a reference stands."""
+
+    output: ClassVar[Call]  # of the third batch
+
+    tokens: Sequence[int]
+
+    @property
+    def embeds(self) -> Sequence[Range]:
+        """That the tokens fill."""
+        return self.inputs
+
+    @property
+    def embed(self) -> int:
+        """Whose output is read."""
+        return self.outputs[0][0]
+
+    def try_join(
+        self, batch: Callable[[Call], Any], queue: Hashable, holdings: Holdings, stage: int, room: int
+    ) -> bool:
+        """Adds it to the batches of a wave, of which its queue has something at no later stage than `stage`; `room` for
+        input tokens. False, and nothing is added, if it does not fit or conflicts with what is there."""
+        embeds, passes, outputs = batch(embed_txt.CALL), batch(forward.CALL), batch(self.output)
+        if self.size > room or not outputs.has_room() or not passes.can_add(queue, self):
+            return False
+        if stage > Stage.EMBED and (stage > Stage.FORWARD or not passes.lets_fill(self, self.inputs)):
+            return False
+        if not embeds.try_add(queue, self, holdings, 0):
+            return False
+        passes.add(queue, self, holdings, 0, self.size)
+        added: int = outputs.try_add(queue, self, holdings, 0)
+        assert added, "there is room, and its output is read by nobody before it"
+        return True
+
+
+def issue_step(
+    space: AddressSpace,
+    queue: int,
+    tokens: Sequence[int],
+    positions: Sequence[int],
+    input_embeds: Sequence[int],
+    context: Sequence[int],
+    output_pages: Sequence[int],
+    output_embed: int,
+    future: int,
+    kind: type[StepCommand],
+    fields: Callable[[], tuple[Any, ...]],
+    issue_output: Callable[[], None],
+) -> None:
+    """`fields` gives what is the kind's own, once nothing can be refused any more; `issue_output` issues the call of
+    the output alone. Raises as `embed_txt` and `forward` do."""
+    space.check_command(queue)
+    inputs = embed_txt.check_lengths(tokens, positions, input_embeds)
+    if not inputs:
+        raise InvalidArgument("a step needs at least one token")
+    literal, references = embed_txt.check(space, queue, tokens, positions, inputs)
+    found = forward.check(space, queue, context, inputs, positions, output_pages, (output_embed, 1))
+    if found.size > min(MOST_TOKENS, space.model.max_batch_tokens) or found.context.by_position:
+        space.check_command(queue, 3)
+        embed_txt.issue(space, queue, tokens, positions, input_embeds)
+        forward.issue(space, queue, context, input_embeds, output_pages, (output_embed, 1))
+        issue_output()
+        return
+    after = found.after if space.has_one_queue else max(found.after, space.hazards.of_writing(queue, inputs))
+    command = kind(space.owner, queue, space.next_seq(), after, future, references, *found[1:], literal, *fields())
+    embed_txt.take_effect(space, queue, inputs, positions)
+    forward.take_effect(space, command)
+    space.hazards.note_reads(command.outputs, space.stamp(queue), space.has_one_queue)
+    if kind.gives_token:
+        space.add_sample(future, queue)
+    space.issue(command)

@@ -1,0 +1,1 @@
+"""Calls by which an inferlet reaches beyond itself: servers, other inferlets."""

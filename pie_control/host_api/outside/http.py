@@ -1,0 +1,97 @@
+"""http.wit: requests to servers outside."""
+
+from __future__ import annotations
+
+import binascii
+import json
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Callable
+from typing import Any
+
+from ...errors import InvalidArgument
+from ...services.http.exchange import Chunk, Exchange, Head
+from ...services.http.request import new_request
+from ..guest import Guest
+from ..suspending import suspending, when_done
+
+MOST_READ = 1 << 18
+"""Bytes of a body that one call gives."""
+
+
+class Body:
+    """The body of a response, while the inferlet has its handle."""
+
+    __slots__ = ("exchange",)
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+
+
+def http_request(guest: Guest, method: str, url: str, headers: str, body: str, options: str) -> int:
+    seconds = guest.inferlet.limits.http_seconds
+    request = new_request(method, url, headers, _decoded(body), options, seconds)
+    outbound, future = guest.outbound, guest.futures.new()
+    try:
+        exchange = outbound.begin(request, _concludes(guest, future))
+    except BaseException:
+        guest.futures.forget(future)
+        raise
+    guest.inferlet.begin(future, exchange.close)
+    return future
+
+
+def _decoded(body: str) -> bytes:
+    try:
+        return a2b_base64(body, strict_mode=True) if body else b""
+    except (binascii.Error, ValueError) as error:
+        raise InvalidArgument(f"body is not base64: {error}") from None
+
+
+def _concludes(guest: Guest, future: int) -> Callable[[Any], None]:
+    return lambda value: guest.inferlet.conclude(future, value)
+
+
+def take_response(guest: Guest, future: int) -> tuple[int, str]:
+    head: Head = guest.futures.take(future, Head)
+    try:
+        number = guest.add_handle(Body(head.exchange))
+    except BaseException:
+        head.not_taken()
+        raise
+    return number, json.dumps({"status": head.status, "url": head.url, "headers": head.headers})
+
+
+@suspending
+def await_response(guest: Guest, future: int) -> Any:
+    return when_done(guest, future, lambda: take_response(guest, future))
+
+
+def read_body(guest: Guest, body: int, most: int) -> int:
+    exchange = guest.handle(body, Body).exchange
+    if most < 1:
+        raise InvalidArgument("most: read one byte at least")
+    size = min(most, MOST_READ)
+    future = guest.futures.new()
+    guest.inferlet.begin(future, exchange.stop_reading)
+    try:
+        exchange.read(size, _concludes(guest, future))
+    except BaseException:
+        guest.inferlet.conclude(future, None)
+        guest.futures.forget(future)
+        raise
+    return future
+
+
+def take_chunk(guest: Guest, future: int) -> str:
+    chunk: Chunk = guest.futures.take(future, Chunk)
+    return b2a_base64(chunk.data, newline=False).decode()
+
+
+@suspending
+def await_chunk(guest: Guest, future: int) -> Any:
+    return when_done(guest, future, lambda: take_chunk(guest, future))
+
+
+def close_body(guest: Guest, body: int) -> None:
+    guest.handle(body, Body).exchange.close()
+    guest.drop_handle(body, Body)

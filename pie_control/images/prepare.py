@@ -1,0 +1,84 @@
+"""Bytes of an image to tiles of pixels. The only importer of Pillow; runs in a child process (`child.py`), as what it
+reads comes from strangers."""
+
+from __future__ import annotations
+
+import io
+import warnings
+
+import msgspec
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from pie_inference.protocol import Vision
+
+from .tiling import Tiling, tiling_of
+
+FORMATS = ("PNG", "JPEG")
+MOST_PIXELS = 50_000_000
+"""Of an image, as its header says: a decoded pixel takes some 15 bytes until it is scaled."""
+MOST_RATIO = 200
+"""Of the sides of an image: a strip would become next to nothing when it is scaled."""
+
+
+class BadImage(ValueError):
+    """Bytes are no image that can be taken: why, and what to do."""
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """The tiles of an image, and what its sides are in pixels."""
+
+    width: int
+    height: int
+    rows: int
+    columns: int
+    tiles: list[bytes]  # [tile_size, tile_size, 3] each, row by row, the whole image last
+
+
+def prepare(data: bytes, vision: Vision) -> Prepared:
+    """What transformers makes of an image for a model, but for the last step, which makes numbers of bytes. Raises
+    BadImage."""
+    image = _read(data)
+    tiling = tiling_of(vision, *image.size)
+    return Prepared(image.width, image.height, tiling.rows, tiling.columns, _tiles(image, tiling, vision))
+
+
+def _read(data: bytes) -> Image.Image:
+    """The image as it is meant to be looked at, in RGB."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of images that are strange, but can be read
+            image = Image.open(io.BytesIO(data), formats=FORMATS)
+            check_size(*image.size)
+            image.load()
+            return (ImageOps.exif_transpose(image) or image).convert("RGB")
+    except BadImage:
+        raise
+    except MemoryError:
+        raise BadImage("the image takes more memory to decode than there is for it: send a smaller one") from None
+    except UnidentifiedImageError:
+        raise BadImage(f"the blob is no image of a known format: send {' or '.join(FORMATS)}") from None
+    except Image.DecompressionBombError:
+        raise BadImage(f"the image has more than {MOST_PIXELS} pixels: send a smaller one") from None
+    except Exception as error:  # decoders raise anything for bytes that are broken
+        raise BadImage(f"the image is broken: {error}") from None
+
+
+def check_size(width: int, height: int) -> None:
+    """Raises BadImage for a size that is not taken."""
+    if width * height > MOST_PIXELS:
+        raise BadImage(f"the image has {width} x {height} pixels, more than {MOST_PIXELS} in all: send a smaller one")
+    if max(width, height) > MOST_RATIO * max(1, min(width, height)):
+        raise BadImage(f"the image has {width} x {height} pixels: one side may have {MOST_RATIO} times the other's")
+
+
+def _tiles(image: Image.Image, tiling: Tiling, vision: Vision) -> list[bytes]:
+    size, resample = vision.tile_size, Image.Resampling(vision.resample)
+    image = image.resize(tiling.fitted, resample)
+    if tiling.cut is not None:
+        image = image.resize(tiling.cut, resample)
+    boxes = [
+        (column * size, row * size, (column + 1) * size, (row + 1) * size)
+        for row in range(tiling.rows)
+        for column in range(tiling.columns)
+    ]
+    return [*(image.crop(box).tobytes() for box in boxes), image.resize((size, size), resample).tobytes()]

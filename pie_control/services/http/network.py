@@ -1,0 +1,175 @@
+"""Connections to servers outside. The only module that imports httpcore, which takes 40 ms: it is loaded on a thread
+when the first request is made.
+
+httpcore is what httpx sends with. Alone it knows no cookies, proxies of the environment, redirects or decompression,
+so nothing of these has to be switched off, and its backend is where an address is checked before it is connected to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from ipaddress import ip_address
+from typing import Any
+
+import httpcore
+
+from ...errors import NotAllowed, RequestFailed, TimedOut
+from .request import Request
+from .rules import Address, AllowList
+
+RESOLVERS = 16
+"""Threads of a host that ask for addresses; a thread waits as long as the system's resolver does."""
+MOST_ADDRESSES = 4
+"""Of one name, that are tried."""
+CONNECT_SECONDS = 10.0
+"""For one address."""
+USER_AGENT = b"pie-inferlet"
+
+
+class Resolver:
+    """Asks the system for the addresses of names, on threads of its own: one that hangs holds up no other work."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(RESOLVERS, thread_name_prefix="resolve")
+
+    async def addresses(self, host: str, port: int, turn: asyncio.Semaphore) -> list[Address]:
+        """In the order of preference, each once. `turn` is held until the thread is free again, even if nobody waits
+        any more. Raises RequestFailed."""
+        await turn.acquire()
+        loop = asyncio.get_running_loop()
+        try:
+            asked = self._pool.submit(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        except BaseException:
+            turn.release()
+            raise
+        asked.add_done_callback(lambda _: _call_soon(loop, turn.release))
+        return _addresses(host, await _answer(asked, host))
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, call: Any) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(call)
+
+
+async def _answer(asked: Future[Any], host: str) -> Any:
+    try:
+        return await asyncio.wrap_future(asked)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RequestFailed(f"the name {host} has no address: {reason}") from None
+
+
+def _addresses(host: str, found: Any) -> list[Address]:
+    texts = dict.fromkeys(str(each[4][0]) for each in found)
+    if any("%" in text for text in texts):  # with the name of an interface
+        raise RequestFailed(f"{host} is an address within one network only")
+    return [ip_address(text) for text in texts]
+
+
+class CheckedBackend(httpcore.AsyncNetworkBackend):
+    """Connects to the addresses of a name that are allowed, and to no others."""
+
+    def __init__(self, resolver: Resolver, allowed: AllowList, turn: asyncio.Semaphore) -> None:
+        self._resolver = resolver
+        self._allowed = allowed
+        self._turn = turn
+        self._plain = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Raises NotAllowed, RequestFailed, TimedOut."""
+        failure: Exception | None = None
+        for address in await self._checked(host, port):
+            try:
+                return await self._plain.connect_tcp(str(address), port, CONNECT_SECONDS)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+        if isinstance(failure, httpcore.ConnectTimeout):
+            raise TimedOut(f"no connection to {host}:{port} within {CONNECT_SECONDS:g} s")
+        raise RequestFailed(f"no connection to {host}:{port}: {_reason(failure)}")
+
+    async def _checked(self, host: str, port: int) -> list[Address]:
+        found = await self._resolver.addresses(host, port, self._turn)
+        allowed, refusal = [], None
+        for address in found:
+            try:
+                self._allowed.check_address(host, address, port)
+                allowed.append(address)
+            except NotAllowed as error:
+                refusal = refusal or error
+        if not allowed and refusal is not None:
+            raise refusal
+        return allowed[:MOST_ADDRESSES]
+
+
+def tls_context() -> ssl.SSLContext:
+    """Trusts the authorities of the system (or of SSL_CERT_FILE) and those of certifi; takes about 20 ms."""
+    return httpcore.default_ssl_context()
+
+
+class Network:
+    """What the requests of a host share; made on a thread."""
+
+    def __init__(self) -> None:
+        self.resolver = Resolver()
+        self._tls = tls_context()
+
+    def connect(
+        self, request: Request, allowed: AllowList, turn: asyncio.Semaphore
+    ) -> tuple[httpcore.AsyncHTTPConnection, httpcore.Request]:
+        """A connection for one request, and that request. Connections are not kept: each was checked for one use, and
+        none is shared between inferlets."""
+        target = request.target
+        url = httpcore.URL(
+            scheme=target.scheme.encode(), host=target.host.encode(), port=target.port, target=target.path.encode()
+        )
+        headers = [(b"Host", target.authority.encode()), (b"Connection", b"close"), (b"Accept-Encoding", b"gzip")]
+        headers += [(name.encode(), value.encode("latin-1")) for name, value in request.headers]
+        if not any(name.lower() == b"user-agent" for name, _ in headers):
+            headers.append((b"User-Agent", USER_AGENT))
+        if request.body or request.method in ("POST", "PUT", "PATCH"):
+            headers.append((b"Content-Length", str(len(request.body)).encode()))
+        backend = CheckedBackend(self.resolver, allowed, turn)
+        connection = httpcore.AsyncHTTPConnection(url.origin, self._tls, network_backend=backend)
+        return connection, httpcore.Request(request.method, url, headers=headers, content=request.body or None)
+
+    def close(self) -> None:
+        """Idempotent."""
+        self.resolver.close()
+
+
+def as_call_error(error: Exception, host: str) -> RequestFailed:
+    """What went wrong with a server, for the program."""
+    match error:
+        case httpcore.TimeoutException():
+            return TimedOut(f"{host} did not answer in time")
+        case httpcore.ConnectError():
+            return RequestFailed(f"no secure connection to {host}: {_reason(error)}")
+        case httpcore.RemoteProtocolError():
+            return RequestFailed(f"{host} does not speak HTTP as it should: {_reason(error)}")
+        case httpcore.NetworkError():
+            return RequestFailed(f"the connection to {host} broke: {_reason(error)}")
+    return RequestFailed(f"the request to {host} failed: {_reason(error)}")
+
+
+def _reason(error: BaseException | None) -> str:
+    """The first cause that says something."""
+    while error is not None:
+        if str(error):
+            return str(error)
+        error = error.__cause__
+    return "no reason is known"

@@ -1,0 +1,97 @@
+"""Outgoing requests of a host, and of each of its inferlets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from ...errors import Exhausted, QuotaExceeded
+from ...tenants.tenant import Tenant
+from .exchange import Answer, Exchange
+from .request import Request
+from .rules import AllowList
+
+MOST_AT_ONCE = 256
+"""Requests of all inferlets of a host; each has a socket."""
+LOOKUPS = 4
+"""Names of one inferlet that are looked up at a time."""
+
+
+class HttpClient:
+    """What the inferlets of a host share. `allow`: the servers that programs may reach, where their tenant has no list
+    of its own. Belongs to the thread of one event loop."""
+
+    def __init__(self, allow: Sequence[str] = (), most: int = MOST_AT_ONCE) -> None:
+        """Raises ConfigError."""
+        self.most = most
+        self.under_way = 0
+        self._allowed = AllowList(allow)
+        self._network: asyncio.Task[Any] | None = None
+
+    async def network(self) -> Any:
+        """What connects; loaded at the first request, on a thread."""
+        if self._network is None:
+            self._network = asyncio.get_running_loop().create_task(asyncio.to_thread(_load))
+        return await asyncio.shield(self._network)
+
+    def outbound(self, tenant: Tenant, most: int, most_bytes: int) -> Outbound:
+        """The requests of an inferlet: `most` at a time, with responses of `most_bytes`."""
+        allowed = self._allowed
+        if tenant.http_allow is not None:
+            allowed = AllowList(tenant.http_allow, f"http_allow of tenant {tenant.name}")
+        return Outbound(self, allowed, most, most_bytes)
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._network is not None:
+            if self._network.done() and not self._network.cancelled():
+                self._network.result().close()
+            self._network.cancel()
+
+
+def _load() -> Any:
+    from .network import Network
+
+    return Network()
+
+
+class Outbound:
+    """The requests of one inferlet."""
+
+    def __init__(self, client: HttpClient, allowed: AllowList, most: int, most_bytes: int) -> None:
+        self._client = client
+        self._allowed = allowed
+        self._most = most
+        self._most_bytes = most_bytes
+        self._exchanges: set[Exchange] = set()
+        self._turn = asyncio.Semaphore(LOOKUPS)
+
+    def __len__(self) -> int:
+        """Connections that are open, or about to be."""
+        return len(self._exchanges)
+
+    def begin(self, request: Request, answer: Answer) -> Exchange:
+        """`answer` gets the `Head` of the response or a CallError. Raises NotAllowed, Unsupported, QuotaExceeded,
+        Exhausted."""
+        self._allowed.check_host(request.target.host, request.target.port)
+        if len(self._exchanges) >= self._most:
+            raise QuotaExceeded(
+                f"{self._most} requests are open (max_http_requests): read their bodies to the end, or close them"
+            )
+        if self._client.under_way >= self._client.most:
+            raise Exhausted(f"the inferlets here have {self._client.most} requests open: try again in a while")
+        exchange = Exchange(request, self._allowed, self._most_bytes, answer, self._ended)
+        self._exchanges.add(exchange)
+        self._client.under_way += 1
+        exchange.start(self._client.network, self._turn)
+        return exchange
+
+    def _ended(self, exchange: Exchange) -> None:
+        self._exchanges.discard(exchange)
+        self._client.under_way -= 1
+
+    def close(self) -> None:
+        """Ends all requests. Idempotent."""
+        for exchange in tuple(self._exchanges):
+            exchange.close()

@@ -1,0 +1,96 @@
+"""Reads how a checkpoint's images are prepared: its preprocessor_config.json."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import CheckpointError
+from ..models.config_json import ConfigJson, is_number
+from ..models.vision import VisionConfig
+from ..protocol import Vision
+from .checkpoint import read_json
+
+FILE, COMBINED_FILE = "preprocessor_config.json", "processor_config.json"
+STEPS = ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb")
+FILTERS = (0, 1, 2, 3, 4, 5)
+"""Ways of scaling images, by Pillow's numbers."""
+LANCZOS = 1
+MOST_TILES = 16
+"""In one batch, whatever they cost: bounds the memory for pixels and patches."""
+SHARE_OF_WAVE = 4
+"""The tiles of a wave may cost one part in this many of what the most input tokens of a wave do: so images slow down
+those who decode beside them less than prompts may."""
+
+
+@dataclass(frozen=True)
+class ImageProcessor:
+    """How an image becomes numbers: scaled and cut into tiles (`Vision`), then times `factor`, less the mean of each
+    channel, over its deviation."""
+
+    longest_edge: int  # pixels
+    split: bool
+    resample: int  # one of FILTERS
+    factor: float
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    def describe(self, vision: VisionConfig, token_work: int, max_batch_tokens: int) -> Vision:
+        """For the control layer. `token_work`: multiplications for a token, of which a wave has `max_batch_tokens`."""
+        worth = max_batch_tokens * token_work // (SHARE_OF_WAVE * vision.tile_work)
+        return Vision(
+            tile_size=vision.tile_size,
+            tile_embeds=vision.tile_embeds,
+            longest_edge=self.longest_edge,
+            split=self.split,
+            resample=self.resample,
+            placeholder=vision.placeholder,
+            layout=vision.layout,
+            max_batch_tiles=min(max(1, worth), MOST_TILES),
+        )
+
+
+def read_image_processor(folder: Path, tile_size: int) -> ImageProcessor:
+    """Reads the file of a folder. Raises CheckpointError if it is missing, or asks for what is not supported."""
+    path = folder / FILE
+    values = read_json(path) if path.exists() or not (folder / COMBINED_FILE).exists() else _combined(folder)
+    try:
+        return _read(ConfigJson(values), tile_size)
+    except CheckpointError as error:
+        raise CheckpointError(str(error).replace("config.json", str(path), 1)) from None
+
+
+def _combined(folder: Path) -> dict[str, object]:
+    values = read_json(folder / COMBINED_FILE).get("image_processor")
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{folder / FILE}: there is no such file; it says how images are prepared")
+    return values
+
+
+def _read(config: ConfigJson, tile_size: int) -> ImageProcessor:
+    for step in STEPS:
+        if not config.flag(step, True):
+            raise CheckpointError(f"config.json: {step} false is not supported")
+    tile = ConfigJson(config.section("max_image_size")).whole("longest_edge", 364)
+    if tile != tile_size:
+        raise CheckpointError(
+            f"config.json: max_image_size of {tile} is not supported, only image_size of the tower: {tile_size}"
+        )
+    resample = config.get("resample", LANCZOS)
+    if resample not in FILTERS:
+        raise CheckpointError(f"config.json: resample {resample!r} is not supported, only {FILTERS}")
+    return ImageProcessor(
+        longest_edge=ConfigJson(config.section("size")).whole("longest_edge", 4 * 364),
+        split=config.flag("do_image_splitting", True),
+        resample=int(resample),
+        factor=config.number("rescale_factor", 1 / 255),
+        mean=_channels(config, "image_mean"),
+        deviation=_channels(config, "image_std"),
+    )
+
+
+def _channels(config: ConfigJson, key: str) -> tuple[float, ...]:
+    values = config.items(key) or [0.5] * 3
+    if len(values) != 3 or not all(is_number(value, above=0) for value in values):
+        raise CheckpointError(f"config.json: {key} must be three numbers above 0, not {values!r}")
+    return tuple(map(float, values))

@@ -1,0 +1,1 @@
+"""Models that see: a vision tower beside the decoder."""
