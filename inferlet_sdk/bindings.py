@@ -12,16 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 INTERFACES = (
-    "core",
-    "allocate",
-    "input_text",
-    "forward",
-    "tokenize",
-    "output_text",
-    "fused",
-    "exports",
-    "http",
-    "guest_source",
+    *("core", "allocate", "input_text", "forward", "forward_with_adapter", "tokenize", "output_text", "fused"),
+    *("exports", "http", "guest_source"),
 )
 
 
@@ -50,6 +42,7 @@ core: Any = _NoHost("core")
 allocate: Any = _NoHost("allocate")
 input_text: Any = _NoHost("input_text")
 forward: Any = _NoHost("forward")
+forward_with_adapter: Any = _NoHost("forward_with_adapter")
 tokenize: Any = _NoHost("tokenize")
 output_text: Any = _NoHost("output_text")
 fused: Any = _NoHost("fused")

@@ -51,15 +51,16 @@ class _Noted:
 
 
 class Context:
-    """A growing text with its KV cache. The default model is the first of `available_models()`.
+    """A growing text with its KV cache. The default model is the first of `available_models()`. All of it runs with the
+    LoRA adapter `adapter`, if one is named (see `traits.available_adapters`).
 
     Filling is lazy: `fill` only stores the text. The next call that needs an output of the model tokenizes the stored
     text in one piece and runs it in one go.
     """
 
-    def __init__(self, model: str | None = None) -> None:
+    def __init__(self, model: str | None = None, *, adapter: str | None = None) -> None:
         name = model if model is not None else traits.available_models()[0]
-        self._start(TokenSequence(_queues(name)))
+        self._start(TokenSequence(_queues(name), adapter="" if adapter is None else checked_text(adapter, "adapter")))
 
     def _start(self, sequence: TokenSequence) -> None:
         self._sequence = sequence

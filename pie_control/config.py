@@ -44,6 +44,9 @@ PACED = "paced:"
 
 MOST_DEFAULT_HOSTS = 8
 
+NAMED_ADAPTER = re.compile(r"(?:([\w.-]+)/)?([\w.-]{1,64})=(.+)")
+"""An adapter with its name, and perhaps that of its model."""
+
 NAMED_MODEL = re.compile(r"([\w.-]+)=(.+)")
 """A model with the name that it has in the API."""
 
@@ -57,6 +60,15 @@ class ModelPath:
     """A model to be served: its name in the API, and the folder of its checkpoint or its id on the hub."""
 
     name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterPath:
+    """A LoRA adapter to be loaded at start: its name, the model, and its folder."""
+
+    name: str
+    model: str
     path: str
 
 
@@ -100,6 +112,10 @@ class ServerConfig:
     model: tuple[str, ...] = _setting(
         ("demo",), "[NAME=]MODEL: folder of a Hugging Face checkpoint, its id on the hub, or `demo`; may be repeated"
     )
+    adapter: tuple[str, ...] = _setting(
+        (), "[MODEL/]NAME=FOLDER: a LoRA adapter as PEFT saves it, for the first model or another; may be repeated"
+    )
+    adapter_dir: str = _setting("", "folder whose subfolders clients may load as adapters; none can be by default")
     replicas: int = _setting(1, "workers of each model", least=1)
     worker: str = _setting(
         "", "`paced:15ms+20us`: no model, but a stand-in that takes 15 ms for a wave and 20 us for each of its tokens"
@@ -133,14 +149,18 @@ class ServerConfig:
     )
     limits: InferletLimits = field(default_factory=InferletLimits)
     worker_options: WorkerOptions = field(default_factory=WorkerOptions)
-    models: tuple[ModelPath, ...] = ()  # worked out by `resolved`
+    models: tuple[ModelPath, ...] = ()  # worked out by `resolved`, as are
+    adapters: tuple[AdapterPath, ...] = ()
 
     def resolved(self) -> ServerConfig:
-        """A new config in which models, the cache folder and the bound on memory are worked out; raises ConfigError."""
+        """A new config in which models, adapters, the cache folder and the bound on memory are worked out; raises
+        ConfigError."""
+        models = _model_paths(self.model)
         return replace(
             self,
             max_guest_bytes=self.max_guest_bytes or machine_memory() // 2,
-            models=_model_paths(self.model),
+            models=models,
+            adapters=tuple(_find_adapter(text, models) for text in self.adapter),
             cache_dir=str(Path(self.cache_dir or default_cache_dir()).expanduser()),
         )
 
@@ -275,6 +295,18 @@ def find_model(text: str) -> ModelPath:
     if not (path / "config.json").is_file():
         raise ConfigError(f"no model at {path}: a folder with config.json, tokenizer.json and *.safetensors is needed")
     return ModelPath(name or ("demo" if model == "demo" else path.name), str(path))
+
+
+def _find_adapter(text: str, models: Sequence[ModelPath]) -> AdapterPath:
+    found = NAMED_ADAPTER.fullmatch(text)
+    if found is None:
+        raise ConfigError(f"adapter must be [MODEL/]NAME=FOLDER, not {text!r}")
+    model, name, folder = found[1] or models[0].name, found[2], Path(found[3]).expanduser().resolve()
+    if model not in [one.name for one in models]:
+        raise ConfigError(f"adapter {name}: no model {model!r}; there are: {', '.join(one.name for one in models)}")
+    if not folder.is_dir():
+        raise ConfigError(f"adapter {name}: no folder {folder}")
+    return AdapterPath(name, model, str(folder))
 
 
 def _demo_model() -> Path:

@@ -17,6 +17,7 @@ PieError
 │   ├── BadRequest         400
 │   ├── UnknownName        404, no such program, inferlet or model
 │   ├── BadProgram         422, a program that is neither Python nor a component of our world
+│   ├── BadAdapter         422, an adapter that is unreadable, or does not fit the model or the memory
 │   ├── StorageFull        413, the tenant keeps as many programs, or bytes of them, as it may
 │   ├── Conflict           409, the inferlet has ended
 │   └── Overloaded         503, too many inferlets
@@ -99,6 +100,10 @@ class UnknownName(ClientError):
 
 
 class BadProgram(ClientError):
+    status = 422
+
+
+class BadAdapter(ClientError):
     status = 422
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from pie_inference.protocol import ModelDescription
 
+from .adapter_library import AdapterLibrary
 from .config import ServerConfig
 from .engine.app_host import HostStatistics
 from .engine.hosts import Hosts
 from .engine.loop import Loop
 from .engine.model import Model, ReplicaStatistics
-from .errors import BadRequest, WorkerUnavailable
+from .errors import BadRequest, PieError, WorkerUnavailable
 from .inferlets.events import Event
 from .inferlets.lifecycle import Status
 from .programs.library import ProgramLibrary
@@ -78,6 +79,7 @@ class ServerApi:
         self._models = models
         self._loop = loop
         self._closed = False
+        self.adapters = AdapterLibrary(config, models, self._tell_hosts)
 
     async def start(self) -> None:
         """Starts the workers, then the hosts; raises WorkerUnavailable, HostUnavailable, ConfigError."""
@@ -86,11 +88,15 @@ class ServerApi:
                 guest = tasks.create_task(compiled_guest(Path(self.config.cache_dir)))
                 for model in self._models.values():
                     tasks.create_task(model.start())
+            await self.adapters.start()
             self._loop.start(self._hosts, tuple(self._models.values()))
             await self._hosts.start(guest.result())
         except ExceptionGroup as group:
             await self.close()
             raise _first(group) from None
+        except PieError:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Ends inferlets, hosts and workers. Idempotent."""
@@ -171,6 +177,10 @@ class ServerApi:
     def models(self) -> tuple[ModelDescription, ...]:
         """What the workers serve."""
         return tuple(model.description for model in self._models.values())
+
+    def _tell_hosts(self) -> None:
+        self._hosts.tell_states()
+        self._hosts.flush()
 
     def outages(self) -> tuple[str, ...]:
         """One line for each worker and each host that does not serve: what was tried, when it is tried next, and

@@ -4,6 +4,7 @@ InferenceError
 ├── ConfigError        the operator's fault: a wrong option of the worker
 ├── CheckpointError    the operator's fault: a model folder that is unreadable, incomplete or not supported
 ├── KernelsUnavailable nobody's fault: this machine cannot compile or run the CPU kernels; torch serves instead
+├── AdapterError       the operator's fault: an adapter that is unreadable, or does not fit the model or the memory
 ├── BatchError         the control layer's fault: a command that breaks the protocol; answered with `Failure`
 └── RankLost           a rank of a group ended, or failed where the others did not: the group ends
 
@@ -23,6 +24,10 @@ class ConfigError(InferenceError):
 
 class CheckpointError(InferenceError):
     """A model folder that is unreadable, incomplete or not supported. The message names the file and the tensor."""
+
+
+class AdapterError(InferenceError):
+    """An adapter that is unreadable, not supported, or does not fit the model or the memory. It is not loaded."""
 
 
 class BatchError(InferenceError):

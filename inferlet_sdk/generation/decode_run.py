@@ -105,6 +105,7 @@ class DecodeRun:
 
 
 def _options(sequence: TokenSequence, sampler: Sampler) -> str:
-    if not sampler.looks_back:
-        return ""
-    return json.dumps({"recent": sequence.tokens[-sampler.window :], "window": sampler.window})
+    options: dict[str, Any] = {"adapter": sequence.adapter} if sequence.adapter else {}
+    if sampler.looks_back:
+        options |= {"recent": sequence.tokens[-sampler.window :], "window": sampler.window}
+    return json.dumps(options) if options else ""

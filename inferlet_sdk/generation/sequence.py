@@ -50,8 +50,9 @@ class TokenSequence:
 
     closed = True  # until it is made
 
-    def __init__(self, queues: Queues, parent: TokenSequence | None = None) -> None:
+    def __init__(self, queues: Queues, parent: TokenSequence | None = None, adapter: str = "") -> None:
         give_back()
+        self.adapter: str = adapter if parent is None else parent.adapter
         self.info = queues.info
         self.queues = queues
         self.tokens: list[int] = []
@@ -234,8 +235,8 @@ class TokenSequence:
         """The future of the distribution after the last token."""
         tokens, start = self.tokens, self.computed
         stop = len(tokens)
-        if start != stop - 1 or not self._output:  # it is not the step after another one
-            if not 0 < self._pending() <= KEPT_INPUTS:
+        if start != stop - 1 or not self._output or self.adapter:  # it is not the step after another one
+            if not 0 < self._pending() <= KEPT_INPUTS or self.adapter:
                 self.flush()
                 return int(bindings.output_text.get_next_dist(self.queue, self.output_embed, k, temperature))
             start = self.computed
@@ -289,7 +290,11 @@ class TokenSequence:
         start, stop = self.computed, self.computed + len(tokens)
         self.pages.reserve(self.queue, stop)
         traits.embed_txt(self.queue, tokens, range(start, stop), inputs)
-        traits.forward(self.queue, self.pages.pages, inputs, Pages(self.pages.output), outputs)
+        pages = self.pages.pages, Pages(self.pages.output)
+        if self.adapter:
+            traits.forward_with_adapter(self.queue, self.adapter, pages[0], inputs, pages[1], outputs)
+        else:
+            traits.forward(self.queue, pages[0], inputs, pages[1], outputs)
         self.computed = stop
 
     def step_and_sample(self, token: int, sampler: int) -> int:
@@ -301,6 +306,9 @@ class TokenSequence:
             self._take_output()
         if position >= self.pages.capacity:
             self.pages.reserve(queue.number, position + 1)
+        if self.adapter:
+            self._step_with_adapter(queue, token)
+            return int(bindings.fused.sample(queue.number, self._output[0], sampler))
         number: int = bindings.fused.forward_with_sampling(
             queue.number,
             [token],
@@ -313,6 +321,14 @@ class TokenSequence:
         )
         self.computed = self.output_of = position + 1
         return number
+
+    def _step_with_adapter(self, queue: Queue, token: int) -> None:
+        bindings.input_text.embed_txt(queue.number, [token], [self.computed], queue.input)
+        pages = self.pages
+        bindings.forward_with_adapter.forward_with_adapter(
+            queue.number, self.adapter, pages.context, queue.input, pages.output, self._output
+        )
+        self.computed = self.output_of = self.computed + 1
 
     def rewind(self, length: int) -> None:
         """Drops keys and values after the first `length` tokens."""

@@ -9,6 +9,7 @@ from inferlet_sdk.traits.allocate import *
 from inferlet_sdk.traits.core import *
 from inferlet_sdk.traits.exports import *
 from inferlet_sdk.traits.forward import *
+from inferlet_sdk.traits.forward_with_adapter import *
 from inferlet_sdk.traits.fused import *
 from inferlet_sdk.traits.input_text import *
 from inferlet_sdk.traits.output_text import *

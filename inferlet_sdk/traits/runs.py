@@ -74,17 +74,20 @@ def decode(
     recent: Sequence[int] = (),
     window: int = 0,
     allowed: bytes = b"",
+    adapter: str = "",
 ) -> DecodeRun:
     """Samples at `embed`, puts the token at `position` into embed `input`, runs it over `context` with its keys in the
     next free slot of `pages`, samples again, and so on: until there are `steps` tokens, or one of `stop`.
 
     `recent` are tokens before the run that penalties count, together with those of the run; of all, the last `window`
-    (0: all). `allowed` as in `sample_constrained`. Raises InvalidState if there are too few free slots.
+    (0: all). `allowed` as in `sample_constrained`, `adapter` as in `forward_with_adapter`. Raises
+    InvalidState if there are too few free slots.
     """
     options = {
         "recent": token_list(recent, "recent"),
         "window": whole(window, "window"),
         "allowed": base64.b64encode(token_mask(allowed)).decode(),
+        "adapter": checked_text(adapter, "adapter"),
     }
     number = call(
         bindings.fused.decode,

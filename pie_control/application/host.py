@@ -118,6 +118,7 @@ class Host:
             model = self._models[message.name] = ModelView(message.description, self._ledgers)
         model.description = message.description
         model.down = message.down
+        model.set_adapters(message.adapters)
 
     def _compile(self, message: Compile) -> None:
         self._prepare(message.request, self._programs.compile(message.name, message.text))

@@ -68,6 +68,7 @@ class ModelState(Record, frozen=True):
 
     description: ModelDescription
     down: str | None = None
+    adapters: Mapping[str, int] = {}  # their numbers
 
     @property
     def name(self) -> str:

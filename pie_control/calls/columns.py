@@ -30,6 +30,7 @@ class ForwardColumns(NamedTuple):
     begins: Numbers
     ends: Numbers
     dense: NDArray[np.bool_]
+    adapters: Numbers | None = None  # -1: none; None: no row has one
 
 
 class SampleColumns(NamedTuple):

@@ -44,6 +44,7 @@ def implemented_traits(worker_calls: Collection[str], has_tokenizer: bool) -> tu
     missing = {
         call.interface for call in CALLS.values() if call.stage is not Stage.CONTROL and call.name not in worker_calls
     }
+    missing.update(trait.interface for trait in TRAITS if trait.needs and trait.needs not in worker_calls)
     if not has_tokenizer:
         missing.add("tokenize")
     found: dict[str, Trait] = {}

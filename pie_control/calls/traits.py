@@ -15,6 +15,7 @@ class Trait:
 
     name: str
     supertraits: tuple[str, ...] = ()
+    needs: str = ""  # what the worker must be able to do beside its calls, of the protocol's EXTENSIONS
     version: str = VERSION
 
     @property
@@ -33,5 +34,6 @@ TRAITS = (
     Trait("OutputText", ("Allocate",)),
     Trait("Fused", ("OutputText", "InputText")),
     Trait("Exports", ("Allocate",)),
+    Trait("ForwardWithAdapter", ("Forward",), needs="forward_with_adapter"),
 )
 """Each behind its supertraits. Every model has those at the top, up to Allocate: the control layer does them."""

@@ -75,7 +75,26 @@ class Client:
         UnknownName."""
         await self._request("DELETE", f"/v1/programs/{quote(program, safe='')}")
 
-    async def _request(self, method: str, path: str, **options: Any) -> None:
+    # ---- adapters ----
+
+    async def adapters(self) -> list[dict[str, Any]]:
+        """LoRA adapters that inferlets can use: name, model, folder, bytes."""
+        found: list[dict[str, Any]] = json.loads(await self._request("GET", "/v1/adapters"))
+        return found
+
+    async def load_adapter(self, name: str, folder: str, model: str = "") -> dict[str, Any]:
+        """Loads an adapter for a model, by default the first one. `folder`: on the server, inside its --adapter-dir.
+        Raises BadRequest, Conflict if the name is taken, BadAdapter, which says what is wrong with its files."""
+        body = json.dumps({"name": name, "folder": folder, "model": model})
+        loaded: dict[str, Any] = json.loads(await self._request("POST", "/v1/adapters", content=body))
+        return loaded
+
+    async def drop_adapter(self, name: str, model: str = "") -> None:
+        """Forgets an adapter: calls that name it fail from now on. Raises UnknownName."""
+        await self._request("DELETE", f"/v1/adapters/{quote(name, safe='')}", params={"model": model})
+
+    async def _request(self, method: str, path: str, **options: Any) -> bytes:
+        """The body of the answer."""
         import httpx  # takes 0.1 s; most launches need no upload
 
         try:
@@ -86,6 +105,7 @@ class Client:
             raise ServerUnavailable(f"the request {method} {path} to {self.server} broke: {error!r}") from None
         if answer.is_error:
             raise error_of(_error_body(answer.content, answer.status_code))
+        return answer.content
 
     # ---- inferlets ----
 

@@ -126,6 +126,19 @@ class SyncClient:
         UnknownName."""
         self._call(self._client.remove_program(program))
 
+    def adapters(self) -> list[dict[str, Any]]:
+        """LoRA adapters that inferlets can use: name, model, folder, bytes."""
+        return self._call(self._client.adapters())
+
+    def load_adapter(self, name: str, folder: str, model: str = "") -> dict[str, Any]:
+        """Loads an adapter for a model, by default the first one. `folder`: on the server, inside its --adapter-dir.
+        Raises BadRequest, Conflict if the name is taken, BadAdapter, which says what is wrong with its files."""
+        return self._call(self._client.load_adapter(name, folder, model))
+
+    def drop_adapter(self, name: str, model: str = "") -> None:
+        """Forgets an adapter: calls that name it fail from now on. Raises UnknownName."""
+        self._call(self._client.drop_adapter(name, model))
+
     def launch(
         self,
         program: str,

@@ -92,7 +92,7 @@ class Hosts:
             for number, link in links.items()
         ]
         self._homes: dict[int, AppHost] = {}  # by inferlet
-        self._told: dict[str, str | None] = {}  # of each model, why it is down
+        self._told: dict[str, tuple[str | None, Mapping[str, int]]] = {}  # of each model, why it is down; adapters
         self._teller: asyncio.TimerHandle | None = None
         self._frames: deque[tuple[AppHost, Sequence[FromHost]]] = deque()
         self._takers: dict[type, Callable[[AppHost, Any], None]] = {
@@ -111,7 +111,7 @@ class Hosts:
         """Waits for all hosts; `guest` is the compiled Python guest, and the models serve. Raises HostUnavailable,
         ConfigError."""
         self._guest = str(guest)
-        self._told = {name: _why_down(model) for name, model in self._models.items()}
+        self._told = {name: _state(model) for name, model in self._models.items()}
         async with asyncio.TaskGroup() as tasks:
             for host in self.all:
                 tasks.create_task(host.start())
@@ -126,7 +126,7 @@ class Hosts:
             self._guest,
             settings.http_allow,
         )
-        states = (ModelState(model.description, self._told[name]) for name, model in self._models.items())
+        states = (ModelState(model.description, *self._told[name]) for name, model in self._models.items())
         return [welcome, *states]
 
     async def close(self) -> None:
@@ -285,16 +285,17 @@ class Hosts:
             host.flush()
 
     def tell_states(self) -> None:
-        """Tells all hosts which models are down, if that has changed; again and again while one is."""
+        """Tells all hosts which models are down, and which adapters they have, if that has changed; again and again
+        while one is down."""
         if self._teller is not None:
             self._teller.cancel()
             self._teller = None
         for name, model in self._models.items():
-            down = _why_down(model)
-            if down != self._told.get(name):
-                self._told[name] = down
+            state = _state(model)
+            if state != self._told.get(name):
+                self._told[name] = state
                 for host in self.all:
-                    host.post(ModelState(model.description, down))
+                    host.post(ModelState(model.description, *state))
         if any(one.life.outage for model in self._models.values() for one in model.replicas):
             self._teller = asyncio.get_running_loop().call_later(TELL_SECONDS, self.tell_states)
 
@@ -313,8 +314,9 @@ class Hosts:
         return tuple(host.statistics() for host in self.all)
 
 
-def _why_down(model: Model) -> str | None:
-    return model.why_down() if model.is_down else None
+def _state(model: Model) -> tuple[str | None, Mapping[str, int]]:
+    """Why it is down, and its adapters."""
+    return model.why_down() if model.is_down else None, model.adapters.numbers()
 
 
 def _runs_by_host(runs: RunTokens, homes: Mapping[Owner, AppHost]) -> dict[AppHost, RunTokens]:

@@ -11,6 +11,7 @@ from pie_inference.protocol import ModelDescription
 from ..errors import WorkerError, WorkerUnavailable
 from ..ids import Owner
 from ..scheduling import Closed, Ending, Event, Opened, Reason, SchedulerStatistics, Turn
+from .adapters import Adapters
 from .placement import place
 from .replica import Replica
 from .restarts import Outage
@@ -32,6 +33,7 @@ class Model:
     def __init__(self, name: str, replicas: Sequence[Replica]) -> None:
         self.name = name
         self.replicas = replicas
+        self.adapters = Adapters(name, replicas)
         self._placed: dict[Owner, Replica] = {}
         self._refused: list[Ending] = []  # inferlets that found no replica
 

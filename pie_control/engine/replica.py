@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
-from pie_inference.protocol import ModelDescription, WaveDone
+from pie_inference.protocol import AdapterLoaded, DropAdapter, LoadAdapter, ModelDescription, WaveDone
 
 from ..errors import WorkerError
 from ..ids import Owner
@@ -42,6 +42,8 @@ class Replica:
     ) -> None:
         """`clock` and `sleep` are in seconds."""
         self.description: ModelDescription
+        self.prepare: Callable[[Replica], Awaitable[None]] = _prepare_nothing
+        """Called with a worker that has started again, before it serves."""
         self._on_results: Callable[[], None] = _ignore
         self._wake: Callable[[], None] = _ignore
         self._client = client
@@ -78,6 +80,14 @@ class Replica:
         """Ends the worker. Idempotent."""
         self.life.close()
         await self._client.close()
+
+    async def load_adapter(self, message: LoadAdapter) -> AdapterLoaded:
+        """Loads an adapter for the waves that come. Raises WorkerUnavailable."""
+        return await self._client.load_adapter(message)
+
+    def drop_adapter(self, message: DropAdapter) -> None:
+        """Forgets an adapter, behind the waves that were sent."""
+        self._client.drop_adapter(message)
 
     # ---- inferlets ----
 
@@ -177,7 +187,9 @@ class Replica:
         return [event for event in self._take_events() if not isinstance(event, WaveDone)]
 
     async def _start_again(self) -> None:
-        self._serve((await self._client.restart()).models[0])
+        ready = await self._client.restart()
+        await self.prepare(self)
+        self._serve(ready.models[0])
         log.info("a worker of model %s serves again", self.description.name)
         self._wake()
 
@@ -205,6 +217,10 @@ class Replica:
 
 
 NOTHING = Turn((), (), (), (), None)
+
+
+async def _prepare_nothing(_: Replica) -> None:
+    """It serves as it is."""
 
 
 def _ignore() -> None:

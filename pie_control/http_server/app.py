@@ -13,6 +13,7 @@ from . import failures
 from .attachments import Attachments
 from .guard import Guard, Hosts, json_limit
 from .launches import Launches
+from .routes.adapters import adapters_router
 from .routes.inferlets import inferlets_router
 from .routes.programs import programs_router
 from .routes.system import system_router
@@ -46,6 +47,7 @@ def create_app(api: ServerApi, config: ServerConfig) -> FastAPI:
     failures.add_handlers(app)
     app.include_router(programs_router(api))
     app.include_router(inferlets_router(api, attachments, launches, listing))
+    app.include_router(adapters_router(api))
     app.include_router(system_router(api, app.version))
 
     @app.websocket("/v1/session")

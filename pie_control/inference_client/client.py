@@ -9,8 +9,11 @@ from collections.abc import Callable, Sequence
 from pie_control.errors import WorkerUnavailable
 from pie_inference.protocol import (
     PROTOCOL_VERSION,
+    AdapterLoaded,
+    DropAdapter,
     FromWorker,
     Hello,
+    LoadAdapter,
     ProtocolError,
     Ready,
     Refused,
@@ -33,6 +36,7 @@ ANOTHER_SERVES = Refused("another worker is connected to the control process alr
 START_SECONDS = 300.0  # without a sign of life; a worker that loads a large model tells its progress
 LAST_WORDS_SECONDS = 0.3  # in which the message of a worker that has ended may still arrive
 SHUTDOWN_SECONDS = 1.0
+ADAPTER_SECONDS = 120.0  # for reading an adapter, behind the waves that were sent
 WAVE_SECONDS = 300.0  # far beyond any wave, and beyond a kernel that is compiled at its first use
 
 
@@ -78,6 +82,7 @@ class WorkerClient:
         self._process: ChildProcess | None = None
         self._starting: asyncio.Future[Ready] | None = None
         self._serving = False
+        self._adapters: dict[int, asyncio.Future[AdapterLoaded]] = {}  # that are being loaded
 
     async def start(self) -> Ready:
         if self._connection is not None:
@@ -135,6 +140,22 @@ class WorkerClient:
         self._watch.sent()
         self._connection.send(encode(wave))
 
+    async def load_adapter(self, message: LoadAdapter) -> AdapterLoaded:
+        if self._connection is None or not self._serving:
+            raise WorkerUnavailable("the worker is not running")
+        answer = self._adapters[message.number] = asyncio.get_running_loop().create_future()
+        self._connection.send(encode(message))
+        try:
+            return await asyncio.wait_for(answer, ADAPTER_SECONDS)
+        except TimeoutError:
+            raise WorkerUnavailable(f"the worker did not load the adapter within {ADAPTER_SECONDS:g} s") from None
+        finally:
+            del self._adapters[message.number]
+
+    def drop_adapter(self, message: DropAdapter) -> None:
+        if self._connection is not None and self._serving:
+            self._connection.send(encode(message))
+
     async def restart(self) -> Ready:
         await self.close()
         return await self.start()
@@ -148,6 +169,7 @@ class WorkerClient:
         await self._tear_down(patience)
 
     async def _tear_down(self, patience: float) -> None:
+        self._end_adapters("the worker was ended")
         if self._watch is not None:
             self._watch.stop()
             self._watch = None
@@ -173,6 +195,8 @@ class WorkerClient:
                 self.on_wave_done(message)
             case Ready() if self._starting is not None and not self._starting.done():
                 self._starting.set_result(message)
+            case AdapterLoaded(number) if number in self._adapters and not self._adapters[number].done():
+                self._adapters[number].set_result(message)
             case WorkerFailed(reason):
                 self._lose(reason)
 
@@ -210,4 +234,11 @@ class WorkerClient:
             self._starting.set_exception(WorkerUnavailable(reason))
         elif self._serving:
             self._serving = False
+            self._end_adapters(reason)
             self.on_lost(reason)
+
+    def _end_adapters(self, reason: str) -> None:
+        """Nobody answers who is asked to load one."""
+        for answer in self._adapters.values():
+            if not answer.done():
+                answer.set_exception(WorkerUnavailable(reason))

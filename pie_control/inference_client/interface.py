@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from pie_inference.protocol import ModelDescription, Ready, RunWave, WaveDone
+from pie_inference.protocol import AdapterLoaded, DropAdapter, LoadAdapter, ModelDescription, Ready, RunWave, WaveDone
 
 
 class InferenceClient(Protocol):
@@ -27,6 +27,13 @@ class InferenceClient(Protocol):
     def send(self, wave: RunWave) -> None:
         """Hands a wave over without waiting. Raises `errors.WorkerUnavailable` when there is no worker."""
 
+    async def load_adapter(self, message: LoadAdapter) -> AdapterLoaded:
+        """Loads an adapter for the waves that are sent later. The answer says whether it could. Raises
+        `errors.WorkerUnavailable`."""
+
+    def drop_adapter(self, message: DropAdapter) -> None:
+        """Forgets an adapter behind the waves that were sent. Nothing happens when there is no worker."""
+
     async def restart(self) -> Ready:
         """Ends the worker if it still runs, and starts anew."""
 
@@ -42,6 +49,12 @@ class ModelRunner(Protocol):
 
     def run(self, wave: RunWave) -> WaveDone:
         """Runs the batches of a wave in order. What fails is told, not raised."""
+
+    def load_adapter(self, message: LoadAdapter) -> AdapterLoaded:
+        """Loads an adapter, or says why it cannot."""
+
+    def drop_adapter(self, message: DropAdapter) -> None:
+        """Forgets an adapter, if it is loaded."""
 
 
 def ignore_wave(done: WaveDone) -> None:

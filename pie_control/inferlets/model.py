@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pie_inference.protocol import ModelDescription
 
@@ -29,6 +29,7 @@ class ModelView:
         self.name = description.name
         self.description = description
         self.down: str | None = None  # why no worker serves it, now or soon
+        self._adapters: dict[str, int] = {}  # numbers by name; address spaces see changes
         self._ledgers = ledgers
         self._spaces: dict[Owner, AddressSpace] = {}
         self._events: list[SpaceEvent] = []
@@ -55,7 +56,7 @@ class ModelView:
         if self.down is not None:
             raise WorkerError(self.down)
         ledger = self._ledgers.of(owner, standing.tenant)
-        space = self._spaces[owner] = AddressSpace(owner, self.description, ledger, self._hand_on)
+        space = self._spaces[owner] = AddressSpace(owner, self.description, ledger, self._hand_on, self._adapters)
         self._events.append(Opened(owner, created, standing))
         return space
 
@@ -68,6 +69,11 @@ class ModelView:
             self._events.append(Closed(owner))
 
     # ---- for the host ----
+
+    def set_adapters(self, adapters: Mapping[str, int]) -> None:
+        """The adapters that can be named from now on."""
+        self._adapters.clear()
+        self._adapters.update(adapters)
 
     def take_events(self) -> Sequence[SpaceEvent]:
         """What happened since it was asked last."""

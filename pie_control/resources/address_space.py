@@ -13,7 +13,8 @@ The calls themselves are functions over a space, one file each in `pie_control.c
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,14 +37,23 @@ REMEMBERED_TOKENS = 4096
 """Sampled tokens of one inferlet that a token reference can still name after they were delivered."""
 FORGOTTEN_AT_ONCE = 256
 """How many more there may be, so that they are forgotten together."""
+NO_ADAPTERS: Mapping[str, int] = MappingProxyType({})
 
 
 class AddressSpace:
     """What one inferlet holds of one model, as issued. `hand_on` takes the commands that it accepts, in order."""
 
-    def __init__(self, owner: Owner, model: ModelDescription, ledger: Ledger, hand_on: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        model: ModelDescription,
+        ledger: Ledger,
+        hand_on: Callable[[Any], None],
+        adapters: Mapping[str, int] = NO_ADAPTERS,
+    ) -> None:
         self.owner = owner
         self.model = model
+        self.adapters = adapters  # numbers of those that the model has now
         self.ledger = ledger
         self._held = dict.fromkeys(RESOURCES, 0)  # its part of the ledger
         self.pages = PageTable(model.page_size)

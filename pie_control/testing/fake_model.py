@@ -19,10 +19,13 @@ from numpy.typing import NDArray
 
 from pie_inference.protocol import (
     BATCHES,
+    EXTENSIONS,
+    AdapterLoaded,
     Array,
     Batch,
     CopyEmb,
     CopyKvpage,
+    DropAdapter,
     EmbedImg,
     EmbedTxt,
     Failure,
@@ -31,6 +34,7 @@ from pie_inference.protocol import (
     GetLogprobsResult,
     GetNextDist,
     GetNextDistResult,
+    LoadAdapter,
     ModelDescription,
     Result,
     RunWave,
@@ -47,6 +51,9 @@ from pie_inference.protocol import (
 )
 from pie_inference.testing import byte_tokenizer
 from pie_inference.testing.small_vision import VISION, tile_hashes
+
+from .fake_adapters import FakeAdapters
+from .filled_array import FilledArray
 
 Hashes = NDArray[np.uint64]
 Floats = NDArray[np.float64]
@@ -70,38 +77,6 @@ def hash_key(inputs: Hashes, positions: Array) -> Hashes:
     return mix(inputs ^ mix(mix(positions)))
 
 
-class FilledArray:
-    """Numbers that must be written before they are read."""
-
-    def __init__(self, what: str, size: int) -> None:
-        self.what = what
-        self.values = np.zeros(size, np.uint64)
-        self.filled = np.zeros(size, np.bool_)
-
-    def read(self, indices: Array) -> Hashes:
-        self._check_range(indices)
-        if not self.filled[indices].all():
-            raise ValueError(f"{self.what} {indices[~self.filled[indices]][0]} is read before it was filled")
-        values: Hashes = self.values[indices]
-        return values
-
-    def write(self, indices: Array, values: Array) -> None:
-        self._check_range(indices)
-        if len(np.unique(indices)) != len(indices):
-            raise ValueError(f"one {self.what} is written twice in one batch")
-        self.values[indices] = values
-        self.filled[indices] = True
-
-    def filled_among(self, indices: Array) -> NDArray[np.bool_]:
-        self._check_range(indices)
-        filled: NDArray[np.bool_] = self.filled[indices]
-        return filled
-
-    def _check_range(self, indices: Array) -> None:
-        if len(indices) and not (indices.min() >= 0 and indices.max() < len(self.values)):
-            raise ValueError(f"{self.what} numbers are 0 to {len(self.values) - 1}")
-
-
 class FakeModel:
     """Runs waves; implements `ModelRunner`. Tokens are bytes (`byte_tokenizer`); `stop_tokens` is its end token."""
 
@@ -123,7 +98,7 @@ class FakeModel:
         self._description = ModelDescription(
             name=name,
             architecture="FakeModel",
-            calls=tuple(call for call in BATCHES if vision or call != call_name(EmbedImg)),
+            calls=(*(call for call in BATCHES if vision or call != call_name(EmbedImg)), *EXTENSIONS),
             dtype="uint64",
             device="cpu",
             vocab_size=byte_tokenizer.VOCAB_SIZE,
@@ -151,6 +126,7 @@ class FakeModel:
         self._host_positions = np.zeros(page_size * num_host_pages, np.int64)
         self._embeds = FilledArray("embed", num_embeds)
         self._tokens = FilledArray("token slot", num_token_slots)
+        self._adapters = FakeAdapters()
         self._powers = np.multiply.accumulate(np.full(page_size * num_pages, 0x9E3779B97F4A7C15, np.uint64))
         self._handlers: dict[type[Batch], Callable[[Any], Result | None]] = {
             kind: getattr(self, f"_{call}") for call, kind in BATCHES.items()
@@ -166,6 +142,12 @@ class FakeModel:
             self._run_batch(wave.model, number, batch, failures) for number, batch in enumerate(wave.batches)
         )
         return WaveDone(wave.wave, results, time.perf_counter() - started, tuple(failures))
+
+    def load_adapter(self, message: LoadAdapter) -> AdapterLoaded:
+        return self._adapters.load(message)
+
+    def drop_adapter(self, message: DropAdapter) -> None:
+        self._adapters.drop(message.number)
 
     def _run_batch(self, model: str, number: int, batch: Batch, failures: list[Failure]) -> Result | None:
         """As a worker does it: what fails is taken apart. Where none of the commands fails alone, they do what they
@@ -244,7 +226,8 @@ class FakeModel:
             raise ValueError("a position is negative")
         if batch.kv_begins.min(initial=0) < 0 or batch.kv_ends.max(initial=0) > self._description.page_size:
             raise ValueError("a run of keys leaves its page")
-        self._slots.write(batch.q_slots, hash_key(self._embeds.read(batch.q_embeds), batch.q_positions))
+        keys = hash_key(self._embeds.read(batch.q_embeds), batch.q_positions)
+        self._slots.write(batch.q_slots, keys ^ self._adapters.changes(batch))
         self._positions[batch.q_slots] = batch.q_positions
         outputs = [self._attend(batch, n) for n in range(len(batch.q_indptr) - 1)]
         self._embeds.write(batch.out_embeds, np.concatenate([np.zeros(0, np.uint64), *outputs])[batch.out_rows])

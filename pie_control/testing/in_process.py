@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from pie_control.errors import WorkerUnavailable
-from pie_inference.protocol import PROTOCOL_VERSION, Ready, RunWave, WaveDone
+from pie_inference.protocol import PROTOCOL_VERSION, AdapterLoaded, DropAdapter, LoadAdapter, Ready, RunWave, WaveDone
 
 from ..inference_client.interface import ModelRunner, ignore_loss, ignore_wave
 
@@ -47,6 +47,19 @@ class InProcessClient:
             self._loop.call_soon(self._run_inline, wave, self._epoch)
         else:
             self._thread.submit(self._run_on_thread, wave, self._loop, self._epoch)
+
+    async def load_adapter(self, message: LoadAdapter) -> AdapterLoaded:
+        if self._loop is None:
+            raise WorkerUnavailable("the worker is not started, or closed")
+        if self._thread is None:
+            return self._model.load_adapter(message)
+        return await self._loop.run_in_executor(self._thread, self._model.load_adapter, message)
+
+    def drop_adapter(self, message: DropAdapter) -> None:
+        if self._loop is not None and self._thread is None:
+            self._loop.call_soon(self._model.drop_adapter, message)
+        elif self._thread is not None:
+            self._thread.submit(self._model.drop_adapter, message)
 
     async def restart(self) -> Ready:
         await self.close()

@@ -90,7 +90,7 @@ class GraphExecutor:
     def _recording(self, batch: Forward) -> _Recording | None:
         """The graph for a batch, recorded now if possible; None if there is none."""
         size = _next_size(len(batch.q_slots))
-        if self._broken or size is None or not self._attention.can_replay(batch):
+        if self._broken or size is None or batch.adapters is not None or not self._attention.can_replay(batch):
             return None
         if size not in self._seen:
             self._seen.add(size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from ..protocol import Failure, ModelDescription, RunWave, WaveDone
+from ..protocol import AdapterLoaded, DropAdapter, Failure, LoadAdapter, ModelDescription, RunWave, WaveDone
 from .launched import LaunchedWave
 
 Agree = Callable[[Failure], None]
@@ -33,6 +33,12 @@ class ServedWorker(Protocol):
 
     def run(self, wave: RunWave) -> WaveDone:
         """Launches a wave and waits for its results."""
+
+    def load_adapter(self, message: LoadAdapter) -> AdapterLoaded:
+        """Loads an adapter for the waves that are launched later, or says why it cannot. Raises RankLost."""
+
+    def drop_adapter(self, message: DropAdapter) -> None:
+        """Forgets an adapter, if it is loaded. Raises RankLost."""
 
 
 class Rank(ServedWorker, Protocol):

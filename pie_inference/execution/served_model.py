@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..adapters.adapters import Adapters
 from ..device.ranks import Ranks
 from ..device.tensors import index_tensor, upload
 from ..kv_cache.host_pages import HostPages
@@ -26,6 +27,7 @@ class ServedModel:
     cache: KvCache
     host_pages: HostPages
     executor: Executor
+    adapters: Adapters
     ranks: Ranks
     embeds: Tensor  # [num_embeds, hidden_size]: an input embedding, or an output after the last norm
     tokens: Tensor  # int64 [num_token_slots]

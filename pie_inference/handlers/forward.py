@@ -8,4 +8,5 @@ from ..protocol import Forward
 
 
 def forward(served: ServedModel, batch: Forward) -> None:
-    served.executor.forward(with_masks(batch, served.cache))
+    with served.adapters.beside(batch):
+        served.executor.forward(with_masks(batch, served.cache))

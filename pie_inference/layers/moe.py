@@ -109,11 +109,13 @@ class LoopedExperts:
         self._ops, self._activation = weights.ops, activation
         every = range(shape.num_experts)
         self._gate_up = [
-            weights.linear(gate_up(prefix, expert, shape, names), shape.hidden_size, split="outputs")
+            weights.linear(gate_up(prefix, expert, shape, names), shape.hidden_size, split="outputs", adaptable=False)
             for expert in every
         ]
         self._down = [
-            weights.linear(down(prefix, expert, shape, names), shape.inner_size, split="inputs", add_up=False)
+            weights.linear(
+                down(prefix, expert, shape, names), shape.inner_size, split="inputs", add_up=False, adaptable=False
+            )
             for expert in every
         ]
 

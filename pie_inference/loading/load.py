@@ -6,6 +6,7 @@ import io
 
 import torch
 
+from ..adapters.adapters import Adapters
 from ..attention.choose import choose_attention
 from ..device.host_memory import release_freed
 from ..device.machine import free_bytes_of_rank
@@ -19,7 +20,7 @@ from ..kv_cache.pages import KvCache, lazy_zeros
 from ..models.interface import Model
 from ..models.registry import build_model
 from ..ops.choose import choose_ops
-from ..protocol import BATCHES, EmbedImg, ModelDescription, call_name
+from ..protocol import BATCHES, EXTENSIONS, EmbedImg, ModelDescription, call_name
 from ..quantization.choose import choose_quantizer
 from .plan import ServingPlan
 from .progress import LoadProgress
@@ -48,12 +49,19 @@ def load(plan: ServingPlan) -> ServedModel:
         cache=cache,
         host_pages=host_pages,
         executor=make_executor(plan.config.cuda_graphs, model, attention, embeds),
+        adapters=_adapters(plan, weights),
         ranks=plan.ranks,
         embeds=embeds,
         tokens=torch.zeros(plan.config.token_slots, dtype=torch.int64, device=plan.device),
         description=_describe(plan, host_pages, weights.bytes_loaded),
         images=_image_encoder(plan, model),
     )
+
+
+def _adapters(plan: ServingPlan, weights: WeightLoader) -> Adapters:
+    config = plan.config
+    most_bytes = (config.adapter_mb << 20) // plan.ranks.size
+    return Adapters(weights.adapted, plan.dtype, plan.device, config.max_adapters, most_bytes)
 
 
 def _image_encoder(plan: ServingPlan, model: Model) -> ImageEncoder | None:
@@ -75,12 +83,17 @@ def _show_progress(plan: ServingPlan) -> LoadProgress:
     return LoadProgress(plan.checkpoint.num_bytes() // plan.ranks.size, silent)
 
 
+def _calls(plan: ServingPlan) -> tuple[str, ...]:
+    without_images = (call for call in BATCHES if plan.images is not None or call != IMAGE_CALL)
+    return (*without_images, *(EXTENSIONS if plan.config.max_adapters else ()))
+
+
 def _describe(plan: ServingPlan, host_pages: HostPages, weight_bytes: int) -> ModelDescription:
     config, model, size = plan.config, plan.model, plan.ranks.size
     return ModelDescription(
         name=config.name,
         architecture=model.architecture,
-        calls=tuple(call for call in BATCHES if plan.images is not None or call != IMAGE_CALL),
+        calls=_calls(plan),
         dtype=str(plan.dtype).removeprefix("torch."),
         device=str(plan.device) if size == 1 else f"{size} x {plan.device.type}",
         vocab_size=model.vocab_size,

@@ -9,6 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..adapters.adapters import AdaptedLayers
+from ..adapters.lora import AdaptedLinear, Module
 from ..device.ranks import Ranks, share
 from ..ops.interface import Linear, Ops
 from ..quantization.choose import Quantizer
@@ -51,6 +53,7 @@ class WeightLoader:
         self.device = device
         self.ranks = ranks
         self.bytes_loaded = 0
+        self.adapted = AdaptedLayers()
         self._checkpoint = checkpoint
         self._quantizer = quantizer
         self._progress = progress
@@ -82,21 +85,38 @@ class WeightLoader:
         split: Split | None = None,
         exact: bool = False,
         add_up: bool = True,
+        adaptable: bool = True,
     ) -> Linear:
         """One layer made of `blocks` with `ins` input features, with their outputs side by side: one large product is
         faster than several.
 
         split "outputs": each rank has its share of the rows of every block. split "inputs": each rank has its share of
         the columns, and the ranks' results are added, unless `add_up` is False because the caller adds them. exact: the
-        layer is never quantized, as is right for output heads and routers. Raises CheckpointError.
+        layer is never quantized, as is right for output heads and routers. It takes adapters if it is `adaptable` and
+        not exact; its rows must be those of a forward batch. Raises CheckpointError.
         """
         parts = [self._weight(block, ins, split) for block in blocks]
         own_bias = bias and not (split == "inputs" and self.ranks.rank)
         whole_bias = torch.cat([self._bias(block, split) for block in blocks]) if own_bias else None
         multiply = self._make(blocks[0].name, parts, whole_bias, exact)
+        if adaptable and not exact:
+            multiply = self._adapted(multiply, blocks, ins, split)
         if split != "inputs" or self.ranks.size == 1 or not add_up:
             return multiply
         return lambda rows: self.ranks.all_reduce(multiply(rows))
+
+    def _adapted(self, base: Linear, blocks: Sequence[Block], ins: int, split: Split | None) -> Linear:
+        size, rank = self.ranks.size, self.ranks.rank
+        modules, column = [], 0
+        for block in blocks:
+            count = block.rows // size if split == "outputs" else block.rows
+            first = block.first + (rank * count if split == "outputs" else 0)
+            modules.append(Module(block.name, block.total or block.rows, first, first + count, column))
+            column += count
+        own_ins = slice(rank * ins // size, (rank + 1) * ins // size) if split == "inputs" else slice(0, ins)
+        layer = AdaptedLinear(base, modules, ins, own_ins, self.adapted.running)
+        self.adapted.all.append(layer)
+        return layer
 
     def stacked(self, layers: Sequence[Sequence[Block]], ins: int, split: Split) -> Tensor:
         """The weights of several layers, each as in `linear` without bias, as one tensor [layers, out_features,

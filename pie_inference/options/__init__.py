@@ -67,6 +67,8 @@ class WorkerOptions:
     tensor_parallel: int = _count(1, "processes that share the model, each on a GPU of its own")
     max_batch_tokens: int = _count(1024, "input tokens in one batch")
     max_batch_rows: int = _count(256, "commands in one batch that samples, or reads distributions")
+    max_adapters: int = _count(16, "LoRA adapters that are loaded at a time; 0: none can be", least=0)
+    adapter_mb: int = _count(1024, "MiB of memory for all LoRA adapters, of what pages leave free", least=0)
     poll_us: int = _count(
         0, "microseconds in which both ends look for a message before they sleep; for machines with idle cores", least=0
     )

@@ -2,4 +2,5 @@
 
 from .batch import *  # noqa: F403  # all that is public
 from .codec import *  # noqa: F403
+from .conversation import *  # noqa: F403
 from .messages import *  # noqa: F403

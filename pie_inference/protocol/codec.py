@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from .batch import Array, Message
-from .messages import FromWorker, ToWorker
+from .conversation import FromWorker, ToWorker
 
 ALIGNMENT = 8
 DTYPES = {np.dtype(name).str: np.dtype(name) for name in ("?", "u1", "<i4", "<i8", "<f4", "<f8")}

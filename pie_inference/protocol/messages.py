@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import msgspec
 import numpy as np
 
-from .batch import Array, Batch, Layout, Message, Result, call_name
+from .batch import Array, Batch, Layout, Result, call_name
 
 PROTOCOL_VERSION = 5
 """Raised by every change of this file that an older peer would misread; checked when a worker connects."""
@@ -99,7 +99,8 @@ class Forward(Batch, frozen=True):
     the last q - 1 - j (causal, bottom-right aligned). If `position_keys` is given, a query sees only those of the first
     position_keys[n] keys, which are older than the batch or of other sequences, whose position is below its own. If
     `mask_indptr` is given and mask_indptr[n] < mask_indptr[n+1], row-major bits [q, keys] replace these rules; a query
-    that sees no key gives zeros in attention. A batch has one of the two at most.
+    that sees no key gives zeros in attention. A batch has one of the two at most. If `adapters` is given, sequence n
+    runs with the adapter of this number.
     """
 
     ragged: ClassVar[Layout] = {
@@ -123,6 +124,7 @@ class Forward(Batch, frozen=True):
     position_keys: Array | None = None  # int32 [N], keys at the front that are seen by position; 0: none
     mask_indptr: Array | None = None  # int64 [N + 1], byte offsets into mask_bits
     mask_bits: Array | None = None  # uint8, lowest bit first, each sequence starts at a byte
+    adapters: Array | None = None  # int32 [N], adapters by their numbers in `LoadAdapter`; -1: none
 
     def only(self, command: int) -> Self:
         alone = super().only(command)
@@ -215,6 +217,9 @@ def _zeros(count: int, dtype: type[np.generic]) -> Array:
 BATCHES: Mapping[str, type[Batch]] = {call_name(kind): kind for kind in Batch.__subclasses__()}
 """The calls that workers run, by name."""
 
+EXTENSIONS = ("forward_with_adapter",)
+"""What a worker may be able to do with batches beside: run a `Forward` with `adapters`."""
+
 # ---- results: what batches have to tell -----------------------------------------------------------------------------
 
 
@@ -254,125 +259,3 @@ if TYPE_CHECKING:
 else:  # what msgspec decodes must be named
     AnyBatch = functools.reduce(operator.or_, Batch.__subclasses__())
     AnyResult = functools.reduce(operator.or_, Result.__subclasses__())
-
-
-# ---- control layer to worker ----------------------------------------------------------------------------------------
-
-
-class Hello(Message, frozen=True):
-    """First message on a connection."""
-
-    protocol: int
-
-
-class RunWave(Message, frozen=True):
-    """Run these batches in order, whatever fails; answered by one `WaveDone`."""
-
-    wave: int
-    model: str
-    batches: tuple[AnyBatch, ...]
-
-
-class Shutdown(Message, frozen=True):
-    """Finish the wave at hand and exit."""
-
-
-class Refused(Message, frozen=True):
-    """The worker is not wanted and should exit: another one serves here."""
-
-    reason: str
-
-
-ToWorker = Hello | RunWave | Shutdown | Refused
-
-
-# ---- worker to control layer ----------------------------------------------------------------------------------------
-
-
-class ImageLayout(msgspec.Struct, frozen=True):
-    """The text in which the vectors of an image stand: `tile` for each tile, row by row, `row_end` behind each row,
-    then `whole` for the whole image as one tile. An image of one tile is `alone`. {image} stands for the vectors, {row}
-    and {column} for numbers from 1 on."""
-
-    tile: str
-    row_end: str
-    whole: str
-    alone: str
-
-
-class Vision(msgspec.Struct, frozen=True):
-    """How a model takes images: scaled so that the longer side is `longest_edge`, then cut into square tiles, each of
-    which becomes `tile_embeds` vectors."""
-
-    tile_size: int  # pixels of a side
-    tile_embeds: int
-    longest_edge: int  # pixels
-    split: bool  # False: the whole image is the only tile
-    resample: int  # how images are scaled, by Pillow's numbers
-    placeholder: int  # the token that stands for a vector
-    layout: ImageLayout
-    max_batch_tiles: int  # in one EmbedImg
-
-
-class ModelDescription(Message, frozen=True):
-    """A model as its worker serves it."""
-
-    name: str
-    architecture: str  # such as LlamaForCausalLM
-    calls: tuple[str, ...]  # that it runs, of BATCHES
-    dtype: str
-    device: str
-    vocab_size: int
-    hidden_size: int
-    max_context: int
-    page_size: int
-    num_pages: int
-    num_host_pages: int
-    num_embeds: int
-    num_token_slots: int
-    max_batch_tokens: int  # input tokens in one Forward
-    max_batch_rows: int  # commands in one Sample, GetNextDist or GetLogprobs; rows in one Verify
-    max_dist: int  # largest k of GetNextDist
-    max_swap_pages: int  # pages in one SwapOut or SwapIn
-    stop_tokens: tuple[int, ...]
-    tokenizer: bytes  # tokenizer.json
-    tokenizer_config: dict[str, object]  # chat_template, bos_token, eos_token, ... as in tokenizer_config.json
-    page_bytes: int  # memory of one page, all layers, all ranks
-    weight_bytes: int  # all ranks; what each of them holds whole is counted for each
-    vision: Vision | None = None  # None: it takes no images
-
-
-class Ready(Message, frozen=True):
-    """Answer to `Hello`, once the model is loaded and the pools stand."""
-
-    protocol: int
-    pid: int
-    models: tuple[ModelDescription, ...]
-
-
-class Failure(Message, frozen=True):
-    """A command failed: it had no effect that counts, and what its result says means nothing. Commands behind it run
-    nevertheless; what depended on it computed from stale data."""
-
-    batch: int  # of the wave
-    command: int  # of the batch
-    message: str  # what is wrong with the command
-
-
-class WaveDone(Message, frozen=True):
-    """One result for each batch of the wave, in order; None where it has nothing to tell or all its commands failed.
-    Where only some did, they have zeros, and empty ranges, in the result."""
-
-    wave: int
-    results: tuple[AnyResult | None, ...]
-    seconds: float  # time that the wave took on the worker
-    failures: tuple[Failure, ...] = ()  # in the order of batches and commands
-
-
-class WorkerFailed(Message, frozen=True):
-    """The worker cannot serve (unreadable checkpoint, wrong protocol, out of memory) and ends."""
-
-    message: str
-
-
-FromWorker = Ready | WaveDone | WorkerFailed

@@ -9,7 +9,17 @@ from functools import partial
 from ..device.machine import choose_device
 from ..errors import InferenceError
 from ..options import lifetime
-from ..protocol import PROTOCOL_VERSION, ProtocolError, Ready, RunWave, WorkerFailed, decode_to_worker, encode
+from ..protocol import (
+    PROTOCOL_VERSION,
+    DropAdapter,
+    LoadAdapter,
+    ProtocolError,
+    Ready,
+    RunWave,
+    WorkerFailed,
+    decode_to_worker,
+    encode,
+)
 from ..tensor_parallel.agreement import agree
 from ..tensor_parallel.channel import RankChannel
 from ..tensor_parallel.collectives import follow
@@ -18,9 +28,17 @@ from .worker import Worker
 
 
 def serve(channel: RankChannel, worker: Worker) -> None:
-    """Runs waves until another message comes. Drops the results: the leader has the same ones."""
-    while isinstance(message := decode_to_worker(channel.receive()), RunWave):
-        worker.launch(message, partial(agree, message.wave, channel=channel))
+    """Does what the leader does, until it says goodbye. Drops the results of waves: the leader has the same ones."""
+    while True:
+        match message := decode_to_worker(channel.receive()):
+            case RunWave():
+                worker.launch(message, partial(agree, message.wave, channel=channel))
+            case LoadAdapter():
+                channel.send(encode(worker.load_adapter(message)))
+            case DropAdapter():
+                worker.drop_adapter(message)
+            case _:
+                return
 
 
 def load(membership: Membership) -> Worker:

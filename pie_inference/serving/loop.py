@@ -15,7 +15,18 @@ from ..config import ProcessOptions, WorkerConfig
 from ..errors import InferenceError
 from ..execution.interface import ServedWorker
 from ..execution.launched import LaunchedWave
-from ..protocol import PROTOCOL_VERSION, Hello, ProtocolError, Ready, RunWave, Shutdown, ToWorker, WorkerFailed
+from ..protocol import (
+    PROTOCOL_VERSION,
+    DropAdapter,
+    Hello,
+    LoadAdapter,
+    ProtocolError,
+    Ready,
+    RunWave,
+    Shutdown,
+    ToWorker,
+    WorkerFailed,
+)
 from ..tensor_parallel.group import WorkerGroup
 from .transport import Transport, open_transport
 from .worker import Worker
@@ -58,10 +69,15 @@ def serve(transport: Transport, worker: ServedWorker) -> None:
     """Answers messages until `Shutdown`, then the waves that are still under way."""
     running: deque[LaunchedWave] = deque()
     while not isinstance(message := _next_message(transport, worker, running), Shutdown):
-        if isinstance(message, RunWave):
-            running.append(worker.launch(message))
-        else:
-            transport.send(_greet(worker, message))
+        match message:
+            case RunWave():
+                running.append(worker.launch(message))
+            case LoadAdapter():
+                transport.send(worker.load_adapter(message))
+            case DropAdapter():
+                worker.drop_adapter(message)
+            case _:
+                transport.send(_greet(worker, message))
     for launched in running:
         transport.send(worker.finish(launched))
 

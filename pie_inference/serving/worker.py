@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import torch
 
 from ..config import WorkerConfig
 from ..device.markers import mark_stream
 from ..device.ranks import Ranks, SingleRank
+from ..errors import AdapterError
 from ..execution.interface import Agree, agree_alone
 from ..execution.launched import LaunchedWave
 from ..loading.load import load
 from ..loading.plan import make_plan, read_model
-from ..protocol import ModelDescription, RunWave, WaveDone
+from ..protocol import AdapterLoaded, DropAdapter, LoadAdapter, ModelDescription, RunWave, WaveDone
 from .wave_run import WaveRun
 
 
@@ -41,6 +43,15 @@ class Worker:
             outcomes = run.run()
             end = mark_stream(self._served.device)
         return LaunchedWave(wave.wave, started, outcomes, tuple(run.failures), end)
+
+    def load_adapter(self, message: LoadAdapter) -> AdapterLoaded:
+        try:
+            return AdapterLoaded(message.number, self._served.adapters.load(message.number, Path(message.folder)))
+        except AdapterError as error:
+            return AdapterLoaded(message.number, error=str(error))
+
+    def drop_adapter(self, message: DropAdapter) -> None:
+        self._served.adapters.drop(message.number)
 
     def finish(self, launched: LaunchedWave) -> WaveDone:
         results = launched.results()

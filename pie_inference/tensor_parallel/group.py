@@ -21,12 +21,16 @@ from ..execution.interface import Rank
 from ..execution.launched import LaunchedWave
 from ..loading.hub import find_folder
 from ..protocol import (
+    AdapterLoaded,
+    DropAdapter,
     Failure,
+    LoadAdapter,
     ModelDescription,
     ProtocolError,
     Ready,
     RunWave,
     Shutdown,
+    ToWorker,
     WaveDone,
     WorkerFailed,
     decode_from_worker,
@@ -41,6 +45,8 @@ FAREWELL_SECONDS = 0.3
 """Seconds in which a leader that meets a loss itself may report it. A leader that waits in an operation would wait for
 ever."""
 SHUTDOWN_SECONDS = 0.5
+LOAD_SECONDS = 120.0
+"""Seconds in which a rank reads an adapter, at most."""
 
 
 class Follower:
@@ -62,6 +68,13 @@ class Follower:
             raise RankLost(f"rank {self.rank}: {answer.message}")
         if not isinstance(answer, Ready):
             raise RankLost(f"rank {self.rank} did not become ready")
+
+    def adapter_loaded(self) -> AdapterLoaded:
+        """Waits for its answer to `LoadAdapter`. Raises RankLost."""
+        answer = _decode(self.channel.receive(LOAD_SECONDS))
+        if not isinstance(answer, AdapterLoaded):
+            raise RankLost(f"rank {self.rank} did not load an adapter: {answer}")
+        return answer
 
     def describe_end(self) -> str:
         """Waits for the end of the process, and says how it ended."""
@@ -123,10 +136,27 @@ class WorkerGroup:
         return self.finish(self.launch(wave))
 
     def launch(self, wave: RunWave) -> LaunchedWave:
-        frames = encode(wave)
+        self._tell(wave)
+        return self._worker.launch(wave, partial(self._agree, wave.wave))
+
+    def _tell(self, message: ToWorker) -> None:
+        frames = encode(message)
         for follower in self._followers:
             follower.channel.send(frames)
-        return self._worker.launch(wave, partial(self._agree, wave.wave))
+
+    def load_adapter(self, message: LoadAdapter) -> AdapterLoaded:
+        """All ranks have it, or none."""
+        self._tell(message)
+        answers = [self._worker.load_adapter(message), *(follower.adapter_loaded() for follower in self._followers)]
+        failed = next((answer for answer in answers if answer.error is not None), None)
+        if failed is None:
+            return AdapterLoaded(message.number, sum(answer.nbytes for answer in answers))
+        self.drop_adapter(DropAdapter(message.number))
+        return failed
+
+    def drop_adapter(self, message: DropAdapter) -> None:
+        self._tell(message)
+        self._worker.drop_adapter(message)
 
     def _agree(self, wave: int, failure: Failure) -> None:
         for follower in self._followers:

@@ -20,10 +20,13 @@ from ..options import WorkerOptions
 from ..options.pace import Pace
 from ..protocol import (
     BATCHES,
+    EXTENSIONS,
+    AdapterLoaded,
     Array,
     Batch,
     CopyEmb,
     CopyKvpage,
+    DropAdapter,
     EmbedImg,
     EmbedTxt,
     Failure,
@@ -32,6 +35,7 @@ from ..protocol import (
     GetLogprobsResult,
     GetNextDist,
     GetNextDistResult,
+    LoadAdapter,
     ModelDescription,
     Result,
     RunWave,
@@ -80,7 +84,7 @@ class PacedModel:
         self._description = ModelDescription(
             name=name,
             architecture="PacedModel",
-            calls=tuple(BATCHES),
+            calls=(*BATCHES, *EXTENSIONS),
             dtype="none",
             device="paced",
             vocab_size=VOCAB,
@@ -127,6 +131,13 @@ class PacedModel:
         results = tuple(self._run_batch(number, batch, failures) for number, batch in enumerate(wave.batches))
         tokens = sum(len(batch.q_embeds) for batch in wave.batches if isinstance(batch, Forward))
         return WaveDone(wave.wave, results, self._pace.seconds(tokens), tuple(failures))
+
+    def load_adapter(self, message: LoadAdapter) -> AdapterLoaded:
+        """Adapters change nothing; whatever is named is there."""
+        return AdapterLoaded(message.number)
+
+    def drop_adapter(self, message: DropAdapter) -> None:
+        """There is nothing to forget."""
 
     def _run_batch(self, number: int, batch: Batch, failures: list[Failure]) -> Result | None:
         try:

@@ -17,7 +17,18 @@ from collections.abc import Sequence
 from ..config import ENDPOINT_HELP, add_config_arguments
 from ..options import OptionError, WorkerOptions, given_options, lifetime
 from ..options.pace import parse_pace
-from ..protocol import PROTOCOL_VERSION, Hello, ProtocolError, Ready, RunWave, Shutdown, ToWorker, WorkerFailed
+from ..protocol import (
+    PROTOCOL_VERSION,
+    DropAdapter,
+    Hello,
+    LoadAdapter,
+    ProtocolError,
+    Ready,
+    RunWave,
+    Shutdown,
+    ToWorker,
+    WorkerFailed,
+)
 from ..protocol.secret import SECRET_VARIABLE
 from ..serving.transport import Transport, open_transport
 from .paced_model import PacedModel
@@ -41,6 +52,11 @@ def serve(transport: Transport, model: PacedModel) -> None:
             free = time.perf_counter()
         if isinstance(message, Shutdown):
             return
+        if isinstance(message, LoadAdapter):
+            transport.send(model.load_adapter(message))
+            continue
+        if isinstance(message, DropAdapter):
+            continue
         if not isinstance(message, RunWave):
             transport.send(greet(model, message))
             continue

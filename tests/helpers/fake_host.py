@@ -96,6 +96,7 @@ class Run:
     untaken: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)  # of a run that is watched
     watch: tuple[int, StopStrings, bool, bool] | None = None  # detokenizer, what stops, send, more
+    change: int = 0  # what its adapter makes of tokens
 
 
 class FakeHost:
@@ -135,6 +136,7 @@ class FakeHost:
         self.steps_run = 0  # of runs
         self.detokenizers: dict[int, bytes] = {}
         self.receivers: list[int] = []
+        self.adapters: list[str] = []  # each changes the tokens that are run with it
         self.max_pages = 1000
         self.web: dict[str, tuple[int | None, dict[str, str], bytes]] = {}  # status (None: fails), headers, body
         self.requests: list[dict[str, Any]] = []
@@ -471,6 +473,24 @@ class FakeHost:
             states.append(tuple(seen))
         return states
 
+    def _available_adapters(self, queue: int) -> list[str]:
+        self._check_queue(queue)
+        return self.adapters
+
+    def _forward_with_adapter(
+        self, queue: int, adapter: str, context: list[int], inputs: list[int], output: list[int], embeds: list[int]
+    ) -> None:
+        """An input is another token with an adapter."""
+        change = self._change_of(adapter)
+        held = {embed: self._as_input(embed) for embed in expand(inputs)}
+        self.embeds.update({embed: pair and (pair[0] + change, pair[1]) for embed, pair in held.items()})
+        self._forward(queue, context, inputs, output, embeds)
+
+    def _change_of(self, adapter: str) -> int:
+        if adapter and adapter not in self.adapters:
+            raise refuse("not-found", f"no adapter {adapter}")
+        return 100_000 * (1 + self.adapters.index(adapter)) if adapter else 0
+
     def _as_input(self, embed: int) -> Pair | None:
         """An output that is fed back counts as a token that depends on all that it has seen."""
         held = self.embeds[embed]
@@ -720,11 +740,11 @@ class FakeHost:
         assert all(pair[1] < position for pair in seen)
         assert position + steps - 1 <= self.model.max_context
         given = json.loads(options or "{}")
-        assert given.keys() <= {"recent", "window", "allowed"}
+        assert given.keys() <= {"recent", "window", "allowed", "adapter"}
         number = self._number()
         self.runs[number] = Run(
             queue, sampler, state, position, seen, expand(pages), steps, stop, given.get("recent"),
-            given.get("window", 0),
+            given.get("window", 0), change=self._change_of(given.get("adapter", "")),
         )  # fmt: skip
         self.embeds[embed] = self.embeds[input_embed] = None
         return number
@@ -732,7 +752,7 @@ class FakeHost:
     def _step(self, run: Run) -> None:
         self.steps_run += 1
         if run.made:
-            pair = (run.made[-1], run.position + len(run.made) - 1)
+            pair = (run.made[-1] + run.change, run.position + len(run.made) - 1)
             page = next(p for p in run.pages if len(self.pages[p]) < self.model.page_size)
             self.reserved.discard(page)
             self.pages[page].append(pair)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 
 from pie_control.testing.fake_model import FakeModel
-from pie_inference.protocol import PROTOCOL_VERSION, Ready, RunWave, WaveDone
+from pie_inference.protocol import PROTOCOL_VERSION, AdapterLoaded, DropAdapter, LoadAdapter, Ready, RunWave, WaveDone
 
 
 class PlayedClient:
@@ -30,6 +30,12 @@ class PlayedClient:
 
     def send(self, wave: RunWave) -> None:
         self.sent.append(wave)
+
+    async def load_adapter(self, message: LoadAdapter) -> AdapterLoaded:
+        return self.model.load_adapter(message)
+
+    def drop_adapter(self, message: DropAdapter) -> None:
+        self.model.drop_adapter(message)
 
     async def restart(self) -> Ready:
         await self.may_restart.wait()

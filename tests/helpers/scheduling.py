@@ -224,6 +224,7 @@ class World:
     ) -> None:
         self.gate = Gate(policy or Adaptive())
         self.gated = True
+        self.may_fail = False  # commands on the worker
         self.model = model or fake_model(**sizes)
         self.description = self.model.describe()[0]
         self.scheduler = Scheduler(self.description, self.gate, contention)
@@ -319,7 +320,7 @@ class World:
     def run(self) -> WaveDone:
         """The worker's answer to the oldest wave that was sent."""
         done = self.model.run(self.sent.popleft())
-        assert not done.failures, done.failures
+        assert self.may_fail or not done.failures, done.failures
         return done
 
     def answer(self) -> Turn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from pie_control.resources.ranges import Range
 from pie_control.resources.tables.pages import Context
 from pie_inference.protocol import Forward
 
+from ..adapters import NO_ADAPTER
 from ..arrays import WrittenEmbeds, addresses, as_int32, join
 from ..columns import ForwardColumns
 from ..kind import Command, LongBatch, LongCommand, WaveContext
@@ -32,6 +33,7 @@ class PassCommand(LongCommand, frozen=True):
     positions: Sequence[int]
     own: Sequence[Range] | None
     outputs: Sequence[Range]
+    adapter: int
 
     @property
     def bounded(self) -> bool:
@@ -62,6 +64,7 @@ class ForwardBatch(LongBatch[PassCommand]):
         self._positions: array[int] = array("i")
         self._slots: array[int] = array("i")
         self._by_position: dict[int, int] = {}  # sequences that see so, and the keys at their front
+        self._adapters: dict[int, int] = {}  # of sequences that have one
         self._pairs = MOST_PAIRS
         self._columns: ForwardColumns | None = None
 
@@ -103,6 +106,8 @@ class ForwardBatch(LongBatch[PassCommand]):
         self._add_keys(command, holdings.pages.physical, begin, end)
         if command.context.by_position:
             self._by_position[len(self.commands) - 1] = command.context.tokens
+        if command.adapter != NO_ADAPTER:
+            self._adapters[len(self.commands) - 1] = command.adapter
         self.tokens += end - begin
         self._ends.append(self.tokens)
 
@@ -154,12 +159,13 @@ class ForwardBatch(LongBatch[PassCommand]):
             q_slots=as_int32(self._slots),
             out_rows=as_int32(self._outputs.rows),
             out_embeds=as_int32(self._outputs.embeds),
-            position_keys=self._position_keys() if self._by_position else None,
+            position_keys=self._column(self._by_position, 0) if self._by_position else None,
+            adapters=self._column(self._adapters, NO_ADAPTER) if self._adapters else None,
             **runs,
         )
 
-    def _position_keys(self) -> NDArray[np.int32]:
-        return as_int32([self._by_position.get(sequence, 0) for sequence in range(len(self.commands))])
+    def _column(self, values: Mapping[int, int], default: int) -> NDArray[np.int32]:
+        return as_int32([values.get(sequence, default) for sequence in range(len(self.commands))])
 
 
 def _extended(batch: Forward, rows: ForwardColumns) -> Forward:
@@ -178,7 +184,17 @@ def _extended(batch: Forward, rows: ForwardColumns) -> Forward:
         out_rows=join(batch.out_rows, queries[:-1]),
         out_embeds=join(batch.out_embeds, rows.outputs),
         position_keys=None if batch.position_keys is None else join(batch.position_keys, np.zeros_like(rows.slots)),
+        adapters=_all_adapters(batch, rows),
     )
+
+
+def _all_adapters(batch: Forward, rows: ForwardColumns) -> NDArray[np.int32] | None:
+    if batch.adapters is None and rows.adapters is None:
+        return None
+    of_commands, of_rows = batch.adapters, rows.adapters
+    if of_commands is None:
+        of_commands = np.full(len(batch.q_indptr) - 1, NO_ADAPTER, np.int32)
+    return join(of_commands, np.full_like(rows.slots, NO_ADAPTER) if of_rows is None else of_rows)
 
 
 class _Outputs:

@@ -10,6 +10,7 @@ from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.ranges import Range, parse_ranges, total_length
 from pie_control.resources.tables.pages import Context
 
+from ..adapters import NO_ADAPTER
 from ..arrays import addresses
 from ..kind import Stage, define
 from .batch import ForwardBatch, ForwardCommand, PassCommand
@@ -25,12 +26,25 @@ def issue(
 ) -> None:
     """The four lists are ranges. Raises InvalidArgument (no input, too many outputs, too long), NotFound, InvalidState
     (embed never filled, no free slot, a decode run of another queue uses an output embed)."""
+    run(space, queue, context, input_embeds, output_pages, output_embeds, NO_ADAPTER)
+
+
+def run(
+    space: AddressSpace,
+    queue: int,
+    context: Sequence[int],
+    input_embeds: Sequence[int],
+    output_pages: Sequence[int],
+    output_embeds: Sequence[int],
+    adapter: int,
+) -> None:
+    """The same, with an adapter."""
     space.check_command(queue)
     sources = parse_ranges(input_embeds, "embed")
     if not sources:
         raise InvalidArgument("forward needs at least one input embed")
     positions = space.embeds.filled_positions(sources)
-    found = check(space, queue, context, sources, positions, output_pages, output_embeds)
+    found = check(space, queue, context, sources, positions, output_pages, output_embeds, adapter)
     command = ForwardCommand(space.owner, queue, space.next_seq(), found.after, None, (), *found[1:])
     take_effect(space, command)
     space.issue(command)
@@ -47,6 +61,7 @@ class Checked(NamedTuple):
     positions: Sequence[int]
     own: Sequence[Range] | None
     outputs: Sequence[Range]
+    adapter: int
 
 
 def check(
@@ -57,6 +72,7 @@ def check(
     positions: Sequence[int],
     output_pages: Sequence[int],
     output_embeds: Sequence[int],
+    adapter: int = NO_ADAPTER,
 ) -> Checked:
     """A forward over inputs that hold tokens at these positions, as many; changes nothing. Raises as `issue`."""
     count = len(positions)
@@ -73,7 +89,7 @@ def check(
     after = space.hazards.of_rewriting(own) if own else 0
     if not space.has_one_queue:
         after = max(after, _hazards(space, queue, (*read, *written), inputs, outputs))
-    return Checked(after, count, whole, seen, inputs, positions, own, outputs)
+    return Checked(after, count, whole, seen, inputs, positions, own, outputs, adapter)
 
 
 def _refuse_length(space: AddressSpace, seen: Context, count: int) -> NoReturn:

@@ -20,6 +20,7 @@ from pie_control.resources.ranges import Range, merge, parse_ranges
 from pie_control.resources.tables.pages import Context
 from pie_control.resources.tables.runs import HeldRun
 
+from ..adapters import NO_ADAPTER, find_adapter
 from ..kind import EndRun, WorkerCommand, define
 from ..outputs import check_output, note_reading
 from ..positions import check_positions
@@ -55,6 +56,7 @@ class DecodeCommand(WorkerCommand, frozen=True):
     recent: Sequence[int]
     window: int
     allowed: bytes | None
+    adapter: int = NO_ADAPTER
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         if resource is EMBEDS:
@@ -69,6 +71,7 @@ class _Options(msgspec.Struct, forbid_unknown_fields=True):
     recent: list[int] = []
     window: int = 0  # 0: all
     allowed: str = ""  # base64; "": all tokens
+    adapter: str = ""  # "": none
 
 
 class _Chosen(NamedTuple):
@@ -77,6 +80,7 @@ class _Chosen(NamedTuple):
     recent: Sequence[int]
     window: int
     allowed: bytes | None
+    adapter: int
 
 
 def issue(
@@ -130,6 +134,7 @@ def issue(
             chosen.recent if sampler.params.has_penalties else (),
             chosen.window,
             chosen.allowed,
+            chosen.adapter,
         )
     )
 
@@ -161,13 +166,14 @@ def _parse_options(space: AddressSpace, text: str) -> _Chosen:
     try:
         given = msgspec.json.decode(text or "{}", type=_Options)
     except msgspec.MsgspecError as error:
-        raise InvalidArgument(f"options are a JSON object with recent, window and allowed: {error}") from None
+        raise InvalidArgument(f"options are a JSON object with recent, window, allowed and adapter: {error}") from None
     check_recent(space, given.recent)
     check_vocabulary(space, given.recent)
     if given.window < 0:
         raise InvalidArgument(f"window is {given.window}; it must not be negative")
     allowed = parse_allowed(given.allowed, space.model.vocab_size) if given.allowed else None
-    return _Chosen(tuple(given.recent), given.window, allowed)
+    adapter = find_adapter(space, given.adapter) if given.adapter else NO_ADAPTER
+    return _Chosen(tuple(given.recent), given.window, allowed, adapter)
 
 
 def _context(space: AddressSpace, ranges: Sequence[Range], position: int, steps: int) -> Context:

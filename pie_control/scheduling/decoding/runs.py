@@ -21,6 +21,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from pie_control.calls.adapters import NO_ADAPTER
 from pie_control.calls.columns import EmbedColumns, ForwardColumns, Numbers, SampleColumns
 from pie_control.calls.fused.decode import DecodeCommand
 from pie_control.calls.sampler import NUM_PARAMS, param_rows
@@ -66,6 +67,7 @@ ROW = np.dtype(
         ("dense", np.bool_),
         ("random", np.bool_),  # whether it needs random numbers
         ("masked", np.bool_),  # whether it may choose certain tokens only
+        ("adapter", np.int32),
         ("listed", np.int32),  # tokens that penalties count, at most
         ("params", np.float64, (NUM_PARAMS,)),
     ]
@@ -167,7 +169,7 @@ class Runs(Generic[Q]):
         one["input"] = holdings.embeds.physical[command.input]
         one["params"] = param_rows((command.params,))
         one["random"], one["masked"] = bool(command.uniform), command.allowed is not None
-        one["listed"] = run.listed
+        one["listed"], one["adapter"] = run.listed, command.adapter
         self._set_stops(row, command.stop)
         return run
 
@@ -291,6 +293,7 @@ class Runs(Generic[Q]):
             own = slice(last[place] - counts[place], last[place])
             begins[own], ends[own] = run.keys.begins, run.keys.ends
         ends[last - 1] = table["end"][rows]
+        adapters = table["adapter"][rows]
         return ForwardColumns(
             table["input"][rows],
             table["position"][rows],
@@ -301,6 +304,7 @@ class Runs(Generic[Q]):
             begins,
             ends,
             dense,
+            adapters if (adapters != NO_ADAPTER).any() else None,
         )
 
     def _sample(self, rows: Rows, slots: list[int]) -> SampleColumns:

@@ -57,7 +57,9 @@ REFUSED = [
     decode_refused(NotFound, "KV page 4 is not allocated", context=[0, 5]),
     decode_refused(NotFound, "KV page 4 is not allocated", pages=[3, 2]),
     decode_refused(NotFound, "KV page 4 is not allocated", context=[0, 5], steps=1),
-    decode_refused(InvalidArgument, "options are a JSON object with recent, window and allowed", options="[1]"),
+    decode_refused(
+        InvalidArgument, "options are a JSON object with recent, window, allowed and adapter", options="[1]"
+    ),
     decode_refused(InvalidArgument, "unknown field `stops`", options='{"stops": []}'),
     decode_refused(InvalidArgument, "41 recent tokens", options=f'{{"recent": {[1] * 41}}}'),
     decode_refused(InvalidArgument, "token 259 is outside", options='{"recent": [259]}', sampler=PENALTIES),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pie_control.calls import CALLS, implemented_traits
 from pie_control.calls.kind import Stage
 from pie_control.calls.traits import TRAITS
-from pie_inference.protocol import BATCHES
+from pie_inference.protocol import BATCHES, EXTENSIONS
+
+ALL = (*BATCHES, *EXTENSIONS)
 
 
 def test_a_call_has_the_name_of_its_module() -> None:
@@ -21,11 +23,9 @@ def test_a_call_with_a_stage_has_a_batch_that_workers_know() -> None:
 
 
 def test_traits_follow_from_what_a_worker_runs_and_knows() -> None:
-    assert implemented_traits(BATCHES, has_tokenizer=True) == TRAITS
-    names = {trait.name for trait in implemented_traits([name for name in BATCHES if name != "verify"], True)}
+    assert implemented_traits(ALL, has_tokenizer=True) == TRAITS
+    names = {trait.name for trait in implemented_traits([name for name in ALL if name != "verify"], True)}
     assert names == {trait.name for trait in TRAITS} - {"Fused"}
-    assert {trait.name for trait in TRAITS} - {trait.name for trait in implemented_traits(BATCHES, False)} == {
-        "Tokenize"
-    }
-    assert [trait.name for trait in implemented_traits([], True)] == ["Core"]
-    assert [trait.interface for trait in TRAITS][:4] == ["core", "allocate", "forward", "input_text"]
+    assert {trait.name for trait in TRAITS} - {trait.name for trait in implemented_traits(ALL, False)} == {"Tokenize"}
+    assert [trait.name for trait in implemented_traits([], True)] == ["Core", "Http"]
+    assert [trait.interface for trait in TRAITS][:4] == ["core", "http", "allocate", "forward"]

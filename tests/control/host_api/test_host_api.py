@@ -130,18 +130,18 @@ def main(args):
 """
 
 
-class Poor:
+class Poor(FakeModel):
     """A model without a chat template, whose worker cannot tell what comes next."""
 
     def __init__(self) -> None:
-        self._model = FakeModel(num_pages=64)
+        super().__init__(num_pages=64)
 
     def describe(self) -> tuple[ModelDescription, ...]:
-        (described,) = self._model.describe()
+        (described,) = super().describe()
         return (msgspec.structs.replace(described, tokenizer_config={}),)
 
     def run(self, wave: RunWave) -> WaveDone:
-        done = self._model.run(wave)
+        done = super().run(wave)
         failed = [place for place, batch in enumerate(wave.batches) if isinstance(batch, GetNextDist)]
         results = tuple(None if place in failed else result for place, result in enumerate(done.results))
         failures = tuple(Failure(place, 0, "out of memory") for place in failed)

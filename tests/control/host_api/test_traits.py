@@ -17,7 +17,7 @@ from pie_control.host_api import wit_files
 from pie_control.host_api.traits import refusals, traits_of
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
-from pie_inference.protocol import BATCHES, ModelDescription, RunWave, WaveDone
+from pie_inference.protocol import BATCHES, EXTENSIONS, ModelDescription, RunWave, WaveDone
 from tests.helpers.servers import run, started
 
 SECONDS = 30.0
@@ -26,22 +26,24 @@ OF_ALL = ["Core", "Http"]
 INTERFACES_OF_ALL = {trait.interface for trait in TRAITS if trait.name in OF_ALL}
 ALLOCATE_ONLY = ("copy_emb", "copy_kvpage", "embed_txt")
 
+ALL = (*BATCHES, *EXTENSIONS)
 
-class Partial:
+
+class Partial(FakeModel):
     """A model whose worker runs some calls only, or has no tokenizer. It counts what it is asked to run."""
 
-    def __init__(self, calls: tuple[str, ...] = tuple(BATCHES), **changes: Any) -> None:
-        self._model = FakeModel(num_pages=64)
+    def __init__(self, calls: tuple[str, ...] = ALL, **changes: Any) -> None:
+        super().__init__(num_pages=64)
         self._changes = {"calls": calls, **changes}
         self.asked: set[str] = set()
 
     def describe(self) -> tuple[ModelDescription, ...]:
-        (described,) = self._model.describe()
+        (described,) = super().describe()
         return (msgspec.structs.replace(described, **self._changes),)
 
     def run(self, wave: RunWave) -> WaveDone:
         self.asked |= {type(batch).__name__ for batch in wave.batches}
-        return self._model.run(wave)
+        return super().run(wave)
 
 
 def run_on(cache_dir: Path, model: Partial, source: str) -> Any:
@@ -62,8 +64,8 @@ def described(**changes: Any) -> ModelDescription:
 
 def test_a_model_has_the_traits_whose_calls_its_worker_runs() -> None:
     assert tuple(trait for trait, _ in traits_of(described())) == TRAITS
-    without = [trait.name for trait, _ in traits_of(described(calls=tuple(set(BATCHES) - {"get_logprobs"})))]
-    assert without == [*OF_ALL, "Allocate", "Forward", "InputText", "Tokenize", "Exports"]
+    without = [trait.name for trait, _ in traits_of(described(calls=tuple(set(ALL) - {"get_logprobs"})))]
+    assert without == [*OF_ALL, "Allocate", "Forward", "InputText", "Tokenize", "Exports", "ForwardWithAdapter"]
     assert [trait.name for trait, _ in traits_of(described(calls=()))] == OF_ALL
 
 
@@ -83,7 +85,7 @@ def test_every_call_of_a_trait_that_is_missing_is_refused() -> None:
 
 @pytest.mark.parametrize("missing", ["copy_kvpage", "embed_txt", "forward", "get_next_dist", "sample", "verify"])
 def test_a_refusal_names_the_trait_the_model_and_what_it_has(missing: str) -> None:
-    model = described(calls=tuple(set(BATCHES) - {missing}))
+    model = described(calls=tuple(set(ALL) - {missing}))
     there = ", ".join(trait.name for trait, _ in traits_of(model))
     lacking = {trait.interface: trait.name for trait in TRAITS if trait.name not in there.split(", ")}
     assert lacking

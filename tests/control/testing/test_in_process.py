@@ -28,7 +28,7 @@ def test_waves_are_answered_in_order(inline: bool) -> None:
     run(test)
 
 
-class Broken:
+class Broken(FakeModel):
     def describe(self) -> tuple[ModelDescription, ...]:
         return ()
 

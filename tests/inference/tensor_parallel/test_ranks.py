@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import psutil
 import pytest
@@ -19,9 +20,12 @@ from pie_inference.device.threads import threads_of_rank
 from pie_inference.errors import CheckpointError, ConfigError, RankLost
 from pie_inference.protocol import (
     Batch,
+    DropAdapter,
     Failure,
     GetLogprobs,
+    GetLogprobsResult,
     GetNextDistResult,
+    LoadAdapter,
     ProtocolError,
     Ready,
     RunWave,
@@ -47,9 +51,11 @@ from pie_inference.testing.worker_batches import (
     copy_batch,
     dist_batch,
     embed_batch,
+    indptr,
     ints,
     sample_batch,
 )
+from tests.helpers.adapters import LLAMA, make_adapter
 
 OPTIONS: dict[str, Any] = {"pages": 64, "host_pages": 8, "embeds": 2048, "dtype": "float32"}
 PROMPT = range(5, 45)
@@ -283,3 +289,31 @@ def test_each_rank_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None
     assert choose_device("auto") == torch.device("cuda")
     with pytest.raises(ConfigError, match="--tensor-parallel 4 needs 4 CUDA devices, and this machine has 2"):
         choose_device("cuda", 0, 4)
+
+
+def test_two_ranks_share_adapters(group: WorkerGroup, single: Worker, tmp_path: Path) -> None:
+    """Of layers that are split by their outputs, and of others that are split by their inputs."""
+    folder = make_adapter(tmp_path / "adapter", modules=list(LLAMA))
+    numbers, prompts = [3, -1, 3], [PROMPT, PROMPT, [7]]
+    found = []
+    workers: tuple[WorkerGroup | Worker, ...] = (group, single)
+    for worker, driver in zip(workers, drivers(group, single), strict=True):
+        answer = worker.load_adapter(LoadAdapter(3, str(folder)))
+        assert answer.error is None
+        embed, forward = driver.forward_batch([Extend(Keys(), prompt) for prompt in prompts])
+        forward = msgspec.structs.replace(forward, adapters=ints(numbers))
+        rows = ints(range(81))
+        score = GetLogprobs(rows + driver.outputs, indptr([272] * 81), ints(list(range(272)) * 81))
+        found.append(driver.ask(GetLogprobsResult, embed, forward, score).logprobs)
+        worker.drop_adapter(DropAdapter(3))
+    np.testing.assert_allclose(found[0], found[1], atol=1e-4)
+
+
+def test_an_adapter_that_a_rank_cannot_load_is_on_none(group: WorkerGroup, single: Worker, tmp_path: Path) -> None:
+    broken = make_adapter(tmp_path, r=8)
+    assert "expected [8," in str(group.load_adapter(LoadAdapter(4, str(broken))).error)
+    good = make_adapter(tmp_path)
+    assert group.load_adapter(LoadAdapter(5, str(good))).error is None
+    group.drop_adapter(DropAdapter(5))
+    texts = [driver.generate(Keys(), PROMPT, 3) for driver in drivers(group, single)]
+    assert texts[0] == texts[1]

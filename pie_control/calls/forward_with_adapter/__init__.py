@@ -1,0 +1,1 @@
+"""ForwardWithAdapter: the Transformer with a LoRA adapter."""

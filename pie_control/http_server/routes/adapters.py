@@ -1,0 +1,53 @@
+"""`/v1/adapters`: load LoRA adapters, list and drop them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Query, Request
+from msgspec import Meta
+
+from pie_control.engine.adapters import AdapterInfo
+from pie_control.server_api import ServerApi
+
+from .bodies import describe_body, read_body
+
+
+class AdapterBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to load."""
+
+    name: Annotated[str, Meta(description="What inferlets call it: letters, digits and . _ -")]
+    folder: Annotated[str, Meta(description="On the server, inside its --adapter-dir, as PEFT saves it.")]
+    model: Annotated[str, Meta(description="The model; by default the first.")] = ""
+
+
+BODY = describe_body(AdapterBody, {"name": "poet", "folder": "poet-v2"})
+
+
+def adapters_router(api: ServerApi) -> APIRouter:
+    """Routes over the adapters of the server."""
+    router = APIRouter(prefix="/v1/adapters", tags=["adapters"])
+
+    @router.get("", summary="List adapters")
+    async def list_adapters() -> list[AdapterInfo]:
+        """The LoRA adapters that inferlets can use."""
+        return list(api.adapters.all())
+
+    @router.post("", status_code=201, summary="Load an adapter", openapi_extra=BODY)
+    async def load(request: Request) -> AdapterInfo:
+        """Loads an adapter on all workers of a model. 400 `bad-request`: the server has no folder for adapters, or this
+        one is not inside. 409 `conflict`: the name is taken. 422 `bad-adapter` says what is wrong with its files, or
+        that there is no room."""
+        body = await read_body(request, AdapterBody)
+        return await api.adapters.load(body.name, body.folder, body.model)
+
+    @router.delete("/{name}", summary="Drop an adapter")
+    async def drop(
+        name: str, model: Annotated[str, Query(description="The model; by default the first.")] = ""
+    ) -> AdapterInfo:
+        """Forgets an adapter. Calls that name it are refused from now on, and what is under way with it fails; other
+        work goes on. 404 `unknown-name` if there is none."""
+        return api.adapters.drop(name, model)
+
+    return router

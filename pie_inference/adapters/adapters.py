@@ -1,0 +1,120 @@
+"""The adapters that are loaded, and which of them the rows of a batch have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..device.tensors import upload
+from ..errors import AdapterError, BatchError
+from ..protocol import Array, Forward
+from .files import ModuleShape, Weights, common_name, read_adapter
+from .lora import AdaptedLinear, Rows, Running
+
+NONE = -1
+"""The number of no adapter."""
+
+
+class AdaptedLayers:
+    """The layers of a model that take adapters. They are all there once the model is loaded."""
+
+    def __init__(self) -> None:
+        self.running = Running()
+        self.all: list[AdaptedLinear] = []
+
+    def shapes(self) -> dict[str, ModuleShape]:
+        """All modules by their common names, with their sizes over all ranks."""
+        return {
+            common_name(module.name): ModuleShape(layer.ins, module.total)
+            for layer in self.all
+            for module in layer.modules
+        }
+
+
+class Adapters:
+    """Adapters by number: at most `most`, and `most_bytes` of memory on this rank. A number is never used twice, so one
+    that is not loaded any more is known as such."""
+
+    def __init__(
+        self, layers: AdaptedLayers, dtype: torch.dtype, device: torch.device, most: int, most_bytes: int
+    ) -> None:
+        self._layers = layers
+        self._dtype = dtype
+        self._device = device
+        self._most = most
+        self._most_bytes = most_bytes
+        self._loaded: dict[int, int] = {}  # bytes
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all adapters."""
+        return sum(self._loaded.values())
+
+    def load(self, number: int, folder: Path) -> int:
+        """Loads an adapter; returns the bytes that it takes. Nothing has changed if it raises AdapterError."""
+        if number in self._loaded:
+            return self._loaded[number]
+        if len(self._loaded) >= self._most:
+            raise AdapterError(f"{self._most} adapters are loaded, the most of this server (--max-adapters): drop one")
+        room = max(0, self._most_bytes - self.nbytes) // self._dtype.itemsize
+        try:
+            with torch.inference_mode():
+                return self._install(number, read_adapter(folder, self._layers.shapes(), room))
+        except (RuntimeError, MemoryError, OSError) as error:  # RuntimeError: no memory of the device is left
+            self.drop(number)
+            raise AdapterError(f"{folder}: cannot be loaded: {error}") from None
+
+    def _install(self, number: int, weights: Weights) -> int:
+        made = []
+        for layer in self._layers.all:
+            names = {module.name: common_name(module.name) for module in layer.modules}
+            own = {name: weights[common] for name, common in names.items() if common in weights}
+            if own:
+                made.append((layer, layer.prepare(own, self._dtype, self._device)))
+        for layer, lora in made:
+            layer.loras[number] = lora
+        self._loaded[number] = sum(lora.nbytes for _, lora in made)
+        return self._loaded[number]
+
+    def drop(self, number: int) -> None:
+        """Forgets an adapter. Batches that are under way on a GPU keep its memory until they end. Idempotent."""
+        self._loaded.pop(number, None)
+        for layer in self._layers.all:
+            layer.loras.pop(number, None)
+
+    @contextmanager
+    def beside(self, batch: Forward) -> Iterator[None]:
+        """Runs the layers with the adapters of a batch. Raises BatchError."""
+        if batch.adapters is None:
+            yield
+            return
+        self._layers.running.groups = self._groups(batch)
+        try:
+            yield
+        finally:
+            self._layers.running.groups = ()
+
+    def _groups(self, batch: Forward) -> Sequence[tuple[int, Rows]]:
+        assert batch.adapters is not None
+        lengths = np.diff(batch.q_indptr)
+        if len(batch.adapters) != len(lengths):
+            raise BatchError(f"adapters has {len(batch.adapters)} elements for {len(lengths)} sequences")
+        of_rows = np.repeat(batch.adapters, lengths)
+        return [(number, self._rows(of_rows, number)) for number in self._numbers(batch.adapters)]
+
+    def _numbers(self, adapters: Array) -> list[int]:
+        numbers = [int(one) for one in np.unique(adapters) if one != NONE]
+        for number in numbers:
+            if number not in self._loaded:
+                raise BatchError("the adapter was dropped, or could not be loaded again: see available-adapters")
+        return numbers
+
+    def _rows(self, of_rows: Array, number: int) -> Rows:
+        (found,) = (of_rows == number).nonzero()
+        if len(found) and found[-1] - found[0] + 1 == len(found):
+            return slice(int(found[0]), int(found[-1]) + 1)
+        return upload(torch.from_numpy(found.astype(np.int64)), self._device)

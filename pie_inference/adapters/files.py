@@ -1,0 +1,150 @@
+"""The folder of an adapter, as PEFT saves it: adapter_config.json and adapter_model.safetensors.
+
+Nothing of it is executed. Names, shapes and sizes come from the header of the file and are checked against the model
+before a number is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ..errors import AdapterError
+from .peft_config import PeftConfig, read_peft_config
+
+FILE = "adapter_model.safetensors"
+FORMATS = ("F32", "F16", "BF16", "F64")
+"""Number formats by their names in safetensors."""
+
+ROOTS = ("model.language_model", "language_model.model", "model")
+"""Beginnings of the names of a text model's layers, in models with and without images."""
+TENSOR = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<part>[AB])(?:\.(?!weight$)[^.]+)?\.weight")
+
+Weights = dict[str, tuple[Tensor, Tensor]]
+"""A [rank, in_features] and B [out_features, rank] by module, float32, with the scale in B."""
+
+
+@dataclass(frozen=True)
+class ModuleShape:
+    """Sizes of a linear layer of the checkpoint."""
+
+    ins: int
+    outs: int
+
+
+def common_name(name: str) -> str:
+    """The name of a module of a text model, whatever its layers are called with: model.layers.0.mlp.up_proj."""
+    root = next((root for root in ROOTS if name.startswith(f"{root}.layers.")), None)
+    return name if root is None else f"model{name.removeprefix(root)}"
+
+
+def read_adapter(folder: Path, modules: Mapping[str, ModuleShape], most_numbers: int) -> Weights:
+    """The weights of an adapter for the modules with these names (`common_name`); at most `most_numbers` numbers.
+    Raises AdapterError, which says what is wrong with the files."""
+    config = read_peft_config(folder)
+    path = folder / FILE
+    if not path.exists():
+        raise AdapterError(f"{path}: there is no such file{_other_format(folder)}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return _Reader(config, path, file, modules).read(most_numbers)
+    except (OSError, SafetensorError) as error:
+        raise AdapterError(f"{path}: unreadable: {error}") from None
+
+
+def _other_format(folder: Path) -> str:
+    if (folder / "adapter_model.bin").exists():
+        return (
+            ", only adapter_model.bin, which can run code when it is read: load the adapter with PEFT and save it with "
+            "save_pretrained(PATH, safe_serialization=True)"
+        )
+    return ""
+
+
+class _Reader:
+    """Reads one file."""
+
+    def __init__(self, config: PeftConfig, path: Path, file: Any, modules: Mapping[str, ModuleShape]) -> None:
+        self._config = config
+        self._path = path
+        self._file = file
+        self._modules = modules
+
+    def read(self, most_numbers: int) -> Weights:
+        parts, root = self._places()
+        spelled = {f"{root}{name.removeprefix('model')}": name for name in self._modules}  # as PEFT has seen them
+        targets = self._config.target_names(list(spelled))
+        self._compare({spelled[name] for name in targets}, parts)
+        numbers = {spelled[name]: each for name, each in self._config.ranks_and_scales(sorted(targets)).items()}
+        for module, (rank, _) in numbers.items():
+            self._check_shapes(module, rank, parts[module])
+        count = sum(rank * sum(self._shape_of(module)) for module, (rank, _) in numbers.items())
+        if count > most_numbers:
+            raise AdapterError(
+                f"{self._path}: {count} numbers are more than the {most_numbers} for which there is room: drop other "
+                "adapters, or start the server with a larger --adapter-mb"
+            )
+        return {module: self._weights(parts[module], scale) for module, (_, scale) in numbers.items()}
+
+    def _places(self) -> tuple[dict[str, dict[str, str]], str]:
+        """The tensors of each module, by part; and the beginning of the names of layers. Raises AdapterError."""
+        parts: dict[str, dict[str, str]] = {}
+        root = "model"
+        for tensor in self._file.keys():  # noqa: SIM118  # it is no mapping
+            found = TENSOR.fullmatch(tensor)
+            module = common_name(found["module"]) if found else ""
+            if found is None or module not in self._modules:
+                raise AdapterError(
+                    f"{self._path}: tensor {tensor[:200]!r} belongs to no linear layer that takes adapters: those "
+                    f"of attention and feed-forward do, such as {next(iter(self._modules), 'none')}; its base "
+                    f"model is {self._config.base[:200]!r}"
+                )
+            of_module = parts.setdefault(module, {})
+            if found["part"] in of_module:
+                raise AdapterError(f"{self._path}: {module} has two tensors lora_{found['part']}")
+            of_module[found["part"]] = tensor
+            root = found["module"].removesuffix(module.removeprefix("model"))
+        return parts, root
+
+    def _compare(self, targets: set[str], parts: Mapping[str, Mapping[str, str]]) -> None:
+        """Whether the tensors are those that the configuration names. Raises AdapterError."""
+        if not targets:
+            raise AdapterError(f"{self._path.parent}: target_modules matches no layer of the model that takes adapters")
+        for module in sorted(targets | parts.keys()):
+            missing = next((part for part in "AB" if part not in parts.get(module, {})), None)
+            if missing:
+                raise AdapterError(f"{self._path}: the tensor lora_{missing} of {module} is missing")
+            if module not in targets:
+                raise AdapterError(f"{self._path}: there are tensors of {module}, which target_modules does not name")
+
+    def _shape_of(self, module: str) -> tuple[int, int]:
+        return self._modules[module].ins, self._modules[module].outs
+
+    def _check_shapes(self, module: str, rank: int, parts: Mapping[str, str]) -> None:
+        ins, outs = self._shape_of(module)
+        for part, expected in (("A", [rank, ins]), ("B", [outs, rank])):
+            stored = self._file.get_slice(parts[part])
+            shape, format = list(stored.get_shape()), stored.get_dtype()
+            if shape != expected:
+                raise AdapterError(
+                    f"{self._path}: tensor {parts[part]!r} has shape {shape}, expected {expected}: the adapter's base "
+                    f"model {self._config.base[:200]!r} is not of this shape, or its rank is not {rank}"
+                )
+            if format not in FORMATS:
+                raise AdapterError(
+                    f"{self._path}: tensor {parts[part]!r} is stored as {format}, expected {', '.join(FORMATS)}"
+                )
+
+    def _weights(self, parts: Mapping[str, str], scale: float) -> tuple[Tensor, Tensor]:
+        down, up = (self._file.get_tensor(parts[part]).to(torch.float32) for part in "AB")
+        for part, weight in (("A", down), ("B", up)):
+            if not bool(weight.isfinite().all()):
+                raise AdapterError(f"{self._path}: tensor {parts[part]!r} has numbers that are not finite")
+        return down, up * scale

@@ -1,0 +1,150 @@
+"""What the control layer and a worker say to each other: waves of batches, and what comes of them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .batch import Message
+from .messages import AnyBatch, AnyResult
+
+# ---- control layer to worker ----------------------------------------------------------------------------------------
+
+
+class Hello(Message, frozen=True):
+    """First message on a connection."""
+
+    protocol: int
+
+
+class RunWave(Message, frozen=True):
+    """Run these batches in order, whatever fails; answered by one `WaveDone`."""
+
+    wave: int
+    model: str
+    batches: tuple[AnyBatch, ...]
+
+
+class LoadAdapter(Message, frozen=True):
+    """Load a LoRA adapter, for the waves that come after; answered by `AdapterLoaded`. A number is used once."""
+
+    number: int
+    folder: str  # on the worker's machine
+
+
+class DropAdapter(Message, frozen=True):
+    """Forget an adapter. Commands that name it fail from now on."""
+
+    number: int
+
+
+class Shutdown(Message, frozen=True):
+    """Finish the wave at hand and exit."""
+
+
+class Refused(Message, frozen=True):
+    """The worker is not wanted and should exit: another one serves here."""
+
+    reason: str
+
+
+ToWorker = Hello | RunWave | LoadAdapter | DropAdapter | Shutdown | Refused
+
+
+# ---- worker to control layer ----------------------------------------------------------------------------------------
+
+
+class ImageLayout(msgspec.Struct, frozen=True):
+    """The text in which the vectors of an image stand: `tile` for each tile, row by row, `row_end` behind each row,
+    then `whole` for the whole image as one tile. An image of one tile is `alone`. {image} stands for the vectors, {row}
+    and {column} for numbers from 1 on."""
+
+    tile: str
+    row_end: str
+    whole: str
+    alone: str
+
+
+class Vision(msgspec.Struct, frozen=True):
+    """How a model takes images: scaled so that the longer side is `longest_edge`, then cut into square tiles, each of
+    which becomes `tile_embeds` vectors."""
+
+    tile_size: int  # pixels of a side
+    tile_embeds: int
+    longest_edge: int  # pixels
+    split: bool  # False: the whole image is the only tile
+    resample: int  # how images are scaled, by Pillow's numbers
+    placeholder: int  # the token that stands for a vector
+    layout: ImageLayout
+    max_batch_tiles: int  # in one EmbedImg
+
+
+class ModelDescription(Message, frozen=True):
+    """A model as its worker serves it."""
+
+    name: str
+    architecture: str  # such as LlamaForCausalLM
+    calls: tuple[str, ...]  # that it runs: of BATCHES, and what it adds to them (`EXTENSIONS`)
+    dtype: str
+    device: str
+    vocab_size: int
+    hidden_size: int
+    max_context: int
+    page_size: int
+    num_pages: int
+    num_host_pages: int
+    num_embeds: int
+    num_token_slots: int
+    max_batch_tokens: int  # input tokens in one Forward
+    max_batch_rows: int  # commands in one Sample, GetNextDist or GetLogprobs; rows in one Verify
+    max_dist: int  # largest k of GetNextDist
+    max_swap_pages: int  # pages in one SwapOut or SwapIn
+    stop_tokens: tuple[int, ...]
+    tokenizer: bytes  # tokenizer.json
+    tokenizer_config: dict[str, object]  # chat_template, bos_token, eos_token, ... as in tokenizer_config.json
+    page_bytes: int  # memory of one page, all layers, all ranks
+    weight_bytes: int  # all ranks; what each of them holds whole is counted for each
+    vision: Vision | None = None  # None: it takes no images
+
+
+class Ready(Message, frozen=True):
+    """Answer to `Hello`, once the model is loaded and the pools stand."""
+
+    protocol: int
+    pid: int
+    models: tuple[ModelDescription, ...]
+
+
+class Failure(Message, frozen=True):
+    """A command failed: it had no effect that counts, and what its result says means nothing. Commands behind it run
+    nevertheless; what depended on it computed from stale data."""
+
+    batch: int  # of the wave
+    command: int  # of the batch
+    message: str  # what is wrong with the command
+
+
+class WaveDone(Message, frozen=True):
+    """One result for each batch of the wave, in order; None where it has nothing to tell or all its commands failed.
+    Where only some did, they have zeros, and empty ranges, in the result."""
+
+    wave: int
+    results: tuple[AnyResult | None, ...]
+    seconds: float  # time that the wave took on the worker
+    failures: tuple[Failure, ...] = ()  # in the order of batches and commands
+
+
+class AdapterLoaded(Message, frozen=True):
+    """Answer to `LoadAdapter`."""
+
+    number: int
+    nbytes: int = 0  # memory that it takes, all ranks
+    error: str | None = None  # why it is not loaded
+
+
+class WorkerFailed(Message, frozen=True):
+    """The worker cannot serve (unreadable checkpoint, wrong protocol, out of memory) and ends."""
+
+    message: str
+
+
+FromWorker = Ready | WaveDone | AdapterLoaded | WorkerFailed

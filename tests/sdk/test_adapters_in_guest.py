@@ -1,0 +1,139 @@
+"""Contexts with adapters, in the sandbox: each has the tokens that it has alone, whoever loads and drops meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pie_control.testing.fake_model import FakeModel
+from pie_control.testing.in_process import InProcessClient
+from tests.helpers.servers import launch, run, started
+
+SECONDS = 60.0
+
+TEXTS = """
+import asyncio
+from inferlet_sdk import *
+
+def second(dist):
+    return dist.tokens[1]
+
+WAYS = {
+    "run": dict(),
+    "step by step": dict(run_ahead=False),
+    "sampled": dict(sampler=Sampler(temperature=1.0, seed=5)),
+    "penalized": dict(sampler=Sampler(seed=5, repetition_penalty=1.3, window=8)),
+    "own sampler": dict(sampler=DistSampler(second, k=3)),
+}
+
+async def text_of(model, adapter, way):
+    async with Context(model, adapter=adapter).fill("Once upon a time there was a king ") as ctx:
+        child = ctx.fork()
+        await ctx.generate_until(IgnoreStopTokens(), 20, **WAYS[way])
+        await child.fill("who ").generate_until(IgnoreStopTokens(), 20, **WAYS[way])
+        dist = await child.next_dist(5)
+        scores = await child.score("abc")
+        tokens = ctx.tokens, child.tokens, dist.tokens, scores
+        child.close()
+        return [list(part) for part in tokens]
+
+async def main(args, adapters):
+    queue = traits.create_queue(args.model)
+    listed = traits.available_adapters(queue)
+    traits.destroy_queue(queue)
+    wanted = [(adapter, way) for way in WAYS for adapter in adapters]
+    alone = [await text_of(args.model, *one) for one in wanted]
+    together = await gather(*(text_of(args.model, *one) for one in wanted))
+    different = {way: len({str(found[0]) for (_, w), found in zip(wanted, alone) if w == way}) for way in WAYS}
+    while traits.usage().pages:
+        await asyncio.sleep(0.01)  # until what has been given back has run
+    return [listed, alone == together, different]
+"""
+
+USES = """
+from inferlet_sdk import *
+
+async def main(args, adapter, tokens=400):
+    ctx = Context(args.model, adapter=adapter).fill("Once upon a time ")
+    begin, begun = len(ctx), False
+    try:
+        async for piece in ctx.generate(tokens, stop=IgnoreStopTokens()):
+            if not begun:
+                begun = True
+                await args.send("begun")
+                await args.receive()
+    except PieError as error:
+        return [type(error).__name__, str(error)]
+    return len(ctx) - begin
+"""
+
+REFUSED = """
+from inferlet_sdk import *
+
+async def main(args):
+    told = []
+    for adapter in ("nobody", "", 7):
+        try:
+            await Context(args.model, adapter=adapter).fill("a").generate_until(max_tokens=1)
+            told.append("served")
+        except (PieError, TypeError) as error:
+            told.append(f"{type(error).__name__}: {error}")
+    return told
+"""
+
+
+def write(folder: Path, names: Sequence[str]) -> None:
+    for name in names:
+        (folder / name).mkdir()
+        (folder / name / "adapter_config.json").write_text(json.dumps({"name": name}))
+
+
+@pytest.mark.parametrize("hosts", [0, 2])
+def test_contexts_with_adapters_have_their_tokens_beside_others(guest_cache: Path, tmp_path: Path, hosts: int) -> None:
+    async def check() -> None:
+        write(tmp_path, ("poet", "painter"))
+        given = [f"{name}={tmp_path / name}" for name in ("poet", "painter")]
+        client = InProcessClient(FakeModel(num_pages=4096))
+        async with started(guest_cache, client, hosts=hosts, adapter=given, warm_pool=0) as server:
+            async with asyncio.timeout(SECONDS):
+                found = await run(server, TEXTS, {"adapters": ["poet", None, "painter"]})
+        listed, same, different = found
+        assert listed == ["poet", "painter"]
+        assert same
+        assert set(different.values()) == {3}
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("hosts", [0, 2])
+def test_a_drop_ends_what_uses_the_adapter_and_nothing_else(guest_cache: Path, tmp_path: Path, hosts: int) -> None:
+    async def check() -> None:
+        write(tmp_path, ("poet", "painter"))
+        client = InProcessClient(FakeModel(num_pages=4096))
+        settings: dict[str, Any] = {"hosts": hosts, "adapter_dir": str(tmp_path), "warm_pool": 0}
+        async with started(guest_cache, client, **settings) as server, asyncio.timeout(SECONDS):
+            for name in ("poet", "painter"):
+                await server.adapters.load(name, name)
+            users = [await launch(server, USES, {"adapter": name}) for name in ("poet", "painter", None)]
+            for _, listener in users:
+                await listener.until_messages(1)
+            server.adapters.drop("poet")
+            for entry, _ in users:
+                entry.send("go on")
+            ended = [json.loads((await listener.ended).result or "null") for _, listener in users]
+            kind, message = ended[0]
+            assert (kind, "adapter" in message) in {("WorkerFailed", True), ("NotFound", True)}
+            assert ended[1:] == [400, 400]
+            again = await run(server, REFUSED)
+            assert again[0].startswith(
+                "NotFound: model fake has no adapter 'nobody'; available-adapters gives: painter"
+            )
+            assert again[1] == "served"
+            assert again[2].startswith("TypeError: adapter")
+
+    asyncio.run(check())
