@@ -5,6 +5,7 @@ call `.result()` in a program without asyncio. Refused calls raise a `PieError`.
 """
 
 from inferlet_sdk.outside.http import *
+from inferlet_sdk.outside.topics import *
 from inferlet_sdk.traits.allocate import *
 from inferlet_sdk.traits.core import *
 from inferlet_sdk.traits.exports import *

@@ -20,13 +20,17 @@ from ..inferlets.inferlet import Launched
 from ..inferlets.lifecycle import Status
 from ..inferlets.manager import InferletManager
 from ..inferlets.model import ModelView
+from ..inferlets.relations.topics import Reached, Topics
 from ..programs.host.programs import HostPrograms
 from ..resources.quotas import Ledgers, Quota
 from ..scheduling.turn import RunTokens
 from ..services.http.outbound import HttpClient
 from .messages import (
+    Broadcast,
+    Broadcasted,
     Commands,
     Compile,
+    Confirm,
     ControlLink,
     Finished,
     Forget,
@@ -39,6 +43,7 @@ from .messages import (
     Post,
     Prepared,
     Provide,
+    Published,
     Quiet,
     Read,
     Report,
@@ -47,6 +52,7 @@ from .messages import (
     Said,
     Started,
     Stop,
+    Subscribe,
     ToHost,
     Usage,
     Welcome,
@@ -70,12 +76,13 @@ class Host:
         self._ledgers = Ledgers(Quota(limits.max_pages, limits.max_embeds, limits.max_queues))
         self._models: dict[str, ModelView] = {}
         self._http = HttpClient(welcome.http_allow)
+        self._topics = Topics(self)
         self._rounds = Rounds(self._speak)
         self._inferlets = InferletManager(
             self._programs,
             limits,
             welcome.max_guest_bytes,
-            lambda inferlet: Guest(inferlet, self._models, self._http),
+            lambda inferlet: Guest(inferlet, self._models, self._http, self._topics),
             self._rounds.wake,
             self,
         )
@@ -94,6 +101,8 @@ class Host:
             Stop: self._stop,
             Room: self._room,
             Results: self._take_results,
+            Published: self._published,
+            Broadcasted: self._broadcasted,
             Ping: self._ping,
         }
         link.on_messages = self.take
@@ -197,6 +206,14 @@ class Host:
             elif model.run_advanced(owner, future, (token,), over):
                 inferlet.advance_run(future, (token,), over)
 
+    def _published(self, message: Published) -> None:
+        self._topics.published(message.broadcast, message.sender, message.topic, message.text, message.subscribers)
+
+    def _broadcasted(self, message: Broadcasted) -> None:
+        self._topics.confirmed(message.number, message.future)
+        if inferlet := self._inferlets.try_running(message.number):
+            inferlet.resolve(message.future, Reached(message.reached))
+
     def _ping(self, message: Ping) -> None:
         self._report()
         self._said.append(Pong(message.token))
@@ -232,6 +249,18 @@ class Host:
     def ended(self, number: int, event: Ended, cpu_seconds: float) -> None:
         """The last that it says."""
         self._say(Finished(number, event, cpu_seconds))
+
+    def subscribes(self, number: int, topic: str, on: bool) -> None:
+        """It wants what comes to a topic, or does not any more."""
+        self._say(Subscribe(number, topic, on))
+
+    def broadcasts(self, number: int, future: int, topic: str, text: str) -> None:
+        """It says something to a topic."""
+        self._say(Broadcast(number, future, topic, text))
+
+    def confirms(self, broadcast: int) -> None:
+        """The queues that a broadcast has joined have room."""
+        self._say(Confirm(broadcast))
 
     def _say(self, message: FromHost) -> None:
         self._said.append(message)

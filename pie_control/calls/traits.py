@@ -27,6 +27,7 @@ class Trait:
 TRAITS = (
     Trait("Core"),
     Trait("Http"),
+    Trait("Topics"),
     Trait("Allocate"),
     Trait("Forward", ("Allocate",)),
     Trait("InputText", ("Allocate", "Forward")),

@@ -9,13 +9,13 @@ from ..sandbox.functions import HostFunction
 from . import core, derived, fused, guest_source, tokenize
 from .interfaces import checked, written_functions
 from .limits.bounds import bounds_of
-from .outside import http
+from .outside import http, topics
 from .published import editions
 from .suspending import is_suspending
 from .taken import exports, output_text
 
 PACKAGE = "pie:inferlet"
-MODULES = (core, tokenize, fused, output_text, exports, http, guest_source)
+MODULES = (core, tokenize, fused, output_text, exports, http, topics, guest_source)
 
 
 def contract() -> Contract:

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from ..calls.values import Done
-from ..inferlets.mailbox import Received
+from ..inferlets.relations.mail import Letter
 from ..programs.host.python_source import Compilation
 from ..sandbox.fibers import SUSPEND
 from .guest import Guest
@@ -45,8 +45,9 @@ def receive(guest: Guest) -> int:
 
 
 def take_message(guest: Guest, future: int) -> str:
-    message: Received = guest.futures.take(future, Received)
-    return message.text
+    letter: Letter = guest.futures.take(future, Letter)
+    assert letter.message is not None, "the mail of a client ends with the inferlet"
+    return letter.message.text
 
 
 @suspending

@@ -11,6 +11,7 @@ from ..calls.exports import import_kvpage
 from ..errors import Cancelled, InvalidArgument, NotFound, QuotaExceeded, Unsupported
 from ..inferlets.inferlet import Inferlet
 from ..inferlets.model import ModelView
+from ..inferlets.relations.topics import Topics
 from ..programs.program_host import SourceText
 from ..resources.address_space import AddressSpace
 from ..sandbox.fibers import Instance
@@ -51,11 +52,13 @@ class Guest:
         "pending",
         "queues",
         "source",
+        "topics",
         "wasi",
     )
 
-    def __init__(self, inferlet: Inferlet, models: Mapping[str, ModelView], http: HttpClient) -> None:
+    def __init__(self, inferlet: Inferlet, models: Mapping[str, ModelView], http: HttpClient, topics: Topics) -> None:
         self.inferlet = inferlet
+        self.topics = topics
         self._http = http
         self._outbound: Outbound | None = None
         self.futures = inferlet.futures
@@ -200,6 +203,7 @@ class Guest:
         """Gives back what the inferlet holds at models and outside. Idempotent."""
         if self._outbound is not None:
             self._outbound.close()
+        self.topics.ended(self.inferlet.number)
         for place in self._places.values():
             place.space.end(Cancelled("the inferlet has ended"))
             place.model.release(self.inferlet.number)

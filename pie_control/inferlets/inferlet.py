@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,8 +18,9 @@ from ..texts import byte_size, cut_middle
 from .events import Ended, LogLine, Message
 from .futures import FutureTable
 from .lifecycle import Status, check_transition
-from .mailbox import Inbox, Received, Sender
+from .mailbox import Received, Sender
 from .processor_time import ProcessorTime
+from .relations.mail import Letter, Mailbox
 from .runs import Watch
 
 
@@ -109,9 +109,8 @@ class Inferlet:
         self._aside_share = Share()
         self._job: Job | None = None
         self._outside = outside
-        self._inbox = Inbox()
+        self._mailbox = Mailbox(self, self._received)
         self.sender = Sender(self.id, limits, lambda event: outside.says(number, event))
-        self._receivers: OrderedDict[int, None] = OrderedDict()
         self._under_way: dict[int, Callable[[], None]] = {}  # what ends the work behind pending futures
         self._sleep_timer: Timer | None = None
         self._sleep_value: Any = None
@@ -123,8 +122,7 @@ class Inferlet:
 
     def post(self, text: str) -> None:
         """A message of its client."""
-        self._inbox.put(text)
-        self._deliver()
+        self._mailbox.put(text)
 
     # ---- for host functions ----
 
@@ -163,31 +161,20 @@ class Inferlet:
     def receive(self) -> int:
         """A future for the next message; raises QuotaExceeded."""
         future = self.futures.new()
-        self._receivers[future] = None
-        self._deliver()
+        self._mailbox.receive(future)
         return future
 
+    def _received(self, message: Received, sign: int) -> None:
+        self._outside.received(self.number, sign * message.size)
+
     def cancel(self, future: int) -> None:
-        """Cancels a future, and ends what goes on behind it. If it holds a message, the next receiver gets that."""
+        """Cancels a future, and ends what goes on behind it. What it holds is given back: the next receiver gets a
+        message."""
         value = self.futures.cancel(future)
-        self._receivers.pop(future, None)
         if stop := self._under_way.pop(future, None):
             stop()
-        if isinstance(value, Received):
-            self._inbox.put_back(value)
-            self._outside.received(self.number, -value.size)
-            self._deliver()
-        elif isinstance(value, Head):
+        elif isinstance(value, Letter | Head):
             value.not_taken()
-
-    def _deliver(self) -> None:
-        while self._receivers:
-            message = self._inbox.try_get()
-            if message is None:
-                return
-            self._outside.received(self.number, message.size)
-            future, _ = self._receivers.popitem(last=False)
-            self.resolve(future, message)
 
     # ---- waiting ----
 
@@ -300,5 +287,4 @@ class Inferlet:
         if self._job is not None:
             self._job.cancel()
             self._job = None
-        self._receivers.clear()
         self.futures = FutureTable(0)

@@ -142,6 +142,8 @@ class FakeHost:
         self.requests: list[dict[str, Any]] = []
         self.bodies: dict[int, bytes] = {}
         self.piece_bytes = 1 << 16
+        self.subscriptions: dict[int, str] = {}
+        self.published: dict[int, list[tuple[str, str]]] = {}
         self._next = 0
         self.core, self.fused = SimpleNamespace(), SimpleNamespace()
         for interface in set(bindings.INTERFACES) - {"core", "fused"}:
@@ -335,6 +337,29 @@ class FakeHost:
     def _close_body(self, body: int) -> None:
         if self.bodies.pop(body, None) is None:
             raise refuse("not-found", f"no body {body}")
+
+    # ---- topics: those of this inferlet alone ----
+
+    def _broadcast(self, topic: str, message: str) -> int:
+        queues = [number for number, name in self.subscriptions.items() if name == topic]
+        for number in queues:
+            self.published[number].append((self.environment_entries["inferlet"], message))
+        return self._future(min(len(queues), 1))
+
+    def _subscribe(self, topic: str) -> int:
+        number = self._number()
+        self.subscriptions[number], self.published[number] = topic, []
+        return number
+
+    def _next_published(self, subscription: int) -> int:
+        if subscription not in self.subscriptions:
+            raise refuse("not-found", f"no subscription {subscription}")
+        assert self.published[subscription], "the guest waits for ever"
+        return self._future(self.published[subscription].pop(0))
+
+    def _unsubscribe(self, subscription: int) -> None:
+        if self.subscriptions.pop(subscription, None) is None:
+            raise refuse("not-found", f"no subscription {subscription}")
 
     # ---- allocate ----
 
@@ -814,7 +839,10 @@ class FakeHost:
         accepted = [*agree, False].index(False)
         return self._future((accepted, chosen[accepted]))
 
-    _take_token = _take_dist = _take_logprobs = _take_verified = _take_response = _take_listing = _take
+    _take_token = _take_dist = _take_logprobs = _take_verified = _take_response = _take_reached = _take_published = (
+        _take
+    )
+    _take_listing = _take
 
     def _await(self, number: int) -> Any:
         self._wait([number])
@@ -825,7 +853,8 @@ class FakeHost:
         return _packed("I", tokens), _packed("f", probabilities), rest
 
     _await_done = _await_message = _await_token = _await_dist = _await_logprobs = _await_verified = _await
-    _await_response = _await_listing = _await
+    _await_response = _await_reached = _await_published = _await
+    _await_listing = _await
 
     def _source(self) -> tuple[str, str, str]:
         raise AssertionError("tests call run_program")
