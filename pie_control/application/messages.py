@@ -120,6 +120,7 @@ class Launch(Record, frozen=True):
     environment: Mapping[str, str]
     age: float = 0.0
     standing: Standing = DEFAULT_STANDING
+    blobs: Mapping[str, bytes] = {}
 
 
 class Post(Record, frozen=True):

@@ -173,14 +173,21 @@ class Hosts:
         most = self._settings.max_guest_bytes * len(self.all)
         return f"all inferlets together hold {held >> 20} MiB of {most >> 20} MiB"
 
-    def launch(self, host: AppHost, entry: Entry, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    def launch(
+        self,
+        host: AppHost,
+        entry: Entry,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        blobs: Mapping[str, bytes],
+    ) -> None:
         """Launches an inferlet on a host that has its program."""
         entry.host = host.number
         host.entries[entry.number] = entry
         self._homes[entry.number] = host
         age = monotonic() - entry.started
-        program = entry.program
-        host.post(Launch(entry.number, program.hash, program.name, arguments, environment, age, entry.standing))
+        program, standing = entry.program, entry.standing
+        host.post(Launch(entry.number, program.hash, program.name, arguments, environment, age, standing, blobs))
 
     def post(self, number: int, text: str) -> None:
         """Sends a message to an inferlet."""

@@ -19,7 +19,7 @@ from pie_control.resources.holdings import Forgotten, Freed, Holdings, TokenSour
 from pie_control.resources.memory import Memory
 from pie_control.tenants.tenant import Standing
 
-from .decoding.runs import Run
+from .decoding.run import Run
 from .fairness import Line, Share
 from .turn import Progress
 

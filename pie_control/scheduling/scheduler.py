@@ -22,6 +22,7 @@ from typing import Any
 
 from pie_control.calls.columns import Numbers
 from pie_control.calls.kind import CloseQueue, Command, EndRun, OpenQueue, Prioritize, Release, Stage
+from pie_control.calls.scores import Scores
 from pie_control.calls.values import Completion, Done, Value
 from pie_control.errors import CallError, Exhausted, WorkerError
 from pie_control.ids import Owner
@@ -334,8 +335,10 @@ class Scheduler:
             self._memory.all_completed()
         self._local.answered(wave.number, self._now)
 
-    def _take_tokens(self, steps: Taken, tokens: Numbers, errors: Mapping[int, CallError]) -> None:
-        found, ended = self._backlog.runs.answered(steps, tokens, errors)
+    def _take_tokens(
+        self, steps: Taken, tokens: Numbers, errors: Mapping[int, CallError], scores: Mapping[int, Scores]
+    ) -> None:
+        found, ended = self._backlog.runs.answered(steps, tokens, errors, scores)
         self._run_tokens.append(found)
         for run in ended:
             assert run.command.future is not None
@@ -370,19 +373,14 @@ class Scheduler:
         return self._memory.pools[PAGES].free
 
     def statistics(self) -> SchedulerStatistics:
-        counts, memory = self._counts, self._memory
-        usage = memory.usage()
+        memory, usage = self._memory, self._memory.usage()
         return SchedulerStatistics(
             inferlets=len(self._accounts),
             queues_waiting=self._backlog.queues,
             commands_waiting=self._backlog.commands,
             runs=self._backlog.runs.live,
             waves_in_flight=len(self._in_flight),
-            waves=counts.waves,
-            commands=dict(counts.commands),
-            batches=dict(counts.batches),
-            input_tokens=counts.input_tokens,
-            worker_seconds=counts.seconds,
+            **self._counts.fields(),
             pages=usage[PAGES],
             embeds=usage[EMBEDS],
             token_slots=memory.tokens.usage(),

@@ -18,7 +18,7 @@ from inferlet_sdk import Embeds, InvalidState, NotFound, Pages, QuotaExceeded, b
 from inferlet_sdk.event_loop import run
 from tests.helpers.fake_host import STOP, VOCAB, FakeHost, HostError
 
-OUTSIDE = ("http", "topics", "children")
+OUTSIDE = ("exports", "http", "topics", "children")
 """Interfaces whose calls stand beside their idiomatic forms."""
 FUNCTIONS = [f for f in wit.functions() if f.interface in wit.world_imports("inferlet")]
 
@@ -209,8 +209,11 @@ def test_settings_of_a_sampler_cross_by_name(host: FakeHost) -> None:
         "repetition_penalty": 1.0,
         "frequency_penalty": 0.0,
         "presence_penalty": 0.0,
+        "logit_bias": None,
         "seed": 2**64 - 1,
     }
+    biased = traits.create_sampler(logit_bias={7: -5})
+    assert host.samplers[biased]["logit_bias"] == {"7": -5.0}
 
 
 def test_misuse_is_told_before_the_host_is_asked(host: FakeHost) -> None:
