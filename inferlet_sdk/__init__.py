@@ -31,6 +31,7 @@ from inferlet_sdk.errors import (
 )
 from inferlet_sdk.event_loop import Deadlock
 from inferlet_sdk.futures import HostFuture, TokenFuture
+from inferlet_sdk.generation.drafting import PromptLookup
 from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.generation.sampling import DistSampler, Greedy, Sampler
 from inferlet_sdk.generation.stopping import IgnoreStopTokens, MaxTokens, StopRegex, StopString, StopTokens, StopWhen
@@ -41,6 +42,7 @@ from inferlet_sdk.outside.http import Response, http_get, http_post, http_reques
 from inferlet_sdk.outside.topics import Subscription, broadcast, subscribe
 from inferlet_sdk.retries import retry
 from inferlet_sdk.schemas import SchemaMismatch, Truncated, UnsupportedType, from_json, json_schema
+from inferlet_sdk.search.hypotheses import Hypothesis
 from inferlet_sdk.traits import Dist
 
 __all__ = [
@@ -55,6 +57,7 @@ __all__ = [
     "Generation",
     "Greedy",
     "HostFuture",
+    "Hypothesis",
     "IgnoreStopTokens",
     "InvalidArgument",
     "InvalidState",
@@ -63,6 +66,7 @@ __all__ = [
     "NotFound",
     "Pages",
     "PieError",
+    "PromptLookup",
     "QuotaExceeded",
     "RequestFailed",
     "Response",

@@ -12,14 +12,14 @@ DEEPEST = 64
 """Levels of lists and objects in a value of a model."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
-_STRUCTURE = re.compile(r'["{}\[\]]')
+_STRUCTURE = re.compile(r'["{}\[\]()]')
 _IN_STRING = re.compile(r'["\\]')
 _SCALAR = re.compile(r"[-+.\w]*")
 
 
 class JsonScanner:
     """Finds where a JSON value ends in a text that comes in pieces. It looks at brackets and strings only: whether all
-    between them is JSON, `parse_json` says.
+    between them is JSON, `parse_json` says. JSON values in parentheses count as one.
 
         scanner = JsonScanner()
         scanner.feed('{"a": [1')  # None
@@ -57,7 +57,7 @@ class JsonScanner:
         if at == len(text):
             return at
         self._started = True
-        if text[at] in '"{[':
+        if text[at] in '"{[(':
             return self._bracket(text[at], at)
         self._scalar = True
         return at
@@ -65,7 +65,7 @@ class JsonScanner:
     def _bracket(self, letter: str, at: int) -> int:
         if letter == '"':
             self._in_string = True
-        elif letter in "{[":
+        elif letter in "{[(":
             self.depth += 1
         else:
             self.depth -= 1
