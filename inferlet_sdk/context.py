@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar, overload
 
-from inferlet_sdk import bindings, traits
+from inferlet_sdk import traits
 from inferlet_sdk.addresses import Pages
 from inferlet_sdk.errors import InvalidArgument, InvalidState
 from inferlet_sdk.generation.conversation import Conversation
 from inferlet_sdk.generation.drafting import Draft
 from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.generation.joining import join_sequences
-from inferlet_sdk.generation.queues import Queues
+from inferlet_sdk.generation.queues import queues_of
 from inferlet_sdk.generation.sampling import AnySampler, Greedy, Sampler, as_sampler, seeded
 from inferlet_sdk.generation.scoring import score_tokens
 from inferlet_sdk.generation.sequence import TokenSequence
@@ -39,9 +39,6 @@ T = TypeVar("T")
 _GREEDY = Greedy()
 
 
-_known: dict[str, Queues] = {}
-
-
 SHOWN_TOKENS = 32
 """Last tokens that `repr` looks at."""
 
@@ -51,14 +48,6 @@ def _rules(sequence: TokenSequence, stop: StopConditions, max_tokens: int | None
     room = sequence.info.max_context - sequence.offset - len(sequence.tokens)
     limit = room if max_tokens is None else min(whole(max_tokens, "max_tokens"), room)
     return StopRules.of(stop, sequence.info.stop_tokens, limit)
-
-
-def _queues(model: str) -> Queues:
-    """What all contexts of a model share."""
-    queues = _known.get(model)
-    if queues is None or queues.host is not bindings.core:  # the rehearsal has another host
-        queues = _known[model] = Queues(traits.get_model_info(model), bindings.core)
-    return queues
 
 
 class Context:
@@ -72,7 +61,7 @@ class Context:
     def __init__(self, model: str | None = None, *, adapter: str | None = None, position: int = 0) -> None:
         """`position`: of its first token. Contexts that are to be joined may leave room for each other."""
         name = model if model is not None else traits.available_models()[0]
-        sequence = TokenSequence(_queues(name), adapter="" if adapter is None else checked_text(adapter, "adapter"))
+        sequence = TokenSequence(queues_of(name), adapter="" if adapter is None else checked_text(adapter, "adapter"))
         sequence.offset = whole(position, "position")
         self._start(sequence)
 
@@ -349,12 +338,6 @@ class Context:
         all of them. The parts stay as they are.
         """
         sequences = [part._settled("join") for part in parts]
-        if not sequences or not all(sequence.tokens for sequence in sequences):
-            raise InvalidState("join: give contexts that are not empty")
-        if any(sequence.pages.dropped for sequence in sequences):
-            raise InvalidState("join: tokens of a part were dropped")
-        if len({(sequence.info.name, sequence.adapter) for sequence in sequences}) > 1:
-            raise InvalidArgument("join: the parts are of different models, or adapters")
         joined = cls.__new__(cls)
         joined._start(join_sequences(sequences))
         return joined

@@ -36,9 +36,9 @@ class Writer:
         self._start = len(self._fake._tokenize(0, PROMPT, True))
         self.host = install(next_token=self._next_token)
 
-    def _next_token(self, seen: Any) -> int:
+    def _next_token(self, seen: tuple[tuple[int, int], ...]) -> int:
         made = sum(call == "create_sampler" for call in self.host.calls)
-        tokens: list[int] = self._said[min(max(made, 1), len(self._said)) - 1]
+        tokens = self._said[min(max(made, 1), len(self._said)) - 1]
         return tokens[min(seen[-1][1] + 1 - self._start, len(tokens) - 1)]
 
 
