@@ -13,7 +13,7 @@ from typing import Any
 
 INTERFACES = (
     *("core", "allocate", "input_text", "forward", "forward_with_adapter", "tokenize", "output_text", "fused"),
-    *("http", "guest_source"),
+    *("http", "introspective_forward", "guest_source"),
 )
 
 
@@ -43,6 +43,7 @@ allocate: Any = _NoHost("allocate")
 input_text: Any = _NoHost("input_text")
 forward: Any = _NoHost("forward")
 forward_with_adapter: Any = _NoHost("forward_with_adapter")
+introspective_forward: Any = _NoHost("introspective_forward")
 tokenize: Any = _NoHost("tokenize")
 output_text: Any = _NoHost("output_text")
 fused: Any = _NoHost("fused")

@@ -11,5 +11,6 @@ from inferlet_sdk.traits.forward import *
 from inferlet_sdk.traits.forward_with_adapter import *
 from inferlet_sdk.traits.fused import *
 from inferlet_sdk.traits.input_text import *
+from inferlet_sdk.traits.introspective_forward import *
 from inferlet_sdk.traits.output_text import *
 from inferlet_sdk.traits.tokenize import *

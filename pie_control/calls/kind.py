@@ -33,8 +33,9 @@ class Stage(IntEnum):
     COPY = 0
     EMBED = 1
     FORWARD = 2
-    HAND_ON = 3
-    OUTPUT = 4
+    SCORES = 3  # forwards of a kind of their own
+    HAND_ON = 4
+    OUTPUT = 5
 
 
 # ---- what address spaces hand on -----------------------------------------------------------------------------------

@@ -34,5 +34,6 @@ TRAITS = (
     Trait("OutputText", ("Allocate",)),
     Trait("Fused", ("OutputText", "InputText")),
     Trait("ForwardWithAdapter", ("Forward",), needs="forward_with_adapter"),
+    Trait("IntrospectiveForward", ("Forward",)),
 )
 """Each behind its supertraits. Every model has those at the top, up to Allocate: the control layer does them."""

@@ -6,15 +6,16 @@ from __future__ import annotations
 
 from ..sandbox.contract import Contract
 from ..sandbox.functions import HostFunction
-from . import core, derived, fused, guest_source, output_text, tokenize
+from . import core, derived, fused, guest_source, tokenize
 from .interfaces import checked, written_functions
 from .limits.bounds import bounds_of
 from .outside import http
+from .packed import introspective_forward, output_text
 from .published import editions
 from .suspending import is_suspending
 
 PACKAGE = "pie:inferlet"
-MODULES = (core, tokenize, fused, output_text, http, guest_source)
+MODULES = (core, tokenize, fused, introspective_forward, output_text, http, guest_source)
 
 
 def contract() -> Contract:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from ..execution.launched import Outcome
@@ -13,9 +15,13 @@ from ..protocol import BATCHES, Batch
 Handler = Callable[[ServedModel, Any], Outcome]
 
 
-def _find(call: str) -> Handler:
-    handler: Handler = getattr(import_module(f"{__package__}.{call}"), call)
-    return handler
+def _find() -> Iterator[tuple[str, Handler]]:
+    """Every call with its handler."""
+    for found in pkgutil.walk_packages([str(Path(__file__).parent)], f"{__package__}."):
+        call = found.name.rpartition(".")[2]
+        if call in BATCHES:
+            yield call, getattr(import_module(found.name), call)
 
 
-HANDLERS: Mapping[type[Batch], Handler] = {kind: _find(call) for call, kind in BATCHES.items()}
+_FOUND = dict(_find())
+HANDLERS: Mapping[type[Batch], Handler] = {kind: _FOUND[call] for call, kind in BATCHES.items()}

@@ -477,6 +477,17 @@ class FakeHost:
         self.embeds.update({embed: pair and (pair[0] + change, pair[1]) for embed, pair in held.items()})
         self._forward(queue, context, inputs, output, embeds)
 
+    def _forward_with_scores(
+        self, queue: int, context: list[int], inputs: list[int], output: list[int], embeds: list[int]
+    ) -> int:
+        """Each input looks at itself only."""
+        seen, new = sum(len(self.pages[page]) for page in expand(context)), len(expand(inputs))
+        self._forward(queue, context, inputs, output, embeds)
+        return self._future([0.0] * seen + [1.0] * new)
+
+    def _await_packed_scores(self, number: int) -> str:
+        return _packed("f", self._await(number))
+
     def _change_of(self, adapter: str) -> int:
         if adapter and adapter not in self.adapters:
             raise refuse("not-found", f"no adapter {adapter}")
@@ -754,7 +765,7 @@ class FakeHost:
         accepted = [*agree, False].index(False)
         return self._future((accepted, chosen[accepted]))
 
-    _take_token = _take_dist = _take_logprobs = _take_verified = _take_response = _take
+    _take_token = _take_dist = _take_logprobs = _take_verified = _take_response = _take_scores = _take
 
     def _await(self, number: int) -> Any:
         self._wait([number])
@@ -765,7 +776,7 @@ class FakeHost:
         return _packed("I", tokens), _packed("f", probabilities), rest
 
     _await_done = _await_message = _await_token = _await_dist = _await_logprobs = _await_verified = _await
-    _await_response = _await
+    _await_response = _await_scores = _await
 
     def _source(self) -> tuple[str, str, str]:
         raise AssertionError("tests call run_program")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...calls.fused.decode import MOST_STEPS
+from ...calls.introspective_forward.forward_with_scores import Scores
 from ...calls.output_text.get_logprobs import Logprobs
 from ...calls.output_text.get_next_dist import DEFAULT_K, Dist
 from ...calls.values import Run
@@ -28,7 +29,10 @@ SMALL_BYTES = 16 * NUMBER_BYTES
 RUN_BYTES = 100
 """Of a token of a decode run, with its text."""
 
+MOST_PAGE_SIZE = 32
+
 RESULT_BYTES: Mapping[type, Callable[..., int]] = {
+    Scores: lambda context, inputs, *_: 4 * (MOST_PAGE_SIZE * sum(context[1::2]) + sum(inputs[1::2])),
     Dist: lambda *arguments: 8 * (arguments[-2] or DEFAULT_K),  # k, before the temperature
     Logprobs: lambda _embed, tokens: 4 * len(tokens),
     Run: lambda *arguments: RUN_BYTES * min(arguments[-3], MOST_STEPS),  # its steps

@@ -5,9 +5,9 @@ from __future__ import annotations
 from binascii import b2a_base64
 from typing import Any
 
-from ..calls.output_text.get_next_dist import Dist
-from .guest import Guest
-from .suspending import suspending, when_done
+from ...calls.output_text.get_next_dist import Dist
+from ..guest import Guest
+from ..suspending import suspending, when_done
 
 
 @suspending
@@ -16,10 +16,11 @@ def await_packed_dist(guest: Guest, future: int) -> Any:
 
     def take() -> tuple[str, str, float]:
         tokens, probabilities, rest = guest.futures.take(future, Dist)
-        return _packed(tokens.astype("<u4", copy=False)), _packed(probabilities.astype("<f4", copy=False)), rest
+        return packed(tokens.astype("<u4", copy=False)), packed(probabilities.astype("<f4", copy=False)), rest
 
     return when_done(guest, future, take)
 
 
-def _packed(numbers: Any) -> str:
+def packed(numbers: Any) -> str:
+    """The bytes of an array in base64."""
     return b2a_base64(numbers, newline=False).decode()
