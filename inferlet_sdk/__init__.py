@@ -37,6 +37,7 @@ from inferlet_sdk.generation.stopping import IgnoreStopTokens, MaxTokens, StopRe
 from inferlet_sdk.guest.arguments import Args
 from inferlet_sdk.guest.program import inferlet
 from inferlet_sdk.outside.http import Response, http_get, http_post, http_request
+from inferlet_sdk.outside.topics import Subscription, broadcast, subscribe
 from inferlet_sdk.traits import Dist
 
 __all__ = [
@@ -68,14 +69,17 @@ __all__ = [
     "StopString",
     "StopTokens",
     "StopWhen",
+    "Subscription",
     "TimedOut",
     "TokenFuture",
     "Unsupported",
     "WorkerFailed",
+    "broadcast",
     "gather",
     "http_get",
     "http_post",
     "http_request",
     "inferlet",
+    "subscribe",
     "traits",
 ]

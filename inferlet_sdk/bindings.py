@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 INTERFACES = (
-    *("core", "allocate", "input_text", "forward", "forward_with_adapter", "tokenize", "output_text", "fused"),
-    *("http", "introspective_forward", "guest_source"),
+    *("core", "blobs", "allocate", "input_text", "input_image", "forward", "forward_with_adapter", "tokenize"),
+    *("output_text", "fused", "introspective_forward", "http", "topics", "guest_source"),
 )
 
 
@@ -39,8 +39,10 @@ HostError: type[Exception] = _NoHostError
 """The exception of a refused host call; `value` is the WIT record `error`."""
 
 core: Any = _NoHost("core")
+blobs: Any = _NoHost("blobs")
 allocate: Any = _NoHost("allocate")
 input_text: Any = _NoHost("input_text")
+input_image: Any = _NoHost("input_image")
 forward: Any = _NoHost("forward")
 forward_with_adapter: Any = _NoHost("forward_with_adapter")
 introspective_forward: Any = _NoHost("introspective_forward")
@@ -48,6 +50,7 @@ tokenize: Any = _NoHost("tokenize")
 output_text: Any = _NoHost("output_text")
 fused: Any = _NoHost("fused")
 http: Any = _NoHost("http")
+topics: Any = _NoHost("topics")
 guest_source: Any = _NoHost("guest_source")
 
 

@@ -15,18 +15,23 @@ from typing import Any
 from .. import host_api
 from ..garbage import collect_at_leisure
 from ..host_api.guest import Guest
+from ..images.reader import ImageReader
 from ..inferlets.events import Ended, LogLine, Message
 from ..inferlets.inferlet import Launched
 from ..inferlets.lifecycle import Status
 from ..inferlets.manager import InferletManager
 from ..inferlets.model import ModelView
+from ..inferlets.relations.topics import Reached, Topics
 from ..programs.host.programs import HostPrograms
 from ..resources.quotas import Ledgers, Quota
 from ..scheduling.turn import RunTokens
 from ..services.http.outbound import HttpClient
 from .messages import (
+    Broadcast,
+    Broadcasted,
     Commands,
     Compile,
+    Confirm,
     ControlLink,
     Finished,
     Forget,
@@ -39,6 +44,7 @@ from .messages import (
     Post,
     Prepared,
     Provide,
+    Published,
     Quiet,
     Read,
     Report,
@@ -47,6 +53,7 @@ from .messages import (
     Said,
     Started,
     Stop,
+    Subscribe,
     ToHost,
     Usage,
     Welcome,
@@ -70,12 +77,14 @@ class Host:
         self._ledgers = Ledgers(Quota(limits.max_pages, limits.max_embeds, limits.max_queues))
         self._models: dict[str, ModelView] = {}
         self._http = HttpClient(welcome.http_allow)
+        self._topics = Topics(self)
         self._rounds = Rounds(self._speak)
+        self._images = ImageReader()
         self._inferlets = InferletManager(
             self._programs,
             limits,
             welcome.max_guest_bytes,
-            lambda inferlet: Guest(inferlet, self._models, self._http),
+            lambda inferlet: Guest(inferlet, self._models, self._http, self._topics, self._images),
             self._rounds.wake,
             self,
         )
@@ -94,6 +103,8 @@ class Host:
             Stop: self._stop,
             Room: self._room,
             Results: self._take_results,
+            Published: self._published,
+            Broadcasted: self._broadcasted,
             Ping: self._ping,
         }
         link.on_messages = self.take
@@ -155,6 +166,7 @@ class Host:
                 message.environment,
                 message.age,
                 message.standing,
+                message.blobs,
             )
         )
 
@@ -195,7 +207,15 @@ class Host:
                 model.run_failed(owner, future, runs.errors[row])
                 inferlet.resolve(future, runs.errors[row])
             elif model.run_advanced(owner, future, (token,), over):
-                inferlet.advance_run(future, (token,), over)
+                inferlet.advance_run(future, (token,), over, (runs.scores[row],) if row in runs.scores else ())
+
+    def _published(self, message: Published) -> None:
+        self._topics.published(message.broadcast, message.sender, message.topic, message.text, message.subscribers)
+
+    def _broadcasted(self, message: Broadcasted) -> None:
+        self._topics.confirmed(message.number, message.future)
+        if inferlet := self._inferlets.try_running(message.number):
+            inferlet.resolve(message.future, Reached(message.reached))
 
     def _ping(self, message: Ping) -> None:
         self._report()
@@ -232,6 +252,18 @@ class Host:
     def ended(self, number: int, event: Ended, cpu_seconds: float) -> None:
         """The last that it says."""
         self._say(Finished(number, event, cpu_seconds))
+
+    def subscribes(self, number: int, topic: str, on: bool) -> None:
+        """It wants what comes to a topic, or does not any more."""
+        self._say(Subscribe(number, topic, on))
+
+    def broadcasts(self, number: int, future: int, topic: str, text: str) -> None:
+        """It says something to a topic."""
+        self._say(Broadcast(number, future, topic, text))
+
+    def confirms(self, broadcast: int) -> None:
+        """The queues that a broadcast has joined have room."""
+        self._say(Confirm(broadcast))
 
     def _say(self, message: FromHost) -> None:
         self._said.append(message)
@@ -276,4 +308,5 @@ class Host:
         self._rounds.close()
         if self._reporter is not None:
             self._reporter.cancel()
+        self._images.close()
         self._programs.close()

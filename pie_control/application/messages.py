@@ -24,8 +24,11 @@ A life:
 6. `Quiet` means that every inferlet of the host waits, for a result or anything else, after all that was said before.
    `Results` are answered, sooner or later, by a frame with `Quiet`, behind the commands that they led to. What clients
    shall hear stands behind it: waves leave first.
-7. `Ping` is answered by a `Report` and `Pong` at once; a host that does not answer in time hangs, and is killed.
-8. To end a host, control says `Stop` for each of its inferlets, awaits their ends, and closes the connection.
+7. Topics: `Subscribe`, and each `Broadcast`, which goes to the hosts of all subscribers as `Published`. These answer
+   with `Confirm`, at once or when the queues of the subscribers have room again; after the last one the publisher's
+   host hears `Broadcasted`.
+8. `Ping` is answered by a `Report` and `Pong` at once; a host that does not answer in time hangs, and is killed.
+9. To end a host, control says `Stop` for each of its inferlets, awaits their ends, and closes the connection.
 
 The links that carry messages are the protocols at the end. One passes them on within a process, as they are; one
 encodes them (`codec.py`). So nobody changes a message or what it holds once it is said.
@@ -117,6 +120,7 @@ class Launch(Record, frozen=True):
     environment: Mapping[str, str]
     age: float = 0.0
     standing: Standing = DEFAULT_STANDING
+    blobs: Mapping[str, bytes] = {}
 
 
 class Post(Record, frozen=True):
@@ -153,6 +157,24 @@ class Results(Record, frozen=True):
     runs: RunTokens = RunTokens()
 
 
+class Published(Record, frozen=True):
+    """A broadcast to a topic, for inferlets of this host that have subscribed; answered by `Confirm`."""
+
+    broadcast: int
+    sender: str  # id of an inferlet
+    topic: str
+    text: str
+    subscribers: Sequence[Owner]
+
+
+class Broadcasted(Record, frozen=True):
+    """All hosts have confirmed a broadcast of an inferlet of this host; it has `reached` so many inferlets."""
+
+    number: Owner
+    future: int
+    reached: int
+
+
 class Ping(Record, frozen=True):
     """Asks whether the host still turns."""
 
@@ -160,7 +182,20 @@ class Ping(Record, frozen=True):
 
 
 ToHost = (
-    Welcome | ModelState | Compile | LinkComponent | Provide | Forget | Launch | Post | Stop | Room | Results | Ping
+    Welcome
+    | ModelState
+    | Compile
+    | LinkComponent
+    | Provide
+    | Forget
+    | Launch
+    | Post
+    | Stop
+    | Room
+    | Results
+    | Published
+    | Broadcasted
+    | Ping
 )
 
 # ---- host to control -----------------------------------------------------------------------------------------------
@@ -222,6 +257,29 @@ class Read(Record, frozen=True):
     size: int
 
 
+class Subscribe(Record, frozen=True):
+    """An inferlet wants what comes to a topic of its tenant; not `on`: no more."""
+
+    number: Owner
+    topic: str
+    on: bool
+
+
+class Broadcast(Record, frozen=True):
+    """An inferlet says something to a topic of its tenant; answered by `Broadcasted`, with the same future."""
+
+    number: Owner
+    future: int
+    topic: str
+    text: str
+
+
+class Confirm(Record, frozen=True):
+    """The queues that a broadcast has joined here have room for more."""
+
+    broadcast: int
+
+
 class Prepared(Record, frozen=True):
     """The answer to `Compile`, with the code, and to `LinkComponent`. `error`: why the program cannot be launched."""
 
@@ -257,7 +315,21 @@ class Pong(Record, frozen=True):
     token: int
 
 
-FromHost = HostReady | Commands | Quiet | Started | Said | Finished | Read | Prepared | Report | Pong
+FromHost = (
+    HostReady
+    | Commands
+    | Quiet
+    | Started
+    | Said
+    | Finished
+    | Read
+    | Subscribe
+    | Broadcast
+    | Confirm
+    | Prepared
+    | Report
+    | Pong
+)
 
 # ---- links ---------------------------------------------------------------------------------------------------------
 

@@ -31,11 +31,12 @@ class Stage(IntEnum):
 
     CONTROL = -1  # in no wave: it takes effect in the control layer
     COPY = 0
-    EMBED = 1
-    FORWARD = 2
-    SCORES = 3  # forwards of a kind of their own
-    HAND_ON = 4
-    OUTPUT = 5
+    IMAGE = 1
+    EMBED = 2
+    FORWARD = 3
+    SCORES = 4  # forwards of a kind of their own
+    HAND_ON = 5
+    OUTPUT = 6
 
 
 # ---- what address spaces hand on -----------------------------------------------------------------------------------

@@ -12,7 +12,9 @@ from time import monotonic
 from typing import Any
 
 from ..application.messages import (
+    Broadcast,
     Commands,
+    Confirm,
     Finished,
     FromHost,
     HostLink,
@@ -29,6 +31,7 @@ from ..application.messages import (
     Said,
     Started,
     Stop,
+    Subscribe,
     ToHost,
     Welcome,
 )
@@ -48,6 +51,7 @@ from .loop import Loop
 from .model import Model
 from .placement import place_on_host
 from .replica import Replica
+from .topics import Topics
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +96,8 @@ class Hosts:
             for number, link in links.items()
         ]
         self._homes: dict[int, AppHost] = {}  # by inferlet
+        numbered = {host.number: host for host in self.all}
+        self.topics = Topics(lambda number, message: numbered[number].post(message))
         self._told: dict[str, tuple[str | None, Mapping[str, int]]] = {}  # of each model, why it is down; adapters
         self._teller: asyncio.TimerHandle | None = None
         self._frames: deque[tuple[AppHost, Sequence[FromHost]]] = deque()
@@ -102,6 +108,9 @@ class Hosts:
             Said: self._take_said,
             Finished: self._take_finished,
             Read: self._take_read,
+            Subscribe: self._take_subscribe,
+            Broadcast: self._take_broadcast,
+            Confirm: lambda host, message: self.topics.confirm(host.number, message.broadcast),
             Report: AppHost.take_report,
             Pong: AppHost.take_pong,
             Prepared: lambda host, message: host.programs.answered(message),
@@ -164,14 +173,21 @@ class Hosts:
         most = self._settings.max_guest_bytes * len(self.all)
         return f"all inferlets together hold {held >> 20} MiB of {most >> 20} MiB"
 
-    def launch(self, host: AppHost, entry: Entry, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    def launch(
+        self,
+        host: AppHost,
+        entry: Entry,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        blobs: Mapping[str, bytes],
+    ) -> None:
         """Launches an inferlet on a host that has its program."""
         entry.host = host.number
         host.entries[entry.number] = entry
         self._homes[entry.number] = host
         age = monotonic() - entry.started
-        program = entry.program
-        host.post(Launch(entry.number, program.hash, program.name, arguments, environment, age, entry.standing))
+        program, standing = entry.program, entry.standing
+        host.post(Launch(entry.number, program.hash, program.name, arguments, environment, age, standing, blobs))
 
     def post(self, number: int, text: str) -> None:
         """Sends a message to an inferlet."""
@@ -236,7 +252,16 @@ class Hosts:
         if entry := host.entries.get(message.number):
             entry.received(message.size)
 
+    def _take_subscribe(self, host: AppHost, message: Subscribe) -> None:
+        if entry := host.entries.get(message.number):
+            self.topics.subscribe(host.number, entry.standing.tenant.name, message)
+
+    def _take_broadcast(self, host: AppHost, message: Broadcast) -> None:
+        if entry := host.entries.get(message.number):
+            self.topics.broadcast(host.number, entry.standing.tenant.name, message)
+
     def _end(self, entry: Entry, event: Ended) -> None:
+        self.topics.ended(entry.number)
         host = self._homes.pop(entry.number)
         del host.entries[entry.number]
         self._registry.said(entry.number, event)
@@ -244,6 +269,7 @@ class Hosts:
     def _lost(self, host: AppHost, message: str) -> None:
         """Its inferlets end, and their pages come back."""
         self._on_lost(host.programs)
+        self.topics.lost(host.number)
         for entry in list(host.entries.values()):
             for model in self._models.values():
                 model.close_inferlet(entry.number)

@@ -54,6 +54,9 @@ class Loop:
         if self._running:
             self.wake()
             return
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
         self._running = True
         try:
             for model in self._models:
@@ -70,11 +73,7 @@ class Loop:
     def wake(self) -> None:
         """Asks for a step soon."""
         if self._soon is None:
-            self._soon = asyncio.get_running_loop().call_soon(self._step_soon)
-
-    def _step_soon(self) -> None:
-        self._soon = None
-        self.step()
+            self._soon = asyncio.get_running_loop().call_soon(self.step)
 
     def _set_timer(self, deadline: float | None) -> None:
         if self._timer is not None:

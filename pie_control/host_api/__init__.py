@@ -7,15 +7,19 @@ from __future__ import annotations
 from ..sandbox.contract import Contract
 from ..sandbox.functions import HostFunction
 from . import core, derived, fused, guest_source, tokenize
+from .images import blobs, input_image
 from .interfaces import checked, written_functions
 from .limits.bounds import bounds_of
-from .outside import http
-from .packed import introspective_forward, output_text
+from .outside import http, topics
 from .published import editions
 from .suspending import is_suspending
+from .taken import introspective_forward, output_text
 
 PACKAGE = "pie:inferlet"
-MODULES = (core, tokenize, fused, introspective_forward, output_text, http, guest_source)
+MODULES = (
+    *(core, blobs, tokenize, input_image, fused, introspective_forward, output_text, http, topics),
+    guest_source,
+)
 
 
 def contract() -> Contract:

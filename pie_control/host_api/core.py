@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from ..calls.values import Done
-from ..inferlets.mailbox import Received
+from ..inferlets.relations.mail import Letter
 from ..programs.host.python_source import Compilation
 from ..sandbox.fibers import SUSPEND
 from .guest import Guest
@@ -45,8 +45,9 @@ def receive(guest: Guest) -> int:
 
 
 def take_message(guest: Guest, future: int) -> str:
-    message: Received = guest.futures.take(future, Received)
-    return message.text
+    letter: Letter = guest.futures.take(future, Letter)
+    assert letter.message is not None, "the mail of a client ends with the inferlet"
+    return letter.message.text
 
 
 @suspending
@@ -112,7 +113,8 @@ def get_model_info(guest: Guest, model: str) -> str:
     about = found.description
     same = {name: getattr(about, name) for name in MODEL_INFO}
     special = {f"{name}_text": _text(about.tokenizer_config.get(f"{name}_token")) for name in ("bos", "eos")}
-    return json.dumps({**same, **special, "has_chat_template": found.has_chat_template})
+    image_token = about.vision.placeholder if about.vision else None
+    return json.dumps({**same, **special, "has_chat_template": found.has_chat_template, "image_token": image_token})
 
 
 def _text(token: object) -> object:

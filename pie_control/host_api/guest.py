@@ -8,8 +8,10 @@ from typing import TypeVar
 
 from ..calls.core import create_queue, destroy_queue
 from ..errors import Cancelled, InvalidArgument, NotFound, QuotaExceeded, Unsupported
+from ..images.reader import ImageReader
 from ..inferlets.inferlet import Inferlet
 from ..inferlets.model import ModelView
+from ..inferlets.relations.topics import Topics
 from ..programs.program_host import SourceText
 from ..resources.address_space import AddressSpace
 from ..sandbox.fibers import Instance
@@ -21,7 +23,7 @@ from .traits import refusals
 T = TypeVar("T")
 
 MAX_HANDLES = 4096
-"""Samplers, detokenizers and responses of one inferlet: two for each generation that is under way."""
+"""Samplers, detokenizers, responses, blobs and images of one inferlet: two for each generation that is under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +46,28 @@ class Guest:
         "_outbound",
         "_places",
         "futures",
+        "images",
         "inferlet",
         "instance",
         "models",
         "pending",
         "queues",
         "source",
+        "topics",
         "wasi",
     )
 
-    def __init__(self, inferlet: Inferlet, models: Mapping[str, ModelView], http: HttpClient) -> None:
+    def __init__(
+        self,
+        inferlet: Inferlet,
+        models: Mapping[str, ModelView],
+        http: HttpClient,
+        topics: Topics,
+        images: ImageReader,
+    ) -> None:
         self.inferlet = inferlet
+        self.topics = topics
+        self.images = images
         self._http = http
         self._outbound: Outbound | None = None
         self.futures = inferlet.futures
@@ -141,10 +154,10 @@ class Guest:
     # ---- handles ----
 
     def add_handle(self, value: object) -> int:
-        """Number of a new handle (sampler, detokenizer, response); raises QuotaExceeded."""
+        """Number of a new handle (sampler, detokenizer, response, blob, image); raises QuotaExceeded."""
         if len(self._handles) >= MAX_HANDLES:
             raise QuotaExceeded(
-                f"{MAX_HANDLES} samplers, detokenizers and responses exist: destroy or close some first"
+                f"{MAX_HANDLES} samplers, detokenizers, responses, blobs and images exist: destroy or close some first"
             )
         number = self._next_handle
         self._next_handle += 1
@@ -186,6 +199,7 @@ class Guest:
         """Gives back what the inferlet holds at models and outside. Idempotent."""
         if self._outbound is not None:
             self._outbound.close()
+        self.topics.ended(self.inferlet.number)
         for place in self._places.values():
             place.space.end(Cancelled("the inferlet has ended"))
             place.model.release(self.inferlet.number)

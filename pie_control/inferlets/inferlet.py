@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ..calls.scores import Scores
 from ..config import InferletLimits
 from ..errors import InvalidState, QuotaExceeded
 from ..sandbox.fibers import SUSPEND, Instance, Suspend
@@ -16,11 +16,13 @@ from ..services.http.exchange import Head
 from ..services.timers import Timer, Timers
 from ..tenants.tenant import DEFAULT_STANDING, Standing
 from ..texts import byte_size, cut_middle
+from .blobs import BlobTable, LoadedImage
 from .events import Ended, LogLine, Message
 from .futures import FutureTable
 from .lifecycle import Status, check_transition
-from .mailbox import Inbox, Received, Sender
+from .mailbox import Received, Sender
 from .processor_time import ProcessorTime
+from .relations.mail import Letter, Mailbox
 from .runs import Watch
 
 
@@ -71,6 +73,7 @@ class Launched:
     environment: Mapping[str, str] = field(default_factory=dict)
     age: float = 0.0
     standing: Standing = DEFAULT_STANDING
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
 
 
 class Inferlet:
@@ -103,15 +106,15 @@ class Inferlet:
         self.instance: Instance
         self.holdings: Holdings = NoHoldings()
         self.futures = FutureTable(limits.max_futures)
+        self.blobs = BlobTable(limits.max_blob_bytes, launched.blobs)
         self._wake = wake
         self._timers = timers
         self._aside = aside
         self._aside_share = Share()
         self._job: Job | None = None
         self._outside = outside
-        self._inbox = Inbox()
+        self._mailbox = Mailbox(self, self._received)
         self.sender = Sender(self.id, limits, lambda event: outside.says(number, event))
-        self._receivers: OrderedDict[int, None] = OrderedDict()
         self._under_way: dict[int, Callable[[], None]] = {}  # what ends the work behind pending futures
         self._sleep_timer: Timer | None = None
         self._sleep_value: Any = None
@@ -123,8 +126,7 @@ class Inferlet:
 
     def post(self, text: str) -> None:
         """A message of its client."""
-        self._inbox.put(text)
-        self._deliver()
+        self._mailbox.put(text)
 
     # ---- for host functions ----
 
@@ -163,31 +165,20 @@ class Inferlet:
     def receive(self) -> int:
         """A future for the next message; raises QuotaExceeded."""
         future = self.futures.new()
-        self._receivers[future] = None
-        self._deliver()
+        self._mailbox.receive(future)
         return future
 
+    def _received(self, message: Received, sign: int) -> None:
+        self._outside.received(self.number, sign * message.size)
+
     def cancel(self, future: int) -> None:
-        """Cancels a future, and ends what goes on behind it. If it holds a message, the next receiver gets that."""
+        """Cancels a future, and ends what goes on behind it. What it holds is given back: the next receiver gets a
+        message."""
         value = self.futures.cancel(future)
-        self._receivers.pop(future, None)
         if stop := self._under_way.pop(future, None):
             stop()
-        if isinstance(value, Received):
-            self._inbox.put_back(value)
-            self._outside.received(self.number, -value.size)
-            self._deliver()
-        elif isinstance(value, Head):
+        elif isinstance(value, Letter | Head | LoadedImage):
             value.not_taken()
-
-    def _deliver(self) -> None:
-        while self._receivers:
-            message = self._inbox.try_get()
-            if message is None:
-                return
-            self._outside.received(self.number, message.size)
-            future, _ = self._receivers.popitem(last=False)
-            self.resolve(future, message)
 
     # ---- waiting ----
 
@@ -196,11 +187,12 @@ class Inferlet:
         if self.futures.resolve(future, value) and self._awaited is not None and future in self._awaited_set:
             self._wake(self)
 
-    def advance_run(self, future: int, tokens: Sequence[int], over: bool) -> None:
-        """Tokens of a decode run arrived; `over`: and it has ended. One that fails is resolved with its error."""
+    def advance_run(self, future: int, tokens: Sequence[int], over: bool, scores: Sequence[Scores] = ()) -> None:
+        """Tokens of a decode run arrived; `over`: and it has ended. One that fails is resolved with its error.
+        `scores`: of each token, if the run asked for them."""
         run = self.futures.find_run(future)
         if run is not None:
-            run.advance(tokens, over)
+            run.advance(tokens, over, scores)
             self._settle_run(future)
 
     def watch_run(self, future: int, watch: Watch) -> None:
@@ -300,5 +292,5 @@ class Inferlet:
         if self._job is not None:
             self._job.cancel()
             self._job = None
-        self._receivers.clear()
+        self.blobs = BlobTable(0, {})
         self.futures = FutureTable(0)

@@ -29,10 +29,12 @@ def size_of(event: Message | LogLine) -> int:
 
 
 class Received(NamedTuple):
-    """A message to the inferlet, with its number in the order of arrival."""
+    """A message to the inferlet, with its number in the order of arrival. `sender`: who it is from, where that is not
+    clear."""
 
     number: int
     text: str
+    sender: str = ""
 
     @property
     def size(self) -> int:
@@ -49,10 +51,10 @@ class Inbox:
         self._messages: list[Received] = []
         self._count = 0
 
-    def put(self, text: str) -> None:
+    def put(self, text: str, sender: str = "") -> None:
         """Adds a message."""
         self._count += 1
-        self.put_back(Received(self._count, text))
+        self.put_back(Received(self._count, text, sender))
 
     def put_back(self, message: Received) -> None:
         """Puts a message whose receiver was cancelled back in its place."""

@@ -22,6 +22,7 @@ from typing import Any
 
 from pie_control.calls.columns import Numbers
 from pie_control.calls.kind import CloseQueue, Command, EndRun, OpenQueue, Prioritize, Release, Stage
+from pie_control.calls.scores import Scores
 from pie_control.calls.values import Completion, Done, Value
 from pie_control.errors import CallError, Exhausted, WorkerError
 from pie_control.ids import Owner
@@ -32,7 +33,7 @@ from pie_control.resources.kinds import EMBEDS, PAGES
 from pie_control.resources.memory import Memory
 from pie_inference.protocol import ModelDescription, RunWave, WaveDone
 
-from .account import Account, CommandQueue
+from .account import Account, CommandQueue, take_progress
 from .answers import Wave, in_place, read_answers, read_steps
 from .backlog import Backlog
 from .chunks import Chunks
@@ -64,6 +65,7 @@ class Scheduler:
         self._chunks = Chunks()
         self._answered = float("-inf")  # when the last wave was
         self._guests = Guests()
+        self._has_answer = False  # in this turn
         self._evictions = 0
         self._waves: list[RunWave] = []
         self._completions: list[Completion] = []
@@ -95,7 +97,9 @@ class Scheduler:
         return self._end_turn()
 
     def _end_turn(self) -> Turn:
-        progress = [one.progress() for one in self._moved if one.owner in self._accounts]
+        told = self._has_answer or self._completions or self._endings
+        progress = take_progress(self._moved, self._accounts, at_once=bool(told or not self._in_flight))
+        self._has_answer = False
         turn = Turn(
             tuple(self._waves),
             tuple(self._completions),
@@ -105,7 +109,7 @@ class Scheduler:
             self._guests.turn,
             join_tokens(self._run_tokens),
         )
-        for gathered in (self._waves, self._completions, self._endings, self._moved, self._run_tokens):
+        for gathered in (self._waves, self._completions, self._endings, self._run_tokens):
             gathered.clear()
         return turn
 
@@ -326,12 +330,15 @@ class Scheduler:
             self._times.add(wave.tokens, done.seconds)
             self._chunks.add(wave.tokens - wave.long)
         self._answered = self._now
+        self._has_answer = True
         self._memory.wave_completed(wave.number)
         if not self._in_flight:
             self._memory.all_completed()
 
-    def _take_tokens(self, steps: Taken, tokens: Numbers, errors: Mapping[int, CallError]) -> None:
-        found, ended = self._backlog.runs.answered(steps, tokens, errors)
+    def _take_tokens(
+        self, steps: Taken, tokens: Numbers, errors: Mapping[int, CallError], scores: Mapping[int, Scores]
+    ) -> None:
+        found, ended = self._backlog.runs.answered(steps, tokens, errors, scores)
         self._run_tokens.append(found)
         for run in ended:
             assert run.command.future is not None

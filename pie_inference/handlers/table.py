@@ -1,9 +1,10 @@
-"""Maps each kind of batch to its handler: the function with the call's name, in the module with the call's name."""
+"""Maps each kind of batch to its handler: the function with the call's name, in the module with the call's name, here
+or in a folder beside this file."""
 
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,16 @@ from ..protocol import BATCHES, Batch
 Handler = Callable[[ServedModel, Any], Outcome]
 
 
-def _find() -> Iterator[tuple[str, Handler]]:
-    """Every call with its handler."""
-    for found in pkgutil.walk_packages([str(Path(__file__).parent)], f"{__package__}."):
-        call = found.name.rpartition(".")[2]
-        if call in BATCHES:
-            yield call, getattr(import_module(found.name), call)
+_MODULES = {
+    found.name.rpartition(".")[2]: found.name
+    for found in pkgutil.walk_packages([str(Path(__file__).parent)], f"{__package__}.")
+    if not found.ispkg
+}
 
 
-_FOUND = dict(_find())
-HANDLERS: Mapping[type[Batch], Handler] = {kind: _FOUND[call] for call, kind in BATCHES.items()}
+def _find(call: str) -> Handler:
+    handler: Handler = getattr(import_module(_MODULES[call]), call)
+    return handler
+
+
+HANDLERS: Mapping[type[Batch], Handler] = {kind: _find(call) for call, kind in BATCHES.items()}

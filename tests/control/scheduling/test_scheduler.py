@@ -394,3 +394,32 @@ def test_late_commands_of_an_inferlet_that_was_ended_are_dropped() -> None:
     world.close(young)
     world.turn()
     assert world.scheduler.statistics().commands_waiting == 0
+
+
+# ---- progress ----
+
+
+def test_that_commands_have_left_their_queues_is_told_with_an_answer() -> None:
+    world = start()
+    one = world.open(1, 2)
+    world.drain()
+    one.embed(0)
+    sent = world.turn()
+    assert (len(sent.waves), sent.progress) == (1, ())
+    answered = world.answer()
+    assert [progress.owner for progress in answered.progress] == [one.owner]
+    one.call("synchronize", one.queue)
+    done = world.turn()
+    assert (len(done.completions), len(done.progress)) == (1, 1), "nothing is in flight that could tell it later"
+
+
+def test_memory_that_comes_back_is_told_at_once() -> None:
+    world = start()
+    one, two = world.open(1, 2), world.open(1, 2)
+    world.drain()
+    one.embed(0)
+    assert len(world.turn().waves) == 1
+    two.call("dealloc_kvpage", two.queue, [0, 1])
+    turn = world.turn()
+    assert [(progress.owner, bool(progress.returned)) for progress in turn.progress] == [(two.owner, True)]
+    world.drain()

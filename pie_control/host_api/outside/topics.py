@@ -1,0 +1,56 @@
+"""topics.wit: messages to all inferlets of the tenant that want them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...inferlets.relations.mail import Letter
+from ...inferlets.relations.topics import Reached, Subscription
+from ..guest import Guest
+from ..suspending import suspending, when_done
+
+
+def broadcast(guest: Guest, topic: str, message: str) -> int:
+    return guest.topics.broadcast(guest.inferlet.number, topic, message, guest.futures.new)
+
+
+def take_reached(guest: Guest, future: int) -> int:
+    reached: Reached = guest.futures.take(future, Reached)
+    return reached.inferlets
+
+
+@suspending
+def await_reached(guest: Guest, future: int) -> Any:
+    return when_done(guest, future, lambda: take_reached(guest, future))
+
+
+def subscribe(guest: Guest, topic: str) -> int:
+    subscription = guest.topics.subscribe(guest.inferlet, guest.inferlet.number, topic)
+    try:
+        return guest.add_handle(subscription)
+    except BaseException:
+        guest.topics.unsubscribe(subscription)
+        raise
+
+
+def next_published(guest: Guest, subscription: int) -> int:
+    queue = guest.handle(subscription, Subscription)
+    future = guest.futures.new()
+    queue.receive(future)
+    return future
+
+
+def take_published(guest: Guest, future: int) -> tuple[str, str]:
+    letter: Letter = guest.futures.take(future, Letter)
+    assert letter.message is not None, "a subscription that was closed gives an error"
+    return letter.message.sender, letter.message.text
+
+
+@suspending
+def await_published(guest: Guest, future: int) -> Any:
+    return when_done(guest, future, lambda: take_published(guest, future))
+
+
+def unsubscribe(guest: Guest, subscription: int) -> None:
+    guest.topics.unsubscribe(guest.handle(subscription, Subscription))
+    guest.drop_handle(subscription, Subscription)

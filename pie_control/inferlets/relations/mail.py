@@ -1,0 +1,103 @@
+"""Messages that an inferlet gets, and the futures by which it receives them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from ..mailbox import IN_FLIGHT_BYTES, Inbox, Received
+
+
+class HasFutures(Protocol):
+    """Whose futures they are: an inferlet."""
+
+    def begin(self, future: int, stop: Callable[[], None]) -> None:
+        """Something goes on behind a pending future until `conclude`; `stop` ends it."""
+
+    def conclude(self, future: int, value: Any) -> None:
+        """It has come to this value, or to a CallError."""
+
+
+class Letter(NamedTuple):
+    """A message that a future holds; None in place of it means: no further one comes. Not taken, it goes back."""
+
+    message: Received | None
+    box: Mailbox
+
+    def not_taken(self) -> None:
+        """The future is given up: the next one gets the message."""
+        if self.message is not None:
+            self.box.put_back(self.message)
+
+
+class Mailbox:
+    """Messages from one side, in order; each goes to one future, in the order in which they were asked for. `taken`
+    hears of each message that a future got, with 1, and of each that went back, with -1."""
+
+    def __init__(self, owner: HasFutures, taken: Callable[[Received, int], None]) -> None:
+        self._owner = owner
+        self._taken = taken
+        self._inbox = Inbox()
+        self._waiting: OrderedDict[int, None] = OrderedDict()  # futures
+        self._over: Any = None  # what futures get when no message is left; None: they wait
+
+    def put(self, text: str, sender: str = "") -> None:
+        """Adds a message."""
+        self._inbox.put(text, sender)
+        self._deliver()
+
+    def put_back(self, message: Received) -> None:
+        """A message that a future had got waits again, in its place."""
+        self._inbox.put_back(message)
+        self._taken(message, -1)
+        self._deliver()
+
+    def receive(self, future: int) -> None:
+        """A future, pending until now, gets the next message."""
+        self._waiting[future] = None
+        self._owner.begin(future, lambda: self._waiting.pop(future))
+        self._deliver()
+
+    def end(self, value: Any = None) -> None:
+        """No message comes any more; when none is left, futures get `value`, by default a Letter without message."""
+        self._over = Letter(None, self) if value is None else value
+        self._deliver()
+
+    def _deliver(self) -> None:
+        while self._waiting:
+            message = self._inbox.try_get()
+            if message is None and self._over is None:
+                return
+            future, _ = self._waiting.popitem(last=False)
+            if message is not None:
+                self._taken(message, 1)
+            self._owner.conclude(future, self._over if message is None else Letter(message, self))
+
+
+class Pace:
+    """How far a sender may be ahead of who takes its messages. Above a level the sender should wait."""
+
+    def __init__(self, most: int = IN_FLIGHT_BYTES) -> None:
+        self.bytes = 0  # on their way
+        self._most = most
+        self._waiting: list[Callable[[], None]] = []
+
+    def has_room(self, size: int = 0) -> bool:
+        """Whether `size` bytes more would not be too much."""
+        return self.bytes + size <= self._most
+
+    def add(self, size: int) -> None:
+        """So many bytes are on their way; negative: have arrived."""
+        self.bytes += size
+        if self._waiting and self.has_room():
+            waiting, self._waiting = self._waiting, []
+            for call in waiting:
+                call()
+
+    def when_room(self, call: Callable[[], None]) -> None:
+        """Calls back once, when there is room; at once if there is."""
+        if self.has_room():
+            call()
+        else:
+            self._waiting.append(call)

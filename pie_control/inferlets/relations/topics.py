@@ -1,0 +1,190 @@
+"""Topics on one host: what its inferlets have subscribed to, and what they broadcast.
+
+Theory of operation. A broadcast goes to the control process, which passes it on to every host with subscribers, in one
+order for all. There it joins the queue of each subscription at once, and the host confirms it, unless one of these
+queues is full: then as soon as each has room again. When all hosts have confirmed, the future of the publisher is done.
+So nothing is lost, memory is bounded, and who awaits its broadcasts goes as fast as the slowest subscriber. (To drop
+the oldest messages of a slow subscriber instead would never make anybody wait; but agents that miss a message of
+others go wrong in silence, and a program that prefers it can receive all the time and drop them itself.)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from ...errors import Cancelled, InvalidArgument, NotFound, QuotaExceeded
+from ...texts import byte_size
+from ..mailbox import EVENT_BYTES, Received
+from .mail import HasFutures, Mailbox
+
+MOST_NAME = 256
+"""Bytes of the name of a topic."""
+MOST_MESSAGE = 1 << 18
+"""Bytes of a message."""
+MOST_SUBSCRIPTIONS = 64
+"""Of one inferlet."""
+MOST_WAITING = 1 << 20
+"""Bytes in the queue of a subscription, above which publishers wait."""
+MOST_UNCONFIRMED = 1 << 18
+"""Bytes that one inferlet has broadcast and that were not confirmed; a single message may be larger."""
+
+
+class Reached(NamedTuple):
+    """A broadcast has joined the queues of so many inferlets."""
+
+    inferlets: int
+
+
+class Wire(Protocol):
+    """The way to the control process."""
+
+    def subscribes(self, number: int, topic: str, on: bool) -> None:
+        """An inferlet wants what comes to a topic, or does not any more."""
+
+    def broadcasts(self, number: int, future: int, topic: str, text: str) -> None:
+        """It says something to a topic."""
+
+    def confirms(self, broadcast: int) -> None:
+        """A broadcast that came to this host has room in all queues."""
+
+
+class Subscription:
+    """One inferlet's queue of a topic. `has_room` is called when it is full no more."""
+
+    def __init__(self, owner: HasFutures, number: int, topic: str) -> None:
+        self.number = number
+        self.topic = topic
+        self._bytes = 0
+        self._full: list[Callable[[], None]] = []
+        self._box = Mailbox(owner, self._taken)
+
+    @property
+    def is_full(self) -> bool:
+        return self._bytes > MOST_WAITING
+
+    def put(self, sender: str, text: str) -> None:
+        """Adds a message."""
+        self._bytes += byte_size(text) + EVENT_BYTES
+        self._box.put(text, sender)
+
+    def when_room(self, call: Callable[[], None]) -> None:
+        """Calls back once it is full no more, or closed."""
+        self._full.append(call)
+
+    def receive(self, future: int) -> None:
+        """The future gets the next message, and Cancelled if the subscription is closed before."""
+        self._box.receive(future)
+
+    def close(self) -> None:
+        """Drops what waits."""
+        self._bytes = 0
+        self._tell()
+        self._box.end(Cancelled(f"the subscription to topic {self.topic!r} was closed"))
+
+    def _taken(self, message: Received, sign: int) -> None:
+        self._bytes -= sign * message.size
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._full and not self.is_full:
+            full, self._full = self._full, []
+            for call in full:
+                call()
+
+
+class Topics:
+    """All of a host."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._subscriptions: dict[tuple[int, str], list[Subscription]] = {}  # by inferlet and topic
+        self._counts: defaultdict[int, int] = defaultdict(int)  # by inferlet
+        self._unconfirmed: defaultdict[int, dict[int, int]] = defaultdict(dict)  # bytes by inferlet and future
+
+    # ---- for inferlets ----
+
+    def subscribe(self, owner: HasFutures, number: int, topic: str) -> Subscription:
+        """Everything that is broadcast from now on, by whoever hears of this. Raises InvalidArgument,
+        QuotaExceeded."""
+        _check_name(topic)
+        if self._counts[number] >= MOST_SUBSCRIPTIONS:
+            raise QuotaExceeded(f"{MOST_SUBSCRIPTIONS} subscriptions exist: unsubscribe from some first")
+        self._counts[number] += 1
+        subscription = Subscription(owner, number, topic)
+        same = self._subscriptions.setdefault((number, topic), [])
+        same.append(subscription)
+        if len(same) == 1:
+            self._wire.subscribes(number, topic, True)
+        return subscription
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Drops it, and what waits in it. Raises NotFound if that was done before."""
+        key = subscription.number, subscription.topic
+        same = self._subscriptions.get(key, [])
+        if subscription not in same:
+            raise NotFound(f"the subscription to topic {subscription.topic!r} was closed before")
+        same.remove(subscription)
+        self._counts[subscription.number] -= 1
+        if not same:
+            del self._subscriptions[key]
+            self._wire.subscribes(*key, False)
+        subscription.close()
+
+    def broadcast(self, number: int, topic: str, text: str, new_future: Callable[[], int]) -> int:
+        """The future of a broadcast, which gets `Reached`. Raises InvalidArgument, QuotaExceeded."""
+        _check_name(topic)
+        size = byte_size(text)
+        if size > MOST_MESSAGE:
+            raise QuotaExceeded(f"{size} bytes are more than a broadcast may have ({MOST_MESSAGE}): send it in pieces")
+        under_way = self._unconfirmed[number]
+        if under_way and sum(under_way.values()) + size + EVENT_BYTES > MOST_UNCONFIRMED:
+            raise QuotaExceeded(
+                f"{len(under_way)} broadcasts are under way, as subscribers take them slowly: await the futures of "
+                "earlier ones before you broadcast more"
+            )
+        future = new_future()
+        under_way[future] = size + EVENT_BYTES
+        self._wire.broadcasts(number, future, topic, text)
+        return future
+
+    def ended(self, number: int) -> None:
+        """An inferlet has ended, which control knows by itself. Idempotent."""
+        self._unconfirmed.pop(number, None)
+        if self._counts.pop(number, 0):
+            for key in [key for key in self._subscriptions if key[0] == number]:
+                for subscription in self._subscriptions.pop(key):
+                    subscription.close()
+
+    # ---- for control ----
+
+    def published(self, broadcast: int, sender: str, topic: str, text: str, subscribers: Sequence[int]) -> None:
+        """A broadcast for inferlets of this host; confirmed when all of them have room."""
+        full = 0
+
+        def has_room() -> None:
+            nonlocal full
+            full -= 1
+            if not full:
+                self._wire.confirms(broadcast)
+
+        for number in subscribers:
+            for subscription in self._subscriptions.get((number, topic), ()):
+                subscription.put(sender, text)
+                if subscription.is_full:
+                    full += 1
+                    subscription.when_room(has_room)
+        if not full:
+            self._wire.confirms(broadcast)
+
+    def confirmed(self, number: int, future: int) -> None:
+        """All hosts have confirmed a broadcast of an inferlet of this one."""
+        if number in self._unconfirmed:
+            self._unconfirmed[number].pop(future, None)
+
+
+def _check_name(topic: str) -> None:
+    size = byte_size(topic)
+    if not 0 < size <= MOST_NAME:
+        raise InvalidArgument(f"topic: a name has 1 to {MOST_NAME} bytes, not {size}")
