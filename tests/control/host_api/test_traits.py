@@ -172,7 +172,7 @@ async def main(args):
 """
     model = Partial(calls=("copy_emb", "copy_kvpage", "embed_txt", "forward"))
     names, refused, futures = run_on(guest_cache, model, source)
-    assert names == [*OF_ALL, "Allocate", "Forward", "InputText", "Tokenize"]
+    assert names == [*OF_ALL, "Allocate", "Forward", "InputText", "Tokenize", "Exports"]
     has = f"; it has: {', '.join(names)}"
     assert refused[0] == f"model fake does not implement OutputText (get-next-dist belongs to it){has}"
     assert refused[1] == f"model fake does not implement Fused (sample belongs to it){has}"
