@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
 
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.grammars.grammar import Grammar, Matcher
@@ -68,17 +69,20 @@ class Guide:
             self._matcher = None
 
 
-def as_guide(
-    schema: object,
-    regex: object,
-    grammar: object,
-    sampler: Sampler | DistSampler,
-    logprobs: object,
-    draft: object,
-) -> Guide | None:
+class Kept(TypedDict, total=False):
+    """To what `generate` keeps a text: one of these."""
+
+    schema: Mapping[str, Any] | str | None
+    """A JSON Schema."""
+    regex: str | None
+    grammar: Grammar | Matcher | str | None
+    """In the syntax of Lark, or a `Grammar`, or a `Matcher`, which goes on from where it stands."""
+
+
+def as_guide(kept: Kept, sampler: Sampler | DistSampler, logprobs: object, draft: object) -> Guide | None:
     """What keeps a generation to what `generate` was given, if anything. Raises TypeError or ValueError for what does
     not go together."""
-    given = _given(schema, regex, grammar)
+    given = _given(kept)
     if given is None:
         return None
     if isinstance(sampler, DistSampler):
@@ -90,17 +94,19 @@ def as_guide(
     return Guide(given, SKIP if logprobs is None else 0)  # forced tokens have no log-probabilities, so they are sampled
 
 
-def _given(schema: object, regex: object, grammar: object) -> Grammar | Matcher | None:
-    given = {"schema": schema, "regex": regex, "grammar": grammar}
-    named = [name for name, value in given.items() if value is not None]
+def _given(kept: Kept) -> Grammar | Matcher | None:
+    if unknown := kept.keys() - Kept.__annotations__.keys():
+        raise TypeError(f"generate takes no argument {min(unknown)!r}")
+    named = [name for name, value in kept.items() if value is not None]
     if not named:
         return None
     if len(named) > 1:
         raise ValueError(f"{' and '.join(named)} are both given: a text can keep to one of them")
-    if schema is not None:
+    if (schema := kept.get("schema")) is not None:
         return Grammar.of_schema(schema)
-    if regex is not None:
+    if (regex := kept.get("regex")) is not None:
         return Grammar.of_regex(regex)
+    grammar = kept.get("grammar")
     if isinstance(grammar, Grammar | Matcher):
         return grammar
     return Grammar.of_lark(grammar)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pie_control.calls.kind import CloseQueue, Command, EndRun, OpenQueue, Prioritize, Release
+from pie_control.calls.kind import Adopt, CloseQueue, Command, Discard, EndRun, OpenQueue, Prioritize, Release
 from pie_control.calls.scores import Scores
 from pie_control.calls.values import Completion
 from pie_control.errors import CallError
@@ -54,7 +54,7 @@ class WorkerLost:
     message: str
 
 
-Note = OpenQueue | CloseQueue | Prioritize | Release | Forgotten | EndRun
+Note = OpenQueue | CloseQueue | Prioritize | Release | Forgotten | EndRun | Adopt | Discard
 Event = Opened | Closed | Command | Note | WaveDone | WorkerLost | Quiet
 
 
