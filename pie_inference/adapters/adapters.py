@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from ..device.tensors import upload
 from ..errors import AdapterError, BatchError
 from ..protocol import Array, Forward
 from .files import ModuleShape, Weights, common_name, read_adapter
-from .lora import AdaptedLinear, Rows, Running
+from .lora import AdaptedLinear, Groups, Running
 
 NONE = -1
 """The number of no adapter."""
@@ -92,29 +92,27 @@ class Adapters:
         if batch.adapters is None:
             yield
             return
-        self._layers.running.groups = self._groups(batch)
+        self._layers.running.groups = self._groups(batch.adapters, np.diff(batch.q_indptr))
         try:
             yield
         finally:
-            self._layers.running.groups = ()
+            self._layers.running.groups = None
 
-    def _groups(self, batch: Forward) -> Sequence[tuple[int, Rows]]:
-        assert batch.adapters is not None
-        lengths = np.diff(batch.q_indptr)
-        if len(batch.adapters) != len(lengths):
-            raise BatchError(f"adapters has {len(batch.adapters)} elements for {len(lengths)} sequences")
-        of_rows = np.repeat(batch.adapters, lengths)
-        return [(number, self._rows(of_rows, number)) for number in self._numbers(batch.adapters)]
+    def _groups(self, adapters: Array, lengths: Array) -> Groups | None:
+        """`lengths`: rows of each sequence."""
+        if len(adapters) != len(lengths):
+            raise BatchError(f"adapters has {len(adapters)} elements for {len(lengths)} sequences")
+        if not self._loaded.keys() >= set(adapters.tolist()) - {NONE}:
+            raise BatchError("the adapter was dropped, or could not be loaded again: see available-adapters")
+        of_rows = np.repeat(adapters, lengths)
+        (rows,) = (of_rows != NONE).nonzero()
+        rows = rows[np.argsort(of_rows[rows], kind="stable")]
+        numbers, begins = np.unique(of_rows[rows], return_index=True)
+        ends = [*begins.tolist()[1:], len(rows)]
+        parts = list(zip(numbers.tolist(), begins.tolist(), ends, strict=True))
+        return Groups(self._indices(rows), parts) if parts else None
 
-    def _numbers(self, adapters: Array) -> list[int]:
-        numbers = [int(one) for one in np.unique(adapters) if one != NONE]
-        for number in numbers:
-            if number not in self._loaded:
-                raise BatchError("the adapter was dropped, or could not be loaded again: see available-adapters")
-        return numbers
-
-    def _rows(self, of_rows: Array, number: int) -> Rows:
-        (found,) = (of_rows == number).nonzero()
-        if len(found) and found[-1] - found[0] + 1 == len(found):
-            return slice(int(found[0]), int(found[-1]) + 1)
-        return upload(torch.from_numpy(found.astype(np.int64)), self._device)
+    def _indices(self, rows: Array) -> slice | torch.Tensor:
+        if (np.diff(rows) == 1).all():
+            return slice(int(rows[0]), int(rows[-1]) + 1) if len(rows) else slice(0, 0)
+        return upload(torch.from_numpy(rows.astype(np.int64)), self._device)

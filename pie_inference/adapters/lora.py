@@ -11,15 +11,20 @@ from torch import Tensor
 
 from ..ops.interface import Linear
 
-Rows = slice | Tensor
-"""Rows of a batch: contiguous ones, or indices int64 on the device."""
+
+@dataclass(frozen=True)
+class Groups:
+    """The rows of a batch that have adapters, sorted by adapter."""
+
+    rows: slice | Tensor  # contiguous ones, in order; or their indices, int64 on the device
+    parts: Sequence[tuple[int, int, int]]  # number of an adapter, and which of these rows it has: begin and end
 
 
 class Running:
-    """What the batch that runs now asks of the layers: the rows of each adapter, by its number. Empty: no adapter."""
+    """What the batch that runs now asks of the layers. None: no row has an adapter."""
 
     def __init__(self) -> None:
-        self.groups: Sequence[tuple[int, Rows]] = ()
+        self.groups: Groups | None = None
 
 
 @dataclass(frozen=True)
@@ -55,18 +60,12 @@ class Lora:
     def nbytes(self) -> int:
         return self.down.nbytes + sum(up.weight.nbytes for up in self.ups)
 
-    def add_to(self, results: Tensor, rows: Tensor, some: Rows) -> None:
-        """Adds what it gives for `some` of the rows [T, in_features] to their results [T, out_features]."""
-        if isinstance(some, slice):
-            hidden = F.linear(rows[some], self.down)
-            for up in self.ups:
-                columns = slice(up.column, up.column + len(up.weight))
-                results[some, columns].addmm_(hidden[:, up.begin : up.end], up.weight.t())
-            return
-        hidden = F.linear(rows.index_select(0, some), self.down)
+    def add_to(self, results: Tensor, rows: Tensor) -> None:
+        """Adds what it gives for rows [T, in_features] to their results [T, out_features], which may be a view."""
+        hidden = F.linear(rows, self.down)
         for up in self.ups:
-            columns = slice(up.column, up.column + len(up.weight))
-            results[:, columns].index_add_(0, some, F.linear(hidden[:, up.begin : up.end], up.weight))
+            columns = results[:, up.column : up.column + len(up.weight)]
+            columns.addmm_(hidden[:, up.begin : up.end], up.weight.t())
 
 
 class AdaptedLinear:
@@ -88,12 +87,23 @@ class AdaptedLinear:
     def __call__(self, rows: Tensor) -> Tensor:
         results = self._base(rows)
         groups = self._running.groups
-        if groups and self.loras:
-            for number, some in groups:
-                lora = self.loras.get(number)
-                if lora is not None:
-                    lora.add_to(results, rows, some)
+        if groups is not None and self.loras:
+            self._add(results, rows, groups)
         return results
+
+    def _add(self, results: Tensor, rows: Tensor, groups: Groups) -> None:
+        if isinstance(groups.rows, slice):
+            self._add_parts(results[groups.rows], rows[groups.rows], groups.parts)
+            return
+        changes = results.new_zeros(len(groups.rows), results.shape[1])
+        self._add_parts(changes, rows.index_select(0, groups.rows), groups.parts)
+        results.index_add_(0, groups.rows, changes)
+
+    def _add_parts(self, results: Tensor, rows: Tensor, parts: Sequence[tuple[int, int, int]]) -> None:
+        for number, begin, end in parts:
+            lora = self.loras.get(number)
+            if lora is not None:
+                lora.add_to(results[begin:end], rows[begin:end])
 
     def prepare(self, weights: dict[str, tuple[Tensor, Tensor]], dtype: torch.dtype, device: torch.device) -> Lora:
         """What an adapter is at this layer. `weights`: A and B of those of its modules that the adapter has, whole,
