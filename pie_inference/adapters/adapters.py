@@ -12,7 +12,7 @@ import torch
 from ..device.tensors import upload
 from ..errors import AdapterError, BatchError
 from ..protocol import Array, Forward
-from .files import ModuleShape, Weights, common_name, read_adapter
+from .files import ROOM, ModuleShape, Weights, common_name, read_adapter
 from .lora import AdaptedLinear, Groups, Running
 
 NONE = -1
@@ -43,7 +43,9 @@ class Adapters:
         self, layers: AdaptedLayers, dtype: torch.dtype, device: torch.device, most: int, most_bytes: int
     ) -> None:
         self._layers = layers
-        self._dtype = dtype
+        self._dtype = (
+            torch.float32 if device.type == "cpu" else dtype
+        )  # small products in bfloat16 take CPUs ten times as long
         self._device = device
         self._most = most
         self._most_bytes = most_bytes
@@ -75,9 +77,12 @@ class Adapters:
             own = {name: weights[common] for name, common in names.items() if common in weights}
             if own:
                 made.append((layer, layer.prepare(own, self._dtype, self._device)))
+        nbytes = sum(lora.nbytes for _, lora in made)
+        if self.nbytes + nbytes > self._most_bytes:
+            raise AdapterError(f"{nbytes} bytes are more than there is room for: {ROOM}")
         for layer, lora in made:
             layer.loras[number] = lora
-        self._loaded[number] = sum(lora.nbytes for _, lora in made)
+        self._loaded[number] = nbytes
         return self._loaded[number]
 
     def drop(self, number: int) -> None:
