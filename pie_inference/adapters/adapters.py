@@ -111,13 +111,15 @@ class Adapters:
             raise BatchError("the adapter was dropped, or could not be loaded again: see available-adapters")
         of_rows = np.repeat(adapters, lengths)
         (rows,) = (of_rows != NONE).nonzero()
+        if not len(rows):
+            return None
         rows = rows[np.argsort(of_rows[rows], kind="stable")]
         numbers, begins = np.unique(of_rows[rows], return_index=True)
         ends = [*begins.tolist()[1:], len(rows)]
         parts = list(zip(numbers.tolist(), begins.tolist(), ends, strict=True))
-        return Groups(self._indices(rows), parts) if parts else None
+        return Groups(self._indices(rows), parts)
 
     def _indices(self, rows: Array) -> slice | torch.Tensor:
         if (np.diff(rows) == 1).all():
-            return slice(int(rows[0]), int(rows[-1]) + 1) if len(rows) else slice(0, 0)
+            return slice(int(rows[0]), int(rows[-1]) + 1)
         return upload(torch.from_numpy(rows.astype(np.int64)), self._device)

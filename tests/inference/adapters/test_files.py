@@ -53,9 +53,8 @@ def test_an_adapter_equals_merged_weights(worker: Worker, checkpoint: Path, tmp_
     whole = make_checkpoint(tmp_path / "merged")
     save_file(merged(load_file(checkpoint / "model.safetensors"), adapter), whole / "model.safetensors")
     answer = worker.load_adapter(LoadAdapter(1, str(adapter)))
-    assert (
-        answer.nbytes == worker._served.adapters.nbytes == 4 * 2 * (4 * (64 + 128) + 4 * (96 + 64))
-    )  # beside queries, keys and values
+    of_a_layer = 4 * (64 + 128) + 4 * (96 + 64)  # the first beside queries, keys and values
+    assert answer.nbytes == worker._served.adapters.nbytes == 4 * 2 * of_a_layer
     [found] = run(Driver(worker.run, "model"), [1], [PROMPT])
     worker.drop_adapter(DropAdapter(1))
     [expected] = run(Driver(Worker(WorkerConfig(whole, "model", **OPTIONS)).run, "model"), [-1], [PROMPT])
