@@ -57,6 +57,7 @@ class TokenSequence:
         self.queues = queues
         self.tokens: list[int] = []
         self.offset = 0
+        self.shares = True  # whether other inferlets of the tenant may use keys of its prompt
         self.computed = 0
         self.output_of = 0
         self.pages = PageTable(queues)
