@@ -8,25 +8,27 @@ with these calls.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar, overload
 
-from inferlet_sdk import bindings, traits
+from inferlet_sdk import traits
 from inferlet_sdk.addresses import Pages
-from inferlet_sdk.errors import InvalidArgument, InvalidState
+from inferlet_sdk.errors import InvalidState
 from inferlet_sdk.generation.conversation import Conversation
 from inferlet_sdk.generation.drafting import Draft
 from inferlet_sdk.generation.generation import Generation, rules_of
 from inferlet_sdk.generation.joining import join_sequences
-from inferlet_sdk.generation.queues import Queues
+from inferlet_sdk.generation.page_table import check_droppable
+from inferlet_sdk.generation.queues import queues_of
 from inferlet_sdk.generation.sampling import AnySampler, Greedy, Sampler, as_sampler, seeded
 from inferlet_sdk.generation.scoring import score_tokens
 from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.generation.stopping import StopConditions
 from inferlet_sdk.generation.token_source import sample_once
+from inferlet_sdk.schemas.results import generate_value
 from inferlet_sdk.search.beam import search
 from inferlet_sdk.search.best_of import Judge, sample_many
-from inferlet_sdk.search.hypotheses import Hypothesis
-from inferlet_sdk.search.select import score_all
+from inferlet_sdk.search.hypotheses import Found, Hypothesis, keep_best
+from inferlet_sdk.search.select import most_likely
 from inferlet_sdk.sharing.named import export, open_sequence
 from inferlet_sdk.sharing.prefixes import share_prefix
 from inferlet_sdk.texts import Noted, shown, tokenize_noted
@@ -35,22 +37,9 @@ from inferlet_sdk.traits.arguments import flag, numbers, texts, whole
 from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.core import ModelInfo
 
+T = TypeVar("T")
+
 _GREEDY = Greedy()
-
-
-_known: dict[str, Queues] = {}
-
-
-SHOWN_TOKENS = 32
-"""Last tokens that `repr` looks at."""
-
-
-def _queues(model: str) -> Queues:
-    """What all contexts of a model share."""
-    queues = _known.get(model)
-    if queues is None or queues.host is not bindings.core:  # the rehearsal has another host
-        queues = _known[model] = Queues(traits.get_model_info(model), bindings.core)
-    return queues
 
 
 class Context:
@@ -69,7 +58,7 @@ class Context:
         alike.
         """
         name = model if model is not None else traits.available_models()[0]
-        sequence = TokenSequence(_queues(name), adapter="" if adapter is None else checked_text(adapter, "adapter"))
+        sequence = TokenSequence(queues_of(name), adapter="" if adapter is None else checked_text(adapter, "adapter"))
         sequence.offset = whole(position, "position")
         sequence.shares = flag(share, "share")
         self._start(sequence)
@@ -85,7 +74,7 @@ class Context:
         if sequence.closed:
             return f"<Context of {sequence.info.name}: closed>"
         state = "idle" if self._generation is None or self._generation.stop_reason else "generating"
-        text = sequence.last_text(SHOWN_TOKENS) + "".join(one.text for one in self._noted)
+        text = sequence.last_text() + "".join(one.text for one in self._noted)
         return f"<Context of {sequence.info.name}: {len(sequence.tokens)} tokens, {state}: {shown(text)}>"
 
     # ---- what it holds -------------------------------------------------------------------------------------------
@@ -154,10 +143,8 @@ class Context:
     def truncate(self, length: int) -> Self:
         """Keeps the first `length` tokens. It cannot end among tokens that were dropped."""
         sequence = self._settled("truncate")
-        for start, stop in sequence.pages.dropped:
-            if start < whole(length, "length") < stop:
-                raise InvalidState(f"tokens {start} to {stop} were dropped: truncate to at most {start}, or {stop}")
-        sequence.truncate(whole(length, "length"))
+        sequence.pages.check_end(whole(length, "length"))
+        sequence.truncate(length)
         return self
 
     def drop(self, start: int, stop: int) -> Self:
@@ -167,11 +154,7 @@ class Context:
         behind them have seen them. The last token cannot be dropped; it runs again for the next output.
         """
         sequence = self._settled("drop")
-        last = len(sequence.tokens) - 1
-        if not 0 <= whole(start, "start") <= whole(stop, "stop") <= max(last, 0):
-            raise InvalidArgument(
-                f"tokens {start} to {stop} cannot be dropped: of {last + 1} tokens all but the last one can"
-            )
+        check_droppable(len(sequence.tokens), whole(start, "start"), whole(stop, "stop"))
         if start < stop:
             sequence.drop(start, stop)
         return self
@@ -224,6 +207,27 @@ class Context:
         generation = self.generate(max_tokens, sampler=sampler, stop=stop, draft=draft, run_ahead=run_ahead)
         return await generation.whole()
 
+    @overload
+    async def generate_as(
+        self, kind: type[T], max_tokens: int | None = None, *, sampler: AnySampler = _GREEDY, attempts: int = 3
+    ) -> T: ...
+    @overload
+    async def generate_as(
+        self, kind: object, max_tokens: int | None = None, *, sampler: AnySampler = _GREEDY, attempts: int = 3
+    ) -> Any: ...
+    async def generate_as(
+        self, kind: object, max_tokens: int | None = None, *, sampler: AnySampler = _GREEDY, attempts: int = 3
+    ) -> Any:
+        """A value of a type that the model writes as JSON: an instance of a dataclass, `list[int]`, `Literal["yes",
+        "no"]`, or of any other annotation that `json_schema` takes. Afterwards the context holds its text.
+
+        A model with the trait Grammar writes nothing else. One without should be told in the prompt what to write; it
+        has `attempts` at it, of which only the last stays. Raises SchemaMismatch, which says where and what is wrong,
+        or Truncated if `max_tokens` are not enough; the context then holds what it held before.
+        """
+        sequence = self._settled("generate_as")
+        return await generate_value(sequence, self.generate, kind, max_tokens, sampler, attempts)
+
     async def sample(self, sampler: AnySampler = _GREEDY) -> int:
         """Samples the next token without appending it; `ctx.fill([token])` appends it."""
         return await sample_once(await self._ready("sample"), as_sampler(sampler))
@@ -248,14 +252,9 @@ class Context:
         By the probability of all their tokens together, so a longer one has a harder time; with `mean`, by that of a
         token on average.
         """
-        sequence, given = await self._ready("select"), texts(options, "options")
-        if not given:
-            raise ValueError("options: there is nothing to select from")
-        tokens = [sequence.tokenize(option) for option in given]
-        scores = [sum(one) / (max(len(one), 1) if mean else 1) for one in await score_all(sequence, tokens)]
-        best = max(range(len(given)), key=scores.__getitem__)
-        self._settled("select").tokens += tokens[best]
-        return given[best]
+        chosen, tokens = await most_likely(await self._ready("select"), texts(options, "options"), mean)
+        self._settled("select").tokens += tokens
+        return chosen
 
     async def best_of(
         self,
@@ -274,8 +273,7 @@ class Context:
         sequence = await self._ready("best_of")
         samplers = seeded(sampler or Sampler(), whole(count, "count", least=1))
         found = await sample_many(sequence, samplers, rules_of(sequence, stop, max_tokens), score)
-        found.sort(key=lambda one: one[0].score, reverse=True)
-        return self._take_best([one for one, _ in found], [branch for _, branch in found])
+        return self._take_best(found)
 
     async def beam(self, width: int, max_tokens: int, *, stop: Sequence[int] | None = None) -> list[Hypothesis]:
         """The most likely continuations by beam search, the best one first, at most `width`. Appends the best one.
@@ -285,22 +283,12 @@ class Context:
         sequence = await self._ready("beam")
         ends = sequence.info.stop_tokens if stop is None else numbers(stop, "stop", "a token id")
         length = rules_of(sequence, None, whole(max_tokens, "max_tokens")).max_tokens
-        beams = await search(sequence, whole(width, "width", least=1), length, frozenset(ends))
-        found = [beam.hypothesis(len(sequence.tokens)) for beam in beams]
-        return self._take_best(found, [beam.branch for beam in beams])
+        return self._take_best(await search(sequence, whole(width, "width", least=1), length, frozenset(ends)))
 
-    def _take_best(self, found: list[Hypothesis], branches: list[TokenSequence]) -> list[Hypothesis]:
-        """Goes on as the first of these branches, and closes the others."""
-        best, *others = branches
-        for branch in others:
-            branch.close()
-        if self._sequence.has_own_queue:  # whose number the program knows
-            self._settled("append").tokens += found[0].tokens
-            best.close()
-        else:
-            self._settled("append").close()
-            self._sequence = best
-        return found
+    def _take_best(self, found: list[Found]) -> list[Hypothesis]:
+        """Goes on with the best one."""
+        self._sequence = keep_best(self._settled("append"), found)
+        return [one.hypothesis for one in found]
 
     async def flush(self) -> None:
         """Runs the filled text and waits until that is done. Otherwise the next call that needs an output runs it."""
@@ -320,10 +308,9 @@ class Context:
     async def open(cls, name: str, model: str | None = None, *, adapter: str | None = None) -> Self:
         """A context with what was exported under a name; the last token runs again. Raises NotFound if there is none:
         then fill a new one. `adapter`: that with which it was made."""
-        context = cls(model, adapter=adapter)
-        sequence = context._sequence
-        context._sequence = await open_sequence(sequence.queues, sequence.adapter, name)
-        sequence.close()
+        queues = queues_of(model if model is not None else traits.available_models()[0])
+        context = cls.__new__(cls)
+        context._start(await open_sequence(queues, "" if adapter is None else checked_text(adapter, "adapter"), name))
         return context
 
     # ---- life cycle ----------------------------------------------------------------------------------------------
@@ -346,12 +333,6 @@ class Context:
         all of them. The parts stay as they are.
         """
         sequences = [part._settled("join") for part in parts]
-        if not sequences or not all(sequence.tokens for sequence in sequences):
-            raise InvalidState("join: give contexts that are not empty")
-        if any(sequence.pages.dropped for sequence in sequences):
-            raise InvalidState("join: tokens of a part were dropped")
-        if len({(sequence.info.name, sequence.adapter) for sequence in sequences}) > 1:
-            raise InvalidArgument("join: the parts are of different models, or adapters")
         joined = cls.__new__(cls)
         joined._start(join_sequences(sequences))
         return joined

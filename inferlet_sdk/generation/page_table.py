@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from inferlet_sdk import traits
 from inferlet_sdk.addresses import Addresses, Pages
-from inferlet_sdk.errors import Exhausted, QuotaExceeded
+from inferlet_sdk.errors import Exhausted, InvalidArgument, InvalidState, QuotaExceeded
 from inferlet_sdk.generation.queues import MANY_CONTEXTS, Queues
 
 PAGES_AHEAD = 4
@@ -129,6 +129,12 @@ class PageTable:
             targets = Pages.of([page.address for page in self._pages]).slots(size)[tokens + done : tokens + count]
             traits.copy_kvpage(queue, sources, targets)
 
+    def check_end(self, tokens: int) -> None:
+        """Raises InvalidState if a context of the first `tokens` tokens would end among those that were dropped."""
+        for start, stop in self.dropped:
+            if start < tokens < stop:
+                raise InvalidState(f"tokens {start} to {stop} were dropped: truncate to at most {start}, or {stop}")
+
     def adopt(self, imported: Iterable[Pages]) -> None:
         """Has pages that were imported, at its front; it is empty, but for spare pages."""
         self._pages[:0] = [_Page(address, sealed=True) for pages in imported for address in pages]
@@ -209,6 +215,14 @@ class PageTable:
         self.context = list(Addresses.of(addresses).ranges)
         self.output = list(Addresses.of(addresses[shared:]).ranges) if shared else self.context
         self.capacity = len(self._pages) * self._page_size
+
+
+def check_droppable(tokens: int, start: int, stop: int) -> None:
+    """Raises InvalidArgument unless a context with `tokens` tokens may drop those from `start` to `stop`."""
+    if not 0 <= start <= stop <= max(tokens - 1, 0):
+        raise InvalidArgument(
+            f"tokens {start} to {stop} cannot be dropped: of {tokens} tokens all but the last one can"
+        )
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
