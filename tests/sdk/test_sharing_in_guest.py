@@ -60,6 +60,7 @@ async def main(args):
         await ctx.export("holes")
     except InvalidState as error:
         told.append(error.message)
+    await ctx.flush()
     ctx.close()
     usage = traits.usage()
     return [told, usage.pages, usage.embeds]
