@@ -13,7 +13,7 @@ from typing import Any
 
 INTERFACES = (
     *("core", "allocate", "input_text", "forward", "forward_with_adapter", "tokenize", "output_text", "fused"),
-    *("http", "topics", "guest_source"),
+    *("http", "topics", "children", "guest_source"),
 )
 
 
@@ -48,6 +48,7 @@ output_text: Any = _NoHost("output_text")
 fused: Any = _NoHost("fused")
 http: Any = _NoHost("http")
 topics: Any = _NoHost("topics")
+children: Any = _NoHost("children")
 guest_source: Any = _NoHost("guest_source")
 
 

@@ -28,6 +28,7 @@ TRAITS = (
     Trait("Core"),
     Trait("Http"),
     Trait("Topics"),
+    Trait("Children"),
     Trait("Allocate"),
     Trait("Forward", ("Allocate",)),
     Trait("InputText", ("Allocate", "Forward")),

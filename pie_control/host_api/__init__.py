@@ -9,12 +9,12 @@ from ..sandbox.functions import HostFunction
 from . import core, derived, fused, guest_source, output_text, tokenize
 from .interfaces import checked, written_functions
 from .limits.bounds import bounds_of
-from .outside import http, topics
+from .outside import children, http, topics
 from .published import editions
 from .suspending import is_suspending
 
 PACKAGE = "pie:inferlet"
-MODULES = (core, tokenize, fused, output_text, http, topics, guest_source)
+MODULES = (core, tokenize, fused, output_text, http, topics, children, guest_source)
 
 
 def contract() -> Contract:

@@ -58,3 +58,35 @@ def test_one_below_the_rate_never_ends(turns: list[tuple[float, float]], refill:
         time.waits(now)
         now += wait
         assert not time.is_exceeded
+
+
+def test_what_children_use_comes_out_of_the_budget_of_those_above() -> None:
+    root = ProcessorTime(10.0, 0.5)
+    child = ProcessorTime(10.0, 0.5, root)
+    grandchild = ProcessorTime(2.0, 0.5, child)
+    root.charge(3.0)
+    child.charge(4.0)
+    grandchild.charge(1.5)
+    assert (root.spent, child.spent, grandchild.spent) == (8.5, 5.5, 1.5)
+    assert (root.used, child.used) == (3.0, 4.0)
+    grandchild.charge(1.0)
+    assert (grandchild.is_exceeded, child.is_exceeded, root.is_exceeded) == (True, False, False)
+
+
+def test_children_exceed_what_is_left_and_their_parent_does_not() -> None:
+    root = ProcessorTime(10.0, 0.5)
+    child, other = ProcessorTime(10.0, 0.5, root), ProcessorTime(10.0, 0.5, root)
+    child.charge(7.0)
+    other.charge(7.0)
+    assert root.spent == 10.0
+    assert (child.is_exceeded, other.is_exceeded, root.is_exceeded) == (True, True, False)
+    root.waits(100.0)
+    other.turn_begins(104.0)  # two seconds came back to the root meanwhile
+    assert (root.spent, other.is_exceeded) == (8.0, False)
+    other.turn_begins(106.0)
+    assert root.spent == 7.0
+    root.turn_begins(106.0)
+    assert root.spent == 7.0
+    root.charge(4.0)
+    child.charge(1.0)
+    assert (root.spent, root.is_exceeded) == (11.0, True)
