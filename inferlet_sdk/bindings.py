@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 INTERFACES = (
-    *("core", "allocate", "input_text", "forward", "forward_with_adapter", "tokenize", "output_text", "fused"),
-    *("http", "topics", "children", "guest_source"),
+    *("core", "blobs", "allocate", "input_text", "input_image", "forward", "forward_with_adapter", "tokenize"),
+    *("output_text", "fused", "http", "topics", "children", "guest_source"),
 )
 
 
@@ -39,8 +39,10 @@ HostError: type[Exception] = _NoHostError
 """The exception of a refused host call; `value` is the WIT record `error`."""
 
 core: Any = _NoHost("core")
+blobs: Any = _NoHost("blobs")
 allocate: Any = _NoHost("allocate")
 input_text: Any = _NoHost("input_text")
+input_image: Any = _NoHost("input_image")
 forward: Any = _NoHost("forward")
 forward_with_adapter: Any = _NoHost("forward_with_adapter")
 tokenize: Any = _NoHost("tokenize")

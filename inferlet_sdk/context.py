@@ -144,19 +144,23 @@ class Context:
         *,
         sampler: AnySampler = _GREEDY,
         stop: StopConditions = None,
+        logprobs: int | None = None,
         run_ahead: bool = True,
     ) -> Generation:
         """Continues the text: an asynchronous iterator over its pieces. The context holds each piece when the iterator
         yields it.
 
         Ends at a stop condition (see `stopping`; the model's stop tokens by default), after `max_tokens`, or when the
-        model's context is full. Stop tokens and stop strings are neither emitted nor kept.
+        model's context is full. Stop tokens and stop strings are neither emitted nor kept. `logprobs`: a number from 0
+        to 32; then `logprobs` of the generation has the log-probability of each token, and of as many alternatives.
         """
         sequence = self._settled("generate")
         room = sequence.info.max_context - len(sequence.tokens)
         limit = room if max_tokens is None else min(whole(max_tokens, "max_tokens"), room)
         rules = StopRules.of(stop, sequence.info.stop_tokens, limit)
-        self._generation = Generation(sequence, as_sampler(sampler), rules, run_ahead)
+        self._generation = Generation(
+            sequence, as_sampler(sampler), rules, run_ahead, None if logprobs is None else whole(logprobs, "logprobs")
+        )
         return self._generation
 
     async def generate_until(

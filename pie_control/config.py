@@ -87,6 +87,7 @@ class InferletLimits:
     max_pending_bytes: int = _setting(
         64 * MIB, "lists in commands that wait, and results not taken, of one inferlet, in bytes"
     )
+    max_blob_bytes: int = _setting(64 * MIB, "blobs and images that one inferlet holds, in bytes")
     max_message_bytes: int = _setting(MIB, "one message, result, error or log line, in bytes; calls take 4 MiB at most")
     max_log_bytes: int = _setting(MIB, "log kept of one inferlet, in bytes; older lines go first")
     max_children: int = _setting(

@@ -15,7 +15,7 @@ from inferlet_sdk import bindings
 from inferlet_sdk.errors import call
 from inferlet_sdk.generation.sampling import Sampler
 from inferlet_sdk.generation.sequence import TokenSequence
-from inferlet_sdk.traits.runs import MOST_STOPS
+from inferlet_sdk.traits.runs import MOST_STOPS, TokenLogprobs, unpack_logprobs
 
 STEPS = 512
 """Most steps of a run. What a program does not want any more is computed in vain until it says so; and a new run costs
@@ -31,11 +31,29 @@ class Following(NamedTuple):
     send: bool
 
 
+class Taken(NamedTuple):
+    """Tokens of a run with their texts, and whether it is over; `logprobs` of each token, if it asked for them."""
+
+    tokens: list[int]
+    texts: list[str]
+    over: bool
+    logprobs: Sequence[TokenLogprobs]
+
+
 class DecodeRun:
     """A run that has been issued; `number` is its future."""
 
-    def __init__(self, sequence: TokenSequence, sampler: Sampler, handle: int, most: int, stop: Sequence[int]) -> None:
-        """At most `most` steps, and as many as there are pages for. The sequence must be working."""
+    def __init__(
+        self,
+        sequence: TokenSequence,
+        sampler: Sampler,
+        handle: int,
+        most: int,
+        stop: Sequence[int],
+        logprobs: int | None = None,
+    ) -> None:
+        """At most `most` steps, and as many as there are pages for. The sequence must be working. `logprobs`: with
+        log-probabilities, and those of as many alternatives."""
         sequence.flush()
         queue, position = sequence.busy_queue, sequence.computed
         steps = min(most, STEPS if sequence.has_queue_alone else STEPS_OF_SHARED)
@@ -45,6 +63,7 @@ class DecodeRun:
         self._position = position
         self._taken = 0
         self._followed = False
+        self._has_logprobs = logprobs is not None
         try:
             self.number: int = call(
                 bindings.fused.decode,
@@ -57,7 +76,7 @@ class DecodeRun:
                 sequence.pages.output,
                 self.steps,
                 stop[:MOST_STOPS],
-                _options(sequence, sampler),
+                _options(sequence, sampler, logprobs),
             )
         except BaseException:
             sequence.pages.settle(queue.number, position)
@@ -76,14 +95,18 @@ class DecodeRun:
         call(bindings.fused.watch_run, self.number, detokenizer, json.dumps(options))
         self._followed = bool(following.stop)
 
-    def take(self, detokenizer: int) -> tuple[list[int], list[str], bool]:
-        """Tokens that have come, with their texts, and whether the run is over; suspends the guest until there are
-        some."""
-        tokens, texts, over = bindings.fused.take_run(self.number, detokenizer)
+    def take(self, detokenizer: int) -> Taken:
+        """Tokens that have come; suspends the guest until there are some."""
+        if self._has_logprobs:
+            tokens, texts, over, *packed = bindings.fused.take_run_with_logprobs(self.number, detokenizer)
+            logprobs = unpack_logprobs(len(tokens), *packed)
+        else:
+            tokens, texts, over = bindings.fused.take_run(self.number, detokenizer)
+            logprobs = []
         self._taken += len(tokens)
         if over:
             self._settle(exact=not self._followed)
-        return tokens, texts, over
+        return Taken(tokens, texts, over, logprobs)
 
     def cancel(self) -> None:
         """Ends it before its time."""
@@ -104,8 +127,10 @@ class DecodeRun:
             sequence.rewind(kept)
 
 
-def _options(sequence: TokenSequence, sampler: Sampler) -> str:
+def _options(sequence: TokenSequence, sampler: Sampler, logprobs: int | None) -> str:
     options: dict[str, Any] = {"adapter": sequence.adapter} if sequence.adapter else {}
     if sampler.looks_back:
         options |= {"recent": sequence.tokens[-sampler.window :], "window": sampler.window}
+    if logprobs is not None:
+        options["logprobs"] = logprobs
     return json.dumps(options) if options else ""

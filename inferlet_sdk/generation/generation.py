@@ -17,7 +17,8 @@ from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.generation.stopping import StopRules, TextFilter, holds, stop_strings
 from inferlet_sdk.generation.token_source import RunTokens, TokenSource, token_source
-from inferlet_sdk.traits.runs import MOST_STOPS
+from inferlet_sdk.texts import shown
+from inferlet_sdk.traits.runs import MOST_STOPS, TokenLogprobs
 
 
 class Generation:
@@ -35,7 +36,12 @@ class Generation:
     stop_reason: str | None = "ended"  # until it is made
 
     def __init__(
-        self, sequence: TokenSequence, sampler: Sampler | DistSampler, rules: StopRules, run_ahead: bool = True
+        self,
+        sequence: TokenSequence,
+        sampler: Sampler | DistSampler,
+        rules: StopRules,
+        run_ahead: bool = True,
+        logprobs: int | None = None,
     ) -> None:
         self.is_waiting = False
         """Whether a task waits for the next piece now."""
@@ -43,6 +49,8 @@ class Generation:
         self._sampler = sampler
         self._run_ahead = run_ahead
         self._rules = rules
+        self._alternatives = logprobs
+        self._logprobs: list[TokenLogprobs] = []
         self._left = rules.max_tokens
         self._start = len(sequence.tokens)
         self._tokens: list[int] | None = None
@@ -64,6 +72,17 @@ class Generation:
     def text(self) -> str:
         """Text of the tokens so far."""
         return self._sequence.detokenize(self.tokens)
+
+    @property
+    def logprobs(self) -> list[TokenLogprobs]:
+        """Of each of `tokens`: its log-probability, and the most probable tokens with theirs. Empty unless `generate`
+        was told `logprobs=`. A token of which a stop string has left only a part has none."""
+        return self._logprobs[: len(self.tokens)]
+
+    def __repr__(self) -> str:
+        state = self.stop_reason or ("running" if self._source is not None else "not begun")
+        text = self.text if self.tokens else ""
+        return f"<Generation: {len(self.tokens)} tokens, {state}: {shown(text)}>"
 
     def __aiter__(self) -> Generation:
         return self
@@ -89,7 +108,9 @@ class Generation:
                 if self._left <= 0 or self._source is None:  # there may be no room from the start
                     piece = self._finish("length")
                 else:
-                    piece = self._take_in(*await self._source.next(self._left, self._held))
+                    tokens, texts, logprobs = await self._source.next(self._left, self._held)
+                    self._logprobs += logprobs
+                    piece = self._take_in(tokens, texts)
                 if piece:
                     return piece
         except Cancelled:
@@ -105,7 +126,9 @@ class Generation:
             with self._sequence.queues.some() as queue:
                 self._detokenizer = traits.create_detokenizer(queue)
             stop = sorted(self._rules.tokens)
-            self._source = token_source(self._sequence, self._sampler, self._detokenizer, self._run_ahead, stop)
+            self._source = token_source(
+                self._sequence, self._sampler, self._detokenizer, self._run_ahead, stop, self._alternatives
+            )
         except BaseException:
             self._give_back()
             raise
@@ -180,6 +203,7 @@ class Generation:
         """Keeps only the emitted text. If a token straddles the cut, its part before the cut is tokenized again."""
         kept = text_filter.kept_tokens()
         self._sequence.truncate(self._start + kept.count)
+        del self._logprobs[kept.count :]
         if kept.rest:
             self._sequence.tokens += self._sequence.tokenize(kept.rest, special_tokens=False)
         self._tokens = self._sequence.tokens[self._start :]

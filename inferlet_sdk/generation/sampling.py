@@ -6,7 +6,7 @@ runs in the inferlet, which waits for each distribution (no run-ahead).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, fields
 
 from inferlet_sdk import traits
@@ -31,6 +31,8 @@ class Sampler:
     """Subtracted from the logit of a recent token for each occurrence; 0: none."""
     presence_penalty: float = 0.0
     """Subtracted once from the logit of a recent token; 0: none."""
+    logit_bias: Mapping[int, float] | None = None
+    """Added to the logits of tokens, -1000 to 1000 each, for at most 512 tokens."""
     seed: int | None = None
     """The same seed gives the same tokens, at any load of the server; None: a random seed."""
     window: int = 64

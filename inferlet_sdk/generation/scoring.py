@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from inferlet_sdk import traits
-from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.generation.sequence import TokenSequence
 
-MAX_CHUNK = 256
-"""Most tokens that one `forward` scores: each needs an output embed and a future."""
+MAX_CHUNK = 64
+"""Most tokens that one `forward` scores: each needs an output embed, and a call reads as many as a batch has rows."""
 
 
 async def score_tokens(sequence: TokenSequence, tokens: Sequence[int]) -> list[float]:
@@ -17,8 +16,6 @@ async def score_tokens(sequence: TokenSequence, tokens: Sequence[int]) -> list[f
 
     A fork stores long continuations in its own pages, so they may be split.
     """
-    with sequence:
-        sequence.flush()
     branch = sequence.fork()
     try:
         with branch:
@@ -33,22 +30,13 @@ async def score_tokens(sequence: TokenSequence, tokens: Sequence[int]) -> list[f
 
 async def _score_chunk(sequence: TokenSequence, tokens: Sequence[int]) -> list[float]:
     """The sequence's output embed scores the first token; the output of each token scores the next one."""
-    inputs = traits.alloc_emb(sequence.queue, len(tokens))
-    outputs = traits.alloc_emb(sequence.queue, len(tokens))
-    futures = [traits.get_logprobs(sequence.queue, sequence.output_embed, tokens[:1])]
+    queue = sequence.queue
+    first = traits.get_logprobs(queue, sequence.output_embed, tokens[:1])
+    embeds = traits.alloc_emb(queue, 2 * len(tokens))
+    inputs, outputs = embeds[: len(tokens)], embeds[len(tokens) :]
     sequence.run(tokens, inputs, outputs)
-    futures += [_score_one(sequence, outputs[n], token) for n, token in enumerate(tokens[1:])]
-    scores = [(await future)[0] for future in futures]
-    traits.dealloc_emb(sequence.queue, inputs + outputs)
-    _keep_last_output(sequence, tokens)
-    return scores
-
-
-def _score_one(sequence: TokenSequence, embed: int, token: int) -> HostFuture[list[float]]:
-    return traits.get_logprobs(sequence.queue, embed, [token])
-
-
-def _keep_last_output(sequence: TokenSequence, tokens: Sequence[int]) -> None:
-    """Prepares the output embed for the next chunk."""
+    others = traits.get_logprobs_at(queue, outputs[:-1], tokens[1:]) if len(tokens) > 1 else None
     sequence.tokens += tokens
-    sequence.flush()
+    sequence.take_output(outputs[-1:])
+    traits.dealloc_emb(queue, embeds[:-1])
+    return [*await first, *(await others if others is not None else ())]

@@ -170,6 +170,21 @@ class TokenSequence:
             if not shared.holders:  # the others were dropped meanwhile
                 traits.dealloc_emb(self.queue, Embeds(shared.embed))
 
+    def _release_output(self, queue: int) -> None:
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            shared.holders -= 1
+            self._output = [] if shared.holders else shared.embed
+        if self._output:
+            traits.dealloc_emb(queue, Embeds(self._output))
+            self._output = []
+
+    def take_output(self, embed: Embeds) -> None:
+        """Owns this embed from now on, which has the output of the last token. The sequence must be working."""
+        self._release_output(self.queue)
+        self._output = list(embed.ranges)
+        self.output_of = self.computed
+
     def own_output(self) -> int:
         """The address of the output embed, after `flush`, which is nobody else's from now on. The sequence must be
         working."""
@@ -186,11 +201,7 @@ class TokenSequence:
             if self._uses and self._queue is not self._own:
                 self.queues.give(self._queue)
             self.pages.close(queue)
-            if self._shared is not None:
-                self._shared.holders -= 1
-                self._output = [] if self._shared.holders else self._shared.embed
-            if self._output:
-                traits.dealloc_emb(queue, Embeds(self._output))
+            self._release_output(queue)
         if self._own is not None:
             self._own.destroy()
         self.queues.leave()

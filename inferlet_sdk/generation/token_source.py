@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from inspect import isawaitable
+from math import inf, log
 from typing import NamedTuple
 
 from inferlet_sdk import bindings, traits
-from inferlet_sdk.errors import Cancelled, from_host
+from inferlet_sdk.errors import Cancelled, call, from_host
 from inferlet_sdk.event_loop import loop_with_others
 from inferlet_sdk.futures import TokenFuture
 from inferlet_sdk.generation.decode_run import DecodeRun, Following
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.traits.arguments import whole
+from inferlet_sdk.traits.fused import await_scored_token
+from inferlet_sdk.traits.runs import TokenLogprobs
 
 _ENDED = "the generation was ended while it waited for a token"
 
@@ -28,6 +31,8 @@ class Pieces(NamedTuple):
 
     tokens: Sequence[int]
     texts: Sequence[str]
+    logprobs: Sequence[TokenLogprobs] = ()
+    """Of each token, if they were asked for."""
 
 
 async def _until_done(number: int) -> None:
@@ -40,12 +45,15 @@ async def _until_done(number: int) -> None:
 class RunTokens:
     """Tokens from a sampler on the worker, by decode runs."""
 
-    def __init__(self, sequence: TokenSequence, sampler: Sampler, detokenizer: int, stop: Sequence[int]) -> None:
+    def __init__(
+        self, sequence: TokenSequence, sampler: Sampler, detokenizer: int, stop: Sequence[int], logprobs: int | None
+    ) -> None:
         """`stop`: tokens that end a run."""
         self._sequence = sequence
         self._sampler = sampler
         self._detokenizer = detokenizer
         self._stop = stop
+        self._logprobs = logprobs
         self._handle = sampler.create()
         self._run: DecodeRun | None = None
         self._following: Following | None = None
@@ -61,7 +69,7 @@ class RunTokens:
             await _until_done(run.number)
             if self._run is not run:
                 raise Cancelled(_ENDED)
-            tokens, texts, over = run.take(self._detokenizer)
+            tokens, texts, over, logprobs = run.take(self._detokenizer)
         except bindings.HostError as error:
             self.cancel()
             raise from_host(error) from None
@@ -70,10 +78,10 @@ class RunTokens:
             raise
         if over:
             self._run = None
-        return Pieces(tokens, texts)
+        return Pieces(tokens, texts, logprobs)
 
     def _issue(self, left: int, held: str) -> None:
-        self._run = run = DecodeRun(self._sequence, self._sampler, self._handle, left, self._stop)
+        self._run = run = DecodeRun(self._sequence, self._sampler, self._handle, left, self._stop, self._logprobs)
         if self._following is not None:
             run.follow(self._detokenizer, self._following, held, more=left > run.steps)
 
@@ -101,10 +109,13 @@ class RunTokens:
 class SampledTokens:
     """Tokens from a sampler on the worker, each asked for."""
 
-    def __init__(self, sequence: TokenSequence, sampler: Sampler, detokenizer: int) -> None:
+    def __init__(
+        self, sequence: TokenSequence, sampler: Sampler, detokenizer: int, logprobs: int | None = None
+    ) -> None:
         self._sequence = sequence
         self._sampler = sampler
         self._detokenizer = detokenizer
+        self._logprobs = logprobs
         self._handle = sampler.create()
         self._current: int | None = None
 
@@ -115,7 +126,7 @@ class SampledTokens:
             await _until_done(number)
             if self._current != number:
                 raise Cancelled(_ENDED)
-            token, text = bindings.fused.take_text(number, self._detokenizer)
+            pieces = self._take(number)
         except bindings.HostError as error:
             self.cancel()
             raise from_host(error) from None
@@ -123,10 +134,21 @@ class SampledTokens:
             self.cancel()
             raise
         self._current = None
-        return Pieces((token,), (text,))
+        return pieces
+
+    def _take(self, number: int) -> Pieces:
+        if self._logprobs is None:
+            token, text = bindings.fused.take_text(number, self._detokenizer)
+            return Pieces((token,), (text,))
+        scored = await_scored_token(number)
+        text = traits.push_tokens(self._detokenizer, [scored.token])
+        return Pieces((scored.token,), (text,), (TokenLogprobs(scored.logprob, scored.alternatives),))
 
     def _issue(self) -> int:
         sequence = self._sequence
+        if self._logprobs is not None:
+            sequence.flush()
+            return _sample_with_logprobs(sequence, self._sampler, self._handle, self._logprobs)
         if not self._sampler.looks_back and sequence.computed == sequence.output_of == len(sequence.tokens) - 1:
             return sequence.step_and_sample(sequence.tokens[-1], self._handle)
         sequence.flush()
@@ -156,6 +178,26 @@ def _sample(sequence: TokenSequence, sampler: Sampler, handle: int) -> int:
     return number
 
 
+def _sample_with_logprobs(sequence: TokenSequence, sampler: Sampler, handle: int, alternatives: int) -> int:
+    recent = sequence.tokens[-sampler.window :] if sampler.looks_back else []
+    future: int = call(
+        bindings.fused.sample_with_logprobs, sequence.queue, sequence.output_embed, handle, recent, "", alternatives
+    )
+    return future
+
+
+async def _logprobs_of(sequence: TokenSequence, token: int, alternatives: int) -> TokenLogprobs:
+    """Of a token after a sequence that works and has its output."""
+    queue, embed = sequence.queue, sequence.output_embed
+    own = traits.get_logprobs(queue, embed, [token])
+    dist = traits.get_next_dist(queue, embed, alternatives) if alternatives else None
+    others: list[tuple[int, float]] = []
+    if dist is not None:
+        likely = await dist
+        others = [(n, log(p) if p else -inf) for n, p in zip(likely.tokens, likely.probabilities, strict=True)]
+    return TokenLogprobs((await own)[0], others)
+
+
 async def _choose(sequence: TokenSequence, sampler: DistSampler) -> int:
     """The token that a function of the inferlet, or an `async def`, chooses after a sequence that works."""
     dist = await sequence.next_dist(sampler.k, sampler.temperature)
@@ -181,18 +223,22 @@ async def sample_once(sequence: TokenSequence, sampler: Sampler | DistSampler) -
 class ChosenTokens:
     """Tokens that a function of the inferlet chooses from distributions."""
 
-    def __init__(self, sequence: TokenSequence, sampler: DistSampler, detokenizer: int) -> None:
+    def __init__(self, sequence: TokenSequence, sampler: DistSampler, detokenizer: int, logprobs: int | None) -> None:
         self._sequence = sequence
         self._sampler = sampler
         self._detokenizer = detokenizer
+        self._logprobs = logprobs
         self._closed = False
 
     async def next(self, left: int, held: str) -> Pieces:
         """One token."""
         token = await _choose(self._sequence, self._sampler)
+        logprobs: tuple[TokenLogprobs, ...] = ()
+        if self._logprobs is not None and not self._closed:
+            logprobs = (await _logprobs_of(self._sequence, token, self._logprobs),)
         if self._closed:
             raise Cancelled(_ENDED)
-        return Pieces((token,), (traits.push_tokens(self._detokenizer, [token]),))
+        return Pieces((token,), (traits.push_tokens(self._detokenizer, [token]),), logprobs)
 
     def cancel(self) -> None:
         """Nothing is under way between two tokens."""
@@ -205,12 +251,18 @@ TokenSource = RunTokens | SampledTokens | ChosenTokens
 
 
 def token_source(
-    sequence: TokenSequence, sampler: Sampler | DistSampler, detokenizer: int, run_ahead: bool, stop: Sequence[int]
+    sequence: TokenSequence,
+    sampler: Sampler | DistSampler,
+    detokenizer: int,
+    run_ahead: bool,
+    stop: Sequence[int],
+    logprobs: int | None = None,
 ) -> TokenSource:
     """The tokens that a sampler makes from a sequence; the caller closes them. With `run_ahead` they may come faster
-    than they are asked for, up to the first of `stop`."""
+    than they are asked for, up to the first of `stop`. `logprobs`: they come with log-probabilities, and those of as
+    many alternatives."""
     if isinstance(sampler, DistSampler):
-        return ChosenTokens(sequence, sampler, detokenizer)
+        return ChosenTokens(sequence, sampler, detokenizer, logprobs)
     if run_ahead:
-        return RunTokens(sequence, sampler, detokenizer, stop)
-    return SampledTokens(sequence, sampler, detokenizer)
+        return RunTokens(sequence, sampler, detokenizer, stop, logprobs)
+    return SampledTokens(sequence, sampler, detokenizer, logprobs)

@@ -14,7 +14,7 @@ from inspect import isawaitable
 from typing import Any, Protocol
 
 from inferlet_sdk.addresses import Addresses, Embeds, Pages, Slots
-from inferlet_sdk.futures import HostFuture, TokenFuture
+from inferlet_sdk.futures import HostFuture
 
 LARGEST_U32 = 2**32 - 1
 LARGEST_U64 = 2**64 - 1
@@ -85,6 +85,16 @@ def number(value: Any, name: str) -> float:
         raise ValueError(f"{name}: the number is too large") from None
 
 
+def biases(values: Any) -> dict[int, float]:
+    """What is added to logits, by token."""
+    if not isinstance(values, Mapping):
+        raise wrong("logit_bias", "a mapping from token ids to numbers, as in {42: -5.0}", values)
+    return {
+        whole(token, "logit_bias", wanted="token ids as keys"): number(value, f"logit_bias[{token}]")
+        for token, value in values.items()
+    }
+
+
 def flag(value: Any, name: str) -> bool:
     """True or False."""
     if isinstance(value, bool):
@@ -151,7 +161,7 @@ def references(values: Any, name: str = "tokens") -> list[int]:
     try:
         array("I", values)
     except (TypeError, OverflowError):  # TokenFutures, or wrong items
-        values = [token.reference if isinstance(token, TokenFuture) else token for token in values]
+        values = [getattr(token, "reference", token) for token in values]
         return numbers(values, name, "a token id or a TokenFuture")
     return values  # type: ignore[no-any-return]
 

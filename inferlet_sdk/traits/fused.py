@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.errors import call
-from inferlet_sdk.futures import HostFuture, TokenFuture
+from inferlet_sdk.futures import REFERENCE_BIT, HostFuture, TokenFuture
 from inferlet_sdk.traits.arguments import (
     LARGEST_U64,
     HasQueue,
+    biases,
     embed_ranges,
     number,
     numbers,
@@ -32,6 +33,7 @@ from inferlet_sdk.traits.runs import DecodeRun, RunTokens, decode, watch_run
 __all__ = [
     "DecodeRun",
     "RunTokens",
+    "ScoredToken",
     "Verified",
     "create_sampler",
     "decode",
@@ -40,6 +42,7 @@ __all__ = [
     "forward_with_sampling",
     "sample",
     "sample_constrained",
+    "sample_with_logprobs",
     "verify",
     "watch_run",
 ]
@@ -64,10 +67,11 @@ def create_sampler(
     repetition_penalty: float = 1.0,
     frequency_penalty: float = 0.0,
     presence_penalty: float = 0.0,
+    logit_bias: Mapping[int, float] | None = None,
     seed: int | None = None,
 ) -> int:
     """Creates a sampler for `sample`. Temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 keep all tokens; penalties
-    of 1, 0 and 0 change nothing.
+    of 1, 0 and 0 change nothing. `logit_bias` is added to the logits of at most 512 tokens, -1000 to 1000 each.
     """
     config = {
         "temperature": number(temperature, "temperature"),
@@ -77,6 +81,7 @@ def create_sampler(
         "repetition_penalty": number(repetition_penalty, "repetition_penalty"),
         "frequency_penalty": number(frequency_penalty, "frequency_penalty"),
         "presence_penalty": number(presence_penalty, "presence_penalty"),
+        "logit_bias": None if logit_bias is None else biases(logit_bias),
         "seed": None if seed is None else whole(seed, "seed", most=LARGEST_U64),
     }
     return int(call(bindings.fused.create_sampler, json.dumps(config)))
@@ -91,6 +96,56 @@ def sample(queue: int | HasQueue, embed: int | Embeds, sampler: int) -> TokenFut
     """Samples a token at an output embed. `embed_txt` accepts the future before its value is known."""
     future = call(bindings.fused.sample, queue_number(queue), one_embed(embed), sampler_number(sampler))
     return TokenFuture(future, bindings.fused.await_token)
+
+
+@dataclass(frozen=True)
+class ScoredToken:
+    """A token with its log-probability."""
+
+    token: int
+    logprob: float
+    """The model's own, whatever the sampler is."""
+    alternatives: list[tuple[int, float]]
+    """The most probable tokens in order, with theirs."""
+
+
+def sample_with_logprobs(
+    queue: int | HasQueue,
+    embed: int | Embeds,
+    sampler: int,
+    alternatives: int = 0,
+    recent: Sequence[int | TokenFuture] = (),
+    allowed: bytes = b"",
+) -> ScoredTokenFuture:
+    """Does `sample_constrained`, and gives the log-probability of the token and of the `alternatives` most probable
+    ones (at most 32). `embed_txt` accepts the future before its value is known."""
+    future = call(
+        bindings.fused.sample_with_logprobs,
+        queue_number(queue),
+        one_embed(embed),
+        sampler_number(sampler),
+        references(recent, "recent"),
+        base64.b64encode(token_mask(allowed)).decode(),
+        whole(alternatives, "alternatives"),
+    )
+    return ScoredTokenFuture(future, await_scored_token)
+
+
+class ScoredTokenFuture(HostFuture[ScoredToken]):
+    """As `TokenFuture`."""
+
+    __slots__ = ()
+
+    @property
+    def reference(self) -> int:
+        """The number that stands for this token in a token list."""
+        return REFERENCE_BIT | self.number
+
+
+def await_scored_token(future: int) -> ScoredToken:
+    """The value of a `sample_with_logprobs` future."""
+    token, tokens, logprobs = bindings.fused.await_scored_token(future)
+    return ScoredToken(token, logprobs[0], list(zip(tokens[1:], logprobs[1:], strict=True)))
 
 
 def forward_with_sampling(

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from array import array
-from binascii import a2b_base64
-from collections.abc import Sequence
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Iterable, Sequence
 
 from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds
 from inferlet_sdk.errors import call
 from inferlet_sdk.futures import HostFuture
-from inferlet_sdk.traits.arguments import HasQueue, number, one_embed, queue_number, whole
+from inferlet_sdk.traits.arguments import HasQueue, embed_ranges, number, one_embed, queue_number, whole
 from inferlet_sdk.traits.arguments import tokens as token_list
 
 __all__ = [
     "Dist",
     "get_logprobs",
+    "get_logprobs_at",
     "get_next_dist",
+    "get_next_dists",
 ]
 
 
@@ -77,6 +79,41 @@ def get_next_dist(
 def await_dist(future: int) -> Dist:
     """The value of a distribution future."""
     return Dist(*bindings.output_text.await_packed_dist(future))
+
+
+def get_next_dists(
+    queue: int | HasQueue, embeds: Embeds | Iterable[int], k: int = 256, temperature: float = 1.0
+) -> HostFuture[list[Dist]]:
+    """As `get_next_dist` at several output embeds, in one call and one future: at most 256, or what the operator of the
+    worker has set."""
+    future = call(
+        bindings.output_text.get_next_dists,
+        queue_number(queue),
+        embed_ranges(embeds, "embeds"),
+        whole(k, "k"),
+        number(temperature, "temperature"),
+    )
+    return HostFuture(future, _await_dists)
+
+
+def _await_dists(future: int) -> list[Dist]:
+    tokens, probabilities, rest = bindings.output_text.await_packed_dists(future)
+    ids, values = a2b_base64(tokens), a2b_base64(probabilities)
+    size = len(ids) // len(rest)
+    parts = (slice(begin, begin + size) for begin in range(0, len(ids), size))
+    return [
+        Dist(b2a_base64(ids[part]).decode(), b2a_base64(values[part]).decode(), left)
+        for part, left in zip(parts, rest, strict=True)
+    ]
+
+
+def get_logprobs_at(
+    queue: int | HasQueue, embeds: Embeds | Iterable[int], tokens: Sequence[int]
+) -> HostFuture[list[float]]:
+    """As `get_logprobs` at several output embeds, in one call and one future. `tokens` has as many for each embed,
+    those of the first embed first; so have the log-probabilities. As many embeds as `get_next_dists`."""
+    arguments = queue_number(queue), embed_ranges(embeds, "embeds"), token_list(tokens)
+    return HostFuture(call(bindings.output_text.get_logprobs_at, *arguments), bindings.output_text.await_logprobs)
 
 
 def get_logprobs(queue: int | HasQueue, embed: int | Embeds, tokens: Sequence[int]) -> HostFuture[list[float]]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+from array import array
+from binascii import a2b_base64
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds, Pages
@@ -31,6 +34,24 @@ MOST_STOPS = 64
 """Stop tokens of one run."""
 
 
+class TokenLogprobs(NamedTuple):
+    """Log-probabilities of the model itself, whatever the sampler is."""
+
+    logprob: float
+    """Of the token."""
+    alternatives: list[tuple[int, float]]
+    """The most probable tokens in order, with theirs."""
+
+
+def unpack_logprobs(count: int, tokens: str, logprobs: str) -> list[TokenLogprobs]:
+    """Of `count` tokens, as `take-run-with-logprobs` packs them: all have as many alternatives."""
+    ids, values = array("I", a2b_base64(tokens)), array("f", a2b_base64(logprobs))
+    if not count or not values:
+        return []
+    pairs, each = list(zip(ids, values, strict=True)), len(values) // count
+    return [TokenLogprobs(values[n], pairs[n + 1 : n + each]) for n in range(0, len(values), each)]
+
+
 @dataclass(frozen=True)
 class RunTokens:
     """What a decode run has given since it was asked before."""
@@ -40,13 +61,16 @@ class RunTokens:
     """What each token completes; empty without a detokenizer."""
     over: bool
     """Whether that was all, and the run has ended."""
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Of each token, if the run asked for them."""
 
 
 class DecodeRun:
     """A run that goes on whether its tokens are taken or not."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, has_logprobs: bool = False) -> None:
         self.number = number
+        self._has_logprobs = has_logprobs
 
     async def take(self, detokenizer: int = 0) -> RunTokens:
         """Waits until there are tokens, or the run is over. A stop token is the last one."""
@@ -54,7 +78,10 @@ class DecodeRun:
         loop = loop_with_others()
         if loop is not None:
             await loop.any_host_future((self.number,))
-        return RunTokens(*call(bindings.fused.take_run, self.number, detokenizer))
+        if not self._has_logprobs:
+            return RunTokens(*call(bindings.fused.take_run, self.number, detokenizer))
+        tokens, texts, over, *packed = call(bindings.fused.take_run_with_logprobs, self.number, detokenizer)
+        return RunTokens(tokens, texts, over, unpack_logprobs(len(tokens), *packed))
 
     def cancel(self) -> None:
         """Ends the run and drops what was not taken."""
@@ -74,21 +101,25 @@ def decode(
     recent: Sequence[int] = (),
     window: int = 0,
     allowed: bytes = b"",
+    logprobs: int | None = None,
     adapter: str = "",
 ) -> DecodeRun:
     """Samples at `embed`, puts the token at `position` into embed `input`, runs it over `context` with its keys in the
     next free slot of `pages`, samples again, and so on: until there are `steps` tokens, or one of `stop`.
 
     `recent` are tokens before the run that penalties count, together with those of the run; of all, the last `window`
-    (0: all). `allowed` as in `sample_constrained`, `adapter` as in `forward_with_adapter`. Raises
-    InvalidState if there are too few free slots.
+    (0: all). `allowed` as in `sample_constrained`, `adapter` as in `forward_with_adapter`. `logprobs`: a number of
+    alternatives, at most 32; each token comes with its log-probability and theirs. Raises InvalidState if there are too
+    few free slots.
     """
-    options = {
+    options: dict[str, object] = {
         "recent": token_list(recent, "recent"),
         "window": whole(window, "window"),
         "allowed": base64.b64encode(token_mask(allowed)).decode(),
         "adapter": checked_text(adapter, "adapter"),
     }
+    if logprobs is not None:
+        options["logprobs"] = whole(logprobs, "logprobs")
     number = call(
         bindings.fused.decode,
         queue_number(queue),
@@ -102,7 +133,7 @@ def decode(
         token_list(stop, "stop"),
         json.dumps(options),
     )
-    return DecodeRun(number)
+    return DecodeRun(number, logprobs is not None)
 
 
 def watch_run(

@@ -15,6 +15,7 @@ from typing import Any
 from .. import host_api
 from ..garbage import collect_at_leisure
 from ..host_api.guest import Guest, Reach
+from ..images.reader import ImageReader
 from ..inferlets.events import Ended, LogLine, Message
 from ..inferlets.inferlet import Launched
 from ..inferlets.lifecycle import Status
@@ -79,8 +80,9 @@ class Host:
         self._models: dict[str, ModelView] = {}
         self._http = HttpClient(welcome.http_allow)
         self._topics = Topics(self)
-        reach = Reach(self._http, self._topics, self)
         self._rounds = Rounds(self._speak)
+        self._images = ImageReader()
+        reach = Reach(self._http, self._topics, self, self._images)
         self._inferlets = InferletManager(
             self._programs,
             limits,
@@ -176,6 +178,7 @@ class Host:
                 message.environment,
                 message.age,
                 message.standing,
+                message.blobs,
                 parent,
                 child,
             )
@@ -223,7 +226,7 @@ class Host:
                 model.run_failed(owner, future, runs.errors[row])
                 inferlet.resolve(future, runs.errors[row])
             elif model.run_advanced(owner, future, (token,), over):
-                inferlet.advance_run(future, (token,), over)
+                inferlet.advance_run(future, (token,), over, (runs.scores[row],) if row in runs.scores else ())
 
     def _published(self, message: Published) -> None:
         self._topics.published(message.broadcast, message.sender, message.topic, message.text, message.subscribers)
@@ -339,4 +342,5 @@ class Host:
         self._rounds.close()
         if self._reporter is not None:
             self._reporter.cancel()
+        self._images.close()
         self._programs.close()

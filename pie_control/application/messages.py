@@ -124,6 +124,7 @@ class Launch(Record, frozen=True):
     environment: Mapping[str, str]
     age: float = 0.0
     standing: Standing = DEFAULT_STANDING
+    blobs: Mapping[str, bytes] = {}
     parent: Owner = 0
     child: int = 0
 

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .sampler import Bias
+
 Numbers = NDArray[np.int32]
 
 
@@ -44,3 +46,4 @@ class SampleColumns(NamedTuple):
     recent: Numbers
     allowed_rows: Numbers  # row in `allowed`, or -1
     allowed: Sequence[bytes]
+    special: Sequence[tuple[Bias | None, int]] | None = None  # bias and alternatives of each row; None: no row has any

@@ -31,10 +31,11 @@ class Stage(IntEnum):
 
     CONTROL = -1  # in no wave: it takes effect in the control layer
     COPY = 0
-    EMBED = 1
-    FORWARD = 2
-    HAND_ON = 3
-    OUTPUT = 4
+    IMAGE = 1
+    EMBED = 2
+    FORWARD = 3
+    HAND_ON = 4
+    OUTPUT = 5
 
 
 # ---- what address spaces hand on -----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Hashable, Sequence
 from typing import TypeVar
 
@@ -9,7 +10,7 @@ from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Holdings
 from pie_control.resources.kinds import EMBEDS, Resource
-from pie_control.resources.ranges import Range
+from pie_control.resources.ranges import Range, parse_ranges, total_length
 
 from .kind import Batch, WaveContext, WorkerCommand
 
@@ -23,6 +24,17 @@ def check_output(space: AddressSpace, queue: int, embed: int) -> None:
         if embed < 0:
             raise InvalidArgument(f"embed {embed} is negative")
         embeds.check_outputs(((embed, embed + 1),))
+
+
+def check_outputs(space: AddressSpace, queue: int, embeds: Sequence[int]) -> Sequence[Range]:
+    """The ranges of several embeds, which a command may read in one row each. Raises as `check_output`."""
+    space.check_command(queue)
+    ranges = parse_ranges(embeds, "embed")
+    count, most = total_length(ranges), space.model.max_batch_rows
+    if not 1 <= count <= most:
+        raise InvalidArgument(f"{count} embeds are named; there may be 1 to {most} in one call")
+    space.embeds.check_outputs(ranges)
+    return ranges
 
 
 def note_reading(space: AddressSpace, queue: int, embeds: Sequence[Range]) -> tuple[int, int]:
@@ -42,7 +54,21 @@ class RowCommand(WorkerCommand, frozen=True):
         return ((self.embed, self.embed + 1),) if resource is EMBEDS else ()
 
 
+class RowsCommand(WorkerCommand, frozen=True):
+    """One that reads several."""
+
+    embeds: Sequence[Range]
+
+    @property
+    def count(self) -> int:
+        return total_length(self.embeds)
+
+    def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
+        return self.embeds if resource is EMBEDS else ()
+
+
 R = TypeVar("R", bound=RowCommand)
+S = TypeVar("S", bound=RowsCommand)
 
 
 class RowBatch(Batch[R]):
@@ -61,4 +87,20 @@ class RowBatch(Batch[R]):
             return done
         self.commands.append(command)
         self._embeds.append(holdings.embeds.physical[command.embed])
+        return 1
+
+
+class RowsBatch(Batch[S]):
+    """Several rows for each command."""
+
+    def __init__(self, context: WaveContext) -> None:
+        super().__init__(context)
+        self._embeds: array[int] = array("i")
+
+    def try_add(self, queue: Hashable, command: S, holdings: Holdings, done: int) -> int:
+        if len(self._embeds) + command.count > self.context.model.max_batch_rows:
+            return done
+        self.commands.append(command)
+        for first, last in command.embeds:
+            self._embeds.extend(holdings.embeds.physical[first:last])
         return 1

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import msgspec
 import numpy as np
@@ -49,16 +50,65 @@ def _check(name: str, value: float, smallest: float, largest: float) -> None:
 NUM_PARAMS = len(SamplingParams.__struct_fields__)
 
 
+MOST_BIASED = 512
+"""Tokens with a bias in one sampler. It travels with each sample."""
+LARGEST_BIAS = 1000.0
+"""More than logits differ; with much more, float32 would not tell biased tokens apart."""
+
+
+class Bias(Record, frozen=True, tag=None, eq=False):
+    """What is added to the logits of some tokens."""
+
+    tokens: NDArray[np.int32]  # no token twice
+    values: NDArray[np.float32]
+
+    def check(self, vocabulary: int) -> None:
+        """Raises InvalidArgument if one is no token of the model."""
+        largest = int(self.tokens.max(initial=0))
+        if largest >= vocabulary:
+            raise InvalidArgument(
+                f"logit_bias names token {largest}, which is outside of the vocabulary of {vocabulary} tokens"
+            )
+
+
+def make_bias(given: Sequence[tuple[int, float]]) -> Bias | None:
+    """From tokens and what is added to their logits. Raises InvalidArgument."""
+    if len(given) > MOST_BIASED:
+        raise InvalidArgument(f"logit_bias has {len(given)} tokens, more than {MOST_BIASED}")
+    for token, value in given:
+        if not 0 <= token < 2**31:
+            raise InvalidArgument(f"logit_bias: {token} is no token")
+        _check(f"logit_bias of token {token}", value, -LARGEST_BIAS, LARGEST_BIAS)
+    if len({token for token, _ in given}) < len(given):
+        raise InvalidArgument("logit_bias names a token twice")
+    if not given:
+        return None
+    return Bias(np.array([token for token, _ in given], np.int32), np.array([value for _, value in given], np.float32))
+
+
+def bias_arrays(biases: Sequence[Bias | None]) -> dict[str, NDArray[np.generic]]:
+    """The biases of a batch as the arrays of its message; none if no row has one."""
+    some = [bias for bias in biases if bias is not None]
+    if not some:
+        return {}
+    return {
+        "bias_indptr": np.array([0, *accumulate(0 if bias is None else len(bias.tokens) for bias in biases)], np.int32),
+        "bias_tokens": np.concatenate([bias.tokens for bias in some]),
+        "bias_values": np.concatenate([bias.values for bias in some]),
+    }
+
+
 class Sampler:
     """Parameters and random numbers. The n-th token of a seed is always the same draw, so tokens do not depend on what
     else is batched."""
 
-    __slots__ = ("_draws", "_random", "_returned", "params")
+    __slots__ = ("_draws", "_random", "_returned", "bias", "params")
 
-    def __init__(self, params: SamplingParams, seed: int | None) -> None:
+    def __init__(self, params: SamplingParams, seed: int | None, bias: Bias | None = None) -> None:
         """Raises InvalidArgument."""
         params.check()
         self.params = params
+        self.bias = bias
         self._random = random.Random(seed).random
         self._draws = 0
         self._returned: deque[float] = deque()

@@ -26,12 +26,14 @@ class Trait:
 
 TRAITS = (
     Trait("Core"),
+    Trait("Blobs"),
     Trait("Http"),
     Trait("Topics"),
     Trait("Children"),
     Trait("Allocate"),
     Trait("Forward", ("Allocate",)),
     Trait("InputText", ("Allocate", "Forward")),
+    Trait("InputImage", ("Allocate", "Forward")),
     Trait("Tokenize", ("InputText",)),
     Trait("OutputText", ("Allocate",)),
     Trait("Fused", ("OutputText", "InputText")),

@@ -53,7 +53,7 @@ class ChildLaunches:
             host.post(NotLaunched(message.parent, message.child, _as_call_error(error)))
             return
         entry.parent, entry.standing = parent.id, parent.standing
-        self._hosts.launch(host, entry, message.arguments, message.environment, message.parent, message.child)
+        self._hosts.launch(host, entry, message.arguments, message.environment, {}, message.parent, message.child)
 
 
 def _as_call_error(error: Exception) -> CallError:

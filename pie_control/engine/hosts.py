@@ -183,6 +183,7 @@ class Hosts:
         entry: Entry,
         arguments: Sequence[str],
         environment: Mapping[str, str],
+        blobs: Mapping[str, bytes],
         parent: int = 0,
         child: int = 0,
     ) -> None:
@@ -191,20 +192,9 @@ class Hosts:
         host.entries[entry.number] = entry
         self._homes[entry.number] = host
         age = monotonic() - entry.started
-        program = entry.program
-        host.post(
-            Launch(
-                entry.number,
-                program.hash,
-                program.name,
-                arguments,
-                environment,
-                age,
-                entry.standing,
-                parent,
-                child,
-            )
-        )
+        standing, number = entry.standing, entry.number
+        name, hash_ = entry.program.name, entry.program.hash
+        host.post(Launch(number, hash_, name, arguments, environment, age, standing, blobs, parent, child))
 
     def post(self, number: int, text: str) -> None:
         """Sends a message to an inferlet."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 from ..sandbox.contract import Contract
 from ..sandbox.functions import HostFunction
 from . import core, derived, fused, guest_source, output_text, tokenize
+from .images import blobs, input_image
 from .interfaces import checked, written_functions
 from .limits.bounds import bounds_of
 from .outside import children, http, topics
@@ -14,7 +15,7 @@ from .published import editions
 from .suspending import is_suspending
 
 PACKAGE = "pie:inferlet"
-MODULES = (core, tokenize, fused, output_text, http, topics, children, guest_source)
+MODULES = (core, blobs, tokenize, input_image, fused, output_text, http, topics, children, guest_source)
 
 
 def contract() -> Contract:

@@ -113,7 +113,8 @@ def get_model_info(guest: Guest, model: str) -> str:
     about = found.description
     same = {name: getattr(about, name) for name in MODEL_INFO}
     special = {f"{name}_text": _text(about.tokenizer_config.get(f"{name}_token")) for name in ("bos", "eos")}
-    return json.dumps({**same, **special, "has_chat_template": found.has_chat_template})
+    image_token = about.vision.placeholder if about.vision else None
+    return json.dumps({**same, **special, "has_chat_template": found.has_chat_template, "image_token": image_token})
 
 
 def _text(token: object) -> object:

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
+from ..calls.arrays import packed
 from ..calls.fused.sample import Token
 from ..calls.sampler import Sampler
+from ..calls.scores import Scores
 from ..errors import InvalidArgument
-from ..inferlets.runs import Watch
+from ..inferlets.runs import Taken, Watch
 from ..services.stop_strings import StopStrings
 from ..services.tokenizer import SHORT_TOKENS, Detokenizer
 from .guest import Guest
@@ -50,10 +53,32 @@ def take_run(guest: Guest, run: int, detokenizer: int) -> Any:
 
 def _take_run(guest: Guest, run: int, text: Detokenizer | None) -> tuple[Sequence[int], Sequence[str], bool]:
     """As many tokens as take less than about a millisecond; the others wait for the next call."""
-    taken = guest.futures.take_run(run, SHORT_TOKENS)
+    return _told(guest.futures.take_run(run, SHORT_TOKENS), text)
+
+
+def _told(taken: Taken, text: Detokenizer | None) -> tuple[Sequence[int], Sequence[str], bool]:
     if taken.texts is not None or text is None:
         return taken.tokens, taken.texts or (), taken.over
     return taken.tokens, [text.push((token,)) for token in taken.tokens], taken.over
+
+
+@suspending
+def take_run_with_logprobs(guest: Guest, run: int, detokenizer: int) -> Any:
+    """Suspends as `take_run`."""
+    text = guest.handle(detokenizer, Detokenizer) if detokenizer else None
+
+    def take() -> tuple[Sequence[int], Sequence[str], bool, str, str]:
+        taken = guest.futures.take_run(run, SHORT_TOKENS)
+        return *_told(taken, text), *_packed_scores(taken.scores)
+
+    return when_done(guest, run, take)
+
+
+def _packed_scores(scores: Sequence[Scores]) -> tuple[str, str]:
+    if not scores:
+        return "", ""
+    tokens, logprobs = (np.concatenate(column) for column in zip(*map(msgspec.structs.astuple, scores), strict=True))
+    return packed(tokens, "<u4"), packed(logprobs, "<f4")
 
 
 class _WatchOptions(msgspec.Struct, forbid_unknown_fields=True):

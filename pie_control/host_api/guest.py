@@ -9,6 +9,7 @@ from typing import TypeVar
 from ..calls.core import create_queue, destroy_queue
 from ..errors import Cancelled, InvalidArgument, NotFound, QuotaExceeded, Unsupported
 from ..ids import Owner
+from ..images.reader import ImageReader
 from ..inferlets.inferlet import Inferlet
 from ..inferlets.model import ModelView
 from ..inferlets.relations.children import Nursery
@@ -25,7 +26,7 @@ from .traits import refusals
 T = TypeVar("T")
 
 MAX_HANDLES = 4096
-"""Samplers, detokenizers and responses of one inferlet: two for each generation that is under way."""
+"""Samplers, detokenizers, responses, blobs and images of one inferlet: two for each generation that is under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Reach:
     http: HttpClient
     topics: Topics
     nursery: Nursery
+    images: ImageReader
 
 
 class Guest:
@@ -165,10 +167,10 @@ class Guest:
     # ---- handles ----
 
     def add_handle(self, value: object) -> int:
-        """Number of a new handle (sampler, detokenizer, response); raises QuotaExceeded."""
+        """Number of a new handle (sampler, detokenizer, response, blob, image); raises QuotaExceeded."""
         if len(self._handles) >= MAX_HANDLES:
             raise QuotaExceeded(
-                f"{MAX_HANDLES} samplers, detokenizers and responses exist: destroy or close some first"
+                f"{MAX_HANDLES} samplers, detokenizers, responses, blobs and images exist: destroy or close some first"
             )
         number = self._next_handle
         self._next_handle += 1

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from binascii import b2a_base64
+from collections.abc import Sequence
 from typing import Any
 
+from ..calls.arrays import packed
 from ..calls.output_text.get_next_dist import Dist
+from ..calls.output_text.get_next_dists import Dists
 from .guest import Guest
 from .suspending import suspending, when_done
+
+
+@suspending
+def await_packed_dists(guest: Guest, future: int) -> Any:
+    """The same for several embeds."""
+
+    def take() -> tuple[str, str, Sequence[float]]:
+        tokens, probabilities, rest = guest.futures.take(future, Dists)
+        return packed(tokens, "<u4"), packed(probabilities, "<f4"), rest.tolist()
+
+    return when_done(guest, future, take)
 
 
 @suspending
@@ -16,10 +29,6 @@ def await_packed_dist(guest: Guest, future: int) -> Any:
 
     def take() -> tuple[str, str, float]:
         tokens, probabilities, rest = guest.futures.take(future, Dist)
-        return _packed(tokens.astype("<u4", copy=False)), _packed(probabilities.astype("<f4", copy=False)), rest
+        return packed(tokens, "<u4"), packed(probabilities, "<f4"), rest
 
     return when_done(guest, future, take)
-
-
-def _packed(numbers: Any) -> str:
-    return b2a_base64(numbers, newline=False).decode()

@@ -7,11 +7,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..calls.sampler import Sampler, SamplingParams
+from ..calls.sampler import Bias, Sampler, SamplingParams, make_bias
 from ..errors import InvalidArgument
+from ..services.nesting import check_depth
 
-MAX_CONFIG = 2048
-"""Characters: settings are a few numbers. It bounds the depth of what is parsed on the guest's stack, too."""
+MAX_CONFIG = 1 << 14
+"""Characters: settings are a few numbers, and the largest logit bias."""
+MAX_DEPTH = 8
+"""Levels: more than settings have."""
 SEEDS = 2**64
 PARAMS = {
     "temperature": "temperature",
@@ -24,7 +27,7 @@ PARAMS = {
 }
 """Fields of SamplingParams by key."""
 WHOLE = ("top_k", "seed")
-KEYS = (*PARAMS, "seed")
+KEYS = (*PARAMS, "logit_bias", "seed")
 
 
 def new_sampler(config: str) -> Sampler:
@@ -36,12 +39,24 @@ def new_sampler(config: str) -> Sampler:
     seed = settings.pop("seed", None)
     if seed is not None and not 0 <= seed < SEEDS:
         raise InvalidArgument(f"seed is {seed}; it must lie between 0 and {SEEDS - 1}")
-    return Sampler(SamplingParams(**{PARAMS[key]: value for key, value in settings.items()}), seed)
+    bias = _parse_bias(settings.pop("logit_bias", {}))
+    return Sampler(SamplingParams(**{PARAMS[key]: value for key, value in settings.items()}), seed, bias)
+
+
+def _parse_bias(given: Any) -> Bias | None:
+    pairs = []
+    for token, value in given.items():
+        if not (token.isascii() and token.isdecimal()):
+            raise InvalidArgument(f"logit_bias is by token id, and {json.dumps(token)} is none")
+        _check_number(f"logit_bias of token {token}", value, "a number", (int, float))
+        pairs.append((int(token), value))
+    return make_bias(pairs)
 
 
 def _parse(config: str) -> Mapping[str, Any]:
     if len(config) > MAX_CONFIG:
         raise InvalidArgument(f"the settings of a sampler have {len(config)} characters, more than {MAX_CONFIG}")
+    check_depth(config, "the settings of a sampler", MAX_DEPTH)
     try:
         settings = json.loads(config)
     except (ValueError, RecursionError) as error:
@@ -57,7 +72,14 @@ def _check(key: str, value: object) -> None:
         similar = difflib.get_close_matches(key, KEYS, 1)
         meant = f"do you mean {similar[0]!r}?" if similar else f"there are {', '.join(KEYS)}"
         raise InvalidArgument(f"samplers have no setting {key!r}: {meant}")
-    allowed = (int,) if key in WHOLE else (int, float)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, allowed)):
-        wanted = "a whole number" if key in WHOLE else "a number"
-        raise InvalidArgument(f"{key} must be {wanted}, not {json.dumps(value)}")
+    if key == "logit_bias":
+        if not isinstance(value, dict | None):
+            raise InvalidArgument(f'logit_bias must be an object, as in {{"42": -5.0}}, not {json.dumps(value)[:40]}')
+    elif value is not None:
+        wanted, allowed = ("a whole number", (int,)) if key in WHOLE else ("a number", (int, float))
+        _check_number(key, value, wanted, allowed)
+
+
+def _check_number(name: str, value: object, wanted: str, allowed: tuple[type, ...]) -> None:
+    if isinstance(value, bool) or not isinstance(value, allowed):
+        raise InvalidArgument(f"{name} must be {wanted}, not {json.dumps(value)[:40]}")

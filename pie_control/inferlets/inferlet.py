@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ..calls.scores import Scores
 from ..config import InferletLimits
 from ..errors import InvalidState, QuotaExceeded
 from ..sandbox.fibers import SUSPEND, Instance, Suspend
@@ -15,6 +16,7 @@ from ..services.http.exchange import Head
 from ..services.timers import Timer, Timers
 from ..tenants.tenant import DEFAULT_STANDING, Standing
 from ..texts import byte_size, cut_middle
+from .blobs import BlobTable, LoadedImage
 from .events import Ended
 from .futures import FutureTable
 from .lifecycle import Status, check_transition
@@ -57,6 +59,7 @@ class Launched:
     environment: Mapping[str, str] = field(default_factory=dict)
     age: float = 0.0
     standing: Standing = DEFAULT_STANDING
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
     parent: Inferlet | None = None
     child: Child | None = None
 
@@ -99,6 +102,7 @@ class Inferlet:
         self.instance: Instance
         self.holdings: Holdings = NoHoldings()
         self.futures = FutureTable(limits.max_futures)
+        self.blobs = BlobTable(limits.max_blob_bytes, launched.blobs)
         self._wake = wake
         self._timers = timers
         self._aside = aside
@@ -176,7 +180,7 @@ class Inferlet:
         value = self.futures.cancel(future)
         if stop := self._under_way.pop(future, None):
             stop()
-        elif isinstance(value, Letter | Head):
+        elif isinstance(value, Letter | Head | LoadedImage):
             value.not_taken()
 
     # ---- waiting ----
@@ -186,11 +190,12 @@ class Inferlet:
         if self.futures.resolve(future, value) and self._awaited is not None and future in self._awaited_set:
             self._wake(self)
 
-    def advance_run(self, future: int, tokens: Sequence[int], over: bool) -> None:
-        """Tokens of a decode run arrived; `over`: and it has ended. One that fails is resolved with its error."""
+    def advance_run(self, future: int, tokens: Sequence[int], over: bool, scores: Sequence[Scores] = ()) -> None:
+        """Tokens of a decode run arrived; `over`: and it has ended. One that fails is resolved with its error.
+        `scores`: of each token, if the run asked for them."""
         run = self.futures.find_run(future)
         if run is not None:
-            run.advance(tokens, over)
+            run.advance(tokens, over, scores)
             self._settle_run(future)
 
     def watch_run(self, future: int, watch: Watch) -> None:
@@ -290,4 +295,5 @@ class Inferlet:
         if self._job is not None:
             self._job.cancel()
             self._job = None
+        self.blobs = BlobTable(0, {})
         self.futures = FutureTable(0)

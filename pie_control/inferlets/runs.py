@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol
 
+from ..calls.scores import Scores
 from ..errors import CallError
 from ..services.stop_strings import StopStrings
 from ..services.tokenizer import Detokenizer
@@ -37,6 +38,8 @@ class Taken(NamedTuple):
     tokens: Sequence[int]
     texts: Sequence[str] | None
     over: bool
+    scores: Sequence[Scores]
+    """Of each token, if the run asked for them."""
 
 
 class Watch:
@@ -114,7 +117,7 @@ class Watch:
 class RunBuffer:
     """What a run has given and its program has not taken."""
 
-    __slots__ = ("_error", "_over", "_stop", "_texts", "_tokens", "_watch", "cancel")
+    __slots__ = ("_error", "_over", "_scores", "_stop", "_texts", "_tokens", "_watch", "cancel")
 
     def __init__(self, stop: Collection[int], cancel: Callable[[], object]) -> None:
         """`stop`: tokens that end the run; `cancel` ends it where its steps are made."""
@@ -122,6 +125,7 @@ class RunBuffer:
         self._stop = frozenset(stop)
         self._tokens: list[int] = []
         self._texts: list[str] = []
+        self._scores: list[Scores] = []
         self._over = False
         self._error: CallError | None = None
         self._watch: Watch | None = None
@@ -137,12 +141,13 @@ class RunBuffer:
             return self._over and self._watch.is_idle
         return self._over or bool(self._tokens)
 
-    def advance(self, tokens: Sequence[int], over: bool) -> None:
+    def advance(self, tokens: Sequence[int], over: bool, scores: Sequence[Scores] = ()) -> None:
         """Tokens arrived; `over`: and the run has ended."""
         if self._over:
             return  # a stop string has ended it
         self._over = over
         self._tokens += tokens
+        self._scores += scores
         if self._watch is not None:
             self._follow(self._watch, tokens)
 
@@ -161,6 +166,7 @@ class RunBuffer:
         self._texts += watch.follow(tokens, int(by_token))
         if watch.found:
             del self._tokens[len(self._texts) :]
+            del self._scores[len(self._texts) :]
             if not self._over:
                 self._over = True
                 self.cancel()
@@ -173,10 +179,11 @@ class RunBuffer:
         if self._error is not None and not self._tokens:
             raise self._error
         tokens, self._tokens = self._tokens[:most], self._tokens[most:]
+        scores, self._scores = self._scores[:most], self._scores[most:]
         texts = None
         if self._watch is not None:
             texts, self._texts = self._texts[:most], self._texts[most:]
-        return Taken(tokens, texts, self._over and not self._tokens and self._error is None)
+        return Taken(tokens, texts, self._over and not self._tokens and self._error is None, scores)
 
     def close(self) -> None:
         """Its future is cancelled."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from heapq import heappop, heappush
 from typing import Any
@@ -19,7 +19,7 @@ from pie_control.resources.holdings import Forgotten, Freed, Holdings, TokenSour
 from pie_control.resources.memory import Memory
 from pie_control.tenants.tenant import Standing
 
-from .decoding.runs import Run
+from .decoding.run import Run
 from .fairness import Line, Share
 from .turn import Progress
 
@@ -305,3 +305,13 @@ class Account(Share[CommandQueue]):
 
 def _after(blocked: tuple[int, int, CommandQueue]) -> int:
     return blocked[0]
+
+
+def take_progress(moved: dict[Account, None], present: Mapping[Owner, Account], *, at_once: bool) -> list[Progress]:
+    """What address spaces should hear now; the others stay in `moved`. That commands have left their queues is worth
+    no frame of its own, which would wake a host: if not `at_once`, it is told with the answer of a wave in flight.
+    Memory that has come back is told in any case: others may ask for it."""
+    told = [one for one in moved if at_once or one.returned]
+    for one in told:
+        del moved[one]
+    return [one.progress() for one in told if one.owner in present]

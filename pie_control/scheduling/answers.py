@@ -10,6 +10,7 @@ import numpy as np
 
 from pie_control.calls.columns import Numbers
 from pie_control.calls.kind import Batch, WorkerCommand
+from pie_control.calls.scores import Scores, read_scores
 from pie_control.calls.values import Value
 from pie_control.errors import CallError, WorkerError
 from pie_control.ids import Owner
@@ -78,12 +79,14 @@ def in_place(
     return ((batch.commands[place], errors.get(place) or values[place]) for place in places)
 
 
-def read_steps(wave: Wave, done: WaveDone, answers: Answers) -> tuple[Numbers, Mapping[int, CallError]]:
-    """The tokens of a wave's steps of decode runs, and errors by step. One fails with any of its rows. Changes
-    nothing."""
+def read_steps(
+    wave: Wave, done: WaveDone, answers: Answers
+) -> tuple[Numbers, Mapping[int, CallError], Mapping[int, Scores]]:
+    """The tokens of a wave's steps of decode runs, and errors and scores by step. One fails with any of its rows.
+    Changes nothing."""
     assert wave.steps is not None
     number = len(wave.steps.rows)
-    tokens, errors = np.full(number, -1, np.int32), {}
+    tokens, errors, scores = np.full(number, -1, np.int32), {}, {}
     for (batch, _, failed), result in zip(answers, done.results, strict=True):
         if not batch.rows:
             continue
@@ -92,4 +95,6 @@ def read_steps(wave: Wave, done: WaveDone, answers: Answers) -> tuple[Numbers, M
         errors.update({first + place - commands: error for place, error in failed.items() if place >= commands})
         if isinstance(result, SampleResult):
             tokens = result.tokens[commands:]
-    return tokens, errors
+            found = read_scores(result, commands, len(result.tokens))
+            scores = {row - commands: score for row, score in found}
+    return tokens, errors, scores

@@ -25,7 +25,8 @@ from pie_control.resources.holdings import Holdings
 from pie_control.tenants.tenant import ServiceClass, Standing
 
 from .account import Account, CommandQueue
-from .decoding.runs import Rows, Run, Runs
+from .decoding.run import Run
+from .decoding.runs import Rows, Runs
 from .fairness import Line, Tenants
 
 PATIENCE = 6

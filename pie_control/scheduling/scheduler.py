@@ -22,6 +22,7 @@ from typing import Any
 
 from pie_control.calls.columns import Numbers
 from pie_control.calls.kind import CloseQueue, Command, EndRun, OpenQueue, Prioritize, Release, Stage
+from pie_control.calls.scores import Scores
 from pie_control.calls.values import Completion, Done, Value
 from pie_control.errors import CallError, Exhausted, WorkerError
 from pie_control.ids import Owner
@@ -32,7 +33,7 @@ from pie_control.resources.kinds import EMBEDS, PAGES
 from pie_control.resources.memory import Memory
 from pie_inference.protocol import ModelDescription, RunWave, WaveDone
 
-from .account import Account, CommandQueue
+from .account import Account, CommandQueue, take_progress
 from .answers import Wave, in_place, read_answers, read_steps
 from .backlog import Backlog
 from .chunks import Chunks
@@ -40,7 +41,7 @@ from .decoding.runs import Taken
 from .guests import Guests
 from .policies import Adaptive, DispatchPolicy, DispatchState
 from .statistics import Counts, Lately, Line, SchedulerStatistics
-from .turn import Closed, Ending, Event, Opened, Progress, Quiet, Reason, RunTokens, Turn, WorkerLost, join_tokens
+from .turn import Closed, Ending, Event, Opened, Quiet, Reason, RunTokens, Turn, WorkerLost, join_tokens
 from .waves import WaveBuilder
 
 
@@ -96,7 +97,9 @@ class Scheduler:
         return self._end_turn()
 
     def _end_turn(self) -> Turn:
-        progress = self._progress()
+        told = self._has_answer or self._completions or self._endings
+        progress = take_progress(self._moved, self._accounts, at_once=bool(told or not self._in_flight))
+        self._has_answer = False
         turn = Turn(
             tuple(self._waves),
             tuple(self._completions),
@@ -109,16 +112,6 @@ class Scheduler:
         for gathered in (self._waves, self._completions, self._endings, self._run_tokens):
             gathered.clear()
         return turn
-
-    def _progress(self) -> list[Progress]:
-        """What address spaces should hear. That commands have left their queues wakes no host: if that is all, it is
-        told with the answer of a wave in flight. Memory that has come back is told at once: others may ask for it."""
-        told = self._has_answer or self._completions or self._endings
-        self._has_answer = False
-        later = {} if told or not self._in_flight else {one: None for one in self._moved if not one.returned}
-        progress = [one.progress() for one in self._moved if one not in later and one.owner in self._accounts]
-        self._moved = later
-        return progress
 
     def _deadline(self) -> float | None:
         if not any(self._backlog.all_ready()):
@@ -342,8 +335,10 @@ class Scheduler:
         if not self._in_flight:
             self._memory.all_completed()
 
-    def _take_tokens(self, steps: Taken, tokens: Numbers, errors: Mapping[int, CallError]) -> None:
-        found, ended = self._backlog.runs.answered(steps, tokens, errors)
+    def _take_tokens(
+        self, steps: Taken, tokens: Numbers, errors: Mapping[int, CallError], scores: Mapping[int, Scores]
+    ) -> None:
+        found, ended = self._backlog.runs.answered(steps, tokens, errors, scores)
         self._run_tokens.append(found)
         for run in ended:
             assert run.command.future is not None

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from pie_control.calls.kind import CloseQueue, Command, EndRun, OpenQueue, Prioritize, Release
+from pie_control.calls.scores import Scores
 from pie_control.calls.values import Completion
 from pie_control.errors import CallError
 from pie_control.ids import Owner
@@ -88,6 +89,7 @@ class RunTokens(Record, frozen=True, tag=None):
     tokens: Sequence[int] = ()
     over: Sequence[bool] = ()  # whether the run has ended with this row
     errors: Mapping[int, CallError] = {}  # by row: why the run failed; it has no token in this row, and is over
+    scores: Mapping[int, Scores] = {}  # by row, of runs that asked for them
 
     def __bool__(self) -> bool:
         return bool(self.owners)
@@ -95,12 +97,14 @@ class RunTokens(Record, frozen=True, tag=None):
     def part(self, rows: Sequence[int]) -> RunTokens:
         """Some of the rows."""
         errors = {place: self.errors[row] for place, row in enumerate(rows) if row in self.errors}
+        scores = {place: self.scores[row] for place, row in enumerate(rows) if row in self.scores}
         return RunTokens(
             [self.owners[row] for row in rows],
             [self.futures[row] for row in rows],
             [self.tokens[row] for row in rows],
             [self.over[row] for row in rows],
             errors,
+            scores,
         )
 
 
@@ -113,13 +117,15 @@ def join_tokens(some: Sequence[RunTokens]) -> RunTokens:
     tokens: list[int] = []
     over: list[bool] = []
     errors: dict[int, CallError] = {}
+    scores: dict[int, Scores] = {}
     for one in some:
+        scores.update({len(owners) + row: score for row, score in one.scores.items()})
         errors.update({len(owners) + row: error for row, error in one.errors.items()})
         owners += one.owners
         futures += one.futures
         tokens += one.tokens
         over += one.over
-    return RunTokens(owners, futures, tokens, over, errors)
+    return RunTokens(owners, futures, tokens, over, errors, scores)
 
 
 class Turn(NamedTuple):

@@ -31,7 +31,8 @@ from pie_inference.protocol import ModelDescription
 from .account import Account, CommandQueue
 from .answers import Wave
 from .backlog import Backlog
-from .decoding.runs import NO_ROWS, Rows, Run, Taken
+from .decoding.run import Run
+from .decoding.runs import NO_ROWS, Rows, Taken
 from .decoding.steps import Steps
 from .fairness import COMMAND_COST, FEW, Line, Share, goes_before
 

@@ -31,9 +31,13 @@ from pie_inference.protocol import (
     Failure,
     Forward,
     GetLogprobs,
+    GetLogprobsAt,
+    GetLogprobsAtResult,
     GetLogprobsResult,
     GetNextDist,
     GetNextDistResult,
+    GetNextDists,
+    GetNextDistsResult,
     LoadAdapter,
     ModelDescription,
     Result,
@@ -53,6 +57,7 @@ from pie_inference.testing import byte_tokenizer
 from pie_inference.testing.small_vision import VISION, tile_hashes
 
 from .fake_adapters import FakeAdapters
+from .fake_sampling import bias, choose, forbid, scored, softmax
 from .filled_array import FilledArray
 
 Hashes = NDArray[np.uint64]
@@ -271,12 +276,14 @@ class FakeModel:
 
     def _sample(self, batch: Sample) -> SampleResult:
         scores = self._scores(batch.embeds)
+        own = None if batch.alternatives is None else scores.copy()
         tokens = np.array([self._sample_row(batch, n, scores[n]) for n in range(len(scores))], np.int32)
         self._tokens.write(batch.token_slots, tokens)
-        return SampleResult(tokens)
+        return SampleResult(tokens) if own is None else scored(batch, tokens, own)
 
     def _sample_row(self, batch: Sample, n: int, scores: Floats) -> int:
         self._penalize(batch, n, scores)
+        bias(batch, n, scores)
         forbid(batch, n, scores)
         return choose(batch, n, float(batch.uniform[n]), scores)
 
@@ -288,6 +295,8 @@ class FakeModel:
         scores = self._scores(batch.embeds)
         accepted, tokens = [], []
         for n, (first, end) in enumerate(pairwise(batch.indptr.tolist())):
+            for own in scores[first:end]:
+                bias(batch, n, own)
             row = first
             while (token := choose(batch, n, float(batch.uniform[row]), scores[row])) == batch.draft[row]:
                 row += 1
@@ -316,6 +325,19 @@ class FakeModel:
             rest=np.array([max(0.0, 1 - row.sum()) for row in kept], np.float32),
         )
 
+    def _get_next_dists(self, batch: GetNextDists) -> GetNextDistsResult:
+        rows = np.diff(batch.indptr)
+        flat = self._get_next_dist(GetNextDist(batch.embeds, batch.k.repeat(rows), batch.temperature.repeat(rows)))
+        ends = flat.indptr[batch.indptr].astype(np.int32)
+        return GetNextDistsResult(ends, flat.tokens, flat.probabilities, batch.indptr.astype(np.int32), flat.rest)
+
+    def _get_logprobs_at(self, batch: GetLogprobsAt) -> GetLogprobsAtResult:
+        rows, listed = np.diff(batch.indptr), np.diff(batch.token_indptr)
+        if (rows < 1).any() or (listed % rows).any():
+            raise ValueError("there are not as many tokens for each embed")
+        ends = np.concatenate(([0], (listed // rows).repeat(rows).cumsum())).astype(np.int32)
+        return GetLogprobsAtResult(self._get_logprobs(GetLogprobs(batch.embeds, ends, batch.tokens)).logprobs)
+
     def _get_logprobs(self, batch: GetLogprobs) -> GetLogprobsResult:
         self._check_tokens(batch.tokens)
         logprobs = np.log(np.array([softmax(row) for row in self._scores(batch.embeds)]))
@@ -331,40 +353,3 @@ def explicit_mask(batch: Forward, n: int, queries: int, keys: int) -> NDArray[np
     if len(bits) != -(-queries * keys // 8):
         raise ValueError(f"a mask has {len(bits)} bytes for {queries} x {keys} bits")
     return np.unpackbits(bits, count=queries * keys, bitorder="little").reshape(queries, keys).astype(np.bool_)
-
-
-def forbid(batch: Sample, n: int, scores: Floats) -> None:
-    """Sets the scores of tokens that row n may not sample to minus infinity."""
-    if batch.allowed_rows[n] < 0:
-        return
-    bits = batch.allowed[batch.allowed_rows[n]].astype(np.uint8)
-    allowed = np.unpackbits(bits, count=len(scores), bitorder="little").astype(np.bool_)
-    if not allowed.any():
-        raise ValueError("the mask allows no token")
-    scores[~allowed] = -np.inf
-
-
-def choose(batch: Sample | Verify, n: int, uniform: float, scores: Floats) -> int:
-    """The token that the parameters of command n choose."""
-    if batch.temperature[n] == 0:
-        return int(scores.argmax())
-    order = np.argsort(-scores, kind="stable")
-    probabilities = softmax(scores[order] / batch.temperature[n])
-    kept = kept_prefix(probabilities, int(batch.top_k[n]), float(batch.top_p[n]), float(batch.min_p[n]))
-    mass = np.cumsum(probabilities[:kept])
-    return int(order[min(int(np.searchsorted(mass, uniform * mass[-1], "right")), kept - 1)])
-
-
-def softmax(scores: Floats) -> Floats:
-    weights: Floats = np.exp(scores - scores.max())
-    weights /= weights.sum()
-    return weights
-
-
-def kept_prefix(probabilities: Floats, top_k: int, top_p: float, min_p: float) -> int:
-    """How many of the sorted probabilities remain candidates."""
-    top = len(probabilities) if top_k == 0 else min(top_k, len(probabilities))
-    before = np.cumsum(probabilities[:top]) - probabilities[:top]
-    in_nucleus = before < top_p * probabilities[:top].sum() if top_p < 1 else np.full(top, True)
-    likely = probabilities[:top] >= min_p * probabilities[0]
-    return max(1, int((in_nucleus & likely).sum()))

@@ -1,8 +1,9 @@
 """From logits to tokens: pure functions of float32 logits and parameters, vectorized over rows.
 
 The token of a row depends only on its own logits and parameters, never on the rest of the batch. The order is:
-penalties, allowed tokens, temperature; then the candidates that pass top-k, top-p (of the mass that top-k left) and
-min-p; then the inverse of their cumulative distribution at `uniform`. Equal logits are in the order of token ids.
+penalties, logit bias, allowed tokens, temperature; then the candidates that pass top-k, top-p (of the mass that top-k
+left) and min-p; then the inverse of their cumulative distribution at `uniform`. Equal logits are in the order of token
+ids.
 
 Sorting a whole vocabulary costs more than all the rest together (16 ms for 4 rows of 128k). So only top-k candidates
 are sorted; or, if top-p or min-p are the only bounds, the first `NUCLEUS`, and `GROWTH` times as many until they reach
@@ -107,6 +108,12 @@ def forbid_(logits: Tensor, rows: Tensor, allowed: NDArray[np.uint8]) -> None:
         raise BatchError("the mask allows no token of the vocabulary")
     forbidden = upload(torch.from_numpy(bits == 0), logits.device)
     logits[rows] = logits[rows].masked_fill_(forbidden, -torch.inf)
+
+
+def bias_(logits: Tensor, rows: Tensor, tokens: Tensor, values: Tensor) -> None:
+    """Adds `values[i]`, float32 [M], to the logit of token `tokens[i]` in row `rows[i]`, int64 [M]; none is named
+    twice."""
+    logits[rows, tokens] += values
 
 
 def most_probable(logits: Tensor) -> Tensor:

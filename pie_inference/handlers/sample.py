@@ -8,7 +8,9 @@ from torch import Tensor
 
 from ..device.tensors import download, index_tensor, tensor, upload
 from ..execution import sampling
+from ..execution.bias import bias_rows
 from ..execution.launched import PendingResult
+from ..execution.log_probabilities import Asked
 from ..execution.served_model import ServedModel
 from ..protocol import Sample, SampleResult, check_indptr
 
@@ -16,15 +18,21 @@ from ..protocol import Sample, SampleResult, check_indptr
 def sample(served: ServedModel, batch: Sample) -> PendingResult:
     slots = upload(index_tensor(batch.token_slots, len(served.tokens), "token slot"), served.device)
     logits = served.next_logits(batch.embeds)
+    asked = Asked.of(logits, batch.alternatives) if batch.alternatives is not None else None
     if len(batch.recent):
         _penalize(served, batch, logits)
+    if batch.bias_indptr is not None:
+        bias_rows(batch, logits, np.arange(len(batch.embeds)))
     if (batch.allowed_rows >= 0).any():
         _forbid(batch, logits)
     tokens = sampling.choose(logits, _choice(batch))
     tokens = served.ranks.broadcast(tokens)  # devices may differ in the last bit of a sum
     served.tokens[slots] = tokens
     host = download(tokens.to(torch.int32))
-    return PendingResult(lambda: SampleResult(host.numpy()))
+    if asked is None:
+        return PendingResult(lambda: SampleResult(host.numpy()))
+    answer = asked.begin(tokens)
+    return PendingResult(lambda: answer.result(host.numpy()))
 
 
 def _penalize(served: ServedModel, batch: Sample, logits: Tensor) -> None:

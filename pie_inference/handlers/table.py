@@ -1,9 +1,12 @@
-"""Maps each kind of batch to its handler: the function with the call's name, in the module with the call's name."""
+"""Maps each kind of batch to its handler: the function with the call's name, in the module with the call's name, here
+or in a folder beside this file."""
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from ..execution.launched import Outcome
@@ -13,8 +16,15 @@ from ..protocol import BATCHES, Batch
 Handler = Callable[[ServedModel, Any], Outcome]
 
 
+_MODULES = {
+    found.name.rpartition(".")[2]: found.name
+    for found in pkgutil.walk_packages([str(Path(__file__).parent)], f"{__package__}.")
+    if not found.ispkg
+}
+
+
 def _find(call: str) -> Handler:
-    handler: Handler = getattr(import_module(f"{__package__}.{call}"), call)
+    handler: Handler = getattr(import_module(_MODULES[call]), call)
     return handler
 
 

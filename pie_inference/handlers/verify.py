@@ -8,6 +8,7 @@ import torch
 from ..device.tensors import download, index_tensor
 from ..errors import BatchError
 from ..execution import sampling
+from ..execution.bias import bias_rows
 from ..execution.launched import PendingResult
 from ..execution.served_model import ServedModel
 from ..protocol import Array, Verify, VerifyResult, check_indptr
@@ -16,6 +17,8 @@ from ..protocol import Array, Verify, VerifyResult, check_indptr
 def verify(served: ServedModel, batch: Verify) -> PendingResult:
     _check(batch, served.description.vocab_size)
     logits = served.next_logits(batch.embeds)
+    if batch.bias_indptr is not None:
+        bias_rows(batch, logits, np.repeat(np.arange(len(batch.temperature)), np.diff(batch.indptr)))
     tokens = served.ranks.broadcast(sampling.choose(logits, _choice(batch)))
     host = download(tokens.to(torch.int32))
     return PendingResult(lambda: _compare(batch, host.numpy()))

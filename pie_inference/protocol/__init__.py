@@ -4,3 +4,4 @@ from .batch import *  # noqa: F403  # all that is public
 from .codec import *  # noqa: F403
 from .conversation import *  # noqa: F403
 from .messages import *  # noqa: F403
+from .rows import *  # noqa: F403

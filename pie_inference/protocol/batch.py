@@ -81,13 +81,14 @@ class Result(Message, frozen=True):
 
     @classmethod
     def joined(cls, results: Sequence[Self]) -> Self:
-        """The result of all commands, from those of one after the other."""
+        """The result of all commands, from those of one after the other. What is None is so in all of them."""
+        given = [name for name in cls.__struct_fields__ if getattr(results[0], name) is not None]
         joined = {
             name: np.concatenate([getattr(result, name) for result in results])
-            for name in cls.__struct_fields__
+            for name in given
             if name not in cls.ragged
         }
-        for indptr in cls.ragged:
+        for indptr in cls.ragged.keys() & given:
             lengths = np.concatenate([np.diff(getattr(result, indptr)) for result in results])
             joined[indptr] = np.concatenate(([0], lengths.cumsum())).astype(np.int32)
         return cls(**joined)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import msgspec
 import numpy as np
 
+from . import rows as _rows  # noqa: F401  # its classes are among those below
 from .batch import Array, Batch, Layout, Result, call_name
 
 PROTOCOL_VERSION = 5
@@ -138,7 +139,7 @@ class Forward(Batch, frozen=True):
 class Sample(Batch, frozen=True):
     """Samples one token for each embed. Reproducible: the only randomness is `uniform`."""
 
-    ragged: ClassVar[Layout] = {"recent_indptr": ("recent",)}
+    ragged: ClassVar[Layout] = {"recent_indptr": ("recent",), "bias_indptr": ("bias_tokens", "bias_values")}
     shared: ClassVar[tuple[str, ...]] = ("allowed",)
 
     embeds: Array  # int32 [N]
@@ -155,9 +156,17 @@ class Sample(Batch, frozen=True):
     recent: Array  # int32, tokens that penalties count; -(s + 1) means token slot s
     allowed_rows: Array  # int32 [N], row of `allowed`, or -1: all tokens
     allowed: Array  # uint8 [rows, ceil(vocab / 8)], lowest bit first
+    bias_indptr: Array | None = None  # int32 [N + 1]; None: there is none
+    bias_tokens: Array | None = None  # int32, no token twice in a row
+    bias_values: Array | None = None  # float32, added to the logits behind penalties
+    alternatives: Array | None = None  # int32 [N], most probable tokens that are asked for, and the log-probability of
+    # the chosen one with them; -1: not even that one. None: nobody asks
 
     def zeros(self) -> SampleResult:
-        return SampleResult(_zeros(self.count(), np.int32))
+        tokens = _zeros(self.count(), np.int32)
+        if self.alternatives is None:
+            return SampleResult(tokens)
+        return SampleResult(tokens, _zeros(self.count() + 1, np.int32), _zeros(0, np.int32), _zeros(0, np.float32))
 
 
 class Verify(Batch, frozen=True):
@@ -169,7 +178,10 @@ class Verify(Batch, frozen=True):
     the accepted tokens and the chosen one behind them are what sampling step by step with the same `uniform` gives.
     """
 
-    ragged: ClassVar[Layout] = {"indptr": ("embeds", "draft", "uniform")}
+    ragged: ClassVar[Layout] = {
+        "indptr": ("embeds", "draft", "uniform"),
+        "bias_indptr": ("bias_tokens", "bias_values"),
+    }
 
     embeds: Array  # int32 [R]
     indptr: Array  # int32 [N + 1], ranges of rows, none empty
@@ -179,6 +191,9 @@ class Verify(Batch, frozen=True):
     top_p: Array  # float32 [N], 1: all
     min_p: Array  # float32 [N], 0: all
     uniform: Array  # float64 [R] in [0, 1)
+    bias_indptr: Array | None = None  # int32 [N + 1], as in `Sample`
+    bias_tokens: Array | None = None
+    bias_values: Array | None = None
 
     def zeros(self) -> VerifyResult:
         return VerifyResult(*(_zeros(self.count(), np.int32) for _ in range(2)))
@@ -224,9 +239,14 @@ EXTENSIONS = ("forward_with_adapter",)
 
 
 class SampleResult(Result, frozen=True):
-    """Of `Sample`."""
+    """Of `Sample`. Log-probabilities are those of the model itself, whatever the parameters are."""
+
+    ragged: ClassVar[Layout] = {"score_indptr": ("scored", "logprobs")}
 
     tokens: Array  # int32 [N]
+    score_indptr: Array | None = None  # int32 [N + 1]; None: the batch has no `alternatives`
+    scored: Array | None = None  # int32, of each row that asked: the token, then the most probable ones in order
+    logprobs: Array | None = None  # float32
 
 
 class VerifyResult(Result, frozen=True):

@@ -32,9 +32,13 @@ from ..protocol import (
     Failure,
     Forward,
     GetLogprobs,
+    GetLogprobsAt,
+    GetLogprobsAtResult,
     GetLogprobsResult,
     GetNextDist,
     GetNextDistResult,
+    GetNextDists,
+    GetNextDistsResult,
     LoadAdapter,
     ModelDescription,
     Result,
@@ -120,6 +124,8 @@ class PacedModel:
             Verify: self._verify,
             GetNextDist: self._get_next_dist,
             GetLogprobs: self._get_logprobs,
+            GetNextDists: self._get_next_dists,
+            GetLogprobsAt: self._get_logprobs_at,
         }
 
     def describe(self) -> tuple[ModelDescription, ...]:
@@ -171,7 +177,7 @@ class PacedModel:
         for row in np.flatnonzero(batch.allowed_rows >= 0):
             tokens[row] = _allowed(int(tokens[row]), batch.allowed[batch.allowed_rows[row]])
         self._tokens[batch.token_slots] = tokens
-        return SampleResult(tokens)
+        return SampleResult(tokens) if batch.alternatives is None else _scored(batch, tokens)
 
     def _verify(self, batch: Verify) -> VerifyResult:
         tokens = self._choose(batch.embeds)
@@ -191,6 +197,17 @@ class PacedModel:
             rest=np.maximum(0, 1 - WEIGHTS.cumsum()[lengths - 1]),
         )
 
+    def _get_next_dists(self, batch: GetNextDists) -> GetNextDistsResult:
+        rows = np.diff(batch.indptr)
+        flat = self._get_next_dist(GetNextDist(batch.embeds, batch.k.repeat(rows), batch.temperature.repeat(rows)))
+        ends = flat.indptr[batch.indptr].astype(np.int32)
+        return GetNextDistsResult(ends, flat.tokens, flat.probabilities, batch.indptr.astype(np.int32), flat.rest)
+
+    def _get_logprobs_at(self, batch: GetLogprobsAt) -> GetLogprobsAtResult:
+        rows, listed = np.diff(batch.indptr), np.diff(batch.token_indptr)
+        ends = np.concatenate(([0], (listed // rows).repeat(rows).cumsum()))
+        return GetLogprobsAtResult(self._get_logprobs(GetLogprobs(batch.embeds, ends, batch.tokens)).logprobs)
+
     def _get_logprobs(self, batch: GetLogprobs) -> GetLogprobsResult:
         chosen = np.repeat(self._choose(batch.embeds), np.diff(batch.indptr))
         return GetLogprobsResult(np.log(WEIGHTS[(batch.tokens - chosen) % VOCAB]))
@@ -198,6 +215,17 @@ class PacedModel:
 
 def _nothing(batch: Batch) -> None:
     """Keys are not kept, so they need not be moved."""
+
+
+def _scored(batch: Sample, tokens: NDArray[np.int32]) -> SampleResult:
+    """Tokens with log-probabilities where they are asked for, as if each were the most probable one of its row."""
+    assert batch.alternatives is not None
+    lengths = np.maximum(batch.alternatives.astype(np.int64) + 1, 0)
+    ends = np.concatenate(([0], lengths.cumsum()))
+    places = np.arange(ends[-1]) - ends[:-1].repeat(lengths)
+    ranks = np.maximum(places - 1, 0)
+    logprobs = np.log(WEIGHTS[ranks])
+    return SampleResult(tokens, ends.astype(np.int32), RANKED[(tokens - FIRST).repeat(lengths), ranks], logprobs)
 
 
 def _allowed(token: int, mask: Array) -> int:

@@ -32,6 +32,9 @@ SPECIAL = {"<|begin|>": 256, "<|user|>": 257, "<|assistant|>": 258, "<|end|>": 2
 MERGED = {"he": 260, "th": 261, " the": 262, "ab\n": 263, "..": 264, "is": 265}
 VOCAB: list[bytes] = [bytes([n]) for n in range(256)] + [t.encode() for t in (*SPECIAL, *MERGED)]
 STOP = SPECIAL["<|end|>"]
+IMAGE = 0
+"""Stands for what is seen in an image: each byte of its blob becomes a vector, as if it were a token from SEEN on."""
+SEEN = 1000
 
 
 class LogLevel(enum.Enum):
@@ -92,6 +95,8 @@ class Run:
     stop: list[int]
     recent: list[int] | None
     window: int
+    alternatives: int | None
+    scores: list[tuple[list[int], list[float]]] = field(default_factory=list)
     made: list[int] = field(default_factory=list)
     untaken: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)  # of a run that is watched
@@ -134,6 +139,9 @@ class FakeHost:
         self.receivers: list[int] = []
         self.adapters: list[str] = []  # each changes the tokens that are run with it
         self.max_pages = 1000
+        self.blobs: dict[str, bytes] = {}
+        self.handles: dict[int, bytes] = {}  # of blobs
+        self.images: dict[int, bytes] = {}
         self.web: dict[str, tuple[int | None, dict[str, str], bytes]] = {}  # status (None: fails), headers, body
         self.requests: list[dict[str, Any]] = []
         self.bodies: dict[int, bytes] = {}
@@ -276,6 +284,7 @@ class FakeHost:
             "bos_text": "<|begin|>",
             "eos_text": None,
             "has_chat_template": True,
+            "image_token": IMAGE,
             "a key of the future": [1],
         }
         return json.dumps(info)
@@ -441,6 +450,63 @@ class FakeHost:
             self.hidden -= {(page, place) for place in range(max(0, keep), self.model.page_size)}
             del self.pages[page][max(0, keep) :]
             keep -= self.model.page_size
+
+    # ---- blobs, images ----
+
+    def _blob_names(self) -> list[str]:
+        return list(self.blobs)
+
+    def _open_blob(self, name: str) -> int:
+        if name not in self.blobs:
+            raise refuse("not-found", f"no blob {name!r}")
+        number = self._number()
+        self.handles[number] = self.blobs[name]
+        return number
+
+    def _blob(self, handle: int) -> bytes:
+        if handle not in self.handles:
+            raise refuse("not-found", f"no blob {handle}")
+        return self.handles[handle]
+
+    def _blob_size(self, handle: int) -> int:
+        return len(self._blob(handle))
+
+    def _read_blob(self, handle: int, offset: int, length: int) -> str:
+        assert length <= 1 << 18
+        return b64encode(self._blob(handle)[offset : offset + length]).decode()
+
+    def _close_blob(self, handle: int) -> None:
+        self._blob(handle)
+        del self.handles[handle]
+
+    def _num_embs_needed(self, queue: int, width: int, height: int) -> int:
+        self._check_queue(queue)
+        return width * height
+
+    def _load_image(self, queue: int, handle: int) -> int:
+        self._check_queue(queue)
+        data = self._blob(handle)
+        if data.startswith(b"broken"):
+            return self._future(refuse("invalid-argument", "the image is broken"))
+        number = self._number()
+        self.images[number] = data
+        return self._future((number, [ord("["), *[IMAGE] * len(data), ord("]")]))
+
+    def _take_image(self, number: int) -> Any:
+        return self._take(number)
+
+    def _await_image(self, number: int) -> Any:
+        return self._await(number)
+
+    def _drop_image(self, image: int) -> None:
+        if self.images.pop(image, None) is None:
+            raise refuse("not-found", f"no image {image}")
+
+    def _embed_img(self, queue: int, image: int, first: int, positions: list[int], embeds: list[int]) -> None:
+        if image not in self.images:
+            raise refuse("not-found", f"no image {image}")
+        seen = self.images[image][first : first + len(positions)]
+        self._embed_txt(queue, [SEEN + byte for byte in seen], positions, embeds)
 
     # ---- input text, forward ----
 
@@ -620,6 +686,19 @@ class FakeHost:
         best = self.model.next_token(self._state(queue, embed))
         return self._future([-0.5 if token == best else -5.0 for token in tokens])
 
+    def _get_next_dists(self, queue: int, embeds: list[int], k: int, temperature: float) -> int:
+        numbers = [self._get_next_dist(queue, embed, k, temperature) for embed in expand(embeds)]
+        tokens, probabilities, rest = zip(*(self.futures.pop(number) for number in numbers), strict=True)
+        return self._future(([n for one in tokens for n in one], [p for one in probabilities for p in one], list(rest)))
+
+    def _get_logprobs_at(self, queue: int, embeds: list[int], tokens: list[int]) -> int:
+        rows = expand(embeds)
+        each = len(tokens) // len(rows)
+        assert each * len(rows) == len(tokens)
+        parts = [tokens[n * each : (n + 1) * each] for n in range(len(rows))]
+        numbers = [self._get_logprobs(queue, embed, part) for embed, part in zip(rows, parts, strict=True)]
+        return self._future([value for number in numbers for value in self.futures.pop(number)])
+
     def _create_sampler(self, config: str) -> int:
         number = self._number()
         self.samplers[number] = json.loads(config)
@@ -632,6 +711,24 @@ class FakeHost:
         assert sampler in self.samplers
         number = self._future(self.model.next_token(self._state(queue, embed)))
         self.token_values[number] = self.futures[number]
+        return number
+
+    def _scores(self, state: State, alternatives: int) -> tuple[list[int], list[float]]:
+        """Of what comes next and of the most probable tokens: the first is what comes next, the others are letters."""
+        best = self.model.next_token(state)
+        others = [best, *(token for token in range(97, 123) if token != best)][:alternatives]
+        return [best, *others], [-0.5, *(-0.5 if token == best else -5.0 for token in others)]
+
+    def _sample_with_logprobs(
+        self, queue: int, embed: int, sampler: int, recent: list[int], allowed: str, alternatives: int
+    ) -> int:
+        context = self._state(queue, embed) + tuple((self._token_value(token), -1) for token in recent)
+        assert sampler in self.samplers
+        if alternatives > 32:
+            raise refuse("invalid-argument", f"{alternatives} alternatives, there may be 32")
+        tokens, logprobs = self._scores(context, alternatives)
+        number = self._future((tokens[0], tokens, logprobs))
+        self.token_values[number] = tokens[0]
         return number
 
     def _forward_with_dist(
@@ -705,11 +802,11 @@ class FakeHost:
         assert all(pair[1] < position for pair in seen)
         assert position + steps - 1 <= self.model.max_context
         given = json.loads(options or "{}")
-        assert given.keys() <= {"recent", "window", "allowed", "adapter"}
+        assert given.keys() <= {"recent", "window", "allowed", "logprobs", "adapter"}
         number = self._number()
         self.runs[number] = Run(
             queue, sampler, state, position, seen, expand(pages), steps, stop, given.get("recent"),
-            given.get("window", 0), change=self._change_of(given.get("adapter", "")),
+            given.get("window", 0), given.get("logprobs"), change=self._change_of(given.get("adapter", "")),
         )  # fmt: skip
         self.embeds[embed] = self.embeds[input_embed] = None
         return number
@@ -724,7 +821,10 @@ class FakeHost:
             run.seen.append(pair)
             run.state = tuple(run.seen)
         recent = [] if run.recent is None else [*run.recent, *run.made][-run.window :]
-        token = self.model.next_token(run.state + tuple((token, -1) for token in recent))
+        state = run.state + tuple((token, -1) for token in recent)
+        token = self.model.next_token(state)
+        if run.alternatives is not None:
+            run.scores.append(self._scores(state, run.alternatives))
         run.left = 0 if token in run.stop else run.left - 1
         run.made.append(token)
         run.untaken.append(token)
@@ -760,6 +860,13 @@ class FakeHost:
             del self.runs[number]
         return tokens, texts, not run.left
 
+    def _take_run_with_logprobs(self, number: int, detokenizer: int) -> tuple[list[int], list[str], bool, str, str]:
+        run = self._run_of(number)
+        tokens, texts, over = self._take_run(number, detokenizer)
+        scores, run.scores = run.scores[: len(tokens)], run.scores[len(tokens) :]
+        ids, logprobs = ([n for one in column for n in one] for column in zip(*scores, strict=True))
+        return tokens, texts, over, _packed("I", ids), _packed("f", logprobs)
+
     def _watch_run(self, number: int, detokenizer: int, options: str) -> None:
         run, given = self._run_of(number), json.loads(options)
         assert run.watch is None
@@ -793,6 +900,10 @@ class FakeHost:
 
     _await_done = _await_message = _await_token = _await_dist = _await_logprobs = _await_verified = _await
     _await_response = _await_reached = _await_published = _await
+
+    _take_dists = _take_scored_token = _take
+    _await_dists = _await_scored_token = _await
+    _await_packed_dists = _await_packed_dist
 
     def _source(self) -> tuple[str, str, str]:
         raise AssertionError("tests call run_program")

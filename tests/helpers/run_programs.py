@@ -19,7 +19,8 @@ import numpy as np
 
 from pie_control.calls.sampler import Sampler, SamplingParams
 from pie_control.errors import CallError
-from pie_control.testing.fake_model import SCORE_RANGE, choose, forbid
+from pie_control.testing.fake_model import SCORE_RANGE
+from pie_control.testing.fake_sampling import choose, forbid
 from tests.helpers.issue_order import MASK, VOCAB, mix, power
 from tests.helpers.scheduling import Inferlet, name_token
 

@@ -100,8 +100,20 @@ def test_results_are_joined_with_zeros_for_what_failed() -> None:
     one = [SampleResult(ints([token])) for token in (5, 6)]
     joined = join_results(batch, [one[0], None, one[1]])
     assert joined is not None
-    assert fields(joined) == {"tokens": [5, 0, 6]}
+    assert isinstance(joined, SampleResult)
+    assert (joined.tokens.tolist(), joined.score_indptr) == ([5, 0, 6], None)
     assert join_results(batch, [None, None, None]) is None
+
+
+def test_log_probabilities_of_what_failed_are_empty_ranges() -> None:
+    batch = sample_batch(ints([1, 2, 3]), alternatives=ints([1, 0, -1]))
+    scored = SampleResult(ints([5]), ints([0, 2]), ints([5, 6]), np.array([-1, -2], np.float32))
+    plain = SampleResult(ints([7]), ints([0, 0]), ints([]), np.zeros(0, np.float32))
+    joined = join_results(batch, [scored, None, plain])
+    assert joined is not None
+    assert fields(joined) == {
+        "tokens": [5, 0, 7], "score_indptr": [0, 2, 2, 2], "scored": [5, 6], "logprobs": [-1, -2],
+    }  # fmt: skip
 
 
 def test_ragged_results_are_joined_with_empty_ranges() -> None:

@@ -62,6 +62,10 @@ WRONG: dict[str, list[Any]] = {
     "draft": NO_U32_LIST,
     "recent": NO_U32_LIST,
     "positions": NO_U32_LIST,
+    "alternatives": NO_NUMBER,
+    "hidden": NO_U32_LIST,
+    "logprobs": [one for one in NO_NUMBER if one is not None],
+    "logit_bias": [5, "text", [1], {"a": 1.0}, {-1: 1.0}, {1: "x"}, {1: None}, {True: 1.0}],
     "futures": [5, [5], [None], "abc"],
     "future": [5, None, "x"],
     "allowed": ["text", 5, None, [1]],
@@ -101,7 +105,7 @@ RIGHT: dict[str, Any] = {
 }  # fmt: skip
 ANY_VALUE = {("log", "message"), ("set_result", "value")}
 """Parameters that take any value: it is written as text or JSON."""
-NO_CALLS = {"Dist", "Verified", "await_dist", "await_verified"}
+NO_CALLS = {"Dist", "Verified", "await_dist", "await_verified", "await_scored_token"}
 
 
 def functions() -> Iterator[tuple[str, Callable[..., Any]]]:

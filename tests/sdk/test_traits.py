@@ -209,8 +209,11 @@ def test_settings_of_a_sampler_cross_by_name(host: FakeHost) -> None:
         "repetition_penalty": 1.0,
         "frequency_penalty": 0.0,
         "presence_penalty": 0.0,
+        "logit_bias": None,
         "seed": 2**64 - 1,
     }
+    biased = traits.create_sampler(logit_bias={7: -5})
+    assert host.samplers[biased]["logit_bias"] == {"7": -5.0}
 
 
 def test_misuse_is_told_before_the_host_is_asked(host: FakeHost) -> None:

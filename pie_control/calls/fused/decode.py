@@ -24,7 +24,8 @@ from ..adapters import NO_ADAPTER, find_adapter
 from ..kind import EndRun, WorkerCommand, define
 from ..outputs import check_output, note_reading
 from ..positions import check_positions
-from ..sampler import Sampler, SamplingParams
+from ..sampler import Bias, Sampler, SamplingParams
+from ..scores import NO_SCORES, check_alternatives
 from ..tokens import check_recent, check_vocabulary, parse_allowed
 from ..values import Run
 from . import sample
@@ -39,7 +40,7 @@ class DecodeCommand(WorkerCommand, frozen=True):
     """`own` are the virtual slots of the first `steps` - 1 tokens, which are at the positions from `position` on.
     `uniform`: float64, a number for each step; empty for a greedy run. `recent`: tokens before the run that penalties
     count, together with those of the run; of all, the last `window` (0: all). `allowed`: bits of the tokens that may
-    come, lowest bit first."""
+    come, lowest bit first. `alternatives`: as in `Sample`."""
 
     call = sample.CALL  # which the first step is
     lasts = True
@@ -56,6 +57,8 @@ class DecodeCommand(WorkerCommand, frozen=True):
     recent: Sequence[int]
     window: int
     allowed: bytes | None
+    bias: Bias | None = None
+    alternatives: int = NO_SCORES
     adapter: int = NO_ADAPTER
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
@@ -71,6 +74,7 @@ class _Options(msgspec.Struct, forbid_unknown_fields=True):
     recent: list[int] = []
     window: int = 0  # 0: all
     allowed: str = ""  # base64; "": all tokens
+    logprobs: int | None = None
     adapter: str = ""  # "": none
 
 
@@ -80,6 +84,7 @@ class _Chosen(NamedTuple):
     recent: Sequence[int]
     window: int
     allowed: bytes | None
+    alternatives: int
     adapter: int
 
 
@@ -102,6 +107,8 @@ def issue(
     check_output(space, queue, embed)
     _check_numbers(space, input, steps, stop)
     chosen = _parse_options(space, options)
+    if sampler.bias is not None:
+        sampler.bias.check(space.model.vocab_size)
     read, written = parse_ranges(context, "context page"), parse_ranges(pages, "page")
     embeds = merge(((embed, embed + 1), (input, input + 1))) if steps > 1 else ()
     space.runs.check_embeds(queue, embeds)
@@ -134,6 +141,8 @@ def issue(
             chosen.recent if sampler.params.has_penalties else (),
             chosen.window,
             chosen.allowed,
+            sampler.bias,
+            chosen.alternatives,
             chosen.adapter,
         )
     )
@@ -166,14 +175,19 @@ def _parse_options(space: AddressSpace, text: str) -> _Chosen:
     try:
         given = msgspec.json.decode(text or "{}", type=_Options)
     except msgspec.MsgspecError as error:
-        raise InvalidArgument(f"options are a JSON object with recent, window, allowed and adapter: {error}") from None
+        raise InvalidArgument(
+            f"options are a JSON object with recent, window, allowed, logprobs and adapter: {error}"
+        ) from None
     check_recent(space, given.recent)
     check_vocabulary(space, given.recent)
     if given.window < 0:
         raise InvalidArgument(f"window is {given.window}; it must not be negative")
     allowed = parse_allowed(given.allowed, space.model.vocab_size) if given.allowed else None
+    if given.logprobs is not None:
+        check_alternatives(given.logprobs)
+    alternatives = NO_SCORES if given.logprobs is None else given.logprobs
     adapter = find_adapter(space, given.adapter) if given.adapter else NO_ADAPTER
-    return _Chosen(tuple(given.recent), given.window, allowed, adapter)
+    return _Chosen(tuple(given.recent), given.window, allowed, alternatives, adapter)
 
 
 def _context(space: AddressSpace, ranges: Sequence[Range], position: int, steps: int) -> Context:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pie_control.resources.address_space import AddressSpace
 
 from ..kind import define
-from ..sampler import Sampler, SamplingParams
+from ..sampler import Bias, Sampler, SamplingParams
+from ..scores import NO_SCORES
 from . import sample
 from .step import StepCommand, issue_step
 
@@ -19,9 +20,11 @@ class SampleStep(StepCommand, frozen=True):
     gives_token = True
     recent = ()
     allowed = None
+    alternatives = NO_SCORES
 
     params: SamplingParams
     uniform: float
+    bias: Bias | None
 
 
 def issue(
@@ -37,6 +40,8 @@ def issue(
     future: int,
 ) -> None:
     """With one output embed. If one of the three is refused, nothing has happened. Raises as they do."""
+    if sampler.bias is not None:
+        sampler.bias.check(space.model.vocab_size)
     issue_step(
         space,
         queue,
@@ -48,7 +53,7 @@ def issue(
         output_embed,
         future,
         SampleStep,
-        lambda: (sampler.params, sampler.draw()),
+        lambda: (sampler.params, sampler.draw(), sampler.bias),
         lambda: sample.issue(space, queue, output_embed, sampler, future),
     )
 

@@ -6,7 +6,9 @@ from array import array
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from pie_control.errors import CallError
 from pie_control.resources.address_space import AddressSpace
@@ -18,7 +20,8 @@ from ..arrays import as_int32, join
 from ..columns import SampleColumns
 from ..kind import Batch, Stage, WaveContext, define
 from ..outputs import RowCommand, check_output, note_reading
-from ..sampler import Sampler, SamplingParams, param_columns, param_rows
+from ..sampler import Bias, Sampler, SamplingParams, bias_arrays, param_columns, param_rows
+from ..scores import NO_SCORES, Scores, read_scores, scores_fit
 from ..tokens import MOST_LISTED
 from ..values import Value
 
@@ -27,6 +30,14 @@ class Token(NamedTuple):
     """What the future gives."""
 
     token: int
+
+
+class ScoredToken(NamedTuple):
+    """What the future gives if log-probabilities were asked for (`Scores`)."""
+
+    token: int
+    tokens: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
 
 
 class SampleCommand(RowCommand, frozen=True):
@@ -38,6 +49,8 @@ class SampleCommand(RowCommand, frozen=True):
     uniform: float
     recent: Sequence[int]
     allowed: bytes | None
+    bias: Bias | None = None
+    alternatives: int = NO_SCORES
 
 
 def issue(space: AddressSpace, queue: int, embed: int, sampler: Sampler, future: int) -> None:
@@ -54,14 +67,29 @@ def issue_sample(
     references: Sequence[Reference],
     allowed: bytes | None,
     future: int,
+    alternatives: int = NO_SCORES,
 ) -> None:
     """The same, with tokens for penalties (0 where a reference stands) and those that may come."""
     check_output(space, queue, embed)
+    if sampler.bias is not None:
+        sampler.bias.check(space.model.vocab_size)
     seq, after = note_reading(space, queue, ((embed, embed + 1),))
     space.add_sample(future, queue)
     space.issue(
         SampleCommand(
-            space.owner, queue, seq, after, future, references, embed, sampler.params, sampler.draw(), recent, allowed
+            space.owner,
+            queue,
+            seq,
+            after,
+            future,
+            references,
+            embed,
+            sampler.params,
+            sampler.draw(),
+            recent,
+            allowed,
+            sampler.bias,
+            alternatives,
         )
     )
 
@@ -80,6 +108,8 @@ class SampleBatch(Batch[SampleCommand]):
         self._allowed: list[bytes] = []
         self._allowed_rows: array[int] = array("i")
         self._columns: SampleColumns | None = None
+        self._is_special = False  # whether a row has a bias, or asks for log-probabilities
+        self._is_asked = False  # whether one asks for log-probabilities
 
     @property
     def room(self) -> int:
@@ -114,6 +144,8 @@ class SampleBatch(Batch[SampleCommand]):
         if command.recent:
             self._recent.extend(holdings.literals(command.recent, command.references))
         self._recent_ends.append(len(self._recent))
+        if command.bias is not None or command.alternatives != NO_SCORES:
+            self._is_special = True
         self._allowed_rows.append(-1 if command.allowed is None else len(self._allowed))
         if command.allowed is not None:
             self._allowed.append(command.allowed)
@@ -122,11 +154,25 @@ class SampleBatch(Batch[SampleCommand]):
         """Adds rows of decode runs. Their token slots were taken from the pool of the wave, and come back as those of
         commands do."""
         self._columns = columns
+        self._is_special = self._is_special or columns.special is not None
         self.rows = len(columns.token_slots)
 
     def build(self) -> Sample:
         alone = self._build_commands()
-        return alone if self._columns is None else _extended(alone, self._columns)
+        batch = alone if self._columns is None else _extended(alone, self._columns)
+        return self._with_special(batch) if self._is_special else batch
+
+    def _with_special(self, batch: Sample) -> Sample:
+        """With what few rows have."""
+        biases = [command.bias for command in self.commands]
+        alternatives = [command.alternatives for command in self.commands]
+        if self._columns is not None:
+            more = self._columns.special or [(None, NO_SCORES)] * self.rows
+            biases += [bias for bias, _ in more]
+            alternatives += [count for _, count in more]
+        self._is_asked = max(alternatives) != NO_SCORES
+        asked = as_int32(alternatives) if self._is_asked else None
+        return msgspec.structs.replace(batch, alternatives=asked, **bias_arrays(biases))
 
     def _build_commands(self) -> Sample:
         width = -(-self.context.model.vocab_size // 8)
@@ -141,10 +187,23 @@ class SampleBatch(Batch[SampleCommand]):
             **param_columns(param_rows([command.params for command in self.commands])),
         )
 
-    def values(self, result: Result) -> Sequence[Token]:
+    def values(self, result: Result) -> Sequence[Value]:
         if not isinstance(result, SampleResult) or len(result.tokens) != self.count:
             raise self.misfit(result)
-        return [Token(token) for token in result.tokens[: len(self.commands)].tolist()]
+        number = len(self.commands)
+        tokens = result.tokens[:number].tolist()
+        if not scores_fit(result, self._is_asked):
+            raise self.misfit(result)
+        if not self._is_asked:
+            return [Token(token) for token in tokens]
+        scores = dict(read_scores(result, 0, number))
+        return [self._value(place, token, scores.get(place)) for place, token in enumerate(tokens)]
+
+    def _value(self, place: int, token: int, scores: Scores | None) -> Value:
+        """A command that failed beside others has no scores, and nobody sees its value."""
+        if self.commands[place].alternatives == NO_SCORES:
+            return Token(token)
+        return ScoredToken(token, scores.tokens, scores.logprobs) if scores is not None else ScoredToken(token, *_NONE)
 
     def completed(self, values: Sequence[Value], errors: Mapping[int, CallError]) -> None:
         """Commands formed from now on carry the tokens themselves, and those in flight run before a later one can write
@@ -153,10 +212,13 @@ class SampleBatch(Batch[SampleCommand]):
             if row in errors:
                 source.error = errors[row]
             else:
-                (source.value,) = values[row]
+                source.value = values[row][0]
         self._pool.release(self._slots, None)
         if self._columns is not None:
             self._pool.release(self._columns.token_slots, None)
+
+
+_NONE = np.zeros(0, np.int32), np.zeros(0, np.float32)
 
 
 def _extended(batch: Sample, rows: SampleColumns) -> Sample:

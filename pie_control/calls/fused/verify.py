@@ -7,8 +7,7 @@ sampling for a draft without probabilities, and gives exactly the tokens of samp
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -16,15 +15,13 @@ import numpy as np
 
 from pie_control.errors import CallError, InvalidArgument
 from pie_control.resources.address_space import AddressSpace
-from pie_control.resources.holdings import Holdings
-from pie_control.resources.kinds import EMBEDS, Resource
-from pie_control.resources.ranges import Range, parse_ranges, total_length
+from pie_control.resources.ranges import parse_ranges, total_length
 from pie_inference.protocol import Result, Verify, VerifyResult
 
 from ..arrays import as_int32, ends_of
-from ..kind import Batch, Stage, WaveContext, WorkerCommand, define
-from ..outputs import note_reading
-from ..sampler import Draws, Sampler, SamplingParams, param_columns, param_rows
+from ..kind import Stage, define
+from ..outputs import RowsBatch, RowsCommand, note_reading
+from ..sampler import Bias, Draws, Sampler, SamplingParams, bias_arrays, param_columns, param_rows
 from ..tokens import check_vocabulary
 from ..values import Value
 
@@ -38,14 +35,11 @@ class Verified(NamedTuple):
     token: int  # that comes behind them
 
 
-class VerifyCommand(WorkerCommand, frozen=True):
-    embeds: Sequence[Range]
+class VerifyCommand(RowsCommand, frozen=True):
     draft: Sequence[int]
     params: SamplingParams
     uniform: Sequence[float]  # one for each embed
-
-    def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
-        return self.embeds if resource is EMBEDS else ()
+    bias: Bias | None = None
 
 
 def issue(
@@ -63,12 +57,14 @@ def issue(
     if sampler.params.has_penalties:
         raise InvalidArgument("verify takes no penalties: create a sampler without them")
     check_vocabulary(space, draft)
+    if sampler.bias is not None:
+        sampler.bias.check(space.model.vocab_size)
     space.embeds.check_outputs(ranges)
     seq, after = note_reading(space, queue, ranges)
     draws = sampler.draw_many(count)
     space.watch(future, partial(_return_unused, draws))
     command = VerifyCommand(
-        space.owner, queue, seq, after, future, (), ranges, tuple(draft), sampler.params, draws.numbers
+        space.owner, queue, seq, after, future, (), ranges, tuple(draft), sampler.params, draws.numbers, sampler.bias
     )
     space.issue(command)
 
@@ -77,21 +73,7 @@ def _return_unused(draws: Draws, answer: Value | CallError) -> None:
     draws.use(answer.accepted + 1 if isinstance(answer, Verified) else 0)
 
 
-class VerifyBatch(Batch[VerifyCommand]):
-    """Several rows for each command."""
-
-    def __init__(self, context: WaveContext) -> None:
-        super().__init__(context)
-        self._embeds: array[int] = array("i")
-
-    def try_add(self, queue: Hashable, command: VerifyCommand, holdings: Holdings, done: int) -> int:
-        if len(self._embeds) + len(command.draft) + 1 > self.context.model.max_batch_rows:
-            return done
-        self.commands.append(command)
-        for first, last in command.embeds:
-            self._embeds.extend(holdings.embeds.physical[first:last])
-        return 1
-
+class VerifyBatch(RowsBatch[VerifyCommand]):
     def build(self) -> Verify:
         commands = self.commands
         params = param_columns(param_rows(command.params for command in commands))
@@ -101,6 +83,7 @@ class VerifyBatch(Batch[VerifyCommand]):
             draft=as_int32([token for command in commands for token in (*command.draft, NOTHING_TO_CHECK)]),
             uniform=np.array([number for command in commands for number in command.uniform], np.float64),
             **{name: params[name] for name in ("temperature", "top_k", "top_p", "min_p")},
+            **bias_arrays([command.bias for command in commands]),
         )
 
     def values(self, result: Result) -> Sequence[Verified]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pie_control.config import DEFAULT_HOST, DEFAULT_PORT
 from pie_control.errors import ConfigError
 
+from ..blobs import add_blobs, blobs_of
 from ..server_options import DEFAULT_SERVER, add_server, add_settings, config_of, given_settings, server_of
 from ..terminal import write
 
@@ -27,6 +28,7 @@ HELP = "run one inferlet; its messages go to stdout, its log to stderr"
 EXAMPLES = """  pie run hello                               a bundled example on the demo model
   pie run story.py -- --about "a small boat"  options of the inferlet after --
   pie run -i chat                             lines of stdin are sent to the inferlet
+  pie run --blob photo=cat.png describe.py    a file that the inferlet opens by its name
   pie run --model ~/models/llama story.py
 
 The command uses the server of --server or $PIE_SERVER, else a server at the default address; else it starts a server
@@ -54,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="arguments of the inferlet; options after --")
     parser.add_argument("-i", "--interactive", action="store_true", help="send the lines of stdin to the inferlet")
+    add_blobs(parser)
     add_server(parser)
     add_settings(parser, without=OWN_SERVER_SETTINGS)
 
@@ -67,7 +70,7 @@ def execute(options: argparse.Namespace) -> int:
 
 async def _run(options: argparse.Namespace) -> int:
     async with _target(options) as target:
-        running = await target.launch(options.program, options.program_arguments)
+        running = await target.launch(options.program, options.program_arguments, blobs_of(options))
         async with contextlib.AsyncExitStack() as stack:
             if options.interactive:
                 from ..stdin import sending_lines

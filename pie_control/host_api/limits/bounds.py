@@ -27,7 +27,9 @@ _OF_ONE: dict[tuple[str, str], dict[str, int]] = {
     ("tokenize", "detokenize"): {"tokens": MAX_CONTEXT},
     ("tokenize", "push_tokens"): {"tokens": MAX_CONTEXT},
     ("output_text", "get_logprobs"): {"tokens": MAX_CONTEXT},
+    ("output_text", "get_logprobs_at"): {"tokens": MAX_CONTEXT},
     ("fused", "sample_constrained"): {"recent": MAX_CONTEXT},
+    ("fused", "sample_with_logprobs"): {"recent": MAX_CONTEXT},
     ("fused", "watch_run"): {"options": MAX_WATCH_OPTIONS},
     ("http", "http_request"): {"method": 32, "url": MAX_URL, "headers": MAX_HEADERS_TEXT, "options": MAX_OPTIONS},
 }

@@ -12,8 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...calls.fused.decode import MOST_STEPS
+from ...calls.fused.sample import ScoredToken
 from ...calls.output_text.get_logprobs import Logprobs
 from ...calls.output_text.get_next_dist import DEFAULT_K, Dist
+from ...calls.output_text.get_next_dists import Dists
+from ...calls.scores import MOST_ALTERNATIVES
 from ...calls.values import Run
 from ...errors import QuotaExceeded
 from ...inferlets.futures import FutureTable
@@ -28,10 +31,24 @@ SMALL_BYTES = 16 * NUMBER_BYTES
 RUN_BYTES = 100
 """Of a token of a decode run, with its text."""
 
+MOST_ROWS = 1 << 12
+"""Embeds of one command that a worker may allow; more are refused anyway."""
+SCORES_BYTES = 8 * (1 + MOST_ALTERNATIVES)
+"""The same of its log-probabilities, at most."""
+
+
+def _run_bytes(*arguments: Any) -> int:
+    """Of its steps, the third argument from behind; the last one is its options."""
+    steps: int = min(arguments[-3], MOST_STEPS)
+    return steps * (RUN_BYTES + (SCORES_BYTES if "logprobs" in arguments[-1] else 0))
+
+
 RESULT_BYTES: Mapping[type, Callable[..., int]] = {
     Dist: lambda *arguments: 8 * (arguments[-2] or DEFAULT_K),  # k, before the temperature
+    Dists: lambda embeds, k, _temperature: (8 * (k or DEFAULT_K) + 4) * min(sum(embeds[1::2]), MOST_ROWS),
     Logprobs: lambda _embed, tokens: 4 * len(tokens),
-    Run: lambda *arguments: RUN_BYTES * min(arguments[-3], MOST_STEPS),  # its steps
+    Run: _run_bytes,
+    ScoredToken: lambda *arguments: 8 * (1 + arguments[-1]),  # its alternatives
 }
 """Size of a value that may be large, from the arguments behind the queue; by the type of the value."""
 
@@ -40,6 +57,7 @@ def weigher(parameters: Sequence[inspect.Parameter]) -> Callable[[Sequence[Any]]
     """Of a call with these parameters: a function that gives the bytes of its lists and texts, 0 if they are small."""
     lists = [place for place, one in enumerate(parameters) if str(one.annotation).startswith("Sequence")]
     texts = [place for place, one in enumerate(parameters) if one.annotation == "str"]
+    images = [place for place, one in enumerate(parameters) if one.annotation == "Image"]
 
     def weigh(arguments: Sequence[Any]) -> int:
         size = 0
@@ -48,6 +66,8 @@ def weigher(parameters: Sequence[inspect.Parameter]) -> Callable[[Sequence[Any]]
         size *= NUMBER_BYTES
         for place in texts:
             size += len(arguments[place])
+        for place in images:  # the first vector and a position for each come behind it
+            size += arguments[place].weight(arguments[place + 1], len(arguments[place + 2]))
         return size if size > SMALL_BYTES else 0
 
     return weigh

@@ -13,7 +13,6 @@ A step in flight may outlive its run: so a row is known by its number and its se
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
@@ -24,7 +23,8 @@ from numpy.typing import NDArray
 from pie_control.calls.adapters import NO_ADAPTER
 from pie_control.calls.columns import EmbedColumns, ForwardColumns, Numbers, SampleColumns
 from pie_control.calls.fused.decode import DecodeCommand
-from pie_control.calls.sampler import NUM_PARAMS, param_rows
+from pie_control.calls.sampler import NUM_PARAMS, Bias, param_rows
+from pie_control.calls.scores import Scores
 from pie_control.errors import CallError
 from pie_control.resources.holdings import Holdings
 from pie_control.resources.kinds import PAGES, Resource
@@ -32,7 +32,7 @@ from pie_control.resources.memory import Memory
 from pie_control.tenants.tenant import ServiceClass
 
 from ..turn import RunTokens
-from .keys import RunKeys, segments_of
+from .run import Run
 
 MOST_IN_FLIGHT = 2
 """Steps of one run: with more, a stop token would waste more of them, and the worker has enough to do."""
@@ -74,40 +74,6 @@ ROW = np.dtype(
 )
 
 
-class Run(Generic[Q]):
-    """One run: what concerns it alone."""
-
-    __slots__ = ("_recent", "command", "holdings", "keys", "line", "queue", "row", "segments", "uniform")
-
-    def __init__(self, queue: Q, command: DecodeCommand, holdings: Holdings, page_size: int) -> None:
-        self.queue = queue
-        self.command = command
-        self.holdings = holdings
-        self.row = -1
-        self.line = deque((command,))  # as of a queue: what was given back is taken back when it is empty
-        context = command.context.intervals
-        self.segments = deque(segments_of(context, command.own, page_size))
-        self.keys = RunKeys(context, len(self.segments), holdings.pages.physical, page_size)
-        self.uniform = np.frombuffer(command.uniform, "<f8")
-        self._recent = np.zeros(0, np.int32)
-        if command.params.has_penalties:
-            self._recent = np.concatenate([command.recent, np.zeros(command.steps)]).astype(np.int32)
-
-    @property
-    def listed(self) -> int:
-        """Tokens that penalties count, at most."""
-        return min(self.command.window or len(self._recent), len(self._recent))
-
-    def note(self, number: int, token: int) -> None:
-        """What is known of a token of its own, for penalties."""
-        self._recent[len(self.command.recent) + number] = token
-
-    def recent(self, known: int) -> Numbers:
-        """What penalties count once it has so many tokens of its own."""
-        end = len(self.command.recent) + known
-        return self._recent[max(0, end - self.command.window) if self.command.window else 0 : end]
-
-
 @dataclass(frozen=True, slots=True)
 class PageRequest:
     """One page, for the run with this sequence number."""
@@ -146,6 +112,7 @@ class Runs(Generic[Q]):
         self._pages: list[Numbers] = [np.zeros(0, np.int32)] * INITIAL_ROWS
         self._free = list(range(INITIAL_ROWS - 1, -1, -1))
         self._serial = 0
+        self._special = 0  # runs with a bias, or that ask for log-probabilities
         self._ready: Rows | None = None  # rows that are ready, if they were looked for since the last change
         self.live = 0
 
@@ -158,6 +125,7 @@ class Runs(Generic[Q]):
             self._grow()
         run.row = row = self._free.pop()
         self._runs[row] = run
+        self._special += run.is_special
         self._serial += 1
         self.live += 1
         one = self._table[row : row + 1]
@@ -179,6 +147,7 @@ class Runs(Generic[Q]):
         wave = int(one["wave"])
         one["serial"], one["ready"] = 0, False
         self._ready = None
+        self._special -= run.is_special
         self._runs[run.row] = None
         self._free.append(run.row)
         self.live -= 1
@@ -323,7 +292,13 @@ class Runs(Generic[Q]):
             recent,
             allowed_rows,
             masks,
+            self._special_of(rows) if self._special else None,
         )
+
+    def _special_of(self, rows: Rows) -> list[tuple[Bias | None, int]]:
+        """Bias and alternatives of each row."""
+        commands = [run.command for row in rows.tolist() if (run := self._runs[row]) is not None]
+        return [(command.bias, command.alternatives) for command in commands]
 
     def _uniform(self, rows: Rows) -> NDArray[np.float64]:
         table = self._table
@@ -358,10 +333,10 @@ class Runs(Generic[Q]):
     # ---- tokens ----
 
     def answered(
-        self, taken: Taken, tokens: Numbers, errors: Mapping[int, CallError]
+        self, taken: Taken, tokens: Numbers, errors: Mapping[int, CallError], scores: Mapping[int, Scores]
     ) -> tuple[RunTokens, list[Run[Q]]]:
         """A wave was answered: the tokens of runs that go on or end with them, and those that end. `errors`: by step
-        of the wave; such a run ends."""
+        of the wave; such a run ends. `scores`: of the steps that asked for them."""
         table = self._table
         alive = (table["serial"][taken.rows] == taken.serials).nonzero()[0]
         rows, tokens = taken.rows[alive], tokens[alive].astype(np.int32)
@@ -380,7 +355,8 @@ class Runs(Generic[Q]):
         self._update(rows)
         ended = [run for row in rows[over].tolist() if (run := self._runs[row]) is not None]
         owners, futures = table["owner"][rows].tolist(), table["future"][rows].tolist()
-        return RunTokens(owners, futures, tokens.tolist(), over.tolist(), failed), ended
+        kept = {place: scores[step] for place, step in enumerate(alive.tolist()) if step in scores} if scores else {}
+        return RunTokens(owners, futures, tokens.tolist(), over.tolist(), failed, kept), ended
 
     # ---- inspection ----
 

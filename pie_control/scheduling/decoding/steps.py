@@ -16,7 +16,8 @@ from pie_control.calls.tokens import MOST_LISTED
 from pie_control.resources.holdings import Holdings
 from pie_control.resources.memory import Memory
 
-from .runs import NO_ROWS, Rows, Run, Runs, Taken
+from .run import Run
+from .runs import NO_ROWS, Rows, Runs, Taken
 
 Q = TypeVar("Q")
 

@@ -12,7 +12,7 @@ import pytest
 from pie_control.calls.fused import decode
 from pie_control.calls.fused.decode import MOST_STEPS, DecodeCommand
 from pie_control.calls.kind import EndRun
-from pie_control.calls.sampler import Sampler, SamplingParams
+from pie_control.calls.sampler import Sampler, SamplingParams, make_bias
 from pie_control.errors import Cancelled, InvalidArgument, InvalidState, NotFound, QuotaExceeded
 from pie_control.resources.tables.pages import Context
 from tests.helpers.refusals import (
@@ -28,6 +28,7 @@ from tests.helpers.refusals import (
 )
 from tests.helpers.scheduling import Inferlet
 
+OUTSIDE = Sampler(SamplingParams(temperature=0), 0, make_bias([(259, 1.0)]))
 PENALTIES = Sampler(SamplingParams(temperature=0, frequency=0.5), 0)
 ALL = [0, 4]  # pages; the first holds 3 tokens at positions 0 to 2
 
@@ -57,14 +58,15 @@ REFUSED = [
     decode_refused(NotFound, "KV page 4 is not allocated", context=[0, 5]),
     decode_refused(NotFound, "KV page 4 is not allocated", pages=[3, 2]),
     decode_refused(NotFound, "KV page 4 is not allocated", context=[0, 5], steps=1),
-    decode_refused(
-        InvalidArgument, "options are a JSON object with recent, window, allowed and adapter", options="[1]"
-    ),
+    decode_refused(InvalidArgument, "a JSON object with recent, window, allowed, logprobs", options="[1]"),
     decode_refused(InvalidArgument, "unknown field `stops`", options='{"stops": []}'),
     decode_refused(InvalidArgument, "41 recent tokens", options=f'{{"recent": {[1] * 41}}}'),
     decode_refused(InvalidArgument, "token 259 is outside", options='{"recent": [259]}', sampler=PENALTIES),
     decode_refused(InvalidArgument, "window is -1", options='{"window": -1}'),
     decode_refused(InvalidArgument, "mask has 3 bytes, 259 tokens need 33", options='{"allowed": "AAAA"}'),
+    decode_refused(InvalidArgument, "33 alternatives of a token", options='{"logprobs": 33}'),
+    decode_refused(InvalidArgument, "-1 alternatives of a token", options='{"logprobs": -1}'),
+    decode_refused(InvalidArgument, "logit_bias names token 259", sampler=OUTSIDE),
     refusal(NotFound, NO_QUEUE, "reserve_kvpage", 9, 1),
     refusal(InvalidArgument, "0 KV pages asked for", "reserve_kvpage", Q, 0),
     refusal(QuotaExceeded, "4 KV pages held and 7 more asked for, the limit is 10", "reserve_kvpage", Q, 7),
@@ -117,6 +119,7 @@ def test_a_run_is_one_command_with_all_that_it_needs() -> None:
     assert command.params is sampler.params
     assert struct.unpack("<5d", command.uniform) == tuple(again.draw() for _ in range(5))
     assert (command.recent, command.window, command.allowed) == ((7, 8), 6, b"\1" * 33)
+    assert (command.bias, command.alternatives) == (None, -1)
     assert inferlet.space.waiting == waiting + 1
 
 

@@ -60,7 +60,9 @@ def test_a_run_has_the_adapter_that_its_options_name() -> None:
     named(inferlet, poet=7)
     with pytest.raises(NotFound, match="has no adapter 'painter'; available-adapters gives: poet"):
         decode(inferlet, '{"adapter": "painter"}')
-    with pytest.raises(InvalidArgument, match="options are a JSON object with recent, window, allowed and adapter"):
+    with pytest.raises(
+        InvalidArgument, match="options are a JSON object with recent, window, allowed, logprobs and adapter"
+    ):
         decode(inferlet, '{"adapter": 7}')
     decode(inferlet, '{"adapter": "poet"}')
     command = handed_on[-1]

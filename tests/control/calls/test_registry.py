@@ -27,5 +27,5 @@ def test_traits_follow_from_what_a_worker_runs_and_knows() -> None:
     names = {trait.name for trait in implemented_traits([name for name in ALL if name != "verify"], True)}
     assert names == {trait.name for trait in TRAITS} - {"Fused"}
     assert {trait.name for trait in TRAITS} - {trait.name for trait in implemented_traits(ALL, False)} == {"Tokenize"}
-    assert [trait.name for trait in implemented_traits([], True)] == ["Core", "Http"]
-    assert [trait.interface for trait in TRAITS][:4] == ["core", "http", "allocate", "forward"]
+    assert [trait.name for trait in implemented_traits([], True)] == ["Core", "Blobs", "Http", "Topics"]
+    assert [trait.interface for trait in TRAITS][:4] == ["core", "blobs", "http", "topics"]

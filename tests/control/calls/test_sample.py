@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from pie_control.calls.fused import sample
-from pie_control.calls.sampler import Sampler, SamplingParams
+from pie_control.calls.sampler import Sampler, SamplingParams, make_bias
 from pie_control.errors import InvalidArgument, InvalidState, NotFound
 from pie_inference.protocol import Sample
 from tests.helpers.refusals import (
@@ -28,6 +28,9 @@ def mask(*tokens: int, size: int = 33) -> str:
     bits = sum(1 << token for token in tokens)
     return base64.b64encode(bits.to_bytes(size, "little")).decode()
 
+
+BIASED = Sampler(SamplingParams(temperature=0), 0, make_bias([(258, 2.0), (7, -1.0)]))
+OUTSIDE = Sampler(SamplingParams(temperature=0), 0, make_bias([(300, 1.0)]))
 
 REFUSED = [
     refusal(NotFound, NO_QUEUE, "sample", 9, 0, GREEDY),
@@ -65,6 +68,23 @@ REFUSED = [
     refusal(InvalidArgument, "token 999 is outside", "sample_constrained", Q, 0, GREEDY, [999], ""),
     refusal(InvalidArgument, "token -2 is negative", "sample_constrained", Q, 0, GREEDY, [-2], ""),
     refusal(NotFound, "token reference 7", "sample_constrained", Q, 0, GREEDY, [name_token(7)], ""),
+    *(
+        refusal(error, message, "sample_with_logprobs", *arguments)
+        for error, message, arguments in (
+            (NotFound, NO_QUEUE, (9, 0, GREEDY, [], "", 0)),
+            (InvalidState, HOLDS_AN_INPUT, (Q, 3, GREEDY, [], "", 0)),
+            (
+                InvalidArgument,
+                "33 alternatives of a token are asked for; there may",
+                (Q, 0, GREEDY, [], "", 33),
+            ),
+            (InvalidArgument, "mask allows no token", (Q, 0, GREEDY, [], mask(), 0)),
+            (InvalidArgument, "41 recent tokens", (Q, 0, GREEDY, [1] * 41, "", 0)),
+            (InvalidArgument, "token 999 is outside", (Q, 0, GREEDY, [999], "", 0)),
+            (InvalidArgument, "logit_bias names token 300", (Q, 0, OUTSIDE, [], "", 0)),
+        )
+    ),
+    refusal(InvalidArgument, "logit_bias names token 300, which is outside", "sample", Q, 0, OUTSIDE),
     refusal(InvalidArgument, "belongs to queue 1", "sample_constrained", OTHER_QUEUE, 0, GREEDY, [name_token(1)], ""),
 ]
 
@@ -74,7 +94,9 @@ def test_a_refused_call_names_the_number_and_changes_nothing(wanted: Refusal) ->
     check_refused(wanted)
 
 
-@pytest.mark.parametrize(("call", "more"), [("sample", ()), ("sample_constrained", ([], ""))])
+@pytest.mark.parametrize(
+    ("call", "more"), [("sample", ()), ("sample_constrained", ([], "")), ("sample_with_logprobs", ([], "", 2))]
+)
 def test_a_sample_takes_the_next_number_of_its_sampler(call: str, more: tuple[object, ...]) -> None:
     inferlet, handed_on = prepare()
     sampler, again = (Sampler(SamplingParams(), 5) for _ in range(2))
@@ -114,3 +136,35 @@ def test_a_wave_counts_a_bounded_number_of_recent_tokens(monkeypatch: pytest.Mon
     for size in (4, 6, 1, 20, 3):
         inferlet.call("sample_constrained", 1, inferlet.embeds, GREEDY, [1] * size, "")
     assert [len(by_kind(wave)[Sample].recent) for wave in world.drain()] == [10, 1, 20, 3]
+
+
+def test_a_wave_has_biases_and_log_probabilities_where_a_command_asks() -> None:
+    world = World()
+    inferlet = world.open(8, 8)
+    inferlet.embed(0)
+    inferlet.forward(0, 1, 0)
+    inferlet.call("sample", 1, inferlet.embeds, GREEDY)
+    (wave,) = world.drain()
+    alone = by_kind(wave)[Sample]
+    assert (alone.bias_indptr, alone.alternatives) == (None, None)
+    inferlet.call("sample", 1, inferlet.embeds, GREEDY)
+    scored = inferlet.call("sample_with_logprobs", 1, inferlet.embeds, BIASED, [], "", 2)
+    (wave,) = world.drain()
+    batch = by_kind(wave)[Sample]
+    assert batch.bias_indptr is not None
+    assert batch.bias_tokens is not None
+    assert batch.bias_values is not None
+    assert batch.alternatives is not None
+    assert (batch.bias_indptr.tolist(), batch.bias_tokens.tolist()) == ([0, 0, 2], [258, 7])
+    assert (batch.bias_values.tolist(), batch.alternatives.tolist()) == ([2.0, -1.0], [-1, 2])
+    value = inferlet.answers[scored]
+    assert isinstance(value, sample.ScoredToken)
+    assert (len(value.tokens), len(value.logprobs), value.tokens[0]) == (3, 3, value.token)
+    assert value.logprobs[1] >= value.logprobs[2]
+
+
+def test_a_token_with_log_probabilities_may_be_named_before_it_is_known() -> None:
+    inferlet, handed_on = prepare()
+    future = inferlet.call("sample_with_logprobs", Q, 0, GREEDY, [], "", 0)
+    inferlet.call("embed_txt", Q, [name_token(future)], [4], [4, 1])
+    assert handed_on[-1].references == [(0, future)]

@@ -6,7 +6,7 @@ import pytest
 
 from pie_control.calls.fused.sample import Token
 from pie_control.calls.fused.verify import Verified
-from pie_control.calls.sampler import Sampler, SamplingParams
+from pie_control.calls.sampler import Sampler, SamplingParams, make_bias
 from pie_control.errors import InvalidArgument, InvalidState, NotFound, WorkerError
 from pie_inference.protocol import Verify
 from tests.helpers.refusals import (
@@ -22,6 +22,7 @@ from tests.helpers.refusals import (
 )
 from tests.helpers.scheduling import Inferlet, World, by_kind, greedy
 
+OUTSIDE = Sampler(SamplingParams(temperature=0), 0, make_bias([(300, 1.0)]))
 PENALTIES = Sampler(SamplingParams(frequency=0.5), 0)
 
 REFUSED = [
@@ -40,6 +41,7 @@ REFUSED = [
     refusal(InvalidArgument, "verify got 0 embeds and 0 draft tokens", "verify", Q, [], [], GREEDY),
     refusal(InvalidArgument, "6 draft tokens are more than 5: verify fewer", "verify", Q, [0, 7], [1] * 6, GREEDY),
     refusal(InvalidArgument, "verify takes no penalties", "verify", Q, [0, 2], [1], PENALTIES),
+    refusal(InvalidArgument, "logit_bias names token 300", "verify", Q, [0, 2], [1], OUTSIDE),
     refusal(InvalidArgument, "token 300 is outside of the vocabulary", "verify", Q, [0, 2], [300], GREEDY),
     refusal(InvalidArgument, "token -1 is outside", "verify", Q, [0, 2], [-1], GREEDY),
     refusal(InvalidState, "embed 4 was never filled", "verify", Q, [3, 2], [1], GREEDY),

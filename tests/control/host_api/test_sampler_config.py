@@ -29,8 +29,17 @@ def test_each_setting_has_its_effect() -> None:
         "frequency_penalty": 0.25,
         "presence_penalty": -1,
     }
-    assert set(KEYS) == {*settings, "seed"}
+    assert set(KEYS) == {*settings, "seed", "logit_bias"}
     assert new_sampler(json.dumps(settings)).params == SamplingParams(0.5, 7, 0.9, 0.1, 1.5, 0.25, -1)
+
+
+def test_a_bias_is_by_token() -> None:
+    sampler = new_sampler('{"logit_bias": {"7": -2.5, "300": 1}}')
+    assert sampler.bias is not None
+    assert (sampler.bias.tokens.tolist(), sampler.bias.values.tolist()) == ([7, 300], [-2.5, 1.0])
+    with pytest.raises(InvalidArgument, match="logit_bias names token 300, which is outside of the vocabulary of 259"):
+        sampler.bias.check(259)
+    assert new_sampler('{"logit_bias": {}}').bias is None
 
 
 def test_the_seed_decides_the_draws() -> None:
@@ -44,13 +53,24 @@ def test_the_seed_decides_the_draws() -> None:
     [
         ("", "not JSON"),
         ("{", "not JSON"),
-        ("[" * MAX_CONFIG, "not JSON"),
+        ("[" * MAX_CONFIG, "the settings of a sampler nests lists and objects deeper than 8 levels"),
+        ("[" * 8, "not JSON"),
         ("[]", "must be a JSON object, not a list"),
         ("1", "must be a JSON object, not a int"),
-        (" " * MAX_CONFIG + "{}", "characters, more than 2048"),
+        (" " * MAX_CONFIG + "{}", "characters, more than 16384"),
         ('{"tempreature": 1}', "no setting 'tempreature': do you mean 'temperature'?"),
         ('{"top-k": null}', "no setting 'top-k': do you mean 'top_k'?"),
-        ('{"logit_bias": {}}', "no setting 'logit_bias': there are temperature, top_k, "),
+        ('{"logits": {}}', "no setting 'logits': "),
+        ('{"logit_bias": [1]}', r"logit_bias must be an object, as in .*, not \[1\]"),
+        ('{"logit_bias": {"a": 1}}', 'logit_bias is by token id, and "a" is none'),
+        ('{"logit_bias": {"-1": 1}}', 'by token id, and "-1" is none'),
+        ('{"logit_bias": {"4294967296": 1}}', "4294967296 is no token"),
+        ('{"logit_bias": {"1": true}}', "logit_bias of token 1 must be a number, not true"),
+        ('{"logit_bias": {"1": null}}', "logit_bias of token 1 must be a number, not null"),
+        ('{"logit_bias": {"1": NaN}}', "logit_bias of token 1 is nan; it must lie between -1000.0 and 1000.0"),
+        ('{"logit_bias": {"1": 1001}}', "logit_bias of token 1 is 1001; it must lie between"),
+        ('{"logit_bias": {"1": 1, "01": 2}}', "logit_bias names a token twice"),
+        (json.dumps({"logit_bias": dict.fromkeys(range(513), 1)}), "logit_bias has 513 tokens, more than 512"),
         ('{"temperature": "1"}', 'temperature must be a number, not "1"'),
         ('{"temperature": true}', "temperature must be a number, not true"),
         ('{"temperature": [1]}', r"temperature must be a number, not \[1\]"),

@@ -21,7 +21,7 @@ from pie_inference.protocol import BATCHES, EXTENSIONS, ModelDescription, RunWav
 from tests.helpers.servers import run, started
 
 SECONDS = 30.0
-OF_ALL = ["Core", "Http", "Topics", "Children"]
+OF_ALL = ["Core", "Blobs", "Http", "Topics", "Children"]
 """Traits of every model."""
 INTERFACES_OF_ALL = {trait.interface for trait in TRAITS if trait.name in OF_ALL}
 ALLOCATE_ONLY = ("copy_emb", "copy_kvpage", "embed_txt")
@@ -65,7 +65,7 @@ def described(**changes: Any) -> ModelDescription:
 def test_a_model_has_the_traits_whose_calls_its_worker_runs() -> None:
     assert tuple(trait for trait, _ in traits_of(described())) == TRAITS
     without = [trait.name for trait, _ in traits_of(described(calls=tuple(set(ALL) - {"get_logprobs"})))]
-    assert without == [*OF_ALL, "Allocate", "Forward", "InputText", "Tokenize", "ForwardWithAdapter"]
+    assert without == [*OF_ALL, "Allocate", "Forward", "InputText", "InputImage", "Tokenize", "ForwardWithAdapter"]
     assert [trait.name for trait, _ in traits_of(described(calls=()))] == OF_ALL
 
 

@@ -208,6 +208,39 @@ def test_sampling_penalties_and_masks_reach_the_logits(worker: Worker) -> None:
     assert best not in (second, third)
 
 
+def test_a_bias_reaches_the_logits_and_log_probabilities_do_not_change(worker: Worker) -> None:
+    driver = Driver(worker.run, "model")
+    driver.run(*driver.forward_batch([Extend(Keys(), [1, 2, 3])]))
+    embeds = ints([driver.outputs + 2, driver.outputs + 1, driver.outputs + 2])
+    dist = driver.ask(GetNextDistResult, dist_batch(embeds, 272))
+    order, probabilities = dist.tokens.reshape(3, 272), dist.probabilities.reshape(3, 272)
+    bias = {"bias_tokens": ints([order[0, 9]]), "bias_values": np.full(1, 100, np.float32)}
+    batch = sample_batch(embeds, bias_indptr=ints([0, 1, 1, 1]), alternatives=ints([2, -1, 0]), **bias)
+    result = driver.ask(SampleResult, batch)
+    assert result.tokens.tolist() == [order[0, 9], order[1, 0], order[2, 0]]
+    assert result.score_indptr is not None
+    assert result.scored is not None
+    assert result.logprobs is not None
+    assert result.score_indptr.tolist() == [0, 3, 3, 4]
+    assert result.scored.tolist() == [order[0, 9], *order[0, :2], order[2, 0]]
+    wanted = [*probabilities[0, [9, 0, 1]], probabilities[2, 0]]
+    assert np.exp(result.logprobs).tolist() == pytest.approx(wanted, rel=1e-4)
+
+
+def test_a_row_that_fails_leaves_others_their_log_probabilities(worker: Worker) -> None:
+    driver = Driver(worker.run, "model")
+    driver.run(*driver.forward_batch([Extend(Keys(), [1, 2, 3])]))
+    embeds = ints([driver.outputs + 2] * 3)
+    bias = {"bias_tokens": ints([999]), "bias_values": np.zeros(1, np.float32)}
+    batch = sample_batch(embeds, bias_indptr=ints([0, 0, 1, 1]), alternatives=ints([1, 1, 0]), **bias)
+    done = worker.run(RunWave(99, "model", (batch,)))
+    assert [(one.batch, one.command) for one in done.failures] == [(0, 1)]
+    (result,) = done.results
+    assert isinstance(result, SampleResult)
+    assert result.score_indptr is not None
+    assert result.score_indptr.tolist() == [0, 2, 2, 3]
+
+
 def test_distributions_of_different_widths(worker: Worker) -> None:
     driver = Driver(worker.run, "model")
     driver.run(*driver.forward_batch([Extend(Keys(), [1, 2, 3])]))

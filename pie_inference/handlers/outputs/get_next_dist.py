@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..device.tensors import download, tensor, upload
-from ..errors import BatchError
-from ..execution import sampling
-from ..execution.launched import PendingResult
-from ..execution.served_model import ServedModel
-from ..protocol import Array, GetNextDist, GetNextDistResult
+from ...device.tensors import download, tensor, upload
+from ...errors import BatchError
+from ...execution import sampling
+from ...execution.launched import PendingResult
+from ...execution.served_model import ServedModel
+from ...protocol import Array, GetNextDist, GetNextDistResult
 
 
 def get_next_dist(served: ServedModel, batch: GetNextDist) -> PendingResult:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from ..device.tensors import download, index_tensor, upload
-from ..execution.launched import PendingResult
-from ..execution.served_model import ServedModel
-from ..protocol import GetLogprobs, GetLogprobsResult, check_indptr
+from ...device.tensors import download, index_tensor, upload
+from ...execution.launched import PendingResult
+from ...execution.served_model import ServedModel
+from ...protocol import GetLogprobs, GetLogprobsResult, check_indptr
 
 
 def get_logprobs(served: ServedModel, batch: GetLogprobs) -> PendingResult:

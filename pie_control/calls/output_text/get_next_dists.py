@@ -1,0 +1,66 @@
+"""The most probable next tokens at several output embeds, in one call and one future."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pie_control.resources.address_space import AddressSpace
+from pie_inference.protocol import GetNextDists, GetNextDistsResult, Result
+
+from ..arrays import as_int32, ends_of
+from ..kind import Stage, define
+from ..outputs import RowsBatch, RowsCommand, check_outputs, note_reading
+from .get_next_dist import check
+
+
+class Dists(NamedTuple):
+    """What the future gives: of R embeds, k tokens each."""
+
+    tokens: NDArray[np.int32]  # [R * k], most probable first at each embed
+    probabilities: NDArray[np.float32]  # [R * k]
+    rest: NDArray[np.float32]  # [R], probability mass left out
+
+
+class DistsCommand(RowsCommand, frozen=True):
+    k: int
+    temperature: float
+
+
+def issue(space: AddressSpace, queue: int, embeds: Sequence[int], k: int, temperature: float, future: int) -> None:
+    """`embeds` are ranges, at most as many embeds as a batch of the model has rows. Raises as `get_next_dist`."""
+    ranges = check_outputs(space, queue, embeds)
+    k = check(space, k, temperature)
+    seq, after = note_reading(space, queue, ranges)
+    space.issue(DistsCommand(space.owner, queue, seq, after, future, (), ranges, k, temperature))
+
+
+class DistsBatch(RowsBatch[DistsCommand]):
+    def build(self) -> GetNextDists:
+        return GetNextDists(
+            embeds=as_int32(self._embeds),
+            indptr=ends_of(command.count for command in self.commands),
+            k=as_int32([command.k for command in self.commands]),
+            temperature=np.array([command.temperature for command in self.commands], np.float32),
+        )
+
+    def values(self, result: Result) -> Sequence[Dists]:
+        if not isinstance(result, GetNextDistsResult) or not (
+            len(result.indptr) == len(result.rest_indptr) == len(self.commands) + 1
+        ):
+            raise self.misfit(result)
+        tokens = result.tokens.astype(np.int32, copy=False)
+        probabilities = result.probabilities.astype(np.float32, copy=False)
+        rest = result.rest.astype(np.float32, copy=False)
+        ranges = zip(pairwise(result.indptr.tolist()), pairwise(result.rest_indptr.tolist()), strict=True)
+        return [  # copies: a view keeps those of the whole wave
+            Dists(tokens[begin:end].copy(), probabilities[begin:end].copy(), rest[first:last].copy())
+            for (begin, end), (first, last) in ranges
+        ]
+
+
+CALL = DistsCommand.call = define(__name__, issue, value=Dists, stage=Stage.OUTPUT, new_batch=DistsBatch)

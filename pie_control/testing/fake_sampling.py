@@ -1,0 +1,74 @@
+"""How the model without weights chooses tokens from scores, float64 [vocab_size] for a row."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pie_inference.protocol import Sample, SampleResult, Verify
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int32]
+
+
+def bias(batch: Sample | Verify, n: int, scores: Floats) -> None:
+    """Adds the logit bias of command n, in place."""
+    if batch.bias_indptr is None or batch.bias_tokens is None or batch.bias_values is None:
+        return
+    own = slice(batch.bias_indptr[n], batch.bias_indptr[n + 1])
+    scores[batch.bias_tokens[own]] += batch.bias_values[own]
+
+
+def scored(batch: Sample, tokens: Integers, scores: Floats) -> SampleResult:
+    """Tokens with log-probabilities where they are asked for; `scores` [N, vocab_size] as they were at first."""
+    counts, listed, logprobs = [0], [np.zeros(0, np.int32)], [np.zeros(0)]
+    assert batch.alternatives is not None
+    for row, alternatives in enumerate(batch.alternatives.tolist()):
+        if alternatives >= 0:
+            best = np.argsort(-scores[row], kind="stable")[:alternatives]
+            listed.append(np.concatenate([tokens[row : row + 1], best]))
+            logprobs.append(np.log(softmax(scores[row]))[listed[-1]])
+        counts.append(sum(map(len, listed)))
+    return SampleResult(
+        tokens,
+        np.array(counts, np.int32),
+        np.concatenate(listed).astype(np.int32),
+        np.concatenate(logprobs).astype(np.float32),
+    )
+
+
+def forbid(batch: Sample, n: int, scores: Floats) -> None:
+    """Sets the scores of tokens that row n may not sample to minus infinity."""
+    if batch.allowed_rows[n] < 0:
+        return
+    bits = batch.allowed[batch.allowed_rows[n]].astype(np.uint8)
+    allowed = np.unpackbits(bits, count=len(scores), bitorder="little").astype(np.bool_)
+    if not allowed.any():
+        raise ValueError("the mask allows no token")
+    scores[~allowed] = -np.inf
+
+
+def choose(batch: Sample | Verify, n: int, uniform: float, scores: Floats) -> int:
+    """The token that the parameters of command n choose."""
+    if batch.temperature[n] == 0:
+        return int(scores.argmax())
+    order = np.argsort(-scores, kind="stable")
+    probabilities = softmax(scores[order] / batch.temperature[n])
+    kept = kept_prefix(probabilities, int(batch.top_k[n]), float(batch.top_p[n]), float(batch.min_p[n]))
+    mass = np.cumsum(probabilities[:kept])
+    return int(order[min(int(np.searchsorted(mass, uniform * mass[-1], "right")), kept - 1)])
+
+
+def softmax(scores: Floats) -> Floats:
+    weights: Floats = np.exp(scores - scores.max())
+    weights /= weights.sum()
+    return weights
+
+
+def kept_prefix(probabilities: Floats, top_k: int, top_p: float, min_p: float) -> int:
+    """How many of the sorted probabilities remain candidates."""
+    top = len(probabilities) if top_k == 0 else min(top_k, len(probabilities))
+    before = np.cumsum(probabilities[:top]) - probabilities[:top]
+    in_nucleus = before < top_p * probabilities[:top].sum() if top_p < 1 else np.full(top, True)
+    likely = probabilities[:top] >= min_p * probabilities[0]
+    return max(1, int((in_nucleus & likely).sum()))

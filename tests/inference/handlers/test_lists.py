@@ -1,0 +1,87 @@
+"""Calls that read several outputs, and samples with log-probabilities: the numbers of single calls, on one rank and on
+two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from pie_inference.config import WorkerConfig
+from pie_inference.protocol import GetLogprobs as GetLogprobsBatch
+from pie_inference.protocol import (
+    GetLogprobsAt,
+    GetLogprobsAtResult,
+    GetLogprobsResult,
+    GetNextDistResult,
+    GetNextDists,
+    GetNextDistsResult,
+    RunWave,
+    SampleResult,
+)
+from pie_inference.serving.worker import Worker
+from pie_inference.tensor_parallel.group import WorkerGroup
+from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.testing.worker_batches import Driver, Extend, Keys, dist_batch, ints, sample_batch
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def driver(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    folder = make_checkpoint(tmp_path_factory.mktemp("model"))
+    ranks: int = request.param
+    config = WorkerConfig(folder, "model", dtype="float32", pages=64, embeds=1024, tensor_parallel=ranks)
+    if ranks == 1:
+        yield Driver(Worker(config).run, "model")
+        return
+    group = WorkerGroup(config, Worker)
+    try:
+        yield Driver(group.run, "model")
+    finally:
+        group.close()
+
+
+def outputs(driver: Driver) -> np.ndarray:
+    driver.run(*driver.forward_batch([Extend(Keys(), [1, 2, 3, 4, 5])]))
+    return ints(driver.outputs + np.arange(5))
+
+
+def test_lists_give_the_numbers_of_single_calls(driver: Driver) -> None:
+    embeds = outputs(driver)
+    one = driver.ask(GetNextDistResult, dist_batch(embeds, 4, 0.7))
+    batch = GetNextDists(embeds, ints([0, 2, 5]), ints([4, 4]), np.full(2, 0.7, np.float32))
+    together = driver.ask(GetNextDistsResult, batch)
+    assert (together.indptr.tolist(), together.rest_indptr.tolist()) == ([0, 8, 20], [0, 2, 5])
+    assert together.tokens.tolist() == one.tokens.tolist()
+    assert together.probabilities.tolist() == pytest.approx(one.probabilities.tolist(), abs=1e-6)
+    assert together.rest.tolist() == pytest.approx(one.rest.tolist(), abs=1e-6)
+    tokens = ints(range(10, 17))
+    single = driver.ask(GetLogprobsResult, GetLogprobsBatch(embeds, ints([0, 2, 4, 5, 6, 7]), tokens))
+    listed = driver.ask(GetLogprobsAtResult, GetLogprobsAt(embeds, ints([0, 2, 5]), tokens, ints([0, 4, 7])))
+    assert listed.logprobs.tolist() == pytest.approx(single.logprobs.tolist(), abs=1e-5)
+
+
+def test_a_list_that_is_wrong_fails_alone(driver: Driver) -> None:
+    embeds = outputs(driver)
+    wrong = (
+        GetLogprobsAt(embeds, ints([0, 2, 5]), ints([1, 2, 3, 4, 5, 6, 7]), ints([0, 4, 7])),
+        GetLogprobsAt(embeds, ints([0, 2, 5]), ints([1, 2, 3, 4, 5]), ints([0, 3, 5])),
+        GetNextDists(embeds, ints([0, 2, 5]), ints([4, 9999]), np.ones(2, np.float32)),
+    )
+    done = driver.run_wave(RunWave(50, "model", wrong))
+    assert [(one.batch, one.command) for one in done.failures] == [(1, 0), (1, 1), (2, 1)]
+    assert done.results[0] is not None
+    assert done.results[1] is None
+    assert isinstance(done.results[2], GetNextDistsResult)
+    assert done.results[2].indptr.tolist() == [0, 8, 8]
+
+
+def test_log_probabilities_come_with_samples(driver: Driver) -> None:
+    embeds = outputs(driver)[3:]
+    result = driver.ask(SampleResult, sample_batch(embeds, alternatives=ints([2, 0])))
+    dist = driver.ask(GetNextDistResult, dist_batch(embeds, 2))
+    best = dist.tokens.reshape(2, 2)
+    assert result.scored is not None
+    assert result.logprobs is not None
+    assert result.scored.tolist() == [best[0, 0], *best[0], best[1, 0]]
+    assert np.exp(result.logprobs).tolist() == pytest.approx([*dist.probabilities[[0, 0, 1, 2]]], rel=1e-4)
