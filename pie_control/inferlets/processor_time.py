@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+OF_CHILDREN = 7 / 8
+"""Of a budget, that children may use up; the rest lets the parent hear of it."""
+
 
 class ProcessorTime:
     """The processor time of one inferlet, against a budget that comes back while it waits.
@@ -28,7 +31,7 @@ class ProcessorTime:
     @property
     def _is_used_up(self) -> bool:
         """Whether nothing is left for children."""
-        return self.spent >= self._limit or (self._parent is not None and self._parent._is_used_up)
+        return self.spent >= self._limit * OF_CHILDREN or (self._parent is not None and self._parent._is_used_up)
 
     def turn_begins(self, now: float) -> None:
         """`now`: of the monotonic clock, in seconds."""
@@ -58,8 +61,8 @@ class ProcessorTime:
             self._parent._charge_child(seconds)
 
     def _charge_child(self, seconds: float) -> None:
-        """At most what is left: the parent itself has not exceeded its budget."""
-        self.spent = max(self.spent, min(self.spent + seconds, self._limit))
+        """At most what children may use: the parent itself has not exceeded its budget."""
+        self.spent = max(self.spent, min(self.spent + seconds, self._limit * OF_CHILDREN))
         if self._parent is not None:
             self._parent._charge_child(seconds)
 

@@ -69,7 +69,7 @@ class TenantLedger:
 
 class Ledger:
     """What one inferlet holds over all its models. `returning`: the part of it that was given back and is still bound.
-    `below`: what its children hold, and theirs. `above`: the ledger of its parent.
+    `below`: what its children hold, and theirs; `queues` are counted with theirs. `above`: the ledger of its parent.
 
     The address spaces of the inferlet share it; each takes out what it has put in.
     """
@@ -101,6 +101,22 @@ class Ledger:
         check_quota(held, count, self.quota.limit(resource), f"{resource.name} of the family", advice)
         if self.above is not None:
             self.above.check_family(resource, count)
+
+    def open_queue(self) -> None:
+        """One more queue. Raises QuotaExceeded."""
+        ledger: Ledger | None = self
+        while ledger is not None:
+            what = "queues" if ledger is self else "queues of the family"
+            check_quota(ledger.queues, 1, ledger.quota.queues, what, "destroy queues that are not used")
+            ledger = ledger.above
+        self.close_queues(-1)
+
+    def close_queues(self, count: int) -> None:
+        """So many queues fewer."""
+        ledger: Ledger | None = self
+        while ledger is not None:
+            ledger.queues -= count
+            ledger = ledger.above
 
     def _advice(self, resource: Resource) -> str:
         returning = self.returning[resource]

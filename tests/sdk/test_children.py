@@ -25,7 +25,7 @@ def test_what_a_child_is_given(host: FakeHost) -> None:
         launch("writer", "-n", "3", kwargs={"topic": "bees"}, environment={"a": "b"}, max_pages=7, cpu_seconds=0.5),
         launch(),
     ]
-    first, second = host.children.values()
+    first, second = host.launched.values()
     assert (first["program"], first["arguments"]) == ("writer", ["-n", "3"])
     assert first["environment"] == {"a": "b", "kwargs": '{"topic": "bees"}'}
     assert first["limits"] == {"max_pages": 7, "cpu_seconds": 0.5}
@@ -77,9 +77,9 @@ def test_a_child_that_is_dropped_is_given_back(host: FakeHost) -> None:
     assert repr(child) == "Child(1)"
     del child
     gc.collect()
-    assert host.children
+    assert host.launched
     give_back()
-    assert host.children == {}
+    assert host.launched == {}
     closed = launch("p")
     closed.close()
     closed.close()

@@ -134,3 +134,21 @@ def test_a_family_holds_no_more_than_its_root_may() -> None:
     for ledger, count in ((grandchild, 20), (child, 10), (other, 60)):
         ledger.add(PAGES, -count)
     assert above.below[PAGES] == child.below[PAGES] == above.tenant.held[PAGES] == 0
+
+
+def test_queues_of_a_family_are_counted_together() -> None:
+    ledgers = Ledgers(Quota(queues=3))
+    lineage = [(1, Quota(queues=3)), (2, Quota(queues=2))]
+    child, above = ledgers.of(2, DEFAULT_TENANT, lineage), ledgers.of(1, DEFAULT_TENANT)
+    above.open_queue()
+    child.open_queue()
+    child.open_queue()
+    with pytest.raises(QuotaExceeded, match="2 queues held and 1 more asked for, the limit is 2"):
+        child.open_queue()
+    with pytest.raises(QuotaExceeded, match="3 queues held"):
+        above.open_queue()
+    child.close_queues(1)
+    above.open_queue()
+    with pytest.raises(QuotaExceeded, match="3 queues of the family held"):
+        child.open_queue()
+    assert (child.queues, above.queues) == (1, 3), "a refused queue counts nowhere"
