@@ -31,14 +31,17 @@ from inferlet_sdk.errors import (
 )
 from inferlet_sdk.event_loop import Deadlock
 from inferlet_sdk.futures import HostFuture, TokenFuture
+from inferlet_sdk.generation.drafting import PromptLookup
 from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.generation.sampling import DistSampler, Greedy, Sampler
 from inferlet_sdk.generation.stopping import IgnoreStopTokens, MaxTokens, StopRegex, StopString, StopTokens, StopWhen
 from inferlet_sdk.guest.arguments import Args
+from inferlet_sdk.guest.data_files import program_files
 from inferlet_sdk.guest.program import inferlet
 from inferlet_sdk.outside.children import Child, ChildEnd, ChildFailed, launch
 from inferlet_sdk.outside.http import Response, http_get, http_post, http_request
 from inferlet_sdk.outside.topics import Subscription, broadcast, subscribe
+from inferlet_sdk.search.hypotheses import Hypothesis
 from inferlet_sdk.traits import Dist
 
 __all__ = [
@@ -56,6 +59,7 @@ __all__ = [
     "Generation",
     "Greedy",
     "HostFuture",
+    "Hypothesis",
     "IgnoreStopTokens",
     "InvalidArgument",
     "InvalidState",
@@ -64,6 +68,7 @@ __all__ = [
     "NotFound",
     "Pages",
     "PieError",
+    "PromptLookup",
     "QuotaExceeded",
     "RequestFailed",
     "Response",
@@ -85,6 +90,7 @@ __all__ = [
     "http_request",
     "inferlet",
     "launch",
+    "program_files",
     "subscribe",
     "traits",
 ]

@@ -13,7 +13,7 @@ from typing import Any
 
 INTERFACES = (
     *("core", "blobs", "allocate", "input_text", "input_image", "forward", "forward_with_adapter", "tokenize"),
-    *("output_text", "fused", "http", "topics", "children", "guest_source"),
+    *("output_text", "fused", "exports", "http", "topics", "children", "guest_source"),
 )
 
 
@@ -48,6 +48,7 @@ forward_with_adapter: Any = _NoHost("forward_with_adapter")
 tokenize: Any = _NoHost("tokenize")
 output_text: Any = _NoHost("output_text")
 fused: Any = _NoHost("fused")
+exports: Any = _NoHost("exports")
 http: Any = _NoHost("http")
 topics: Any = _NoHost("topics")
 children: Any = _NoHost("children")

@@ -5,6 +5,7 @@ call `.result()` in a program without asyncio. Refused calls raise a `PieError`.
 """
 
 from inferlet_sdk.outside.children import *
+from inferlet_sdk.outside.exports import *
 from inferlet_sdk.outside.http import *
 from inferlet_sdk.outside.topics import *
 from inferlet_sdk.traits.allocate import *

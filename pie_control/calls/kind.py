@@ -130,6 +130,21 @@ class Release(Record, frozen=True):
     freed: Freed
 
 
+class Adopt(Record, frozen=True):
+    """A note: what an import gave has these addresses, from `first` on."""
+
+    owner: Owner
+    future: int
+    first: int
+
+
+class Discard(Record, frozen=True):
+    """A note: nobody takes what an import gave."""
+
+    owner: Owner
+    future: int
+
+
 class EndRun(Record, frozen=True):
     """A note: a decode run was cancelled. It takes no further step, and its future is forgotten."""
 

@@ -6,16 +6,17 @@ from __future__ import annotations
 
 from ..sandbox.contract import Contract
 from ..sandbox.functions import HostFunction
-from . import core, derived, fused, guest_source, output_text, tokenize
+from . import core, derived, fused, guest_source, tokenize
 from .images import blobs, input_image
 from .interfaces import checked, written_functions
 from .limits.bounds import bounds_of
 from .outside import children, http, topics
 from .published import editions
 from .suspending import is_suspending
+from .taken import exports, output_text
 
 PACKAGE = "pie:inferlet"
-MODULES = (core, blobs, tokenize, input_image, fused, output_text, http, topics, children, guest_source)
+MODULES = (core, blobs, tokenize, input_image, fused, output_text, exports, http, topics, children, guest_source)
 
 
 def contract() -> Contract:

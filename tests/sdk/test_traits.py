@@ -18,7 +18,7 @@ from inferlet_sdk import Embeds, InvalidState, NotFound, Pages, QuotaExceeded, b
 from inferlet_sdk.event_loop import run
 from tests.helpers.fake_host import STOP, VOCAB, FakeHost, HostError
 
-OUTSIDE = ("http", "topics", "children")
+OUTSIDE = ("exports", "http", "topics", "children")
 """Interfaces whose calls stand beside their idiomatic forms."""
 FUNCTIONS = [f for f in wit.functions() if f.interface in wit.world_imports("inferlet")]
 
