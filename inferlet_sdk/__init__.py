@@ -41,6 +41,8 @@ from inferlet_sdk.guest.program import inferlet
 from inferlet_sdk.outside.children import Child, ChildEnd, ChildFailed, launch
 from inferlet_sdk.outside.http import Response, http_get, http_post, http_request
 from inferlet_sdk.outside.topics import Subscription, broadcast, subscribe
+from inferlet_sdk.retries import retry
+from inferlet_sdk.schemas import SchemaMismatch, Truncated, UnsupportedType, from_json, json_schema
 from inferlet_sdk.search.hypotheses import Hypothesis
 from inferlet_sdk.traits import Dist
 
@@ -73,6 +75,7 @@ __all__ = [
     "RequestFailed",
     "Response",
     "Sampler",
+    "SchemaMismatch",
     "Slots",
     "StopRegex",
     "StopString",
@@ -81,16 +84,21 @@ __all__ = [
     "Subscription",
     "TimedOut",
     "TokenFuture",
+    "Truncated",
     "Unsupported",
+    "UnsupportedType",
     "WorkerFailed",
     "broadcast",
+    "from_json",
     "gather",
     "http_get",
     "http_post",
     "http_request",
     "inferlet",
+    "json_schema",
     "launch",
     "program_files",
+    "retry",
     "subscribe",
     "traits",
 ]

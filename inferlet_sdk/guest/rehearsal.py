@@ -82,7 +82,7 @@ def _host() -> Any:
     return SimpleNamespace(
         http=None, topics=None, children=None, blobs=None, input_image=None, exports=None,
         core=core, allocate=allocate, tokenize=tokenize, fused=fused, guest_source=None,
-        forward_with_adapter=None,
+        forward_with_adapter=None, introspective_forward=None,
         output_text=SimpleNamespace(
             get_next_dist=number, await_packed_dist=lambda _: ("BwAAAAgAAAA=", "AAAAPwAAgD4=", 0.25)
         ),

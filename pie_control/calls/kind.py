@@ -34,8 +34,9 @@ class Stage(IntEnum):
     IMAGE = 1
     EMBED = 2
     FORWARD = 3
-    HAND_ON = 4
-    OUTPUT = 5
+    SCORES = 4  # forwards of a kind of their own
+    HAND_ON = 5
+    OUTPUT = 6
 
 
 # ---- what address spaces hand on -----------------------------------------------------------------------------------

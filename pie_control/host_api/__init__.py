@@ -13,10 +13,14 @@ from .limits.bounds import bounds_of
 from .outside import children, http, topics
 from .published import editions
 from .suspending import is_suspending
-from .taken import exports, output_text
+from .taken import exports, introspective_forward, output_text
 
 PACKAGE = "pie:inferlet"
-MODULES = (core, blobs, tokenize, input_image, fused, output_text, exports, http, topics, children, guest_source)
+MODULES = (
+    *(core, blobs, tokenize, input_image, fused, introspective_forward, output_text, exports, http, topics),
+    children,
+    guest_source,
+)
 
 
 def contract() -> Contract:

@@ -612,6 +612,17 @@ class FakeHost:
         self.embeds.update({embed: pair and (pair[0] + change, pair[1]) for embed, pair in held.items()})
         self._forward(queue, context, inputs, output, embeds)
 
+    def _forward_with_scores(
+        self, queue: int, context: list[int], inputs: list[int], output: list[int], embeds: list[int]
+    ) -> int:
+        """Each input looks at itself only."""
+        seen, new = sum(len(self.pages[page]) for page in expand(context)), len(expand(inputs))
+        self._forward(queue, context, inputs, output, embeds)
+        return self._future([0.0] * seen + [1.0] * new)
+
+    def _await_packed_scores(self, number: int) -> str:
+        return _packed("f", self._await(number))
+
     def _change_of(self, adapter: str) -> int:
         if adapter and adapter not in self.adapters:
             raise refuse("not-found", f"no adapter {adapter}")
@@ -984,6 +995,7 @@ class FakeHost:
     _take_token = _take_dist = _take_logprobs = _take_verified = _take_response = _take_reached = _take_published = (
         _take
     )
+    _take_scores = _take
     _take_listing = _take
 
     def _await(self, number: int) -> Any:
@@ -1002,6 +1014,7 @@ class FakeHost:
     _take_dists = _take_scored_token = _take
     _await_dists = _await_scored_token = _await
     _await_packed_dists = _await_packed_dist
+    _await_scores = _await
 
     def _source(self) -> tuple[str, str, str]:
         raise AssertionError("tests call run_program")

@@ -80,6 +80,7 @@ WRONG: dict[str, list[Any]] = {
     "seconds": [*NO_FLOAT, math.nan, math.inf, 1e30],
     "text": NO_TEXT,
     "model": NO_TEXT,
+    "adapter": NO_TEXT,
     "message": NO_TEXT,
     "level": [None, 5, "loud", []],
     "input": [*NO_NUMBER, Embeds((1, 2)), Pages((1, 1))],
@@ -103,7 +104,8 @@ RIGHT: dict[str, Any] = {
     "source": [1],
     "target": [1], "draft": [1], "positions": [0], "output": [], "temperature": 1.0, "seconds": 1.0, "text": "a",
     "model": "toy", "message": "a", "messages": [], "futures": [], "future": None, "recent": [],
-    "level": "info", "value": 1, "name": "a", "input": 1, "position": 0, "steps": 1, "run": DecodeRun(1),
+    "adapter": "a", "level": "info", "value": 1, "name": "a", "input": 1, "position": 0, "steps": 1,
+    "run": DecodeRun(1),
 }  # fmt: skip
 ANY_VALUE = {("log", "message"), ("set_result", "value")}
 """Parameters that take any value: it is written as text or JSON."""
