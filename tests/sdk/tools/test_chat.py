@@ -130,14 +130,16 @@ def test_what_the_model_wrote_is_not_run_again(monkeypatch: pytest.MonkeyPatch, 
     template, first, _ = CALLS[name]
     end = "]" if name == "mistral" else ""
     model = Scripted(monkeypatch, template, [first + end, "ok"])
-    seen: list[list[int]] = []
+    run_tokens: list[int] = []
     embed = FakeHost._embed_txt
-    monkeypatch.setattr(
-        FakeHost, "_embed_txt", lambda self, *given: (seen.append(list(given[1])), embed(self, *given))[1]
-    )
+
+    def counting(host: FakeHost, queue: int, tokens: list[int], *given: Any) -> None:
+        run_tokens.extend(tokens)
+        embed(host, queue, tokens, *given)
+
+    monkeypatch.setattr(FakeHost, "_embed_txt", counting)
     chat(model, add)
-    again = sum(len(tokens) for tokens in seen)
-    assert again < len(model.host._tokenize(_queue(model), model.rendered[-1], True)) + len(first) + 30
+    assert len(run_tokens) < len(model.host._tokenize(_queue(model), model.rendered[-1], True)) + len(first) + 30
 
 
 def _queue(model: Scripted) -> int:

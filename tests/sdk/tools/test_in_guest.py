@@ -99,7 +99,8 @@ def test_a_model_calls_tools_in_the_sandbox(guest_cache: Path) -> None:
     text, calls, happened, name, age, declared, freed = result
     assert text == "It is 5."
     assert calls == [["add", {"a": 2, "b": 3}, "5"], ["who", {}, '{"name": "Mia", "age": 7}']]
-    assert [one for one in happened if one != "Text"][:4] == ["CallStarted", "Call", "CallStarted", "Call"]
-    assert happened.count("CallResult") == 2
+    told = [one for one in happened if one != "Text"]
+    assert told[:2] == ["CallStarted", "Call"]
+    assert sorted(told) == ["Call", "Call", "CallResult", "CallResult", "CallStarted", "CallStarted"]
     assert (name, age, declared) == ("Mia", 7, 1)
     assert freed == [True, 0]
