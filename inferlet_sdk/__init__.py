@@ -40,6 +40,8 @@ from inferlet_sdk.guest.data_files import program_files
 from inferlet_sdk.guest.program import inferlet
 from inferlet_sdk.outside.http import Response, http_get, http_post, http_request
 from inferlet_sdk.outside.topics import Subscription, broadcast, subscribe
+from inferlet_sdk.retries import retry
+from inferlet_sdk.schemas import SchemaMismatch, Truncated, UnsupportedType, from_json, json_schema
 from inferlet_sdk.search.hypotheses import Hypothesis
 from inferlet_sdk.traits import Dist
 
@@ -69,6 +71,7 @@ __all__ = [
     "RequestFailed",
     "Response",
     "Sampler",
+    "SchemaMismatch",
     "Slots",
     "StopRegex",
     "StopString",
@@ -77,15 +80,20 @@ __all__ = [
     "Subscription",
     "TimedOut",
     "TokenFuture",
+    "Truncated",
     "Unsupported",
+    "UnsupportedType",
     "WorkerFailed",
     "broadcast",
+    "from_json",
     "gather",
     "http_get",
     "http_post",
     "http_request",
     "inferlet",
+    "json_schema",
     "program_files",
+    "retry",
     "subscribe",
     "traits",
 ]

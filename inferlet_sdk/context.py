@@ -8,21 +8,22 @@ with these calls.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar, overload
 
-from inferlet_sdk import bindings, traits
+from inferlet_sdk import traits
 from inferlet_sdk.addresses import Pages
 from inferlet_sdk.errors import InvalidArgument, InvalidState
 from inferlet_sdk.generation.conversation import Conversation
 from inferlet_sdk.generation.drafting import Draft
 from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.generation.joining import join_sequences
-from inferlet_sdk.generation.queues import Queues
+from inferlet_sdk.generation.queues import queues_of
 from inferlet_sdk.generation.sampling import AnySampler, Greedy, Sampler, as_sampler, seeded
 from inferlet_sdk.generation.scoring import score_tokens
 from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.generation.stopping import StopConditions, StopRules
 from inferlet_sdk.generation.token_source import sample_once
+from inferlet_sdk.schemas.results import generate_value
 from inferlet_sdk.search.beam import search
 from inferlet_sdk.search.best_of import Judge, sample_many
 from inferlet_sdk.search.hypotheses import Hypothesis
@@ -33,10 +34,9 @@ from inferlet_sdk.traits.arguments import flag, numbers, texts, whole
 from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.core import ModelInfo
 
+T = TypeVar("T")
+
 _GREEDY = Greedy()
-
-
-_known: dict[str, Queues] = {}
 
 
 SHOWN_TOKENS = 32
@@ -50,14 +50,6 @@ def _rules(sequence: TokenSequence, stop: StopConditions, max_tokens: int | None
     return StopRules.of(stop, sequence.info.stop_tokens, limit)
 
 
-def _queues(model: str) -> Queues:
-    """What all contexts of a model share."""
-    queues = _known.get(model)
-    if queues is None or queues.host is not bindings.core:  # the rehearsal has another host
-        queues = _known[model] = Queues(traits.get_model_info(model), bindings.core)
-    return queues
-
-
 class Context:
     """A growing text with its KV cache. The default model is the first of `available_models()`. All of it runs with the
     LoRA adapter `adapter`, if one is named (see `traits.available_adapters`).
@@ -69,7 +61,7 @@ class Context:
     def __init__(self, model: str | None = None, *, adapter: str | None = None, position: int = 0) -> None:
         """`position`: of its first token. Contexts that are to be joined may leave room for each other."""
         name = model if model is not None else traits.available_models()[0]
-        sequence = TokenSequence(_queues(name), adapter="" if adapter is None else checked_text(adapter, "adapter"))
+        sequence = TokenSequence(queues_of(name), adapter="" if adapter is None else checked_text(adapter, "adapter"))
         sequence.offset = whole(position, "position")
         self._start(sequence)
 
@@ -223,6 +215,27 @@ class Context:
         generation = self.generate(max_tokens, sampler=sampler, stop=stop, draft=draft, run_ahead=run_ahead)
         return await generation.whole()
 
+    @overload
+    async def generate_as(
+        self, kind: type[T], max_tokens: int | None = None, *, sampler: AnySampler = _GREEDY, attempts: int = 3
+    ) -> T: ...
+    @overload
+    async def generate_as(
+        self, kind: object, max_tokens: int | None = None, *, sampler: AnySampler = _GREEDY, attempts: int = 3
+    ) -> Any: ...
+    async def generate_as(
+        self, kind: object, max_tokens: int | None = None, *, sampler: AnySampler = _GREEDY, attempts: int = 3
+    ) -> Any:
+        """A value of a type that the model writes as JSON: an instance of a dataclass, `list[int]`, `Literal["yes",
+        "no"]`, or of any other annotation that `json_schema` takes. Afterwards the context holds its text.
+
+        A model with the trait Grammar writes nothing else. One without should be told in the prompt what to write; it
+        has `attempts` at it, of which only the last stays. Raises SchemaMismatch, which says where and what is wrong,
+        or Truncated if `max_tokens` are not enough; the context then holds what it held before.
+        """
+        sequence = self._settled("generate_as")
+        return await generate_value(sequence, self.generate, kind, max_tokens, sampler, attempts)
+
     async def sample(self, sampler: AnySampler = _GREEDY) -> int:
         """Samples the next token without appending it; `ctx.fill([token])` appends it."""
         return await sample_once(self._settled("sample"), as_sampler(sampler))
@@ -325,12 +338,6 @@ class Context:
         all of them. The parts stay as they are.
         """
         sequences = [part._settled("join") for part in parts]
-        if not sequences or not all(sequence.tokens for sequence in sequences):
-            raise InvalidState("join: give contexts that are not empty")
-        if any(sequence.pages.dropped for sequence in sequences):
-            raise InvalidState("join: tokens of a part were dropped")
-        if len({(sequence.info.name, sequence.adapter) for sequence in sequences}) > 1:
-            raise InvalidArgument("join: the parts are of different models, or adapters")
         joined = cls.__new__(cls)
         joined._start(join_sequences(sequences))
         return joined
