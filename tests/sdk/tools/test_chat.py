@@ -215,21 +215,22 @@ def test_hooks_get_what_happens_in_order(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_calls_run_beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    together: list[int] = []
-    under_way = 0
+    """Each waits for all of them."""
+    begun: list[int] = []
+    all_begun: list[asyncio.Event] = []
 
     async def wait(n: int) -> int:
-        nonlocal under_way
-        under_way += 1
-        await asyncio.sleep(0.01)
-        together.append(under_way)
-        under_way -= 1
+        begun.append(n)
+        event = all_begun[0] if all_begun else asyncio.Event()
+        all_begun[:] = [event]
+        if len(begun) == 3:
+            event.set()
+        await event.wait()
         return n
 
     calls = "".join(f'<tool_call>{{"name": "wait", "arguments": {{"n": {n}}}}}</tool_call>' for n in range(3))
     answer, _ = chat(Scripted(monkeypatch, chat_templates.QWEN, [calls, "ok"]), wait)
     assert [one.value for one in answer.calls] == [0, 1, 2]
-    assert max(together) == 3
 
 
 def test_special_tokens_that_mark_calls_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
