@@ -40,17 +40,25 @@ from inferlet_sdk.grammars.grammar import Grammar, Matcher
 from inferlet_sdk.guest.arguments import Args
 from inferlet_sdk.guest.data_files import program_files
 from inferlet_sdk.guest.program import inferlet
+from inferlet_sdk.outside.children import Child, ChildEnd, ChildFailed, launch
 from inferlet_sdk.outside.http import Response, http_get, http_post, http_request
 from inferlet_sdk.outside.topics import Subscription, broadcast, subscribe
 from inferlet_sdk.retries import retry
 from inferlet_sdk.schemas import SchemaMismatch, Truncated, UnsupportedType, from_json, json_schema
 from inferlet_sdk.search.hypotheses import Hypothesis
+from inferlet_sdk.tools.chat import Answer, CallResult, Tools, TooManyRounds
+from inferlet_sdk.tools.tool import Tool, tool
 from inferlet_sdk.traits import Dist
 
 __all__ = [
+    "Answer",
     "Args",
     "Busy",
+    "CallResult",
     "Cancelled",
+    "Child",
+    "ChildEnd",
+    "ChildFailed",
     "Context",
     "Deadlock",
     "Dist",
@@ -85,6 +93,9 @@ __all__ = [
     "Subscription",
     "TimedOut",
     "TokenFuture",
+    "TooManyRounds",
+    "Tool",
+    "Tools",
     "Truncated",
     "Unsupported",
     "UnsupportedType",
@@ -97,8 +108,10 @@ __all__ = [
     "http_request",
     "inferlet",
     "json_schema",
+    "launch",
     "program_files",
     "retry",
     "subscribe",
+    "tool",
     "traits",
 ]

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from pie_inference.grammars.rows import Constraints, Fault, Step
+from pie_inference.grammars.rows import Constraints, Fault
 from pie_inference.protocol import (
     BATCHES,
     EXTENSIONS,
@@ -61,6 +61,7 @@ from pie_inference.testing import byte_tokenizer
 from pie_inference.testing.small_vision import VISION, tile_hashes
 
 from .fake_adapters import FakeAdapters
+from .fake_masks import explicit_mask
 from .fake_sampling import bias, choose, forbid, scored, softmax
 from .filled_array import FilledArray
 
@@ -161,8 +162,7 @@ class FakeModel:
         self._adapters.drop(message.number)
 
     def _run_batch(self, model: str, number: int, batch: Batch, failures: list[Failure]) -> Result | None:
-        """As a worker does it: what fails is taken apart. Where none of the commands fails alone, they do what they
-        must not do together, and all fail."""
+        """As a worker does it: what fails is taken apart. Where no command fails alone, all fail: they clash."""
         name = call_name(type(batch))
         try:
             result = self._handle(model, batch)
@@ -288,9 +288,8 @@ class FakeModel:
 
     def _position_mask(self, batch: Forward, n: int, slots: Integers) -> NDArray[np.bool_]:
         """Which keys each query sees [queries, keys], if it sees those in front by position."""
-        assert batch.position_keys is not None
         queries = batch.q_positions[batch.q_indptr[n] : batch.q_indptr[n + 1]]
-        by_position = int(batch.position_keys[n])
+        by_position = int(batch.position_keys[n])  # type: ignore[index]
         if not 0 <= by_position <= len(slots) - len(queries):
             raise ValueError(f"{by_position} keys of {len(slots)} are seen by position")
         mask = np.tri(len(queries), len(slots), len(slots) - len(queries), dtype=np.bool_)
@@ -311,10 +310,10 @@ class FakeModel:
     def _sample(self, batch: Sample) -> SampleResult:
         scores = self._scores(batch.embeds)
         own = None if batch.alternatives is None else scores.copy()
-        for n in range(len(scores)):
-            self._penalize(batch, n, scores[n])
-            bias(batch, n, scores[n])
-            forbid(batch, n, scores[n])
+        for n, row in enumerate(scores):
+            self._penalize(batch, n, row)
+            bias(batch, n, row)
+            forbid(batch, n, row)
         step = None if batch.matchers is None else self._constraints.step(batch)
         if step is not None:
             allowed = np.unpackbits(step.allowed, axis=1, count=scores.shape[1], bitorder="little")
@@ -322,12 +321,11 @@ class FakeModel:
         tokens = np.array([choose(batch, n, float(batch.uniform[n]), row) for n, row in enumerate(scores)], np.int32)
         self._tokens.write(batch.token_slots, tokens)
         result = SampleResult(tokens) if own is None else scored(batch, tokens, own)
-        return result if step is None else self._follow(step, result)
-
-    def _follow(self, step: Step, result: SampleResult) -> SampleResult:
-        step.sampled(lambda row: int(result.tokens[row]))
+        if step is None:
+            return result
+        step.sampled(tokens.item)
         self._faults += step.faults.items()
-        return msgspec.structs.replace(result, over=step.over(len(result.tokens)))
+        return msgspec.structs.replace(result, over=step.over(len(tokens)))
 
     def _verify(self, batch: Verify) -> VerifyResult:
         ends = batch.indptr[1:]
@@ -400,13 +398,3 @@ def _range_mask(batch: Forward, n: int, queries: int, keys: int) -> NDArray[np.b
             raise ValueError(f"a query sees keys {begin} to {end} of {keys}")
         mask[batch.range_rows[place], begin:end] = True
     return mask
-
-
-def explicit_mask(batch: Forward, n: int, queries: int, keys: int) -> NDArray[np.bool_] | None:
-    """The boolean mask [queries, keys] of sequence n, if it has one."""
-    if batch.mask_indptr is None or batch.mask_bits is None or batch.mask_indptr[n] == batch.mask_indptr[n + 1]:
-        return None
-    bits = batch.mask_bits[batch.mask_indptr[n] : batch.mask_indptr[n + 1]].astype(np.uint8)
-    if len(bits) != -(-queries * keys // 8):
-        raise ValueError(f"a mask has {len(bits)} bytes for {queries} x {keys} bits")
-    return np.unpackbits(bits, count=queries * keys, bitorder="little").reshape(queries, keys).astype(np.bool_)
