@@ -21,6 +21,7 @@ from .application.local_link import LocalLink
 from .application.messages import HostLink
 from .application.process_link import ProcessLink
 from .config import ModelPath, ServerConfig
+from .engine.child_launches import ChildLaunches
 from .engine.hosts import Hosts, HostSettings
 from .engine.loop import Loop
 from .engine.model import Model
@@ -90,6 +91,7 @@ def _build(
     loop, registry = Loop(), Registry(config.limits, config.max_inferlets)
     settings = HostSettings(config.limits, config.max_host_bytes, config.host_warm_pool, config.http_allow)
     hosts = Hosts(links, settings, registry, models, loop, library.lost)
+    hosts.on_child = ChildLaunches(library, registry, hosts).take
     return ServerApi(config, library, registry, hosts, models, loop, make_guest)
 
 

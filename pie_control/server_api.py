@@ -22,6 +22,7 @@ from .inferlets.lifecycle import Status
 from .programs.library import ProgramLibrary
 from .programs.python_guest import compiled_guest
 from .programs.store import ProgramInfo
+from .registry.blobs import BlobStore
 from .registry.entry import Entry, InferletInfo
 from .registry.registry import Registry
 from .texts import byte_size
@@ -82,6 +83,7 @@ class ServerApi:
         self._hosts = hosts
         self._models = models
         self._loop = loop
+        self._blobs = BlobStore(config.limits.max_blob_bytes)
         self._closed = False
         self.adapters = AdapterLibrary(config, models, self._tell_hosts)
 
@@ -127,6 +129,12 @@ class ServerApi:
         BadRequest."""
         return self._library.remove(program)
 
+    # ---- blobs ----
+
+    async def upload_blob(self, data: bytes) -> str:
+        """Keeps bytes for a while, for `launch`; returns their content hash. Raises StorageFull."""
+        return await self._blobs.put(data)
+
     # ---- inferlets ----
 
     async def launch(
@@ -135,19 +143,22 @@ class ServerApi:
         arguments: Sequence[str] = (),
         *,
         environment: Mapping[str, str] | None = None,
+        blobs: Mapping[str, str] | None = None,
         listener: Callable[[Event], None] | None = None,
     ) -> Entry:
-        """Starts an inferlet of a program (hash, unique prefix of it, or name). `listener` hears its events on the
-        loop's thread and must not block. Raises UnknownName, BadRequest, Overloaded; WorkerUnavailable if no
+        """Starts an inferlet of a program (hash, unique prefix of it, or name). `blobs`: hashes of uploaded ones, by
+        the names under which the inferlet knows them. `listener` hears its events on the loop's thread and must not
+        block. Raises UnknownName, BadRequest, Overloaded; WorkerUnavailable if no
         model has a worker, now or soon, HostUnavailable if no host runs. A launch waits for no model."""
         self._check_launch(arguments, environment or {})
+        found_blobs = self._blobs.find(blobs or {})
         host = await self._hosts.place()
         with host.launching():
             found = await self._library.find(program, host.programs)
         if all(model.is_down for model in self._models.values()):
             raise WorkerUnavailable("; ".join(model.why_down() for model in self._models.values()))
         entry = self._registry.new(found, self._hosts.post, self._hosts.tell_room)
-        self._hosts.launch(host, entry, arguments, environment or {})
+        self._hosts.launch(host, entry, arguments, environment or {}, found_blobs)
         if listener is not None:
             entry.attach(listener)
         return entry

@@ -3,7 +3,7 @@
 `tokens` are the tokens of the sequence. The KV cache holds keys and values of the first `computed` tokens; the others
 are pending and run together at the next `flush`. The output embed holds the last hidden state of token `output_of - 1`,
 which is the one needed while `output_of == len(tokens)`. During run-ahead `computed` exceeds `len(tokens)`; `rewind`
-drops the excess.
+drops the excess. Token n is at position `offset` + n.
 
 A sequence has a queue while it is `working`, and an output embed from its first output on, which it shares with those
 that are forked from it until it writes another output. If the program drops it without closing it, `give_back` closes
@@ -56,6 +56,7 @@ class TokenSequence:
         self.info = queues.info
         self.queues = queues
         self.tokens: list[int] = []
+        self.offset = 0
         self.computed = 0
         self.output_of = 0
         self.pages = PageTable(queues)
@@ -119,6 +120,11 @@ class TokenSequence:
         """Whether nobody else uses its queue: neither another context, nor the program itself."""
         return self._own is None and self.busy_queue.users == 1
 
+    @property
+    def has_own_queue(self) -> bool:
+        """Whether its queue is never anybody else's."""
+        return self._own is not None
+
     def own_queue(self) -> int:
         """A queue of its own from now on, which the program may use too."""
         if self.closed:
@@ -133,7 +139,7 @@ class TokenSequence:
 
     def _inherit(self, parent: TokenSequence) -> None:
         """Takes over all that the parent has computed."""
-        self.tokens = parent.tokens.copy()
+        self.tokens, self.offset = parent.tokens.copy(), parent.offset
         self.computed, self.output_of = parent.computed, parent.output_of
         parent.pages.fork_to(self.pages, parent.queue, self.computed)
         if self.tokens:
@@ -258,7 +264,7 @@ class TokenSequence:
         future: int = bindings.fused.forward_with_dist(
             queue.number,
             tokens[start:],
-            list(range(start, stop)),
+            list(range(start + self.offset, stop + self.offset)),
             queue.input if stop - start == 1 else list(queue.inputs(stop - start).ranges),
             pages.context,
             pages.output,
@@ -300,7 +306,7 @@ class TokenSequence:
         """Runs tokens and appends their keys and values."""
         start, stop = self.computed, self.computed + len(tokens)
         self.pages.reserve(self.queue, stop)
-        traits.embed_txt(self.queue, tokens, range(start, stop), inputs)
+        traits.embed_txt(self.queue, tokens, range(start + self.offset, stop + self.offset), inputs)
         pages = self.pages.pages, Pages(self.pages.output)
         if self.adapter:
             traits.forward_with_adapter(self.queue, self.adapter, pages[0], inputs, pages[1], outputs)
@@ -323,7 +329,7 @@ class TokenSequence:
         number: int = bindings.fused.forward_with_sampling(
             queue.number,
             [token],
-            [position],
+            [position + self.offset],
             queue.input,
             self.pages.context,
             self.pages.output,
@@ -354,12 +360,23 @@ class TokenSequence:
         del self.tokens[length:]
         self.rewind(length)
 
+    def drop(self, start: int, stop: int) -> None:
+        """Hides tokens from what comes. The last token stays, and runs again for the next output."""
+        with self as queue:
+            self.compute(len(self.tokens) - 1, ())
+            self.pages.drop(queue, start, stop)
+        self.output_of = 0
+
     # ---- text ----
 
     def tokenize(self, text: str, special_tokens: bool = True) -> list[int]:
         """Token ids of a text."""
         with self.queues.some() as queue:
             return traits.tokenize(queue, text, special_tokens)
+
+    def last_text(self, count: int) -> str:
+        """Text of the last `count` tokens."""
+        return self.detokenize(self.tokens[-count:]) if self.tokens else ""
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Text of tokens, without special tokens."""

@@ -119,7 +119,7 @@ def _entry(files: Mapping[str, bytes]) -> str:
 
 
 def _modules(files: Mapping[str, bytes]) -> Iterator[tuple[str, Module]]:
-    folders = set()
+    folders: set[str] = set()
     for path, data in files.items():
         if not path.endswith(".py"):
             continue
@@ -153,7 +153,7 @@ def begin(package: Package, main: types.ModuleType) -> types.CodeType:
     _show_lines(entry)
     main.__file__ = entry.file
     main.__package__ = package.entry.rpartition(".")[0]
-    main.__loader__ = loader
+    main.__loader__ = loader  # type: ignore[assignment]  # not of the abstract class, as most loaders
     assert entry.code is not None
     return entry.code
 
@@ -174,7 +174,7 @@ class Loader:
         module = self._package.modules.get(name)
         if module is None:
             return None
-        spec = ModuleSpec(name, self, origin=module.file, is_package=module.is_package)
+        spec = ModuleSpec(name, self, origin=module.file, is_package=module.is_package)  # type: ignore[arg-type]
         spec.has_location = True
         return spec
 

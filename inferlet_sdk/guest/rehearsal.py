@@ -56,7 +56,7 @@ def _host() -> Any:
     info = {
         "name": "rehearsal", "architecture": "", "page_size": 16, "vocab_size": 1000, "max_context": 1000,
         "max_batch_tokens": 512, "max_dist": 256, "stop_tokens": [0], "bos_text": None, "eos_text": None,
-        "has_chat_template": False,
+        "has_chat_template": False, "image_token": None,
     }  # fmt: skip
     core = SimpleNamespace(
         get_arg=list, get_env=list, send=nothing, receive=number, await_message=lambda _: "message", set_result=nothing,
@@ -80,9 +80,9 @@ def _host() -> Any:
         take_text=lambda *_: (7, "x"), decode=number, watch_run=nothing, take_run=lambda *_: ([7], ["x"], False),
     )  # fmt: skip
     return SimpleNamespace(
-        http=None, topics=None,
+        http=None, topics=None, children=None, blobs=None, input_image=None, exports=None,
         core=core, allocate=allocate, tokenize=tokenize, fused=fused, guest_source=None,
-        forward_with_adapter=None,
+        forward_with_adapter=None, introspective_forward=None,
         output_text=SimpleNamespace(
             get_next_dist=number, await_packed_dist=lambda _: ("BwAAAAgAAAA=", "AAAAPwAAgD4=", 0.25)
         ),

@@ -66,6 +66,7 @@ class ModelInfo:
     bos_text: str | None  # of the special tokens; None: the model has none
     eos_text: str | None
     has_chat_template: bool
+    image_token: int | None  # stands for what is seen in an image; None: the model takes none
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,12 @@ class Stage(IntEnum):
 
     CONTROL = -1  # in no wave: it takes effect in the control layer
     COPY = 0
-    EMBED = 1
-    FORWARD = 2
-    HAND_ON = 3
-    OUTPUT = 4
+    IMAGE = 1
+    EMBED = 2
+    FORWARD = 3
+    SCORES = 4  # forwards of a kind of their own
+    HAND_ON = 5
+    OUTPUT = 6
 
 
 # ---- what address spaces hand on -----------------------------------------------------------------------------------
@@ -127,6 +129,21 @@ class Release(Record, frozen=True):
 
     owner: Owner
     freed: Freed
+
+
+class Adopt(Record, frozen=True):
+    """A note: what an import gave has these addresses, from `first` on."""
+
+    owner: Owner
+    future: int
+    first: int
+
+
+class Discard(Record, frozen=True):
+    """A note: nobody takes what an import gave."""
+
+    owner: Owner
+    future: int
 
 
 class EndRun(Record, frozen=True):

@@ -26,14 +26,19 @@ class Trait:
 
 TRAITS = (
     Trait("Core"),
+    Trait("Blobs"),
     Trait("Http"),
     Trait("Topics"),
+    Trait("Children"),
     Trait("Allocate"),
     Trait("Forward", ("Allocate",)),
     Trait("InputText", ("Allocate", "Forward")),
+    Trait("InputImage", ("Allocate", "Forward")),
     Trait("Tokenize", ("InputText",)),
     Trait("OutputText", ("Allocate",)),
     Trait("Fused", ("OutputText", "InputText")),
+    Trait("Exports", ("Allocate",)),
     Trait("ForwardWithAdapter", ("Forward",), needs="forward_with_adapter"),
+    Trait("IntrospectiveForward", ("Forward",)),
 )
 """Each behind its supertraits. Every model has those at the top, up to Allocate: the control layer does them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Target(Protocol):
     """Runs programs."""
 
-    async def launch(self, program: str, arguments: Sequence[str]) -> Running:
-        """Starts an inferlet of FILE|FOLDER|NAME; its events include log lines."""
+    async def launch(self, program: str, arguments: Sequence[str], blobs: Mapping[str, Path]) -> Running:
+        """Starts an inferlet of FILE|FOLDER|NAME with the content of files; its events include log lines."""
 
 
 class ServerTarget:
@@ -35,11 +35,11 @@ class ServerTarget:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def launch(self, program: str, arguments: Sequence[str]) -> Running:
+    async def launch(self, program: str, arguments: Sequence[str], blobs: Mapping[str, Path]) -> Running:
         known = [(each["program"], each["name"]) for each in await self._client.programs()]
         found = find_program(program, known)
         reference = await self._client.upload(found) if isinstance(found, Path) else found
-        return await self._client.launch(reference, *arguments, logs=True)
+        return await self._client.launch(reference, *arguments, blobs=blobs, logs=True)
 
 
 class OwnTarget:
@@ -48,12 +48,13 @@ class OwnTarget:
     def __init__(self, api: ServerApi) -> None:
         self._api = api
 
-    async def launch(self, program: str, arguments: Sequence[str]) -> Running:
+    async def launch(self, program: str, arguments: Sequence[str], blobs: Mapping[str, Path]) -> Running:
         found = find_program(program, [(each.program, each.name) for each in self._api.programs()])
         if isinstance(found, Path):
             found = (await self._api.upload(read_program(found), found.stem)).program
         running = Running("", self)
-        inferlet = await self._api.launch(found, arguments, listener=running.deliver)
+        uploaded = {name: await self._api.upload_blob(path.read_bytes()) for name, path in blobs.items()}
+        inferlet = await self._api.launch(found, arguments, blobs=uploaded, listener=running.deliver)
         running.id = inferlet.id
         return running
 

@@ -17,7 +17,7 @@ from pie_control.http_server import messages as wire
 from pie_control.inferlets.events import LogLine
 
 from .connection import Connection, ServerUnavailable, error_of
-from .packages import read_program
+from .packages import read_file, read_program
 from .running import Running
 from .shipping import program_of
 
@@ -77,6 +77,13 @@ class Client:
         UnknownName."""
         await self._request("DELETE", f"/v1/programs/{quote(program, safe='')}")
 
+    async def upload_blob(self, blob: str | os.PathLike[str] | bytes) -> str:
+        """Uploads a file, or bytes, that inferlets can be launched with for a while. Returns the content hash. Raises
+        StorageFull."""
+        data = blob if isinstance(blob, bytes) else read_file(Path(blob))
+        await self._request("POST", "/v1/blobs", content=data)
+        return hashlib.sha256(data).hexdigest()
+
     # ---- adapters ----
 
     async def adapters(self) -> list[dict[str, Any]]:
@@ -116,18 +123,22 @@ class Client:
         program: str,
         *arguments: str,
         environment: Mapping[str, str] | None = None,
+        blobs: Mapping[str, str | os.PathLike[str] | bytes] | None = None,
         detached: bool = False,
         logs: bool = False,
     ) -> Running:
         """Starts an inferlet of a program, given by content hash, a unique prefix of the hash, or name.
 
-        It ends with this client unless `detached`. With `logs`, `Running.events` includes its log lines.
+        It ends with this client unless `detached`. With `logs`, `Running.events` includes its log lines. `blobs`: files
+        (paths) or bytes, such as images, by the names under which the inferlet opens them.
         """
+        uploaded = {name: await self.upload_blob(blob) for name, blob in (blobs or {}).items()}
         return await self._session.follow(
             wire.Launch,
             program=program,
             arguments=list(arguments),
             environment=dict(environment or {}),
+            blobs=uploaded,
             detached=detached,
             logs=logs,
         )

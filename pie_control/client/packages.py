@@ -16,7 +16,7 @@ EARLIEST = (1980, 1, 1, 0, 0, 0)
 
 def read_program(path: Path) -> bytes:
     """The content of a file, or the archive of a folder. Raises BadRequest."""
-    return package_of(path) if path.is_dir() else _read(path)
+    return package_of(path) if path.is_dir() else read_file(path)
 
 
 def package_of(folder: Path) -> bytes:
@@ -32,7 +32,7 @@ def package_of(folder: Path) -> bytes:
     archive, total = io.BytesIO(), 0
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as content:
         for path in _files(folder):
-            data = _read(path)
+            data = read_file(path)
             total += len(data)
             if total > MOST_BYTES:
                 raise BadRequest(f"the files in {folder} are more than {MOST_BYTES >> 20} MiB: is it the right folder?")
@@ -53,7 +53,8 @@ def _files(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _read(path: Path) -> bytes:
+def read_file(path: Path) -> bytes:
+    """Raises BadRequest."""
     try:
         return path.read_bytes()
     except OSError as error:

@@ -144,14 +144,18 @@ class SyncClient:
         program: str,
         *arguments: str,
         environment: Mapping[str, str] | None = None,
+        blobs: Mapping[str, str | os.PathLike[str] | bytes] | None = None,
         detached: bool = False,
         logs: bool = False,
     ) -> SyncRunning:
         """Starts an inferlet of a program, given by content hash, a unique prefix of the hash, or name.
 
-        It ends with this client unless `detached`. With `logs`, `SyncRunning.events` includes its log lines.
+        It ends with this client unless `detached`. With `logs`, `SyncRunning.events` includes its log lines. `blobs`:
+        files (paths) or bytes, such as images, by the names under which the inferlet opens them.
         """
-        launch = self._client.launch(program, *arguments, environment=environment, detached=detached, logs=logs)
+        launch = self._client.launch(
+            program, *arguments, environment=environment, blobs=blobs, detached=detached, logs=logs
+        )
         return self._running(launch)
 
     def attach(self, inferlet: str, logs: bool = False) -> SyncRunning:

@@ -93,6 +93,7 @@ def await_done(guest: Guest, future: int) -> Any:
 
 def cancel(guest: Guest, future: int) -> None:
     guest.inferlet.cancel(future)
+    guest.drop_import(future)
 
 
 def available_models(guest: Guest) -> list[str]:
@@ -113,7 +114,8 @@ def get_model_info(guest: Guest, model: str) -> str:
     about = found.description
     same = {name: getattr(about, name) for name in MODEL_INFO}
     special = {f"{name}_text": _text(about.tokenizer_config.get(f"{name}_token")) for name in ("bos", "eos")}
-    return json.dumps({**same, **special, "has_chat_template": found.has_chat_template})
+    image_token = about.vision.placeholder if about.vision else None
+    return json.dumps({**same, **special, "has_chat_template": found.has_chat_template, "image_token": image_token})
 
 
 def _text(token: object) -> object:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..calls import CALLS
 from ..calls.fused import decode
+from ..calls.input_image.image import Image
 from ..calls.kind import Call
 from ..calls.sampler import Sampler
 from ..calls.values import Done, Run
@@ -25,7 +26,7 @@ from .interfaces import Function
 from .limits.pending import RESULT_BYTES, weigher
 from .suspending import suspending, when_done
 
-HANDLES: dict[str, type[object]] = {"Sampler": Sampler}
+HANDLES: dict[str, type[object]] = {"Sampler": Sampler, "Image": Image}
 """By the annotation of a parameter of `issue`."""
 
 
@@ -79,9 +80,12 @@ def _function(call: Call) -> Function:
 
 def _plain(call: Call, parameters: list[inspect.Parameter]) -> Function:
     name, issue, weigh = call.name, call.issue, weigher(parameters[1:])
+    kinds = _handles_among(parameters[1:])
 
     def function(guest: Guest, queue: int, *arguments: Any) -> Any:
         space = guest.space(queue, name)
+        if kinds:
+            arguments = _resolve(guest, arguments, kinds)
         size = weigh(arguments)
         if size:
             guest.pending.check(size)
@@ -97,7 +101,7 @@ def _answered(call: Call, parameters: list[inspect.Parameter]) -> Function:
     """The function of a call with a future: issues it, or leaves no future behind."""
     name, issue = call.name, call.issue
     weigh, weigh_result = weigher(parameters[1:]), RESULT_BYTES.get(call.value or Done)
-    kinds = {place: HANDLES[one.annotation] for place, one in enumerate(parameters[1:]) if one.annotation in HANDLES}
+    kinds = _handles_among(parameters[1:])
     begin = _begin_run if call.value is Run else None
 
     def function(guest: Guest, queue: int, *arguments: Any) -> int:
@@ -127,6 +131,11 @@ def _begin_run(guest: Guest, space: AddressSpace, future: int, arguments: tuple[
     """The future is that of a run; its stop tokens are the argument before the options."""
     run = RunBuffer(arguments[-2], lambda: decode.cancel(space, future))
     guest.futures.begin_run(future, run)
+
+
+def _handles_among(parameters: Sequence[inspect.Parameter]) -> dict[int, type[object]]:
+    """What the handles among the parameters stand for, by their places."""
+    return {place: HANDLES[one.annotation] for place, one in enumerate(parameters) if one.annotation in HANDLES}
 
 
 def _resolve(guest: Guest, arguments: tuple[Any, ...], kinds: dict[int, type[object]]) -> tuple[Any, ...]:

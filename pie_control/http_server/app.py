@@ -14,6 +14,7 @@ from .attachments import Attachments
 from .guard import Guard, Hosts, json_limit
 from .launches import Launches
 from .routes.adapters import adapters_router
+from .routes.blobs import blobs_router
 from .routes.inferlets import inferlets_router
 from .routes.programs import programs_router
 from .routes.system import system_router
@@ -42,10 +43,12 @@ def create_app(api: ServerApi, config: ServerConfig) -> FastAPI:
         Guard,
         hosts=Hosts(config.host, config.allowed_hosts),
         max_program_bytes=config.max_program_bytes,
+        max_blob_bytes=config.limits.max_blob_bytes,
         max_json_bytes=json_limit(config.limits.max_message_bytes),
     )
     failures.add_handlers(app)
     app.include_router(programs_router(api))
+    app.include_router(blobs_router(api))
     app.include_router(inferlets_router(api, attachments, launches, listing))
     app.include_router(adapters_router(api))
     app.include_router(system_router(api, app.version))

@@ -23,7 +23,7 @@ from .failures import response
 from .messages import ErrorBody
 
 LOOPBACK_NAME = "localhost"
-UPLOADS = "/v1/programs"
+PROGRAMS, BLOBS = "/v1/programs", "/v1/blobs"
 NETLOC = re.compile(r"(?:\[([^\]@\s]+)\]|([^:@/?#\s]+))(?::\d+)?")
 
 
@@ -79,13 +79,19 @@ def is_address(name: str) -> bool:
 
 
 class Guard:
-    """ASGI middleware. A program may have `max_program_bytes`, every other body `max_json_bytes`."""
+    """ASGI middleware. A program may have `max_program_bytes`, a blob `max_blob_bytes`, every other body
+    `max_json_bytes`."""
 
-    def __init__(self, app: ASGIApp, hosts: Hosts, max_program_bytes: int, max_json_bytes: int) -> None:
+    def __init__(
+        self, app: ASGIApp, hosts: Hosts, max_program_bytes: int, max_blob_bytes: int, max_json_bytes: int
+    ) -> None:
         self._app = app
         self._hosts = hosts
-        self._max_program_bytes = max_program_bytes
-        self._max_json_bytes = max_json_bytes
+        self._uploads = {
+            PROGRAMS: (max_program_bytes, "--max-program-bytes"),
+            BLOBS: (max_blob_bytes, "--max-blob-bytes"),
+        }
+        self._others = (max_json_bytes, "--max-message-bytes")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -93,11 +99,10 @@ class Guard:
         elif objection := self._hosts.objection(Headers(scope=scope)):
             await _refuse(*objection)(scope, receive, send)
         else:
-            await self._app(scope, self._bounded(receive, scope["path"] == UPLOADS), send)
+            await self._app(scope, self._bounded(receive, scope["path"]), send)
 
-    def _bounded(self, receive: Receive, is_upload: bool) -> Receive:
-        limit = self._max_program_bytes if is_upload else self._max_json_bytes
-        setting = "--max-program-bytes" if is_upload else "--max-message-bytes"
+    def _bounded(self, receive: Receive, path: str) -> Receive:
+        limit, setting = self._uploads.get(path, self._others)
         received = 0
 
         async def bounded() -> Message:

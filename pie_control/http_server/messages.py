@@ -27,12 +27,14 @@ class Launch(_Tagged, frozen=True):
     """Starts an inferlet; the value is its id. It ends with the connection unless `detached`.
 
     `program` is a content hash, a unique beginning of one, or a name. `logs` asks for `log` events too.
+    `blobs`: content hashes of uploaded blobs, by the names under which the inferlet knows them.
     """
 
     id: int
     program: str
     arguments: list[str] = []
     environment: dict[str, str] = {}
+    blobs: dict[str, str] = {}
     detached: bool = False
     logs: bool = False
 

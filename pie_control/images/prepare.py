@@ -6,32 +6,14 @@ from __future__ import annotations
 import io
 import warnings
 
-import msgspec
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from pie_inference.protocol import Vision
 
-from .tiling import Tiling, tiling_of
+from .messages import Prepared
+from .tiling import MOST_PIXELS, BadImage, Tiling, check_size, tiling_of
 
 FORMATS = ("PNG", "JPEG")
-MOST_PIXELS = 50_000_000
-"""Of an image, as its header says: a decoded pixel takes some 15 bytes until it is scaled."""
-MOST_RATIO = 200
-"""Of the sides of an image: a strip would become next to nothing when it is scaled."""
-
-
-class BadImage(ValueError):
-    """Bytes are no image that can be taken: why, and what to do."""
-
-
-class Prepared(msgspec.Struct, frozen=True):
-    """The tiles of an image, and what its sides are in pixels."""
-
-    width: int
-    height: int
-    rows: int
-    columns: int
-    tiles: list[bytes]  # [tile_size, tile_size, 3] each, row by row, the whole image last
 
 
 def prepare(data: bytes, vision: Vision) -> Prepared:
@@ -61,14 +43,6 @@ def _read(data: bytes) -> Image.Image:
         raise BadImage(f"the image has more than {MOST_PIXELS} pixels: send a smaller one") from None
     except Exception as error:  # decoders raise anything for bytes that are broken
         raise BadImage(f"the image is broken: {error}") from None
-
-
-def check_size(width: int, height: int) -> None:
-    """Raises BadImage for a size that is not taken."""
-    if width * height > MOST_PIXELS:
-        raise BadImage(f"the image has {width} x {height} pixels, more than {MOST_PIXELS} in all: send a smaller one")
-    if max(width, height) > MOST_RATIO * max(1, min(width, height)):
-        raise BadImage(f"the image has {width} x {height} pixels: one side may have {MOST_RATIO} times the other's")
 
 
 def _tiles(image: Image.Image, tiling: Tiling, vision: Vision) -> list[bytes]:

@@ -12,6 +12,24 @@ from pie_inference.protocol import Vision
 
 LARGEST_SIDE = 4096
 """Of an image once it is scaled, in pixels."""
+MOST_PIXELS = 50_000_000
+"""Of an image, as its header says: a decoded pixel takes some 15 bytes until it is scaled."""
+MOST_RATIO = 200
+"""Of the sides of an image: a strip would become next to nothing when it is scaled."""
+
+
+class BadImage(ValueError):
+    """An image that cannot be taken: why, and what to do."""
+
+
+def check_size(width: int, height: int) -> None:
+    """Raises BadImage for a size that is not taken."""
+    if min(width, height) < 1:
+        raise BadImage(f"an image of {width} x {height} pixels has none")
+    if width * height > MOST_PIXELS:
+        raise BadImage(f"the image has {width} x {height} pixels, more than {MOST_PIXELS} in all: send a smaller one")
+    if max(width, height) > MOST_RATIO * min(width, height):
+        raise BadImage(f"the image has {width} x {height} pixels: one side may have {MOST_RATIO} times the other's")
 
 
 @dataclass(frozen=True)

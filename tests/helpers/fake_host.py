@@ -32,6 +32,9 @@ SPECIAL = {"<|begin|>": 256, "<|user|>": 257, "<|assistant|>": 258, "<|end|>": 2
 MERGED = {"he": 260, "th": 261, " the": 262, "ab\n": 263, "..": 264, "is": 265}
 VOCAB: list[bytes] = [bytes([n]) for n in range(256)] + [t.encode() for t in (*SPECIAL, *MERGED)]
 STOP = SPECIAL["<|end|>"]
+IMAGE = 0
+"""Stands for what is seen in an image: each byte of its blob becomes a vector, as if it were a token from SEEN on."""
+SEEN = 1000
 
 
 class LogLevel(enum.Enum):
@@ -125,6 +128,10 @@ class FakeHost:
         self.queues: set[int] = set()
         self.pages: dict[int, list[Pair]] = {}
         self.embeds: dict[int, Any] = {}  # a Pair as input, a State as output, None until filled
+        self.sealed: set[int] = set()  # pages
+        self.exported: dict[
+            str, tuple[list[list[Pair]], str, set[tuple[int, int]]]
+        ] = {}  # pages, tokens, what is hidden
         self.hidden: set[tuple[int, int]] = set()  # pages with places in them
         self.moved: dict[int, int] = {}  # positions that outputs were given
         self.samplers: dict[int, dict[str, Any]] = {}
@@ -136,10 +143,15 @@ class FakeHost:
         self.receivers: list[int] = []
         self.adapters: list[str] = []  # each changes the tokens that are run with it
         self.max_pages = 1000
+        self.blobs: dict[str, bytes] = {}
+        self.handles: dict[int, bytes] = {}  # of blobs
+        self.images: dict[int, bytes] = {}
         self.web: dict[str, tuple[int | None, dict[str, str], bytes]] = {}  # status (None: fails), headers, body
         self.requests: list[dict[str, Any]] = []
         self.bodies: dict[int, bytes] = {}
         self.piece_bytes = 1 << 16
+        self.launched: dict[int, dict[str, Any]] = {}
+        self.child_status = "finished"
         self.subscriptions: dict[int, str] = {}
         self.published: dict[int, list[tuple[str, str]]] = {}
         self._next = 0
@@ -278,6 +290,7 @@ class FakeHost:
             "bos_text": "<|begin|>",
             "eos_text": None,
             "has_chat_template": True,
+            "image_token": IMAGE,
             "a key of the future": [1],
         }
         return json.dumps(info)
@@ -359,6 +372,39 @@ class FakeHost:
         if self.subscriptions.pop(subscription, None) is None:
             raise refuse("not-found", f"no subscription {subscription}")
 
+    # ---- children: each says what it is sent, and ends when it is joined ----
+
+    def _launch(self, program: str, arguments: list[str], options: str) -> int:
+        number = self._number()
+        self.launched[number] = {"program": program, "arguments": arguments, "inbox": []} | json.loads(options)
+        return number
+
+    def _child(self, child: int) -> dict[str, Any]:
+        if child not in self.launched:
+            raise refuse("not-found", f"there is no child {child}")
+        return self.launched[child]
+
+    def _join(self, child: int) -> int:
+        one = self._child(child)
+        result = json.dumps([one["program"], *one["arguments"]])
+        end = {"inferlet": f"i{child}", "status": self.child_status, "result": result, "error": None, "new": 1}
+        return self._future(json.dumps(end))
+
+    def _send_child(self, child: int, message: str) -> int | None:
+        self._child(child)["inbox"].append(message)
+        return self._sleep(1) if self.is_client_slow else None
+
+    def _receive_child(self, child: int) -> int:
+        inbox = self._child(child)["inbox"]
+        return self._future(inbox.pop(0) if inbox else None)
+
+    def _cancel_child(self, child: int) -> None:
+        self._child(child)
+
+    def _drop_child(self, child: int) -> None:
+        self._child(child)
+        del self.launched[child]
+
     # ---- allocate ----
 
     def _alloc_kvpage(self, queue: int, count: int) -> int:
@@ -395,6 +441,7 @@ class FakeHost:
             del pool[address]
             if pool is self.pages:
                 self.reserved.discard(address)
+                self.sealed.discard(address)
                 self.hidden = {one for one in self.hidden if one[0] != address}
 
     def _check_owned(self, pool: dict[int, T], addresses: list[int]) -> None:
@@ -414,6 +461,7 @@ class FakeHost:
         for from_address, to_address in zip(sources, targets, strict=True):
             page, offset = self._slot(from_address)
             into, into_offset = self._slot(to_address)
+            assert to_address // self.model.page_size not in self.sealed, "copy to a sealed page"
             assert offset < len(page), "copy of an unfilled slot"
             assert into_offset == len(into), "this double fills pages in order only"
             into.append(page[offset])
@@ -436,6 +484,9 @@ class FakeHost:
 
     def _trim_kvpage(self, queue: int, pages: list[int], keep: int) -> None:
         self._check_queue(queue)
+        for number, page in enumerate(expand(pages)):
+            if page in self.sealed and len(self.pages[page]) > max(0, keep - number * self.model.page_size):
+                raise refuse("invalid-state", f"page {page} is sealed")
         self._check_owned(self.pages, expand(pages))
         if any(set(run.pages) & set(expand(pages)) for run in self.runs.values()):
             raise refuse("invalid-state", "a decode run goes on and sees tokens of these pages")
@@ -443,6 +494,63 @@ class FakeHost:
             self.hidden -= {(page, place) for place in range(max(0, keep), self.model.page_size)}
             del self.pages[page][max(0, keep) :]
             keep -= self.model.page_size
+
+    # ---- blobs, images ----
+
+    def _blob_names(self) -> list[str]:
+        return list(self.blobs)
+
+    def _open_blob(self, name: str) -> int:
+        if name not in self.blobs:
+            raise refuse("not-found", f"no blob {name!r}")
+        number = self._number()
+        self.handles[number] = self.blobs[name]
+        return number
+
+    def _blob(self, handle: int) -> bytes:
+        if handle not in self.handles:
+            raise refuse("not-found", f"no blob {handle}")
+        return self.handles[handle]
+
+    def _blob_size(self, handle: int) -> int:
+        return len(self._blob(handle))
+
+    def _read_blob(self, handle: int, offset: int, length: int) -> str:
+        assert length <= 1 << 18
+        return b64encode(self._blob(handle)[offset : offset + length]).decode()
+
+    def _close_blob(self, handle: int) -> None:
+        self._blob(handle)
+        del self.handles[handle]
+
+    def _num_embs_needed(self, queue: int, width: int, height: int) -> int:
+        self._check_queue(queue)
+        return width * height
+
+    def _load_image(self, queue: int, handle: int) -> int:
+        self._check_queue(queue)
+        data = self._blob(handle)
+        if data.startswith(b"broken"):
+            return self._future(refuse("invalid-argument", "the image is broken"))
+        number = self._number()
+        self.images[number] = data
+        return self._future((number, [ord("["), *[IMAGE] * len(data), ord("]")]))
+
+    def _take_image(self, number: int) -> Any:
+        return self._take(number)
+
+    def _await_image(self, number: int) -> Any:
+        return self._await(number)
+
+    def _drop_image(self, image: int) -> None:
+        if self.images.pop(image, None) is None:
+            raise refuse("not-found", f"no image {image}")
+
+    def _embed_img(self, queue: int, image: int, first: int, positions: list[int], embeds: list[int]) -> None:
+        if image not in self.images:
+            raise refuse("not-found", f"no image {image}")
+        seen = self.images[image][first : first + len(positions)]
+        self._embed_txt(queue, [SEEN + byte for byte in seen], positions, embeds)
 
     # ---- input text, forward ----
 
@@ -504,6 +612,17 @@ class FakeHost:
         self.embeds.update({embed: pair and (pair[0] + change, pair[1]) for embed, pair in held.items()})
         self._forward(queue, context, inputs, output, embeds)
 
+    def _forward_with_scores(
+        self, queue: int, context: list[int], inputs: list[int], output: list[int], embeds: list[int]
+    ) -> int:
+        """Each input looks at itself only."""
+        seen, new = sum(len(self.pages[page]) for page in expand(context)), len(expand(inputs))
+        self._forward(queue, context, inputs, output, embeds)
+        return self._future([0.0] * seen + [1.0] * new)
+
+    def _await_packed_scores(self, number: int) -> str:
+        return _packed("f", self._await(number))
+
     def _change_of(self, adapter: str) -> int:
         if adapter and adapter not in self.adapters:
             raise refuse("not-found", f"no adapter {adapter}")
@@ -546,7 +665,58 @@ class FakeHost:
         page = next(free, None)
         if page is None:
             raise refuse("invalid-state", "no free slot in the output pages")
+        if page in self.sealed:
+            raise refuse("invalid-state", f"page {page} is sealed")
         self.pages[page].append(pair)
+
+    # ---- exports ----
+
+    def _export_kvpage(self, queue: int, name: str, pages: list[int], tokens: str) -> int:
+        self._check_queue(queue)
+        addresses = expand(pages)
+        self._check_owned(self.pages, addresses)
+        assert addresses
+        count = sum(len(self.pages[page]) for page in addresses)
+        assert not tokens or len(b64decode(tokens)) == 4 * count
+        self.sealed |= set(addresses)
+        hidden = {(n, place) for n, page in enumerate(addresses) for one, place in self.hidden if one == page}
+        self.exported[name] = [self.pages[page] for page in addresses], tokens, hidden
+        return self._future(None)
+
+    def _import_kvpage(self, queue: int, name: str) -> int:
+        self._check_queue(queue)
+        missing = refuse("not-found", f"there is no export {name!r}")
+        return self._future(self.exported.get(name, missing))
+
+    def _take_import(self, number: int) -> tuple[int, int, str]:
+        pages, tokens, hidden = self._take(number)
+        if len(self.pages) + len(pages) > self.max_pages:
+            raise refuse("quota-exceeded", f"{len(pages)} pages imported, limit {self.max_pages}; free some")
+        first = self._allocate(self.pages, len(pages), list)
+        for n, held in enumerate(pages):
+            self.pages[first + n] = held
+            self.sealed.add(first + n)
+        self.hidden |= {(first + n, place) for n, place in hidden}
+        size = self.model.page_size
+        positions = [pair[1] for held in pages for pair in [*held, *[(0, -1)] * (size - len(held))]]
+        places = [number for n, place in sorted(hidden) for number in (n * size + place, 1)]
+        about = {"tokens": tokens, "positions": _packed("i", positions), "hidden": places, "a key of the future": 1}
+        return first, len(pages), json.dumps(about)
+
+    def _await_import(self, number: int) -> tuple[int, int, str]:
+        self._wait([number])
+        return self._take_import(number)
+
+    def _unexport_kvpage(self, queue: int, name: str) -> int:
+        self._check_queue(queue)
+        known = self.exported.pop(name, None) is not None
+        return self._future(None if known else refuse("not-found", f"there is no export {name!r}"))
+
+    def _list_exports(self, queue: int, prefix: str) -> int:
+        self._check_queue(queue)
+        found = [(name, pages) for name, (pages, *_) in self.exported.items() if name.startswith(prefix)]
+        listed = [{"name": name, "pages": len(pages), "tokens": sum(map(len, pages))} for name, pages in found]
+        return self._future(json.dumps(listed))
 
     # ---- tokenize ----
 
@@ -825,6 +995,8 @@ class FakeHost:
     _take_token = _take_dist = _take_logprobs = _take_verified = _take_response = _take_reached = _take_published = (
         _take
     )
+    _take_scores = _take
+    _take_listing = _take
 
     def _await(self, number: int) -> Any:
         self._wait([number])
@@ -835,11 +1007,14 @@ class FakeHost:
         return _packed("I", tokens), _packed("f", probabilities), rest
 
     _await_done = _await_message = _await_token = _await_dist = _await_logprobs = _await_verified = _await
-    _await_response = _await_reached = _await_published = _await
+    _await_response = _await_reached = _await_published = _await_end = _await_child_message = _await
+    _take_end = _take_child_message = _take
+    _await_listing = _await
 
     _take_dists = _take_scored_token = _take
     _await_dists = _await_scored_token = _await
     _await_packed_dists = _await_packed_dist
+    _await_scores = _await
 
     def _source(self) -> tuple[str, str, str]:
         raise AssertionError("tests call run_program")

@@ -201,6 +201,8 @@ class FakeServerApi:
 
     def __init__(self) -> None:
         self.uploads = 0
+        self.blobs: dict[str, bytes] = {}
+        self.launched_with: dict[str, bytes] = {}  # the last inferlet
         self._bodies: dict[str, Body] = {}
         self._programs: dict[str, ProgramInfo] = {}
         self._inferlets: dict[str, FakeInferlet] = {}
@@ -224,6 +226,11 @@ class FakeServerApi:
     def programs(self) -> tuple[ProgramInfo, ...]:
         return tuple(self._programs.values())
 
+    async def upload_blob(self, data: bytes) -> str:
+        digest = hashlib.sha256(data).hexdigest()
+        self.blobs[digest] = data
+        return digest
+
     def remove_program(self, program: str) -> ProgramInfo:
         for digest, info in self._programs.items():
             if program in (digest, info.name):
@@ -236,11 +243,13 @@ class FakeServerApi:
         arguments: Sequence[str] = (),
         *,
         environment: Mapping[str, str] | None = None,
+        blobs: Mapping[str, str] | None = None,
         listener: Listener | None = None,
     ) -> FakeInferlet:
         found = [each for each in self._programs.values() if program in (each.program, each.name)]
         if not found:
             raise UnknownName(f"no program {program!r}: upload it first")
+        self.launched_with = {name: self.blobs[digest] for name, digest in (blobs or {}).items()}
         inferlet = FakeInferlet(f"i{len(self._inferlets) + 1}", found[-1], arguments, environment or {})
         self._inferlets[inferlet.id] = inferlet
         if listener is not None:

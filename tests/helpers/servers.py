@@ -77,12 +77,15 @@ async def started(cache_dir: Path, *clients: InferenceClient, **options: object)
         await server.close()
 
 
-async def launch(server: ServerApi, source: str, kwargs: Mapping[str, Any] | None = None) -> tuple[Entry, Listener]:
-    """Uploads and launches a Python program."""
+async def launch(
+    server: ServerApi, source: str, kwargs: Mapping[str, Any] | None = None, blobs: Mapping[str, bytes] | None = None
+) -> tuple[Entry, Listener]:
+    """Uploads and launches a Python program, with blobs."""
     listener = Listener()
     program = (await server.upload(source.encode(), "test")).program
     environment = {"kwargs": json.dumps(kwargs)} if kwargs else {}
-    return await server.launch(program, environment=environment, listener=listener), listener
+    uploaded = {name: await server.upload_blob(data) for name, data in (blobs or {}).items()}
+    return await server.launch(program, environment=environment, blobs=uploaded, listener=listener), listener
 
 
 def hosted(server: ServerApi, inferlet: Entry) -> Inferlet:
@@ -92,9 +95,11 @@ def hosted(server: ServerApi, inferlet: Entry) -> Inferlet:
     return found
 
 
-async def run(server: ServerApi, source: str, kwargs: Mapping[str, Any] | None = None) -> Any:
+async def run(
+    server: ServerApi, source: str, kwargs: Mapping[str, Any] | None = None, blobs: Mapping[str, bytes] | None = None
+) -> Any:
     """Result of a program that must finish."""
-    _, listener = await launch(server, source, kwargs)
+    _, listener = await launch(server, source, kwargs, blobs)
     ended = await listener.ended
     assert ended.status == "finished", ended.error
     return json.loads(ended.result) if ended.result is not None else None

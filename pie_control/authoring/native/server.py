@@ -61,11 +61,12 @@ class NativeServer(ServerThread):
         tell: Callable[[Event], None] = lambda _: None,
         began: Callable[[str], None] = lambda _: None,
         got: Callable[[Sequence[int]], None] = lambda _: None,
+        blobs: Mapping[str, Path] | None = None,
     ) -> Ended:
         """Runs a program to its end, on this thread. `tell` hears its events, on the server's; `began` its id, before
-        it begins; `got` tokens from the model, as the program gets them. Raises PieError."""
+        it begins; `got` tokens from the model, as the program gets them. `blobs`: files by name. Raises PieError."""
         heard = Heard(tell)
-        instance = self.call(self._launch(source, arguments, program.environment(kwargs), heard))
+        instance = self.call(self._launch(source, arguments, program.environment(kwargs), heard, blobs or {}))
         began(instance.owner.inferlet.id)
         error: str | None = "the program was interrupted"
         try:
@@ -76,11 +77,18 @@ class NativeServer(ServerThread):
         return heard.wait()
 
     async def _launch(
-        self, source: program.Source, arguments: Sequence[str], environment: Mapping[str, str], heard: Heard
+        self,
+        source: program.Source,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        heard: Heard,
+        blobs: Mapping[str, Path],
     ) -> NativeInstance:
         path = str(source.path)
         found = await self._api.upload(f"# {os.getpid()} {path}".encode(), source.name)
-        entry = await self._api.launch(found.program, arguments, environment=environment, listener=heard)
+        kept = {name: await self._api.upload_blob(file.read_bytes()) for name, file in blobs.items()}
+        self._programs.expects = True
+        entry = await self._api.launch(found.program, arguments, environment=environment, blobs=kept, listener=heard)
         while entry.id not in self._programs.instances:  # the host has not heard of it yet
             if heard.end is not None:
                 raise PieError(f"{path} could not be launched: {heard.end.error}")

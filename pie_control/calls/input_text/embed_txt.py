@@ -10,13 +10,13 @@ import numpy as np
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Holdings, Reference
-from pie_control.resources.kinds import EMBEDS, Resource
+from pie_control.resources.kinds import EMBEDS, PAGES, Resource
 from pie_control.resources.ranges import Range, parse_ranges, total_length
 from pie_inference.protocol import EmbedTxt
 
-from ..arrays import WrittenEmbeds, as_int32, join
+from ..arrays import WrittenEmbeds, addresses, as_int32, join
 from ..columns import EmbedColumns
-from ..kind import Batch, Stage, WaveContext, WorkerCommand, define
+from ..kind import Batch, Command, Stage, WaveContext, WorkerCommand, define
 from ..positions import check_positions
 from ..tokens import resolve
 
@@ -106,6 +106,15 @@ class EmbedBatch(Batch[EmbedCommand]):
         """Adds rows of decode runs."""
         self._columns = columns
         self.rows = len(columns.tokens)
+
+    def lets_pass(self, command: Command) -> bool:
+        """If it fills other embeds than those of its queue here, and touches no pages."""
+        page_size = self.context.model.page_size
+        if command.uses(PAGES, page_size):
+            return False
+        filled = set(addresses(command.uses(EMBEDS, page_size)))
+        own = (one for one in self.commands if one.owner == command.owner and one.queue == command.queue)
+        return all(filled.isdisjoint(addresses(one.embeds)) for one in own)
 
     def build(self) -> EmbedTxt:
         embeds, tokens, ends = as_int32(self._embeds), as_int32(self._tokens), as_int32(self._ends)

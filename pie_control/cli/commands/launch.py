@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
+from ..blobs import add_blobs, blobs_of
 from ..server_options import DEFAULT_SERVER, add_server, server_of
 
 NAME = "launch"
@@ -21,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a Python file, a folder or zip with main.py, a component, or the name of a program",
     )
     parser.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="arguments of the inferlet; options after --")
+    add_blobs(parser)
     add_server(parser)
 
 
@@ -28,10 +31,11 @@ def execute(options: argparse.Namespace) -> int:
     """Launches; prints the id."""
     from ..interrupts import run_until_signal
 
-    return run_until_signal(_launch(server_of(options) or DEFAULT_SERVER, options.program, options.program_arguments))
+    server = server_of(options) or DEFAULT_SERVER
+    return run_until_signal(_launch(server, options.program, options.program_arguments, blobs_of(options)))
 
 
-async def _launch(server: str, program: str, arguments: list[str]) -> int:
+async def _launch(server: str, program: str, arguments: list[str], blobs: Mapping[str, Path]) -> int:
     from pie_control.client import Client
 
     from ..programs import find_program
@@ -39,5 +43,5 @@ async def _launch(server: str, program: str, arguments: list[str]) -> int:
     async with Client(server) as client:
         found = find_program(program, [(each["program"], each["name"]) for each in await client.programs()])
         reference = await client.upload(found) if isinstance(found, Path) else found
-        print((await client.launch(reference, *arguments, detached=True)).id)
+        print((await client.launch(reference, *arguments, blobs=blobs, detached=True)).id)
     return 0

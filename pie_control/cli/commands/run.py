@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pie_control.config import DEFAULT_HOST, DEFAULT_PORT
 from pie_control.errors import ConfigError
 
+from ..blobs import add_blobs, blobs_of
 from ..server_options import DEFAULT_SERVER, add_server, add_settings, config_of, given_settings, server_of
 from ..terminal import write
 
@@ -28,6 +29,7 @@ HELP = "run one inferlet; its messages go to stdout, its log to stderr"
 EXAMPLES = """  pie run hello                               a bundled example on the demo model
   pie run story.py -- --about "a small boat"  options of the inferlet after --
   pie run -i chat                             lines of stdin are sent to the inferlet
+  pie run --blob photo=cat.png describe.py    a file that the inferlet opens by its name
   pie run --model ~/models/llama story.py
   pie run --native story.py                   outside of the sandbox: breakpoint() works; for code that you trust
 
@@ -61,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--native", action="store_true", help="run in this process, outside of the sandbox: for trusted code only"
     )
+    add_blobs(parser)
     add_server(parser)
     add_settings(parser, without=OWN_SERVER_SETTINGS)
 
@@ -76,7 +79,7 @@ def execute(options: argparse.Namespace) -> int:
 
 async def _run(options: argparse.Namespace) -> int:
     async with _target(options) as target:
-        running = await target.launch(options.program, options.program_arguments)
+        running = await target.launch(options.program, options.program_arguments, blobs_of(options))
         async with contextlib.AsyncExitStack() as stack:
             if options.interactive:
                 from ..stdin import sending_lines
@@ -107,7 +110,8 @@ def _run_native(options: argparse.Namespace) -> int:
             if options.interactive:
                 start_reader(lambda line: server.send(inferlet, line))
 
-        server.run(source, options.program_arguments, tell=printer.show, began=began)
+        blobs = blobs_of(options)
+        server.run(source, options.program_arguments, tell=printer.show, began=began, blobs=blobs)
     return printer.code
 
 

@@ -27,6 +27,9 @@ class LaunchBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ]
     arguments: Annotated[list[str], Meta(description="What the inferlet reads by `get_arg`.")] = []
     environment: Annotated[dict[str, str], Meta(description="Entries that the inferlet reads by `get_env`.")] = {}
+    blobs: Annotated[
+        dict[str, str], Meta(description="Uploaded blobs: content hashes, by the names to open them.")
+    ] = {}
 
 
 class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,7 +53,7 @@ def inferlets_router(api: ServerApi, attachments: Attachments, launches: Launche
         bounds, until `events` or a session reads them. To launch many and to stream, use `WS /v1/session`."""
         body = await read_body(request, LaunchBody)
         with launches.launching(request.client) as launched:
-            inferlet = await api.launch(body.program, body.arguments, environment=body.environment)
+            inferlet = await api.launch(body.program, body.arguments, environment=body.environment, blobs=body.blobs)
             launched(inferlet)
         return inferlet.info()
 

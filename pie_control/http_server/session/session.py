@@ -143,7 +143,9 @@ class Session:
     async def _launch(self, request: wire.Launch) -> None:
         try:
             with self._client_launches.launching(self._websocket.client) as launched:
-                inferlet = await self._api.launch(request.program, request.arguments, environment=request.environment)
+                inferlet = await self._api.launch(
+                    request.program, request.arguments, environment=request.environment, blobs=request.blobs
+                )
                 launched(inferlet)
             self._attachments.claim(inferlet.id, self)
         except Exception as error:

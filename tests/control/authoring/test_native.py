@@ -177,6 +177,14 @@ def test_what_is_held_is_given_back(server: NativeServer, tmp_path: Path) -> Non
     assert server.call(pages_in_use()) == 0
 
 
+def test_there_are_no_children(server: NativeServer, tmp_path: Path) -> None:
+    text = (
+        "from inferlet_sdk import launch\nasync def main(args):\n    child = await launch()\n    await child.result()\n"
+    )
+    ended, _ = run(server, written(tmp_path, text))
+    assert "can launch no others: run it in the sandbox" in (ended.error or "")
+
+
 @pytest.mark.parametrize("name", ["program.wasm", "folder", "program.zip"])
 def test_what_cannot_run_is_refused(name: str, tmp_path: Path) -> None:
     path = tmp_path / name

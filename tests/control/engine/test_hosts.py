@@ -73,7 +73,7 @@ class Scene:
     async def launch(self) -> Entry:
         host = await self.hosts.place()
         entry = self.registry.new(self.program, self.hosts.post, self.hosts.tell_room)
-        self.hosts.launch(host, entry, ["-n"], {"a": "b"})
+        self.hosts.launch(host, entry, ["-n"], {"a": "b"}, {})
         await asyncio.sleep(0)
         return entry
 

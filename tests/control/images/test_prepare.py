@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 from PIL import Image
 
-from pie_control.images.prepare import BadImage, prepare
-from pie_control.images.tiling import text_of, tiling_of
+from pie_control.images.prepare import prepare
+from pie_control.images.tiling import BadImage, text_of, tiling_of
 from pie_inference.protocol import ImageLayout, Vision
 from tests.helpers.vision import picture
 

@@ -65,7 +65,7 @@ def outcomes(tmp_path: Path, guest_cache: Path, *programs: bytes) -> list[str | 
 
 
 def test_a_folder_becomes_the_same_archive_each_time_without_what_is_hidden_or_made(tmp_path: Path) -> None:
-    files = {
+    files: dict[str, str | bytes] = {
         "main.py": MAIN, "helpers/words.py": WORDS, "data.txt": "x", ".git/config": "", "__pycache__/main.pyc": b"",
         "env/pyvenv.cfg": "", "env/lib/some.py": "", "helpers/old.pyc": b"",
     }  # fmt: skip
@@ -107,7 +107,7 @@ def test_packages_run(tmp_path: Path, guest_cache: Path) -> None:
         "tool/__main__.py": "from .inner import VALUE\n\ndef main(args):\n    return [VALUE, __package__, __name__]\n",
         "tool/inner.py": "VALUE = 7\n",
     }
-    uses_wheel = {
+    uses_wheel: dict[str, str | bytes] = {
         "main.py": "import some.deep as deep\nimport plain\n\ndef main(args):\n    return [deep.X, plain.Y]\n",
         "wheels/some-1.0-py3-none-any.whl": wheel({"some/__init__.py": "", "some/deep.py": "X = 1\n"}),
         "plain-1.0-py3-none-any.whl": wheel({"plain.py": "Y = 2\n"}),

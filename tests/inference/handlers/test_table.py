@@ -6,7 +6,7 @@ import inspect
 
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.handlers.table import HANDLERS
-from pie_inference.protocol import BATCHES, Batch, call_name
+from pie_inference.protocol import BATCHES, EXTENSIONS, Batch, call_name
 
 
 def test_calls_are_named_like_their_batches() -> None:
@@ -18,9 +18,10 @@ def test_every_call_has_a_module_with_a_function_of_its_name() -> None:
     assert list(HANDLERS) == list(BATCHES.values())
     for call, kind in BATCHES.items():
         handler = HANDLERS[kind]
-        assert (handler.__module__, handler.__name__) == (f"pie_inference.handlers.{call}", call)
+        package, *_, module = handler.__module__.removeprefix("pie_inference.").split(".")
+        assert (package, module, handler.__name__) == ("handlers", call, call)
         assert inspect.signature(handler).parameters["batch"].annotation == kind.__name__
 
 
 def test_the_fake_model_runs_all_calls() -> None:
-    assert FakeModel().describe()[0].calls == tuple(BATCHES)
+    assert FakeModel().describe()[0].calls == (*BATCHES, *EXTENSIONS)

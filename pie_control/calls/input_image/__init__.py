@@ -1,0 +1,1 @@
+"""InputImage: images to embeds."""

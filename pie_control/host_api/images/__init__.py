@@ -1,0 +1,1 @@
+"""Blobs and images: one module for each WIT interface."""

@@ -1,0 +1,97 @@
+"""input-image.wit, but for `embed-img`, which is a command: blobs to images, decoded in a process of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from pie_inference.protocol import Vision
+
+from ...calls.input_image.image import Image
+from ...errors import CallError, InvalidArgument
+from ...images.reader import BadImageAfter
+from ...images.tiling import BadImage, check_size, text_of, tiling_of
+from ...inferlets.blobs import Blob, LoadedImage
+from ...services.tokenizer import Tokenizer
+from ..guest import Guest
+from ..suspending import suspending, when_done
+
+VECTORS = "\0"
+"""Stands for the vectors of a tile where a text is made; no layout has it."""
+
+
+def num_embs_needed(guest: Guest, queue: int, width: int, height: int) -> int:
+    vision = _vision(guest, queue)
+    try:
+        check_size(width, height)
+    except BadImage as error:
+        raise InvalidArgument(str(error)) from None
+    return tiling_of(vision, width, height).tiles * vision.tile_embeds
+
+
+def load_image(guest: Guest, queue: int, blob: int) -> int:
+    data, vision = guest.handle(blob, Blob).data, _vision(guest, queue)
+    tokenizer = guest.model_of(queue).tokenizer
+    future = guest.futures.new()
+    work = asyncio.get_running_loop().create_task(_load(guest, tokenizer, vision, data, future))
+
+    def stop() -> None:
+        work.cancel()
+
+    guest.inferlet.begin(future, stop)
+    return future
+
+
+async def _load(guest: Guest, tokenizer: Tokenizer, vision: Vision, data: bytes, future: int) -> None:
+    inferlet = guest.inferlet
+    value: LoadedImage | CallError
+    try:
+        read, seconds = await guest.reach.images.read(inferlet.id, data, vision)
+        inferlet.processor_time.charge(seconds)
+        image = Image(vision, read.tiles)
+        inferlet.blobs.reserve(image.nbytes)
+        tokens = _image_tokens(tokenizer, vision, read.width, read.height)
+        value = LoadedImage(image, tokens, inferlet.blobs)
+    except BadImageAfter as error:
+        inferlet.processor_time.charge(error.seconds)
+        value = InvalidArgument(str(error))
+    except CallError as error:
+        value = error
+    inferlet.conclude(future, value)
+
+
+def _image_tokens(tokenizer: Tokenizer, vision: Vision, width: int, height: int) -> list[int]:
+    """What stands for an image of this size among tokens: the model's placeholder for each vector, and the text around
+    them."""
+    before, *others = text_of(vision, tiling_of(vision, width, height), VECTORS).split(VECTORS)
+    tokens = tokenizer.encode(before)
+    for piece in others:
+        tokens += [vision.placeholder] * vision.tile_embeds + tokenizer.encode(piece)
+    return tokens
+
+
+def take_image(guest: Guest, future: int) -> tuple[int, Sequence[int]]:
+    loaded: LoadedImage = guest.futures.take(future, LoadedImage)
+    try:
+        return guest.add_handle(loaded.image), loaded.tokens
+    except CallError:
+        loaded.not_taken()
+        raise
+
+
+@suspending
+def await_image(guest: Guest, future: int) -> Any:
+    return when_done(guest, future, lambda: take_image(guest, future))
+
+
+def drop_image(guest: Guest, image: int) -> None:
+    found = guest.handle(image, Image)
+    guest.drop_handle(image, Image)
+    guest.inferlet.blobs.release(found.nbytes)
+
+
+def _vision(guest: Guest, queue: int) -> Vision:
+    vision = guest.model_of(queue).description.vision
+    assert vision is not None, "the trait was checked"
+    return vision

@@ -1,0 +1,39 @@
+"""`/v1/blobs`: upload what inferlets get beside text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastapi import APIRouter, Request
+
+from pie_control.server_api import ServerApi
+
+BODY = {
+    "requestBody": {
+        "required": True,
+        "description": "Any bytes, such as those of an image.",
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+
+
+@dataclass(frozen=True)
+class BlobInfo:
+    """An uploaded blob. `blob`: its content hash, for `launch`."""
+
+    blob: str
+    size: int
+
+
+def blobs_router(api: ServerApi) -> APIRouter:
+    """Routes over the blobs of the server."""
+    router = APIRouter(prefix="/v1/blobs", tags=["blobs"])
+
+    @router.post("", summary="Upload a blob", openapi_extra=BODY)
+    async def upload(request: Request) -> BlobInfo:
+        """Keeps bytes for inferlets that are launched with them, for 10 minutes since they were used last, or as long
+        as there is room. 413 `storage-full`: it is too large."""
+        data = await request.body()
+        return BlobInfo(await api.upload_blob(data), len(data))
+
+    return router

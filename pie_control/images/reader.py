@@ -1,0 +1,144 @@
+"""Has images decoded by child processes, of which there are few, and none before the first image.
+
+A process that dies, or takes too long, is dropped with the image that it had; the next image gets a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from typing import NamedTuple
+
+from pie_inference.protocol import Vision
+
+from ..programs.fair_places import FairPlaces
+from .messages import LENGTH_BYTES, Prepared, Refused, Request, decode_answer, framed
+from .tiling import BadImage, check_size, tiling_of
+
+PLACES = 2
+"""Images that are decoded at a time, so that a slow one does not hold up all others."""
+SECONDS = 20
+"""For one image: a hundred times what a large photo takes."""
+BUFFER_BYTES = 1 << 20
+"""Of an answer, that are read ahead."""
+MOST_ANSWER = 64 << 10
+"""Bytes of an answer, but for tiles."""
+MEMORY_BYTES = 2 << 30
+"""Of one process: address space, of which Python and Pillow take a part."""
+
+
+class ReadImage(NamedTuple):
+    """A decoded image, and the processor time that it took, in seconds."""
+
+    image: Prepared
+    seconds: float
+
+
+class BadImageAfter(BadImage):
+    """An image that cannot be taken, and the processor time that it took to find out, in seconds."""
+
+    def __init__(self, reason: str, seconds: float) -> None:
+        super().__init__(reason)
+        self.seconds = seconds
+
+
+class _Gone(Exception):
+    """The process has ended."""
+
+
+class ImageReader:
+    """Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._places = FairPlaces(PLACES)
+        self._idle: list[_Child] = []
+        self._busy: set[_Child] = set()
+        self._closed = False
+
+    async def read(self, who: str, data: bytes, vision: Vision) -> ReadImage:
+        """Prepares an image for a model; those of each of `who` have their turn. Raises BadImageAfter."""
+        async with self._places.place(who):
+            try:
+                child = self._idle.pop() if self._idle else await _Child.start()
+            except OSError as error:
+                raise BadImageAfter(f"the process that decodes images cannot be started now: {error}", 0.0) from None
+            self._busy.add(child)
+            keep = False
+            try:
+                async with asyncio.timeout(SECONDS):
+                    answer = await child.ask(Request(vision, data))
+                keep = True
+            except TimeoutError:
+                raise BadImageAfter(
+                    f"the image took more than {SECONDS} s to decode: send it in another format", SECONDS
+                ) from None
+            except _Gone:
+                raise BadImageAfter("the image cannot be decoded: its decoder died of it", 1.0) from None
+            finally:
+                self._busy.discard(child)
+                if keep and not self._closed:
+                    self._idle.append(child)
+                else:
+                    child.kill()
+        if isinstance(answer, Refused):
+            raise BadImageAfter(answer.reason, answer.seconds)
+        return answer
+
+    def close(self) -> None:
+        """Ends the processes. Idempotent."""
+        self._closed = True
+        for child in (*self._idle, *self._busy):
+            child.kill()
+        self._idle.clear()
+
+
+class _Child:
+    """One process, behind a pair of sockets."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], answers: asyncio.StreamReader, to: asyncio.StreamWriter
+    ) -> None:
+        self._process, self._from, self._to = process, answers, to
+
+    @classmethod
+    async def start(cls) -> _Child:
+        """Raises OSError."""
+        ours, theirs = socket.socketpair()
+        arguments = [f"{__package__}.child", str(os.getpid()), str(MEMORY_BYTES), str(SECONDS)]
+        with theirs:
+            end = theirs.fileno()
+            process = subprocess.Popen([sys.executable, "-m", *arguments], stdin=end, stdout=end)
+        return cls(process, *await asyncio.open_connection(sock=ours, limit=BUFFER_BYTES))
+
+    async def ask(self, request: Request) -> ReadImage | Refused:
+        """Raises _Gone."""
+        try:
+            self._to.write(framed(request))
+            await self._to.drain()
+            answer = decode_answer(await self._frame())
+            if isinstance(answer, Refused):
+                return answer
+            size = 3 * request.vision.tile_size**2
+            check_size(answer.width, answer.height)
+            if answer.tiles != tiling_of(request.vision, answer.width, answer.height).tiles:
+                raise ValueError("not as many tiles as there must be")
+            tiles = [await self._frame(size) for _ in range(answer.tiles)]
+        except (OSError, EOFError, ValueError):  # it died, or does not do any more what it should
+            raise _Gone from None
+        prepared = Prepared(answer.width, answer.height, answer.rows, answer.columns, tiles)
+        return ReadImage(prepared, answer.seconds)
+
+    async def _frame(self, size: int | None = None) -> bytes:
+        length = int.from_bytes(await self._from.readexactly(LENGTH_BYTES), "little")
+        if length > MOST_ANSWER if size is None else length != size:
+            raise ValueError(f"a frame of {length} bytes")
+        return await self._from.readexactly(length)
+
+    def kill(self) -> None:
+        """Ends the process at once."""
+        self._to.transport.abort()
+        self._process.kill()
+        self._process.wait()  # so that it leaves nothing

@@ -1,0 +1,73 @@
+"""Blobs that clients have uploaded, by their content: kept for a while, for the inferlets that will be launched with
+them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from ..errors import BadRequest, StorageFull, UnknownName
+
+MOST_BYTES = 256 << 20
+"""Of all blobs, unless a single one may be larger. Those that were used longest ago make room."""
+KEPT_SECONDS = 600.0
+"""Since a blob was uploaded or used."""
+MOST_NAME = 128
+"""Characters of the name that an inferlet knows a blob by."""
+MOST_BLOBS = 64
+"""Of one inferlet."""
+
+
+class _Kept(NamedTuple):
+    data: bytes
+    until: float  # on the clock
+
+
+class BlobStore:
+    """In memory. `most` is the bound of what one inferlet holds, in bytes."""
+
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._clock = clock
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()  # what was used longest ago comes first
+        self._bytes = 0
+
+    async def put(self, data: bytes) -> str:
+        """Keeps a blob; returns its content hash. Raises StorageFull for one that no inferlet could hold."""
+        if len(data) > self._most:
+            raise StorageFull(f"the blob has {len(data)} bytes, more than {self._most} (see --max-blob-bytes)")
+        digest = (await asyncio.to_thread(hashlib.sha256, data)).hexdigest()
+        if digest not in self._kept:
+            self._bytes += len(data)
+        self._keep(digest, data)
+        while self._bytes > max(MOST_BYTES, self._most) or next(iter(self._kept.values())).until < self._clock():
+            _, dropped = self._kept.popitem(last=False)
+            self._bytes -= len(dropped.data)
+        return digest
+
+    def _keep(self, digest: str, data: bytes) -> None:
+        self._kept[digest] = _Kept(data, self._clock() + KEPT_SECONDS)
+        self._kept.move_to_end(digest)
+
+    def find(self, blobs: Mapping[str, str]) -> dict[str, bytes]:
+        """The bytes of blobs, given by their hashes, by the names under which an inferlet will know them. Raises
+        UnknownName; BadRequest if one inferlet cannot have all of them."""
+        if len(blobs) > MOST_BLOBS:
+            raise BadRequest(f"{len(blobs)} blobs are more than an inferlet is launched with ({MOST_BLOBS})")
+        found = {}
+        for name, digest in blobs.items():
+            if not 0 < len(name) <= MOST_NAME:
+                raise BadRequest(f"the name of a blob has 1 to {MOST_NAME} characters, not {len(name)}")
+            kept = self._kept.get(digest)
+            if kept is None:
+                raise UnknownName(f"no blob {digest!r}: upload it again; blobs are kept {KEPT_SECONDS / 60:g} minutes")
+            self._keep(digest, kept.data)
+            found[name] = kept.data
+        size = sum(map(len, found.values()))
+        if size > self._most:
+            raise BadRequest(f"the blobs have {size} bytes, more than {self._most} (see --max-blob-bytes)")
+        return found

@@ -1,0 +1,130 @@
+"""The processes that decode images: what happens when one of them dies, hangs or says what cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pie_control.images import reader as module
+from pie_control.images.prepare import prepare
+from pie_control.images.reader import BadImageAfter, ImageReader
+from tests.control.images.test_prepare import VISION, saved
+from tests.helpers.vision import picture
+
+PNG = saved(picture(90, 60))
+
+
+def reading(body: Callable[[ImageReader], Awaitable[Any]]) -> Any:
+    async def main() -> Any:
+        reader = ImageReader()
+        try:
+            async with asyncio.timeout(60):
+                return await body(reader)
+        finally:
+            reader.close()
+
+    return asyncio.run(main())
+
+
+def children(reader: ImageReader) -> list[Any]:
+    return [*vars(reader)["_idle"], *vars(reader)["_busy"]]
+
+
+def test_an_image_is_what_the_library_makes_of_it() -> None:
+    read = reading(lambda reader: reader.read("one", PNG, VISION))
+    assert read.image == prepare(PNG, VISION)
+    assert read.seconds > 0
+
+
+def test_processes_are_few_and_stay() -> None:
+    async def body(reader: ImageReader) -> list[int]:
+        await asyncio.gather(*(reader.read(f"inferlet {n}", PNG, VISION) for n in range(9)))
+        first = {child._process.pid for child in children(reader)}
+        with pytest.raises(BadImageAfter, match="no image of a known format"):
+            await reader.read("one", b"text", VISION)
+        await reader.read("one", PNG, VISION)
+        assert {child._process.pid for child in children(reader)} == first
+        return list(first)
+
+    assert 1 <= len(pids := reading(body)) <= module.PLACES
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_a_process_that_dies_takes_one_image_with_it() -> None:
+    async def body(reader: ImageReader) -> None:
+        await reader.read("one", PNG, VISION)
+        (child,) = children(reader)
+        os.kill(child._process.pid, signal.SIGKILL)
+        with pytest.raises(BadImageAfter, match="its decoder died"):
+            await reader.read("one", PNG, VISION)
+        await reader.read("one", PNG, VISION)
+
+    reading(body)
+
+
+def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(reader: ImageReader) -> None:
+        await reader.read("one", PNG, VISION)
+        (child,) = children(reader)
+        os.kill(child._process.pid, signal.SIGSTOP)
+        monkeypatch.setattr(module, "SECONDS", 0.2)
+        with pytest.raises(BadImageAfter, match=r"took more than 0\.2 s"):
+            await reader.read("one", PNG, VISION)
+        monkeypatch.undo()
+        await reader.read("one", PNG, VISION)
+        assert children(reader) != [child]
+
+    reading(body)
+
+
+def test_one_who_gives_up_leaves_no_half_answer() -> None:
+    async def body(reader: ImageReader) -> None:
+        await reader.read("one", PNG, VISION)
+        gone = asyncio.create_task(reader.read("one", PNG, VISION))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        assert (await reader.read("one", PNG, VISION)).image == prepare(PNG, VISION)
+
+    reading(body)
+
+
+LIES = {
+    "tiles that are missing": "Begun(90, 60, 2, 3, 6, 0.0)",
+    "a giant": "Begun(10**6, 10**6, 2, 3, 7, 0.0)",
+    "a size of nothing": "Begun(0, 0, 0, 0, 1, 0.0)",
+    "an image for an answer": "bytes(100)",
+    "tiles that are too small": "Begun(90, 60, 2, 3, 7, 0.0)",
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_what_cannot_be_is_not_believed(lie: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A decoder that was taken over by an image must not get further."""
+    (tmp_path / "liar.py").write_text(
+        "import sys\n"
+        "from pie_control.images.messages import *\n"
+        "head = sys.stdin.buffer.read(8)\n"
+        "sys.stdin.buffer.read(int.from_bytes(head, 'little'))\n"
+        f"sys.stdout.buffer.write(framed({LIES[lie]}) + framed(b'x' * 17) * 9)\n"
+    )
+
+    def start(_: Any, **options: Any) -> Any:
+        return subprocess.Popen([sys.executable, str(tmp_path / "liar.py")], **options)
+
+    async def body(reader: ImageReader) -> None:
+        with pytest.raises(BadImageAfter, match="its decoder died"):
+            await reader.read("one", PNG, VISION)
+
+    monkeypatch.setattr(module, "subprocess", SimpleNamespace(Popen=start))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    reading(body)

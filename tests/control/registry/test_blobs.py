@@ -1,0 +1,67 @@
+"""Uploaded blobs are kept for a while, within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pie_control.errors import BadRequest, StorageFull, UnknownName
+from pie_control.registry import blobs as module
+from pie_control.registry.blobs import KEPT_SECONDS, BlobStore
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def put(store: BlobStore, data: bytes) -> str:
+    return asyncio.run(store.put(data))
+
+
+def test_a_blob_is_found_under_the_name_that_a_launch_gives_it() -> None:
+    store = BlobStore(100)
+    one, two = put(store, b"one"), put(store, b"two")
+    assert store.find({"a": one, "b": two, "c": one}) == {"a": b"one", "b": b"two", "c": b"one"}
+    assert put(store, b"one") == one
+
+
+def test_blobs_that_nobody_uses_are_dropped() -> None:
+    store, clock = BlobStore(100, clock := Clock()), clock
+    old, used = put(store, b"old"), put(store, b"used")
+    clock.now = KEPT_SECONDS - 1
+    store.find({"used": used})
+    clock.now = KEPT_SECONDS + 1
+    put(store, b"new")
+    assert store.find({"used": used})
+    with pytest.raises(UnknownName, match="upload it again; blobs are kept 10 minutes"):
+        store.find({"old": old})
+
+
+def test_those_used_longest_ago_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", 10)
+    store = BlobStore(6)
+    first, second = put(store, b"11111"), put(store, b"22222")
+    store.find({"first": first})
+    third = put(store, b"333")
+    assert store.find({"third": third}) == {"third": b"333"}
+    assert store.find({"first": first})
+    with pytest.raises(UnknownName):
+        store.find({"second": second})
+
+
+def test_what_no_inferlet_could_hold_is_refused() -> None:
+    store = BlobStore(10)
+    with pytest.raises(StorageFull, match=r"the blob has 11 bytes, more than 10 \(see --max-blob-bytes\)"):
+        put(store, bytes(11))
+    one = put(store, bytes(6))
+    with pytest.raises(BadRequest, match="the blobs have 12 bytes, more than 10"):
+        store.find({"a": one, "b": one})
+    with pytest.raises(BadRequest, match="65 blobs are more"):
+        store.find({str(n): one for n in range(65)})
+    for name in ("", "n" * 129):
+        with pytest.raises(BadRequest, match="1 to 128 characters"):
+            store.find({name: one})
