@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,7 +36,6 @@ def execute(options: argparse.Namespace) -> int:
     from pie_control.authoring.testing import run_tests
 
     paths = list(_tests_of(options.paths or ["."]))
-    os.environ.pop("PYTEST_CURRENT_TEST", None)
     arguments = [*paths, *options.program_arguments]
     code = run_tests(arguments, config_of(options), fake=options.fake, sandbox=options.sandbox)
     return ENDS_WITH.get(code, MISUSED)
@@ -46,7 +44,7 @@ def execute(options: argparse.Namespace) -> int:
 def _tests_of(given: list[str]) -> Iterator[str]:
     for text in given:
         path = Path(text)
-        beside = path.with_name(f"test_{path.name}")
+        beside = path.parent / f"test_{path.name}"
         if path.suffix == ".py" and not path.name.startswith("test_"):
             if not beside.is_file():
                 raise UnknownName(f"{path} has no tests: they would be in {beside}")
