@@ -210,7 +210,8 @@ class Walk:
             case ast.Lambda():
                 return None
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
-                return self._comprehension(node, names, function)
+                self._comprehension(node, names, function)
+                return None
             case ast.NamedExpr(target=target, value=value):
                 found = self.infer(value, names, function)
                 names[target.id] = found

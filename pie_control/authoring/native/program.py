@@ -64,7 +64,7 @@ def environment(kwargs: Mapping[str, Any] | None) -> dict[str, str]:
 def _load(file: Path, folder: Path) -> Callable[..., Any]:
     module = types.ModuleType("__main__")
     module.__file__ = str(file)
-    module.__loader__ = DataFiles(folder)
+    module.__dict__["__loader__"] = DataFiles(folder)  # which loads nothing else
     module.__package__ = folder.name if _is_package(folder) else None
     sys.modules["__main__"] = module
     text = file.read_bytes()
