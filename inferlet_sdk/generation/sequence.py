@@ -33,6 +33,9 @@ allows.
 LEAST_CHUNK = 32
 """A longer prompt is not run with fewer embeds than this: it would take very many calls."""
 
+SHOWN_TOKENS = 32
+"""Whose text tells people what a context is about."""
+
 
 class _SharedOutput:
     """An output embed of several sequences, as a range: nobody writes to it."""
@@ -57,6 +60,7 @@ class TokenSequence:
         self.queues = queues
         self.tokens: list[int] = []
         self.offset = 0
+        self.shares = True  # whether other inferlets of the tenant may use keys of its prompt
         self.computed = 0
         self.output_of = 0
         self.pages = PageTable(queues)
@@ -374,9 +378,9 @@ class TokenSequence:
         with self.queues.some() as queue:
             return traits.tokenize(queue, text, special_tokens)
 
-    def last_text(self, count: int) -> str:
-        """Text of the last `count` tokens."""
-        return self.detokenize(self.tokens[-count:]) if self.tokens else ""
+    def last_text(self) -> str:
+        """Text of the last tokens, for people."""
+        return self.detokenize(self.tokens[-SHOWN_TOKENS:]) if self.tokens else ""
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Text of tokens, without special tokens."""
