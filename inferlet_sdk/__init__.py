@@ -38,6 +38,7 @@ from inferlet_sdk.generation.stopping import IgnoreStopTokens, MaxTokens, StopRe
 from inferlet_sdk.guest.arguments import Args
 from inferlet_sdk.guest.data_files import program_files
 from inferlet_sdk.guest.program import inferlet
+from inferlet_sdk.outside.children import Child, ChildEnd, ChildFailed, launch
 from inferlet_sdk.outside.http import Response, http_get, http_post, http_request
 from inferlet_sdk.outside.topics import Subscription, broadcast, subscribe
 from inferlet_sdk.retries import retry
@@ -48,6 +49,9 @@ from inferlet_sdk.traits import Dist
 __all__ = [
     "Args",
     "Cancelled",
+    "Child",
+    "ChildEnd",
+    "ChildFailed",
     "Context",
     "Deadlock",
     "Dist",
@@ -92,6 +96,7 @@ __all__ = [
     "http_request",
     "inferlet",
     "json_schema",
+    "launch",
     "program_files",
     "retry",
     "subscribe",

@@ -52,8 +52,16 @@ def _compile(name: str, text: str) -> types.CodeType | tuple[Any, ...]:
 
 def run_program(name: str, text: str, code: str = "") -> None:
     """Runs a program to its end and sets its result; raises ProgramFailed with the trimmed traceback."""
+    run_entry(lambda: _load(name, text, code), name)
+
+
+def run_entry(load: Callable[[], Callable[..., Any]], name: str) -> None:
+    """The same for a program whose entry `load` gives. KeyboardInterrupt goes on: outside of the sandbox, somebody
+    wants to end the program."""
     try:
-        _run(name, text, code)
+        _run(load(), name)
+    except KeyboardInterrupt:
+        raise
     except UsageError as error:
         raise ProgramFailed(str(error)) from None
     except SystemExit as end:
@@ -65,8 +73,7 @@ def run_program(name: str, text: str, code: str = "") -> None:
         sys.stderr.flush()
 
 
-def _run(name: str, text: str, code: str) -> None:
-    entry = _load(name, text, code)
+def _run(entry: Callable[..., Any], name: str) -> None:
     value = bind(entry, Args(), name)()
     if inspect.iscoroutine(value):
         value = event_loop.run(value)
@@ -80,12 +87,17 @@ def _load(name: str, text: str, code: str) -> Callable[..., Any]:
     module = types.ModuleType("__main__")
     module.__file__ = name
     sys.modules["__main__"] = module
-    _entries.clear()
     compiled = marshal.loads(base64.b64decode(code)) if code else compile(text, name, "exec", dont_inherit=True)
     if not isinstance(compiled, types.CodeType):
         entry, modules, files = compiled
         compiled = begin(Package(entry, {name: Module(*one) for name, one in modules.items()}, files), module)
-    exec(compiled, module.__dict__)
+    return entry_of(module, compiled, name)
+
+
+def entry_of(module: types.ModuleType, code: types.CodeType, name: str) -> Callable[..., Any]:
+    """Executes the code of a program in its module; returns its entry. Raises UsageError."""
+    _entries.clear()
+    exec(code, module.__dict__)
     entry = _entries[-1] if _entries else module.__dict__.get("main")
     if not callable(entry):
         raise UsageError(f"{name} has no entry: decorate a function with @inferlet, or name it `main`")
