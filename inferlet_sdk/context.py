@@ -32,6 +32,7 @@ from inferlet_sdk.search.select import most_likely
 from inferlet_sdk.sharing.named import export, open_sequence
 from inferlet_sdk.sharing.prefixes import share_prefix
 from inferlet_sdk.texts import Noted, shown, tokenize_noted
+from inferlet_sdk.tools.declaring import AnyTool
 from inferlet_sdk.traits import Dist
 from inferlet_sdk.traits.arguments import flag, numbers, texts, whole
 from inferlet_sdk.traits.arguments import text as checked_text
@@ -128,16 +129,18 @@ class Context:
         messages: str | Sequence[Mapping[str, Any]],
         content: str | None = None,
         *,
-        tools: Sequence[Mapping[str, Any]] = (),
+        tools: Iterable[AnyTool] = (),
         add_generation_prompt: bool = True,
+        reply: Sequence[Mapping[str, Any]] | None = None,
     ) -> Self:
         """Appends chat messages in the model's template: a role and its content, or a list of {"role", "content"}.
 
-        Text generated since the last `fill_chat` becomes the assistant's message before them. Text of messages is never
-        read as special tokens.
+        Text generated since the last `fill_chat` becomes the assistant's message before them, or is replaced by the
+        messages of `reply`. Text of messages is never read as special tokens. `tools`: functions with annotations, or
+        declarations, which the model is told of from now on (see `Tools`).
         """
         new = [{"role": messages, "content": content}] if isinstance(messages, str) else list(messages)
-        self._conversation.add(self._settled("fill_chat"), new, tools, add_generation_prompt)
+        self._conversation.add(self._settled("fill_chat"), new, tools, add_generation_prompt, reply)
         return self
 
     def truncate(self, length: int) -> Self:

@@ -6,11 +6,12 @@ messages again and keeps the longest common token prefix. Then the context holds
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from inferlet_sdk import traits
 from inferlet_sdk.generation.sequence import TokenSequence
+from inferlet_sdk.tools.declaring import AnyTool, Declared, declare
 
 
 class Conversation:
@@ -20,25 +21,33 @@ class Conversation:
         self._messages: list[Mapping[str, Any]] = []
         self._start: int | None = None  # tokens before the first message
         self._end = 0  # tokens up to the last `add`
+        self._declared = Declared()
 
     def copy(self) -> Conversation:
         """A copy for a forked context."""
         other = Conversation()
         other._messages, other._start, other._end = self._messages.copy(), self._start, self._end
+        other._declared = self._declared
         return other
 
     def add(
         self,
         sequence: TokenSequence,
         messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]],
+        tools: Iterable[AnyTool],
         add_generation_prompt: bool,
+        reply: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
-        """Appends the reply that was generated since the last messages, then new messages."""
+        """Appends the reply that was generated since the last messages, or what stands for it, then new messages.
+
+        `tools`, if there are any, are told of from now on, instead of those before.
+        """
         start = len(sequence.tokens) if self._start is None else self._start
-        all_messages = [*self._messages, *self._reply(sequence), *messages]
+        all_messages = [*self._messages, *(self._reply(sequence) if reply is None else reply), *messages]
+        self._declared = declare(sequence.queues, tools) or self._declared
+        shown = self._declared.put_into(all_messages)
         with sequence.queues.some() as queue:
-            rendered = traits.tokenize_chat(queue, all_messages, tools, add_generation_prompt)
+            rendered = traits.tokenize_chat(queue, shown, self._declared.tools, add_generation_prompt)
         common = _common_prefix(sequence.tokens, rendered, start)
         sequence.truncate(start + common)
         sequence.tokens += rendered[common:]

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from inferlet_sdk import event_loop, traits
+from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.guest.arguments import Args, UsageError, bind
+from inferlet_sdk.guest.forgotten import advice_on_forgotten, not_awaited
 from inferlet_sdk.guest.imports import check_imports
 from inferlet_sdk.guest.package import Module, Package, begin, compile_package
 from inferlet_sdk.tracebacks import format_error
@@ -59,7 +61,10 @@ def run_entry(load: Callable[[], Callable[..., Any]], name: str) -> None:
     """The same for a program whose entry `load` gives. KeyboardInterrupt goes on: outside of the sandbox, somebody
     wants to end the program."""
     try:
-        _run(load(), name)
+        with not_awaited() as forgotten:
+            _run(load(), name)
+        if forgotten:
+            raise UsageError(advice_on_forgotten(forgotten))
     except KeyboardInterrupt:
         raise
     except UsageError as error:
@@ -109,8 +114,17 @@ def _set_result(value: Any) -> None:
         traits.set_result(value)
     except (TypeError, ValueError) as error:
         kind = type(value).__name__
-        advice = "return text, numbers, lists and dicts"
-        raise UsageError(f"the result ({kind}) cannot be sent as JSON: {error}; {advice}") from None
+        raise UsageError(f"the result ({kind}) cannot be sent as JSON: {error}; {_result_advice(value)}") from None
+
+
+def _result_advice(value: Any) -> str:
+    if isinstance(value, Generation):
+        return "`await args.stream(...)` or `await ctx.generate_until(...)` gives its text"
+    if inspect.isawaitable(value):
+        if inspect.iscoroutine(value):
+            value.close()
+        return "it was not awaited: write `await` in front of what you return"
+    return "return text, numbers, lists and dicts"
 
 
 def _check_exit(code: Any) -> None:

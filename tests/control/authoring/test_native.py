@@ -166,15 +166,17 @@ def test_what_is_held_is_given_back(server: NativeServer, tmp_path: Path) -> Non
         "    ctx = Context().fill('x' * 300)\n    await ctx.flush()\n    kept.append(ctx)\n    return len(ctx.pages)\n"
     )
     path = written(tmp_path, text)
-    for _ in range(3):
-        assert int(run(server, path)[0].result or 0) > 10
 
     async def pages_in_use() -> int:
         ((replica,),) = vars(server)["_api"].statistics().models.values()
         used: int = replica.scheduler.pages.used
         return used
 
-    assert server.call(pages_in_use()) == 0
+    in_use = []
+    for _ in range(3):
+        assert int(run(server, path)[0].result or 0) > 10
+        in_use.append(server.call(pages_in_use()))
+    assert in_use[0] == in_use[1] == in_use[2] < 40  # the prompt may be kept, for whoever has the same
 
 
 def test_there_are_no_children(server: NativeServer, tmp_path: Path) -> None:
