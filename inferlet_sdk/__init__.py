@@ -36,6 +36,7 @@ from inferlet_sdk.generation.sampling import DistSampler, Greedy, Sampler
 from inferlet_sdk.generation.stopping import IgnoreStopTokens, MaxTokens, StopRegex, StopString, StopTokens, StopWhen
 from inferlet_sdk.guest.arguments import Args
 from inferlet_sdk.guest.program import inferlet
+from inferlet_sdk.images import Image
 from inferlet_sdk.outside.http import Response, http_get, http_post, http_request
 from inferlet_sdk.outside.topics import Subscription, broadcast, subscribe
 from inferlet_sdk.traits import Dist
@@ -53,6 +54,7 @@ __all__ = [
     "Greedy",
     "HostFuture",
     "IgnoreStopTokens",
+    "Image",
     "InvalidArgument",
     "InvalidState",
     "MaxTokens",

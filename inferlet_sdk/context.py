@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Any, Self
 
 from inferlet_sdk import bindings, traits
@@ -23,6 +23,7 @@ from inferlet_sdk.generation.scoring import score_tokens
 from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.generation.stopping import StopConditions, StopRules
 from inferlet_sdk.generation.token_source import sample_once
+from inferlet_sdk.images import Image, as_image
 from inferlet_sdk.traits import Dist
 from inferlet_sdk.traits.arguments import flag, numbers, whole
 from inferlet_sdk.traits.arguments import text as checked_text
@@ -64,7 +65,7 @@ class Context:
 
     def _start(self, sequence: TokenSequence) -> None:
         self._sequence = sequence
-        self._noted: list[_Noted] = []
+        self._noted: list[_Noted | Image] = []
         self._generation: Generation | None = None
         self._conversation = Conversation()
 
@@ -114,10 +115,19 @@ class Context:
             self._settled("fill").tokens += numbers(text, "text", "a token id")
         return self
 
+    def fill_image(self, image: str | Image) -> Self:
+        """Appends an image that the client has sent, given by the name of its blob, with the text that the model wants
+        around images. The next call that needs an output of the model decodes it; that raises InvalidArgument if it is
+        no PNG or JPEG, broken or too large, Unsupported if the model takes no images."""
+        found = as_image(image)
+        self._open("fill_image")
+        self._noted.append(found)
+        return self
+
     def fill_chat(
         self,
         messages: str | Sequence[Mapping[str, Any]],
-        content: str | None = None,
+        content: str | Sequence[Mapping[str, Any]] | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] = (),
         add_generation_prompt: bool = True,
@@ -125,7 +135,8 @@ class Context:
         """Appends chat messages in the model's template: a role and its content, or a list of {"role", "content"}.
 
         Text generated since the last `fill_chat` becomes the assistant's message before them. Text of messages is never
-        read as special tokens.
+        read as special tokens. A content with images is a list of parts: {"type": "text", "text": ...} and
+        {"type": "image", "image": name of a blob}.
         """
         new = [{"role": messages, "content": content}] if isinstance(messages, str) else list(messages)
         self._conversation.add(self._settled("fill_chat"), new, tools, add_generation_prompt)
@@ -253,9 +264,20 @@ class Context:
         """The same, for reading: a generation goes on."""
         self._check_open()
         if self._noted:
-            self._sequence.tokens += self._tokenize(self._noted)
-            self._noted = []  # not before: text that is refused must not be missing without a word
+            self._take_noted()
         return self._sequence
+
+    def _take_noted(self) -> None:
+        """Tokens of what was filled. What is refused, and all behind it, stays noted: it must not be missing without a
+        word."""
+        sequence = self._sequence
+        while self._noted:
+            texts = list(takewhile(lambda one: isinstance(one, _Noted), self._noted))
+            if texts:
+                sequence.tokens += self._tokenize([one for one in texts if isinstance(one, _Noted)])
+            elif isinstance(image := self._noted[0], Image):
+                sequence.add_image(image)
+            del self._noted[: len(texts) or 1]
 
     def _tokenize(self, noted: list[_Noted]) -> list[int]:
         """Tokens of texts one behind the other. All are one piece, unless there are special tokens in them and not all

@@ -22,6 +22,7 @@ from inferlet_sdk.event_loop import loop_with_others
 from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.generation.page_table import PageTable
 from inferlet_sdk.generation.queues import KEPT_INPUTS, Queue, Queues
+from inferlet_sdk.images import Image, Seen, cut, embed
 from inferlet_sdk.traits.arguments import LARGEST_U32, number, whole
 from inferlet_sdk.traits.output_text import Dist, await_dist
 
@@ -56,6 +57,7 @@ class TokenSequence:
         self.info = queues.info
         self.queues = queues
         self.tokens: list[int] = []
+        self.images: list[Seen] = []  # among the tokens, in their order
         self.computed = 0
         self.output_of = 0
         self.pages = PageTable(queues)
@@ -133,7 +135,7 @@ class TokenSequence:
 
     def _inherit(self, parent: TokenSequence) -> None:
         """Takes over all that the parent has computed."""
-        self.tokens = parent.tokens.copy()
+        self.tokens, self.images = parent.tokens.copy(), parent.images.copy()
         self.computed, self.output_of = parent.computed, parent.output_of
         parent.pages.fork_to(self.pages, parent.queue, self.computed)
         if self.tokens:
@@ -247,7 +249,7 @@ class TokenSequence:
         tokens, start = self.tokens, self.computed
         stop = len(tokens)
         if start != stop - 1 or not self._output or self.adapter:  # it is not the step after another one
-            if not 0 < self._pending() <= KEPT_INPUTS or self.adapter:
+            if not 0 < self._pending() <= KEPT_INPUTS or self.adapter or self._sees(self.computed):
                 self.flush()
                 return int(bindings.output_text.get_next_dist(self.queue, self.output_embed, k, temperature))
             start = self.computed
@@ -300,13 +302,20 @@ class TokenSequence:
         """Runs tokens and appends their keys and values."""
         start, stop = self.computed, self.computed + len(tokens)
         self.pages.reserve(self.queue, stop)
-        traits.embed_txt(self.queue, tokens, range(start, stop), inputs)
+        if self._sees(start):
+            embed(self.queue, self.info, self.images, tokens, start, inputs)
+        else:
+            traits.embed_txt(self.queue, tokens, range(start, stop), inputs)
         pages = self.pages.pages, Pages(self.pages.output)
         if self.adapter:
             traits.forward_with_adapter(self.queue, self.adapter, pages[0], inputs, pages[1], outputs)
         else:
             traits.forward(self.queue, pages[0], inputs, pages[1], outputs)
         self.computed = stop
+
+    def _sees(self, start: int) -> bool:
+        """Whether a part of an image stands at position `start` or behind it."""
+        return bool(self.images) and self.images[-1].end > start
 
     def step_and_sample(self, token: int, sampler: int) -> int:
         """Runs one token or token reference, keeps its output and samples the next token there. Gives the future.
@@ -352,9 +361,18 @@ class TokenSequence:
     def truncate(self, length: int) -> None:
         """Keeps the first `length` tokens."""
         del self.tokens[length:]
+        if self.images:
+            self.images = cut(self.images, length)
         self.rewind(length)
 
-    # ---- text ----
+    # ---- text and images ----
+
+    def add_image(self, image: Image) -> None:
+        """Appends an image."""
+        with self.queues.some() as queue:
+            tokens = image.tokens(queue, self.info)
+        self.images.append(Seen(image, len(self.tokens), len(self.tokens) + len(tokens)))
+        self.tokens += tokens
 
     def tokenize(self, text: str, special_tokens: bool = True) -> list[int]:
         """Token ids of a text."""
