@@ -31,14 +31,19 @@ from inferlet_sdk.errors import (
 )
 from inferlet_sdk.event_loop import Deadlock
 from inferlet_sdk.futures import HostFuture, TokenFuture
+from inferlet_sdk.generation.drafting import PromptLookup
 from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.generation.sampling import DistSampler, Greedy, Sampler
 from inferlet_sdk.generation.stopping import IgnoreStopTokens, MaxTokens, StopRegex, StopString, StopTokens, StopWhen
 from inferlet_sdk.guest.arguments import Args
+from inferlet_sdk.guest.data_files import program_files
 from inferlet_sdk.guest.program import inferlet
 from inferlet_sdk.images import Image
 from inferlet_sdk.outside.http import Response, http_get, http_post, http_request
 from inferlet_sdk.outside.topics import Subscription, broadcast, subscribe
+from inferlet_sdk.retries import retry
+from inferlet_sdk.schemas import SchemaMismatch, Truncated, UnsupportedType, from_json, json_schema
+from inferlet_sdk.search.hypotheses import Hypothesis
 from inferlet_sdk.traits import Dist
 
 __all__ = [
@@ -53,6 +58,7 @@ __all__ = [
     "Generation",
     "Greedy",
     "HostFuture",
+    "Hypothesis",
     "IgnoreStopTokens",
     "Image",
     "InvalidArgument",
@@ -62,10 +68,12 @@ __all__ = [
     "NotFound",
     "Pages",
     "PieError",
+    "PromptLookup",
     "QuotaExceeded",
     "RequestFailed",
     "Response",
     "Sampler",
+    "SchemaMismatch",
     "Slots",
     "StopRegex",
     "StopString",
@@ -74,14 +82,20 @@ __all__ = [
     "Subscription",
     "TimedOut",
     "TokenFuture",
+    "Truncated",
     "Unsupported",
+    "UnsupportedType",
     "WorkerFailed",
     "broadcast",
+    "from_json",
     "gather",
     "http_get",
     "http_post",
     "http_request",
     "inferlet",
+    "json_schema",
+    "program_files",
+    "retry",
     "subscribe",
     "traits",
 ]

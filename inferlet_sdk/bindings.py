@@ -13,7 +13,7 @@ from typing import Any
 
 INTERFACES = (
     *("core", "blobs", "allocate", "input_text", "input_image", "forward", "forward_with_adapter", "tokenize"),
-    *("output_text", "fused", "http", "topics", "guest_source"),
+    *("output_text", "fused", "introspective_forward", "exports", "http", "topics", "guest_source"),
 )
 
 
@@ -45,9 +45,11 @@ input_text: Any = _NoHost("input_text")
 input_image: Any = _NoHost("input_image")
 forward: Any = _NoHost("forward")
 forward_with_adapter: Any = _NoHost("forward_with_adapter")
+introspective_forward: Any = _NoHost("introspective_forward")
 tokenize: Any = _NoHost("tokenize")
 output_text: Any = _NoHost("output_text")
 fused: Any = _NoHost("fused")
+exports: Any = _NoHost("exports")
 http: Any = _NoHost("http")
 topics: Any = _NoHost("topics")
 guest_source: Any = _NoHost("guest_source")

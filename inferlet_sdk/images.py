@@ -8,11 +8,13 @@ early.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from itertools import takewhile
+from typing import NamedTuple, Protocol
 
 from inferlet_sdk import bindings, traits
 from inferlet_sdk.addresses import Embeds
 from inferlet_sdk.errors import QuotaExceeded
+from inferlet_sdk.texts import Noted, tokenize_noted
 from inferlet_sdk.traits.arguments import text, wrong
 from inferlet_sdk.traits.core import ModelInfo
 from inferlet_sdk.traits.input_image import LoadedImage
@@ -49,6 +51,11 @@ class Image:
 
     def __repr__(self) -> str:
         return f"Image({self.name!r})"
+
+    @property
+    def text(self) -> str:
+        """How people read it among texts."""
+        return f"<{self.name}>"
 
     def tokens(self, queue: int, model: ModelInfo) -> Sequence[int]:
         """What stands for it in a prompt: text, and `model.image_token` for each vector. Raises InvalidArgument if it
@@ -113,31 +120,51 @@ class Seen(NamedTuple):
     end: int
 
 
-def cut(images: Sequence[Seen], length: int) -> list[Seen]:
-    """What is left of them among the first `length` tokens."""
-    return [one._replace(end=min(one.end, length)) for one in images if one.start < length]
+class SeenImages:
+    """The images of a sequence, in their order."""
 
+    def __init__(self, places: Sequence[Seen] = ()) -> None:
+        self.places = list(places)
 
-def embed(
-    queue: int, model: ModelInfo, images: Sequence[Seen], tokens: Sequence[int], start: int, inputs: Embeds
-) -> None:
-    """Fills embeds with tokens from position `start` on, some of which stand for what is seen in images."""
-    stop, seen = start + len(tokens), set()
-    for image, first, end in images:
-        begin, last = max(first, start), min(end, stop)
-        if begin >= last:
-            continue
-        inside = image.tokens(queue, model)
-        places = [at for at in range(begin, last) if inside[at - first] == model.image_token]
-        before = sum(token == model.image_token for token in inside[: begin - first])
-        if places:
-            _embed_image(queue, image.pixels(queue, model), places, _at(inputs, [at - start for at in places]), before)
-        if last == end:
-            image.forget_pixels()
-        seen.update(places)
-    rest = [at for at in range(start, stop) if at not in seen]
-    if rest:
-        traits.embed_txt(queue, [tokens[at - start] for at in rest], rest, _at(inputs, [at - start for at in rest]))
+    def after(self, start: int) -> bool:
+        """Whether a part of one stands at token `start` or behind it."""
+        return bool(self.places) and self.places[-1].end > start
+
+    def copy(self) -> SeenImages:
+        """For a fork."""
+        return SeenImages(self.places)
+
+    def append(self, others: SeenImages, start: int) -> None:
+        """Those of another sequence, whose tokens begin at `start` here."""
+        self.places += [Seen(image, first + start, end + start) for image, first, end in others.places]
+
+    def cut(self, length: int) -> None:
+        """Only the first `length` tokens are left."""
+        self.places = [one._replace(end=min(one.end, length)) for one in self.places if one.start < length]
+
+    def embed(
+        self, queue: int, model: ModelInfo, tokens: Sequence[int], start: int, offset: int, inputs: Embeds
+    ) -> None:
+        """Fills embeds with the tokens of the sequence from `start` on, some of which stand for what is seen in images.
+        Token n is at position `offset` + n."""
+        stop, seen = start + len(tokens), set()
+        for image, first, end in self.places:
+            begin, last = max(first, start), min(end, stop)
+            if begin >= last:
+                continue
+            inside = image.tokens(queue, model)
+            places = [at for at in range(begin, last) if inside[at - first] == model.image_token]
+            before = sum(token == model.image_token for token in inside[: begin - first])
+            if places:
+                positions = [at + offset for at in places]
+                _embed_image(queue, image.pixels(queue, model), positions, _at(inputs, start, places), before)
+            if last == end:
+                image.forget_pixels()
+            seen.update(places)
+        rest = [at for at in range(start, stop) if at not in seen]
+        if rest:
+            text = [tokens[at - start] for at in rest]
+            traits.embed_txt(queue, text, [at + offset for at in rest], _at(inputs, start, rest))
 
 
 def _embed_image(queue: int, handle: int, positions: Sequence[int], embeds: Embeds, first: int) -> None:
@@ -148,11 +175,35 @@ def _embed_image(queue: int, handle: int, positions: Sequence[int], embeds: Embe
         traits.embed_img(queue, handle, positions, embeds, first)
 
 
-def _at(embeds: Embeds, places: Sequence[int]) -> Embeds:
-    """Some of the embeds, by their ascending places."""
+def _at(embeds: Embeds, start: int, places: Sequence[int]) -> Embeds:
+    """Those of the embeds, which begin at token `start`, that are for these tokens."""
     found, begin = Embeds(()), 0
     for n, place in enumerate(places, 1):
         if n == len(places) or places[n] != place + 1:
-            found += embeds[places[begin] : place + 1]
+            found += embeds[places[begin] - start : place + 1 - start]
             begin = n
     return found
+
+
+class Filled(Protocol):
+    """A sequence of tokens."""
+
+    tokens: list[int]
+
+    def tokenize(self, text: str, special_tokens: bool = True) -> list[int]:
+        """Token ids of a text."""
+
+    def add_image(self, image: Image) -> None:
+        """Appends an image."""
+
+
+def take_noted(noted: list[Noted | Image], sequence: Filled) -> None:
+    """Appends what waits to become tokens. What is refused, and all behind it, stays noted: it must not be missing
+    without a word."""
+    while noted:
+        texts = [one for one in takewhile(lambda one: isinstance(one, Noted), noted) if isinstance(one, Noted)]
+        if texts:
+            sequence.tokens += tokenize_noted(texts, sequence.tokenize)
+        elif isinstance(image := noted[0], Image):
+            sequence.add_image(image)
+        del noted[: len(texts) or 1]

@@ -1,6 +1,10 @@
-"""Texts for people."""
+"""Texts for people, and texts that wait to become tokens."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
 SHOWN = 40
 
@@ -8,3 +12,23 @@ SHOWN = 40
 def shown(text: str) -> str:
     """The end of a text, as `repr` writes it."""
     return repr(text) if len(text) <= SHOWN else "..." + repr(text[-SHOWN:])
+
+
+@dataclass(frozen=True)
+class Noted:
+    """Text that waits to be tokenized."""
+
+    text: str
+    special_tokens: bool
+
+
+def tokenize_noted(noted: Sequence[Noted], tokenize: Callable[[str, bool], list[int]]) -> list[int]:
+    """Tokens of texts one behind the other. All are one piece, unless there are special tokens in them and not all
+    texts are read alike: then what is plain is tokenized apart."""
+    text, mode = "".join(one.text for one in noted), noted[0].special_tokens
+    tokens = tokenize(text, mode)
+    if all(one.special_tokens is mode for one in noted) or tokens == tokenize(text, not mode):
+        return tokens
+    parts = groupby(noted, lambda one: one.special_tokens)
+    runs = [("".join(one.text for one in run), mode) for mode, run in parts]
+    return [token for text, mode in runs for token in tokenize(text, mode)]

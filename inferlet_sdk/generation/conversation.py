@@ -12,7 +12,7 @@ from typing import Any
 from inferlet_sdk import traits
 from inferlet_sdk.errors import InvalidArgument
 from inferlet_sdk.generation.sequence import TokenSequence
-from inferlet_sdk.images import Image, Seen, as_image, cut
+from inferlet_sdk.images import Image, Seen, as_image
 from inferlet_sdk.traits.core import ModelInfo
 
 
@@ -53,7 +53,8 @@ class Conversation:
         sequence.truncate(start + common)
         sequence.tokens += rendered[common:]
         if seen:
-            sequence.images = [*cut(sequence.images, start), *seen]
+            sequence.images.cut(start)
+            sequence.images.places += seen
         self._messages, self._start, self._end = all_messages, start, len(sequence.tokens)
         self._images = images
 

@@ -71,7 +71,7 @@ class DecodeRun:
                 sequence.own_output(),
                 handle,
                 queue.input[0],
-                position,
+                position + sequence.offset,
                 sequence.pages.context,
                 sequence.pages.output,
                 self.steps,

@@ -13,6 +13,7 @@ from inferlet_sdk.dropped import drop
 from inferlet_sdk.errors import Cancelled, InvalidState
 from inferlet_sdk.event_loop import run_blocking
 from inferlet_sdk.generation.decode_run import Following
+from inferlet_sdk.generation.drafting import Draft, DraftedTokens
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.generation.stopping import StopRules, TextFilter, holds, stop_strings
@@ -42,6 +43,7 @@ class Generation:
         rules: StopRules,
         run_ahead: bool = True,
         logprobs: int | None = None,
+        draft: Draft | None = None,
     ) -> None:
         self.is_waiting = False
         """Whether a task waits for the next piece now."""
@@ -50,12 +52,13 @@ class Generation:
         self._run_ahead = run_ahead
         self._rules = rules
         self._alternatives = logprobs
+        self._draft = draft
         self._logprobs: list[TokenLogprobs] = []
         self._left = rules.max_tokens
         self._start = len(sequence.tokens)
         self._tokens: list[int] | None = None
         self._filter = TextFilter(rules.texts) if rules.texts else None
-        self._source: TokenSource | None = None
+        self._source: TokenSource | DraftedTokens | None = None
         self._detokenizer = 0
         self.stop_reason = None
 
@@ -126,12 +129,18 @@ class Generation:
             with self._sequence.queues.some() as queue:
                 self._detokenizer = traits.create_detokenizer(queue)
             stop = sorted(self._rules.tokens)
-            self._source = token_source(
-                self._sequence, self._sampler, self._detokenizer, self._run_ahead, stop, self._alternatives
-            )
+            self._source = self._new_source(stop)
         except BaseException:
             self._give_back()
             raise
+
+    def _new_source(self, stop: Sequence[int]) -> TokenSource | DraftedTokens:
+        sequence, sampler = self._sequence, self._sampler
+        if self._draft is None:
+            return token_source(sequence, sampler, self._detokenizer, self._run_ahead, stop, self._alternatives)
+        if isinstance(sampler, DistSampler) or self._alternatives is not None:
+            raise ValueError("draft: drafts need a sampler of the host, and have no log-probabilities")
+        return DraftedTokens(sequence, sampler, self._detokenizer, self._draft, stop)
 
     @property
     def _held(self) -> str:
@@ -234,7 +243,7 @@ class Generation:
     def _follow(self, send: bool) -> bool:
         """Leaves the text to the host, if nothing else has to look at it."""
         rules = self._rules
-        if rules.predicates or len(rules.tokens) > MOST_STOPS or isinstance(self._sampler, DistSampler):
+        if rules.predicates or len(rules.tokens) > MOST_STOPS or isinstance(self._sampler, DistSampler) or self._draft:
             return False
         stop = stop_strings(rules.texts)
         if stop is None or not self._run_ahead or self.is_waiting or self.stop_reason is not None:

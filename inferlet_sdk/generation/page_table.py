@@ -1,7 +1,9 @@
 """The KV pages of one context, shared with the contexts that were forked from it.
 
-Shared pages are always full, so no context writes to them; a context that is cut back into a shared page gets a copy
-first. Reference counts within the inferlet free a page with its last context, in any order of closing.
+Shared pages are always full, so no context writes to them; a context that is cut back into a shared page, or hides a
+part of it, gets a copy first. Reference counts within the inferlet free a page with its last context, in any order of
+closing. Where all tokens of a page were dropped there is no page, but it keeps its place: token n is in page
+n // page size.
 """
 
 from __future__ import annotations
@@ -25,6 +27,10 @@ class _Page:
         self.holders = 1
 
 
+_DROPPED = _Page(-1)
+"""In place of a page whose tokens were all dropped."""
+
+
 class PageTable:
     """Pages of one context, in the order of its tokens.
 
@@ -35,6 +41,7 @@ class PageTable:
         self._queues = queues
         self._page_size = queues.info.page_size
         self._pages: list[_Page] = []
+        self.dropped: list[tuple[int, int]] = []  # ranges of tokens, in order, apart from each other
         self._ordinary: int | None = None  # while a decode run goes on: pages that were not reserved for it
         self.context: list[int] = []
         self.output: list[int] = []
@@ -92,16 +99,57 @@ class PageTable:
         full, rest = divmod(tokens, self._page_size)
         child._pages = self._pages[:full]
         for page in child._pages:
-            page.holders += 1
+            page.holders += page is not _DROPPED
+        child.dropped = _below(self.dropped, tokens)
         if rest:
             child._pages.append(self._copy(queue, self._pages[full], rest))
         self._update()
         child._update()
 
+    def append(self, queue: int, other: PageTable, tokens: int, count: int) -> None:
+        """Puts the first `count` tokens of another table, of which none was dropped, behind the `tokens` that are here:
+        its full pages are shared if a page begins there, and copied otherwise."""
+        size = self._page_size
+        shared = count // size if tokens % size == 0 else 0
+        if shared:
+            for page in other._pages[:shared]:
+                page.holders += 1
+            self._pages[tokens // size : tokens // size] = other._pages[:shared]  # spare pages stay behind them
+            self._update()
+            other._update()
+        done = shared * size
+        if done < count:
+            self.reserve(queue, tokens + count)
+            sources = Pages.of([page.address for page in other._pages]).slots(size)[done:count]
+            targets = Pages.of([page.address for page in self._pages]).slots(size)[tokens + done : tokens + count]
+            traits.copy_kvpage(queue, sources, targets)
+
+    def drop(self, queue: int, start: int, stop: int) -> None:
+        """Hides the tokens `start` .. `stop` from what comes, and gives back the pages that hold no others."""
+        self.dropped = _merged([*self.dropped, (start, stop)])
+        size, unused = self._page_size, []
+        for place in range(start // size, (stop - 1) // size + 1):
+            page, begin = self._pages[place], place * size
+            near = ((max(a - begin, 0), min(b - begin, size)) for a, b in self.dropped)
+            hidden = [(a, b) for a, b in near if a < b]
+            if page is _DROPPED:
+                continue
+            if hidden == [(0, size)]:
+                unused.append(page)
+                self._pages[place] = _DROPPED
+                continue
+            if page.holders > 1:
+                unused.append(page)
+                page = self._pages[place] = self._copy(queue, page, size)
+            traits.mask_kvpage(queue, [page.address], [slot for a, b in hidden for slot in range(a, b)])
+        self._release(queue, unused)
+        self._update()
+
     def cut(self, queue: int, tokens: int) -> None:
         """Keeps the first `tokens` tokens. Pages of its own stay for new tokens."""
         full, rest = divmod(tokens, self._page_size)
-        kept, behind = self._pages[:full], self._pages[full:]
+        self.dropped = _below(self.dropped, tokens)
+        kept, behind = self._pages[:full], [page for page in self._pages[full:] if page is not _DROPPED]
         own = [page for page in behind if page.holders == 1]
         shared = [page for page in behind if page.holders > 1]
         if rest and behind[0] in shared:
@@ -120,7 +168,7 @@ class PageTable:
     def close(self, queue: int) -> None:
         """Releases all pages."""
         pages, self._pages = self._pages, []
-        self._release(queue, pages)
+        self._release(queue, [page for page in pages if page is not _DROPPED])
         self._update()
 
     def _release(self, queue: int, pages: Iterable[_Page]) -> None:
@@ -134,10 +182,26 @@ class PageTable:
 
     def _update(self) -> None:
         shared = sum(1 for page in self._pages if page.holders > 1)
-        addresses = [page.address for page in self._pages]
+        addresses = [page.address for page in self._pages if page is not _DROPPED]
         self.context = list(Addresses.of(addresses).ranges)
         self.output = list(Addresses.of(addresses[shared:]).ranges) if shared else self.context
-        self.capacity = len(addresses) * self._page_size
+        self.capacity = len(self._pages) * self._page_size
+
+
+def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same in order, those that touch in one."""
+    found: list[tuple[int, int]] = []
+    for start, stop in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(stop, found[-1][1])
+        else:
+            found.append((start, stop))
+    return found
+
+
+def _below(ranges: list[tuple[int, int]], end: int) -> list[tuple[int, int]]:
+    """What of the ranges is below `end`."""
+    return [(start, min(stop, end)) for start, stop in ranges if start < end]
 
 
 def _trim(queue: int, pages: list[_Page], keep: int) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from inferlet_sdk import traits
+from inferlet_sdk import bindings, traits
 from inferlet_sdk.addresses import Embeds
 from inferlet_sdk.errors import Exhausted, QuotaExceeded
 from inferlet_sdk.traits.core import ModelInfo
@@ -190,3 +190,14 @@ class Queues:
     def _destroy(self, queue: Queue) -> None:
         del self._queues[queue]
         queue.destroy()
+
+
+_known: dict[str, Queues] = {}
+
+
+def queues_of(model: str) -> Queues:
+    """What all contexts of a model share."""
+    queues = _known.get(model)
+    if queues is None or queues.host is not bindings.core:  # the rehearsal has another host
+        queues = _known[model] = Queues(traits.get_model_info(model), bindings.core)
+    return queues

@@ -7,7 +7,7 @@ runs in the inferlet, which waits for each distribution (no run-ahead).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from inferlet_sdk import traits
 from inferlet_sdk.traits import Dist
@@ -54,6 +54,12 @@ class Greedy(Sampler):
     """Always the most probable token."""
 
     temperature: float = 0.0
+
+
+def seeded(sampler: Sampler, count: int) -> list[Sampler]:
+    """Samplers for several continuations: a seed is that of the first, and the others have the next ones."""
+    seed = sampler.seed
+    return [sampler if seed is None else replace(sampler, seed=(seed + n) % 2**64) for n in range(count)]
 
 
 Choose = Callable[[Dist], int | Awaitable[int]]

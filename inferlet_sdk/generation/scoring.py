@@ -19,24 +19,36 @@ async def score_tokens(sequence: TokenSequence, tokens: Sequence[int]) -> list[f
     branch = sequence.fork()
     try:
         with branch:
-            branch.flush()
-            scores: list[float] = []
-            for start in range(0, len(tokens), MAX_CHUNK):
-                scores += await _score_chunk(branch, tokens[start : start + MAX_CHUNK])
-            return scores
+            return await append_scored(branch, tokens, run_last=False)
     finally:
         branch.close()
 
 
-async def _score_chunk(sequence: TokenSequence, tokens: Sequence[int]) -> list[float]:
-    """The sequence's output embed scores the first token; the output of each token scores the next one."""
+async def append_scored(sequence: TokenSequence, tokens: Sequence[int], run_last: bool) -> list[float]:
+    """Appends tokens to a sequence that works; returns the log-probability of each. The last one needs no run for that:
+    it has one if `run_last`."""
+    sequence.flush()
+    scores: list[float] = []
+    for start in range(0, len(tokens), MAX_CHUNK):
+        chunk = tokens[start : start + MAX_CHUNK]
+        is_last = start + len(chunk) == len(tokens)
+        scores += await _append_chunk(sequence, chunk, len(chunk) - (is_last and not run_last))
+    return scores
+
+
+async def _append_chunk(sequence: TokenSequence, tokens: Sequence[int], run: int) -> list[float]:
+    """The sequence's output embed scores the first token; the output of each token that runs scores the next one."""
     queue = sequence.queue
     first = traits.get_logprobs(queue, sequence.output_embed, tokens[:1])
-    embeds = traits.alloc_emb(queue, 2 * len(tokens))
-    inputs, outputs = embeds[: len(tokens)], embeds[len(tokens) :]
-    sequence.run(tokens, inputs, outputs)
-    others = traits.get_logprobs_at(queue, outputs[:-1], tokens[1:]) if len(tokens) > 1 else None
-    sequence.tokens += tokens
-    sequence.take_output(outputs[-1:])
-    traits.dealloc_emb(queue, embeds[:-1])
+    others = None
+    if run:
+        embeds = traits.alloc_emb(queue, 2 * run)
+        inputs, outputs = embeds[:run], embeds[run:]
+        sequence.run(tokens[:run], inputs, outputs)
+        scored = tokens[1 : run + 1]
+        others = traits.get_logprobs_at(queue, outputs[: len(scored)], scored) if scored else None
+        sequence.tokens += tokens[:run]
+        sequence.take_output(outputs[-1:])
+        traits.dealloc_emb(queue, embeds[:-1])
+    sequence.tokens += tokens[run:]
     return [*await first, *(await others if others is not None else ())]

@@ -3,7 +3,7 @@
 `tokens` are the tokens of the sequence. The KV cache holds keys and values of the first `computed` tokens; the others
 are pending and run together at the next `flush`. The output embed holds the last hidden state of token `output_of - 1`,
 which is the one needed while `output_of == len(tokens)`. During run-ahead `computed` exceeds `len(tokens)`; `rewind`
-drops the excess.
+drops the excess. Token n is at position `offset` + n.
 
 A sequence has a queue while it is `working`, and an output embed from its first output on, which it shares with those
 that are forked from it until it writes another output. If the program drops it without closing it, `give_back` closes
@@ -22,7 +22,7 @@ from inferlet_sdk.event_loop import loop_with_others
 from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.generation.page_table import PageTable
 from inferlet_sdk.generation.queues import KEPT_INPUTS, Queue, Queues
-from inferlet_sdk.images import Image, Seen, cut, embed
+from inferlet_sdk.images import Image, Seen, SeenImages
 from inferlet_sdk.traits.arguments import LARGEST_U32, number, whole
 from inferlet_sdk.traits.output_text import Dist, await_dist
 
@@ -57,7 +57,8 @@ class TokenSequence:
         self.info = queues.info
         self.queues = queues
         self.tokens: list[int] = []
-        self.images: list[Seen] = []  # among the tokens, in their order
+        self.images = SeenImages()
+        self.offset = 0
         self.computed = 0
         self.output_of = 0
         self.pages = PageTable(queues)
@@ -121,6 +122,11 @@ class TokenSequence:
         """Whether nobody else uses its queue: neither another context, nor the program itself."""
         return self._own is None and self.busy_queue.users == 1
 
+    @property
+    def has_own_queue(self) -> bool:
+        """Whether its queue is never anybody else's."""
+        return self._own is not None
+
     def own_queue(self) -> int:
         """A queue of its own from now on, which the program may use too."""
         if self.closed:
@@ -135,7 +141,7 @@ class TokenSequence:
 
     def _inherit(self, parent: TokenSequence) -> None:
         """Takes over all that the parent has computed."""
-        self.tokens, self.images = parent.tokens.copy(), parent.images.copy()
+        self.tokens, self.images, self.offset = parent.tokens.copy(), parent.images.copy(), parent.offset
         self.computed, self.output_of = parent.computed, parent.output_of
         parent.pages.fork_to(self.pages, parent.queue, self.computed)
         if self.tokens:
@@ -249,7 +255,7 @@ class TokenSequence:
         tokens, start = self.tokens, self.computed
         stop = len(tokens)
         if start != stop - 1 or not self._output or self.adapter:  # it is not the step after another one
-            if not 0 < self._pending() <= KEPT_INPUTS or self.adapter or self._sees(self.computed):
+            if not 0 < self._pending() <= KEPT_INPUTS or self.adapter or self.images.after(self.computed):
                 self.flush()
                 return int(bindings.output_text.get_next_dist(self.queue, self.output_embed, k, temperature))
             start = self.computed
@@ -260,7 +266,7 @@ class TokenSequence:
         future: int = bindings.fused.forward_with_dist(
             queue.number,
             tokens[start:],
-            list(range(start, stop)),
+            list(range(start + self.offset, stop + self.offset)),
             queue.input if stop - start == 1 else list(queue.inputs(stop - start).ranges),
             pages.context,
             pages.output,
@@ -302,20 +308,16 @@ class TokenSequence:
         """Runs tokens and appends their keys and values."""
         start, stop = self.computed, self.computed + len(tokens)
         self.pages.reserve(self.queue, stop)
-        if self._sees(start):
-            embed(self.queue, self.info, self.images, tokens, start, inputs)
+        if self.images.after(start):
+            self.images.embed(self.queue, self.info, tokens, start, self.offset, inputs)
         else:
-            traits.embed_txt(self.queue, tokens, range(start, stop), inputs)
+            traits.embed_txt(self.queue, tokens, range(start + self.offset, stop + self.offset), inputs)
         pages = self.pages.pages, Pages(self.pages.output)
         if self.adapter:
             traits.forward_with_adapter(self.queue, self.adapter, pages[0], inputs, pages[1], outputs)
         else:
             traits.forward(self.queue, pages[0], inputs, pages[1], outputs)
         self.computed = stop
-
-    def _sees(self, start: int) -> bool:
-        """Whether a part of an image stands at position `start` or behind it."""
-        return bool(self.images) and self.images[-1].end > start
 
     def step_and_sample(self, token: int, sampler: int) -> int:
         """Runs one token or token reference, keeps its output and samples the next token there. Gives the future.
@@ -332,7 +334,7 @@ class TokenSequence:
         number: int = bindings.fused.forward_with_sampling(
             queue.number,
             [token],
-            [position],
+            [position + self.offset],
             queue.input,
             self.pages.context,
             self.pages.output,
@@ -361,9 +363,15 @@ class TokenSequence:
     def truncate(self, length: int) -> None:
         """Keeps the first `length` tokens."""
         del self.tokens[length:]
-        if self.images:
-            self.images = cut(self.images, length)
+        self.images.cut(length)
         self.rewind(length)
+
+    def drop(self, start: int, stop: int) -> None:
+        """Hides tokens from what comes. The last token stays, and runs again for the next output."""
+        with self as queue:
+            self.compute(len(self.tokens) - 1, ())
+            self.pages.drop(queue, start, stop)
+        self.output_of = 0
 
     # ---- text and images ----
 
@@ -371,13 +379,17 @@ class TokenSequence:
         """Appends an image."""
         with self.queues.some() as queue:
             tokens = image.tokens(queue, self.info)
-        self.images.append(Seen(image, len(self.tokens), len(self.tokens) + len(tokens)))
+        self.images.places.append(Seen(image, len(self.tokens), len(self.tokens) + len(tokens)))
         self.tokens += tokens
 
     def tokenize(self, text: str, special_tokens: bool = True) -> list[int]:
         """Token ids of a text."""
         with self.queues.some() as queue:
             return traits.tokenize(queue, text, special_tokens)
+
+    def last_text(self, count: int) -> str:
+        """Text of the last `count` tokens."""
+        return self.detokenize(self.tokens[-count:]) if self.tokens else ""
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Text of tokens, without special tokens."""

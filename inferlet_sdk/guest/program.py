@@ -1,4 +1,4 @@
-"""Runs the text of a Python inferlet: compiles it, finds the entry, calls it and sets the result."""
+"""Runs a Python inferlet, a text or a package: compiles it, finds the entry, calls it and sets the result."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ from typing import Any, TypeVar
 
 from inferlet_sdk import event_loop, traits
 from inferlet_sdk.guest.arguments import Args, UsageError, bind
+from inferlet_sdk.guest.imports import check_imports
+from inferlet_sdk.guest.package import Module, Package, begin, compile_package
 from inferlet_sdk.tracebacks import format_error
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+PACKAGE = "\0zip:"
+"""What the text of a package begins with; that of a module cannot."""
 
 _entries: list[Callable[..., Any]] = []
 
@@ -31,8 +36,18 @@ def inferlet(function: F) -> F:
 
 
 def compile_source(name: str, text: str) -> str:
-    """The compiled code of a program as base64 of `marshal`; later runs load it instead of compiling again."""
-    return base64.b64encode(marshal.dumps(compile(text, name, "exec", dont_inherit=True))).decode()
+    """The compiled code of a program as base64 of `marshal`; later runs load it instead of compiling again. The text is
+    that of a module, or PACKAGE and an archive in base64. Raises SyntaxError, ValueError."""
+    return base64.b64encode(marshal.dumps(_compile(name, text))).decode()
+
+
+def _compile(name: str, text: str) -> types.CodeType | tuple[Any, ...]:
+    if text.startswith(PACKAGE):
+        entry, modules, files = compile_package(base64.b64decode(text[len(PACKAGE) :]))
+        return entry, {name: tuple(module) for name, module in modules.items()}, files
+    code = compile(text, name, "exec", dont_inherit=True)
+    check_imports(name, {name: text})
+    return code
 
 
 def run_program(name: str, text: str, code: str = "") -> None:
@@ -67,6 +82,9 @@ def _load(name: str, text: str, code: str) -> Callable[..., Any]:
     sys.modules["__main__"] = module
     _entries.clear()
     compiled = marshal.loads(base64.b64decode(code)) if code else compile(text, name, "exec", dont_inherit=True)
+    if not isinstance(compiled, types.CodeType):
+        entry, modules, files = compiled
+        compiled = begin(Package(entry, {name: Module(*one) for name, one in modules.items()}, files), module)
     exec(compiled, module.__dict__)
     entry = _entries[-1] if _entries else module.__dict__.get("main")
     if not callable(entry):

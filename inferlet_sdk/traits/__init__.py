@@ -4,13 +4,15 @@ Calls on a queue take effect in order. Calls whose result comes later return a `
 call `.result()` in a program without asyncio. Refused calls raise a `PieError`.
 """
 
+from inferlet_sdk.outside.exports import *
 from inferlet_sdk.outside.http import *
 from inferlet_sdk.outside.topics import *
 from inferlet_sdk.traits.allocate import *
 from inferlet_sdk.traits.blobs import *
 from inferlet_sdk.traits.core import *
+from inferlet_sdk.traits.extensions.forward_with_adapter import *
+from inferlet_sdk.traits.extensions.introspective_forward import *
 from inferlet_sdk.traits.forward import *
-from inferlet_sdk.traits.forward_with_adapter import *
 from inferlet_sdk.traits.fused import *
 from inferlet_sdk.traits.input_image import *
 from inferlet_sdk.traits.input_text import *

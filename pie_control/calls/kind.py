@@ -34,8 +34,9 @@ class Stage(IntEnum):
     IMAGE = 1
     EMBED = 2
     FORWARD = 3
-    HAND_ON = 4
-    OUTPUT = 5
+    SCORES = 4  # forwards of a kind of their own
+    HAND_ON = 5
+    OUTPUT = 6
 
 
 # ---- what address spaces hand on -----------------------------------------------------------------------------------
@@ -128,6 +129,21 @@ class Release(Record, frozen=True):
 
     owner: Owner
     freed: Freed
+
+
+class Adopt(Record, frozen=True):
+    """A note: what an import gave has these addresses, from `first` on."""
+
+    owner: Owner
+    future: int
+    first: int
+
+
+class Discard(Record, frozen=True):
+    """A note: nobody takes what an import gave."""
+
+    owner: Owner
+    future: int
 
 
 class EndRun(Record, frozen=True):

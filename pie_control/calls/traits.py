@@ -36,6 +36,8 @@ TRAITS = (
     Trait("Tokenize", ("InputText",)),
     Trait("OutputText", ("Allocate",)),
     Trait("Fused", ("OutputText", "InputText")),
+    Trait("Exports", ("Allocate",)),
     Trait("ForwardWithAdapter", ("Forward",), needs="forward_with_adapter"),
+    Trait("IntrospectiveForward", ("Forward",)),
 )
 """Each behind its supertraits. Every model has those at the top, up to Allocate: the control layer does them."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pie_control.errors import CallError
 from pie_control.ids import Owner
 
@@ -17,6 +20,13 @@ class Done(NamedTuple):
 
 class Run(NamedTuple):
     """Of a decode run, whose tokens come some at a time (`AddressSpace.run_advanced`)."""
+
+
+class Import(NamedTuple):
+    """Of an import. The pages themselves are the address space's business; here is what is known of what they hold."""
+
+    positions: NDArray[np.int32]  # of each slot, as in resources/tables/slots.py
+    tokens: NDArray[np.int32]  # of all slots that hold one, or none if its maker did not tell
 
 
 class Completion(NamedTuple):

@@ -1,4 +1,4 @@
-"""Finds the program that FILE|NAME on the command line means."""
+"""Finds the program that FILE|FOLDER|NAME on the command line means."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ MIN_PREFIX = 8
 
 
 def find_program(reference: str, known: Sequence[tuple[str, str]]) -> Path | str:
-    """A file, a program that the server knows (`known`: hash and name of each), or a bundled example, in this order."""
+    """A file, a program that the server knows (`known`: hash and name of each), a folder, or a bundled example, in this
+    order; a folder with a slash comes first."""
     path = Path(reference).expanduser()
-    if path.is_file():
+    if path.is_file() or (path.is_dir() and "/" in reference):
         return path
-    if path.suffix in (".py", ".wasm") or "/" in reference:
+    if path.suffix in (".py", ".zip", ".wasm") or "/" in reference:
         raise UnknownName(f"there is no file {reference}")
     if any(reference == name or _is_prefix(reference, hash) for hash, name in known):
         return reference
+    if path.is_dir():
+        return path
     example = examples_folder() / reference / f"{reference}.py"
     if example.is_file():
         return example

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from pie_control.client.packages import read_program
 from pie_control.client.running import Running
 
 from .patience import explaining_slow_start
@@ -25,7 +26,7 @@ class Target(Protocol):
     """Runs programs."""
 
     async def launch(self, program: str, arguments: Sequence[str], blobs: Mapping[str, Path]) -> Running:
-        """Starts an inferlet of FILE|NAME with the content of files; its events include log lines."""
+        """Starts an inferlet of FILE|FOLDER|NAME with the content of files; its events include log lines."""
 
 
 class ServerTarget:
@@ -50,7 +51,7 @@ class OwnTarget:
     async def launch(self, program: str, arguments: Sequence[str], blobs: Mapping[str, Path]) -> Running:
         found = find_program(program, [(each.program, each.name) for each in self._api.programs()])
         if isinstance(found, Path):
-            found = (await self._api.upload(found.read_bytes(), found.stem)).program
+            found = (await self._api.upload(read_program(found), found.stem)).program
         running = Running("", self)
         uploaded = {name: await self._api.upload_blob(path.read_bytes()) for name, path in blobs.items()}
         inferlet = await self._api.launch(found, arguments, blobs=uploaded, listener=running.deliver)

@@ -17,6 +17,7 @@ from pie_control.http_server import messages as wire
 from pie_control.inferlets.events import LogLine
 
 from .connection import Connection, ServerUnavailable, error_of
+from .packages import read_file, read_program
 from .running import Running
 from .shipping import program_of
 
@@ -57,12 +58,13 @@ class Client:
     # ---- programs ----
 
     async def upload(self, program: str | os.PathLike[str] | bytes, name: str | None = None) -> str:
-        """Uploads a file, or the bytes of a program, unless the server has it. Returns its content hash, for `launch`.
+        """Uploads a file, a folder (packages.py) or the bytes of a program, unless the server has it. Returns its
+        content hash, for `launch`.
 
         `name` defaults to the file's name without its suffix; it stands for the newest upload. Raises BadProgram,
         StorageFull, BadRequest for a name that looks like a hash.
         """
-        data = program if isinstance(program, bytes) else _read(Path(program))
+        data = program if isinstance(program, bytes) else read_program(Path(program))
         name = name if name is not None else ("" if isinstance(program, bytes) else Path(program).stem)
         digest = hashlib.sha256(data).hexdigest()
         known = await self._session.request(wire.Program, program=digest)
@@ -78,7 +80,7 @@ class Client:
     async def upload_blob(self, blob: str | os.PathLike[str] | bytes) -> str:
         """Uploads a file, or bytes, that inferlets can be launched with for a while. Returns the content hash. Raises
         StorageFull."""
-        data = blob if isinstance(blob, bytes) else _read(Path(blob))
+        data = blob if isinstance(blob, bytes) else read_file(Path(blob))
         await self._request("POST", "/v1/blobs", content=data)
         return hashlib.sha256(data).hexdigest()
 
@@ -209,13 +211,6 @@ class Client:
         if self._connection is None:
             raise ServerUnavailable("the client is not connected: use it in `async with`, or call `connect` first")
         return self._connection
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise BadRequest(f"cannot read {path}: {error.strerror}") from None
 
 
 def _error_body(content: bytes, status: int) -> wire.ErrorBody:

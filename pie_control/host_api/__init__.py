@@ -6,16 +6,20 @@ from __future__ import annotations
 
 from ..sandbox.contract import Contract
 from ..sandbox.functions import HostFunction
-from . import core, derived, fused, guest_source, output_text, tokenize
+from . import core, derived, fused, guest_source, tokenize
 from .images import blobs, input_image
 from .interfaces import checked, written_functions
 from .limits.bounds import bounds_of
 from .outside import http, topics
 from .published import editions
 from .suspending import is_suspending
+from .taken import exports, introspective_forward, output_text
 
 PACKAGE = "pie:inferlet"
-MODULES = (core, blobs, tokenize, input_image, fused, output_text, http, topics, guest_source)
+MODULES = (
+    *(core, blobs, tokenize, input_image, fused, introspective_forward, output_text, exports, http, topics),
+    guest_source,
+)
 
 
 def contract() -> Contract:

@@ -93,6 +93,7 @@ def await_done(guest: Guest, future: int) -> Any:
 
 def cancel(guest: Guest, future: int) -> None:
     guest.inferlet.cancel(future)
+    guest.drop_import(future)
 
 
 def available_models(guest: Guest) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ..calls.core import create_queue, destroy_queue
+from ..calls.exports import import_kvpage
 from ..errors import Cancelled, InvalidArgument, NotFound, QuotaExceeded, Unsupported
 from ..images.reader import ImageReader
 from ..inferlets.inferlet import Inferlet
@@ -177,6 +178,19 @@ class Guest:
         """Raises as `handle`."""
         self.handle(number, kind)
         del self._handles[number]
+
+    # ---- imports ----
+
+    def take_import(self, future: int) -> tuple[int, int]:
+        """First address and number of pages of an import whose future is done. Raises QuotaExceeded, Exhausted."""
+        space = next(place.space for place in self._places.values() if future in place.space.imports)
+        return import_kvpage.taken(space, future)
+
+    def drop_import(self, future: int) -> None:
+        """Gives back what a future that was cancelled gives, if it is an import's."""
+        for place in self._places.values():
+            if place.space.imports:
+                import_kvpage.cancel(place.space, future)
 
     # ---- the world outside ----
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from base64 import b64encode
 from pathlib import Path
 
 from pie_inference.options.cache_files import find_sealed, read_own_file, write_sealed
@@ -23,6 +24,14 @@ PYTHON_PLACES = 2
 log = logging.getLogger(__name__)
 
 
+PACKAGE = "\0zip:"
+"""What tells a guest that the text of a program is an archive in base64 (`inferlet_sdk.guest.program`)."""
+
+
+def _package(archive: bytes) -> str:
+    return PACKAGE + b64encode(archive).decode()
+
+
 class ProgramCompiler:
     """Brings programs to hosts, compiled. Belongs to one event loop."""
 
@@ -36,7 +45,7 @@ class ProgramCompiler:
     async def bring(self, program: Program, host: ProgramHost, data: bytes | None = None) -> int:
         """Has a host ready to launch a program, whose content is `data` or lies in the store; returns the bytes that
         this takes there. Raises BadProgram, UnknownName if the program is gone, Overloaded if the host ends."""
-        if program.kind == "python":
+        if program.kind != "component":
             return await self._bring_python(program, host, await self._content(program, data))
         path = await self._compiled(program, data)
         size = path.stat().st_size
@@ -58,12 +67,19 @@ class ProgramCompiler:
         return await self._native.compile(await self._content(program, data), folder, stem, program.owner)
 
     async def _bring_python(self, program: Program, host: ProgramHost, data: bytes) -> int:
-        stem, text = f"{program.hash}-{self._guest_hash}", await asyncio.to_thread(data.decode)
+        is_package = program.kind == "package"
+        to_text = _package if is_package else bytes.decode
+        stem, text = (
+            f"{program.hash}-{self._guest_hash}",
+            await asyncio.to_thread(to_text, data),
+        )
         code = await asyncio.to_thread(self._try_load_code, stem)
         if code is None:
             async with self._python_places.place(program.owner):
                 code = await host.compile(program.name, text)
             await asyncio.to_thread(self._keep_code, stem, code)
+        if is_package:
+            text = ""  # the code has the sources, too
         host.provide(program.hash, text, code)
         return len(text) + len(code)
 

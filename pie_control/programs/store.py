@@ -1,6 +1,6 @@
-"""Programs: Python sources and WebAssembly components, by content hash, kept on disk across restarts.
+"""Programs: Python texts, packages of them, and WebAssembly components, by content hash, kept across restarts.
 
-cache_dir/programs/<sha256>.py | .wasm               as uploaded
+cache_dir/programs/<sha256>.py | .zip | .wasm        as uploaded
 cache_dir/programs/owners.json                       tenant -> hash -> names, oldest first
 cache_dir/compiled/<sha256>-<version>.<sha256>.*     what was made of them (pie_inference/options/cache_files.py)
 
@@ -30,9 +30,11 @@ logger = logging.getLogger(__name__)
 
 WASM_MAGIC = b"\0asm"
 COMPONENT_LAYER = b"\x0d\x00\x01\x00"
+ZIP_MAGIC = b"PK\3\4"
 
-Kind = Literal["python", "component"]
-SUFFIXES: dict[str, Kind] = {".py": "python", ".wasm": "component"}
+Kind = Literal["python", "package", "component"]
+SUFFIXES: dict[str, Kind] = {".py": "python", ".zip": "package", ".wasm": "component"}
+SUFFIX_OF = {kind: suffix for suffix, kind in SUFFIXES.items()}
 DEFAULT_OWNER = DEFAULT_TENANT.name
 
 
@@ -74,15 +76,17 @@ class StoreLimits:
 
 
 def kind_of(data: bytes) -> Kind:
-    """Tells a component from Python text; raises BadProgram for anything else."""
+    """Tells components, archives and Python texts apart; raises BadProgram for anything else."""
     if data.startswith(WASM_MAGIC):
         if data[4:8] != COMPONENT_LAYER:
             raise BadProgram("this is a core WebAssembly module, not a component: build it for wasm32-wasip2")
         return "component"
+    if data.startswith(ZIP_MAGIC):
+        return "package"  # what is in it is for the guest to see
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadProgram(f"neither a WebAssembly component nor Python text in UTF-8: {error}") from None
+        raise BadProgram(f"neither a WebAssembly component, a zip archive nor Python text in UTF-8: {error}") from None
     if not text.strip():
         raise BadProgram("the program is empty")
     if "\0" in text:
@@ -187,7 +191,7 @@ class ProgramStore:
             )
         check_name(name)
         kind, hash_ = kind_of(data), content_hash(data)
-        path = self._folder / f"{hash_}{'.py' if kind == 'python' else '.wasm'}"
+        path = self._folder / f"{hash_}{SUFFIX_OF[kind]}"
         return Program(hash_, name or hash_[:12], kind, len(data), path, owner)
 
     def check_room(self, program: Program) -> None:

@@ -17,6 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pie_control.errors import CallError, Exhausted, InvalidArgument, NotFound, QuotaExceeded
 from pie_control.ids import Owner
 from pie_inference.protocol import ModelDescription
@@ -69,6 +72,7 @@ class AddressSpace:
         self._hand_on = hand_on
         self._samples: dict[int, _Sample] = {}  # by future
         self._watchers: dict[int, Callable[[Any], None]] = {}  # by future
+        self.imports: dict[int, Range | CallError | None] = {}  # by future: first address and number of pages
         self._delivered: deque[int] = deque()  # futures of samples whose tokens were delivered
         self._freed: dict[int, _Freed] = {}  # by seq, ascending: addresses whose memory is still bound
 
@@ -162,6 +166,11 @@ class AddressSpace:
         if not self.waiting and not self.runs:
             self._take_back(self.seq)
 
+    def adopt(self, positions: NDArray[np.int32]) -> int:
+        """First address of imported pages; `check_allocation` has passed them."""
+        self._count(PAGES, len(positions) // self.model.page_size)
+        return self.pages.adopt(positions)
+
     def _take_back(self, seq: int) -> None:
         """What was given back by this number is not bound any more."""
         freed = self._freed.pop(seq)
@@ -246,6 +255,7 @@ class AddressSpace:
             self.ledger.returning[freed.resource] -= freed.size
         self._freed.clear()
         self.runs.clear()
+        self.imports.clear()
         for resource, count in self._held.items():
             self._count(resource, -count)
         self.ledger.queues -= len(self.queues)

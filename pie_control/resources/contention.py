@@ -53,7 +53,12 @@ class Wait:
     """No inferlet yields: the request waits until memory is given back."""
 
 
-Action = End | Wait
+@dataclass(frozen=True, slots=True)
+class Shed:
+    """Exports were dropped: their pages come back."""
+
+
+Action = End | Wait | Shed
 """What can be done about a shortage."""
 
 

@@ -18,12 +18,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Protocol
 
+import numpy as np
+
 from pie_control.ids import Owner
 from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 from pie_inference.protocol import ModelDescription
 
-from .contention import Action, ContentionPolicy, Holder, Shortage
-from .holdings import Holdings, Request, Returns
+from .contention import Action, ContentionPolicy, Holder, Shed, Shortage
+from .exports import Exports
+from .holdings import UNBOUND, Holdings, Request, Returns
 from .kinds import PAGES, RESOURCES, Resource, scratch_pages
 from .pool import Pool, PoolUsage
 
@@ -59,6 +62,8 @@ class Memory:
         self.scratch_slot = PAGES.pool_size(model) * model.page_size
         self.pools = {resource: Pool(resource.pool_size(model)) for resource in RESOURCES}
         self.tokens = Pool(model.num_token_slots)
+        self.exports = Exports(self.pools[PAGES])
+        self._shares = False  # whether an inferlet has imported pages
         self.wave = 0  # number of the next wave
         self._page_size = model.page_size
         self._policy = contention
@@ -85,6 +90,8 @@ class Memory:
                 self._leave_line(request)
         for resource in RESOURCES:
             self._release(resource, holdings.binding(resource).unbind_all())
+        for pages in holdings.lent.values():
+            self.release_pages(pages)
 
     # ---- binding ----
 
@@ -150,18 +157,50 @@ class Memory:
                 del holdings.tokens[future]
         return returned
 
+    # ---- exports ----
+
+    def lend(self, holdings: Holdings, future: int, pages: Sequence[int]) -> None:
+        """An import has found pages, which have no address yet."""
+        self.pools[PAGES].retain(pages)
+        holdings.lent[future] = pages
+
+    def adopt(self, holdings: Holdings, future: int, first: int) -> None:
+        """What an import found has addresses now."""
+        self._shares = True
+        holdings.pages.bind(first, holdings.lent.pop(future))
+        self._changes[PAGES] += 1
+
+    def discard(self, holdings: Holdings, future: int) -> None:
+        """Nobody takes what an import found."""
+        self.release_pages(holdings.lent.pop(future))
+
+    def release_pages(self, pages: Sequence[int]) -> None:
+        """An export or import holds these pages no more."""
+        if pages:
+            self._release(PAGES, pages)
+
     # ---- shortages ----
 
-    def resolve_shortages(self) -> Iterator[Action]:
-        """The wave is formed: asks the policy about requests for more memory than is coming back. Each action
-        must be taken before the next is asked for."""
+    def resolve_shortages(self, now: float = 0.0) -> Iterator[Action]:
+        """The wave is formed: asks the policy about requests for more memory than is coming back, and that exports do
+        not give. Each action must be taken before the next is asked for. `now`: in seconds."""
         for resource, line in self._lines.items():
             while line and self._resolved[resource] != self._changes[resource]:
                 self._resolved[resource] = self._changes[resource]
                 coming = {owner: one.coming(resource) for owner, one in self._holdings.items()}
                 shortage = self._first_shortage(resource, sum(coming.values()))
-                if shortage is not None:
+                if shortage is not None and resource is PAGES and self._shed(shortage.missing, now):
+                    yield Shed()
+                elif shortage is not None:
                     yield from self._policy.resolve(shortage, self._holders(resource, coming))
+
+    def _shed(self, missing: int, now: float) -> bool:
+        """Whether exports could be dropped that nobody uses."""
+        shed = False
+        for pages in self.exports.shed(missing, now):
+            self.release_pages(pages)
+            shed = True
+        return shed
 
     def _first_shortage(self, resource: Resource, coming: int) -> Shortage | None:
         """Of the first request in line that is not covered."""
@@ -177,10 +216,26 @@ class Memory:
         waiting: dict[Owner, list[Request]] = {}
         for request in self._lines[resource]:
             waiting.setdefault(request.owner, []).append(request)
+        shared = self._held_by_older() if self._shares and resource is PAGES else {}
         return [
-            _holder(holdings, holdings.binding(resource).bound - coming[owner], waiting.get(owner, ()))
+            _holder(
+                holdings,
+                holdings.binding(resource).bound - coming[owner] - shared.get(owner, 0),
+                waiting.get(owner, ()),
+            )
             for owner, holdings in self._holdings.items()
         ]
+
+    def _held_by_older(self) -> dict[Owner, int]:
+        """Pages of each inferlet that one holds, too, which yields later: they do not come back when it ends."""
+        claimed = np.zeros(self.pools[PAGES].total, np.bool_)
+        shared = {}
+        for holdings in sorted(self._holdings.values(), key=lambda one: one.rank(0)):
+            bound = np.frombuffer(holdings.pages.physical, np.int32)
+            bound = bound[bound != UNBOUND]
+            shared[holdings.owner] = int(claimed[bound].sum())
+            claimed[bound] = True
+        return shared
 
     # ---- quarantine ----
 
@@ -211,12 +266,16 @@ class Memory:
         for resource, pool in self.pools.items():
             pool.check_integrity()
             held = sum(one.binding(resource).bound for one in self._holdings.values())
-            assert pool.usage().used == held, f"{resource}: {pool.usage().used} used, {held} held"
+            if resource is PAGES:
+                held += sum(len(pages) for one in self._holdings.values() for pages in one.lent.values())
+                held += sum(1 for _ in self.exports.held_pages())
+            assert pool.held() == held, f"{resource}: {pool.held()} references, {held} held"
             line = self._lines[resource]
             assert line == sorted(line, key=_rank), "the line is out of order"
             requests = (one for holdings in self._holdings.values() for one in holdings.requests.values())
             assert set(line) == {one for one in requests if one.resource is resource and not one.granted}
         self.tokens.check_integrity()
+        self.exports.check_integrity()
 
 
 def _holder(holdings: Holdings, held: int, requests: Sequence[Request]) -> Holder:

@@ -46,6 +46,10 @@ class Pool:
             self._references[slot] = 1
         return slots
 
+    def references(self, slot: int) -> int:
+        """How many hold a slot."""
+        return self._references[slot]
+
     def retain(self, slots: Iterable[int]) -> None:
         """Adds a reference to slots in use, for another holder."""
         for slot in slots:
@@ -78,6 +82,10 @@ class Pool:
     def usage(self) -> PoolUsage:
         free = len(self._free)
         return PoolUsage(self.total, free, self.total - free - self.quarantined, self.quarantined)
+
+    def held(self) -> int:
+        """References to all slots."""
+        return sum(self._references)
 
     def check_integrity(self) -> None:
         """Asserts that every slot is in exactly one state."""

@@ -71,6 +71,13 @@ class CommandQueue(Share["CommandQueue"]):
         """Sequence number of the run or command whose turn it is."""
         return self.run.command.seq if self.run is not None else self.commands[0].seq
 
+    @property
+    def goes_on_locally(self) -> bool:
+        """Whether its first command takes effect in the control layer, and waits for no other one."""
+        if not self.commands or self.commands[0].call is not None:
+            return False
+        return not self.commands[0].after or self.commands[0].after < self.account.oldest_waiting
+
     def put(self, command: Command) -> None:
         self.commands.append(command)
         self.account.waiting += 1

@@ -152,12 +152,12 @@ class Backlog:
     def place(self, queue: CommandQueue) -> None:
         """Finds the place of a queue with commands that is in none."""
         command, account = queue.commands[0], queue.account
-        if command.call is None:
-            self.local[queue] = None
-        elif command.after and command.after >= account.oldest_waiting:
+        if command.after and command.after >= account.oldest_waiting:
             account.block(queue, command.after)
             if account.ranked:
                 self._unranked[account] = None
+        elif command.call is None:
+            self.local[queue] = None
         else:
             self.ready[account.standing.service_class] += 1
             self.new[queue] = None

@@ -27,7 +27,7 @@ from pie_control.calls.values import Completion, Done, Value
 from pie_control.errors import CallError, Exhausted, WorkerError
 from pie_control.ids import Owner
 from pie_control.resources.address_space import again
-from pie_control.resources.contention import Action, ContentionPolicy, End, FirstComeFirstServed
+from pie_control.resources.contention import Action, ContentionPolicy, End, FirstComeFirstServed, Shed
 from pie_control.resources.holdings import Forgotten
 from pie_control.resources.kinds import EMBEDS, PAGES
 from pie_control.resources.memory import Memory
@@ -39,6 +39,7 @@ from .backlog import Backlog
 from .chunks import Chunks
 from .decoding.runs import Taken
 from .guests import Guests
+from .local import LocalCommands
 from .policies import Adaptive, DispatchPolicy, DispatchState
 from .statistics import Counts, Lately, Line, SchedulerStatistics
 from .turn import Closed, Ending, Event, Opened, Quiet, Reason, RunTokens, Turn, WorkerLost, join_tokens
@@ -72,6 +73,7 @@ class Scheduler:
         self._endings: list[Ending] = []
         self._run_tokens: list[RunTokens] = []
         self._moved: dict[Account, None] = {}  # their address spaces will hear of progress
+        self._local = LocalCommands(self._memory, self._accounts, self._answer)
         self._takers: dict[type, Callable[[Any], None]] = {
             Opened: self._open,
             Closed: self._forget,
@@ -80,6 +82,7 @@ class Scheduler:
             Prioritize: self._prioritize,
             Release: self._free,
             EndRun: self._cancel_run,
+            **self._local.takers,
             Forgotten: self._forget_tokens,
             WaveDone: self._wave_done,
             WorkerLost: self._worker_lost,
@@ -155,6 +158,7 @@ class Scheduler:
         self._guests.issued(account)
         error = account.command_arrived(command)
         if error is None:
+            self._local.announce(account, command)
             self._backlog.add(account.queues[command.queue], command)
         else:
             self._end(account, Reason.FAILED, error)
@@ -187,6 +191,7 @@ class Scheduler:
             self._guests.gone(account)
             self._backlog.drop(account)
             self._memory.close(owner)
+            self._local.closed(owner)
         return account
 
     def _forget(self, event: Closed) -> None:
@@ -256,29 +261,23 @@ class Scheduler:
                 self._evictions += 1
                 self._end(self._accounts[owner], Reason.EVICTED, Exhausted(message))
                 return True
+            case Shed():
+                return True
         return False
 
     def _settle(self, builder: WaveBuilder, wave: Wave | None) -> bool:
         """What a builder has taken takes its course; whether an inferlet was ended for lack of memory."""
-        ended = [self._act(action) for action in self._memory.resolve_shortages()]
+        ended = [self._act(action) for action in self._memory.resolve_shortages(self._now)]
         if wave is not None:
             self._memory.wave_sent()
             self._counts.add(wave)
         elif not self._in_flight:
             self._memory.all_completed()
         self._moved.update(builder.visited)
+        waves = (*self._in_flight, *([wave] if wave else []))
         for queue, command in builder.reached:
-            assert command.future is not None
-            self._reach(queue, command.future, wave)
+            self._local.reached(queue, command, waves, self._now)
         return any(ended)
-
-    def _reach(self, queue: CommandQueue, future: int, formed: Wave | None) -> None:
-        """A synchronize took its turn: it is done with the last wave that its queue is in."""
-        for wave in (*self._in_flight, *([formed] if formed else [])):
-            if wave.number == queue.last_wave:
-                wave.syncs.append((queue.account.owner, future))
-                return
-        self._answer(queue.account.owner, future, Done())
 
     def _state(self) -> DispatchState:
         backlog, guests, times = self._backlog, self._guests, self._times
@@ -334,6 +333,7 @@ class Scheduler:
         self._memory.wave_completed(wave.number)
         if not self._in_flight:
             self._memory.all_completed()
+        self._local.answered(wave.number, self._now)
 
     def _take_tokens(
         self, steps: Taken, tokens: Numbers, errors: Mapping[int, CallError], scores: Mapping[int, Scores]
@@ -355,6 +355,8 @@ class Scheduler:
 
     def _fail(self, command: Command, error: CallError, stage: Stage) -> None:
         """A command failed on the worker. Its inferlet ends if it relies on what the command should have left."""
+        if command.future is None:
+            self._local.failed(command.owner)
         account = self._accounts.get(command.owner)
         if account is None:
             return
@@ -371,23 +373,20 @@ class Scheduler:
         return self._memory.pools[PAGES].free
 
     def statistics(self) -> SchedulerStatistics:
-        counts, memory = self._counts, self._memory
-        usage = memory.usage()
+        memory, usage = self._memory, self._memory.usage()
         return SchedulerStatistics(
             inferlets=len(self._accounts),
             queues_waiting=self._backlog.queues,
             commands_waiting=self._backlog.commands,
             runs=self._backlog.runs.live,
             waves_in_flight=len(self._in_flight),
-            waves=counts.waves,
-            commands=dict(counts.commands),
-            batches=dict(counts.batches),
-            input_tokens=counts.input_tokens,
-            worker_seconds=counts.seconds,
+            **self._counts.fields(),
             pages=usage[PAGES],
             embeds=usage[EMBEDS],
             token_slots=memory.tokens.usage(),
             evictions=self._evictions,
+            exports=len(memory.exports),
+            export_pages=memory.exports.own_pages(),
         )
 
     def check_integrity(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 from pie_control.resources.pool import PoolUsage
 
@@ -28,6 +29,8 @@ class SchedulerStatistics:
     pages: PoolUsage
     embeds: PoolUsage
     token_slots: PoolUsage
+    exports: int = 0  # that can be imported
+    export_pages: int = 0  # of the used ones, those that nothing but an export holds
 
 
 class Counts:
@@ -47,6 +50,16 @@ class Counts:
             self.batches[name] += 1
             self.commands[name] += batch.count
             self.input_tokens += batch.tokens
+
+    def fields(self) -> dict[str, Any]:
+        """Those of `SchedulerStatistics`."""
+        return {
+            "waves": self.waves,
+            "commands": dict(self.commands),
+            "batches": dict(self.batches),
+            "input_tokens": self.input_tokens,
+            "worker_seconds": self.seconds,
+        }
 
 
 class Lately:

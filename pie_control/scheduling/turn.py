@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from pie_control.calls.kind import CloseQueue, Command, EndRun, OpenQueue, Prioritize, Release
+from pie_control.calls.kind import Adopt, CloseQueue, Command, Discard, EndRun, OpenQueue, Prioritize, Release
 from pie_control.calls.scores import Scores
 from pie_control.calls.values import Completion
 from pie_control.errors import CallError
@@ -51,7 +51,7 @@ class WorkerLost:
     message: str
 
 
-Note = OpenQueue | CloseQueue | Prioritize | Release | Forgotten | EndRun
+Note = OpenQueue | CloseQueue | Prioritize | Release | Forgotten | EndRun | Adopt | Discard
 Event = Opened | Closed | Command | Note | WaveDone | WorkerLost | Quiet
 
 

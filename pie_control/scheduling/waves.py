@@ -68,7 +68,7 @@ class WaveBuilder:
     ) -> None:
         self.visited: dict[Account, None] = {}
         self.progress = False  # something took effect in the control layer
-        self.reached: list[tuple[CommandQueue, Command]] = []  # synchronize commands
+        self.reached: list[tuple[CommandQueue, Command]] = []  # what the control layer answers, but for allocations
         self._context = WaveContext(model, memory.wave, memory.scratch_slot, memory.tokens)
         self._backlog = backlog
         self._memory = memory
@@ -94,7 +94,7 @@ class WaveBuilder:
             if queue.run is not None:
                 self._go_on(queue, queue.run)
                 continue
-            while queue.commands and queue.commands[0].call is None:
+            while queue.goes_on_locally:
                 if not self._take_local(queue, queue.commands[0]):
                     break
             else:
@@ -216,14 +216,14 @@ class WaveBuilder:
         while taken < len(commands) and self._left != 0:
             command = commands[taken]
             call = command.call
+            if command.after and command.after >= account.oldest_waiting:
+                break
             if call is None:
                 self._backlog.remove(queue, taken)
                 taken = 0
                 if self._take_local(queue, command):
                     continue
                 following = _Next.STARVED
-                break
-            if command.after and command.after >= account.oldest_waiting:
                 break
             if call.stage < stage and not self._may_pass(command, call.stage, stage):
                 break

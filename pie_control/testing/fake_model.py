@@ -30,6 +30,8 @@ from pie_inference.protocol import (
     EmbedTxt,
     Failure,
     Forward,
+    ForwardWithScores,
+    ForwardWithScoresResult,
     GetLogprobs,
     GetLogprobsAt,
     GetLogprobsAtResult,
@@ -237,6 +239,18 @@ class FakeModel:
         outputs = [self._attend(batch, n) for n in range(len(batch.q_indptr) - 1)]
         self._embeds.write(batch.out_embeds, np.concatenate([np.zeros(0, np.uint64), *outputs])[batch.out_rows])
 
+    def _forward_with_scores(self, batch: ForwardWithScores) -> ForwardWithScoresResult:
+        """Each query gives the same to all keys that it sees."""
+        self._forward(batch)
+        scores = []
+        for n, count in enumerate(np.diff(batch.q_indptr).tolist()):
+            slots = self._key_slots(batch, n)
+            mask = self._mask(batch, n, count, slots)
+            seen = np.tri(count, len(slots), len(slots) - count) if mask is None else mask
+            scores.append((seen / seen.sum(1, keepdims=True)).sum(0))
+        ends = np.cumsum([0, *map(len, scores)]).astype(np.int32)
+        return ForwardWithScoresResult(ends, np.concatenate([np.zeros(0), *scores]).astype(np.float32))
+
     def _attend(self, batch: Forward, n: int) -> Hashes:
         """Digests of the visible keys for each query of sequence n."""
         queries = slice(batch.q_indptr[n], batch.q_indptr[n + 1])
@@ -245,12 +259,16 @@ class FakeModel:
         if not np.array_equal(slots[len(slots) - count :], batch.q_slots[queries]):
             raise ValueError("the keys of a sequence do not end with its own tokens")
         keys = self._slots.read(slots)
-        mask = explicit_mask(batch, n, count, len(keys))
-        if batch.position_keys is not None and batch.position_keys[n]:
-            mask = self._position_mask(batch, n, slots)
+        mask = self._mask(batch, n, count, slots)
         if mask is None:
             return mix(np.cumsum(keys * self._powers[: len(keys)])[len(keys) - count :])
         return mix(np.array([np.sum(keys[row] * self._powers[: row.sum()]) for row in mask], np.uint64))
+
+    def _mask(self, batch: Forward, n: int, count: int, slots: Integers) -> NDArray[np.bool_] | None:
+        """Which keys each query sees [queries, keys], where that is not the causal rule."""
+        if batch.position_keys is not None and batch.position_keys[n]:
+            return self._position_mask(batch, n, slots)
+        return explicit_mask(batch, n, count, len(slots))
 
     def _position_mask(self, batch: Forward, n: int, slots: Integers) -> NDArray[np.bool_]:
         """Which keys each query sees [queries, keys], if it sees those in front by position."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import msgspec
@@ -136,6 +136,13 @@ class Forward(Batch, frozen=True):
         return msgspec.structs.replace(alone, out_rows=rows - self.q_indptr[command], out_embeds=embeds)
 
 
+class ForwardWithScores(Forward, frozen=True):
+    """A `Forward` that tells how much attention each key gets. It runs behind the other one of its wave."""
+
+    def zeros(self) -> ForwardWithScoresResult:
+        return ForwardWithScoresResult(_zeros(self.count() + 1, np.int32), _zeros(0, np.float32))
+
+
 class Sample(Batch, frozen=True):
     """Samples one token for each embed. Reproducible: the only randomness is `uniform`."""
 
@@ -229,13 +236,31 @@ def _zeros(count: int, dtype: type[np.generic]) -> Array:
     return np.zeros(count, dtype)
 
 
-BATCHES: Mapping[str, type[Batch]] = {call_name(kind): kind for kind in Batch.__subclasses__()}
+def _kinds(kind: type[Batch]) -> Iterator[type[Batch]]:
+    """The classes derived from it."""
+    for one in kind.__subclasses__():
+        yield one
+        yield from _kinds(one)
+
+
+BATCHES: Mapping[str, type[Batch]] = {call_name(kind): kind for kind in _kinds(Batch)}
 """The calls that workers run, by name."""
 
 EXTENSIONS = ("forward_with_adapter",)
 """What a worker may be able to do with batches beside: run a `Forward` with `adapters`."""
 
 # ---- results: what batches have to tell -----------------------------------------------------------------------------
+
+
+class ForwardWithScoresResult(Result, frozen=True):
+    """Of `ForwardWithScores`: for each key of each sequence, in order, the weight that the sequence's queries together
+    give to it, as the mean over heads and layers. Those of a sequence add up to the number of its queries that see a
+    key."""
+
+    ragged: ClassVar[Layout] = {"indptr": ("scores",)}
+
+    indptr: Array  # int32 [N + 1]
+    scores: Array  # float32
 
 
 class SampleResult(Result, frozen=True):
@@ -277,5 +302,5 @@ if TYPE_CHECKING:
     AnyBatch = Batch
     AnyResult = Result
 else:  # what msgspec decodes must be named
-    AnyBatch = functools.reduce(operator.or_, Batch.__subclasses__())
+    AnyBatch = functools.reduce(operator.or_, BATCHES.values())
     AnyResult = functools.reduce(operator.or_, Result.__subclasses__())

@@ -31,6 +31,8 @@ from ..protocol import (
     EmbedTxt,
     Failure,
     Forward,
+    ForwardWithScores,
+    ForwardWithScoresResult,
     GetLogprobs,
     GetLogprobsAt,
     GetLogprobsAtResult,
@@ -120,6 +122,7 @@ class PacedModel:
             EmbedTxt: self._embed_txt,
             EmbedImg: self._embed_img,
             Forward: self._forward,
+            ForwardWithScores: self._forward_with_scores,
             Sample: self._sample,
             Verify: self._verify,
             GetNextDist: self._get_next_dist,
@@ -166,6 +169,13 @@ class PacedModel:
     def _forward(self, batch: Forward) -> None:
         inputs, positions = self._embeds[batch.q_embeds[batch.out_rows]], batch.q_positions[batch.out_rows]
         self._embeds[batch.out_embeds] = spread(inputs + spread(positions))
+
+    def _forward_with_scores(self, batch: ForwardWithScores) -> ForwardWithScoresResult:
+        """All tokens get the same attention."""
+        self._forward(batch)
+        ends = np.concatenate(([0], np.cumsum(batch.kv_ends - batch.kv_begins)))[batch.kv_indptr].astype(np.int32)
+        counts, queries = np.diff(ends), np.diff(batch.q_indptr)
+        return ForwardWithScoresResult(ends, np.repeat(queries / counts, counts).astype(np.float32))
 
     def _choose(self, embeds: Array) -> NDArray[np.int32]:
         """The most probable token at each embed."""

@@ -128,6 +128,10 @@ class FakeHost:
         self.queues: set[int] = set()
         self.pages: dict[int, list[Pair]] = {}
         self.embeds: dict[int, Any] = {}  # a Pair as input, a State as output, None until filled
+        self.sealed: set[int] = set()  # pages
+        self.exported: dict[
+            str, tuple[list[list[Pair]], str, set[tuple[int, int]]]
+        ] = {}  # pages, tokens, what is hidden
         self.hidden: set[tuple[int, int]] = set()  # pages with places in them
         self.moved: dict[int, int] = {}  # positions that outputs were given
         self.samplers: dict[int, dict[str, Any]] = {}
@@ -403,6 +407,7 @@ class FakeHost:
             del pool[address]
             if pool is self.pages:
                 self.reserved.discard(address)
+                self.sealed.discard(address)
                 self.hidden = {one for one in self.hidden if one[0] != address}
 
     def _check_owned(self, pool: dict[int, T], addresses: list[int]) -> None:
@@ -422,6 +427,7 @@ class FakeHost:
         for from_address, to_address in zip(sources, targets, strict=True):
             page, offset = self._slot(from_address)
             into, into_offset = self._slot(to_address)
+            assert to_address // self.model.page_size not in self.sealed, "copy to a sealed page"
             assert offset < len(page), "copy of an unfilled slot"
             assert into_offset == len(into), "this double fills pages in order only"
             into.append(page[offset])
@@ -444,6 +450,9 @@ class FakeHost:
 
     def _trim_kvpage(self, queue: int, pages: list[int], keep: int) -> None:
         self._check_queue(queue)
+        for number, page in enumerate(expand(pages)):
+            if page in self.sealed and len(self.pages[page]) > max(0, keep - number * self.model.page_size):
+                raise refuse("invalid-state", f"page {page} is sealed")
         self._check_owned(self.pages, expand(pages))
         if any(set(run.pages) & set(expand(pages)) for run in self.runs.values()):
             raise refuse("invalid-state", "a decode run goes on and sees tokens of these pages")
@@ -569,6 +578,17 @@ class FakeHost:
         self.embeds.update({embed: pair and (pair[0] + change, pair[1]) for embed, pair in held.items()})
         self._forward(queue, context, inputs, output, embeds)
 
+    def _forward_with_scores(
+        self, queue: int, context: list[int], inputs: list[int], output: list[int], embeds: list[int]
+    ) -> int:
+        """Each input looks at itself only."""
+        seen, new = sum(len(self.pages[page]) for page in expand(context)), len(expand(inputs))
+        self._forward(queue, context, inputs, output, embeds)
+        return self._future([0.0] * seen + [1.0] * new)
+
+    def _await_packed_scores(self, number: int) -> str:
+        return _packed("f", self._await(number))
+
     def _change_of(self, adapter: str) -> int:
         if adapter and adapter not in self.adapters:
             raise refuse("not-found", f"no adapter {adapter}")
@@ -611,7 +631,58 @@ class FakeHost:
         page = next(free, None)
         if page is None:
             raise refuse("invalid-state", "no free slot in the output pages")
+        if page in self.sealed:
+            raise refuse("invalid-state", f"page {page} is sealed")
         self.pages[page].append(pair)
+
+    # ---- exports ----
+
+    def _export_kvpage(self, queue: int, name: str, pages: list[int], tokens: str) -> int:
+        self._check_queue(queue)
+        addresses = expand(pages)
+        self._check_owned(self.pages, addresses)
+        assert addresses
+        count = sum(len(self.pages[page]) for page in addresses)
+        assert not tokens or len(b64decode(tokens)) == 4 * count
+        self.sealed |= set(addresses)
+        hidden = {(n, place) for n, page in enumerate(addresses) for one, place in self.hidden if one == page}
+        self.exported[name] = [self.pages[page] for page in addresses], tokens, hidden
+        return self._future(None)
+
+    def _import_kvpage(self, queue: int, name: str) -> int:
+        self._check_queue(queue)
+        missing = refuse("not-found", f"there is no export {name!r}")
+        return self._future(self.exported.get(name, missing))
+
+    def _take_import(self, number: int) -> tuple[int, int, str]:
+        pages, tokens, hidden = self._take(number)
+        if len(self.pages) + len(pages) > self.max_pages:
+            raise refuse("quota-exceeded", f"{len(pages)} pages imported, limit {self.max_pages}; free some")
+        first = self._allocate(self.pages, len(pages), list)
+        for n, held in enumerate(pages):
+            self.pages[first + n] = held
+            self.sealed.add(first + n)
+        self.hidden |= {(first + n, place) for n, place in hidden}
+        size = self.model.page_size
+        positions = [pair[1] for held in pages for pair in [*held, *[(0, -1)] * (size - len(held))]]
+        places = [number for n, place in sorted(hidden) for number in (n * size + place, 1)]
+        about = {"tokens": tokens, "positions": _packed("i", positions), "hidden": places, "a key of the future": 1}
+        return first, len(pages), json.dumps(about)
+
+    def _await_import(self, number: int) -> tuple[int, int, str]:
+        self._wait([number])
+        return self._take_import(number)
+
+    def _unexport_kvpage(self, queue: int, name: str) -> int:
+        self._check_queue(queue)
+        known = self.exported.pop(name, None) is not None
+        return self._future(None if known else refuse("not-found", f"there is no export {name!r}"))
+
+    def _list_exports(self, queue: int, prefix: str) -> int:
+        self._check_queue(queue)
+        found = [(name, pages) for name, (pages, *_) in self.exported.items() if name.startswith(prefix)]
+        listed = [{"name": name, "pages": len(pages), "tokens": sum(map(len, pages))} for name, pages in found]
+        return self._future(json.dumps(listed))
 
     # ---- tokenize ----
 
@@ -894,6 +965,8 @@ class FakeHost:
     _take_token = _take_dist = _take_logprobs = _take_verified = _take_response = _take_reached = _take_published = (
         _take
     )
+    _take_scores = _take
+    _take_listing = _take
 
     def _await(self, number: int) -> Any:
         self._wait([number])
@@ -905,10 +978,12 @@ class FakeHost:
 
     _await_done = _await_message = _await_token = _await_dist = _await_logprobs = _await_verified = _await
     _await_response = _await_reached = _await_published = _await
+    _await_listing = _await
 
     _take_dists = _take_scored_token = _take
     _await_dists = _await_scored_token = _await
     _await_packed_dists = _await_packed_dist
+    _await_scores = _await
 
     def _source(self) -> tuple[str, str, str]:
         raise AssertionError("tests call run_program")

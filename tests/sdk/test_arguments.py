@@ -58,12 +58,14 @@ WRONG: dict[str, list[Any]] = {
     "output_embeds": [*NO_U32_LIST, Pages((1, 1))],
     "source": [*NO_U32_LIST, Pages((1, 1))],
     "target": [*NO_U32_LIST, Pages((1, 1))],
+    "hidden": [*NO_U32_LIST, Slots((1, 1)), range(-1, 3), range(U32, U32 + 2)],
+    "name": NO_TEXT,
+    "prefix": NO_TEXT,
     "tokens": NO_U32_LIST,
     "draft": NO_U32_LIST,
     "recent": NO_U32_LIST,
     "positions": NO_U32_LIST,
     "alternatives": NO_NUMBER,
-    "hidden": NO_U32_LIST,
     "logprobs": [one for one in NO_NUMBER if one is not None],
     "logit_bias": [5, "text", [1], {"a": 1.0}, {-1: 1.0}, {1: "x"}, {1: None}, {True: 1.0}],
     "futures": [5, [5], [None], "abc"],
@@ -78,6 +80,7 @@ WRONG: dict[str, list[Any]] = {
     "seconds": [*NO_FLOAT, math.nan, math.inf, 1e30],
     "text": NO_TEXT,
     "model": NO_TEXT,
+    "adapter": NO_TEXT,
     "message": NO_TEXT,
     "level": [None, 5, "loud", []],
     "input": [*NO_NUMBER, Embeds((1, 2)), Pages((1, 1))],
@@ -101,11 +104,12 @@ RIGHT: dict[str, Any] = {
     "source": [1],
     "target": [1], "draft": [1], "positions": [0], "output": [], "temperature": 1.0, "seconds": 1.0, "text": "a",
     "model": "toy", "message": "a", "messages": [], "futures": [], "future": None, "recent": [],
-    "level": "info", "value": 1, "input": 1, "position": 0, "steps": 1, "run": DecodeRun(1),
+    "adapter": "a", "level": "info", "value": 1, "name": "a", "input": 1, "position": 0, "steps": 1,
+    "run": DecodeRun(1),
 }  # fmt: skip
 ANY_VALUE = {("log", "message"), ("set_result", "value")}
 """Parameters that take any value: it is written as text or JSON."""
-NO_CALLS = {"Dist", "Verified", "await_dist", "await_verified", "await_scored_token"}
+NO_CALLS = {"Dist", "Verified", "await_dist", "await_verified", "await_scored_token", "await_import", "await_listing"}
 
 
 def functions() -> Iterator[tuple[str, Callable[..., Any]]]:

@@ -18,8 +18,10 @@ from inferlet_sdk import Embeds, InvalidState, NotFound, Pages, QuotaExceeded, b
 from inferlet_sdk.event_loop import run
 from tests.helpers.fake_host import STOP, VOCAB, FakeHost, HostError
 
-OUTSIDE = ("http", "topics", "children")
+OUTSIDE = ("exports", "http", "topics", "children")
 """Interfaces whose calls stand beside their idiomatic forms."""
+EXTENSIONS = ("forward_with_adapter", "introspective_forward")
+FOLDERS = {**dict.fromkeys(OUTSIDE, "outside"), **dict.fromkeys(EXTENSIONS, "traits.extensions")}
 FUNCTIONS = [f for f in wit.functions() if f.interface in wit.world_imports("inferlet")]
 
 
@@ -57,7 +59,7 @@ def test_every_wit_function_has_a_form_in_the_sdk(function: wit.WitFunction) -> 
     packed = waiting.replace("await_", "await_packed_")  # nor lists, where they are packed
     assert {(function.interface, name) for name in (function.name, waiting, packed)} & called_in_sdk()
     if not function.name.startswith(("take", "await")):  # awaiting the future takes
-        folder = "outside" if function.interface in OUTSIDE else "traits"
+        folder = FOLDERS.get(function.interface, "traits")
         module = importlib.import_module(f"inferlet_sdk.{folder}.{function.interface}")
         assert callable(getattr(module, function.name))
         assert getattr(traits, function.name) is getattr(module, function.name)

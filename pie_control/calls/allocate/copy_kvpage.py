@@ -48,7 +48,7 @@ def issue(space: AddressSpace, queue: int, source: Sequence[int], target: Sequen
     filled = space.pages.filled(read)
     if not filled.all():
         raise InvalidState(f"source slot {read[~filled][0]} holds no token; copy filled slots only")
-    if space.pages.withheld:
+    if space.pages.withheld or space.pages.sealed:
         space.pages.check_not_withheld(write)
     after = _hazard(space, queue, read, write)
     seq = space.next_seq()

@@ -17,14 +17,16 @@ from ..kind import define
 
 def issue(space: AddressSpace, queue: int, pages: Sequence[int], keep: int) -> None:
     """`keep` slots, counted along the list of pages. Raises NotFound, InvalidArgument, InvalidState (a decode run that
-    goes on sees what would be emptied)."""
+    goes on sees what would be emptied, or its page is sealed)."""
     space.check_queue(queue)
     parsed = parse_ranges(pages, "KV page")
     if keep < 0:
         raise InvalidArgument(f"keep is {keep}; it must not be negative")
     space.pages.check_owned(parsed)
-    if space.runs:
-        space.runs.check_emptied(space.pages.filled_behind(parsed, keep))
+    if space.runs or space.pages.sealed:
+        emptied = space.pages.filled_behind(parsed, keep)
+        space.runs.check_emptied(emptied)
+        space.pages.check_unsealed(emptied)
     space.hazards.trimmed(space.pages.trim(parsed, keep), space.seq)
 
 

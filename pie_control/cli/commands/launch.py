@@ -17,7 +17,11 @@ EXAMPLES = """  pie launch summarize.py -- --language German
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
-    parser.add_argument("program", metavar="FILE|NAME", help="a Python file, a component, or the name of a program")
+    parser.add_argument(
+        "program",
+        metavar="FILE|FOLDER|NAME",
+        help="a Python file, a folder or zip with main.py, a component, or the name of a program",
+    )
     parser.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="arguments of the inferlet; options after --")
     add_blobs(parser)
     add_server(parser)

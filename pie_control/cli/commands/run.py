@@ -52,7 +52,9 @@ OWN_SERVER_SETTINGS = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
     parser.add_argument(
-        "program", metavar="FILE|NAME", help="a Python file, a component, a program of the server, or an example"
+        "program",
+        metavar="FILE|FOLDER|NAME",
+        help="a Python file, a folder or zip with main.py, a component, a program of the server, or an example",
     )
     parser.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="arguments of the inferlet; options after --")
     parser.add_argument("-i", "--interactive", action="store_true", help="send the lines of stdin to the inferlet")

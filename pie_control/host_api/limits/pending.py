@@ -11,13 +11,15 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...calls.exports.export_kvpage import MOST_SLOTS
 from ...calls.fused.decode import MOST_STEPS
 from ...calls.fused.sample import ScoredToken
+from ...calls.introspective_forward.forward_with_scores import Scores
 from ...calls.output_text.get_logprobs import Logprobs
 from ...calls.output_text.get_next_dist import DEFAULT_K, Dist
 from ...calls.output_text.get_next_dists import Dists
 from ...calls.scores import MOST_ALTERNATIVES
-from ...calls.values import Run
+from ...calls.values import Import, Run
 from ...errors import QuotaExceeded
 from ...inferlets.futures import FutureTable
 from ...resources.address_space import AddressSpace
@@ -31,6 +33,7 @@ SMALL_BYTES = 16 * NUMBER_BYTES
 RUN_BYTES = 100
 """Of a token of a decode run, with its text."""
 
+MOST_PAGE_SIZE = 32
 MOST_ROWS = 1 << 12
 """Embeds of one command that a worker may allow; more are refused anyway."""
 SCORES_BYTES = 8 * (1 + MOST_ALTERNATIVES)
@@ -44,9 +47,11 @@ def _run_bytes(*arguments: Any) -> int:
 
 
 RESULT_BYTES: Mapping[type, Callable[..., int]] = {
+    Scores: lambda context, inputs, *_: 4 * (MOST_PAGE_SIZE * sum(context[1::2]) + sum(inputs[1::2])),
     Dist: lambda *arguments: 8 * (arguments[-2] or DEFAULT_K),  # k, before the temperature
     Dists: lambda embeds, k, _temperature: (8 * (k or DEFAULT_K) + 4) * min(sum(embeds[1::2]), MOST_ROWS),
     Logprobs: lambda _embed, tokens: 4 * len(tokens),
+    Import: lambda _name: 2 * 4 * MOST_SLOTS,  # at most
     Run: _run_bytes,
     ScoredToken: lambda *arguments: 8 * (1 + arguments[-1]),  # its alternatives
 }

@@ -20,11 +20,14 @@ COMPILE_SECONDS = 5.0
 COMPILER = """
 import traceback
 from inferlet_sdk.bindings import core
+from inferlet_sdk.guest.imports import Refused
 from inferlet_sdk.guest.program import compile_source
 
 def main(args):
     try:
         core.set_result(compile_source(*args.argv))
+    except Refused as error:
+        raise SystemExit(str(error)) from None
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise SystemExit("".join(traceback.format_exception_only(error)).rstrip()) from None
 """

@@ -15,8 +15,8 @@ has no memory yet. Which is which, the slots say (slots.py); `fill` and `top` co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,22 +27,11 @@ from pie_control.resources.intervals import append_interval, intervals_of
 from pie_control.resources.ranges import Range
 
 from .addresses import AddressAllocator
-from .slots import EMPTY, RESERVED, UNBOUND, hidden, is_token, is_withheld, shown
+from .slots import EMPTY, RESERVED, SEALED, UNBOUND, hidden, is_token, is_withheld, shown
+from .spans import Spans
 
 NOT_OWNED = -1
 IRREGULAR = -2
-MAX_SPANS = 256
-
-
-class Span:
-    """`full` pages from a first one on are full; their largest position and newest writer's stamp."""
-
-    __slots__ = ("full", "stamp", "top")
-
-    def __init__(self) -> None:
-        self.full = 0
-        self.top = EMPTY
-        self.stamp = 0
 
 
 class Reservation(NamedTuple):
@@ -72,7 +61,8 @@ class PageTable:
         self.positions: NDArray[np.int32] = np.empty(0, np.int32)
         self.owned = 0
         self.withheld = 0  # slots
-        self._spans: dict[int, Span] = {}
+        self.sealed: dict[int, int] = {}  # pages that nobody writes to, and how often each was exported or imported
+        self._spans = Spans(page_size, self.fill, self.top, self.writes)
         self._addresses = AddressAllocator(self._grow)
 
     # ---- ownership ----
@@ -95,6 +85,8 @@ class PageTable:
                 self.withheld -= int(is_withheld(slots).sum())
             slots[:] = EMPTY
             self.owned -= last - first
+            for page in range(first, last) if self.sealed else ():
+                self.sealed.pop(page, None)
         self._spans.clear()
 
     def release(self, ranges: Sequence[Range]) -> None:
@@ -127,17 +119,11 @@ class PageTable:
 
     def newest_write(self, ranges: Sequence[Range]) -> int:
         """Largest stamp of the pages; the caller has called `context` with them."""
-        newest = 0
-        for first, last in ranges:
-            span = self._spans.get(first)
-            skipped = span.full if span and span.full <= last - first else 0
-            rest = max(self.writes[first + skipped : last], default=0)
-            newest = max(newest, rest, span.stamp if span and skipped else 0)
-        return newest
+        return self._spans.newest_write(ranges)
 
     def _regular_prefix(self, first: int, last: int, below: int) -> int | None:
         """Number of filled slots, if they are the first ones of the range and all positions are < `below`."""
-        span = self._full_pages(first, last)
+        span = self._spans.full_pages(first, last)
         if span is None or span.top >= below:
             return None
         tail = first + span.full
@@ -147,37 +133,6 @@ class PageTable:
         if fill < 0 or self.top[tail] >= below or any(self.fill[tail + 1 : last]):
             return None
         return span.full * self.page_size + fill
-
-    def _full_pages(self, first: int, last: int) -> Span | None:
-        """The full pages at the start of the range; None if the range leaves the table."""
-        fill, size = self.fill, self.page_size
-        if last > len(fill):
-            return None
-        span = self._spans.get(first)
-        if span is None:
-            span = self._new_span(first)
-        page = first + span.full
-        if page > last:
-            return self._part_of_span(first, last)
-        while page < last and fill[page] == size:
-            span.top = max(span.top, self.top[page])
-            span.stamp = max(span.stamp, self.writes[page])
-            page += 1
-            span.full += 1
-        return span
-
-    def _part_of_span(self, first: int, last: int) -> Span:
-        part = Span()
-        part.full = last - first
-        part.top = max(self.top[first:last])
-        part.stamp = max(self.writes[first:last])
-        return part
-
-    def _new_span(self, first: int) -> Span:
-        if len(self._spans) >= MAX_SPANS:
-            self._spans.clear()
-        span = self._spans[first] = Span()
-        return span
 
     def _context_by_slot(self, ranges: Sequence[Range], smallest: int, largest: int) -> Context:
         slots = self.slots_of(ranges)
@@ -199,7 +154,7 @@ class PageTable:
         """Intervals of the next `count` free slots in list order; changes nothing. Raises NotFound, InvalidState."""
         first, last = ranges[0]
         if len(ranges) == 1:
-            span = self._full_pages(first, last)
+            span = self._spans.full_pages(first, last)
             if span is not None and first + span.full < last:
                 fill = self.fill[first + span.full]
                 start = (first + span.full) * self.page_size + fill
@@ -214,13 +169,23 @@ class PageTable:
 
     def _free_by_slot(self, ranges: Sequence[Range], count: int) -> tuple[Range, ...]:
         slots = self.slots_of(ranges)
-        free = slots[self.positions[slots] == EMPTY]
+        free = slots[self._free_places(slots, self.positions[slots] == EMPTY, count)]
         if len(free) < count:
             raise InvalidState(
                 f"{count} tokens need {count} free slots, the output pages have {len(free)}; "
                 "allocate pages and name them behind the others, or trim"
             )
-        return intervals_of(free[:count])
+        return intervals_of(free)
+
+    def _free_places(self, slots: NDArray[np.int64], free: NDArray[np.bool_], count: int) -> NDArray[np.int64]:
+        """The first `count` places in a list of slots where they are free, or fewer. Raises InvalidState if one of a
+        page that is sealed is among them."""
+        places = np.flatnonzero(free)[:count]
+        if self.sealed:
+            sealed = np.flatnonzero(self.positions[slots] == SEALED)
+            if len(sealed) and (len(places) < count or sealed[0] < places[-1]):
+                self._refuse_sealed(int(slots[sealed[0]]) // self.page_size)
+        return places
 
     def append(self, intervals: Sequence[Range], positions: Sequence[int], stamp: int) -> None:
         """Fills free slots with the tokens at `positions`."""
@@ -300,10 +265,72 @@ class PageTable:
         """Which of the slots hold a token; the caller has checked that their pages are owned."""
         return is_token(self.positions[slots])
 
+    # ---- exports and imports ----
+
+    def read(self, ranges: Sequence[Range]) -> NDArray[np.int32]:
+        """What is known of all slots of pages, in order. Raises NotFound, InvalidState (a decode run will fill one, or
+        its page has no memory yet)."""
+        found = self.positions[self.slots_of(ranges)]
+        if self.withheld and ((found == RESERVED) | (found == UNBOUND)).any():
+            raise InvalidState(
+                "a decode run goes on that writes to these pages, or one of them was reserved and has no memory: wait "
+                "for the end of the run, and leave out pages that it did not reach"
+            )
+        return found
+
+    def seal(self, ranges: Sequence[Range]) -> None:
+        """Nobody may write to these pages from now on."""
+        for page in (page for first, last in ranges for page in range(first, last)):
+            self.sealed[page] = self.sealed.get(page, 0) + 1
+        self._replace(ranges, EMPTY, SEALED)
+
+    def unseal(self, ranges: Sequence[Range]) -> None:
+        """An export of these pages did not come about."""
+        for page in (page for first, last in ranges for page in range(first, last)):
+            count = self.sealed.pop(page, 0) - 1  # none: it was given back meanwhile
+            if count > 0:
+                self.sealed[page] = count
+            elif count == 0:
+                self._replace(((page, page + 1),), SEALED, EMPTY)
+
+    def _replace(self, ranges: Sequence[Range], old: int, new: int) -> None:
+        """Of slots without a token, one kind by another."""
+        for first, last in ranges:
+            slots = self.positions[first * self.page_size : last * self.page_size]
+            found = slots == old
+            slots[found] = new
+            self.withheld += int(found.sum()) * (1 if old == EMPTY else -1)
+
+    def adopt(self, positions: NDArray[np.int32]) -> int:
+        """First address of sealed pages with slots as `read` gave them elsewhere."""
+        count = len(positions) // self.page_size
+        first = self.allocate(count, 0)
+        self.positions[first * self.page_size : (first + count) * self.page_size] = np.where(
+            is_token(positions), positions, EMPTY
+        )
+        for page in range(first, first + count):
+            self._summarize(page)
+        self.seal(((first, first + count),))
+        return first
+
+    def check_unsealed(self, pages: Iterable[int]) -> None:
+        """Raises InvalidState if one of the pages is sealed."""
+        if self.sealed:
+            for page in pages:
+                if page in self.sealed:
+                    self._refuse_sealed(page)
+
+    def _refuse_sealed(self, page: int) -> NoReturn:
+        raise InvalidState(
+            f"page {page} is sealed, for it was exported or imported: nobody writes to it. Leave it out of the pages "
+            "that are written, or copy its tokens to a page of your own (copy-kvpage)"
+        )
+
     # ---- decode runs ----
 
     def check_not_withheld(self, slots: NDArray[np.int64]) -> None:
-        """Raises InvalidState if a slot is reserved by a run, or has no memory yet."""
+        """Raises InvalidState if a slot is reserved by a run, or has no memory yet, or is in a sealed page."""
+        self.check_unsealed(np.unique(slots // self.page_size).tolist())
         bad = slots[is_withheld(self.positions[slots])]
         if len(bad):
             raise InvalidState(
@@ -321,13 +348,12 @@ class PageTable:
         InvalidState."""
         slots, size = self.slots_of(ranges), self.page_size
         held = self.positions[slots]
-        found = slots[(held == EMPTY) | (held == UNBOUND)]
-        if len(found) < count:
+        taken = slots[self._free_places(slots, (held == EMPTY) | (held == UNBOUND), count)]
+        if len(taken) < count:
             raise InvalidState(
-                f"a decode run of {count + 1} steps needs {count} free slots, its pages have {len(found)}; "
+                f"a decode run of {count + 1} steps needs {count} free slots, its pages have {len(taken)}; "
                 "reserve pages and name them behind the others, or run fewer steps"
             )
-        taken = found[:count]
         unbound = np.unique(taken[self.positions[taken] == UNBOUND] // size)
         behind = (unbound[:, None] * size + np.arange(size)).reshape(-1)
         withheld = np.union1d(taken, behind)

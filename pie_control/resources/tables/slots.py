@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 EMPTY = -1
 RESERVED = -2  # a decode run will fill it
 UNBOUND = -3  # its page has no memory yet, and only a decode run may fill it
+SEALED = -4  # its page is exported or imported, and nobody may fill it
 HIDDEN = -16  # of a hidden token at position 0
 
 Slots = NDArray[np.int32]

@@ -6,7 +6,7 @@ import inspect
 
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.handlers.table import HANDLERS
-from pie_inference.protocol import BATCHES, Batch, call_name
+from pie_inference.protocol import BATCHES, EXTENSIONS, Batch, call_name
 
 
 def test_calls_are_named_like_their_batches() -> None:
@@ -24,4 +24,4 @@ def test_every_call_has_a_module_with_a_function_of_its_name() -> None:
 
 
 def test_the_fake_model_runs_all_calls() -> None:
-    assert FakeModel().describe()[0].calls == tuple(BATCHES)
+    assert FakeModel().describe()[0].calls == (*BATCHES, *EXTENSIONS)

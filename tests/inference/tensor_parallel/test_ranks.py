@@ -22,6 +22,8 @@ from pie_inference.protocol import (
     Batch,
     DropAdapter,
     Failure,
+    ForwardWithScores,
+    ForwardWithScoresResult,
     GetLogprobs,
     GetLogprobsResult,
     GetNextDistResult,
@@ -317,3 +319,13 @@ def test_an_adapter_that_a_rank_cannot_load_is_on_none(group: WorkerGroup, singl
     group.drop_adapter(DropAdapter(5))
     texts = [driver.generate(Keys(), PROMPT, 3) for driver in drivers(group, single)]
     assert texts[0] == texts[1]
+
+
+def test_two_ranks_tell_the_scores_of_one(group: WorkerGroup, single: Worker) -> None:
+    found = []
+    for driver in drivers(group, single):
+        embed, forward = driver.forward_batch([Extend(Keys(), PROMPT), Extend(Keys(), [7, 8])])
+        scored = ForwardWithScores(**msgspec.structs.asdict(forward))
+        found.append(driver.ask(ForwardWithScoresResult, embed, scored).scores)
+    np.testing.assert_allclose(found[0], found[1], atol=1e-5)
+    np.testing.assert_allclose(found[0].sum(), 42, rtol=1e-5)

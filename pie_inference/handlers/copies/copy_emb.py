@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..device.tensors import index_tensor, upload_together
-from ..errors import BatchError
-from ..execution.served_model import ServedModel
-from ..protocol import CopyEmb
+from ...device.tensors import index_tensor, upload_together
+from ...errors import BatchError
+from ...execution.served_model import ServedModel
+from ...protocol import CopyEmb
 
 
 def copy_emb(served: ServedModel, batch: CopyEmb) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..calls.arrays import packed
-from ..calls.output_text.get_next_dist import Dist
-from ..calls.output_text.get_next_dists import Dists
-from .guest import Guest
-from .suspending import suspending, when_done
+from ...calls.arrays import packed
+from ...calls.output_text.get_next_dist import Dist
+from ...calls.output_text.get_next_dists import Dists
+from ..guest import Guest
+from ..suspending import suspending, when_done
 
 
 @suspending

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..execution.served_model import ServedModel
-from ..protocol import SwapIn
+from ...execution.served_model import ServedModel
+from ...protocol import SwapIn
 
 
 def swap_in(served: ServedModel, batch: SwapIn) -> None:

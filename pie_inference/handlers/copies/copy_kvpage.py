@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..execution.served_model import ServedModel
-from ..protocol import CopyKvpage
+from ...execution.served_model import ServedModel
+from ...protocol import CopyKvpage
 
 
 def copy_kvpage(served: ServedModel, batch: CopyKvpage) -> None:

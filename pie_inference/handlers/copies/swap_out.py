@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..execution.served_model import ServedModel
-from ..protocol import SwapOut
+from ...execution.served_model import ServedModel
+from ...protocol import SwapOut
 
 
 def swap_out(served: ServedModel, batch: SwapOut) -> None:

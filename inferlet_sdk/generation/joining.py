@@ -1,0 +1,38 @@
+"""Sequences behind each other, each as it was computed alone: modular caching (Gim et al. 2024, Prompt Cache)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from inferlet_sdk.errors import InvalidArgument, InvalidState
+from inferlet_sdk.generation.sequence import TokenSequence
+
+
+def join_sequences(parts: Sequence[TokenSequence]) -> TokenSequence:
+    """Their tokens behind each other, with keys as each part has computed them, but of the last token: that runs again,
+    at a position behind all, and sees all."""
+    _check(parts)
+    whole = TokenSequence(parts[0].queues, adapter=parts[0].adapter)
+    behind = 0  # the highest position
+    with whole as queue:
+        for place, part in enumerate(parts):
+            with part:
+                part.flush()
+            count = len(part.tokens) - (place == len(parts) - 1)
+            if count:
+                whole.pages.append(queue, part.pages, whole.computed, count)
+            whole.images.append(part.images, len(whole.tokens))
+            whole.tokens += part.tokens
+            whole.computed += count
+            behind = max(behind, part.offset + count)
+    whole.offset = max(0, behind - whole.computed)
+    return whole
+
+
+def _check(parts: Sequence[TokenSequence]) -> None:
+    if not parts or not all(part.tokens for part in parts):
+        raise InvalidState("join: give contexts that are not empty")
+    if any(part.pages.dropped for part in parts):
+        raise InvalidState("join: tokens of a part were dropped")
+    if len({(part.info.name, part.adapter) for part in parts}) > 1:
+        raise InvalidArgument("join: the parts are of different models, or adapters")

@@ -1,0 +1,64 @@
+"""What a program imports that the sandbox lacks, as far as that can be seen before it runs."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterator, Mapping
+
+TOLD = "it has the pure parts of the standard library, inferlet_sdk, and the modules that the program brings"
+
+
+class Refused(ValueError):
+    """A program is refused at its upload; the message says why, and what to do."""
+
+
+class MissingModule(Refused):
+    """It imports what does not exist in the sandbox."""
+
+
+def check_imports(entry: str, sources: Mapping[str, str]) -> None:
+    """Follows the imports that every run makes, from the module `entry` on; `sources` by name of module. What stands in
+    a function or a `try` may never run. Raises MissingModule."""
+    seen, waiting = {entry}, [entry]
+    while waiting:
+        name = waiting.pop()
+        is_package = any(other.startswith(f"{name}.") for other in sources)
+        for line, wanted in _imports(ast.parse(sources[name]), name, is_package):
+            if wanted in sources:
+                if wanted not in seen:
+                    seen.add(wanted)
+                    waiting.append(wanted)
+            elif not _exists(wanted, sources):
+                root = wanted.partition(".")[0]
+                advice = f"add a pure-Python wheel of {root!r} to the program" if wanted == root else "is it misspelt?"
+                raise MissingModule(f"{name}, line {line}: the sandbox has no module {wanted!r}; {TOLD}; {advice}")
+
+
+def _imports(tree: ast.Module, name: str, is_package: bool) -> Iterator[tuple[int, str]]:
+    """Lines and names of modules that are imported whenever the module is."""
+    waiting: list[ast.stmt] = list(tree.body)
+    while waiting:
+        node = waiting.pop(0)
+        match node:
+            case ast.Import(names=names):
+                yield from ((node.lineno, alias.name) for alias in names)
+            case ast.ImportFrom(module=module, level=0) if module:
+                yield node.lineno, module
+            case ast.ImportFrom(module=module, level=level):
+                package = name.split(".") if is_package else name.split(".")[:-1]
+                base = package[: len(package) - level + 1]
+                if base:
+                    yield node.lineno, ".".join([*base, *([module] if module else [])])
+            case ast.ClassDef(body=body):
+                waiting = [*body, *waiting]
+
+
+def _exists(name: str, sources: Mapping[str, str]) -> bool:
+    """Whether a module is in the sandbox, or a folder of the program."""
+    if any(other.startswith(f"{name}.") for other in sources):
+        return True
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError, AttributeError):
+        return False

@@ -1,0 +1,1 @@
+"""Choosing among several continuations of a context."""

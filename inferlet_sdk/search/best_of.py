@@ -1,0 +1,49 @@
+"""Several samples of a continuation, and the best of them."""
+
+from __future__ import annotations
+
+from asyncio import gather
+from collections.abc import Awaitable, Callable, Sequence
+from inspect import isawaitable
+
+from inferlet_sdk.generation.generation import Generation
+from inferlet_sdk.generation.sampling import DistSampler, Sampler
+from inferlet_sdk.generation.sequence import TokenSequence
+from inferlet_sdk.generation.stopping import StopRules
+
+from .hypotheses import Hypothesis, mean
+
+Judge = Callable[[str], float | Awaitable[float]]
+"""A function of the text of a continuation, the greater the better, or an `async def`."""
+
+
+async def sample_many(
+    sequence: TokenSequence, samplers: Sequence[Sampler | DistSampler], rules: StopRules, judge: Judge | None
+) -> list[tuple[Hypothesis, TokenSequence]]:
+    """A continuation by each sampler with the branch that holds it, in their order; the caller closes the branches."""
+    branches = [sequence.fork() for _ in samplers]
+    try:
+        found = await gather(
+            *(_sample(branch, one, rules, judge) for branch, one in zip(branches, samplers, strict=True))
+        )
+    except BaseException:
+        for branch in branches:
+            branch.close()
+        raise
+    return list(zip(found, branches, strict=True))
+
+
+async def _sample(
+    branch: TokenSequence, sampler: Sampler | DistSampler, rules: StopRules, judge: Judge | None
+) -> Hypothesis:
+    generation = Generation(branch, sampler, rules, logprobs=0 if judge is None else None)
+    try:
+        text = await generation.whole()
+    finally:
+        generation.end()
+    if judge is None:
+        score = mean([one.logprob for one in generation.logprobs])
+    else:
+        given = judge(text)
+        score = float(await given if isawaitable(given) else given)
+    return Hypothesis(tuple(generation.tokens), text, score, generation.stop_reason or "ended")

@@ -1,0 +1,56 @@
+"""The most likely of several continuations.
+
+Continuations that begin alike are run once as far as they agree: they are the branches of a tree. A token that has
+nothing behind it is only scored, not run.
+"""
+
+from __future__ import annotations
+
+from asyncio import gather
+from collections.abc import Sequence
+
+from inferlet_sdk.generation.scoring import append_scored
+from inferlet_sdk.generation.sequence import TokenSequence
+
+
+async def score_all(sequence: TokenSequence, continuations: Sequence[Sequence[int]]) -> list[list[float]]:
+    """Log-probabilities of the tokens of each continuation. The sequence does not change."""
+    found: list[list[float]] = [[] for _ in continuations]
+    branch = sequence.fork()
+    await _score(branch, [(place, list(tokens)) for place, tokens in enumerate(continuations)], found)
+    return found
+
+
+async def _score(branch: TokenSequence, rest: list[tuple[int, list[int]]], found: list[list[float]]) -> None:
+    """Scores what is left of some continuations behind a branch, and closes it."""
+    try:
+        groups: dict[int, list[tuple[int, list[int]]]] = {}
+        for place, tokens in rest:
+            if tokens:
+                groups.setdefault(tokens[0], []).append((place, tokens))
+        await gather(*(_score_group(branch, group, found) for group in groups.values()))
+    finally:
+        branch.close()
+
+
+async def _score_group(parent: TokenSequence, group: list[tuple[int, list[int]]], found: list[list[float]]) -> None:
+    """Scores continuations that begin with the same token."""
+    length = _common(group)
+    branch = parent.fork()
+    goes_on = any(len(tokens) > length for _, tokens in group)
+    try:
+        with branch:
+            scores = await append_scored(branch, group[0][1][:length], run_last=goes_on)
+    except BaseException:
+        branch.close()
+        raise
+    for place, _ in group:
+        found[place] += scores
+    await _score(branch, [(place, tokens[length:]) for place, tokens in group], found)
+
+
+def _common(group: list[tuple[int, list[int]]]) -> int:
+    """How many first tokens they share."""
+    first = group[0][1]
+    length = min(len(tokens) for _, tokens in group)
+    return next((n for n in range(length) if any(tokens[n] != first[n] for _, tokens in group)), length)

@@ -1,0 +1,1 @@
+"""Traits that extend others (paper, section 4.4)."""

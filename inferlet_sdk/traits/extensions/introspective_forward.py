@@ -1,0 +1,46 @@
+"""IntrospectiveForward: what attention looks at (paper, section 4.4)."""
+
+from __future__ import annotations
+
+from array import array
+from binascii import a2b_base64
+from collections.abc import Iterable
+
+from inferlet_sdk import bindings
+from inferlet_sdk.addresses import Embeds, Pages
+from inferlet_sdk.errors import call
+from inferlet_sdk.futures import HostFuture
+from inferlet_sdk.traits.arguments import HasQueue, embed_ranges, page_ranges, queue_number
+
+__all__ = [
+    "forward_with_scores",
+]
+
+
+def forward_with_scores(
+    queue: int | HasQueue,
+    context: Pages | Iterable[int],
+    input_embeds: Embeds | Iterable[int],
+    output_pages: Pages | Iterable[int] = (),
+    output_embeds: Embeds | Iterable[int] = (),
+) -> HostFuture[list[float]]:
+    """Does `forward`, and gives the score of each token that it saw: first those of `context` that are not hidden, in
+    their order, then the inputs.
+
+    The score of a token is the weight of attention that all inputs together give to it, as the mean over heads and
+    layers, so the scores add up to the number of inputs. It costs much more than `forward`: ask now and then. Raises
+    InvalidArgument for more inputs than go into one batch, and for very many pairs of an input and a token.
+    """
+    future = call(
+        bindings.introspective_forward.forward_with_scores,
+        queue_number(queue),
+        page_ranges(context, "context"),
+        embed_ranges(input_embeds, "input_embeds"),
+        page_ranges(output_pages, "output_pages"),
+        embed_ranges(output_embeds, "output_embeds"),
+    )
+    return HostFuture(future, _await_scores)
+
+
+def _await_scores(future: int) -> list[float]:
+    return array("f", a2b_base64(bindings.introspective_forward.await_packed_scores(future))).tolist()

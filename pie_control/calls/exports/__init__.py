@@ -1,0 +1,1 @@
+"""Pages that inferlets of a tenant share by name (paper, section 4.1)."""

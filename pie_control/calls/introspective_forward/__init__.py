@@ -1,0 +1,1 @@
+"""IntrospectiveForward: the Transformer, and what its attention looked at."""

@@ -1,0 +1,61 @@
+"""Reads a program to be uploaded. A folder becomes a zip archive, the same for the same files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..errors import BadRequest
+
+ENTRIES = ("main.py", "__main__.py")
+LEFT_OUT = {"__pycache__", "node_modules", "venv"}
+MOST_BYTES = 64 << 20
+EARLIEST = (1980, 1, 1, 0, 0, 0)
+"""The time that an archive gives to every file, so that its content hash depends on nothing else."""
+
+
+def read_program(path: Path) -> bytes:
+    """The content of a file, or the archive of a folder. Raises BadRequest."""
+    return package_of(path) if path.is_dir() else read_file(path)
+
+
+def package_of(folder: Path) -> bytes:
+    """The archive of a folder with `main.py` or `__main__.py`: everything in it but hidden files, caches and virtual
+    environments. A folder that is a package itself, with `__init__.py`, keeps its name. Raises BadRequest."""
+    if not any((folder / name).is_file() for name in ENTRIES):
+        raise BadRequest(f"the folder {folder} is no program: it has no main.py and no __main__.py")
+    import io
+    import zipfile  # most programs are one file
+
+    is_package = (folder / "__init__.py").is_file() and (folder / "__main__.py").is_file()
+    prefix = f"{folder.resolve().name}/" if is_package else ""
+    archive, total = io.BytesIO(), 0
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as content:
+        for path in _files(folder):
+            data = read_file(path)
+            total += len(data)
+            if total > MOST_BYTES:
+                raise BadRequest(f"the files in {folder} are more than {MOST_BYTES >> 20} MiB: is it the right folder?")
+            entry = zipfile.ZipInfo(prefix + path.relative_to(folder).as_posix(), EARLIEST)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            content.writestr(entry, data)
+    return archive.getvalue()
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or path.name in LEFT_OUT or path.suffix == ".pyc":
+            continue
+        if path.is_dir():
+            if not (path / "pyvenv.cfg").is_file() and not path.is_symlink():
+                yield from _files(path)
+        elif path.is_file():
+            yield path
+
+
+def read_file(path: Path) -> bytes:
+    """Raises BadRequest."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadRequest(f"cannot read {path}: {error.strerror}") from None

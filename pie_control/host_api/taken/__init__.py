@@ -1,0 +1,1 @@
+"""What futures give, where that is not derived from the type of the value."""

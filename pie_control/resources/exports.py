@@ -1,0 +1,190 @@
+"""Exports: pages that outlive the inferlet that filled them, by name within a tenant and one worker of a model.
+
+Theory of operation. An export is *announced* when its command arrives, so that an import that comes meanwhile waits for
+it instead of computing the same again. When the command has its turn, the export *holds* its pages: it has a reference
+to each, as every inferlet has that imports it. Once the worker has run all that writes them it *stands*, and takes the
+place of an older one of its name. Nobody writes to exported pages: address spaces seal them (tables/pages.py).
+
+What stands goes when it is taken back, when its tenant has too much, or when memory is short: first what would cost
+least to compute again and was used longest ago. Those who have imported it keep their pages.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pie_control.errors import QuotaExceeded
+from pie_control.ids import Owner
+from pie_control.tenants.tenant import Tenant
+
+from .pool import Pool
+
+MOST_EXPORTS = 4096
+"""Of a tenant, at one worker."""
+CHEAP_TOKENS = 8192
+"""From a context of this length on, attention costs more than half of what a token costs."""
+
+Numbers = NDArray[np.int32]
+
+
+@dataclass(slots=True, eq=False)
+class Export:
+    """Pages with a name. `positions`: what address spaces know of each slot (tables/slots.py)."""
+
+    tenant: Tenant
+    name: str
+    owner: Owner  # who made it
+    future: int  # of its command
+    pages: Sequence[int] = ()  # physical, none while it is announced
+    positions: Numbers = field(default_factory=lambda: np.zeros(0, np.int32))
+    tokens: Numbers = field(default_factory=lambda: np.zeros(0, np.int32))
+    num_tokens: int = 0
+    used: float = 0.0  # seconds
+    unwanted: bool = False  # it was taken back before it stood
+    waiting: list[tuple[Owner, int]] = field(default_factory=list)  # futures of imports
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.tenant.name, self.name
+
+    def value(self, now: float) -> float:
+        """What it would cost to compute a page of it again, over the time for which nobody has used it."""
+        cost = self.num_tokens * (1 + self.num_tokens / CHEAP_TOKENS)
+        return cost / len(self.pages) / (1.0 + now - self.used)
+
+
+class Exports:
+    """All exports at one worker."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._standing: dict[tuple[str, str], Export] = {}
+        self._coming: dict[tuple[str, str], Export] = {}  # the newest of its name that does not stand yet
+        self._held: dict[Export, None] = {}  # these do not stand yet either
+        self._freed = False
+        self._of_tenant: dict[str, list[int]] = {}  # number and pages of what stands
+
+    # ---- life ----
+
+    def announce(self, export: Export) -> None:
+        self._coming[export.key] = export
+
+    def hold(self, export: Export, pages: Sequence[int]) -> None:
+        """The export has its turn. Raises QuotaExceeded: it is larger than all that its tenant may hold."""
+        most = self._most_pages(export.tenant)
+        if len(pages) > most:
+            raise QuotaExceeded(
+                f"export {export.name!r} has {len(pages)} pages, all exports of tenant {export.tenant.name} may have "
+                f"{most}: export less"
+            )
+        self._pool.retain(pages)
+        export.pages = pages
+        self._held[export] = None
+
+    def _most_pages(self, tenant: Tenant) -> int:
+        return self._pool.total if tenant.max_pages is None else min(tenant.max_pages, self._pool.total)
+
+    def stand(self, export: Export) -> Iterator[Sequence[int]]:
+        """What it holds was written. Gives the pages of the exports that make room for it, to be released."""
+        self._forget(export)
+        if export.unwanted:
+            yield export.pages
+            return
+        if (older := self._standing.get(export.key)) is not None:
+            yield self._drop(older)
+        count = self._of_tenant.setdefault(export.tenant.name, [0, 0])
+        others = sorted(self._own(export.tenant), key=lambda one: one.value(export.used), reverse=True)
+        while count[0] >= MOST_EXPORTS or count[1] + len(export.pages) > self._most_pages(export.tenant):
+            yield self._drop(others.pop())
+        count[0] += 1
+        count[1] += len(export.pages)
+        self._standing[export.key] = export
+
+    def fail(self, export: Export) -> Sequence[int]:
+        """It will not stand. Gives its pages, to be released."""
+        self._forget(export)
+        return export.pages
+
+    def _forget(self, export: Export) -> None:
+        self._held.pop(export, None)
+        if self._coming.get(export.key) is export:
+            del self._coming[export.key]
+
+    def _own(self, tenant: Tenant) -> Iterator[Export]:
+        return (one for one in self._standing.values() if one.tenant.name == tenant.name)
+
+    def _drop(self, export: Export) -> Sequence[int]:
+        del self._standing[export.key]
+        count = self._of_tenant[export.tenant.name]
+        count[0] -= 1
+        count[1] -= len(export.pages)
+        if not count[0]:
+            del self._of_tenant[export.tenant.name]
+        return export.pages
+
+    # ---- by name ----
+
+    def find(self, tenant: Tenant, name: str) -> Export | None:
+        """One that stands; else one that is coming: it has no pages that may be read yet."""
+        key = tenant.name, name
+        return self._standing.get(key) or self._coming.get(key)
+
+    def stands(self, export: Export) -> bool:
+        return self._standing.get(export.key) is export
+
+    def take_back(self, tenant: Tenant, name: str) -> Sequence[int] | None:
+        """The name is free. Gives pages to be released; None: there was no such export."""
+        key = tenant.name, name
+        coming = self._coming.pop(key, None)
+        if coming is not None:
+            coming.unwanted = True
+        standing = self._standing.get(key)
+        if standing is not None:
+            return self._drop(standing)
+        return None if coming is None else ()
+
+    def listed(self, tenant: Tenant, prefix: str, most: int) -> list[Export]:
+        """Those of a tenant that stand, the last used first."""
+        own = (one for one in self._own(tenant) if one.name.startswith(prefix))
+        return sorted(own, key=lambda one: -one.used)[:most]
+
+    # ---- memory ----
+
+    def shed(self, missing: int, now: float) -> Iterator[Sequence[int]]:
+        """Drops the least valuable exports that nobody else holds, until so many pages come free. Gives their pages,
+        each to be released before the next is asked for."""
+        for export in sorted(self._standing.values(), key=lambda one: one.value(now)):
+            if missing <= 0:
+                return
+            free = sum(self._pool.references(page) == 1 for page in export.pages)
+            if free:
+                missing -= free
+                yield self._drop(export)
+
+    def __len__(self) -> int:
+        """Those that stand."""
+        return len(self._standing)
+
+    def own_pages(self) -> int:
+        """Pages that nothing but exports holds."""
+        held = Counter(self.held_pages())
+        return sum(self._pool.references(page) == count for page, count in held.items())
+
+    def held_pages(self) -> Iterator[int]:
+        """Each page as often as exports hold it."""
+        for export in (*self._standing.values(), *self._held):
+            yield from export.pages
+
+    def check_integrity(self) -> None:
+        """Asserts that tenants have what is counted."""
+        counted: dict[str, list[int]] = {}
+        for export in self._standing.values():
+            count = counted.setdefault(export.tenant.name, [0, 0])
+            count[0] += 1
+            count[1] += len(export.pages)
+        assert counted == {name: count for name, count in self._of_tenant.items() if count[0]}

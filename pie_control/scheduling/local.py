@@ -1,0 +1,170 @@
+"""What the scheduler does about commands that no worker sees, but for allocations: `synchronize`, exports and imports.
+
+An export holds its pages when its turn comes, and stands with the answer of the newest wave at that time: all that
+writes its pages is in that wave or before. If one of these commands fails, so does the export.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from pie_control.calls.exports.export_kvpage import ExportCommand
+from pie_control.calls.exports.import_kvpage import ImportCommand
+from pie_control.calls.exports.list_exports import MOST_LISTED, ListCommand, Listing
+from pie_control.calls.exports.unexport_kvpage import UnexportCommand
+from pie_control.calls.kind import Adopt, Command, Discard, Synchronize
+from pie_control.calls.values import Done, Import, Value
+from pie_control.errors import CallError, NotFound
+from pie_control.ids import Owner
+from pie_control.resources.exports import Export
+from pie_control.resources.memory import Memory
+from pie_control.resources.tables.slots import is_token
+
+from .account import Account, CommandQueue
+from .answers import Wave
+
+Answer = Callable[[Owner, int, Value | CallError], None]
+
+
+class LocalCommands:
+    """Answers them, and keeps who waits for an export."""
+
+    def __init__(self, memory: Memory, accounts: Mapping[Owner, Account], answer: Answer) -> None:
+        self._memory = memory
+        self._accounts = accounts
+        self._answer = answer
+        self.takers: Mapping[type, Callable[[Any], None]] = {Adopt: self._adopt, Discard: self._discard}  # of notes
+        self._announced: dict[tuple[Owner, int], Export] = {}  # by owner and future: they wait for their turn
+        self._held: deque[tuple[int, Export]] = deque()  # with the wave for whose answer they wait
+
+    def announce(self, account: Account, command: Command) -> None:
+        """A command has arrived: if it is an export, imports wait for it from now on."""
+        if type(command) is ExportCommand and command.future is not None:
+            export = Export(account.standing.tenant, command.name, command.owner, command.future)
+            self._announced[command.owner, command.future] = export
+            self._memory.exports.announce(export)
+
+    def reached(self, queue: CommandQueue, command: Command, waves: Sequence[Wave], now: float) -> None:
+        """A command of a queue has its turn. `waves`: those that are in flight, and the one that was formed."""
+        assert command.future is not None
+        account = queue.account
+        tenant, exports = account.standing.tenant, self._memory.exports
+        answer: Value | CallError
+        match command:
+            case Synchronize():  # done with the last wave that its queue is in
+                for wave in waves:
+                    if wave.number == queue.last_wave:
+                        wave.syncs.append((command.owner, command.future))
+                        return
+                answer = Done()
+            case ExportCommand():
+                self._hold(account, command, waves[-1].number if waves else None, now)
+                return
+            case ImportCommand():
+                export = exports.find(tenant, command.name)
+                if export is not None:
+                    export.waiting.append((command.owner, command.future))
+                    if exports.stands(export):
+                        self._serve(export, now)
+                    return
+                answer = _missing(command.name)
+            case UnexportCommand():
+                pages = exports.take_back(tenant, command.name)
+                self._memory.release_pages(pages or ())
+                answer = Done() if pages is not None else _missing(command.name)
+            case ListCommand():
+                answer = Listing(
+                    json.dumps([_about(one) for one in exports.listed(tenant, command.prefix, MOST_LISTED)])
+                )
+            case _:
+                raise AssertionError(f"{type(command).__name__} is not answered here")
+        self._answer(command.owner, command.future, answer)
+
+    def _hold(self, account: Account, command: ExportCommand, wave: int | None, now: float) -> None:
+        assert command.future is not None
+        export = self._announced.pop((command.owner, command.future))
+        physical = account.holdings.pages.physical
+        try:
+            self._memory.exports.hold(export, list(chain.from_iterable(physical[a:b] for a, b in command.pages)))
+        except CallError as error:
+            self._fail(export, error)
+            return
+        export.positions, export.tokens, export.used = command.positions, command.tokens, now
+        export.num_tokens = int(is_token(command.positions).sum())
+        if wave is None:
+            self._stand(export, now)
+        else:
+            self._held.append((wave, export))
+
+    def answered(self, wave: int, now: float) -> None:
+        """All commands of the waves up to this one were answered."""
+        while self._held and self._held[0][0] <= wave:
+            self._stand(self._held.popleft()[1], now)
+
+    def _stand(self, export: Export, now: float) -> None:
+        for pages in self._memory.exports.stand(export):
+            self._memory.release_pages(pages)
+        self._answer(export.owner, export.future, Done())
+        if export.unwanted:
+            self._refuse(export)
+        else:
+            self._serve(export, now)
+
+    def _serve(self, export: Export, now: float) -> None:
+        """Those who wait for it have its pages."""
+        for owner, future in export.waiting:
+            account = self._accounts.get(owner)
+            if account is not None and future in account.futures:
+                export.used = now
+                self._memory.lend(account.holdings, future, export.pages)
+                self._answer(owner, future, Import(export.positions, export.tokens))
+        export.waiting.clear()
+
+    def _fail(self, export: Export, error: CallError) -> None:
+        self._memory.release_pages(self._memory.exports.fail(export))
+        self._answer(export.owner, export.future, error)
+        self._refuse(export)
+
+    def _refuse(self, export: Export) -> None:
+        for owner, future in export.waiting:
+            self._answer(owner, future, _missing(export.name))
+        export.waiting.clear()
+
+    def _adopt(self, note: Adopt) -> None:
+        if account := self._accounts.get(note.owner):
+            self._memory.adopt(account.holdings, note.future, note.first)
+
+    def _discard(self, note: Discard) -> None:
+        if account := self._accounts.get(note.owner):
+            self._memory.discard(account.holdings, note.future)
+
+    # ---- ends ----
+
+    def closed(self, owner: Owner) -> None:
+        """An inferlet has ended: what it has announced does not come. What has had its turn outlives it."""
+        for key in [key for key in self._announced if key[0] == owner]:
+            self._fail(self._announced.pop(key), _ended())
+
+    def failed(self, owner: Owner) -> None:
+        """The worker could not run a command of an inferlet: what it wrote is not what it should be."""
+        for one in [one for one in self._held if one[1].owner == owner]:
+            self._held.remove(one)
+            self._fail(one[1], _ended())
+
+
+def _missing(name: str) -> NotFound:
+    return NotFound(
+        f"there is no export {name!r} of this tenant at the worker that serves this inferlet; export-kvpage makes one"
+    )
+
+
+def _ended() -> NotFound:
+    return NotFound("the inferlet that made the export has ended before it stood")
+
+
+def _about(export: Export) -> dict[str, object]:
+    return {"name": export.name, "pages": len(export.pages), "tokens": export.num_tokens}

@@ -1,0 +1,1 @@
+"""Calls that move what is computed: pages, slots, embeds."""

@@ -1,0 +1,303 @@
+"""Exports between inferlets, as the scheduler keeps them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pie_control.calls.exports import import_kvpage
+from pie_control.calls.exports.list_exports import Listing
+from pie_control.calls.values import Done, Import
+from pie_control.errors import NotFound, QuotaExceeded
+from pie_control.resources import exports
+from pie_control.resources.kinds import PAGES
+from pie_control.scheduling import Reason
+from pie_control.tenants.tenant import Standing, Tenant
+from pie_inference.protocol import Failure, Forward
+from tests.helpers.scheduling import Inferlet, World, by_kind
+
+
+def fill(inferlet: Inferlet, tokens: range) -> None:
+    """Puts tokens into its pages."""
+    inferlet.embed(0, len(tokens), tokens=list(tokens))
+    inferlet.forward(0, len(tokens), 63)
+
+
+def next_token(inferlet: Inferlet, pages: tuple[int, int], position: int, world: World) -> int:
+    """The token that follows these pages and one more token."""
+    inferlet.call("embed_txt", 1, [70], [position], [inferlet.embeds, 1])
+    inferlet.call("forward", 1, list(pages), [inferlet.embeds, 1], [], [inferlet.embeds + 1, 1])
+    future = inferlet.sample(1)
+    world.drain()
+    return inferlet.token(future)
+
+
+def imported(inferlet: Inferlet, future: int) -> tuple[int, int]:
+    answer = inferlet.answers[future]
+    assert isinstance(answer, Import), answer
+    return import_kvpage.taken(inferlet.space, future)
+
+
+def tenant(name: str, **bounds: Any) -> Standing:
+    return Standing(Tenant(name, **bounds))
+
+
+def used(world: World) -> int:
+    return world.scheduler.statistics().pages.used
+
+
+def test_an_import_reads_what_was_exported_by_an_inferlet_that_is_gone() -> None:
+    world = World()
+    maker = world.open(3, 64)
+    fill(maker, range(65, 74))
+    exported = maker.call("export_kvpage", 1, "prefix", [maker.pages, 3], "")
+    world.drain()
+    assert maker.answers[exported] == Done()
+    alone = next_token(maker, (maker.pages, 3), 9, world)
+    world.close(maker)
+    world.drain()
+    assert used(world) == 3
+    other = world.open(1, 64)
+    future = other.call("import_kvpage", 1, "prefix")
+    world.drain()
+    pages = imported(other, future)
+    assert other.held(PAGES) == 4
+    assert next_token(other, pages, 9, world) == alone
+    other.call("dealloc_kvpage", 1, list(pages))
+    world.drain()
+    assert used(world) == 4
+    again = other.call("import_kvpage", 1, "prefix")
+    gone = other.call("unexport_kvpage", 1, "prefix")
+    missing = other.call("import_kvpage", 1, "prefix")
+    world.drain()
+    assert next_token(other, imported(other, again), 9, world) == alone
+    assert other.answers[gone] == Done()
+    assert isinstance(other.answers[missing], NotFound)
+    assert "there is no export 'prefix' of this tenant" in str(other.answers[missing])
+    world.close(other)
+    world.drain()
+    assert used(world) == 0
+
+
+def test_an_import_waits_for_an_export_that_was_announced_and_for_its_writes() -> None:
+    world = World(max_batch_tokens=4)
+    maker, other = world.open(3, 64), world.open(1, 8)
+    world.drain()
+    fill(maker, range(65, 74))
+    maker.call("export_kvpage", 1, "prefix", [maker.pages, 3], "")
+    future = other.call("import_kvpage", 1, "prefix")
+    waves = 0
+    while future not in other.answers:
+        assert world.sent or world.turn().waves
+        world.answer()
+        waves += 1
+    assert waves == 3, "nine tokens take three waves"
+    pages = imported(other, future)
+    assert next_token(other, pages, 9, world) == next_token(maker, (maker.pages, 3), 9, world)
+
+
+def test_without_an_export_an_import_is_answered_at_once() -> None:
+    world = World()
+    other = world.open(1, 8)
+    world.drain()
+    future = other.call("import_kvpage", 1, "nothing")
+    assert world.turn().waves == ()
+    assert isinstance(other.answers[future], NotFound)
+    unexport = other.call("unexport_kvpage", 1, "nothing")
+    world.turn()
+    assert isinstance(other.answers[unexport], NotFound)
+    assert other.space.imports == {}
+
+
+def test_a_maker_that_ends_before_its_turn_has_exported_nothing() -> None:
+    world = World(max_batch_tokens=4)
+    maker, other = world.open(3, 64), world.open(1, 8)
+    world.drain()
+    fill(maker, range(65, 74))
+    maker.call("export_kvpage", 1, "prefix", [maker.pages, 3], "")
+    future = other.call("import_kvpage", 1, "prefix")
+    world.turn()
+    assert future not in other.answers
+    world.close(maker)
+    world.drain()
+    assert isinstance(other.answers[future], NotFound)
+    assert used(world) == 1
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_an_export_whose_writes_failed_does_not_stand(closed: bool) -> None:
+    world = World()
+    maker, other = world.open(3, 64), world.open(1, 8)
+    world.drain()
+    fill(maker, range(65, 74))
+    maker.call("export_kvpage", 1, "prefix", [maker.pages, 3], "")
+    future = other.call("import_kvpage", 1, "prefix")
+    wave = world.send()
+    if closed:
+        world.close(maker)
+        world.turn()
+    done = world.run()
+    assert wave is not None
+    place = list(by_kind(wave)).index(Forward)
+    failed = type(done)(done.wave, done.results, done.seconds, (Failure(place, 0, "out of memory"),))
+    endings = world.turn(failed).endings
+    assert [ending.reason for ending in endings] == ([] if closed else [Reason.FAILED])
+    assert isinstance(other.answers[future], NotFound)
+    world.drain()
+    assert used(world) == 1
+
+
+def test_tenants_do_not_see_each_other() -> None:
+    world = World()
+    maker, other = world.open(3, 64, tenant("one")), world.open(1, 8, tenant("two"))
+    fill(maker, range(65, 74))
+    maker.call("export_kvpage", 1, "prefix", [maker.pages, 3], "")
+    world.drain()
+    futures = [other.call("import_kvpage", 1, "prefix"), other.call("unexport_kvpage", 1, "prefix")]
+    listed = [one.call("list_exports", 1, "pre") for one in (maker, other)]
+    nothing = maker.call("list_exports", 1, "x")
+    world.drain()
+    assert all(isinstance(other.answers[future], NotFound) for future in futures)
+    assert other.answers[listed[1]] == maker.answers[nothing] == Listing("[]")
+    [about] = json.loads(maker.answers[listed[0]][0])  # type: ignore[index]
+    assert about == {"name": "prefix", "pages": 3, "tokens": 9}
+
+
+def test_a_name_that_is_taken_goes_to_the_newer_export() -> None:
+    world = World()
+    maker, other = world.open(3, 64), world.open(1, 64)
+    fill(maker, range(65, 69))
+    maker.call("export_kvpage", 1, "name", [maker.pages, 1], "")
+    world.drain()
+    older = other.call("import_kvpage", 1, "name")
+    world.drain()
+    fill(maker, range(70, 74))
+    maker.call("export_kvpage", 1, "name", [maker.pages + 1, 1], "")
+    world.drain()
+    newer = other.call("import_kvpage", 1, "name")
+    world.drain()
+    tokens = [next_token(other, imported(other, future), 9, world) for future in (older, newer)]
+    assert tokens[0] == next_token(maker, (maker.pages, 1), 9, world) != tokens[1]
+    for one in (maker, other):
+        world.close(one)
+    world.drain()
+    assert used(world) == 1
+
+
+# ---- bounds ----
+
+
+def test_a_tenant_has_room_for_new_exports_at_the_cost_of_its_least_valuable_ones() -> None:
+    world = World()
+    maker, stranger = world.open(8, 64, tenant("one", max_pages=5)), world.open(2, 64, tenant("two"))
+    fill(stranger, range(65, 73))
+    stranger.call("export_kvpage", 1, "theirs", [stranger.pages, 2], "")
+    fill(maker, range(65, 97))
+    for number, page in enumerate(range(0, 4, 2)):
+        maker.call("export_kvpage", 1, str(number), [maker.pages + page, 2], "")
+        world.drain()
+        world.now += 1
+    maker.call("import_kvpage", 1, "0")  # it was used last
+    world.drain()
+    maker.call("export_kvpage", 1, "2", [maker.pages + 4, 2], "")
+    too_much = maker.call("export_kvpage", 1, "3", [maker.pages, 6], "")
+    world.drain()
+    assert isinstance(maker.answers[too_much], QuotaExceeded)
+    assert "export '3' has 6 pages, all exports of tenant one may have 5" in str(maker.answers[too_much])
+    listed = maker.call("list_exports", 1, "")
+    world.drain()
+    assert {one["name"] for one in json.loads(maker.answers[listed][0])} == {"0", "2"}  # type: ignore[index]
+    assert world.scheduler.statistics().exports == 3
+
+
+def test_a_tenant_has_a_bounded_number_of_exports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exports, "MOST_EXPORTS", 3)
+    world = World()
+    maker = world.open(1, 64)
+    fill(maker, range(65, 69))
+    for name in "abcde":
+        maker.call("export_kvpage", 1, name, [maker.pages, 1], "")
+        world.drain()
+        world.now += 1
+    listed = maker.call("list_exports", 1, "")
+    world.drain()
+    assert [one["name"] for one in json.loads(maker.answers[listed][0])] == ["e", "d", "c"]  # type: ignore[index]
+
+
+# ---- pressure ----
+
+
+def test_exports_that_nobody_uses_go_before_anybody_is_ended() -> None:
+    world = World(num_pages=16 + 12)
+    maker = world.open(4, 64)
+    fill(maker, range(65, 81))
+    for number in range(2):
+        maker.call("export_kvpage", 1, str(number), [maker.pages + 2 * number, 2], "")
+    world.drain()
+    reader = world.open(0, 8)
+    reader.call("import_kvpage", 1, "1")
+    world.drain()
+    world.close(maker)
+    world.drain()
+    young = world.open(9, 8)
+    world.drain()
+    assert young.space.waiting == 0, "it has its pages"
+    assert not reader.ending
+    assert not young.ending
+    lost, kept = (reader.call("import_kvpage", 1, name) for name in "01")
+    world.drain()
+    assert isinstance(reader.answers[lost], NotFound)
+    assert isinstance(reader.answers[kept], Import)
+    assert world.scheduler.statistics().evictions == 0
+
+
+def test_pages_that_an_older_one_shares_do_not_come_back_when_a_younger_one_ends() -> None:
+    world = World(num_pages=16 + 8)
+    old = world.open(4, 64)
+    fill(old, range(65, 81))
+    old.call("export_kvpage", 1, "all", [old.pages, 4], "")
+    world.drain()
+    sharing = world.open(1, 8)
+    sharing.call("import_kvpage", 1, "all")
+    young = world.open(3, 8)
+    world.drain()
+    assert used(world) == 8
+    old.call("alloc_kvpage", 1, 3)
+    world.drain()
+    assert young.ending is not None
+    assert sharing.ending is None, "it holds one page of its own only"
+
+
+def test_a_shared_page_comes_back_when_its_last_holder_ends() -> None:
+    world = World(num_pages=16 + 8)
+    first = world.open(4, 64)
+    fill(first, range(65, 81))
+    first.call("export_kvpage", 1, "all", [first.pages, 4], "")
+    world.drain()
+    second = world.open(0, 8)
+    second.call("import_kvpage", 1, "all")
+    world.drain()
+    world.close(first)
+    second.call("unexport_kvpage", 1, "all")
+    world.drain()
+    assert used(world) == 4
+    world.close(second)
+    world.drain()
+    assert used(world) == 0
+
+
+def test_what_an_import_says_crosses() -> None:
+    world = World()
+    maker = world.open(1, 64)
+    fill(maker, range(65, 68))
+    maker.call("mask_kvpage", 1, [maker.pages, 1], [1, 1])
+    maker.call("export_kvpage", 1, "a", [maker.pages, 1], "QQAAAEIAAABDAAAA")
+    future = maker.call("import_kvpage", 1, "a")
+    world.drain()
+    answer = maker.answers[future]
+    assert isinstance(answer, Import)
+    np.testing.assert_array_equal(answer.tokens, [65, 66, 67])
+    np.testing.assert_array_equal(answer.positions[:3] >= 0, [True, False, True])

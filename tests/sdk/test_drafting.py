@@ -1,0 +1,124 @@
+"""Speculative generation: the same text, whatever the drafts, and fewer forwards when they are right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from inferlet_sdk import (
+    Context,
+    DistSampler,
+    IgnoreStopTokens,
+    InvalidState,
+    MaxTokens,
+    PromptLookup,
+    Sampler,
+    StopTokens,
+)
+from inferlet_sdk.event_loop import run
+from tests.helpers.fake_host import FakeHost
+from tests.sdk.test_context import install, nothing_held
+
+PROMPT = list(b"the model")
+
+
+def plain(stop: Any, count: int) -> list[int]:
+    install()
+    generation = Context().fill(PROMPT).generate(count, stop=stop, run_ahead=False)
+    run(generation.whole())
+    return generation.tokens
+
+
+def knowing(tokens: list[int], wrong_at: int = 10**6) -> Callable[[Sequence[int]], list[int]]:
+    """A draft of the next five tokens that are known to come, one of which is wrong."""
+
+    def draft(so_far: Sequence[int]) -> list[int]:
+        done = len(so_far) - len(PROMPT)
+        guess = tokens[done : done + 5]
+        return [token + (done + n == wrong_at) for n, token in enumerate(guess)]
+
+    return draft
+
+
+STOPS: dict[str, Any] = {
+    "none": IgnoreStopTokens(),
+    "token": [IgnoreStopTokens(), StopTokens(262, 100)],
+    "string": "e",
+    "model": None,
+}
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("kind", ["right", "wrong", "garbage", "nothing", "lookup"])
+def test_drafts_change_nothing_but_the_number_of_forwards(stop: str, kind: str) -> None:
+    expected = plain(STOPS[stop], 40)
+    known = plain(IgnoreStopTokens(), 60)
+    draft: Any = {
+        "right": knowing(known), "wrong": knowing(known, 7), "garbage": lambda tokens: [0, 1, 2],
+        "nothing": lambda tokens: (), "lookup": PromptLookup(),
+    }[kind]  # fmt: skip
+    host = install()
+    ctx = Context().fill(PROMPT)
+    generation = ctx.generate(40, stop=STOPS[stop], draft=draft)
+    text = "".join(generation)
+    assert generation.tokens == expected
+    assert ctx.tokens == (*PROMPT, *expected)
+    assert text.startswith(generation.text[: len(text)])
+    if kind == "right" and stop == "none":
+        assert host.calls.count("verify") == 7
+    after = run(ctx.generate_until(IgnoreStopTokens(), 3, run_ahead=False))
+    install()
+    other = Context().fill([*PROMPT, *expected])
+    assert after == run(other.generate_until(IgnoreStopTokens(), 3))
+
+
+def test_all_is_given_back_however_it_ends() -> None:
+    host = install()
+    ctx = Context().fill(PROMPT)
+    for _ in ctx.generate(30, stop=IgnoreStopTokens(), draft=lambda tokens: [1] * 8):
+        break
+    ctx.fill("more")
+    assert run(ctx.generate_until(MaxTokens(3), draft=PromptLookup())) is not None
+    ctx.close()
+    assert nothing_held(host)
+
+
+def test_a_draft_ends_with_the_context_of_the_model() -> None:
+    install(max_context=len(PROMPT) + 6)
+    ctx = Context().fill(PROMPT)
+    generation = ctx.generate(stop=IgnoreStopTokens(), draft=lambda tokens: [5] * 63)
+    run(generation.whole())
+    assert (len(ctx), generation.stop_reason) == (len(PROMPT) + 6, "length")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sampler": Sampler(frequency_penalty=0.5)}, "a sampler with penalties cannot check a draft"),
+        ({"sampler": DistSampler(lambda dist: dist.tokens[0])}, "drafts need a sampler of the host"),
+        ({"logprobs": 2}, "and have no log-probabilities"),
+    ],
+)
+def test_what_cannot_be_drafted_is_told(options: dict[str, Any], message: str) -> None:
+    host = install()
+    with Context().fill(PROMPT) as ctx, pytest.raises(ValueError, match=message):
+        run(ctx.generate(draft=PromptLookup(), **options).whole())
+    assert nothing_held(host)
+
+
+def test_an_empty_context_cannot_be_drafted() -> None:
+    install()
+    with pytest.raises(InvalidState, match="the context is empty"):
+        run(Context().generate_until(draft=PromptLookup()))
+
+
+def test_prompt_lookup_finds_the_latest_longest_match() -> None:
+    lookup = PromptLookup(match=2, length=3)
+    assert lookup([1, 2, 3, 4, 5, 1, 2]) == [3, 4, 5]
+    assert lookup([1, 2, 9, 7, 1, 2, 8, 1, 2]) == [8, 1, 2]
+    assert lookup([5, 2, 9, 7, 1, 2]) == [9, 7, 1]
+    assert lookup([1, 2, 3]) == ()
+    assert lookup([1]) == ()
+    assert isinstance(install(), FakeHost)

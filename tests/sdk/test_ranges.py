@@ -1,0 +1,172 @@
+"""Contexts that drop tokens, or are joined from parts: what the model sees is exactly what it should see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inferlet_sdk import Context, IgnoreStopTokens, InvalidArgument, InvalidState
+from inferlet_sdk.event_loop import run
+from tests.helpers.fake_host import FakeHost
+from tests.sdk.test_context import install, nothing_held
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+def watched(**model: Any) -> tuple[FakeHost, list[Pairs]]:
+    """A host, and what each query attended to whose output was read."""
+    seen: list[Pairs] = []
+
+    def next_token(state: Pairs) -> int:
+        seen.append(tuple(pair for pair in state if pair[1] >= 0))
+        return 97 + len(state) % 26
+
+    return install(page_size=4, next_token=next_token, **model), seen
+
+
+def pairs(tokens: range | list[int], positions: range) -> list[tuple[int, int]]:
+    return list(zip(tokens, positions, strict=True))
+
+
+def test_dropped_tokens_are_not_seen_and_their_pages_come_back() -> None:
+    host, seen = watched()
+    ctx = Context().fill(range(30))
+    run(ctx.sample())
+    held = len(host.pages)
+    ctx.drop(5, 22)
+    assert held - len(host.pages) == 3  # tokens 8 to 19
+    assert (len(ctx), ctx.tokens) == (30, tuple(range(30)))
+    ctx.fill([50])
+    run(ctx.sample())
+    left = [*range(5), *range(22, 30), 50]
+    assert sorted(seen[-1]) == [(token, 30 if token == 50 else token) for token in left]
+    ctx.close()
+    assert nothing_held(host)
+
+
+def test_a_window_keeps_the_sinks_and_the_end() -> None:
+    _, seen = watched()
+    ctx = Context().fill(range(40))
+    for length in (50, 20, 9):
+        ctx.window(length, sink=2)
+    ctx.fill([60])
+    run(ctx.sample())
+    assert sorted(token for token, _ in seen[-1]) == [0, 1, *range(31, 40), 60]
+    with pytest.raises(ValueError, match="length: 0 is not between"):
+        ctx.window(0)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 30), (5, 4), (29, 30), (31, 32)])
+def test_what_cannot_be_dropped_is_told(start: int, stop: int) -> None:
+    watched()
+    with pytest.raises(InvalidArgument, match=f"tokens {start} to {stop} cannot be dropped: of 30 tokens all but"):
+        Context().fill(range(30)).drop(start, stop)
+
+
+def test_a_context_cannot_end_among_dropped_tokens() -> None:
+    _, seen = watched()
+    ctx = Context().fill(range(30)).drop(3, 20)
+    with pytest.raises(InvalidState, match="tokens 3 to 20 were dropped: truncate to at most 3, or 20"):
+        ctx.truncate(10)
+    run(ctx.truncate(20).fill([70]).sample())
+    assert sorted(token for token, _ in seen[-1]) == [0, 1, 2, 70]
+    run(ctx.truncate(3).fill([71, 72]).sample())
+    assert sorted(seen[-1]) == [(0, 0), (1, 1), (2, 2), (71, 3), (72, 4)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_any_order_of_forks_drops_cuts_and_steps_shows_the_right_tokens(data: st.DataObject) -> None:
+    host, seen = watched(max_context=2000)
+    contexts: list[tuple[Context, set[int]]] = [(Context().fill(range(data.draw(st.integers(2, 30)))), set())]
+    for _ in range(data.draw(st.integers(1, 8))):
+        place = data.draw(st.integers(0, len(contexts) - 1))
+        ctx, dropped = contexts[place]
+        match data.draw(st.sampled_from(["fork", "drop", "drop", "cut", "step", "run", "close"])):
+            case "fork":
+                contexts.append((ctx.fork(), set(dropped)))
+            case "drop":
+                start = data.draw(st.integers(0, len(ctx) - 1))
+                stop = data.draw(st.integers(start, len(ctx) - 1))
+                ctx.drop(start, stop)
+                dropped |= set(range(start, stop))
+            case "cut":
+                length = data.draw(st.integers(1, len(ctx)))
+                if length - 1 not in dropped:
+                    ctx.truncate(length)
+                    dropped -= set(range(length, 10_000))
+            case "step":
+                ctx.fill(range(100, 100 + data.draw(st.integers(1, 9))))
+            case "run":
+                run(ctx.generate_until(IgnoreStopTokens(), data.draw(st.integers(1, 9))))
+            case "close" if len(contexts) > 1:
+                contexts.pop(place)[0].close()
+        for one, gone in contexts:
+            run(one.sample())
+            assert sorted(p for _, p in seen[-1]) == [n for n in range(len(one)) if n not in gone]
+            assert all(one.tokens[p] == token for token, p in seen[-1])
+    for ctx, _ in contexts:
+        ctx.close()
+    assert nothing_held(host)
+
+
+@pytest.mark.parametrize("lengths", [(8, 4, 9), (5, 3, 6), (4, 1), (1, 1), (3,), (8, 8)])
+def test_joined_parts_are_seen_together_as_each_was_computed(lengths: tuple[int, ...]) -> None:
+    host, seen = watched()
+    tokens = [list(range(100 * n, 100 * n + length)) for n, length in enumerate(lengths)]
+    parts = [Context().fill(part) for part in tokens]
+    joined = Context.join(parts)
+    run(joined.sample())
+    everything = [token for part in tokens for token in part]
+    assert joined.tokens == tuple(everything)
+    alone = [pair for part in tokens for pair in pairs(part, range(len(part)))][:-1]
+    last = everything[-1], len(everything) - 1
+    assert sorted(seen[-1]) == sorted([*alone, last])
+    run(joined.generate_until(IgnoreStopTokens(), 6))
+    run(joined.sample())
+    assert {p for _, p in seen[-1]} >= set(range(len(everything) - 1, len(everything) + 6))
+    for part in parts:
+        run(part.sample())
+        assert [token for token, _ in seen[-1]] == list(part.tokens)
+        part.close()
+    joined.close()
+    assert nothing_held(host)
+
+
+def test_parts_may_have_positions_of_their_own() -> None:
+    _, seen = watched()
+    first, second = Context().fill(range(6)), Context(position=6).fill(range(50, 55))
+    run(Context.join([first, second]).fill([90]).sample())
+    assert sorted(seen[-1]) == sorted([*pairs(range(6), range(6)), *pairs(range(50, 55), range(6, 11)), (90, 11)])
+    late = Context(position=20).fill(range(3))
+    run(Context.join([late, first]).sample())
+    assert sorted(seen[-1], key=lambda pair: pair[1])[-1] == (5, 23)
+
+
+def test_what_cannot_be_joined_is_told() -> None:
+    watched()
+    one = Context().fill(range(9))
+    with pytest.raises(InvalidState, match="give contexts that are not empty"):
+        Context.join([one, Context()])
+    with pytest.raises(InvalidState, match="give contexts that are not empty"):
+        Context.join([])
+    with pytest.raises(InvalidState, match="tokens of a part were dropped"):
+        Context.join([one.fork().drop(2, 5), one])
+
+
+def test_contexts_and_generations_print_well() -> None:
+    watched()
+    ctx = Context().fill("Hello")
+    assert repr(ctx) == "<Context of toy: 0 tokens, idle: 'Hello'>"
+    generation = ctx.generate(3, stop=IgnoreStopTokens())
+    assert repr(generation) == "<Generation: 0 tokens, not begun: ''>"
+    text = run(generation.whole())
+    assert repr(generation) == f"<Generation: 3 tokens, length: {text!r}>"
+    assert repr(ctx) == f"<Context of toy: {len(ctx)} tokens, idle: {'Hello' + text!r}>"
+    ctx.fill("x" * 100)
+    assert repr(ctx).endswith("idle: ..." + repr("x" * 40) + ">")
+    ctx.close()
+    assert repr(ctx) == "<Context of toy: closed>"
