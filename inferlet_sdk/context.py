@@ -126,7 +126,7 @@ class Context:
         return self
 
     def fill_image(self, image: str | Image) -> Self:
-        """Appends an image that the client has sent, by the name of its blob. It is decoded when an output is needed."""
+        """Appends an image that the client has sent, by the name of its blob. It is decoded at the next output."""
         self._open("fill_image")
         self._noted.append(as_image(image))
         return self
