@@ -39,6 +39,7 @@ from inferlet_sdk.guest.arguments import Args
 from inferlet_sdk.guest.data_files import program_files
 from inferlet_sdk.guest.program import inferlet
 from inferlet_sdk.images import Image
+from inferlet_sdk.outside.children import Child, ChildEnd, ChildFailed, launch
 from inferlet_sdk.outside.http import Response, http_get, http_post, http_request
 from inferlet_sdk.outside.topics import Subscription, broadcast, subscribe
 from inferlet_sdk.retries import retry
@@ -49,6 +50,9 @@ from inferlet_sdk.traits import Dist
 __all__ = [
     "Args",
     "Cancelled",
+    "Child",
+    "ChildEnd",
+    "ChildFailed",
     "Context",
     "Deadlock",
     "Dist",
@@ -94,6 +98,7 @@ __all__ = [
     "http_request",
     "inferlet",
     "json_schema",
+    "launch",
     "program_files",
     "retry",
     "subscribe",

@@ -14,6 +14,7 @@ from typing import Any
 INTERFACES = (
     *("core", "blobs", "allocate", "input_text", "input_image", "forward", "forward_with_adapter", "tokenize"),
     *("output_text", "fused", "introspective_forward", "exports", "http", "topics", "guest_source"),
+    "children",
 )
 
 
@@ -52,6 +53,7 @@ fused: Any = _NoHost("fused")
 exports: Any = _NoHost("exports")
 http: Any = _NoHost("http")
 topics: Any = _NoHost("topics")
+children: Any = _NoHost("children")
 guest_source: Any = _NoHost("guest_source")
 
 

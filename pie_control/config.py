@@ -90,6 +90,9 @@ class InferletLimits:
     max_blob_bytes: int = _setting(64 * MIB, "blobs and images that one inferlet holds, in bytes")
     max_message_bytes: int = _setting(MIB, "one message, result, error or log line, in bytes; calls take 4 MiB at most")
     max_log_bytes: int = _setting(MIB, "log kept of one inferlet, in bytes; older lines go first")
+    max_children: int = _setting(
+        64, "inferlets that one may launch and that run at a time, with those that they launch"
+    )
     max_http_requests: int = _setting(16, "outgoing HTTP requests of one inferlet at a time")
     max_http_bytes: int = _setting(16 * MIB, "body of one response to them, in bytes")
     http_seconds: float = _setting(300.0, "time of one of them, its response included, in seconds", least=0.001)

@@ -20,6 +20,7 @@ from .application.local_link import LocalLink
 from .application.messages import HostLink
 from .application.process_link import ProcessLink
 from .config import ModelPath, ServerConfig
+from .engine.child_launches import ChildLaunches
 from .engine.hosts import Hosts, HostSettings
 from .engine.loop import Loop
 from .engine.model import Model
@@ -56,6 +57,7 @@ def build_server(config: ServerConfig, make_client: ClientFactory | None = None)
     loop, registry = Loop(), Registry(config.limits, config.max_inferlets)
     settings = HostSettings(config.limits, config.max_host_bytes, config.host_warm_pool, config.http_allow)
     hosts = Hosts(_host_links(config), settings, registry, models, loop, library.lost)
+    hosts.on_child = ChildLaunches(library, registry, hosts).take
     return ServerApi(config, library, registry, hosts, models, loop)
 
 

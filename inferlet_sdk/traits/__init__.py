@@ -4,6 +4,7 @@ Calls on a queue take effect in order. Calls whose result comes later return a `
 call `.result()` in a program without asyncio. Refused calls raise a `PieError`.
 """
 
+from inferlet_sdk.outside.children import *
 from inferlet_sdk.outside.exports import *
 from inferlet_sdk.outside.http import *
 from inferlet_sdk.outside.topics import *

@@ -8,13 +8,13 @@ accepts calls, and hands them on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .. import host_api
 from ..garbage import collect_at_leisure
-from ..host_api.guest import Guest
+from ..host_api.guest import Guest, Reach
 from ..images.reader import ImageReader
 from ..inferlets.events import Ended, LogLine, Message
 from ..inferlets.inferlet import Launched
@@ -37,8 +37,10 @@ from .messages import (
     Forget,
     FromHost,
     Launch,
+    LaunchChild,
     LinkComponent,
     ModelState,
+    NotLaunched,
     Ping,
     Pong,
     Post,
@@ -80,11 +82,12 @@ class Host:
         self._topics = Topics(self)
         self._rounds = Rounds(self._speak)
         self._images = ImageReader()
+        reach = Reach(self._http, self._topics, self, self._images)
         self._inferlets = InferletManager(
             self._programs,
             limits,
             welcome.max_guest_bytes,
-            lambda inferlet: Guest(inferlet, self._models, self._http, self._topics, self._images),
+            lambda inferlet: Guest(inferlet, self._models, reach),
             self._rounds.wake,
             self,
         )
@@ -99,6 +102,7 @@ class Host:
             Provide: self._provide,
             Forget: self._forget,
             Launch: self._launch,
+            NotLaunched: self._not_launched,
             Post: self._post,
             Stop: self._stop,
             Room: self._room,
@@ -157,6 +161,14 @@ class Host:
         self._programs.forget(message.program)
 
     def _launch(self, message: Launch) -> None:
+        parent, child = None, None
+        if message.parent:
+            parent = self._inferlets.try_running(message.parent)
+            child = parent.kin.launched(message.child) if parent else None
+            if child is None:
+                reason = f"its parent i{message.parent} has ended, or wants it no more"
+                self.ended(message.number, Ended("terminated", None, reason, inferlet=f"i{message.number}"), 0.0)
+                return
         self._inferlets.launch(
             Launched(
                 message.number,
@@ -167,15 +179,22 @@ class Host:
                 message.age,
                 message.standing,
                 message.blobs,
+                parent,
+                child,
             )
         )
+
+    def _not_launched(self, message: NotLaunched) -> None:
+        if parent := self._inferlets.try_running(message.parent):
+            parent.kin.refused(message.child, message.error)
 
     def _post(self, message: Post) -> None:
         if inferlet := self._inferlets.try_running(message.number):
             inferlet.post(message.text)
 
     def _room(self, message: Room) -> None:
-        if inferlet := self._inferlets.try_running(message.number):
+        inferlet = self._inferlets.try_running(message.number)
+        if inferlet is not None and inferlet.parent is None:  # what children send is read by their parents
             inferlet.sender.room(message.taken_bytes, message.read)
 
     def _stop(self, message: Stop) -> None:
@@ -252,6 +271,21 @@ class Host:
     def ended(self, number: int, event: Ended, cpu_seconds: float) -> None:
         """The last that it says."""
         self._say(Finished(number, event, cpu_seconds))
+
+    def launches(
+        self, parent: int, child: int, program: str, arguments: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
+        """It wants a child."""
+        self._say(LaunchChild(parent, child, program, arguments, environment))
+
+    def ends(self, number: int, reason: str) -> None:
+        """Its parent wants it no more. It ends when nobody has a turn."""
+
+        def end() -> None:
+            if inferlet := self._inferlets.try_running(number):
+                self._inferlets.end(inferlet, Status.TERMINATED, reason)
+
+        asyncio.get_running_loop().call_soon(end)
 
     def subscribes(self, number: int, topic: str, on: bool) -> None:
         """It wants what comes to a topic, or does not any more."""

@@ -27,8 +27,10 @@ A life:
 7. Topics: `Subscribe`, and each `Broadcast`, which goes to the hosts of all subscribers as `Published`. These answer
    with `Confirm`, at once or when the queues of the subscribers have room again; after the last one the publisher's
    host hears `Broadcasted`.
-8. `Ping` is answered by a `Report` and `Pong` at once; a host that does not answer in time hangs, and is killed.
-9. To end a host, control says `Stop` for each of its inferlets, awaits their ends, and closes the connection.
+8. Children: a host asks with `LaunchChild`, and ends children with their parents by itself; it says `Finished` for
+   each, also for one whose `Launch` comes when its parent has ended.
+9. `Ping` is answered by a `Report` and `Pong` at once; a host that does not answer in time hangs, and is killed.
+10. To end a host, control says `Stop` for each of its inferlets, awaits their ends, and closes the connection.
 
 The links that carry messages are the protocols at the end. One passes them on within a process, as they are; one
 encodes them (`codec.py`). So nobody changes a message or what it holds once it is said.
@@ -45,6 +47,7 @@ from pie_control.calls import COMMANDS
 from pie_control.calls.kind import Command
 from pie_control.calls.values import Completion
 from pie_control.config import InferletLimits
+from pie_control.errors import CallError
 from pie_control.ids import Owner
 from pie_control.inferlets import events
 from pie_control.record import Record
@@ -111,7 +114,8 @@ class Forget(Record, frozen=True):
 
 class Launch(Record, frozen=True):
     """Starts an inferlet of a program that was provided. `number` is unique over all hosts; `age`: seconds since its
-    launch was asked for."""
+    launch was asked for. `parent`: the inferlet that has asked for it, by a `LaunchChild` with the same `child`; 0:
+    a client."""
 
     number: Owner
     program: str  # hash
@@ -121,6 +125,16 @@ class Launch(Record, frozen=True):
     age: float = 0.0
     standing: Standing = DEFAULT_STANDING
     blobs: Mapping[str, bytes] = {}
+    parent: Owner = 0
+    child: int = 0
+
+
+class NotLaunched(Record, frozen=True):
+    """Why a child cannot be launched."""
+
+    parent: Owner
+    child: int
+    error: CallError
 
 
 class Post(Record, frozen=True):
@@ -189,6 +203,7 @@ ToHost = (
     | Provide
     | Forget
     | Launch
+    | NotLaunched
     | Post
     | Stop
     | Room
@@ -257,6 +272,17 @@ class Read(Record, frozen=True):
     size: int
 
 
+class LaunchChild(Record, frozen=True):
+    """An inferlet wants a child on its host; answered by `Launch` or `NotLaunched`. `child`: its number among those of
+    this parent. `program`: hash, beginning of it or name, among the programs of the tenant; "": that of the parent."""
+
+    parent: Owner
+    child: int
+    program: str
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+
+
 class Subscribe(Record, frozen=True):
     """An inferlet wants what comes to a topic of its tenant; not `on`: no more."""
 
@@ -323,6 +349,7 @@ FromHost = (
     | Said
     | Finished
     | Read
+    | LaunchChild
     | Subscribe
     | Broadcast
     | Confirm

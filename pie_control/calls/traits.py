@@ -29,6 +29,7 @@ TRAITS = (
     Trait("Blobs"),
     Trait("Http"),
     Trait("Topics"),
+    Trait("Children"),
     Trait("Allocate"),
     Trait("Forward", ("Allocate",)),
     Trait("InputText", ("Allocate", "Forward")),

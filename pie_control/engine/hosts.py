@@ -19,6 +19,7 @@ from ..application.messages import (
     FromHost,
     HostLink,
     Launch,
+    LaunchChild,
     ModelState,
     Pong,
     Post,
@@ -90,6 +91,8 @@ class Hosts:
         self._loop = loop
         self._settings = settings
         self._on_lost = on_lost
+        self.on_child: Callable[[AppHost, LaunchChild], None]
+        """Hears that an inferlet wants a child."""
         self._guest = ""  # path of the compiled Python guest
         self.all = [
             AppHost(number, link, settings.max_guest_bytes, self._greeting, self._take_frame, self._lost)
@@ -108,6 +111,7 @@ class Hosts:
             Said: self._take_said,
             Finished: self._take_finished,
             Read: self._take_read,
+            LaunchChild: lambda host, message: self.on_child(host, message),
             Subscribe: self._take_subscribe,
             Broadcast: self._take_broadcast,
             Confirm: lambda host, message: self.topics.confirm(host.number, message.broadcast),
@@ -180,14 +184,17 @@ class Hosts:
         arguments: Sequence[str],
         environment: Mapping[str, str],
         blobs: Mapping[str, bytes],
+        parent: int = 0,
+        child: int = 0,
     ) -> None:
-        """Launches an inferlet on a host that has its program."""
+        """Launches an inferlet on a host that has its program. `parent`, `child`: see `LaunchChild`."""
         entry.host = host.number
         host.entries[entry.number] = entry
         self._homes[entry.number] = host
         age = monotonic() - entry.started
-        program, standing = entry.program, entry.standing
-        host.post(Launch(entry.number, program.hash, program.name, arguments, environment, age, standing, blobs))
+        standing, number = entry.standing, entry.number
+        name, hash_ = entry.program.name, entry.program.hash
+        host.post(Launch(number, hash_, name, arguments, environment, age, standing, blobs, parent, child))
 
     def post(self, number: int, text: str) -> None:
         """Sends a message to an inferlet."""

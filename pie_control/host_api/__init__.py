@@ -10,7 +10,7 @@ from . import core, derived, fused, guest_source, tokenize
 from .images import blobs, input_image
 from .interfaces import checked, written_functions
 from .limits.bounds import bounds_of
-from .outside import http, topics
+from .outside import children, http, topics
 from .published import editions
 from .suspending import is_suspending
 from .taken import exports, introspective_forward, output_text
@@ -18,6 +18,7 @@ from .taken import exports, introspective_forward, output_text
 PACKAGE = "pie:inferlet"
 MODULES = (
     *(core, blobs, tokenize, input_image, fused, introspective_forward, output_text, exports, http, topics),
+    children,
     guest_source,
 )
 

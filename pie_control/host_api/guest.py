@@ -9,12 +9,15 @@ from typing import TypeVar
 from ..calls.core import create_queue, destroy_queue
 from ..calls.exports import import_kvpage
 from ..errors import Cancelled, InvalidArgument, NotFound, QuotaExceeded, Unsupported
+from ..ids import Owner
 from ..images.reader import ImageReader
 from ..inferlets.inferlet import Inferlet
 from ..inferlets.model import ModelView
+from ..inferlets.relations.children import Nursery
 from ..inferlets.relations.topics import Topics
 from ..programs.program_host import SourceText
 from ..resources.address_space import AddressSpace
+from ..resources.quotas import Quota
 from ..sandbox.fibers import Instance
 from ..sandbox.wasi import WasiState
 from ..services.http.outbound import HttpClient, Outbound
@@ -36,40 +39,39 @@ class Place:
     refusals: Mapping[str, str]  # of calls that the model does not implement, by name with underscores
 
 
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """By what the inferlets of a host reach beyond themselves."""
+
+    http: HttpClient
+    topics: Topics
+    nursery: Nursery
+    images: ImageReader
+
+
 class Guest:
     """The first argument of every host function. Owns an instance and all that it holds at models."""
 
     __slots__ = (
         "_handles",
-        "_http",
         "_next_handle",
         "_next_queue",
         "_outbound",
         "_places",
         "futures",
-        "images",
         "inferlet",
         "instance",
         "models",
         "pending",
         "queues",
+        "reach",
         "source",
-        "topics",
         "wasi",
     )
 
-    def __init__(
-        self,
-        inferlet: Inferlet,
-        models: Mapping[str, ModelView],
-        http: HttpClient,
-        topics: Topics,
-        images: ImageReader,
-    ) -> None:
+    def __init__(self, inferlet: Inferlet, models: Mapping[str, ModelView], reach: Reach) -> None:
         self.inferlet = inferlet
-        self.topics = topics
-        self.images = images
-        self._http = http
+        self.reach = reach
         self._outbound: Outbound | None = None
         self.futures = inferlet.futures
         self.pending = PendingBytes(inferlet.limits.max_pending_bytes, inferlet.futures)
@@ -116,9 +118,20 @@ class Guest:
         """Its address space is made at the first use. Raises WorkerError."""
         place = self._places.get(model.name)
         if place is None:
-            space = model.open(self.inferlet.number, self.inferlet.started, self.inferlet.standing)
+            one = self.inferlet
+            space = model.open(one.number, one.started, one.standing, self._lineage() if one.parent else ())
             place = self._places[model.name] = Place(model, space, refusals(model.description))
         return place
+
+    def _lineage(self) -> list[tuple[Owner, Quota]]:
+        """The root first, each with its quota."""
+        found: list[tuple[Owner, Quota]] = []
+        one: Inferlet | None = self.inferlet
+        while one is not None:
+            limits = one.limits
+            found.append((one.number, Quota(limits.max_pages, limits.max_embeds, limits.max_queues)))
+            one = one.parent
+        return found[::-1]
 
     def create_queue(self, name: str) -> int:
         """Number of a new queue of a model. Raises NotFound, QuotaExceeded, WorkerError."""
@@ -174,6 +187,10 @@ class Guest:
             raise InvalidArgument(f"handle {number} is a {type(value).__name__.lower()}, not a {kind.__name__.lower()}")
         return value
 
+    def handles_of(self, kind: type[T]) -> list[T]:
+        """All that there are of a kind."""
+        return [one for one in self._handles.values() if isinstance(one, kind)]
+
     def drop_handle(self, number: int, kind: type[object]) -> None:
         """Raises as `handle`."""
         self.handle(number, kind)
@@ -199,7 +216,7 @@ class Guest:
         """Its requests to servers outside; made at the first one."""
         if self._outbound is None:
             limits, tenant = self.inferlet.limits, self.inferlet.standing.tenant
-            self._outbound = self._http.outbound(tenant, limits.max_http_requests, limits.max_http_bytes)
+            self._outbound = self.reach.http.outbound(tenant, limits.max_http_requests, limits.max_http_bytes)
         return self._outbound
 
     # ---- holdings ----
@@ -213,7 +230,7 @@ class Guest:
         """Gives back what the inferlet holds at models and outside. Idempotent."""
         if self._outbound is not None:
             self._outbound.close()
-        self.topics.ended(self.inferlet.number)
+        self.reach.topics.ended(self.inferlet.number)
         for place in self._places.values():
             place.space.end(Cancelled("the inferlet has ended"))
             place.model.release(self.inferlet.number)

@@ -17,11 +17,12 @@ from ..services.timers import Timer, Timers
 from ..tenants.tenant import DEFAULT_STANDING, Standing
 from ..texts import byte_size, cut_middle
 from .blobs import BlobTable, LoadedImage
-from .events import Ended, LogLine, Message
+from .events import Ended
 from .futures import FutureTable
 from .lifecycle import Status, check_transition
 from .mailbox import Received, Sender
 from .processor_time import ProcessorTime
+from .relations.children import Child, Kin, Outside, ToParent
 from .relations.mail import Letter, Mailbox
 from .runs import Watch
 
@@ -46,25 +47,10 @@ class NoHoldings:
         """Does nothing."""
 
 
-class Outside(Protocol):
-    """Who hears of an inferlet what its clients may know."""
-
-    def runs(self, number: int) -> None:
-        """It has its first turn."""
-
-    def says(self, number: int, event: Message | LogLine) -> None:
-        """It says something to its client."""
-
-    def ended(self, number: int, event: Ended, cpu_seconds: float) -> None:
-        """The last that it says."""
-
-    def received(self, number: int, size: int) -> None:
-        """It has received posted messages of this size; negative: they wait again."""
-
-
 @dataclass(frozen=True)
 class Launched:
-    """What is to run. `age`: seconds since it was asked for."""
+    """What is to run. `age`: seconds since it was asked for. `child`: as which its parent has asked for it, if it has
+    one."""
 
     number: int
     program: str  # hash
@@ -74,10 +60,12 @@ class Launched:
     age: float = 0.0
     standing: Standing = DEFAULT_STANDING
     blobs: Mapping[str, bytes] = field(default_factory=dict)
+    parent: Inferlet | None = None
+    child: Child | None = None
 
 
 class Inferlet:
-    """One running inferlet. It owns all of its state and knows no other inferlet."""
+    """One running inferlet. It owns all of its state and knows no other inferlet but its family."""
 
     def __init__(
         self,
@@ -95,12 +83,20 @@ class Inferlet:
         self.arguments = list(launched.arguments)
         self.standing = launched.standing
         own = {"inferlet": self.id, "program": self.program, "user": self.standing.tenant.name}
+        parent, child = launched.parent, launched.child
+        if parent is not None and child is not None:
+            own["parent"] = parent.id
+            limits, outside = child.limits, ToParent(child, outside)
+        self.parent = parent
+        self._child = child
+        self.kin: Kin = Kin(self, limits, parent.kin if parent else None)
         self.environment = {**launched.environment, **own}
         self.limits = limits
         self.status = Status.CREATED
         self.started = time.monotonic() - launched.age
         self.result: str | None = None
-        self.processor_time = ProcessorTime(limits.cpu_seconds, limits.cpu_refill)
+        budget = parent.processor_time if parent else None
+        self.processor_time: ProcessorTime = ProcessorTime(limits.cpu_seconds, limits.cpu_refill, budget)
         self.memory_bytes = 0  # by which the process grew in its turns
         self.last_activity = time.monotonic()
         self.instance: Instance
@@ -124,9 +120,13 @@ class Inferlet:
 
     # ---- for the client ----
 
-    def post(self, text: str) -> None:
-        """A message of its client."""
-        self._mailbox.put(text)
+    def post(self, text: str, sender: str = "") -> None:
+        """A message of its client, or of its parent."""
+        self._mailbox.put(text, sender)
+
+    def took(self, size: int) -> None:
+        """Its parent has taken so many bytes of its messages, since its beginning."""
+        self.sender.room(size, True)
 
     # ---- for host functions ----
 
@@ -169,7 +169,10 @@ class Inferlet:
         return future
 
     def _received(self, message: Received, sign: int) -> None:
-        self._outside.received(self.number, sign * message.size)
+        if message.sender and self._child is not None:
+            self._child.arrived(sign * message.size)
+        else:
+            self._outside.received(self.number, sign * message.size)
 
     def cancel(self, future: int) -> None:
         """Cancels a future, and ends what goes on behind it. What it holds is given back: the next receiver gets a

@@ -15,8 +15,9 @@ from ..programs.host.python_guests import ProgramOwner
 from ..sandbox.fibers import Step
 from ..services.aside import Aside
 from ..services.timers import Timers
-from .inferlet import Holdings, Inferlet, Launched, Outside
+from .inferlet import Holdings, Inferlet, Launched
 from .lifecycle import Status, check_transition
+from .relations.children import Outside
 from .runner import Runner
 
 log = logging.getLogger(__name__)
@@ -80,6 +81,9 @@ class InferletManager:
         """Starts an inferlet of a program that can be launched here."""
         inferlet = Inferlet(launched, self._limits, self.runner.ready, self._outside, self._timers, self._aside)
         self._running[inferlet.number] = inferlet
+        if inferlet.parent is not None and launched.child is not None:
+            inferlet.parent.kin.children[inferlet.number] = inferlet
+            launched.child.begins(inferlet)
         guest = self._make_guest(inferlet)
         try:
             inferlet.instance = self._programs.instance(launched.program, launched.name, guest)
@@ -109,7 +113,14 @@ class InferletManager:
             error = inferlet.instance.outcome()
             self.end(inferlet, Status.FINISHED if error is None else Status.FAILED, error)
         elif inferlet.processor_time.is_exceeded:
-            self.end(inferlet, Status.EXCEEDED, f"used more than {self._limits.cpu_seconds:g} s of processor time")
+            whose = "" if inferlet.parent is None else ", with its family"
+            most = inferlet.limits.cpu_seconds
+            self.end(inferlet, Status.EXCEEDED, f"used more than {most:g} s of processor time{whose}")
+        elif inferlet.kin.is_family and (over := inferlet.kin.over_its_memory()) is not None:
+            held, most = over.memory_bytes() >> 20, over.limits.memory_bytes >> 20
+            self.end(
+                inferlet, Status.EXCEEDED, f"{over.memory_holder.id} and its children hold {held} MiB of {most} MiB"
+            )
         elif self.guest_bytes > self._max_guest_bytes:
             self._make_room(inferlet)
 
@@ -142,7 +153,12 @@ class InferletManager:
         self._drop(inferlet, status, error)
 
     def _drop(self, inferlet: Inferlet, status: Status, error: str | None) -> None:
+        for child in tuple(inferlet.kin.children):
+            self.end(self._running[child], Status.TERMINATED, f"its parent {inferlet.id} has ended ({status})")
         del self._running[inferlet.number]
+        if inferlet.parent is not None:
+            del inferlet.parent.kin.children[inferlet.number]
+            inferlet.parent.kin.left()
         self._had_turns.discard(inferlet)
         inferlet.holdings.release()
         self.runner.memory.settle()  # what was freed is nobody's growth
@@ -151,7 +167,8 @@ class InferletManager:
     def _sweep(self) -> None:
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
         oldest = time.monotonic() - self._limits.idle_seconds
-        for inferlet in [one for one in self._running.values() if one.last_activity < oldest]:
+        idle = [one for one in self._running.values() if one.last_activity < oldest and not one.kin.children]
+        for inferlet in idle:
             self.end(inferlet, Status.EXCEEDED, f"was idle for more than {self._limits.idle_seconds:g} s")
 
     # ---- look-ups ----

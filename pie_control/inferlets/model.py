@@ -11,7 +11,7 @@ from ..calls.values import Completion
 from ..errors import CallError, Unsupported, WorkerError
 from ..ids import Owner
 from ..resources.address_space import AddressSpace
-from ..resources.quotas import Ledgers
+from ..resources.quotas import Ledgers, Quota
 from ..scheduling import Closed, Ending, Opened, Progress
 from ..scheduling.turn import Note
 from ..services.tokenizer import Tokenizer
@@ -50,12 +50,19 @@ class ModelView:
 
     # ---- for inferlets ----
 
-    def open(self, owner: Owner, created: float, standing: Standing = DEFAULT_STANDING) -> AddressSpace:
+    def open(
+        self,
+        owner: Owner,
+        created: float,
+        standing: Standing = DEFAULT_STANDING,
+        lineage: Sequence[tuple[Owner, Quota]] = (),
+    ) -> AddressSpace:
         """The address space of an inferlet that has none here. `created` is a time in seconds: when memory runs out, it
-        says which one is older. Raises WorkerError if no worker serves the model, now or soon."""
+        says which one is older. `lineage`: see `Ledgers.of`. Raises WorkerError if no worker serves the model, now or
+        soon."""
         if self.down is not None:
             raise WorkerError(self.down)
-        ledger = self._ledgers.of(owner, standing.tenant)
+        ledger = self._ledgers.of(owner, standing.tenant, lineage)
         space = self._spaces[owner] = AddressSpace(owner, self.description, ledger, self._hand_on, self._adapters)
         self._events.append(Opened(owner, created, standing))
         return space

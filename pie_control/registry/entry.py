@@ -23,7 +23,8 @@ MAX_INBOX_BYTES = 8 << 20
 @dataclass(frozen=True)
 class InferletInfo:
     """The state of an inferlet, for clients. Times are seconds since the epoch. `host`: number of the application host
-    that runs it, 0: the control process. What it uses is as its host told last, a moment ago at most."""
+    that runs it, 0: the control process. What it uses is as its host told last, a moment ago at most. `parent`: id of
+    the inferlet that has launched it; None: a client has."""
 
     id: str
     program: str
@@ -37,6 +38,7 @@ class InferletInfo:
     pages: int
     embeds: int
     host: int = 0
+    parent: str | None = None
 
 
 class Entry:
@@ -56,6 +58,7 @@ class Entry:
         self.number = number
         self.id = f"i{number}"
         self.host = 0
+        self.parent: str | None = None  # id of the inferlet that has launched it
         self.program = program
         self.standing = standing
         self.status = Status.CREATED
@@ -87,6 +90,7 @@ class Entry:
             pages=self.pages,
             embeds=self.embeds,
             host=self.host,
+            parent=self.parent,
         )
 
     def send(self, text: str) -> None:

@@ -99,9 +99,8 @@ class AddressSpace:
         assert queue > self._last_queue, f"queue number {queue} comes after {self._last_queue}"
         if queue > MAX_QUEUE:
             raise QuotaExceeded(f"{MAX_QUEUE} queues were created: there are no further numbers")
-        check_quota(self.ledger.queues, 1, self.ledger.quota.queues, "queues", "destroy queues that are not used")
+        self.ledger.open_queue()
         self.queues.add(queue)
-        self.ledger.queues += 1
         self._last_queue = queue
         self._count_queues()
 
@@ -109,7 +108,7 @@ class AddressSpace:
         """The queue takes no further command; those that it holds still wait. Raises as `check_queue`."""
         self.check_queue(queue)
         self.queues.remove(queue)
-        self.ledger.queues -= 1
+        self.ledger.close_queues(1)
         self._draining.append((self.seq, queue))
         self._count_queues()
 
@@ -258,7 +257,7 @@ class AddressSpace:
         self.imports.clear()
         for resource, count in self._held.items():
             self._count(resource, -count)
-        self.ledger.queues -= len(self.queues)
+        self.ledger.close_queues(len(self.queues))
         self.queues.clear()
 
     def usage(self) -> Usage:

@@ -6,11 +6,13 @@ So what is bound and what is promised never exceed a quota, however fast an infe
 alternative, to let an allocation wait for frees of its own, would refuse less; but its room may be held at another
 model, by another worker, and a refusal could not be told at the call. A refusal says what is on its way back.
 
-Each inferlet has one *ledger* for all models that it uses, and each tenant one for all its inferlets.
+Each inferlet has one *ledger* for all models that it uses, and each tenant one for all its inferlets. What a child of
+an inferlet holds counts in the ledgers above its own as well: a family never holds more than its root may.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
@@ -67,27 +69,59 @@ class TenantLedger:
 
 class Ledger:
     """What one inferlet holds over all its models. `returning`: the part of it that was given back and is still bound.
+    `below`: what its children hold, and theirs; `queues` are counted with theirs. `above`: the ledger of its parent.
 
     The address spaces of the inferlet share it; each takes out what it has put in.
     """
 
-    __slots__ = ("__weakref__", "held", "queues", "quota", "returning", "tenant")
+    __slots__ = ("__weakref__", "above", "below", "held", "queues", "quota", "returning", "tenant")
 
-    def __init__(self, quota: Quota, tenant: TenantLedger | None = None) -> None:
+    def __init__(self, quota: Quota, tenant: TenantLedger | None = None, above: Ledger | None = None) -> None:
         self.quota = quota
         self.tenant = tenant
+        self.above = above
+        self.below = dict.fromkeys(RESOURCES, 0)
         self.held = dict.fromkeys(RESOURCES, 0)
         self.returning = dict.fromkeys(RESOURCES, 0)
         self.queues = 0
 
     def check(self, resource: Resource, count: int) -> None:
         """Whether `count` more may be held. Raises QuotaExceeded."""
-        check_quota(self.held[resource], count, self.quota.limit(resource), resource.name, self._advice(resource))
+        held = self.held[resource] + self.below[resource]
+        check_quota(held, count, self.quota.limit(resource), resource.name, self._advice(resource))
         if self.tenant is not None:
             self.tenant.check(resource, count)
+        if self.above is not None:
+            self.above.check_family(resource, count)
+
+    def check_family(self, resource: Resource, count: int) -> None:
+        """Whether those below may hold `count` more. Raises QuotaExceeded."""
+        held = self.held[resource] + self.below[resource]
+        advice = "parent and children share it: free some, or wait until one of them ends"
+        check_quota(held, count, self.quota.limit(resource), f"{resource.name} of the family", advice)
+        if self.above is not None:
+            self.above.check_family(resource, count)
+
+    def open_queue(self) -> None:
+        """One more queue. Raises QuotaExceeded."""
+        ledger: Ledger | None = self
+        while ledger is not None:
+            what = "queues" if ledger is self else "queues of the family"
+            check_quota(ledger.queues, 1, ledger.quota.queues, what, "destroy queues that are not used")
+            ledger = ledger.above
+        self.close_queues(-1)
+
+    def close_queues(self, count: int) -> None:
+        """So many queues fewer."""
+        ledger: Ledger | None = self
+        while ledger is not None:
+            ledger.queues -= count
+            ledger = ledger.above
 
     def _advice(self, resource: Resource) -> str:
         returning = self.returning[resource]
+        if self.below[resource]:
+            return f"{self.below[resource]} of those are held by children: free some first, or join one"
         if not returning:
             return "free some first"
         return f"{returning} of those held were given back and come when the commands that may use them have run: wait"
@@ -97,6 +131,10 @@ class Ledger:
         self.held[resource] += count
         if self.tenant is not None:
             self.tenant.held[resource] += count
+        above = self.above
+        while above is not None:
+            above.below[resource] += count
+            above = above.above
 
 
 class Ledgers:
@@ -107,12 +145,20 @@ class Ledgers:
         self._inferlets: WeakValueDictionary[Owner, Ledger] = WeakValueDictionary()
         self._tenants: WeakValueDictionary[str, TenantLedger] = WeakValueDictionary()
 
-    def of(self, owner: Owner, tenant: Tenant) -> Ledger:
-        """The ledger of an inferlet, for an address space of it."""
+    def of(self, owner: Owner, tenant: Tenant, lineage: Sequence[tuple[Owner, Quota]] = ()) -> Ledger:
+        """The ledger of an inferlet, for an address space of it. `lineage`: of one that has a parent: its ancestors,
+        the root first, and itself, each with its quota."""
         ledger = self._inferlets.get(owner)
-        if ledger is None:
-            ledger = self._inferlets[owner] = Ledger(self.quota, self._of_tenant(tenant))
-        return ledger
+        if ledger is not None:
+            return ledger
+        above = None
+        for member, quota in lineage or ((owner, self.quota),):
+            found = self._inferlets.get(member)
+            if found is None:
+                found = self._inferlets[member] = Ledger(quota, self._of_tenant(tenant), above)
+            above = found
+        assert above is not None
+        return above
 
     def _of_tenant(self, tenant: Tenant) -> TenantLedger:
         """With the bounds that the tenant has now."""

@@ -1,7 +1,8 @@
 """Every example runs on a model and prints what its folder says.
 
-`run.json` tells how: {"arguments": [...], "messages": [...], "blobs": {...}, "model": ...}, all optional; messages are
-what the client sends, blobs are files of the folder by name. The model is one of MODELS.
+`run.json` tells how: {"arguments": [...], "messages": [...], "tools": true, "blobs": {...}, "model": ...}, all
+optional; messages are what the client sends. With tools, the folder `tools` is served by HTTP meanwhile, and the
+argument `tools=` says where. Blobs are files of the folder by name. The model is one of MODELS.
 `scripts/update_examples` writes the expected outputs anew, after the demo model or an example has changed.
 """
 
@@ -11,8 +12,12 @@ import asyncio
 import functools
 import json
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,14 +54,50 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Worker]
 
 async def run_example(folder: Path, workers: Callable[[str], Worker], cache_dir: Path) -> tuple[Ended, str]:
     options = json.loads((folder / "run.json").read_text())
-    worker = workers(options.get("model", "demo"))
-    async with started(cache_dir, InProcessClient(worker), model=["demo"], warm_pool=0) as server:
+    arguments = list(options.get("arguments", ()))
+    settings: dict[str, object] = {"model": ["demo"], "warm_pool": 0}
+    with serving_tools(folder) if options.get("tools") else nullcontext("") as place:
+        if place:
+            arguments.append(f"tools=http://{place}")
+            settings["http_allow"] = place
+        worker, files = workers(options.get("model", "demo")), options.get("blobs", {})
+        return await run_with(folder, worker, cache_dir, arguments, options.get("messages", ()), files, settings)
+
+
+@contextmanager
+def serving_tools(folder: Path) -> Iterator[str]:
+    """Serves the tools of an example by HTTP; gives address and port."""
+
+    class Handler(SimpleHTTPRequestHandler):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, directory=str(folder / "tools"), **options)
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+async def run_with(
+    folder: Path,
+    worker: Worker,
+    cache_dir: Path,
+    arguments: Sequence[str],
+    messages: Sequence[str],
+    files: Mapping[str, str],
+    settings: Mapping[str, object],
+) -> tuple[Ended, str]:
+    async with started(cache_dir, InProcessClient(worker), **settings) as server:
         info = await server.upload((folder / f"{folder.name}.py").read_bytes(), f"{folder.name}.py")
         listener = Listener()
-        files = options.get("blobs", {})
         blobs = {name: await server.upload_blob((folder / file).read_bytes()) for name, file in files.items()}
-        inferlet = await server.launch(info.program, options.get("arguments", ()), blobs=blobs, listener=listener)
-        for message in options.get("messages", ()):
+        inferlet = await server.launch(info.program, arguments, blobs=blobs, listener=listener)
+        for message in messages:
             inferlet.send(message)
         async with asyncio.timeout(SECONDS):
             return await listener.ended, "".join(listener.messages)
@@ -77,9 +118,11 @@ def test_the_example_prints_what_its_folder_says(
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_the_example_is_complete(folder: Path) -> None:
     readme = (folder / "README.md").read_text()
-    assert f"pie run examples/inferlets/{folder.name}/{folder.name}.py" in readme.replace("run -i", "run")
+    assert f"pie run examples/inferlets/{folder.name}/{folder.name}.py" in readme.replace("run -i", "run").replace(
+        "run --http-allow 127.0.0.1:8099", "run"
+    )
     assert "expected_output.txt" in readme
-    assert set(json.loads((folder / "run.json").read_text())) <= {"arguments", "messages", "blobs", "model"}
+    assert set(json.loads((folder / "run.json").read_text())) <= {"arguments", "messages", "tools", "blobs", "model"}
 
 
 def test_the_raw_api_gives_what_the_context_gives() -> None:

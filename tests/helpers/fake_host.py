@@ -151,6 +151,8 @@ class FakeHost:
         self.requests: list[dict[str, Any]] = []
         self.bodies: dict[int, bytes] = {}
         self.piece_bytes = 1 << 16
+        self.launched: dict[int, dict[str, Any]] = {}
+        self.child_status = "finished"
         self.subscriptions: dict[int, str] = {}
         self.published: dict[int, list[tuple[str, str]]] = {}
         self._next = 0
@@ -370,6 +372,39 @@ class FakeHost:
     def _unsubscribe(self, subscription: int) -> None:
         if self.subscriptions.pop(subscription, None) is None:
             raise refuse("not-found", f"no subscription {subscription}")
+
+    # ---- children: each says what it is sent, and ends when it is joined ----
+
+    def _launch(self, program: str, arguments: list[str], options: str) -> int:
+        number = self._number()
+        self.launched[number] = {"program": program, "arguments": arguments, "inbox": []} | json.loads(options)
+        return number
+
+    def _child(self, child: int) -> dict[str, Any]:
+        if child not in self.launched:
+            raise refuse("not-found", f"there is no child {child}")
+        return self.launched[child]
+
+    def _join(self, child: int) -> int:
+        one = self._child(child)
+        result = json.dumps([one["program"], *one["arguments"]])
+        end = {"inferlet": f"i{child}", "status": self.child_status, "result": result, "error": None, "new": 1}
+        return self._future(json.dumps(end))
+
+    def _send_child(self, child: int, message: str) -> int | None:
+        self._child(child)["inbox"].append(message)
+        return self._sleep(1) if self.is_client_slow else None
+
+    def _receive_child(self, child: int) -> int:
+        inbox = self._child(child)["inbox"]
+        return self._future(inbox.pop(0) if inbox else None)
+
+    def _cancel_child(self, child: int) -> None:
+        self._child(child)
+
+    def _drop_child(self, child: int) -> None:
+        self._child(child)
+        del self.launched[child]
 
     # ---- allocate ----
 
@@ -977,7 +1012,8 @@ class FakeHost:
         return _packed("I", tokens), _packed("f", probabilities), rest
 
     _await_done = _await_message = _await_token = _await_dist = _await_logprobs = _await_verified = _await
-    _await_response = _await_reached = _await_published = _await
+    _await_response = _await_reached = _await_published = _await_end = _await_child_message = _await
+    _take_end = _take_child_message = _take
     _await_listing = _await
 
     _take_dists = _take_scored_token = _take

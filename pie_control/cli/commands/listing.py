@@ -16,7 +16,7 @@ HELP = "list running and recently ended inferlets"
 EXAMPLES = """  pie list
   pie list --json"""
 
-COLUMNS = ("ID", "STATUS", "PROGRAM", "AGE", "CPU", "PAGES", "HOST")
+COLUMNS = ("ID", "STATUS", "PROGRAM", "AGE", "CPU", "PAGES", "HOST", "PARENT")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,5 +48,6 @@ def _row(info: dict[str, Any]) -> tuple[str, ...]:
         f"{info['cpu_seconds']:.3f} s",
         info["pages"],
         info["host"],
+        info.get("parent") or "",
     )
     return tuple(map(str, cells))

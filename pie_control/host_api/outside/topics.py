@@ -11,7 +11,7 @@ from ..suspending import suspending, when_done
 
 
 def broadcast(guest: Guest, topic: str, message: str) -> int:
-    return guest.topics.broadcast(guest.inferlet.number, topic, message, guest.futures.new)
+    return guest.reach.topics.broadcast(guest.inferlet.number, topic, message, guest.futures.new)
 
 
 def take_reached(guest: Guest, future: int) -> int:
@@ -25,11 +25,11 @@ def await_reached(guest: Guest, future: int) -> Any:
 
 
 def subscribe(guest: Guest, topic: str) -> int:
-    subscription = guest.topics.subscribe(guest.inferlet, guest.inferlet.number, topic)
+    subscription = guest.reach.topics.subscribe(guest.inferlet, guest.inferlet.number, topic)
     try:
         return guest.add_handle(subscription)
     except BaseException:
-        guest.topics.unsubscribe(subscription)
+        guest.reach.topics.unsubscribe(subscription)
         raise
 
 
@@ -52,5 +52,5 @@ def await_published(guest: Guest, future: int) -> Any:
 
 
 def unsubscribe(guest: Guest, subscription: int) -> None:
-    guest.topics.unsubscribe(guest.handle(subscription, Subscription))
+    guest.reach.topics.unsubscribe(guest.handle(subscription, Subscription))
     guest.drop_handle(subscription, Subscription)

@@ -21,7 +21,7 @@ from pie_inference.protocol import BATCHES, EXTENSIONS, ModelDescription, RunWav
 from tests.helpers.servers import run, started
 
 SECONDS = 30.0
-OF_ALL = ["Core", "Blobs", "Http", "Topics"]
+OF_ALL = ["Core", "Blobs", "Http", "Topics", "Children"]
 """Traits of every model."""
 INTERFACES_OF_ALL = {trait.interface for trait in TRAITS if trait.name in OF_ALL}
 ALLOCATE_ONLY = ("copy_emb", "copy_kvpage", "embed_txt")

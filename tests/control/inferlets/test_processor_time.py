@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pie_control.inferlets.processor_time import ProcessorTime
+from pie_control.inferlets.processor_time import OF_CHILDREN, ProcessorTime
 
 
 def test_one_that_computes_ends_however_long_it_takes() -> None:
@@ -58,3 +58,35 @@ def test_one_below_the_rate_never_ends(turns: list[tuple[float, float]], refill:
         time.waits(now)
         now += wait
         assert not time.is_exceeded
+
+
+def test_what_children_use_comes_out_of_the_budget_of_those_above() -> None:
+    root = ProcessorTime(10.0, 0.5)
+    child = ProcessorTime(10.0, 0.5, root)
+    grandchild = ProcessorTime(2.0, 0.5, child)
+    root.charge(3.0)
+    child.charge(3.0)
+    grandchild.charge(1.5)
+    assert (root.spent, child.spent, grandchild.spent) == (7.5, 4.5, 1.5)
+    assert (root.used, child.used) == (3.0, 3.0)
+    grandchild.charge(1.0)
+    assert (grandchild.is_exceeded, child.is_exceeded, root.is_exceeded) == (True, False, False)
+
+
+def test_children_exceed_what_is_left_and_their_parent_does_not() -> None:
+    root = ProcessorTime(10.0, 0.5)
+    child, other = ProcessorTime(10.0, 0.5, root), ProcessorTime(10.0, 0.5, root)
+    child.charge(7.0)
+    other.charge(7.0)
+    assert root.spent == 10.0 * OF_CHILDREN
+    assert (child.is_exceeded, other.is_exceeded, root.is_exceeded) == (True, True, False)
+    root.waits(100.0)
+    other.turn_begins(104.0)  # two seconds came back to the root meanwhile
+    assert (root.spent, other.is_exceeded) == (6.75, False)
+    other.turn_begins(106.0)
+    assert root.spent == 5.75
+    root.turn_begins(106.0)
+    assert root.spent == 5.75
+    root.charge(4.5)
+    child.charge(1.0)
+    assert (root.spent, root.is_exceeded) == (10.25, True)

@@ -106,3 +106,49 @@ def test_a_ledger_lasts_as_long_as_somebody_uses_it_and_a_tenant_has_the_bounds_
     del first, second
     assert not vars(ledgers)["_inferlets"]
     assert not vars(ledgers)["_tenants"]
+
+
+def test_a_family_holds_no_more_than_its_root_may() -> None:
+    ledgers = Ledgers(Quota(pages=100))
+    root, narrow, free = (1, Quota(pages=100)), (2, Quota(pages=30)), (3, Quota(pages=100))
+    grandchild = ledgers.of(4, DEFAULT_TENANT, [root, narrow, (4, Quota(pages=30))])
+    child = ledgers.of(2, DEFAULT_TENANT, [root, narrow])
+    other = ledgers.of(3, DEFAULT_TENANT, [root, free])
+    above = ledgers.of(1, DEFAULT_TENANT)
+    assert grandchild.above is child
+    assert child.above is other.above is above
+    grandchild.add(PAGES, 20)
+    with pytest.raises(QuotaExceeded, match="20 KV pages held and 11 more asked for, the limit is 30; 20 of those are"):
+        child.check(PAGES, 11)
+    child.add(PAGES, 10)
+    with pytest.raises(QuotaExceeded, match="30 KV pages of the family held and 1 more asked for, the limit is 30"):
+        grandchild.check(PAGES, 1)
+    other.check(PAGES, 70)
+    other.add(PAGES, 60)
+    with pytest.raises(QuotaExceeded, match="90 KV pages of the family held and 11 more asked for, the limit is 100"):
+        other.check(PAGES, 11)
+    with pytest.raises(QuotaExceeded, match="90 KV pages held"):
+        above.check(PAGES, 11)
+    assert above.tenant is not None
+    assert above.tenant.held[PAGES] == 90, "of the tenant, each page counts once"
+    for ledger, count in ((grandchild, 20), (child, 10), (other, 60)):
+        ledger.add(PAGES, -count)
+    assert above.below[PAGES] == child.below[PAGES] == above.tenant.held[PAGES] == 0
+
+
+def test_queues_of_a_family_are_counted_together() -> None:
+    ledgers = Ledgers(Quota(queues=3))
+    lineage = [(1, Quota(queues=3)), (2, Quota(queues=2))]
+    child, above = ledgers.of(2, DEFAULT_TENANT, lineage), ledgers.of(1, DEFAULT_TENANT)
+    above.open_queue()
+    child.open_queue()
+    child.open_queue()
+    with pytest.raises(QuotaExceeded, match="2 queues held and 1 more asked for, the limit is 2"):
+        child.open_queue()
+    with pytest.raises(QuotaExceeded, match="3 queues held"):
+        above.open_queue()
+    child.close_queues(1)
+    above.open_queue()
+    with pytest.raises(QuotaExceeded, match="3 queues of the family held"):
+        child.open_queue()
+    assert (child.queues, above.queues) == (1, 3), "a refused queue counts nowhere"

@@ -1,0 +1,65 @@
+"""Launches that inferlets ask for: on the host of the parent, of a program that its tenant has, in its standing."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ..application.messages import LaunchChild, NotLaunched
+from ..errors import (
+    CallError,
+    ClientError,
+    Exhausted,
+    HostUnavailable,
+    InvalidArgument,
+    NotFound,
+    Overloaded,
+    UnknownName,
+)
+from ..programs.library import ProgramLibrary
+from ..registry.entry import Entry
+from ..registry.registry import Registry
+from .app_host import AppHost
+from .hosts import Hosts
+
+
+class ChildLaunches:
+    """Belongs to the thread of one event loop."""
+
+    def __init__(self, library: ProgramLibrary, registry: Registry, hosts: Hosts) -> None:
+        self._library = library
+        self._registry = registry
+        self._hosts = hosts
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def take(self, host: AppHost, message: LaunchChild) -> None:
+        """Launches a child, or tells its parent why not. Its program may have to be loaded first."""
+        parent = host.entries.get(message.parent)
+        if parent is not None:
+            task = asyncio.get_running_loop().create_task(self._launch(host, parent, message))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _launch(self, host: AppHost, parent: Entry, message: LaunchChild) -> None:
+        try:
+            with host.launching():
+                reference = message.program or parent.program.hash
+                program = await self._library.find(reference, host.programs, parent.program.owner)
+            if host.entries.get(message.parent) is not parent:
+                return  # it has ended meanwhile
+            if not host.load().has_room:
+                raise Overloaded("the inferlets of this host hold as much memory as they may together: try again later")
+            entry = self._registry.new(program, self._hosts.post, self._hosts.tell_room)
+        except (ClientError, HostUnavailable) as error:
+            host.post(NotLaunched(message.parent, message.child, _as_call_error(error)))
+            return
+        entry.parent, entry.standing = parent.id, parent.standing
+        self._hosts.launch(host, entry, message.arguments, message.environment, {}, message.parent, message.child)
+
+
+def _as_call_error(error: Exception) -> CallError:
+    match error:
+        case UnknownName():
+            return NotFound(str(error))
+        case Overloaded() | HostUnavailable():
+            return Exhausted(str(error))
+    return InvalidArgument(str(error))

@@ -1,0 +1,133 @@
+"""children.wit: inferlets that an inferlet launches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from ...calls.values import Done
+from ...config import InferletLimits
+from ...errors import InvalidArgument, QuotaExceeded
+from ...inferlets.relations.children import MOST_KEPT, Child, ChildEnd
+from ...inferlets.relations.mail import Letter
+from ...texts import byte_size
+from ..guest import Guest
+from ..suspending import suspending, when_done
+
+
+class _Limits(msgspec.Struct, forbid_unknown_fields=True):
+    """What a child may hold; None: as its parent."""
+
+    memory_bytes: int | None = None
+    cpu_seconds: float | None = None
+    max_pages: int | None = None
+    max_embeds: int | None = None
+    max_queues: int | None = None
+    max_children: int | None = None
+
+
+class _Options(msgspec.Struct, forbid_unknown_fields=True):
+    """The JSON text of `launch`."""
+
+    environment: dict[str, str] = {}
+    limits: _Limits = msgspec.field(default_factory=_Limits)
+
+
+def launch(guest: Guest, program: str, arguments: list[str], options: str) -> int:
+    given, inferlet = _read(options), guest.inferlet
+    limits = _narrowed(inferlet.limits, given.limits)
+    size = sum(map(byte_size, (program, *arguments, *given.environment, *given.environment.values())))
+    if size > limits.max_message_bytes:
+        most = limits.max_message_bytes
+        raise InvalidArgument(f"arguments and environment have {size} bytes, more than {most}: send them later")
+    kept = sum(one.kept_bytes for one in guest.handles_of(Child))
+    if kept > MOST_KEPT:
+        raise QuotaExceeded(f"{kept} bytes of results wait for `join`: join or drop children that have ended first")
+    child = inferlet.kin.ask(inferlet, limits)
+    try:
+        handle = guest.add_handle(child)
+    except BaseException:
+        inferlet.kin.refused(child.number, InvalidArgument("no handle"))
+        raise
+    guest.reach.nursery.launches(inferlet.number, child.number, program, arguments, given.environment)
+    return handle
+
+
+def _read(options: str) -> _Options:
+    try:
+        return msgspec.json.decode(options or "{}", type=_Options)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidArgument(f"options are a JSON object with environment and limits: {error}") from None
+
+
+def _narrowed(limits: InferletLimits, given: _Limits) -> InferletLimits:
+    """Raises InvalidArgument for one beyond that of the parent."""
+    wanted = {name: value for name in given.__struct_fields__ if (value := getattr(given, name)) is not None}
+    for name, value in wanted.items():
+        most = getattr(limits, name)
+        if not 0 <= value <= most:
+            raise InvalidArgument(f"limits: {name} is {value:g}; a child may have 0 to {most:g}, as its parent")
+    return replace(limits, **wanted)
+
+
+def join(guest: Guest, child: int) -> int:
+    one = guest.handle(child, Child)
+    future = guest.futures.new()
+    one.join(future)
+    return future
+
+
+def take_end(guest: Guest, future: int) -> str:
+    end: ChildEnd = guest.futures.take(future, ChildEnd)
+    return end.text
+
+
+@suspending
+def await_end(guest: Guest, future: int) -> Any:
+    return when_done(guest, future, lambda: take_end(guest, future))
+
+
+def send_child(guest: Guest, child: int, message: str) -> int | None:
+    one, most = guest.handle(child, Child), guest.inferlet.limits.max_message_bytes
+    size = byte_size(message)
+    if size > most:
+        raise QuotaExceeded(f"{size} bytes are more than a message may have ({most}): send it in pieces")
+    if one.has_room(size):
+        one.post(message)
+        return None
+    future = guest.futures.new()
+    try:
+        one.post(message)
+    except QuotaExceeded:
+        guest.futures.forget(future)
+        raise
+    one.when_room(future, Done())
+    return future
+
+
+def receive_child(guest: Guest, child: int) -> int:
+    one = guest.handle(child, Child)
+    future = guest.futures.new()
+    one.receive(future)
+    return future
+
+
+def take_child_message(guest: Guest, future: int) -> str | None:
+    letter: Letter = guest.futures.take(future, Letter)
+    return None if letter.message is None else letter.message.text
+
+
+@suspending
+def await_child_message(guest: Guest, future: int) -> Any:
+    return when_done(guest, future, lambda: take_child_message(guest, future))
+
+
+def cancel_child(guest: Guest, child: int) -> None:
+    guest.handle(child, Child).cancel(guest.reach.nursery)
+
+
+def drop_child(guest: Guest, child: int) -> None:
+    guest.handle(child, Child).forget()
+    guest.drop_handle(child, Child)

@@ -1,0 +1,306 @@
+"""Inferlets that an inferlet has launched: what they say to each other, how they end, and what they share.
+
+Theory of operation. A child is launched on the host of its parent, by the control process, which has programs and the
+registry of inferlets; all else happens on the host. So what a family holds is known there at every moment, and a lost
+host takes it as a whole. A child has the limits of its parent, or narrower ones, and what it holds counts as its
+parent's as well, up to the root: pages and embeds (`resources/quotas.py`), processor time (`processor_time.py`), memory
+(`over_its_memory`). So a family never holds more than an inferlet without children may. A child ends with its parent.
+Its `send` and `receive` lead to the parent, whose client they would be.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from ...config import InferletLimits
+from ...errors import CallError, Cancelled, QuotaExceeded
+from ...texts import byte_size
+from ..events import Ended, LogLine, Message
+from ..mailbox import EVENT_BYTES, MAX_KEPT_BYTES, Received
+from .mail import HasFutures, Mailbox, Pace
+
+MOST_DEPTH = 4
+"""Generations below one that a client has launched."""
+MOST_KEPT = 8 << 20
+"""Bytes of results that no `join` has taken: with more, no further child is launched."""
+PARENT = "parent"
+"""The sender of messages that are not from clients."""
+
+
+class Runs(Protocol):
+    """A running inferlet, as its parent sees it."""
+
+    number: int
+
+    def post(self, text: str, sender: str = "") -> None:
+        """A message to it."""
+
+    def took(self, size: int) -> None:
+        """So many bytes of its messages were taken, since its beginning."""
+
+
+class Nursery(Protocol):
+    """Who launches children, and ends them."""
+
+    def launches(
+        self, parent: int, child: int, program: str, arguments: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
+        """An inferlet wants a child: its number among those that it has asked for. `program`: "": its own."""
+
+    def ends(self, number: int, reason: str) -> None:
+        """Ends an inferlet soon."""
+
+
+class ChildEnd(NamedTuple):
+    """How a child ended, as JSON."""
+
+    text: str
+
+
+class Child:
+    """One that an inferlet has asked for. The parent has it as long as it has the handle."""
+
+    def __init__(self, parent: HasFutures, number: int, limits: InferletLimits) -> None:
+        """`number`: among those of this parent. `limits`: those of the child."""
+        self.number = number
+        self.limits = limits
+        self.inferlet: Runs | None = None  # while it runs
+        self.end: ChildEnd | CallError | None = None
+        self._parent = parent
+        self._early: list[str] = []  # messages to it, before it runs
+        self._pace = Pace()  # of messages to it
+        self._box = Mailbox(parent, self._took)
+        self._taken = 0  # bytes of messages from it
+        self._said = 0  # the same, taken or not
+        self._joins: dict[int, None] = {}  # futures
+        self._is_forgotten = False
+
+    # ---- for the parent ----
+
+    def join(self, future: int) -> None:
+        """The future gets how the child ended, or why it was not launched."""
+        self._joins[future] = None
+        self._parent.begin(future, lambda: self._joins.pop(future))
+        self._answer()
+
+    def receive(self, future: int) -> None:
+        """The future gets the child's next message; a letter without one when it has ended and all are taken."""
+        self._box.receive(future)
+
+    def has_room(self, size: int) -> bool:
+        """Whether a message to it would be kept without that the parent should wait."""
+        return self._pace.has_room(size)
+
+    def post(self, text: str) -> None:
+        """A message to it; dropped if it has ended. Raises QuotaExceeded if too much waits."""
+        if self._pace.bytes > MAX_KEPT_BYTES:
+            raise QuotaExceeded(
+                f"the child receives slowly, and {self._pace.bytes} bytes of messages wait for it: await the future "
+                "that `send-child` returns before you send more"
+            )
+        if self.end is None:
+            self._pace.add(byte_size(text) + EVENT_BYTES)
+            if self.inferlet is None:
+                self._early.append(text)
+            else:
+                self.inferlet.post(text, PARENT)
+
+    def when_room(self, future: int, value: object) -> None:
+        """The future is done when there is room for further messages to it."""
+        self._parent.begin(future, lambda: None)
+        self._pace.when_room(lambda: self._parent.conclude(future, value))
+
+    def cancel(self, nursery: Nursery) -> None:
+        """It ends soon; nothing happens if it has ended."""
+        if self.inferlet is not None:
+            nursery.ends(self.inferlet.number, "its parent cancelled it")
+        elif self.end is None:
+            self.ended(Ended("terminated", None, "its parent cancelled it before it began", inferlet=""))
+
+    def _took(self, message: Received, sign: int) -> None:
+        self._taken += sign * message.size
+        if self.inferlet is not None and not self._is_forgotten:
+            self.inferlet.took(self._taken)
+
+    def forget(self) -> None:
+        """The parent wants to hear nothing more of it: what waits for the parent is dropped, and so is what comes."""
+        self._is_forgotten = True
+        self._box.end(Cancelled("the child was dropped"))
+        self._box = Mailbox(self._parent, self._took)
+        if self.inferlet is not None:
+            self.inferlet.took(self._said)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of its result, while nobody has taken it."""
+        return len(self.end.text) if isinstance(self.end, ChildEnd) else 0
+
+    # ---- for the host ----
+
+    def begins(self, inferlet: Runs) -> None:
+        """It was launched."""
+        self.inferlet = inferlet
+        inferlet.took(0)  # somebody reads what it sends
+        early, self._early = self._early, []
+        for text in early:
+            inferlet.post(text, PARENT)
+
+    def arrived(self, size: int) -> None:
+        """It has received messages of this size from its parent; negative: they wait again."""
+        self._pace.add(-size)
+
+    def says(self, text: str) -> None:
+        """A message to its parent."""
+        self._said += byte_size(text) + EVENT_BYTES
+        if not self._is_forgotten:
+            self._box.put(text)
+        elif self.inferlet is not None:
+            self.inferlet.took(self._said)
+
+    def ended(self, end: Ended | CallError) -> None:
+        """It has ended, or was refused. Once."""
+        self.inferlet = None
+        self._early.clear()
+        self.end = end if isinstance(end, CallError) else ChildEnd(_as_json(end))
+        self._pace.add(-self._pace.bytes)
+        self._box.end()
+        self._answer()
+
+    def _answer(self) -> None:
+        while self._joins and self.end is not None:
+            future, _ = self._joins.popitem()
+            self._parent.conclude(future, self.end)
+
+
+def _as_json(end: Ended) -> str:
+    told = {"inferlet": end.inferlet, "status": str(end.status), "result": end.result, "error": end.error}
+    return json.dumps(told)
+
+
+class Kin:
+    """What an inferlet is to others: whose child, and who its children are."""
+
+    __slots__ = ("_asked", "_waiting", "below", "children", "depth", "limits", "memory_holder", "parent")
+
+    def __init__(self, holder: MemoryHolder, limits: InferletLimits, parent: Kin | None) -> None:
+        self.parent = parent
+        self.limits = limits
+        self.memory_holder = holder
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.children: dict[int, MemoryHolder] = {}  # that run, by number of the inferlet
+        self.below = 0  # descendants that run or were asked for
+        self._asked = 0
+        self._waiting: dict[int, Child] = {}  # asked for, not launched yet
+
+    def lineage(self) -> Iterator[Kin]:
+        """Itself and its ancestors."""
+        kin: Kin | None = self
+        while kin is not None:
+            yield kin
+            kin = kin.parent
+
+    def ask(self, parent: HasFutures, limits: InferletLimits) -> Child:
+        """A child that is about to be launched. Raises QuotaExceeded."""
+        if self.depth >= MOST_DEPTH:
+            raise QuotaExceeded(
+                f"there are {MOST_DEPTH} generations above this inferlet already: let one of them launch"
+            )
+        for kin in self.lineage():
+            if kin.below >= kin.limits.max_children:
+                whose = "it has" if kin is self else f"its family has {kin.below} below {kin.memory_holder.id}, and"
+                raise QuotaExceeded(
+                    f"{whose} {kin.below} children that run, the limit is {kin.limits.max_children} (max_children): "
+                    "join some first"
+                )
+        for kin in self.lineage():
+            kin.below += 1
+        self._asked += 1
+        child = self._waiting[self._asked] = Child(parent, self._asked, limits)
+        return child
+
+    def launched(self, number: int) -> Child | None:
+        """The child with this number is launched; None: nobody wants it any more."""
+        child = self._waiting.pop(number, None)
+        if child is not None and child.end is not None:
+            self.left()
+            return None
+        return child
+
+    def refused(self, number: int, error: CallError) -> None:
+        """The child with this number cannot be launched."""
+        child = self._waiting.pop(number, None)
+        if child is not None:
+            self.left()
+            if child.end is None:
+                child.ended(error)
+
+    def left(self) -> None:
+        """One of its children has ended, or does not come."""
+        for kin in self.lineage():
+            kin.below -= 1
+
+    # ---- memory ----
+
+    def memory_bytes(self) -> int:
+        """Its own, and that of those below it."""
+        own = self.memory_holder.memory_bytes
+        return own + sum(child.kin.memory_bytes() for child in self.children.values())
+
+    @property
+    def is_family(self) -> bool:
+        """Whether it has others above or below it. The memory of one that has not is bounded by the sandbox alone."""
+        return self.parent is not None or bool(self.children)
+
+    def over_its_memory(self) -> Kin | None:
+        """The one of the lineage that holds more than it may, together with those below it."""
+        return next((kin for kin in self.lineage() if kin.memory_bytes() > kin.limits.memory_bytes), None)
+
+
+class MemoryHolder(Protocol):
+    """An inferlet, as far as its memory goes."""
+
+    id: str
+    memory_bytes: int
+    kin: Kin
+
+
+class ToParent:
+    """Who hears of a child: its parent hears what its client would, and the rest goes the usual way."""
+
+    def __init__(self, child: Child, outside: Outside) -> None:
+        self._child = child
+        self._outside = outside
+
+    def runs(self, number: int) -> None:
+        self._outside.runs(number)
+
+    def says(self, number: int, event: Message | LogLine) -> None:
+        if isinstance(event, Message):
+            self._child.says(event.text)
+        else:
+            self._outside.says(number, event)
+
+    def ended(self, number: int, event: Ended, cpu_seconds: float) -> None:
+        self._child.ended(event)
+        self._outside.ended(number, event, cpu_seconds)
+
+    def received(self, number: int, size: int) -> None:
+        self._outside.received(number, size)
+
+
+class Outside(Protocol):
+    """Who hears of an inferlet what its clients may know."""
+
+    def runs(self, number: int) -> None:
+        """It has its first turn."""
+
+    def says(self, number: int, event: Message | LogLine) -> None:
+        """It says something to its client."""
+
+    def ended(self, number: int, event: Ended, cpu_seconds: float) -> None:
+        """The last that it says."""
+
+    def received(self, number: int, size: int) -> None:
+        """It has received posted messages of this size; negative: they wait again."""
