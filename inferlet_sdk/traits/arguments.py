@@ -215,3 +215,13 @@ def place_ranges(values: Any, name: str) -> list[int]:
     if isinstance(values, Addresses):
         raise wrong(name, "places counted from 0 on, as in range(4, 100)", values)
     return list(Addresses.of(numbers(values, name, "the place of a slot along the pages")).ranges)
+
+
+def mask_rows(values: Any, name: str) -> list[int]:
+    """Rows of a mask: of each the number of its ranges, and the ranges."""
+    rows = _as_list(values, name, "the columns that an input sees, as in range(0, 8)")
+    flat: list[int] = []
+    for place, row in enumerate(rows):
+        ranges = place_ranges(row, f"{name}[{place}]")
+        flat += [len(ranges) // 2, *ranges]
+    return flat

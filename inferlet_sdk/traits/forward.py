@@ -7,10 +7,19 @@ from collections.abc import Iterable
 from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.errors import call
-from inferlet_sdk.traits.arguments import HasQueue, embed_ranges, numbers, page_ranges, place_ranges, queue_number
+from inferlet_sdk.traits.arguments import (
+    HasQueue,
+    embed_ranges,
+    mask_rows,
+    numbers,
+    page_ranges,
+    place_ranges,
+    queue_number,
+)
 
 __all__ = [
     "forward",
+    "forward_with_mask",
     "mask_kvpage",
     "set_positions",
 ]
@@ -38,6 +47,30 @@ def forward(
         embed_ranges(input_embeds, "input_embeds"),
         page_ranges(output_pages, "output_pages"),
         embed_ranges(output_embeds, "output_embeds"),
+    )
+
+
+def forward_with_mask(
+    queue: int | HasQueue,
+    context: Pages | Iterable[int],
+    input_embeds: Embeds | Iterable[int],
+    output_pages: Pages | Iterable[int],
+    output_embeds: Embeds | Iterable[int],
+    mask: Iterable[Iterable[int]],
+) -> None:
+    """Does `forward` with a mask in place of the rule by positions: for each input the columns that it sees, such as
+    `range(0, 8)`. Columns are the tokens in `context`, in the order of its filled slots, then the inputs.
+
+    A hidden token has a column and stays hidden. Inputs may see later ones, if all fit into one batch.
+    """
+    call(
+        bindings.forward.forward_with_mask,
+        queue_number(queue),
+        page_ranges(context, "context"),
+        embed_ranges(input_embeds, "input_embeds"),
+        page_ranges(output_pages, "output_pages"),
+        embed_ranges(output_embeds, "output_embeds"),
+        mask_rows(mask, "mask"),
     )
 
 

@@ -268,6 +268,8 @@ class FakeModel:
         """Which keys each query sees [queries, keys], where that is not the causal rule."""
         if batch.position_keys is not None and batch.position_keys[n]:
             return self._position_mask(batch, n, slots)
+        if batch.masked is not None and batch.masked[n]:
+            return _range_mask(batch, n, count, len(slots))
         return explicit_mask(batch, n, count, len(slots))
 
     def _position_mask(self, batch: Forward, n: int, slots: Integers) -> NDArray[np.bool_]:
@@ -361,6 +363,21 @@ class FakeModel:
         logprobs = np.log(np.array([softmax(row) for row in self._scores(batch.embeds)]))
         rows = np.repeat(np.arange(len(batch.embeds)), np.diff(batch.indptr))
         return GetLogprobsResult(logprobs[rows, batch.tokens].astype(np.float32))
+
+
+def _range_mask(batch: Forward, n: int, queries: int, keys: int) -> NDArray[np.bool_]:
+    """The mask [queries, keys] of sequence n, from the ranges that its queries see."""
+    assert batch.range_indptr is not None
+    assert batch.range_rows is not None
+    assert batch.range_begins is not None
+    assert batch.range_ends is not None
+    mask = np.zeros((queries, keys), np.bool_)
+    for place in range(batch.range_indptr[n], batch.range_indptr[n + 1]):
+        begin, end = batch.range_begins[place], batch.range_ends[place]
+        if not 0 <= begin <= end <= keys:
+            raise ValueError(f"a query sees keys {begin} to {end} of {keys}")
+        mask[batch.range_rows[place], begin:end] = True
+    return mask
 
 
 def explicit_mask(batch: Forward, n: int, queries: int, keys: int) -> NDArray[np.bool_] | None:

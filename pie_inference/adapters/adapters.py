@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,8 +12,8 @@ import torch
 from ..device.tensors import upload
 from ..errors import AdapterError, BatchError
 from ..protocol import Array, Forward
-from .files import ModuleShape, Weights, common_name, read_adapter
-from .lora import AdaptedLinear, Rows, Running
+from .files import ROOM, ModuleShape, Weights, common_name, read_adapter
+from .lora import AdaptedLinear, Groups, Running
 
 NONE = -1
 """The number of no adapter."""
@@ -43,7 +43,9 @@ class Adapters:
         self, layers: AdaptedLayers, dtype: torch.dtype, device: torch.device, most: int, most_bytes: int
     ) -> None:
         self._layers = layers
-        self._dtype = dtype
+        self._dtype = (
+            torch.float32 if device.type == "cpu" else dtype
+        )  # small products in bfloat16 take CPUs ten times as long
         self._device = device
         self._most = most
         self._most_bytes = most_bytes
@@ -75,9 +77,12 @@ class Adapters:
             own = {name: weights[common] for name, common in names.items() if common in weights}
             if own:
                 made.append((layer, layer.prepare(own, self._dtype, self._device)))
+        nbytes = sum(lora.nbytes for _, lora in made)
+        if self.nbytes + nbytes > self._most_bytes:
+            raise AdapterError(f"{nbytes} bytes are more than there is room for: {ROOM}")
         for layer, lora in made:
             layer.loras[number] = lora
-        self._loaded[number] = sum(lora.nbytes for _, lora in made)
+        self._loaded[number] = nbytes
         return self._loaded[number]
 
     def drop(self, number: int) -> None:
@@ -92,29 +97,29 @@ class Adapters:
         if batch.adapters is None:
             yield
             return
-        self._layers.running.groups = self._groups(batch)
+        self._layers.running.groups = self._groups(batch.adapters, np.diff(batch.q_indptr))
         try:
             yield
         finally:
-            self._layers.running.groups = ()
+            self._layers.running.groups = None
 
-    def _groups(self, batch: Forward) -> Sequence[tuple[int, Rows]]:
-        assert batch.adapters is not None
-        lengths = np.diff(batch.q_indptr)
-        if len(batch.adapters) != len(lengths):
-            raise BatchError(f"adapters has {len(batch.adapters)} elements for {len(lengths)} sequences")
-        of_rows = np.repeat(batch.adapters, lengths)
-        return [(number, self._rows(of_rows, number)) for number in self._numbers(batch.adapters)]
+    def _groups(self, adapters: Array, lengths: Array) -> Groups | None:
+        """`lengths`: rows of each sequence."""
+        if len(adapters) != len(lengths):
+            raise BatchError(f"adapters has {len(adapters)} elements for {len(lengths)} sequences")
+        if not self._loaded.keys() >= set(adapters.tolist()) - {NONE}:
+            raise BatchError("the adapter was dropped, or could not be loaded again: see available-adapters")
+        of_rows = np.repeat(adapters, lengths)
+        (rows,) = (of_rows != NONE).nonzero()
+        if not len(rows):
+            return None
+        rows = rows[np.argsort(of_rows[rows], kind="stable")]
+        numbers, begins = np.unique(of_rows[rows], return_index=True)
+        ends = [*begins.tolist()[1:], len(rows)]
+        parts = list(zip(numbers.tolist(), begins.tolist(), ends, strict=True))
+        return Groups(self._indices(rows), parts)
 
-    def _numbers(self, adapters: Array) -> list[int]:
-        numbers = [int(one) for one in np.unique(adapters) if one != NONE]
-        for number in numbers:
-            if number not in self._loaded:
-                raise BatchError("the adapter was dropped, or could not be loaded again: see available-adapters")
-        return numbers
-
-    def _rows(self, of_rows: Array, number: int) -> Rows:
-        (found,) = (of_rows == number).nonzero()
-        if len(found) and found[-1] - found[0] + 1 == len(found):
-            return slice(int(found[0]), int(found[-1]) + 1)
-        return upload(torch.from_numpy(found.astype(np.int64)), self._device)
+    def _indices(self, rows: Array) -> slice | torch.Tensor:
+        if (np.diff(rows) == 1).all():
+            return slice(int(rows[0]), int(rows[-1]) + 1)
+        return upload(torch.from_numpy(rows.astype(np.int64)), self._device)

@@ -27,6 +27,8 @@ ROOTS = ("model.language_model", "language_model.model", "model")
 """Beginnings of the names of a text model's layers, in models with and without images."""
 TENSOR = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<part>[AB])(?:\.(?!weight$)[^.]+)?\.weight")
 
+ROOM = "drop other adapters, or start the server with a larger --adapter-mb"
+
 Weights = dict[str, tuple[Tensor, Tensor]]
 """A [rank, in_features] and B [out_features, rank] by module, float32, with the scale in B."""
 
@@ -88,8 +90,7 @@ class _Reader:
         count = sum(rank * sum(self._shape_of(module)) for module, (rank, _) in numbers.items())
         if count > most_numbers:
             raise AdapterError(
-                f"{self._path}: {count} numbers are more than the {most_numbers} for which there is room: drop other "
-                "adapters, or start the server with a larger --adapter-mb"
+                f"{self._path}: {count} numbers are more than the {most_numbers} for which there is room: {ROOM}"
             )
         return {module: self._weights(parts[module], scale) for module, (_, scale) in numbers.items()}
 

@@ -26,7 +26,7 @@ import numpy as np
 from . import rows as _rows  # noqa: F401  # its classes are among those below
 from .batch import Array, Batch, Layout, Result, call_name
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 """Raised by every change of this file that an older peer would misread; checked when a worker connects."""
 
 
@@ -100,7 +100,9 @@ class Forward(Batch, frozen=True):
     the last q - 1 - j (causal, bottom-right aligned). If `position_keys` is given, a query sees only those of the first
     position_keys[n] keys, which are older than the batch or of other sequences, whose position is below its own. If
     `mask_indptr` is given and mask_indptr[n] < mask_indptr[n+1], row-major bits [q, keys] replace these rules; a query
-    that sees no key gives zeros in attention. A batch has one of the two at most. If `adapters` is given, sequence n
+    that sees no key gives zeros in attention. A batch has one of the two at most. If `masked` is given, each query of a
+    sequence n for which it is true sees the keys of its own ranges among range_indptr[n]:range_indptr[n+1], and no
+    others. If `adapters` is given, sequence n
     runs with the adapter of this number.
     """
 
@@ -108,6 +110,7 @@ class Forward(Batch, frozen=True):
         "q_indptr": ("q_embeds", "q_positions", "q_slots"),
         "kv_indptr": ("kv_pages", "kv_begins", "kv_ends"),
         "mask_indptr": ("mask_bits",),
+        "range_indptr": ("range_rows", "range_begins", "range_ends"),
     }
     shared: ClassVar[tuple[str, ...]] = ("out_rows", "out_embeds")
 
@@ -125,6 +128,11 @@ class Forward(Batch, frozen=True):
     position_keys: Array | None = None  # int32 [N], keys at the front that are seen by position; 0: none
     mask_indptr: Array | None = None  # int64 [N + 1], byte offsets into mask_bits
     mask_bits: Array | None = None  # uint8, lowest bit first, each sequence starts at a byte
+    masked: Array | None = None  # bool [N]; with the next four, or none of the five
+    range_indptr: Array | None = None  # int32 [N + 1], offsets into the ranges
+    range_rows: Array | None = None  # int32, query of its sequence that sees a range
+    range_begins: Array | None = None  # int32, its first key, counted among the keys of the sequence
+    range_ends: Array | None = None  # int32, behind its last key
     adapters: Array | None = None  # int32 [N], adapters by their numbers in `LoadAdapter`; -1: none
 
     def only(self, command: int) -> Self:

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.helpers.issue_order import Held
+from tests.helpers.issue_order import Held, Mask
 
 CLOSE = 1e-4
 """Logits that differ by less may come in another order in float32."""
@@ -38,11 +38,15 @@ class DenseLlama:
             raise Undecided
         return int((output @ self._weights["lm_head.weight"].T).argmax())
 
-    def run(self, context: Sequence[Held], inputs: Sequence[Held]) -> tuple[list[Tensor], list[Tensor]]:
+    def run(
+        self, context: Sequence[Held], inputs: Sequence[Held], mask: Mask | None = None
+    ) -> tuple[list[Tensor], list[Tensor]]:
         """Keys are [layers, 2, kv_heads, dim] each."""
         positions = torch.tensor([position for _, position in inputs])
         before = torch.tensor([position for _, position in context], dtype=torch.int64)
         visible = torch.cat([before < positions[:, None], torch.ones(len(inputs), len(inputs)).tril() > 0], 1)
+        if mask is not None:
+            visible = torch.tensor([list(row) for row in mask], dtype=torch.bool)
         hidden = torch.stack([value for value, _ in inputs])
         new = []
         for layer in range(self._layers):
@@ -79,5 +83,5 @@ class DenseLlama:
             side.repeat_interleave(self.heads // self.kv_heads, 1) for side in (keys_values[:, 0], keys_values[:, 1])
         )
         scores = torch.einsum("qhd,khd->hqk", queries, keys) * self.dim**-0.5
-        weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
+        weights = scores.masked_fill(~visible, -torch.inf).softmax(-1).nan_to_num()  # nothing is seen: zeros
         return torch.einsum("hqk,khd->qhd", weights, values).flatten(1)

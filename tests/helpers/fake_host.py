@@ -629,6 +629,27 @@ class FakeHost:
             raise refuse("not-found", f"no adapter {adapter}")
         return 100_000 * (1 + self.adapters.index(adapter)) if adapter else 0
 
+    def _forward_with_mask(
+        self, queue: int, context: list[int], inputs: list[int], output: list[int], embeds: list[int], mask: list[int]
+    ) -> None:
+        self._check_queue(queue)
+        slots = [(page, place) for page in expand(context) for place in range(len(self.pages[page]))]
+        given = [self._as_input(embed) for embed in expand(inputs)]
+        columns = [None if slot in self.hidden else self.pages[slot[0]][slot[1]] for slot in slots] + given
+        states: list[State] = []
+        for pair in given:
+            assert pair is not None
+            count, *mask = mask
+            ranges, mask = mask[: 2 * count], mask[2 * count :]
+            seen = set(expand(ranges))
+            states.append(tuple(one for n, one in enumerate(columns) if n in seen and one is not None))
+            if output:
+                self._append(output, pair)
+        assert not mask
+        targets = expand(embeds)
+        if targets:
+            self.embeds.update(zip(targets, states[-len(targets) :], strict=True))
+
     def _as_input(self, embed: int) -> Pair | None:
         """An output that is fed back counts as a token that depends on all that it has seen."""
         held = self.embeds[embed]

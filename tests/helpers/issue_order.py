@@ -20,15 +20,21 @@ Held = tuple[Any, int]
 """What a slot or an embed holds, and its position."""
 
 
+Mask = Sequence[Sequence[bool]]
+"""Of each input, whether it sees each token of the context, and then each input."""
+
+
 class Arithmetic(Protocol):
     """What a model computes."""
 
     def embed(self, token: int) -> Any:
         """What an input embed holds."""
 
-    def run(self, context: Sequence[Held], inputs: Sequence[Held]) -> tuple[list[Any], list[Any]]:
+    def run(
+        self, context: Sequence[Held], inputs: Sequence[Held], mask: Mask | None = None
+    ) -> tuple[list[Any], list[Any]]:
         """The keys and the outputs of the inputs. Each sees the context at smaller positions, and the inputs up to
-        itself."""
+        itself; or what a mask says."""
 
     def most_probable(self, output: Any) -> int:
         """The greedy token at an output."""
@@ -55,12 +61,16 @@ class HashModel:
     def embed(self, token: int) -> int:
         return mix(token)
 
-    def run(self, context: Sequence[Held], inputs: Sequence[Held]) -> tuple[list[int], list[int]]:
-        new: list[int] = []
+    def run(
+        self, context: Sequence[Held], inputs: Sequence[Held], mask: Mask | None = None
+    ) -> tuple[list[int], list[int]]:
+        new = [mix(value ^ mix(mix(position))) for value, position in inputs]
         outputs: list[int] = []
-        for value, position in inputs:
-            new.append(mix(value ^ mix(mix(position))))
-            visible = [key for key, at in context if at < position] + new
+        for n, (_, position) in enumerate(inputs):
+            visible = [key for key, at in context if at < position] + new[: n + 1]
+            if mask is not None:
+                keys = [*(key for key, _ in context), *new]
+                visible = [key for key, is_seen in zip(keys, mask[n], strict=True) if is_seen]
             outputs.append(mix(sum(key * power(n) for n, key in enumerate(visible)) & MASK))
         return new, outputs
 
@@ -108,17 +118,28 @@ class IssueOrder:
         return True
 
     def forward(
-        self, context: Sequence[int], inputs: Sequence[int], targets: Sequence[int], outputs: Sequence[int]
+        self,
+        context: Sequence[int],
+        inputs: Sequence[int],
+        targets: Sequence[int],
+        outputs: Sequence[int],
+        mask: Mask | None = None,
     ) -> bool:
+        """The mask counts hidden tokens, too."""
         free = [(page, slot) for page in targets for slot, key in enumerate(self.pages[page]) if key is None]
         if any(embed not in self.embeds for embed in inputs) or (targets and len(free) < len(inputs)):
             return False
-        if len(inputs) > self.most_tokens and (not targets or self._overwrites_inputs(inputs, outputs)):
+        filled = self.columns(context)
+        later = mask is not None and any(any(row[len(filled) + n + 1 :]) for n, row in enumerate(mask))
+        if len(inputs) > self.most_tokens and (not targets or later or self._overwrites_inputs(inputs, outputs)):
             return False
+        if mask is not None:
+            shown = [not is_hidden for is_hidden in filled] + [True] * len(inputs)
+            mask = [[one for one, kept in zip(row, shown, strict=True) if kept] for row in mask]
         seen = [key for page in context for key in self._seen(page)]
         given = [self.embeds[embed] for embed in inputs]
         positions = [position for _, position in given]
-        keys, results = self.model.run(seen, given)
+        keys, results = self.model.run(seen, given, mask)
         for (page, slot), *key in zip(free, keys, positions, strict=False):
             self.pages[page][slot] = (key[0], key[1])
         kept = zip(results, positions, strict=True)
@@ -126,6 +147,11 @@ class IssueOrder:
             self.embeds[embed] = result
             self.outputs.add(embed)
         return True
+
+    def columns(self, context: Sequence[int]) -> list[bool]:
+        """Whether each token of the pages is hidden."""
+        slots = [(page, slot) for page in context for slot, key in enumerate(self.pages[page]) if key is not None]
+        return [one in self.hidden for one in slots]
 
     def _seen(self, page: int) -> list[Held]:
         keys = enumerate(self.pages[page])

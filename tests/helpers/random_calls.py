@@ -36,6 +36,12 @@ def flat(addresses: Sequence[int]) -> list[int]:
     return [number for address in addresses for number in (address, 1)]
 
 
+def ranges_of(mask: Sequence[Sequence[bool]]) -> list[int]:
+    """As `forward_with_mask` takes it: a range for each column."""
+    rows = [[n for n, is_seen in enumerate(row) if is_seen] for row in mask]
+    return [number for row in rows for number in (len(row), *flat(row))]
+
+
 class Author:
     """Makes random calls of one inferlet, and the same in the interpreter."""
 
@@ -130,8 +136,23 @@ class Author:
         most = choice.choice([3, 8, MOST_INPUTS])
         inputs = choice.sample(filled, choice.randint(1, min(len(filled), most)))
         outputs = self._outputs(inputs)
+        if choice.random() < 0.3:
+            mask = self._mask(len(self.means.columns(context)), len(inputs))
+            accepted = self.means.forward(context, inputs, targets, outputs, mask)
+            lists = map(flat, (context, inputs, targets, outputs))
+            self.attempt(accepted, "forward_with_mask", queue, *lists, ranges_of(mask))
+            return
         accepted = self.means.forward(context, inputs, targets, outputs)
         self.attempt(accepted, "forward", queue, flat(context), flat(inputs), flat(targets), flat(outputs))
+
+    def _mask(self, context: int, inputs: int) -> list[list[bool]]:
+        """Anything, or what does not look ahead."""
+        choice = self.choice
+        share, causal = choice.choice([0.0, 0.3, 0.9, 1.0]), choice.random() < 0.7
+        return [
+            [(n <= context + row or not causal) and choice.random() < share for n in range(context + inputs)]
+            for row in range(inputs)
+        ]
 
     def _outputs(self, inputs: Sequence[int]) -> list[int]:
         """Anywhere, onto inputs in any order, or each onto its own input."""
@@ -174,7 +195,7 @@ class Author:
         choice, pages = self.choice, self.means.pages
         named = choice.sample(list(pages), choice.randint(1, len(pages)))
         keys = [key for page in named for key in pages[page]]
-        full = [place for place, key in enumerate(keys) if key is not None or choice.random() < 0.005]
+        full = [place for place, key in enumerate(keys) if key is not None or choice.random() < 0.03]
         places = choice.sample(full, choice.randint(0, len(full)) if choice.random() < 0.7 else 0)
         accepted = self.means.mask_kvpage(named, places)
         self.attempt(accepted, "mask_kvpage", queue, flat(named), flat(places))

@@ -59,6 +59,7 @@ WRONG: dict[str, list[Any]] = {
     "source": [*NO_U32_LIST, Pages((1, 1))],
     "target": [*NO_U32_LIST, Pages((1, 1))],
     "hidden": [*NO_U32_LIST, Slots((1, 1)), range(-1, 3), range(U32, U32 + 2)],
+    "mask": [None, 5, "abc", [5], ["ab"], [[0], None], [[-1]], [[U32]], [range(-1, 2)], [Slots((1, 1))]],
     "name": NO_TEXT,
     "prefix": NO_TEXT,
     "tokens": NO_U32_LIST,
@@ -104,7 +105,7 @@ RIGHT: dict[str, Any] = {
     "source": [1],
     "target": [1], "draft": [1], "positions": [0], "output": [], "temperature": 1.0, "seconds": 1.0, "text": "a",
     "model": "toy", "message": "a", "messages": [], "futures": [], "future": None, "recent": [],
-    "adapter": "a", "level": "info", "value": 1, "name": "a", "input": 1, "position": 0, "steps": 1,
+    "adapter": "a", "level": "info", "value": 1, "mask": [], "name": "a", "input": 1, "position": 0, "steps": 1,
     "run": DecodeRun(1),
 }  # fmt: skip
 ANY_VALUE = {("log", "message"), ("set_result", "value")}

@@ -269,6 +269,18 @@ def test_hidden_tokens_are_named_by_their_places_along_the_pages(host: FakeHost)
         traits.mask_kvpage(queue, pages, [6])
 
 
+def test_a_mask_says_what_each_input_sees(host: FakeHost) -> None:
+    queue = traits.create_queue("toy")
+    page, embeds = traits.alloc_kvpage(queue), traits.alloc_emb(queue, 5)
+    traits.embed_txt(queue, range(97, 102), range(5), embeds)
+    traits.forward(queue, [], embeds[:3], page)
+    traits.forward_with_mask(queue, page, embeds[3:], [], embeds[3:], [range(1, 4), [0, 2, 4]])
+    seen = [[token - 97 for token, _ in host.embeds[embed]] for embed in embeds[3:]]
+    assert seen == [[1, 2, 3], [0, 2, 4]]
+    with pytest.raises(TypeError, match=r"mask\[1\]: give"):
+        traits.forward_with_mask(queue, page, embeds[3:], [], embeds[3:], [range(1, 4), 5])  # type: ignore[list-item]
+
+
 def test_a_copied_output_is_an_output(host: FakeHost) -> None:
     queue = traits.create_queue("toy")
     page, embeds = traits.alloc_kvpage(queue), traits.alloc_emb(queue, 4)

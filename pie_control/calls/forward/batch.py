@@ -12,13 +12,14 @@ from pie_control.resources.holdings import Holdings
 from pie_control.resources.intervals import join_intervals, take_intervals
 from pie_control.resources.kinds import EMBEDS, PAGES, Resource
 from pie_control.resources.ranges import Range
-from pie_control.resources.tables.pages import Context
+from pie_control.resources.tables.contexts import Context, Mask
 from pie_inference.protocol import Forward
 
 from ..adapters import NO_ADAPTER
 from ..arrays import WrittenEmbeds, addresses, as_int32, join
 from ..columns import ForwardColumns
 from ..kind import Command, LongBatch, LongCommand, WaveContext
+from .masks import masks, more_without_masks
 
 MOST_PAIRS = 1 << 26
 """Pairs of query and key in the masks that a worker makes for a batch, where keys are seen by position."""
@@ -37,7 +38,7 @@ class PassCommand(LongCommand, frozen=True):
 
     @property
     def bounded(self) -> bool:
-        return self.context.by_position
+        return self.context.by_position or self.context.mask is not None
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         if resource is EMBEDS:
@@ -64,6 +65,7 @@ class ForwardBatch(LongBatch[PassCommand]):
         self._positions: array[int] = array("i")
         self._slots: array[int] = array("i")
         self._by_position: dict[int, int] = {}  # sequences that see so, and the keys at their front
+        self._masks: dict[int, Mask] = {}  # of sequences that have one
         self._adapters: dict[int, int] = {}  # of sequences that have one
         self._pairs = MOST_PAIRS
         self._columns: ForwardColumns | None = None
@@ -106,6 +108,8 @@ class ForwardBatch(LongBatch[PassCommand]):
         self._add_keys(command, holdings.pages.physical, begin, end)
         if command.context.by_position:
             self._by_position[len(self.commands) - 1] = command.context.tokens
+        if command.context.mask is not None:
+            self._masks[len(self.commands) - 1] = command.context.mask.part(begin, end)
         if command.adapter != NO_ADAPTER:
             self._adapters[len(self.commands) - 1] = command.adapter
         self.tokens += end - begin
@@ -162,6 +166,7 @@ class ForwardBatch(LongBatch[PassCommand]):
             position_keys=self._column(self._by_position, 0) if self._by_position else None,
             adapters=self._column(self._adapters, NO_ADAPTER) if self._adapters else None,
             **runs,
+            **(masks(self._masks, len(self.commands)) if self._masks else {}),
         )
 
     def _column(self, values: Mapping[int, int], default: int) -> NDArray[np.int32]:
@@ -185,6 +190,7 @@ def _extended(batch: Forward, rows: ForwardColumns) -> Forward:
         out_embeds=join(batch.out_embeds, rows.outputs),
         position_keys=None if batch.position_keys is None else join(batch.position_keys, np.zeros_like(rows.slots)),
         adapters=_all_adapters(batch, rows),
+        **more_without_masks(batch, len(rows.slots)),
     )
 
 

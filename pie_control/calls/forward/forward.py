@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.ranges import Range, parse_ranges, total_length
-from pie_control.resources.tables.pages import Context
+from pie_control.resources.tables.contexts import Context
 
 from ..adapters import NO_ADAPTER
 from ..arrays import addresses
@@ -37,14 +37,16 @@ def run(
     output_pages: Sequence[int],
     output_embeds: Sequence[int],
     adapter: int,
+    see: Callable[[int], Context] | None = None,
 ) -> None:
-    """The same, with an adapter."""
+    """The same, with an adapter. `see`: what so many inputs see; by default what their positions say."""
     space.check_command(queue)
     sources = parse_ranges(input_embeds, "embed")
     if not sources:
         raise InvalidArgument("forward needs at least one input embed")
     positions = space.embeds.filled_positions(sources)
-    found = check(space, queue, context, sources, positions, output_pages, output_embeds, adapter)
+    seen = None if see is None else see(len(positions))
+    found = check(space, queue, context, sources, positions, output_pages, output_embeds, adapter, seen)
     command = ForwardCommand(space.owner, queue, space.next_seq(), found.after, None, (), *found[1:])
     take_effect(space, command)
     space.issue(command)
@@ -73,19 +75,22 @@ def check(
     output_pages: Sequence[int],
     output_embeds: Sequence[int],
     adapter: int = NO_ADAPTER,
+    seen: Context | None = None,
 ) -> Checked:
     """A forward over inputs that hold tokens at these positions, as many; changes nothing. Raises as `issue`."""
     count = len(positions)
     read = parse_ranges(context, "context page")
-    seen = space.pages.context(read, min(positions), max(positions))
+    if seen is None:
+        seen = space.pages.context(read, min(positions), max(positions))
     if seen.tokens + count > space.model.max_context:
         _refuse_length(space, seen, count)
     written = parse_ranges(output_pages, "output page")
     own = space.pages.free_slots(written, count) if written else None
     outputs = _check_outputs(space, queue, output_embeds, count) if output_embeds else ()
-    whole = own is None or (count > 1 and _overwrites_inputs(inputs, outputs, count))
+    looks_ahead = seen.mask is not None and seen.mask.later
+    whole = own is None or looks_ahead or (count > 1 and _overwrites_inputs(inputs, outputs, count))
     if whole and count > space.model.max_batch_tokens:
-        _refuse_whole(space, own is None, count)
+        _refuse_whole(space, own is None, looks_ahead, count)
     after = space.hazards.of_rewriting(own) if own else 0
     if not space.has_one_queue:
         after = max(after, _hazards(space, queue, (*read, *written), inputs, outputs))
@@ -99,8 +104,13 @@ def _refuse_length(space: AddressSpace, seen: Context, count: int) -> NoReturn:
     )
 
 
-def _refuse_whole(space: AddressSpace, dropping: bool, count: int) -> NoReturn:
+def _refuse_whole(space: AddressSpace, dropping: bool, looks_ahead: bool, count: int) -> NoReturn:
     most = space.model.max_batch_tokens
+    if looks_ahead:
+        raise InvalidArgument(
+            f"the mask shows inputs to those before them; at most {most} inputs can run so, not {count}: mask them, or "
+            "split the call"
+        )
     if dropping:
         raise InvalidArgument(
             f"{count} inputs without output pages; at most {most} can run without keeping "

@@ -17,7 +17,7 @@ from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.intervals import intervals_of
 from pie_control.resources.kinds import EMBEDS, Resource
 from pie_control.resources.ranges import Range, merge, parse_ranges
-from pie_control.resources.tables.pages import Context
+from pie_control.resources.tables.contexts import Context
 from pie_control.resources.tables.runs import HeldRun
 
 from ..adapters import NO_ADAPTER, find_adapter

@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pie_control.errors import InvalidState, NotFound
-from pie_control.record import Record
 from pie_control.resources.intervals import append_interval, intervals_of
 from pie_control.resources.ranges import Range
 
 from .addresses import AddressAllocator
+from .contexts import Context
 from .slots import EMPTY, RESERVED, SEALED, UNBOUND, hidden, is_token, is_withheld, shown
 from .spans import Spans
 
@@ -40,14 +40,6 @@ class Reservation(NamedTuple):
     slots: list[int]  # virtual
     withheld: NDArray[np.int64]  # these, and what is behind them in pages without memory: nobody else may use it
     unbound: frozenset[int]  # pages that had no memory when they were reserved
-
-
-class Context(Record, frozen=True, tag=None):
-    """Slots that a forward reads. `by_position`: a query sees only those at positions below its own; else, all."""
-
-    intervals: tuple[Range, ...]  # virtual slots
-    tokens: int
-    by_position: bool = False
 
 
 class PageTable:
@@ -140,6 +132,14 @@ class PageTable:
         seen = (positions > EMPTY) & (positions < largest)
         slots = slots[seen]
         return Context(intervals_of(slots), len(slots), bool((positions[seen] >= smallest).any()))
+
+    def all_tokens(self, ranges: Sequence[Range]) -> tuple[Context, NDArray[np.bool_]]:
+        """All tokens of the pages that are not hidden; and of each token, hidden or not, whether it is among them.
+        Raises NotFound."""
+        slots = self.slots_of(ranges)
+        slots = slots[is_token(self.positions[slots])]
+        seen = self.positions[slots] > EMPTY
+        return Context(intervals_of(slots[seen]), int(seen.sum())), seen
 
     def slots_of(self, ranges: Sequence[Range]) -> NDArray[np.int64]:
         """All slots of the pages, in order. Raises NotFound."""

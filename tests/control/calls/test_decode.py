@@ -14,7 +14,7 @@ from pie_control.calls.fused.decode import MOST_STEPS, DecodeCommand
 from pie_control.calls.kind import EndRun
 from pie_control.calls.sampler import Sampler, SamplingParams, make_bias
 from pie_control.errors import Cancelled, InvalidArgument, InvalidState, NotFound, QuotaExceeded
-from pie_control.resources.tables.pages import Context
+from pie_control.resources.tables.contexts import Context
 from tests.helpers.refusals import (
     GREEDY,
     HOLDS_AN_INPUT,

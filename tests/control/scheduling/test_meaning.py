@@ -25,7 +25,16 @@ def test_random_programs_are_told_what_their_calls_mean(share: int) -> None:
         except AssertionError as error:
             raise AssertionError(f"programs of seed {seed}: {error}") from error
     refused = {
-        f"{name} refused" for name in ("forward", "sample", "set_positions", "copy_kvpage", "copy_emb", "mask_kvpage")
+        f"{name} refused"
+        for name in (
+            "forward",
+            "sample",
+            "set_positions",
+            "copy_kvpage",
+            "copy_emb",
+            "mask_kvpage",
+            "forward_with_mask",
+        )
     }
     accepted = {name.removesuffix(" refused") for name in refused}
     assert made.keys() >= {"ended", *refused, *accepted} or PROGRAMS < 1000, "these programs try too little"

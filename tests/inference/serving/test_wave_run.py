@@ -147,6 +147,31 @@ def forward(name: str, value: int) -> Build:
     return build
 
 
+def masked(name: str, value: int) -> Build:
+    """Two tokens for each sequence, with ranges that they see."""
+
+    def build(prepared: Prepared, which: Sequence[int]) -> Batch:
+        parts = [Extend(prepared.keys[n], [3, 4 + n]) for n in which]
+        embed, batch = prepared.driver.forward_batch(parts)
+        prepared.driver.run(embed)
+        ranges = {
+            "range_rows": [0, 1, 1] * len(which),
+            "range_begins": [4, 0, 21] * len(which),
+            "range_ends": [9, 12, 22] * len(which),
+        }
+        if BAD in which:
+            ranges[name][3 * BAD + 1] = value
+        return replace(
+            batch,
+            out_embeds=ints([150 + 2 * n + k for n in which for k in range(2)]),
+            masked=np.ones(len(which), np.bool_),
+            range_indptr=indptr([3] * len(which)),
+            **{key: ints(numbers) for key, numbers in ranges.items()},
+        )
+
+    return build
+
+
 def cut_mask(batch: Forward) -> Batch:
     """The bad command's mask lacks its last byte."""
     assert batch.mask_indptr is not None
@@ -229,6 +254,8 @@ CASES: dict[str, Build] = {
     "forward: run": forward("kv_ends", 17),
     "forward: output": forward("out_embeds", NOWHERE),
     "forward: mask": forward("mask_indptr", 0),
+    "forward: range": masked("range_ends", 23),
+    "forward: first of a range": masked("range_begins", -1),
     "sample: embed": sample(embed=NOWHERE),
     "sample: token slot": sample(token_slot=NOWHERE),
     "sample: recent token": sample(recent=NOWHERE),

@@ -1,0 +1,36 @@
+"""What forwards see of pages."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pie_control.record import Record
+from pie_control.resources.ranges import Range
+
+Numbers = NDArray[np.int32]
+
+
+class Mask(Record, frozen=True, tag=None):
+    """Ranges of keys that each query of a forward sees: the tokens of its context, then its inputs. In the order of the
+    queries. `later`: a query sees inputs behind its own."""
+
+    rows: Numbers  # queries
+    begins: Numbers
+    ends: Numbers
+    later: bool
+
+    def part(self, begin: int, end: int) -> Mask:
+        """Of the queries `begin` .. `end`."""
+        some = slice(*np.searchsorted(self.rows, (begin, end)).tolist())
+        return Mask(self.rows[some] - np.int32(begin), self.begins[some], self.ends[some], self.later)
+
+
+class Context(Record, frozen=True, tag=None):
+    """Slots that a forward reads. `by_position`: a query sees only those at positions below its own; else, all; but
+    with a `mask`, what this says."""
+
+    intervals: tuple[Range, ...]  # virtual slots
+    tokens: int
+    by_position: bool = False
+    mask: Mask | None = None
