@@ -45,10 +45,14 @@ from inferlet_sdk.outside.topics import Subscription, broadcast, subscribe
 from inferlet_sdk.retries import retry
 from inferlet_sdk.schemas import SchemaMismatch, Truncated, UnsupportedType, from_json, json_schema
 from inferlet_sdk.search.hypotheses import Hypothesis
+from inferlet_sdk.tools.chat import Answer, CallResult, Tools, TooManyRounds
+from inferlet_sdk.tools.tool import Tool, tool
 from inferlet_sdk.traits import Dist
 
 __all__ = [
+    "Answer",
     "Args",
+    "CallResult",
     "Cancelled",
     "Child",
     "ChildEnd",
@@ -86,6 +90,9 @@ __all__ = [
     "Subscription",
     "TimedOut",
     "TokenFuture",
+    "TooManyRounds",
+    "Tool",
+    "Tools",
     "Truncated",
     "Unsupported",
     "UnsupportedType",
@@ -102,5 +109,6 @@ __all__ = [
     "program_files",
     "retry",
     "subscribe",
+    "tool",
     "traits",
 ]

@@ -12,24 +12,28 @@ from typing import Any, Self, TypeVar, overload
 
 from inferlet_sdk import traits
 from inferlet_sdk.addresses import Pages
-from inferlet_sdk.errors import InvalidArgument, InvalidState
+from inferlet_sdk.errors import InvalidState
 from inferlet_sdk.generation.conversation import Conversation
 from inferlet_sdk.generation.drafting import Draft
-from inferlet_sdk.generation.generation import Generation
+from inferlet_sdk.generation.generation import Generation, rules_of
 from inferlet_sdk.generation.joining import join_sequences
+from inferlet_sdk.generation.page_table import check_droppable
 from inferlet_sdk.generation.queues import queues_of
 from inferlet_sdk.generation.sampling import AnySampler, Greedy, Sampler, as_sampler, seeded
 from inferlet_sdk.generation.scoring import score_tokens
 from inferlet_sdk.generation.sequence import TokenSequence
-from inferlet_sdk.generation.stopping import StopConditions, StopRules
+from inferlet_sdk.generation.stopping import StopConditions
 from inferlet_sdk.generation.token_source import sample_once
-from inferlet_sdk.images import Image, as_image, take_noted
+from inferlet_sdk.images import FillsImages, Image, take_noted
 from inferlet_sdk.schemas.results import generate_value
 from inferlet_sdk.search.beam import search
 from inferlet_sdk.search.best_of import Judge, sample_many
-from inferlet_sdk.search.hypotheses import Hypothesis
-from inferlet_sdk.search.select import score_all
+from inferlet_sdk.search.hypotheses import Found, Hypothesis, keep_best
+from inferlet_sdk.search.select import most_likely
+from inferlet_sdk.sharing.named import export, open_sequence
+from inferlet_sdk.sharing.prefixes import share_prefix
 from inferlet_sdk.texts import Noted, shown
+from inferlet_sdk.tools.declaring import AnyTool
 from inferlet_sdk.traits import Dist
 from inferlet_sdk.traits.arguments import flag, numbers, texts, whole
 from inferlet_sdk.traits.arguments import text as checked_text
@@ -39,18 +43,8 @@ T = TypeVar("T")
 
 _GREEDY = Greedy()
 
-SHOWN_TOKENS = 32
-"""Last tokens that `repr` looks at."""
 
-
-def _rules(sequence: TokenSequence, stop: StopConditions, max_tokens: int | None) -> StopRules:
-    """When a continuation ends: in any case when the model's context is full."""
-    room = sequence.info.max_context - sequence.offset - len(sequence.tokens)
-    limit = room if max_tokens is None else min(whole(max_tokens, "max_tokens"), room)
-    return StopRules.of(stop, sequence.info.stop_tokens, limit)
-
-
-class Context:
+class Context(FillsImages):
     """A growing text with its KV cache. The default model is the first of `available_models()`. All of it runs with the
     LoRA adapter `adapter`, if one is named (see `traits.available_adapters`).
 
@@ -58,11 +52,17 @@ class Context:
     text in one piece and runs it in one go.
     """
 
-    def __init__(self, model: str | None = None, *, adapter: str | None = None, position: int = 0) -> None:
-        """`position`: of its first token. Contexts that are to be joined may leave room for each other."""
+    def __init__(
+        self, model: str | None = None, *, adapter: str | None = None, position: int = 0, share: bool = True
+    ) -> None:
+        """`position`: of its first token. Contexts that are to be joined may leave room for each other. `share`:
+        whether the keys of a long prompt are shared with inferlets of the same user that have a prompt which begins
+        alike.
+        """
         name = model if model is not None else traits.available_models()[0]
         sequence = TokenSequence(queues_of(name), adapter="" if adapter is None else checked_text(adapter, "adapter"))
         sequence.offset = whole(position, "position")
+        sequence.shares = flag(share, "share")
         self._start(sequence)
 
     def _start(self, sequence: TokenSequence) -> None:
@@ -76,7 +76,7 @@ class Context:
         if sequence.closed:
             return f"<Context of {sequence.info.name}: closed>"
         state = "idle" if self._generation is None or self._generation.stop_reason else "generating"
-        text = sequence.last_text(SHOWN_TOKENS) + "".join(one.text for one in self._noted)
+        text = sequence.last_text() + "".join(one.text for one in self._noted)
         return f"<Context of {sequence.info.name}: {len(sequence.tokens)} tokens, {state}: {shown(text)}>"
 
     # ---- what it holds -------------------------------------------------------------------------------------------
@@ -125,36 +125,30 @@ class Context:
             self._settled("fill").tokens += numbers(text, "text", "a token id")
         return self
 
-    def fill_image(self, image: str | Image) -> Self:
-        """Appends an image that the client has sent, by the name of its blob. It is decoded at the next output."""
-        self._open("fill_image")
-        self._noted.append(as_image(image))
-        return self
-
     def fill_chat(
         self,
         messages: str | Sequence[Mapping[str, Any]],
         content: str | Sequence[Mapping[str, Any]] | None = None,
         *,
-        tools: Sequence[Mapping[str, Any]] = (),
+        tools: Iterable[AnyTool] = (),
         add_generation_prompt: bool = True,
+        reply: Sequence[Mapping[str, Any]] | None = None,
     ) -> Self:
         """Appends chat messages in the model's template: a role and its content, or a list of {"role", "content"}.
 
-        Text generated since the last `fill_chat` becomes the assistant's message before them. Text of messages is never
-        read as special tokens.
+        Text generated since the last `fill_chat` becomes the assistant's message before them, or is replaced by the
+        messages of `reply`. Text of messages is never read as special tokens. `tools`: functions with annotations, or
+        declarations, which the model is told of from now on (see `Tools`).
         """
         new = [{"role": messages, "content": content}] if isinstance(messages, str) else list(messages)
-        self._conversation.add(self._settled("fill_chat"), new, tools, add_generation_prompt)
+        self._conversation.add(self._settled("fill_chat"), new, tools, add_generation_prompt, reply)
         return self
 
     def truncate(self, length: int) -> Self:
         """Keeps the first `length` tokens. It cannot end among tokens that were dropped."""
         sequence = self._settled("truncate")
-        for start, stop in sequence.pages.dropped:
-            if start < whole(length, "length") < stop:
-                raise InvalidState(f"tokens {start} to {stop} were dropped: truncate to at most {start}, or {stop}")
-        sequence.truncate(whole(length, "length"))
+        sequence.pages.check_end(whole(length, "length"))
+        sequence.truncate(length)
         return self
 
     def drop(self, start: int, stop: int) -> Self:
@@ -164,11 +158,7 @@ class Context:
         behind them have seen them. The last token cannot be dropped; it runs again for the next output.
         """
         sequence = self._settled("drop")
-        last = len(sequence.tokens) - 1
-        if not 0 <= whole(start, "start") <= whole(stop, "stop") <= max(last, 0):
-            raise InvalidArgument(
-                f"tokens {start} to {stop} cannot be dropped: of {last + 1} tokens all but the last one can"
-            )
+        check_droppable(len(sequence.tokens), whole(start, "start"), whole(stop, "stop"))
         if start < stop:
             sequence.drop(start, stop)
         return self
@@ -203,7 +193,7 @@ class Context:
         """
         sequence = self._settled("generate")
         alternatives = None if logprobs is None else whole(logprobs, "logprobs")
-        rules = _rules(sequence, stop, max_tokens)
+        rules = rules_of(sequence, stop, max_tokens)
         self._generation = Generation(sequence, as_sampler(sampler), rules, run_ahead, alternatives, draft)
         return self._generation
 
@@ -244,15 +234,18 @@ class Context:
 
     async def sample(self, sampler: AnySampler = _GREEDY) -> int:
         """Samples the next token without appending it; `ctx.fill([token])` appends it."""
-        return await sample_once(self._settled("sample"), as_sampler(sampler))
+        return await sample_once(await self._ready("sample"), as_sampler(sampler))
 
     async def next_dist(self, k: int = 256, temperature: float = 1.0) -> Dist:
         """The distribution of the next token, cut to the `k` most probable tokens."""
-        return await self._settled("next_dist").next_dist(k, temperature)
+        sequence = self._settled("next_dist")
+        if not sequence.computed:
+            await share_prefix(sequence)
+        return await sequence.next_dist(k, temperature)
 
     async def score(self, continuation: str | Sequence[int]) -> list[float]:
         """Log-probability of each token of a continuation, without appending it."""
-        sequence = self._settled("score")
+        sequence = await self._ready("score")
         if isinstance(continuation, str):
             return await score_tokens(sequence, sequence.tokenize(continuation))
         return await score_tokens(sequence, numbers(continuation, "continuation", "a token id"))
@@ -263,14 +256,9 @@ class Context:
         By the probability of all their tokens together, so a longer one has a harder time; with `mean`, by that of a
         token on average.
         """
-        sequence, given = self._settled("select"), texts(options, "options")
-        if not given:
-            raise ValueError("options: there is nothing to select from")
-        tokens = [sequence.tokenize(option) for option in given]
-        scores = [sum(one) / (max(len(one), 1) if mean else 1) for one in await score_all(sequence, tokens)]
-        best = max(range(len(given)), key=scores.__getitem__)
-        self._settled("select").tokens += tokens[best]
-        return given[best]
+        chosen, tokens = await most_likely(await self._ready("select"), texts(options, "options"), mean)
+        self._settled("select").tokens += tokens
+        return chosen
 
     async def best_of(
         self,
@@ -286,43 +274,48 @@ class Context:
         By the mean log-probability of their tokens, or by `score`, a function of the text, which may be an `async def`.
         A `seed` of the sampler is that of the first one; the others have the next ones.
         """
-        sequence = self._settled("best_of")
+        sequence = await self._ready("best_of")
         samplers = seeded(sampler or Sampler(), whole(count, "count", least=1))
-        found = await sample_many(sequence, samplers, _rules(sequence, stop, max_tokens), score)
-        found.sort(key=lambda one: one[0].score, reverse=True)
-        return self._take_best([one for one, _ in found], [branch for _, branch in found])
+        found = await sample_many(sequence, samplers, rules_of(sequence, stop, max_tokens), score)
+        return self._take_best(found)
 
     async def beam(self, width: int, max_tokens: int, *, stop: Sequence[int] | None = None) -> list[Hypothesis]:
         """The most likely continuations by beam search, the best one first, at most `width`. Appends the best one.
 
         `stop`: tokens that end a continuation; by default those of the model.
         """
-        sequence = self._settled("beam")
+        sequence = await self._ready("beam")
         ends = sequence.info.stop_tokens if stop is None else numbers(stop, "stop", "a token id")
-        length = _rules(sequence, None, whole(max_tokens, "max_tokens")).max_tokens
-        beams = await search(sequence, whole(width, "width", least=1), length, frozenset(ends))
-        found = [beam.hypothesis(len(sequence.tokens)) for beam in beams]
-        return self._take_best(found, [beam.branch for beam in beams])
+        length = rules_of(sequence, None, whole(max_tokens, "max_tokens")).max_tokens
+        return self._take_best(await search(sequence, whole(width, "width", least=1), length, frozenset(ends)))
 
-    def _take_best(self, found: list[Hypothesis], branches: list[TokenSequence]) -> list[Hypothesis]:
-        """Goes on as the first of these branches, and closes the others."""
-        best, *others = branches
-        for branch in others:
-            branch.close()
-        if self._sequence.has_own_queue:  # whose number the program knows
-            self._settled("append").tokens += found[0].tokens
-            best.close()
-        else:
-            self._settled("append").close()
-            self._sequence = best
-        return found
+    def _take_best(self, found: list[Found]) -> list[Hypothesis]:
+        """Goes on with the best one."""
+        self._sequence = keep_best(self._settled("append"), found)
+        return [one.hypothesis for one in found]
 
     async def flush(self) -> None:
         """Runs the filled text and waits until that is done. Otherwise the next call that needs an output runs it."""
-        sequence = self._settled("flush")
+        sequence = await self._ready("flush")
         with sequence as queue:
             sequence.flush()
             await traits.synchronize(queue)
+
+    # ---- for others ----------------------------------------------------------------------------------------------
+
+    async def export(self, name: str) -> None:
+        """Keeps its tokens and keys under a name, for `Context.open` in any inferlet of the same user, after this one
+        has ended, too: as long as memory is not needed for something else. An older export of this name makes room."""
+        await export(await self._ready("export"), name)
+
+    @classmethod
+    async def open(cls, name: str, model: str | None = None, *, adapter: str | None = None) -> Self:
+        """A context with what was exported under a name; the last token runs again. Raises NotFound if there is none:
+        then fill a new one. `adapter`: that with which it was made."""
+        queues = queues_of(model if model is not None else traits.available_models()[0])
+        context = cls.__new__(cls)
+        context._start(await open_sequence(queues, "" if adapter is None else checked_text(adapter, "adapter"), name))
+        return context
 
     # ---- life cycle ----------------------------------------------------------------------------------------------
 
@@ -387,6 +380,12 @@ class Context:
             return self._sequence  # as below, at once
         self._open(operation)
         return self._read()
+
+    async def _ready(self, operation: str) -> TokenSequence:
+        """The same, with the keys of a long prompt that other inferlets have."""
+        sequence = self._settled(operation)
+        await share_prefix(sequence)
+        return sequence
 
     def _read(self) -> TokenSequence:
         """The same, for reading: a generation goes on."""

@@ -22,7 +22,12 @@ from ..support.guests import end_all, launch_many, source
 from ..support.samples import median
 from ..support.server import scheduler_counts, serving
 
-CONTROL_CALLS = {"now": 100, "clock": 100, "send": 50, "tokenize": 20, "wait": 50}
+CONTROL_CALLS = {
+    "now": 100, "clock": 100, "send": 50, "tokenize": 20, "wait": 50, "usage": 20, "detokenize": 20, "push_tokens": 50,
+    "set_queue_priority": 50, "synchronize": 20, "alloc_kvpage": 20, "alloc_emb": 20, "copy_emb": 20, "copy_kvpage": 20,
+    "mask_kvpage": 20, "set_positions": 20, "sample_constrained": 20, "sample_with_logprobs": 20,
+    "forward_with_sampling": 10, "forward_with_dist": 10, "verify": 20, "get_next_dists": 20, "get_logprobs_at": 20,
+}  # fmt: skip
 """Calls in a block: few enough for one turn of the guest, so that no other inferlet comes between. `clock`: WASI's."""
 ISSUED_CALLS = {"embed_txt": 20, "forward": 10, "sample": 20, "get_next_dist": 20, "get_logprobs": 20}
 """Calls in a block, for calls that also have a row of layer "inference"."""

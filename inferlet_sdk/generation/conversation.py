@@ -6,13 +6,14 @@ messages again and keeps the longest common token prefix. Then the context holds
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from inferlet_sdk import traits
 from inferlet_sdk.errors import InvalidArgument
 from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.images import Image, Seen, as_image
+from inferlet_sdk.tools.declaring import AnyTool, Declared, declare
 from inferlet_sdk.traits.core import ModelInfo
 
 
@@ -24,28 +25,36 @@ class Conversation:
         self._images: list[Image] = []  # of all messages
         self._start: int | None = None  # tokens before the first message
         self._end = 0  # tokens up to the last `add`
+        self._declared = Declared()
 
     def copy(self) -> Conversation:
         """A copy for a forked context."""
         other = Conversation()
         other._messages, other._start, other._end = self._messages.copy(), self._start, self._end
         other._images = self._images.copy()
+        other._declared = self._declared
         return other
 
     def add(
         self,
         sequence: TokenSequence,
         messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]],
+        tools: Iterable[AnyTool],
         add_generation_prompt: bool,
+        reply: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
-        """Appends the reply that was generated since the last messages, then new messages."""
+        """Appends the reply that was generated since the last messages, or what stands for it, then new messages.
+
+        `tools`, if there are any, are told of from now on, instead of those before.
+        """
         start = len(sequence.tokens) if self._start is None else self._start
         images = self._images.copy()
         new = [_without_images(message, images) for message in messages]
-        all_messages = [*self._messages, *self._reply(sequence), *new]
+        all_messages = [*self._messages, *(self._reply(sequence) if reply is None else reply), *new]
+        self._declared = declare(sequence.queues, tools) or self._declared
+        shown = self._declared.put_into(all_messages)
         with sequence.queues.some() as queue:
-            rendered = traits.tokenize_chat(queue, all_messages, tools, add_generation_prompt)
+            rendered = traits.tokenize_chat(queue, shown, self._declared.tools, add_generation_prompt)
             seen: list[Seen] = []
             if images:
                 rendered, seen = _with_images(queue, sequence.info, rendered, images, start)

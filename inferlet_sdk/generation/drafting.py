@@ -13,6 +13,7 @@ from inferlet_sdk.errors import Cancelled, InvalidState
 from inferlet_sdk.generation.sampling import Sampler
 from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.generation.token_source import Pieces
+from inferlet_sdk.sharing.prefixes import share_prefix
 from inferlet_sdk.traits.arguments import tokens as token_list
 
 MOST_DRAFTED = 63
@@ -62,6 +63,7 @@ class DraftedTokens:
         sequence = self._sequence
         if not sequence.tokens:
             raise InvalidState("the context is empty: `fill` it before generating")
+        await share_prefix(sequence)
         sequence.rewind(len(sequence.tokens) - 1)
         tokens = await self._check(self._guess(min(left - 1, MOST_DRAFTED)))
         end = next((place + 1 for place, token in enumerate(tokens) if token in self._stop), len(tokens))

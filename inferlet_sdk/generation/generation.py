@@ -16,10 +16,18 @@ from inferlet_sdk.generation.decode_run import Following
 from inferlet_sdk.generation.drafting import Draft, DraftedTokens
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.generation.sequence import TokenSequence
-from inferlet_sdk.generation.stopping import StopRules, TextFilter, holds, stop_strings
+from inferlet_sdk.generation.stopping import StopConditions, StopRules, TextFilter, holds, stop_strings
 from inferlet_sdk.generation.token_source import RunTokens, TokenSource, token_source
 from inferlet_sdk.texts import shown
+from inferlet_sdk.traits.arguments import whole
 from inferlet_sdk.traits.runs import MOST_STOPS, TokenLogprobs
+
+
+def rules_of(sequence: TokenSequence, stop: StopConditions, max_tokens: int | None) -> StopRules:
+    """When a continuation ends: in any case when the model's context is full."""
+    room = sequence.info.max_context - sequence.offset - len(sequence.tokens)
+    limit = room if max_tokens is None else min(whole(max_tokens, "max_tokens"), room)
+    return StopRules.of(stop, sequence.info.stop_tokens, limit)
 
 
 class Generation:

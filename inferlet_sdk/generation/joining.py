@@ -12,6 +12,12 @@ def join_sequences(parts: Sequence[TokenSequence]) -> TokenSequence:
     """Their tokens behind each other, with keys as each part has computed them, but of the last token: that runs again,
     at a position behind all, and sees all."""
     _check(parts)
+    if not parts or not all(part.tokens for part in parts):
+        raise InvalidState("join: give contexts that are not empty")
+    if any(part.pages.dropped for part in parts):
+        raise InvalidState("join: tokens of a part were dropped")
+    if len({(part.info.name, part.adapter) for part in parts}) > 1:
+        raise InvalidArgument("join: the parts are of different models, or adapters")
     whole = TokenSequence(parts[0].queues, adapter=parts[0].adapter)
     behind = 0  # the highest position
     with whole as queue:

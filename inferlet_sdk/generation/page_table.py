@@ -1,4 +1,4 @@
-"""The KV pages of one context, shared with the contexts that were forked from it.
+"""The KV pages of one context, shared with the contexts that were forked from it, or with other inferlets.
 
 Shared pages are always full, so no context writes to them; a context that is cut back into a shared page, or hides a
 part of it, gets a copy first. Reference counts within the inferlet free a page with its last context, in any order of
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from inferlet_sdk import traits
 from inferlet_sdk.addresses import Addresses, Pages
-from inferlet_sdk.errors import Exhausted, QuotaExceeded
+from inferlet_sdk.errors import Exhausted, InvalidArgument, InvalidState, QuotaExceeded
 from inferlet_sdk.generation.queues import MANY_CONTEXTS, Queues
 
 PAGES_AHEAD = 4
@@ -20,11 +20,16 @@ PAGES_AHEAD = 4
 
 
 class _Page:
-    __slots__ = ("address", "holders")
+    __slots__ = ("address", "holders", "sealed")
 
-    def __init__(self, address: int) -> None:
+    def __init__(self, address: int, sealed: bool = False) -> None:
         self.address = address
         self.holders = 1
+        self.sealed = sealed  # exported or imported: nobody writes to it
+
+    @property
+    def is_shared(self) -> bool:
+        return self.holders > 1 or self.sealed
 
 
 _DROPPED = _Page(-1)
@@ -124,6 +129,30 @@ class PageTable:
             targets = Pages.of([page.address for page in self._pages]).slots(size)[tokens + done : tokens + count]
             traits.copy_kvpage(queue, sources, targets)
 
+    def check_end(self, tokens: int) -> None:
+        """Raises InvalidState if a context of the first `tokens` tokens would end among those that were dropped."""
+        for start, stop in self.dropped:
+            if start < tokens < stop:
+                raise InvalidState(f"tokens {start} to {stop} were dropped: truncate to at most {start}, or {stop}")
+
+    def adopt(self, imported: Iterable[Pages]) -> None:
+        """Has pages that were imported, at its front; it is empty, but for spare pages."""
+        self._pages[:0] = [_Page(address, sealed=True) for pages in imported for address in pages]
+        self._update()
+
+    def seal(self, start: int, stop: int) -> Pages:
+        """The full pages that hold the tokens `start` .. `stop`; from now on nobody writes to them."""
+        pages = self._pages[start // self._page_size : stop // self._page_size]
+        for page in pages:
+            page.sealed = True
+        self._update()
+        return Pages.of([page.address for page in pages])
+
+    def copy_rest(self, queue: int, tokens: int) -> Pages:
+        """A copy of the last page, if the first `tokens` tokens do not fill it."""
+        full, rest = divmod(tokens, self._page_size)
+        return Pages.of([self._copy(queue, self._pages[full], rest).address] if rest else [])
+
     def drop(self, queue: int, start: int, stop: int) -> None:
         """Hides the tokens `start` .. `stop` from what comes, and gives back the pages that hold no others."""
         self.dropped = _merged([*self.dropped, (start, stop)])
@@ -138,7 +167,7 @@ class PageTable:
                 unused.append(page)
                 self._pages[place] = _DROPPED
                 continue
-            if page.holders > 1:
+            if page.is_shared:
                 unused.append(page)
                 page = self._pages[place] = self._copy(queue, page, size)
             traits.mask_kvpage(queue, [page.address], [slot for a, b in hidden for slot in range(a, b)])
@@ -150,8 +179,8 @@ class PageTable:
         full, rest = divmod(tokens, self._page_size)
         self.dropped = _below(self.dropped, tokens)
         kept, behind = self._pages[:full], [page for page in self._pages[full:] if page is not _DROPPED]
-        own = [page for page in behind if page.holders == 1]
-        shared = [page for page in behind if page.holders > 1]
+        own = [page for page in behind if not page.is_shared]
+        shared = [page for page in behind if page.is_shared]
         if rest and behind[0] in shared:
             kept.append(self._copy(queue, behind[0], rest))
         _trim(queue, own, rest if own and own[0] is behind[0] else 0)
@@ -181,11 +210,19 @@ class PageTable:
             traits.dealloc_kvpage(queue, unused)
 
     def _update(self) -> None:
-        shared = sum(1 for page in self._pages if page.holders > 1)
+        shared = sum(1 for page in self._pages if page.is_shared)
         addresses = [page.address for page in self._pages if page is not _DROPPED]
         self.context = list(Addresses.of(addresses).ranges)
         self.output = list(Addresses.of(addresses[shared:]).ranges) if shared else self.context
         self.capacity = len(self._pages) * self._page_size
+
+
+def check_droppable(tokens: int, start: int, stop: int) -> None:
+    """Raises InvalidArgument unless a context with `tokens` tokens may drop those from `start` to `stop`."""
+    if not 0 <= start <= stop <= max(tokens - 1, 0):
+        raise InvalidArgument(
+            f"tokens {start} to {stop} cannot be dropped: of {tokens} tokens all but the last one can"
+        )
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -34,6 +34,9 @@ allows.
 LEAST_CHUNK = 32
 """A longer prompt is not run with fewer embeds than this: it would take very many calls."""
 
+SHOWN_TOKENS = 32
+"""Whose text tells people what a context is about."""
+
 
 class _SharedOutput:
     """An output embed of several sequences, as a range: nobody writes to it."""
@@ -59,6 +62,7 @@ class TokenSequence:
         self.tokens: list[int] = []
         self.images = SeenImages()
         self.offset = 0
+        self.shares = True  # whether other inferlets of the tenant may use keys of its prompt
         self.computed = 0
         self.output_of = 0
         self.pages = PageTable(queues)
@@ -308,10 +312,7 @@ class TokenSequence:
         """Runs tokens and appends their keys and values."""
         start, stop = self.computed, self.computed + len(tokens)
         self.pages.reserve(self.queue, stop)
-        if self.images.after(start):
-            self.images.embed(self.queue, self.info, tokens, start, self.offset, inputs)
-        else:
-            traits.embed_txt(self.queue, tokens, range(start + self.offset, stop + self.offset), inputs)
+        self.images.embed(self.queue, self.info, tokens, start, self.offset, inputs)
         pages = self.pages.pages, Pages(self.pages.output)
         if self.adapter:
             traits.forward_with_adapter(self.queue, self.adapter, pages[0], inputs, pages[1], outputs)
@@ -387,9 +388,9 @@ class TokenSequence:
         with self.queues.some() as queue:
             return traits.tokenize(queue, text, special_tokens)
 
-    def last_text(self, count: int) -> str:
-        """Text of the last `count` tokens."""
-        return self.detokenize(self.tokens[-count:]) if self.tokens else ""
+    def last_text(self) -> str:
+        """Text of the last tokens, for people."""
+        return self.detokenize(self.tokens[-SHOWN_TOKENS:]) if self.tokens else ""
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Text of tokens, without special tokens."""

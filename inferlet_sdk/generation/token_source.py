@@ -19,6 +19,7 @@ from inferlet_sdk.futures import TokenFuture
 from inferlet_sdk.generation.decode_run import DecodeRun, Following
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.generation.sequence import TokenSequence
+from inferlet_sdk.sharing.prefixes import share_prefix
 from inferlet_sdk.traits.arguments import whole
 from inferlet_sdk.traits.fused import await_scored_token
 from inferlet_sdk.traits.runs import TokenLogprobs
@@ -63,6 +64,8 @@ class RunTokens:
         Cancelled if another task closes the source meanwhile."""
         try:
             if self._run is None:
+                if not self._sequence.computed:
+                    await share_prefix(self._sequence)
                 self._issue(left, held)
             run = self._run
             assert run is not None
@@ -122,6 +125,8 @@ class SampledTokens:
     async def next(self, left: int, held: str) -> Pieces:
         """One token. Raises Cancelled if another task closes the source meanwhile."""
         try:
+            if not self._sequence.computed:
+                await share_prefix(self._sequence)
             number = self._current = self._issue()
             await _until_done(number)
             if self._current != number:
@@ -232,6 +237,8 @@ class ChosenTokens:
 
     async def next(self, left: int, held: str) -> Pieces:
         """One token."""
+        if not self._sequence.computed:
+            await share_prefix(self._sequence)
         token = await _choose(self._sequence, self._sampler)
         logprobs: tuple[TokenLogprobs, ...] = ()
         if self._logprobs is not None and not self._closed:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from inferlet_sdk.generation.sequence import TokenSequence
 
-from .hypotheses import Hypothesis, mean
+from .hypotheses import Found, Hypothesis, mean
 
 
 @dataclass
@@ -29,11 +29,11 @@ class Beam:
     def score(self) -> float:
         return mean(self.logprobs)
 
-    def hypothesis(self, start: int) -> Hypothesis:
+    def found(self, start: int) -> Found:
         """`start`: the number of tokens before it."""
         tokens = self.branch.tokens[start:]
         text = self.branch.detokenize(tokens) if tokens else ""
-        return Hypothesis(tuple(tokens), text, self.score, self.ended)
+        return Found(Hypothesis(tuple(tokens), text, self.score, self.ended), self.branch)
 
 
 class _Step(NamedTuple):
@@ -48,9 +48,9 @@ class _Step(NamedTuple):
         return sum(self.beam.logprobs) + self.logprob
 
 
-async def search(sequence: TokenSequence, width: int, length: int, stop: Collection[int]) -> list[Beam]:
-    """The best beams, the best one first, each of at most `length` tokens; the caller closes their branches. A stop
-    token ends a beam, counts for its score, and is not kept."""
+async def search(sequence: TokenSequence, width: int, length: int, stop: Collection[int]) -> list[Found]:
+    """The best continuations, the best one first, each of at most `length` tokens; the caller closes their branches. A
+    stop token ends a beam, counts for its score, and is not kept."""
     live, ended = [Beam(sequence.fork())], list[Beam]()
     try:
         for _ in range(length):
@@ -61,7 +61,7 @@ async def search(sequence: TokenSequence, width: int, length: int, stop: Collect
                 break
         for beam in live:
             beam.ended = "length"
-        return _best([*ended, *live], width)
+        return [beam.found(len(sequence.tokens)) for beam in _best([*ended, *live], width)]
     except BaseException:
         _close([*live, *ended])
         raise

@@ -11,7 +11,7 @@ from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.generation.stopping import StopRules
 
-from .hypotheses import Hypothesis, mean
+from .hypotheses import Found, Hypothesis, mean
 
 Judge = Callable[[str], float | Awaitable[float]]
 """A function of the text of a continuation, the greater the better, or an `async def`."""
@@ -19,8 +19,8 @@ Judge = Callable[[str], float | Awaitable[float]]
 
 async def sample_many(
     sequence: TokenSequence, samplers: Sequence[Sampler | DistSampler], rules: StopRules, judge: Judge | None
-) -> list[tuple[Hypothesis, TokenSequence]]:
-    """A continuation by each sampler with the branch that holds it, in their order; the caller closes the branches."""
+) -> list[Found]:
+    """A continuation by each sampler, the best one first; the caller closes the branches."""
     branches = [sequence.fork() for _ in samplers]
     try:
         found = await gather(
@@ -30,7 +30,8 @@ async def sample_many(
         for branch in branches:
             branch.close()
         raise
-    return list(zip(found, branches, strict=True))
+    pairs = map(Found, found, branches)
+    return sorted(pairs, key=lambda one: one.hypothesis.score, reverse=True)
 
 
 async def _sample(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.texts import shown
 
 
@@ -20,6 +23,26 @@ class Hypothesis:
 
     def __repr__(self) -> str:
         return f"<Hypothesis {self.score:.4g}: {len(self.tokens)} tokens, {self.stop_reason}: {shown(self.text)}>"
+
+
+class Found(NamedTuple):
+    """A continuation, and the branch of a context that holds it."""
+
+    hypothesis: Hypothesis
+    branch: TokenSequence
+
+
+def keep_best(sequence: TokenSequence, found: Sequence[Found]) -> TokenSequence:
+    """The sequence goes on with the first continuation, and all but one are closed; returns that one."""
+    best, *others = found
+    for other in others:
+        other.branch.close()
+    if sequence.has_own_queue:  # whose number the program knows
+        sequence.tokens += best.hypothesis.tokens
+        best.branch.close()
+        return sequence
+    sequence.close()
+    return best.branch
 
 
 def mean(logprobs: list[float]) -> float:

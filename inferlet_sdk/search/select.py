@@ -13,6 +13,16 @@ from inferlet_sdk.generation.scoring import append_scored
 from inferlet_sdk.generation.sequence import TokenSequence
 
 
+async def most_likely(sequence: TokenSequence, options: Sequence[str], mean: bool) -> tuple[str, list[int]]:
+    """The option of the highest probability, or of the highest one of a token on average, with its tokens."""
+    if not options:
+        raise ValueError("options: there is nothing to select from")
+    tokens = [sequence.tokenize(option) for option in options]
+    scores = [sum(one) / (max(len(one), 1) if mean else 1) for one in await score_all(sequence, tokens)]
+    best = max(range(len(options)), key=scores.__getitem__)
+    return options[best], tokens[best]
+
+
 async def score_all(sequence: TokenSequence, continuations: Sequence[Sequence[int]]) -> list[list[float]]:
     """Log-probabilities of the tokens of each continuation. The sequence does not change."""
     found: list[list[float]] = [[] for _ in continuations]

@@ -235,7 +235,7 @@ def test_text_is_tokenized_in_one_piece(host: FakeHost) -> None:
 
 def test_long_prompts_run_in_chunks() -> None:
     host = install(max_context=5000, page_size=16)
-    ctx = Context().fill("a" * 4900)
+    ctx = Context(share=False).fill("a" * 4900)
     run(ctx.flush())
     assert host.calls.count("forward") == 3
     assert len(host.embeds) == 2

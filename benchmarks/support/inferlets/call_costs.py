@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from time import monotonic_ns
 
-from inferlet_sdk import Args, HostFuture, gather, inferlet, traits
+from inferlet_sdk import Args, Embeds, HostFuture, Pages, Slots, gather, inferlet, traits
 
 TEXT = "The old clock in the hall struck nine."
 
@@ -26,6 +26,11 @@ class Calls:
         self.position = len(tokens)
         traits.embed_txt(self.queue, tokens, range(len(tokens)), inputs)
         traits.forward(self.queue, self.pages, inputs, self.pages, self.output)
+        self.spare = traits.alloc_emb(self.queue, 2)
+        self.detokenizer = traits.create_detokenizer(self.queue)
+        size = traits.get_model_info(args.model).page_size
+        self.slots = Slots([self.pages[0] * size, 1]), Slots([self.pages[3] * size, 1])
+        self.made: list[Pages | Embeds] = []  # by one block
         self.embed_txt()
         self.done = traits.sleep(0)
 
@@ -53,6 +58,62 @@ class Calls:
     def sample(self) -> HostFuture[int]:
         return traits.sample(self.queue, self.output[0], self.sampler)
 
+    def usage(self) -> None:
+        traits.usage()
+
+    def detokenize(self) -> None:
+        traits.detokenize(self.queue, [100, 101])
+
+    def push_tokens(self) -> None:
+        traits.push_tokens(self.detokenizer, [100])
+
+    def set_queue_priority(self) -> None:
+        traits.set_queue_priority(self.queue, 0)
+
+    def synchronize(self) -> HostFuture[None]:
+        return traits.synchronize(self.queue)
+
+    def alloc_kvpage(self) -> None:
+        self.made.append(traits.alloc_kvpage(self.queue))
+
+    def alloc_emb(self) -> None:
+        self.made.append(traits.alloc_emb(self.queue))
+
+    def copy_emb(self) -> None:
+        traits.copy_emb(self.queue, self.output, self.spare[:1])
+
+    def copy_kvpage(self) -> None:
+        traits.copy_kvpage(self.queue, *self.slots)
+
+    def mask_kvpage(self) -> None:
+        traits.mask_kvpage(self.queue, self.pages)
+
+    def set_positions(self) -> None:
+        traits.set_positions(self.queue, [self.position], self.input)
+
+    def forward_with_dist(self) -> HostFuture[traits.Dist]:
+        return traits.forward_with_dist(self.queue, [100], [self.position], self.input, self.pages, (), self.output[0])
+
+    def forward_with_sampling(self) -> HostFuture[int]:
+        return traits.forward_with_sampling(
+            self.queue, [100], [self.position], self.input, self.pages, (), self.output[0], self.sampler
+        )
+
+    def sample_constrained(self) -> HostFuture[int]:
+        return traits.sample_constrained(self.queue, self.output[0], self.sampler)
+
+    def sample_with_logprobs(self) -> HostFuture[traits.ScoredToken]:
+        return traits.sample_with_logprobs(self.queue, self.output[0], self.sampler, 4)
+
+    def verify(self) -> HostFuture[traits.Verified]:
+        return traits.verify(self.queue, self.output, [], self.sampler)
+
+    def get_next_dists(self) -> HostFuture[list[traits.Dist]]:
+        return traits.get_next_dists(self.queue, self.output)
+
+    def get_logprobs_at(self) -> HostFuture[list[float]]:
+        return traits.get_logprobs_at(self.queue, self.output, [100])
+
     def get_next_dist(self) -> HostFuture[traits.Dist]:
         return traits.get_next_dist(self.queue, self.output[0])
 
@@ -62,6 +123,9 @@ class Calls:
     async def settle(self, results: Sequence[HostFuture[object] | None]) -> None:
         """Waits until all issued calls are done."""
         await gather(*(future for future in results if future is not None))
+        for made in self.made:
+            (traits.dealloc_kvpage if isinstance(made, Pages) else traits.dealloc_emb)(self.queue, made)
+        self.made.clear()
         await traits.synchronize(self.queue)
 
 

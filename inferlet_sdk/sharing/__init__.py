@@ -1,0 +1,1 @@
+"""Keys that inferlets of one tenant share: contexts by name, and equal prefixes of long prompts by themselves."""

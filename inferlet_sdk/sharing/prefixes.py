@@ -1,0 +1,95 @@
+"""Equal prefixes of long prompts are run once for all inferlets of a tenant.
+
+A prompt is cut into blocks of whole pages. Each block is exported under a name that is a hash of all tokens up to its
+end, so equal names mean equal keys. Before a long prompt runs, all of its blocks are asked for at once; those up to the
+first that is missing are used, and the others are exported once they are computed. Short prompts are left alone.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from hashlib import sha256
+
+from inferlet_sdk import traits
+from inferlet_sdk.errors import Cancelled, PieError
+from inferlet_sdk.futures import HostFuture
+from inferlet_sdk.generation.sequence import TokenSequence
+from inferlet_sdk.outside.exports import Imported
+
+LEAST_TOKENS = 256
+"""Of a prompt that may be shared: what is shorter runs faster than it is found."""
+BLOCK_PAGES = 8
+"""Pages of one export. With fewer, more of a prompt is shared, at more calls."""
+MOST_BLOCKS = 64
+"""Of one prompt."""
+
+
+async def share_prefix(sequence: TokenSequence) -> None:
+    """Takes over what is there of the prompt's keys, runs the rest of its blocks, and exports these. Does nothing to a
+    sequence with a short prompt, or one that has keys. Raises Cancelled if another task closes it meanwhile."""
+    if sequence.images.places:  # placeholders do not tell what was seen
+        return
+    if sequence.computed or not sequence.shares or len(sequence.tokens) < LEAST_TOKENS or sequence.offset:
+        return
+    size = BLOCK_PAGES * sequence.info.page_size
+    blocks = min((len(sequence.tokens) - 1) // size, MOST_BLOCKS)
+    names = _names(sequence, size, blocks)
+    with sequence as queue:
+        found = await _until_missing(sequence, [traits.import_kvpage(queue, name) for name in names], size)
+        sequence.pages.adopt([block.pages for block in found])
+        sequence.computed = len(found) * size
+        if len(found) < blocks:
+            sequence.compute(blocks * size, ())
+            for place in range(len(found), blocks):
+                _export(sequence, names[place], place * size, size)
+
+
+def _names(sequence: TokenSequence, size: int, blocks: int) -> list[str]:
+    """The hash of all tokens up to the end of each block; with another adapter, keys are others."""
+    digest, names = sha256(sequence.adapter.encode()), []
+    for start in range(0, blocks * size, size):
+        digest.update(array("I", sequence.tokens[start : start + size]).tobytes())
+        names.append(f"prefix:{digest.hexdigest()}")
+    return names
+
+
+async def _until_missing(sequence: TokenSequence, futures: Sequence[HostFuture[Imported]], size: int) -> list[Imported]:
+    """The blocks up to the first that is missing, or is not what it should be; gives back those behind it."""
+    taken: list[Imported | None] = []
+    wanted = 0
+    try:
+        for future in futures:
+            taken.append(await _taken(future))
+        if sequence.closed:
+            raise Cancelled("the context was closed while it looked for the keys of its prompt")
+        if not sequence.computed:  # otherwise another task was faster
+            wanted = _agreeing(sequence.tokens, taken, size)
+    finally:
+        for future in futures[len(taken) :]:
+            future.cancel()
+        with sequence.queues.some() as queue:
+            for block in taken[wanted:]:
+                if block is not None:
+                    traits.dealloc_kvpage(queue, block.pages)
+    return [block for block in taken[:wanted] if block is not None]
+
+
+async def _taken(future: HostFuture[Imported]) -> Imported | None:
+    try:
+        return await future
+    except PieError:  # it is not there, or there is no room for it
+        return None
+
+
+def _agreeing(tokens: Sequence[int], blocks: Sequence[Imported | None], size: int) -> int:
+    """How many of the first blocks are there and hold the tokens."""
+    for place, block in enumerate(blocks):
+        if block is None or list(block.tokens) != tokens[place * size : (place + 1) * size]:
+            return place
+    return len(blocks)
+
+
+def _export(sequence: TokenSequence, name: str, start: int, size: int) -> None:
+    pages = sequence.pages.seal(start, start + size)
+    traits.export_kvpage(sequence.queue, name, pages, sequence.tokens[start : start + size]).cancel()  # nobody waits

@@ -1,0 +1,1 @@
+"""How models write calls of tools: one module a format, and `choose` finds that of a model."""

@@ -1,0 +1,167 @@
+"""How a model is told of tools, and how it calls them: found by what its chat template makes of a conversation with a
+call, else by its vocabulary."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from inferlet_sdk import traits
+from inferlet_sdk.errors import InvalidArgument, Unsupported
+from inferlet_sdk.generation.queues import Queues
+from inferlet_sdk.tools.formats import hermes, llama, mistral, signature
+from inferlet_sdk.tools.formats.parser import Parser
+
+Declaration = Mapping[str, Any]
+"""A tool as chat templates take it: {"type": "function", "function": {"name", "description", "parameters"}}."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """How calls are written. `markers` may be special tokens; `describe` tells of tools where the chat template does
+    not; `one_call`: templates take one call in a message."""
+
+    name: str
+    parser: Callable[[], Parser]
+    markers: tuple[str, ...]
+    describe: Callable[[Sequence[Declaration]], str]
+    one_call: bool = False
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The format of a model. `shown`: special tokens that mark calls, which the text of a generation leaves out."""
+
+    format: Format
+    declares: bool
+    """Whether the chat template tells of tools."""
+    renders_calls: bool
+    """Whether it renders calls of earlier messages; else they are text."""
+    shown: Mapping[int, str]
+
+
+def _described(declaration: Declaration) -> Mapping[str, Any]:
+    function: Mapping[str, Any] = declaration.get("function", declaration)
+    return function
+
+
+def _hermes_text(tools: Sequence[Declaration]) -> str:
+    listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    return (
+        "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with "
+        f"function signatures within <tools></tools> XML tags:\n<tools>\n{listed}\n</tools>\n\nFor each function call, "
+        "return a json object with function name and arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n"
+        '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
+    )
+
+
+def _llama_text(tools: Sequence[Declaration]) -> str:
+    listed = "\n\n".join(json.dumps(tool, ensure_ascii=False, indent=4) for tool in tools)
+    return (
+        "You have access to the following functions. To call a function, please respond with JSON for a function call. "
+        'Respond in the format {"name": function name, "parameters": dictionary of argument name and its value}. '
+        f"Do not use variables.\n\n{listed}"
+    )
+
+
+def _mistral_text(tools: Sequence[Declaration]) -> str:
+    return (
+        f"[AVAILABLE_TOOLS] {json.dumps(tools, ensure_ascii=False)}[/AVAILABLE_TOOLS]\nTo call one, answer with "
+        '[TOOL_CALLS] [{"name": ..., "arguments": {...}}].'
+    )
+
+
+def _signature_text(tools: Sequence[Declaration]) -> str:
+    lines = []
+    for function in map(_described, tools):
+        parameters = ", ".join(function.get("parameters", {}).get("properties", {}))
+        lines.append(f"{function['name']}({parameters}): {function.get('description', '')}")
+    return "\n".join(("Tools:", *lines))
+
+
+HERMES = Format("hermes", hermes.HermesParser, (hermes.BEGIN, hermes.END), _hermes_text)
+LLAMA = Format("llama", llama.LlamaParser, (llama.TAG,), _llama_text, one_call=True)
+MISTRAL = Format(
+    "mistral", mistral.MistralParser, (mistral.BEGIN, mistral.ARGUMENTS, mistral.IDENTIFIER), _mistral_text
+)
+SIGNATURE = Format("signature", signature.SignatureParser, (signature.BEGIN, signature.END), _signature_text)
+FORMATS = {one.name: one for one in (HERMES, LLAMA, MISTRAL, SIGNATURE)}
+
+_TOOL, _CALL = "pie_probe_tool", "pie_probe_call"
+_PROBE = {
+    "type": "function",
+    "function": {"name": _TOOL, "description": "", "parameters": {"type": "object", "properties": {}}},
+}
+_ASKED = {"role": "user", "content": "hi"}
+_CALLED = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"id": "call00000", "type": "function", "function": {"name": _CALL, "arguments": {}}}],
+}
+_ANSWERED = {"role": "tool", "name": _CALL, "tool_call_id": "call00000", "content": "ok"}
+_LLAMA_CALL = re.compile(rf'"name":\s*"{_CALL}",\s*"parameters"')
+
+_found: WeakKeyDictionary[Queues, Dialect] = WeakKeyDictionary()
+
+
+def dialect_of(queues: Queues, name: str | None = None) -> Dialect:
+    """How the model of some queues calls tools, in the format `name` if one is given. Raises Unsupported if the model
+    has no chat template, or a format that is not known here."""
+    if name is not None and name not in FORMATS:
+        raise ValueError(f"format: {name!r} is unknown: there are {', '.join(FORMATS)}")
+    if name is None and queues in _found:
+        return _found[queues]
+    with queues.some() as queue:
+        dialect = _find(queue, None if name is None else FORMATS[name])
+    if name is None:
+        _found[queues] = dialect
+    return dialect
+
+
+def _find(queue: int, given: Format | None) -> Dialect:
+    declared = _render(queue, [_ASKED])
+    called = _render(queue, [_ASKED, _CALLED, _ANSWERED])
+    renders_calls = _CALL in called
+    known = given or (_by_template(called) if renders_calls else _by_template(declared) or _by_vocabulary(queue))
+    if known is None:
+        raise Unsupported(
+            "the model's chat template writes calls of tools in a form that is unknown here: choose one by "
+            f"`Tools(format=...)`, of {', '.join(FORMATS)}"
+        )
+    return Dialect(known, _TOOL in declared, renders_calls, _shown(queue, known.markers))
+
+
+def _render(queue: int, messages: Sequence[Mapping[str, Any]]) -> str:
+    try:
+        return traits.format_chat(queue, messages, [_PROBE], False)
+    except InvalidArgument:  # the template refuses such messages
+        return ""
+
+
+def _by_template(text: str) -> Format | None:
+    if mistral.BEGIN in text:
+        return MISTRAL
+    if hermes.BEGIN in text and "<function=" not in text:  # Qwen3-Coder writes XML there
+        return HERMES
+    return LLAMA if _LLAMA_CALL.search(text) or llama.TAG in text else None
+
+
+def _by_vocabulary(queue: int) -> Format:
+    for marker, known in ((hermes.BEGIN, HERMES), (mistral.BEGIN, MISTRAL), (llama.TAG, LLAMA)):
+        if len(traits.tokenize(queue, marker)) == 1:
+            return known
+    is_demo = len(traits.tokenize(queue, "<|tool|>")) == 1 < len(traits.tokenize(queue, "<|tool_call|>"))
+    return SIGNATURE if is_demo else HERMES
+
+
+def _shown(queue: int, markers: Sequence[str]) -> dict[int, str]:
+    shown = {}
+    for marker in markers:
+        tokens = traits.tokenize(queue, marker)
+        if len(tokens) == 1 and traits.detokenize(queue, tokens) != marker:
+            shown[tokens[0]] = marker
+    return shown

@@ -1,0 +1,295 @@
+"""`Tools.chat` with a scripted model, in each format, with templates that render tools and calls, and one that does
+not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from inferlet_sdk import Answer, CallResult, Context, Tools, TooManyRounds, Truncated, Unsupported, tool
+from inferlet_sdk.event_loop import run
+from inferlet_sdk.tools.events import Call, CallStarted, Text
+from pie_control.services.chat_template import ChatTemplate
+from tests.helpers import chat_templates, fake_host
+from tests.helpers.fake_host import SPECIAL, STOP, FakeHost, refuse
+from tests.sdk.test_context import install, nothing_held
+
+ASK = "What is 2 plus 3?"
+
+
+def add(a: int, b: int) -> int:
+    """Adds two numbers."""
+    return a + b
+
+
+@tool(name="look_up")
+async def look_up_slowly(key: str, default: str | None = None) -> dict[str, str]:
+    """Looks something up.
+
+    Args:
+        key: what to look up
+    """
+    await asyncio.sleep(0)
+    if key == "nothing":
+        raise KeyError(key)
+    return {key: default or "found"}
+
+
+class Scripted:
+    """A model that writes `replies`, one after the other, in a chat template."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, template: str, replies: Sequence[str]) -> None:
+        self._template = ChatTemplate(template, {})
+        monkeypatch.setattr(FakeHost, "_format_chat", lambda _, *given: self.render(*given[1:]))
+        monkeypatch.setattr(FakeHost, "_tokenize_chat", lambda host, *given: self._tokenize_chat(host, *given))
+        self.rendered: list[str] = []
+        self.host = install(max_context=20_000, next_token=self._next_token, page_size=64)
+        self.host.queues.add(0)
+        self._replies = [[*self.host._tokenize(0, text, True), STOP] for text in replies]
+        self.host.queues.remove(0)
+        self._starts: list[int] = []
+        self.generated: list[int] = []
+
+    def render(self, messages: str, tools: str, prompt: bool) -> str:
+        try:
+            return self._template.render(json.loads(messages), json.loads(tools) if tools else None, prompt, 10**6)
+        except Exception as error:
+            raise refuse("invalid-argument", str(error)) from None
+
+    def _tokenize_chat(self, host: FakeHost, queue: int, *given: Any) -> list[int]:
+        self.rendered.append(self.render(*given))
+        tokens = host._tokenize(queue, self.rendered[-1], True)
+        self._starts.append(len(tokens))
+        return tokens
+
+    def _next_token(self, seen: tuple[tuple[int, int], ...]) -> int:
+        reply = self._replies[min(len(self._starts), len(self._replies)) - 1]
+        return reply[min(seen[-1][1] + 1 - self._starts[-1], len(reply) - 1)]
+
+
+def chat(
+    model: Scripted, *tools: Any, messages: Any = ASK, format: str | None = None, **options: Any
+) -> tuple[Answer, str]:
+    async def ask() -> tuple[Answer, str]:
+        async with Context() as ctx:
+            answer = await Tools(*tools, format=format).chat(ctx, messages, **options)
+            return answer, ctx.text
+
+    result = run(ask())
+    assert nothing_held(model.host)
+    return result
+
+
+CALLS: Mapping[str, tuple[str, str, str]] = {
+    "hermes": (
+        chat_templates.QWEN,
+        '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 3}}\n</tool_call>',
+        '<tool_call>\n{"name": "look_up", "arguments": {"key": "x"}}\n</tool_call>',
+    ),
+    "llama": (
+        chat_templates.LLAMA,
+        '{"name": "add", "parameters": {"a": 2, "b": 3}}',
+        '; {"name": "look_up", "parameters": {"key": "x"}}',
+    ),
+    "mistral": (
+        chat_templates.MISTRAL,
+        '[TOOL_CALLS] [{"name": "add", "arguments": {"a": 2, "b": 3}}',
+        ', {"name": "look_up", "arguments": {"key": "x"}}]',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("at_once", [1, 9])
+def test_calls_run_and_the_model_reads_what_they_gave(monkeypatch: pytest.MonkeyPatch, name: str, at_once: int) -> None:
+    template, first, second = CALLS[name]
+    model = Scripted(monkeypatch, template, [first + second, "It is 5."])
+    model.host.tokens_at_once = at_once
+    answer, text = chat(model, add, look_up_slowly)
+    assert answer.text == "It is 5."
+    assert answer.stop_reason == "stop"
+    assert [(one.name, one.arguments, one.value, one.text) for one in answer.calls] == [
+        ("add", {"a": 2, "b": 3}, 5, "5"),
+        ("look_up", {"key": "x"}, {"x": "found"}, '{"x": "found"}'),
+    ]
+    asked, answered = model.rendered
+    assert "Adds two numbers." in asked
+    assert '"what to look up"' in asked
+    assert all(part in answered for part in ("Adds two numbers.", "5", "found"))
+    assert text.endswith("It is 5.")
+    assert text.index("2 plus 3") < text.index("look_up", text.index("2 plus 3")) < text.rindex("found")
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_the_model_wrote_is_not_run_again(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Where the template renders a call as the model writes it."""
+    template, first, _ = CALLS[name]
+    end = "]" if name == "mistral" else ""
+    model = Scripted(monkeypatch, template, [first + end, "ok"])
+    run_tokens: list[int] = []
+    embed = FakeHost._embed_txt
+
+    def counting(host: FakeHost, queue: int, tokens: list[int], *given: Any) -> None:
+        run_tokens.extend(tokens)
+        embed(host, queue, tokens, *given)
+
+    monkeypatch.setattr(FakeHost, "_embed_txt", counting)
+    chat(model, add)
+    assert len(run_tokens) < len(model.host._tokenize(_queue(model), model.rendered[-1], True)) + len(first) + 30
+
+
+def _queue(model: Scripted) -> int:
+    model.host.queues.add(0)
+    return 0
+
+
+def test_a_template_without_tools_gets_them_in_the_system_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = 'Well: <tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>'
+    model = Scripted(monkeypatch, chat_templates.PLAIN, [call, "5."])
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": ASK}]
+    answer, _ = chat(model, add, messages=messages)
+    assert answer.text == "5."
+    assert model.rendered[0].count("system") == 1
+    assert "Be brief.\n# Tools" in model.rendered[0]
+    assert f"assistant\n{call}<|end|><|begin|>tool\n5<|end|>" in model.rendered[1]
+
+
+def test_the_demo_format_names_arguments_by_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Scripted(monkeypatch, chat_templates.PLAIN, ["<tool>add(2, 3)</tool>", "5."])
+    answer, _ = chat(model, add, format="signature")
+    assert [(one.arguments, one.value) for one in answer.calls] == [({"a": 2, "b": 3}, 5)]
+    assert "system\nTools:\nadd(a, b): Adds two numbers.<|end|>" in model.rendered[0]
+
+
+WRONG = [
+    ('{"name": "add", "arguments": {"a": "x", "b": 3}}', 'Error: $.a: expected an integer, got "x"'),
+    ('{"name": "add", "arguments": {"a": 1}}', 'Error: $: "b" is missing: expected an integer'),
+    ('{"name": "sub", "arguments": {}}', "Error: there is no tool 'sub'; there are: add, look_up"),
+    ('{"name": "look_up", "arguments": {"key": "nothing"}}', "Error: 'nothing'"),
+    ('{"name": "add", "arguments": {a}}', "Error: $: the call cannot be read: not JSON"),
+    ("add 2 and 3", "Error: $: the call cannot be read: no JSON object"),
+]
+
+
+@pytest.mark.parametrize(("call", "told"), WRONG)
+def test_what_is_wrong_is_told_to_the_model(monkeypatch: pytest.MonkeyPatch, call: str, told: str) -> None:
+    replies = [f"<tool_call>{call}</tool_call>", "Sorry."]
+    answer, _ = chat(Scripted(monkeypatch, chat_templates.QWEN, replies), add, look_up_slowly)
+    assert answer.text == "Sorry."
+    assert [one.text.startswith(told) for one in answer.calls] == [True], answer.calls
+    assert isinstance(answer.calls[0].error, Exception)
+    with pytest.raises(type(answer.calls[0].error)):
+        chat(Scripted(monkeypatch, chat_templates.QWEN, replies), add, look_up_slowly, raise_errors=True)
+
+
+def test_calls_that_do_not_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = '<tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>'
+    model = Scripted(monkeypatch, chat_templates.QWEN, [call])
+    with pytest.raises(TooManyRounds, match="with 3 calls, the model wants to call add again") as caught:
+        chat(model, add, rounds=3)
+    assert [one.value for one in caught.value.calls] == [5, 5, 5]
+
+
+def test_a_call_that_max_tokens_end_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = '<tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>'
+    with pytest.raises(Truncated, match=r"within a call of add: raise max_tokens \(40\)"):
+        chat(Scripted(monkeypatch, chat_templates.QWEN, [call]), add, max_tokens=40)
+
+
+def test_hooks_get_what_happens_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = 'So: <tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>'
+    happened: list[Any] = []
+    sent: list[str] = []
+
+    async def send(text: str) -> None:
+        sent.append(text)
+
+    chat(Scripted(monkeypatch, chat_templates.QWEN, [call, "5."]), add, on_text=send, on_event=happened.append)
+    assert "".join(sent) == "So: 5."
+    kinds = [type(one) for one in happened if not isinstance(one, Text)]
+    assert kinds == [CallStarted, Call, CallResult]
+
+
+def test_calls_run_beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits for all of them."""
+    begun: list[int] = []
+    all_begun: list[asyncio.Event] = []
+
+    async def wait(n: int) -> int:
+        begun.append(n)
+        event = all_begun[0] if all_begun else asyncio.Event()
+        all_begun[:] = [event]
+        if len(begun) == 3:
+            event.set()
+        await event.wait()
+        return n
+
+    calls = "".join(f'<tool_call>{{"name": "wait", "arguments": {{"n": {n}}}}}</tool_call>' for n in range(3))
+    answer, _ = chat(Scripted(monkeypatch, chat_templates.QWEN, [calls, "ok"]), wait)
+    assert [one.value for one in answer.calls] == [0, 1, 2]
+
+
+def test_special_tokens_that_mark_calls_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text of a generation leaves them out."""
+    for marker in ("[TOOL_CALLS]", "[ARGS]"):
+        monkeypatch.setitem(SPECIAL, marker, len(fake_host.VOCAB))
+        monkeypatch.setattr(fake_host, "VOCAB", [*fake_host.VOCAB, marker.encode()])
+    call = 'é: [TOOL_CALLS]add[ARGS]{"a": 2, "b": 3}[TOOL_CALLS]add[ARGS]{"a": 1, "b": 1}'
+    for at_once in (1, 50):
+        model = Scripted(monkeypatch, chat_templates.MISTRAL, [call, "ok"])
+        model.host.tokens_at_once = at_once
+        assert [one.value for one in chat(model, add)[0].calls] == [5, 2]
+        malformed = Scripted(monkeypatch, chat_templates.MISTRAL, ["hi [TOOL_CALLS]", "ok"])
+        assert isinstance(chat(malformed, add)[0].calls[0].error, ValueError), "a marker at the very end"
+
+
+def test_an_unknown_form_is_refused_and_may_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Unsupported, match="of hermes, llama, mistral, signature"):
+        chat(Scripted(monkeypatch, chat_templates.UNKNOWN, ["hi"]), add)
+    assert chat(Scripted(monkeypatch, chat_templates.UNKNOWN, ["hi"]), add, format="hermes")[0].text == "hi"
+    with pytest.raises(ValueError, match="format: 'xml' is unknown"):
+        chat(Scripted(monkeypatch, chat_templates.UNKNOWN, ["hi"]), add, format="xml")
+
+
+def test_fill_chat_takes_functions_and_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Scripted(monkeypatch, chat_templates.QWEN, ["hi"])
+
+    async def ask() -> None:
+        async with Context() as ctx:
+            ctx.fill_chat("user", "one", tools=[add, look_up_slowly.declaration])
+            await ctx.generate_until()
+            child = ctx.fork()
+            child.fill_chat("user", "two")
+            child.close()
+            ctx.fill_chat("user", "three", reply=[{"role": "assistant", "content": "HO"}])
+
+    run(ask())
+    assert ["Adds two numbers." in text and "look_up" in text for text in model.rendered] == [True] * 3
+    assert "assistant\nhi<|end|>" in model.rendered[1]
+    assert "assistant\nHO<|end|>" in model.rendered[2]
+    assert "hi<|end|>" not in model.rendered[2]
+
+
+def test_tools_have_names_of_their_own() -> None:
+    with pytest.raises(ValueError, match="two tools are named add"):
+        Tools(add, add)
+    tools = Tools(add, look_up_slowly)
+    assert [one.name for one in tools] == ["add", "look_up"]
+    assert len(tools) == 2
+    assert tools["add"](1, 2) == 3
+    with pytest.raises(TypeError, match="tools: give functions"):
+        Tools(7)  # type: ignore[arg-type]
+
+
+def test_results_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    def long() -> str:
+        return "x" * 30_000
+
+    call = '<tool_call>{"name": "long"}</tool_call>'
+    answer, _ = chat(Scripted(monkeypatch, chat_templates.QWEN, [call, "ok"]), long)
+    assert answer.calls[0].text == "x" * 20_000 + "... (10000 more characters)"
+    assert answer.calls[0].value == "x" * 30_000
