@@ -185,6 +185,10 @@ class Inferlet:
 
     # ---- waiting ----
 
+    def wake(self) -> None:
+        """It can run: its instance, which is no component, has something to do."""
+        self._wake(self)
+
     def resolve(self, future: int, value: Any) -> None:
         """Gives a future its value, and wakes the inferlet if it waits for this future."""
         if self.futures.resolve(future, value) and self._awaited is not None and future in self._awaited_set:

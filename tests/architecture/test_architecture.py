@@ -37,6 +37,9 @@ OPEN = (
     "pie_inference.testing.small_vision",
 )
 
+NATIVE = "pie_control.authoring"
+"""Imports the SDK, too: programs run there outside of the sandbox."""
+
 PURE = {package: {"numpy", "msgspec"} for package in PURE_CORE}
 """Packages that import no third-party module but these. msgspec: commands and other values are its structs,
 which are made fast and can cross to another process; it has no state and does no I/O."""
@@ -136,19 +139,26 @@ def test_imports_flow_one_way(package: str) -> None:
     allowed = MAY_IMPORT[package]
     if package.startswith("pie_control"):
         allowed = (*allowed, *OPEN)
+    native = {one for one in modules() if is_inside(one, NATIVE)}
     wrong = [
         each
         for each in imports()
         if is_inside(each.importer, package)
         and each.imported.startswith(PACKAGES)
         and not any(is_inside(each.imported, one) for one in allowed)
+        and not (each.importer in native and is_inside(each.imported, "inferlet_sdk"))
     ]
     assert wrong == []
 
 
 def test_only_the_edge_knows_the_composition_root() -> None:
     importers = {each.importer for each in imports() if each.imported == "pie_control.runtime"}
-    assert importers == {"pie_control.cli.commands.serve", "pie_control.cli.targets"}
+    assert importers == {
+        "pie_control.authoring.native.server",
+        "pie_control.authoring.sandboxed",
+        "pie_control.cli.commands.serve",
+        "pie_control.cli.targets",
+    }
 
 
 @pytest.mark.parametrize("package", PURE)

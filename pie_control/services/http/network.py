@@ -19,7 +19,7 @@ import httpcore
 
 from ...errors import NotAllowed, RequestFailed, TimedOut
 from .request import Request
-from .rules import Address, AllowList
+from .rules import Address, AllowList, try_address
 
 RESOLVERS = 16
 """Threads of a host that ask for addresses; a thread waits as long as the system's resolver does."""
@@ -39,6 +39,9 @@ class Resolver:
     async def addresses(self, host: str, port: int, turn: asyncio.Semaphore) -> list[Address]:
         """In the order of preference, each once. `turn` is held until the thread is free again, even if nobody waits
         any more. Raises RequestFailed."""
+        written = try_address(host)
+        if written is not None:
+            return [written]
         await turn.acquire()
         loop = asyncio.get_running_loop()
         try:
