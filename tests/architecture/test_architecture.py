@@ -33,6 +33,7 @@ MAY_IMPORT = {
 OPEN = (
     "pie_inference.protocol",
     "pie_inference.options",
+    "pie_inference.grammars",
     "pie_inference.testing.byte_tokenizer",
     "pie_inference.testing.small_vision",
 )
@@ -56,6 +57,7 @@ HOMES = {
         "pie_inference.quantization.triton_kernels",
     ),
     "wasmtime": ("pie_control.sandbox",),
+    "llguidance": ("pie_inference.grammars.engine", "pie_inference.grammars.sources"),
     "zmq": ("pie_control.inference_client", "pie_inference.serving.zeromq"),
     "fastapi": ("pie_control.http_server",),
     "starlette": ("pie_control.http_server",),
