@@ -32,7 +32,7 @@ WRONG = [
     (MAIN.format("await ctx.fork().generate_untill()"), 6, "Context has no `generate_untill`", "`generate_until`"),
     (MAIN.format("g = ctx.generate()\n    print(g.stop_raeson)"), 7, "Generation has no", "`stop_reason`"),
     (MAIN.format("print(ctx.model.page_sise)"), 6, "ModelInfo has no `page_sise`", "`page_size`"),
-    (MAIN.format("ctx.generate(max_token=5)"), 6, "unexpected keyword argument 'max_token'", "max_tokens"),
+    (MAIN.format("await ctx.next_dist(temp=5)"), 6, "unexpected keyword argument 'temp'", "temperature"),
     (MAIN.format("ctx.fill()"), 6, "missing a required argument: 'text'", "fill(text"),
     (MAIN.format("ctx.fill('a', 'b')"), 6, "too many positional arguments", "special_tokens"),
     (MAIN.format("Sampler(temprature=1.0)"), 6, "unexpected keyword argument 'temprature'", "temperature"),
