@@ -16,6 +16,7 @@ from inferlet_sdk import traits
 from inferlet_sdk.addresses import Embeds, Pages, Slots
 from inferlet_sdk.context import Context
 from inferlet_sdk.errors import (
+    Busy,
     Cancelled,
     Exhausted,
     InvalidArgument,
@@ -35,6 +36,7 @@ from inferlet_sdk.generation.drafting import PromptLookup
 from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.generation.sampling import DistSampler, Greedy, Sampler
 from inferlet_sdk.generation.stopping import IgnoreStopTokens, MaxTokens, StopRegex, StopString, StopTokens, StopWhen
+from inferlet_sdk.grammars.grammar import Grammar, Matcher
 from inferlet_sdk.guest.arguments import Args
 from inferlet_sdk.guest.data_files import program_files
 from inferlet_sdk.guest.program import inferlet
@@ -51,6 +53,7 @@ from inferlet_sdk.traits import Dist
 __all__ = [
     "Answer",
     "Args",
+    "Busy",
     "CallResult",
     "Cancelled",
     "Child",
@@ -63,12 +66,14 @@ __all__ = [
     "Embeds",
     "Exhausted",
     "Generation",
+    "Grammar",
     "Greedy",
     "HostFuture",
     "Hypothesis",
     "IgnoreStopTokens",
     "InvalidArgument",
     "InvalidState",
+    "Matcher",
     "MaxTokens",
     "NotAllowed",
     "NotFound",

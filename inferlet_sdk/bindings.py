@@ -13,7 +13,7 @@ from typing import Any
 
 INTERFACES = (
     *("core", "blobs", "allocate", "input_text", "input_image", "forward", "forward_with_adapter", "tokenize"),
-    *("output_text", "fused", "introspective_forward", "exports", "http", "topics", "guest_source"),
+    *("output_text", "fused", "introspective_forward", "grammar", "exports", "http", "topics", "guest_source"),
     "children",
 )
 
@@ -50,6 +50,7 @@ introspective_forward: Any = _NoHost("introspective_forward")
 tokenize: Any = _NoHost("tokenize")
 output_text: Any = _NoHost("output_text")
 fused: Any = _NoHost("fused")
+grammar: Any = _NoHost("grammar")
 exports: Any = _NoHost("exports")
 http: Any = _NoHost("http")
 topics: Any = _NoHost("topics")

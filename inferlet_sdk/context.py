@@ -8,7 +8,7 @@ with these calls.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 from inferlet_sdk import traits
 from inferlet_sdk.addresses import Pages
@@ -24,6 +24,7 @@ from inferlet_sdk.generation.scoring import score_tokens
 from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.generation.stopping import StopConditions
 from inferlet_sdk.generation.token_source import sample_once
+from inferlet_sdk.grammars.guide import Kept, as_guide
 from inferlet_sdk.schemas.results import generate_value
 from inferlet_sdk.search.beam import search
 from inferlet_sdk.search.best_of import Judge, sample_many
@@ -180,20 +181,20 @@ class Context:
         logprobs: int | None = None,
         draft: Draft | None = None,
         run_ahead: bool = True,
+        **kept: Unpack[Kept],
     ) -> Generation:
         """Continues the text: an asynchronous iterator over its pieces. The context holds each piece when the iterator
         yields it.
 
         Ends at a stop condition (see `stopping`; the model's stop tokens by default), after `max_tokens`, or when the
         model's context is full. Stop tokens and stop strings are neither emitted nor kept. `logprobs`: a number from 0
-        to 32; then `logprobs` of the generation has the log-probability of each token, and of as many alternatives.
-        `draft`: a function that guesses the next tokens, which the model then checks all at once, such as
-        `PromptLookup()`; the text is the same.
+        to 32; then `logprobs` of the generation has those of each token, and of as many alternatives. `draft`: guesses
+        the next tokens, such as `PromptLookup()`; the text is the same. `schema`, `regex`, `grammar`: see `Kept`.
         """
-        sequence = self._settled("generate")
+        guide, sequence = as_guide(kept, as_sampler(sampler), logprobs, draft), self._settled("generate")
         alternatives = None if logprobs is None else whole(logprobs, "logprobs")
         rules = rules_of(sequence, stop, max_tokens)
-        self._generation = Generation(sequence, as_sampler(sampler), rules, run_ahead, alternatives, draft)
+        self._generation = Generation(sequence, as_sampler(sampler), rules, run_ahead, alternatives, draft, guide)
         return self._generation
 
     async def generate_until(
@@ -204,10 +205,10 @@ class Context:
         sampler: AnySampler = _GREEDY,
         draft: Draft | None = None,
         run_ahead: bool = True,
+        **kept: Unpack[Kept],
     ) -> str:
-        """The whole continuation as one string; see `generate`. The program sleeps until the end, unless a regular
-        expression, a function or its own sampler has to look at each token."""
-        generation = self.generate(max_tokens, sampler=sampler, stop=stop, draft=draft, run_ahead=run_ahead)
+        """The whole continuation (see `generate`) at once. The program sleeps unless it has to look at each token."""
+        generation = self.generate(max_tokens, sampler=sampler, stop=stop, draft=draft, run_ahead=run_ahead, **kept)
         return await generation.whole()
 
     @overload
@@ -224,9 +225,8 @@ class Context:
         """A value of a type that the model writes as JSON: an instance of a dataclass, `list[int]`, `Literal["yes",
         "no"]`, or of any other annotation that `json_schema` takes. Afterwards the context holds its text.
 
-        A model with the trait Grammar writes nothing else. One without should be told in the prompt what to write; it
-        has `attempts` at it, of which only the last stays. Raises SchemaMismatch, which says where and what is wrong,
-        or Truncated if `max_tokens` are not enough; the context then holds what it held before.
+        A model with the trait Grammar writes nothing else. Another one should be told in the prompt what to write, and
+        has `attempts` at it. Raises SchemaMismatch, which says where, or Truncated; the context is as before then.
         """
         sequence = self._settled("generate_as")
         return await generate_value(sequence, self.generate, kind, max_tokens, sampler, attempts)

@@ -12,6 +12,7 @@ PieError
 │   └── TimedOut      it took longer than it may
 ├── Cancelled         the operation was cancelled
 └── WorkerFailed      the inference worker failed; the command had no effect
+    └── Busy          nothing is wrong: it may be issued again in a moment
 """
 
 from __future__ import annotations
@@ -79,6 +80,10 @@ class Cancelled(PieError):
 
 class WorkerFailed(PieError):
     code = "worker-failed"
+
+
+class Busy(WorkerFailed):
+    code = "busy"
 
 
 _BY_CODE = {kind.code: kind for error in PieError.__subclasses__() for kind in (error, *error.__subclasses__())}

@@ -5,15 +5,27 @@ from __future__ import annotations
 import os
 import traceback
 
+from inferlet_sdk.guest.hints import advice_on, failing_call
+
 _HERE = os.path.dirname(__file__)
 _MACHINERY = (_HERE, os.path.dirname(traceback.__file__) + os.sep + "asyncio")
 
 
 def format_error(error: BaseException) -> str:
-    """Traceback text: the program's own frames, and the last frame even if it is not one of them."""
+    """Traceback text: the program's own frames, the last frame even if it is not one of them, and what to do."""
     report = traceback.TracebackException.from_exception(error)
     _trim(report)
-    return "".join(report.format()).rstrip("\n")
+    lines = list(report.format())
+    call = "" if isinstance(error, BaseExceptionGroup) else failing_call(error, _is_own)
+    if call:
+        lines.insert(len(lines) - len(list(report.format_exception_only())), f"  in the call {call}\n")
+    advice = advice_on(error)
+    return "".join(lines).rstrip("\n") + (f"\n  {advice}" if advice else "")
+
+
+def _is_own(file: str) -> bool:
+    """Whether a file is one of the program."""
+    return not file.startswith(_MACHINERY)
 
 
 def _named(frame: traceback.FrameSummary) -> traceback.FrameSummary:
@@ -27,7 +39,7 @@ def _named(frame: traceback.FrameSummary) -> traceback.FrameSummary:
 def _trim(report: traceback.TracebackException | None) -> None:
     if report is None:
         return
-    own = [n for n, frame in enumerate(report.stack) if not frame.filename.startswith(_MACHINERY)]
+    own = [n for n, frame in enumerate(report.stack) if _is_own(frame.filename)]
     last = [len(report.stack) - 1] if own and own[-1] != len(report.stack) - 1 else []
     report.stack = traceback.StackSummary.from_list([_named(report.stack[n]) for n in own + last])
     for cause in (report.__cause__, report.__context__, *(getattr(report, "exceptions", None) or ())):

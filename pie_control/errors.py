@@ -13,6 +13,7 @@ PieError
 │   │   └── TimedOut       it took longer than it may
 │   ├── Cancelled          the operation was cancelled
 │   └── WorkerError        the worker failed; the command had no effect
+│       └── Busy           it may be issued again in a moment
 ├── ClientError            the client's fault: HTTP 4xx, exit code 2 of the command line
 │   ├── BadRequest         400
 │   ├── UnknownName        404, no such program, inferlet or model
@@ -83,6 +84,10 @@ class Cancelled(CallError):
 
 class WorkerError(CallError):
     code = "worker-failed"
+
+
+class Busy(WorkerError):
+    code = "busy"
 
 
 class ClientError(PieError):

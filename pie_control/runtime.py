@@ -11,8 +11,9 @@ HTTP server, client in process
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pie_inference.protocol import ModelDescription
 
@@ -32,11 +33,16 @@ from .programs.compiling import ProgramCompiler
 from .programs.library import ProgramLibrary
 from .programs.native import NativeCompiler
 from .programs.prepared import PreparedPrograms
-from .programs.store import ProgramStore, StoreLimits
+from .programs.program_host import ProgramHost
+from .programs.python_guest import compiled_guest
+from .programs.store import Program, ProgramStore, StoreLimits
 from .registry.registry import Registry
 from .resources.contention import FirstComeFirstServed
 from .scheduling import Adaptive, DispatchPolicy, Eager, KOnly, Scheduler, TOnly
 from .server_api import ServerApi
+
+if TYPE_CHECKING:
+    from .application.host import MakePrograms
 
 HOST_BYTES = 512 << 20
 """Of memory that a host has beside its inferlets. With a quarter more than those may take it is killed: it ends single
@@ -52,13 +58,41 @@ def build_server(config: ServerConfig, make_client: ClientFactory | None = None)
     store = ProgramStore(Path(config.cache_dir), kept)
     compiler = NativeCompiler(config.compile_seconds, config.compile_memory_bytes)
     library = ProgramLibrary(store, PreparedPrograms(store, ProgramCompiler(store, compiler).bring))
-    make_client = make_client or start_worker
+    return _build(config, library, _host_links(config), make_client or start_worker, compiled_guest)
+
+
+def build_server_without_sandbox(
+    config: ServerConfig, make_programs: MakePrograms, folder: Path, make_client: ClientFactory | None = None
+) -> ServerApi:
+    """A server whose programs run as `make_programs` says. What is uploaded to it is the path of a program, and kept
+    in `folder`. Raises ConfigError."""
+    store = ProgramStore(folder, StoreLimits(config.max_program_bytes, config.max_programs, config.max_program_bytes))
+
+    async def bring(program: Program, host: ProgramHost, data: bytes | None = None) -> int:
+        path = data or store.try_read(program) or b""
+        host.provide(program.hash, path.decode(), "")
+        return len(path)
+
+    async def no_guest(_cache_dir: Path) -> Path:
+        return folder
+
+    library = ProgramLibrary(store, PreparedPrograms(store, bring))
+    return _build(config, library, {0: LocalLink(make_programs)}, make_client or start_worker, no_guest)
+
+
+def _build(
+    config: ServerConfig,
+    library: ProgramLibrary,
+    links: Mapping[int, HostLink],
+    make_client: ClientFactory,
+    make_guest: Callable[[Path], Coroutine[Any, Any, Path]],
+) -> ServerApi:
     models = {model.name: _build_model(config, model, make_client) for model in config.models}
     loop, registry = Loop(), Registry(config.limits, config.max_inferlets)
     settings = HostSettings(config.limits, config.max_host_bytes, config.host_warm_pool, config.http_allow)
-    hosts = Hosts(_host_links(config), settings, registry, models, loop, library.lost)
+    hosts = Hosts(links, settings, registry, models, loop, library.lost)
     hosts.on_child = ChildLaunches(library, registry, hosts).take
-    return ServerApi(config, library, registry, hosts, models, loop)
+    return ServerApi(config, library, registry, hosts, models, loop, make_guest)
 
 
 def _host_links(config: ServerConfig) -> dict[int, HostLink]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pie_inference.protocol import ModelDescription
 
@@ -72,8 +73,11 @@ class ServerApi:
         hosts: Hosts,
         models: Mapping[str, Model],
         loop: Loop,
+        make_guest: Callable[[Path], Coroutine[Any, Any, Path]] = compiled_guest,
     ) -> None:
+        """`make_guest` gives the file of the compiled Python guest, by the cache folder."""
         self.config = config
+        self._make_guest = make_guest
         self._library = library
         self._registry = registry
         self._hosts = hosts
@@ -87,7 +91,7 @@ class ServerApi:
         """Starts the workers, then the hosts; raises WorkerUnavailable, HostUnavailable, ConfigError."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                guest = tasks.create_task(compiled_guest(Path(self.config.cache_dir)))
+                guest = tasks.create_task(self._make_guest(Path(self.config.cache_dir)))
                 for model in self._models.values():
                     tasks.create_task(model.start())
             await self.adapters.start()

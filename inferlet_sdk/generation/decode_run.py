@@ -51,9 +51,11 @@ class DecodeRun:
         most: int,
         stop: Sequence[int],
         logprobs: int | None = None,
+        constraint: tuple[int, int] | None = None,
     ) -> None:
         """At most `most` steps, and as many as there are pages for. The sequence must be working. `logprobs`: with
-        log-probabilities, and those of as many alternatives."""
+        log-probabilities, and those of as many alternatives. `constraint`: a matcher, and how many forced tokens end
+        the run (0: none do)."""
         sequence.flush()
         queue, position = sequence.busy_queue, sequence.computed
         steps = min(most, STEPS if sequence.has_queue_alone else STEPS_OF_SHARED)
@@ -66,10 +68,11 @@ class DecodeRun:
         self._has_logprobs = logprobs is not None
         try:
             self.number: int = call(
-                bindings.fused.decode,
+                bindings.fused.decode if constraint is None else bindings.grammar.decode_with_matcher,
                 queue.number,
                 sequence.own_output(),
                 handle,
+                *(constraint or ()),
                 queue.input[0],
                 position + sequence.offset,
                 sequence.pages.context,

@@ -18,6 +18,7 @@ from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.generation.stopping import StopConditions, StopRules, TextFilter, holds, stop_strings
 from inferlet_sdk.generation.token_source import RunTokens, TokenSource, token_source
+from inferlet_sdk.grammars.guide import Guide
 from inferlet_sdk.texts import shown
 from inferlet_sdk.traits.arguments import whole
 from inferlet_sdk.traits.runs import MOST_STOPS, TokenLogprobs
@@ -35,8 +36,8 @@ class Generation:
 
     A piece is the text of a token, or of several if the program is slower than the model.
 
-    `stop_reason` is None while it runs, then "stop" (a condition held), "length" (maximum reached) or "ended" (the
-    program used the context for something else, or closed it).
+    `stop_reason` is None while it runs, then "stop" (a condition held, or the grammar is complete), "length" (maximum
+    reached) or "ended" (the program used the context for something else, or closed it).
 
     It takes what it needs from the host (a queue, a sampler, a detokenizer) at its first piece, and gives it back when
     it ends or is dropped.
@@ -52,12 +53,14 @@ class Generation:
         run_ahead: bool = True,
         logprobs: int | None = None,
         draft: Draft | None = None,
+        guide: Guide | None = None,
     ) -> None:
         self.is_waiting = False
         """Whether a task waits for the next piece now."""
         self._sequence = sequence
         self._sampler = sampler
         self._run_ahead = run_ahead
+        self._guide = guide
         self._rules = rules
         self._alternatives = logprobs
         self._draft = draft
@@ -119,9 +122,11 @@ class Generation:
                 if self._left <= 0 or self._source is None:  # there may be no room from the start
                     piece = self._finish("length")
                 else:
-                    tokens, texts, logprobs = await self._source.next(self._left, self._held)
-                    self._logprobs += logprobs
-                    piece = self._take_in(tokens, texts)
+                    new = await self._source.next(self._left, self._held)
+                    self._logprobs += new.logprobs
+                    piece = self._take_in(new.tokens, new.texts)
+                    if new.complete and self.stop_reason is None:
+                        piece += self._finish("stop")
                 if piece:
                     return piece
         except Cancelled:
@@ -145,7 +150,8 @@ class Generation:
     def _new_source(self, stop: Sequence[int]) -> TokenSource | DraftedTokens:
         sequence, sampler = self._sequence, self._sampler
         if self._draft is None:
-            return token_source(sequence, sampler, self._detokenizer, self._run_ahead, stop, self._alternatives)
+            run_ahead, alternatives = self._run_ahead, self._alternatives
+            return token_source(sequence, sampler, self._detokenizer, run_ahead, stop, alternatives, self._guide)
         if isinstance(sampler, DistSampler) or self._alternatives is not None:
             raise ValueError("draft: drafts need a sampler of the host, and have no log-probabilities")
         return DraftedTokens(sequence, sampler, self._detokenizer, self._draft, stop)
@@ -207,6 +213,8 @@ class Generation:
             self._source.close()
             if self._filter is not None and self._filter.cut is not None:
                 self._cut_tokens(self._filter)
+            if self._guide is not None and not self._sequence.closed:
+                self._guide.close(self._tokens)
         finally:
             self._give_back()
         return rest
@@ -254,6 +262,8 @@ class Generation:
         if rules.predicates or len(rules.tokens) > MOST_STOPS or isinstance(self._sampler, DistSampler) or self._draft:
             return False
         stop = stop_strings(rules.texts)
+        if self._guide is not None and (stop or send):
+            return False  # the host does not see the tokens that are forced
         if stop is None or not self._run_ahead or self.is_waiting or self.stop_reason is not None:
             return False
         if self._source is None:

@@ -103,13 +103,19 @@ class PageTable:
         """Gives an empty table the first `tokens` tokens: full pages are shared, a partial one is copied."""
         full, rest = divmod(tokens, self._page_size)
         child._pages = self._pages[:full]
+        shared = 0
         for page in child._pages:
-            page.holders += page is not _DROPPED
+            if page is not _DROPPED:
+                page.holders += 1
+                shared += 1
         child.dropped = _below(self.dropped, tokens)
+        copy = Pages()
         if rest:
             child._pages.append(self._copy(queue, self._pages[full], rest))
-        self._update()
-        child._update()
+            copy = Pages((child._pages[full].address, 1))
+        child.context, child.output = list((self.pages[:shared] + copy).ranges), list(copy.ranges)
+        child.capacity = len(child._pages) * self._page_size
+        self.output = list(self.pages[shared:].ranges)
 
     def append(self, queue: int, other: PageTable, tokens: int, count: int) -> None:
         """Puts the first `count` tokens of another table, of which none was dropped, behind the `tokens` that are here:

@@ -13,27 +13,32 @@ from math import inf, log
 from typing import NamedTuple
 
 from inferlet_sdk import bindings, traits
-from inferlet_sdk.errors import Cancelled, call, from_host
+from inferlet_sdk.errors import Busy, Cancelled, call, from_host
 from inferlet_sdk.event_loop import loop_with_others
 from inferlet_sdk.futures import TokenFuture
 from inferlet_sdk.generation.decode_run import DecodeRun, Following
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.generation.sequence import TokenSequence
+from inferlet_sdk.grammars.guide import Guide
 from inferlet_sdk.sharing.prefixes import share_prefix
-from inferlet_sdk.traits.arguments import whole
+from inferlet_sdk.traits.arguments import LARGEST_U32, whole
 from inferlet_sdk.traits.fused import await_scored_token
 from inferlet_sdk.traits.runs import TokenLogprobs
 
+FIRST_PAUSE, LONGEST_PAUSE = 0.002, 4.0
+"""Seconds before a run is issued again for which the worker was not ready; each pause is twice the one before."""
 _ENDED = "the generation was ended while it waited for a token"
 
 
 class Pieces(NamedTuple):
-    """Tokens, at least one unless the run was over, and the text that each completes."""
+    """Tokens, at least one unless the run was over, and the text that each completes. `complete`: nothing can follow in
+    the grammar."""
 
     tokens: Sequence[int]
     texts: Sequence[str]
     logprobs: Sequence[TokenLogprobs] = ()
     """Of each token, if they were asked for."""
+    complete: bool = False
 
 
 async def _until_done(number: int) -> None:
@@ -47,9 +52,16 @@ class RunTokens:
     """Tokens from a sampler on the worker, by decode runs."""
 
     def __init__(
-        self, sequence: TokenSequence, sampler: Sampler, detokenizer: int, stop: Sequence[int], logprobs: int | None
+        self,
+        sequence: TokenSequence,
+        sampler: Sampler,
+        detokenizer: int,
+        stop: Sequence[int],
+        logprobs: int | None,
+        guide: Guide | None = None,
+        most: int = LARGEST_U32,
     ) -> None:
-        """`stop`: tokens that end a run."""
+        """`stop`: tokens that end a run; `most`: steps of one."""
         self._sequence = sequence
         self._sampler = sampler
         self._detokenizer = detokenizer
@@ -58,33 +70,72 @@ class RunTokens:
         self._handle = sampler.create()
         self._run: DecodeRun | None = None
         self._following: Following | None = None
+        self._guide = guide
+        self._start = len(sequence.tokens)
+        self._most = most
 
     async def next(self, left: int, held: str) -> Pieces:
         """What has come, at most `left` tokens. `held`: text so far that may be the beginning of a stop string. Raises
         Cancelled if another task closes the source meanwhile."""
         try:
-            if self._run is None:
-                if not self._sequence.computed:
-                    await share_prefix(self._sequence)
-                self._issue(left, held)
-            run = self._run
-            assert run is not None
-            await _until_done(run.number)
-            if self._run is not run:
-                raise Cancelled(_ENDED)
-            tokens, texts, over, logprobs = run.take(self._detokenizer)
+            return await self._next(left, held)
         except bindings.HostError as error:
             self.cancel()
             raise from_host(error) from None
         except BaseException:
             self.cancel()
             raise
-        if over:
-            self._run = None
-        return Pieces(tokens, texts, logprobs)
 
-    def _issue(self, left: int, held: str) -> None:
-        self._run = run = DecodeRun(self._sequence, self._sampler, self._handle, left, self._stop, self._logprobs)
+    async def _next(self, left: int, held: str) -> Pieces:
+        pause = FIRST_PAUSE
+        while True:
+            if self._run is None and self._guide is not None and not self._sequence.tokens[self._start :]:
+                await self._guide.open(self._sequence.info.name)
+                forced = self._forced((), left)
+                if forced.tokens or forced.complete:
+                    return forced
+            if self._run is None:
+                if not self._sequence.computed:
+                    await share_prefix(self._sequence)
+                await self._issue(left, held)
+            run = self._run
+            assert run is not None
+            await _until_done(run.number)
+            if self._run is not run:
+                raise Cancelled(_ENDED)
+            try:
+                tokens, texts, over, logprobs = run.take(self._detokenizer)
+                break
+            except bindings.HostError as error:
+                if not isinstance(from_host(error), Busy) or pause > LONGEST_PAUSE:
+                    raise
+            self._run = None
+            run.cancel()
+            await traits.sleep(pause)
+            pause *= 2
+        if not over:
+            return Pieces(tokens, texts, logprobs)
+        self._run = None
+        if self._guide is None or (tokens and tokens[-1] in self._stop):
+            return Pieces(tokens, texts, logprobs)
+        forced = self._forced(tokens, left)
+        return Pieces([*tokens, *forced.tokens], [*texts, *forced.texts], logprobs, forced.complete)
+
+    def _forced(self, tokens: Sequence[int], left: int) -> Pieces:
+        """What is forced behind these tokens, if it is enough to be run together."""
+        assert self._guide is not None
+        before = [*self._sequence.tokens[self._start :], *tokens]
+        forced, complete = self._guide.forced(before, left - len(tokens))
+        texts = [traits.push_tokens(self._detokenizer, [token]) for token in forced]
+        return Pieces(forced, texts, complete=complete)
+
+    async def _issue(self, left: int, held: str) -> None:
+        sequence, constraint = self._sequence, None
+        if self._guide is not None:
+            await self._guide.open(sequence.info.name)
+            constraint = self._guide.at(sequence.tokens[self._start :]), self._guide.skip
+        most, logprobs = min(left, self._most), self._logprobs
+        self._run = run = DecodeRun(sequence, self._sampler, self._handle, most, self._stop, logprobs, constraint)
         if self._following is not None:
             run.follow(self._detokenizer, self._following, held, more=left > run.steps)
 
@@ -264,12 +315,13 @@ def token_source(
     run_ahead: bool,
     stop: Sequence[int],
     logprobs: int | None = None,
+    guide: Guide | None = None,
 ) -> TokenSource:
     """The tokens that a sampler makes from a sequence; the caller closes them. With `run_ahead` they may come faster
     than they are asked for, up to the first of `stop`. `logprobs`: they come with log-probabilities, and those of as
     many alternatives."""
     if isinstance(sampler, DistSampler):
         return ChosenTokens(sequence, sampler, detokenizer, logprobs)
-    if run_ahead:
-        return RunTokens(sequence, sampler, detokenizer, stop, logprobs)
+    if run_ahead or guide is not None:
+        return RunTokens(sequence, sampler, detokenizer, stop, logprobs, guide, LARGEST_U32 if run_ahead else 1)
     return SampledTokens(sequence, sampler, detokenizer, logprobs)

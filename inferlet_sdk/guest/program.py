@@ -12,7 +12,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from inferlet_sdk import event_loop, traits
+from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.guest.arguments import Args, UsageError, bind
+from inferlet_sdk.guest.forgotten import advice_on_forgotten, not_awaited
 from inferlet_sdk.guest.imports import check_imports
 from inferlet_sdk.guest.package import Module, Package, begin, compile_package
 from inferlet_sdk.tracebacks import format_error
@@ -52,8 +54,19 @@ def _compile(name: str, text: str) -> types.CodeType | tuple[Any, ...]:
 
 def run_program(name: str, text: str, code: str = "") -> None:
     """Runs a program to its end and sets its result; raises ProgramFailed with the trimmed traceback."""
+    run_entry(lambda: _load(name, text, code), name)
+
+
+def run_entry(load: Callable[[], Callable[..., Any]], name: str) -> None:
+    """The same for a program whose entry `load` gives. KeyboardInterrupt goes on: outside of the sandbox, somebody
+    wants to end the program."""
     try:
-        _run(name, text, code)
+        with not_awaited() as forgotten:
+            _run(load(), name)
+        if forgotten:
+            raise UsageError(advice_on_forgotten(forgotten))
+    except KeyboardInterrupt:
+        raise
     except UsageError as error:
         raise ProgramFailed(str(error)) from None
     except SystemExit as end:
@@ -65,8 +78,7 @@ def run_program(name: str, text: str, code: str = "") -> None:
         sys.stderr.flush()
 
 
-def _run(name: str, text: str, code: str) -> None:
-    entry = _load(name, text, code)
+def _run(entry: Callable[..., Any], name: str) -> None:
     value = bind(entry, Args(), name)()
     if inspect.iscoroutine(value):
         value = event_loop.run(value)
@@ -80,12 +92,17 @@ def _load(name: str, text: str, code: str) -> Callable[..., Any]:
     module = types.ModuleType("__main__")
     module.__file__ = name
     sys.modules["__main__"] = module
-    _entries.clear()
     compiled = marshal.loads(base64.b64decode(code)) if code else compile(text, name, "exec", dont_inherit=True)
     if not isinstance(compiled, types.CodeType):
         entry, modules, files = compiled
         compiled = begin(Package(entry, {name: Module(*one) for name, one in modules.items()}, files), module)
-    exec(compiled, module.__dict__)
+    return entry_of(module, compiled, name)
+
+
+def entry_of(module: types.ModuleType, code: types.CodeType, name: str) -> Callable[..., Any]:
+    """Executes the code of a program in its module; returns its entry. Raises UsageError."""
+    _entries.clear()
+    exec(code, module.__dict__)
     entry = _entries[-1] if _entries else module.__dict__.get("main")
     if not callable(entry):
         raise UsageError(f"{name} has no entry: decorate a function with @inferlet, or name it `main`")
@@ -97,8 +114,17 @@ def _set_result(value: Any) -> None:
         traits.set_result(value)
     except (TypeError, ValueError) as error:
         kind = type(value).__name__
-        advice = "return text, numbers, lists and dicts"
-        raise UsageError(f"the result ({kind}) cannot be sent as JSON: {error}; {advice}") from None
+        raise UsageError(f"the result ({kind}) cannot be sent as JSON: {error}; {_result_advice(value)}") from None
+
+
+def _result_advice(value: Any) -> str:
+    if isinstance(value, Generation):
+        return "`await args.stream(...)` or `await ctx.generate_until(...)` gives its text"
+    if inspect.isawaitable(value):
+        if inspect.iscoroutine(value):
+            value.close()
+        return "it was not awaited: write `await` in front of what you return"
+    return "return text, numbers, lists and dicts"
 
 
 def _check_exit(code: Any) -> None:

@@ -80,7 +80,7 @@ def _host() -> Any:
         take_text=lambda *_: (7, "x"), decode=number, watch_run=nothing, take_run=lambda *_: ([7], ["x"], False),
     )  # fmt: skip
     return SimpleNamespace(
-        http=None, topics=None, children=None, blobs=None, input_image=None, exports=None,
+        http=None, topics=None, children=None, blobs=None, input_image=None, exports=None, grammar=None,
         core=core, allocate=allocate, tokenize=tokenize, fused=fused, guest_source=None,
         forward_with_adapter=None, introspective_forward=None,
         output_text=SimpleNamespace(

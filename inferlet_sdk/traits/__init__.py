@@ -15,6 +15,7 @@ from inferlet_sdk.traits.extensions.forward_with_adapter import *
 from inferlet_sdk.traits.extensions.introspective_forward import *
 from inferlet_sdk.traits.forward import *
 from inferlet_sdk.traits.fused import *
+from inferlet_sdk.traits.grammar import *
 from inferlet_sdk.traits.input_image import *
 from inferlet_sdk.traits.input_text import *
 from inferlet_sdk.traits.output_text import *

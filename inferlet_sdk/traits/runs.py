@@ -8,7 +8,7 @@ from array import array
 from binascii import a2b_base64
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds, Pages
@@ -112,6 +112,29 @@ def decode(
     alternatives, at most 32; each token comes with its log-probability and theirs. Raises InvalidState if there are too
     few free slots.
     """
+    arguments = run_arguments(
+        queue, embed, sampler, input, position, context, pages, steps, stop, recent, window, allowed, adapter, logprobs
+    )
+    return DecodeRun(call(bindings.fused.decode, *arguments), logprobs is not None)
+
+
+def run_arguments(
+    queue: int | HasQueue,
+    embed: int | Embeds,
+    sampler: int,
+    input: int | Embeds,
+    position: int,
+    context: Pages | Iterable[int],
+    pages: Pages | Iterable[int],
+    steps: int,
+    stop: Sequence[int],
+    recent: Sequence[int],
+    window: int,
+    allowed: bytes,
+    adapter: str,
+    logprobs: int | None,
+) -> tuple[Any, ...]:
+    """Checked arguments of a decode run, as the host takes them."""
     options: dict[str, object] = {
         "recent": token_list(recent, "recent"),
         "window": whole(window, "window"),
@@ -120,8 +143,7 @@ def decode(
     }
     if logprobs is not None:
         options["logprobs"] = whole(logprobs, "logprobs")
-    number = call(
-        bindings.fused.decode,
+    return (
         queue_number(queue),
         one_embed(embed),
         sampler_number(sampler),
@@ -133,7 +155,6 @@ def decode(
         token_list(stop, "stop"),
         json.dumps(options),
     )
-    return DecodeRun(number, logprobs is not None)
 
 
 def watch_run(

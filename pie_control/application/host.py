@@ -24,6 +24,7 @@ from ..inferlets.model import ModelView
 from ..inferlets.relations.topics import Reached, Topics
 from ..programs.host.programs import HostPrograms
 from ..resources.quotas import Ledgers, Quota
+from ..sandbox.contract import Contract
 from ..scheduling.turn import RunTokens
 from ..services.http.outbound import HttpClient
 from .messages import (
@@ -66,14 +67,18 @@ REPORT_SECONDS = 0.25
 """Between reports of what inferlets use, while something changes."""
 
 
+MakePrograms = Callable[[Contract, int, int], HostPrograms]
+"""What makes the programs of a host, as `HostPrograms` does."""
+
+
 class Host:
     """Runs the inferlets that control launches here. Belongs to the thread of one event loop."""
 
-    def __init__(self, welcome: Welcome, link: ControlLink) -> None:
+    def __init__(self, welcome: Welcome, link: ControlLink, make_programs: MakePrograms = HostPrograms) -> None:
         """Raises ConfigError if the Python guest does not fit."""
         limits = welcome.limits
         self._link = link
-        self._programs = HostPrograms(host_api.contract(), limits.memory_bytes, welcome.warm_pool)
+        self._programs = make_programs(host_api.contract(), limits.memory_bytes, welcome.warm_pool)
         self._programs.start(Path(welcome.guest))
         self._preparing: set[asyncio.Task[None]] = set()
         self._ledgers = Ledgers(Quota(limits.max_pages, limits.max_embeds, limits.max_queues))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .messages import FromHost, HostReady, ToHost, Welcome
 
 if TYPE_CHECKING:
-    from .host import Host
+    from .host import Host, MakePrograms
 
 
 class LocalLink:
@@ -18,7 +18,9 @@ class LocalLink:
     on_messages: Callable[[Sequence[FromHost]], None]
     on_lost: Callable[[str], None]
 
-    def __init__(self) -> None:
+    def __init__(self, make_programs: MakePrograms | None = None) -> None:
+        """`make_programs`: makes what runs programs in place of the sandbox."""
+        self._make_programs = make_programs
         self._end = _HostEnd(self)
         self._host: Host | None = None
 
@@ -32,7 +34,8 @@ class LocalLink:
 
             welcome, *messages = messages
             assert isinstance(welcome, Welcome), "the first message to a host is a Welcome"
-            self._host = Host(welcome, self._end)
+            given = [] if self._make_programs is None else [self._make_programs]
+            self._host = Host(welcome, self._end, *given)
         self._end.on_messages(messages)
 
     def distrust(self, reason: str) -> None:

@@ -35,6 +35,16 @@ class ForwardColumns(NamedTuple):
     adapters: Numbers | None = None  # -1: none; None: no row has one
 
 
+class MatcherColumns(NamedTuple):
+    """Matchers of rows that sample, as the message `Sample` has them."""
+
+    matchers: NDArray[np.int64]
+    matched: Numbers
+    start_counts: Numbers  # bytes of `starts`
+    starts: bytes
+    ended: NDArray[np.int64]
+
+
 class SampleColumns(NamedTuple):
     """One sample for each row."""
 
@@ -47,3 +57,4 @@ class SampleColumns(NamedTuple):
     allowed_rows: Numbers  # row in `allowed`, or -1
     allowed: Sequence[bytes]
     special: Sequence[tuple[Bias | None, int]] | None = None  # bias and alternatives of each row; None: no row has any
+    grammars: MatcherColumns | None = None  # None: no row has a matcher

@@ -65,6 +65,10 @@ class Command(Record, frozen=True, eq=False):
         unless this leaves it out, so a kind of command that does not say it holds everything."""
         return EVERYTHING
 
+    def keeps(self) -> Sequence[Range]:
+        """Pages that are kept from its turn on, whatever becomes of their addresses."""
+        return ()
+
 
 class WorkerCommand(Command, frozen=True):
     """One that a worker runs, in a batch with others of its kind."""

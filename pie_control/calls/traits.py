@@ -37,6 +37,7 @@ TRAITS = (
     Trait("Tokenize", ("InputText",)),
     Trait("OutputText", ("Allocate",)),
     Trait("Fused", ("OutputText", "InputText")),
+    Trait("Grammar", ("Fused", "Tokenize")),
     Trait("Exports", ("Allocate",)),
     Trait("ForwardWithAdapter", ("Forward",), needs="forward_with_adapter"),
     Trait("IntrospectiveForward", ("Forward",)),

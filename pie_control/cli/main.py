@@ -49,8 +49,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Options of a command line; what follows `--` goes to the inferlet, as `program_arguments`."""
     ours, dashes, theirs = _split(arguments)
     options = make_parser().parse_args(ours)
-    if dashes and not hasattr(options, "program"):
-        raise SystemExit("pie: only `run` and `launch` take arguments after `--`")
+    if dashes and not hasattr(options, "arguments"):
+        raise SystemExit("pie: only `run`, `launch` and `test` take arguments after `--`")
     options.program_arguments = [*getattr(options, "arguments", []), *theirs]
     return options
 

@@ -39,13 +39,18 @@ async def _send(lines: asyncio.Queue[str], running: Running) -> None:
 
 
 def _start_reader(loop: asyncio.AbstractEventLoop, put: Callable[[str], None]) -> None:
-    """Reads in a daemon thread: works for a terminal, a pipe and a file, and does not keep the process alive."""
+    start_reader(lambda line: loop.call_soon_threadsafe(put, line))
+
+
+def start_reader(put: Callable[[str], object]) -> None:
+    """Reads in a daemon thread, on which it calls `put` with each line, then with END: works for a terminal, a pipe and
+    a file, and does not keep the process alive."""
 
     def read() -> None:
         with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
             for line in _lines():
-                loop.call_soon_threadsafe(put, line)
-            loop.call_soon_threadsafe(put, END)
+                put(line)
+            put(END)
 
     threading.Thread(target=read, name="pie-stdin", daemon=True).start()
 

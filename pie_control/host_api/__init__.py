@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from ..sandbox.contract import Contract
 from ..sandbox.functions import HostFunction
-from . import core, derived, fused, guest_source, tokenize
+from . import core, derived, fused, grammar, guest_source, tokenize
 from .images import blobs, input_image
 from .interfaces import checked, written_functions
 from .limits.bounds import bounds_of
@@ -17,7 +17,7 @@ from .taken import exports, introspective_forward, output_text
 
 PACKAGE = "pie:inferlet"
 MODULES = (
-    *(core, blobs, tokenize, input_image, fused, introspective_forward, output_text, exports, http, topics),
+    *(core, blobs, tokenize, input_image, fused, introspective_forward, output_text, grammar, exports, http, topics),
     children,
     guest_source,
 )

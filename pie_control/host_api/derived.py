@@ -1,9 +1,10 @@
 """The host functions of the calls in `pie_control.calls`, derived from their records.
 
-A WIT function's arguments are passed on as they are, but for handles: where `issue` declares a `Sampler`, the guest
-gives its number. A call that is answered by a future returns its number, and the WIT functions `take-<value>` and
-`await-<value>`, named after the type of the value, take what it gives: the second one waits for it. (The tokens of a
-decode run are taken by a function of their own.) A call of a trait that the queue's model lacks is refused.
+A WIT function's arguments are passed on as they are, but for handles: where `issue` declares a `Sampler` or a
+`Matcher`, the guest gives its number. A call that is answered by a future returns its number, and the WIT functions
+`take-<value>` and `await-<value>`, named after the type of the value, take what it gives: the second one waits for it.
+(The tokens of a decode run are taken by a function of their own.) A call of a trait that the queue's model lacks is
+refused.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from ..calls import CALLS
 from ..calls.fused import decode
+from ..calls.grammar.matching import Matcher
 from ..calls.input_image.image import Image
 from ..calls.kind import Call
 from ..calls.sampler import Sampler
@@ -26,7 +28,7 @@ from .interfaces import Function
 from .limits.pending import RESULT_BYTES, weigher
 from .suspending import suspending, when_done
 
-HANDLES: dict[str, type[object]] = {"Sampler": Sampler, "Image": Image}
+HANDLES: dict[str, type[object]] = {"Sampler": Sampler, "Image": Image, "Matcher": Matcher}
 """By the annotation of a parameter of `issue`."""
 
 

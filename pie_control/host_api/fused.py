@@ -14,10 +14,10 @@ from ..calls.sampler import Sampler
 from ..calls.scores import Scores
 from ..errors import InvalidArgument
 from ..inferlets.runs import Taken, Watch
+from ..services.sampler_config import new_sampler
 from ..services.stop_strings import StopStrings
 from ..services.tokenizer import SHORT_TOKENS, Detokenizer
 from .guest import Guest
-from .sampler_config import new_sampler
 from .suspending import suspending, when_done
 
 

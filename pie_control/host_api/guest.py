@@ -20,6 +20,7 @@ from ..resources.address_space import AddressSpace
 from ..resources.quotas import Quota
 from ..sandbox.fibers import Instance
 from ..sandbox.wasi import WasiState
+from ..services.grammars import Matcher
 from ..services.http.outbound import HttpClient, Outbound
 from .limits.pending import PendingBytes
 from .traits import refusals
@@ -27,7 +28,8 @@ from .traits import refusals
 T = TypeVar("T")
 
 MAX_HANDLES = 4096
-"""Samplers, detokenizers, responses, blobs and images of one inferlet: two for each generation that is under way."""
+"""Samplers, detokenizers, matchers, responses, images and the like of one inferlet: three for each generation that is
+under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +170,12 @@ class Guest:
     # ---- handles ----
 
     def add_handle(self, value: object) -> int:
-        """Number of a new handle (sampler, detokenizer, response, blob, image); raises QuotaExceeded."""
+        """Number of a new handle (sampler, detokenizer, grammar, matcher, response, blob, image); raises
+        QuotaExceeded."""
         if len(self._handles) >= MAX_HANDLES:
             raise QuotaExceeded(
-                f"{MAX_HANDLES} samplers, detokenizers, responses, blobs and images exist: destroy or close some first"
+                f"{MAX_HANDLES} samplers, detokenizers, matchers, responses, blobs and images exist: destroy or close "
+                "some first"
             )
         number = self._next_handle
         self._next_handle += 1
@@ -195,6 +199,9 @@ class Guest:
         """Raises as `handle`."""
         self.handle(number, kind)
         del self._handles[number]
+
+    def count_handles(self, kind: type[object]) -> int:
+        return sum(isinstance(value, kind) for value in self._handles.values())
 
     # ---- imports ----
 
@@ -236,4 +243,7 @@ class Guest:
             place.model.release(self.inferlet.number)
         self._places.clear()
         self.queues.clear()
+        for value in self._handles.values():
+            if isinstance(value, Matcher):
+                value.close()
         self._handles.clear()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..calls.scores import Scores
 from ..config import InferletLimits
-from ..errors import InvalidState, QuotaExceeded
+from ..errors import CallError, InvalidState, QuotaExceeded, WorkerError
 from ..sandbox.fibers import SUSPEND, Instance, Suspend
 from ..services.aside import Aside, Job, Share
 from ..services.http.exchange import Head
@@ -25,6 +27,11 @@ from .processor_time import ProcessorTime
 from .relations.children import Child, Kin, Outside, ToParent
 from .relations.mail import Letter, Mailbox
 from .runs import Watch
+
+logger = logging.getLogger(__name__)
+
+MOST_IN_BACKGROUND = 64
+"""Calls of one inferlet that are answered from another thread and wait."""
 
 
 class Holdings(Protocol):
@@ -108,6 +115,7 @@ class Inferlet:
         self._aside = aside
         self._aside_share = Share()
         self._job: Job | None = None
+        self._background: deque[tuple[int, Job | Callable[[], Any]]] = deque()  # the first one is a job
         self._outside = outside
         self._mailbox = Mailbox(self, self._received)
         self.sender = Sender(self.id, limits, lambda event: outside.says(number, event))
@@ -185,6 +193,10 @@ class Inferlet:
 
     # ---- waiting ----
 
+    def wake(self) -> None:
+        """It can run: its instance, which is no component, has something to do."""
+        self._wake(self)
+
     def resolve(self, future: int, value: Any) -> None:
         """Gives a future its value, and wakes the inferlet if it waits for this future."""
         if self.futures.resolve(future, value) and self._awaited is not None and future in self._awaited_set:
@@ -248,6 +260,35 @@ class Inferlet:
         self._job = self._aside.run(self._aside_share, work, lambda: self._wake(self))
         return SUSPEND
 
+    def resolve_aside(self, future: int, work: Callable[[], Any]) -> None:
+        """Gives a future what `work` returns, or the CallError that it raises. As `run_aside`, but the guest goes on,
+        so `work` must not use what is the guest's; one after the other. Raises QuotaExceeded if very many wait."""
+        if len(self._background) >= MOST_IN_BACKGROUND:
+            raise QuotaExceeded(f"{MOST_IN_BACKGROUND} calls that take long are under way: wait for some first")
+        self._background.append((future, work))
+        if len(self._background) == 1:
+            self._begin_background()
+
+    def _begin_background(self) -> None:
+        future, work = self._background[0]
+        assert not isinstance(work, Job)
+        self._background[0] = future, self._aside.run(self._aside_share, work, self._background_done)
+
+    def _background_done(self) -> None:
+        future, job = self._background.popleft()
+        assert isinstance(job, Job)
+        self.processor_time.charge(job.seconds)
+        try:
+            value = job.take()
+        except CallError as error:
+            value = error
+        except Exception as error:
+            logger.exception("work beside the loop of inferlet %s failed", self.id)
+            value = WorkerError(f"the server could not do it: {type(error).__name__}")
+        self.resolve(future, value)
+        if self._background:
+            self._begin_background()
+
     def before_step(self) -> None:
         """Answers the call for which the guest waits, if its result is there."""
         if self._job is not None:
@@ -295,5 +336,9 @@ class Inferlet:
         if self._job is not None:
             self._job.cancel()
             self._job = None
+        for _, job in self._background:
+            if isinstance(job, Job):
+                job.cancel()
+        self._background.clear()
         self.blobs = BlobTable(0, {})
         self.futures = FutureTable(0)

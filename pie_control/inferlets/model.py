@@ -14,6 +14,7 @@ from ..resources.address_space import AddressSpace
 from ..resources.quotas import Ledgers, Quota
 from ..scheduling import Closed, Ending, Opened, Progress
 from ..scheduling.turn import Note
+from ..services.grammars import Grammars
 from ..services.tokenizer import Tokenizer
 from ..tenants.tenant import DEFAULT_STANDING, Standing
 
@@ -33,6 +34,7 @@ class ModelView:
         self._ledgers = ledgers
         self._spaces: dict[Owner, AddressSpace] = {}
         self._events: list[SpaceEvent] = []
+        self.grammars = Grammars(description)
         self._tokenizer: Tokenizer | None = None
         if description.tokenizer:
             self._tokenizer = Tokenizer(description.tokenizer, description.tokenizer_config, description.vocab_size)

@@ -29,6 +29,7 @@ from .exports import Exports
 from .holdings import UNBOUND, Holdings, Request, Returns
 from .kinds import PAGES, RESOURCES, Resource, scratch_pages
 from .pool import Pool, PoolUsage
+from .ranges import Range
 
 _rank = attrgetter("rank")
 
@@ -163,6 +164,12 @@ class Memory:
         """An import has found pages, which have no address yet."""
         self.pools[PAGES].retain(pages)
         holdings.lent[future] = pages
+
+    def keep(self, holdings: Holdings, future: int | None, ranges: Sequence[Range]) -> None:
+        """Keeps the pages at some addresses, for a command that has its turn."""
+        if ranges and future is not None:
+            physical = holdings.pages.physical
+            self.lend(holdings, future, [page for first, last in ranges for page in physical[first:last]])
 
     def adopt(self, holdings: Holdings, future: int, first: int) -> None:
         """What an import found has addresses now."""

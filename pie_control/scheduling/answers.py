@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from pie_control.calls.columns import Numbers
 from pie_control.calls.kind import Batch, WorkerCommand
 from pie_control.calls.scores import Scores, read_scores
 from pie_control.calls.values import Value
-from pie_control.errors import CallError, WorkerError
+from pie_control.errors import Busy, CallError, WorkerError
 from pie_control.ids import Owner
 from pie_inference import protocol
 from pie_inference.protocol import SampleResult, WaveDone
 
 from .account import Account
 from .decoding.runs import Taken
+from .turn import StepAnswers
 
 Answers = list[tuple[Batch[Any], Sequence[Value], Mapping[int, CallError]]]
 
@@ -63,8 +63,8 @@ def _errors_by_batch(wave: Wave, done: WaveDone) -> list[dict[int, CallError]]:
     for failure in done.failures:
         if not (0 <= failure.batch < len(errors) and 0 <= failure.command < wave.batches[failure.batch].count):
             raise WorkerError(f"the worker tells of a failed command {failure.command} that is not in the wave")
-        message = f"the worker could not run the command: {failure.message}"
-        errors[failure.batch][failure.command] = WorkerError(message)
+        kind = Busy if failure.busy else WorkerError
+        errors[failure.batch][failure.command] = kind(f"the worker could not run the command: {failure.message}")
     return errors
 
 
@@ -79,14 +79,14 @@ def in_place(
     return ((batch.commands[place], errors.get(place) or values[place]) for place in places)
 
 
-def read_steps(
-    wave: Wave, done: WaveDone, answers: Answers
-) -> tuple[Numbers, Mapping[int, CallError], Mapping[int, Scores]]:
+def read_steps(wave: Wave, done: WaveDone, answers: Answers) -> StepAnswers:
     """The tokens of a wave's steps of decode runs, and errors and scores by step. One fails with any of its rows.
     Changes nothing."""
     assert wave.steps is not None
     number = len(wave.steps.rows)
-    tokens, errors, scores = np.full(number, -1, np.int32), {}, {}
+    tokens, over = np.full(number, -1, np.int32), np.zeros(number, np.bool_)
+    errors: dict[int, CallError] = {}
+    scores: dict[int, Scores] = {}
     for (batch, _, failed), result in zip(answers, done.results, strict=True):
         if not batch.rows:
             continue
@@ -95,6 +95,7 @@ def read_steps(
         errors.update({first + place - commands: error for place, error in failed.items() if place >= commands})
         if isinstance(result, SampleResult):
             tokens = result.tokens[commands:]
+            over = over if result.over is None else result.over[commands:]
             found = read_scores(result, commands, len(result.tokens))
             scores = {row - commands: score for row, score in found}
-    return tokens, errors, scores
+    return StepAnswers(tokens, over, errors, scores)

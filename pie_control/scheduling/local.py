@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 from pie_control.calls.exports.export_kvpage import ExportCommand
@@ -52,6 +51,8 @@ class LocalCommands:
         """A command of a queue has its turn. `waves`: those that are in flight, and the one that was formed."""
         assert command.future is not None
         account = queue.account
+        if command.owner not in self._accounts:
+            return  # its inferlet was ended for lack of memory, in the same turn
         tenant, exports = account.standing.tenant, self._memory.exports
         answer: Value | CallError
         match command:
@@ -87,12 +88,14 @@ class LocalCommands:
     def _hold(self, account: Account, command: ExportCommand, wave: int | None, now: float) -> None:
         assert command.future is not None
         export = self._announced.pop((command.owner, command.future))
-        physical = account.holdings.pages.physical
+        pages = account.holdings.lent.pop(command.future)
         try:
-            self._memory.exports.hold(export, list(chain.from_iterable(physical[a:b] for a, b in command.pages)))
+            self._memory.exports.hold(export, pages)
         except CallError as error:
             self._fail(export, error)
             return
+        finally:
+            self._memory.release_pages(pages)
         export.positions, export.tokens, export.used = command.positions, command.tokens, now
         export.num_tokens = int(is_token(command.positions).sum())
         if wave is None:

@@ -16,13 +16,11 @@ No socket, clock or thread: `now` (seconds, any origin) is an argument, and noth
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from operator import add
 from typing import Any
 
-from pie_control.calls.columns import Numbers
 from pie_control.calls.kind import CloseQueue, Command, EndRun, OpenQueue, Prioritize, Release, Stage
-from pie_control.calls.scores import Scores
 from pie_control.calls.values import Completion, Done, Value
 from pie_control.errors import CallError, Exhausted, WorkerError
 from pie_control.ids import Owner
@@ -34,7 +32,7 @@ from pie_control.resources.memory import Memory
 from pie_inference.protocol import ModelDescription, RunWave, WaveDone
 
 from .account import Account, CommandQueue, take_progress
-from .answers import Wave, in_place, read_answers, read_steps
+from .answers import Answers, Wave, in_place, read_answers, read_steps
 from .backlog import Backlog
 from .chunks import Chunks
 from .decoding.runs import Taken
@@ -320,7 +318,7 @@ class Scheduler:
                 elif command.future is not None:
                     self._answer(command.owner, command.future, value)
         if wave.steps is not None:
-            self._take_tokens(wave.steps, *read_steps(wave, done, answers))
+            self._take_tokens(wave, wave.steps, done, answers)
         for owner, future in wave.syncs:
             self._answer(owner, future, Done())
         self._counts.seconds += done.seconds
@@ -335,10 +333,8 @@ class Scheduler:
             self._memory.all_completed()
         self._local.answered(wave.number, self._now)
 
-    def _take_tokens(
-        self, steps: Taken, tokens: Numbers, errors: Mapping[int, CallError], scores: Mapping[int, Scores]
-    ) -> None:
-        found, ended = self._backlog.runs.answered(steps, tokens, errors, scores)
+    def _take_tokens(self, wave: Wave, steps: Taken, done: WaveDone, answers: Answers) -> None:
+        found, ended = self._backlog.runs.answered(steps, read_steps(wave, done, answers))
         self._run_tokens.append(found)
         for run in ended:
             assert run.command.future is not None

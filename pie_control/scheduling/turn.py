@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pie_control.calls.kind import Adopt, CloseQueue, Command, Discard, EndRun, OpenQueue, Prioritize, Release
 from pie_control.calls.scores import Scores
 from pie_control.calls.values import Completion
@@ -79,6 +82,16 @@ class Progress(NamedTuple):
     oldest: int
     taken: int
     returned: tuple[int, ...] = ()
+
+
+class StepAnswers(NamedTuple):
+    """What a wave's steps of decode runs gave. `over`: which of them say that their runs are over; `errors`: by step;
+    such a run ends. `scores`: of the steps that asked for them."""
+
+    tokens: NDArray[np.int32]
+    over: NDArray[np.bool_]
+    errors: Mapping[int, CallError]
+    scores: Mapping[int, Scores]
 
 
 class RunTokens(Record, frozen=True, tag=None):

@@ -360,6 +360,7 @@ class WaveBuilder:
                 self._backlog.starve(queue)
                 return False
         else:
+            self._memory.keep(queue.account.holdings, command.future, command.keeps())
             self.reached.append((queue, command))
         self.progress = True
         self._backlog.remove_local(queue)

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from pie_inference.grammars.stack import deep_stack
+
 THREADS = max(2, min(8, (os.cpu_count() or 1) // 4))
 """Jobs that run at a time. Two at least, so that a long one does not hold up all others."""
 
@@ -96,7 +98,8 @@ class Aside:
             self._count += 1
             job.start = max(self._now, share.until)
             heapq.heappush(self._waiting, (job.start, self._count, job))
-        self._pool.submit(self._run_next, asyncio.get_running_loop())
+        with deep_stack():
+            self._pool.submit(self._run_next, asyncio.get_running_loop())
         return job
 
     def _run_next(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -14,9 +14,11 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from pie_inference.grammars.rows import Constraints, Fault
 from pie_inference.protocol import (
     BATCHES,
     EXTENSIONS,
@@ -59,6 +61,7 @@ from pie_inference.testing import byte_tokenizer
 from pie_inference.testing.small_vision import VISION, tile_hashes
 
 from .fake_adapters import FakeAdapters
+from .fake_masks import explicit_mask
 from .fake_sampling import bias, choose, forbid, scored, softmax
 from .filled_array import FilledArray
 
@@ -133,6 +136,8 @@ class FakeModel:
         self._host_positions = np.zeros(page_size * num_host_pages, np.int64)
         self._embeds = FilledArray("embed", num_embeds)
         self._tokens = FilledArray("token slot", num_token_slots)
+        self._constraints = Constraints(self._description.tokenizer, byte_tokenizer.VOCAB_SIZE, (byte_tokenizer.END,))
+        self._faults: list[tuple[int, Fault]] = []
         self._adapters = FakeAdapters()
         self._powers = np.multiply.accumulate(np.full(page_size * num_pages, 0x9E3779B97F4A7C15, np.uint64))
         self._handlers: dict[type[Batch], Callable[[Any], Result | None]] = {
@@ -157,23 +162,32 @@ class FakeModel:
         self._adapters.drop(message.number)
 
     def _run_batch(self, model: str, number: int, batch: Batch, failures: list[Failure]) -> Result | None:
-        """As a worker does it: what fails is taken apart. Where none of the commands fails alone, they do what they
-        must not do together, and all fail."""
+        """As a worker does it: what fails is taken apart. Where no command fails alone, all fail: they clash."""
+        name = call_name(type(batch))
         try:
-            return self._handle(model, batch)
+            result = self._handle(model, batch)
         except FAULTS as error:
-            message = f"{call_name(type(batch))}: {error}"
+            message = f"{name}: {error}"
+        else:
+            failures += self._take_faults(number, 0, name)
+            return result
         results, before = [], len(failures)
         for command in range(batch.count()):
             try:
                 results.append(self._handle(model, batch.only(command)))
+                failures += self._take_faults(number, command, name)
             except FAULTS as error:
                 results.append(None)
-                failures.append(Failure(number, command, f"{call_name(type(batch))}: {error}"))
+                failures.append(Failure(number, command, f"{name}: {error}"))
         if len(failures) > before:
             return join_results(batch, results)
         failures += [Failure(number, command, message) for command in range(batch.count())]
         return None
+
+    def _take_faults(self, number: int, first: int, name: str) -> list[Failure]:
+        """Of rows that failed without the others."""
+        faults, self._faults = self._faults, []
+        return [Failure(number, first + row, f"{name}: {fault.message}", fault.busy) for row, fault in faults]
 
     def _handle(self, model: str, batch: Batch) -> Result | None:
         if model != self._description.name:
@@ -274,9 +288,8 @@ class FakeModel:
 
     def _position_mask(self, batch: Forward, n: int, slots: Integers) -> NDArray[np.bool_]:
         """Which keys each query sees [queries, keys], if it sees those in front by position."""
-        assert batch.position_keys is not None
         queries = batch.q_positions[batch.q_indptr[n] : batch.q_indptr[n + 1]]
-        by_position = int(batch.position_keys[n])
+        by_position = int(batch.position_keys[n])  # type: ignore[index]
         if not 0 <= by_position <= len(slots) - len(queries):
             raise ValueError(f"{by_position} keys of {len(slots)} are seen by position")
         mask = np.tri(len(queries), len(slots), len(slots) - len(queries), dtype=np.bool_)
@@ -297,15 +310,22 @@ class FakeModel:
     def _sample(self, batch: Sample) -> SampleResult:
         scores = self._scores(batch.embeds)
         own = None if batch.alternatives is None else scores.copy()
-        tokens = np.array([self._sample_row(batch, n, scores[n]) for n in range(len(scores))], np.int32)
+        for n, row in enumerate(scores):
+            self._penalize(batch, n, row)
+            bias(batch, n, row)
+            forbid(batch, n, row)
+        step = None if batch.matchers is None else self._constraints.step(batch)
+        if step is not None:
+            allowed = np.unpackbits(step.allowed, axis=1, count=scores.shape[1], bitorder="little")
+            scores[step.rows] = np.where(allowed, scores[step.rows], -np.inf)
+        tokens = np.array([choose(batch, n, float(batch.uniform[n]), row) for n, row in enumerate(scores)], np.int32)
         self._tokens.write(batch.token_slots, tokens)
-        return SampleResult(tokens) if own is None else scored(batch, tokens, own)
-
-    def _sample_row(self, batch: Sample, n: int, scores: Floats) -> int:
-        self._penalize(batch, n, scores)
-        bias(batch, n, scores)
-        forbid(batch, n, scores)
-        return choose(batch, n, float(batch.uniform[n]), scores)
+        result = SampleResult(tokens) if own is None else scored(batch, tokens, own)
+        if step is None:
+            return result
+        step.sampled(tokens.item)
+        self._faults += step.faults.items()
+        return msgspec.structs.replace(result, over=step.over(len(tokens)))
 
     def _verify(self, batch: Verify) -> VerifyResult:
         ends = batch.indptr[1:]
@@ -378,13 +398,3 @@ def _range_mask(batch: Forward, n: int, queries: int, keys: int) -> NDArray[np.b
             raise ValueError(f"a query sees keys {begin} to {end} of {keys}")
         mask[batch.range_rows[place], begin:end] = True
     return mask
-
-
-def explicit_mask(batch: Forward, n: int, queries: int, keys: int) -> NDArray[np.bool_] | None:
-    """The boolean mask [queries, keys] of sequence n, if it has one."""
-    if batch.mask_indptr is None or batch.mask_bits is None or batch.mask_indptr[n] == batch.mask_indptr[n + 1]:
-        return None
-    bits = batch.mask_bits[batch.mask_indptr[n] : batch.mask_indptr[n + 1]].astype(np.uint8)
-    if len(bits) != -(-queries * keys // 8):
-        raise ValueError(f"a mask has {len(bits)} bytes for {queries} x {keys} bits")
-    return np.unpackbits(bits, count=queries * keys, bitorder="little").reshape(queries, keys).astype(np.bool_)

@@ -6,18 +6,21 @@ the device. So the host prepares the next wave while this one runs. On a CPU a l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..device.markers import Marker
+from ..grammars.rows import Fault
 from ..protocol import Failure, Result
 
 
 @dataclass(frozen=True)
 class PendingResult:
-    """A result whose numbers may not have arrived yet. `build` is called once the wave is done."""
+    """A result whose numbers may not have arrived yet. `build` is called once the wave is done. `faults`: commands that
+    failed although the batch ran, by their places."""
 
     build: Callable[[], Result | None]
+    faults: Sequence[tuple[int, Fault]] = ()
 
 
 Outcome = Result | PendingResult | None

@@ -29,6 +29,8 @@ MOST_LOGITS = 1 << 23
 NUCLEUS = 128
 GROWTH = 16
 SMALLEST_WIDTH = 64
+FEW = 4
+"""Tokens of a mask are few if they are less than one in so many."""
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -99,15 +101,44 @@ def penalize_(
 
 
 def forbid_(logits: Tensor, rows: Tensor, allowed: NDArray[np.uint8]) -> None:
-    """Sets logits of `rows` to minus infinity where the bit of `allowed` [len(rows), ceil(vocab / 8)] is not set.
+    """Sets logits of `rows`, in order and none twice, to minus infinity where the bit of `allowed`
+    [len(rows), ceil(vocab / 8)] is not set.
 
     Raises BatchError if a row would have no token left.
     """
-    bits = np.unpackbits(allowed, axis=1, count=logits.shape[1], bitorder="little")
-    if not bits.any(1).all():
+    allowed = allowed[:, : -(-logits.shape[1] // 8)]
+    last = allowed[:, -1] & (0xFF >> (-logits.shape[1] % 8))
+    if not (allowed[:, :-1].any(1) | (last != 0)).all():
         raise BatchError("the mask allows no token of the vocabulary")
-    forbidden = upload(torch.from_numpy(bits == 0), logits.device)
-    logits[rows] = logits[rows].masked_fill_(forbidden, -torch.inf)
+    if logits.device.type == "cpu":
+        for row, bits in zip(rows.tolist(), allowed, strict=True):
+            _forbid_on_cpu(logits[row].numpy(), bits)
+        return
+    forbidden = unset_bits(upload(torch.from_numpy(allowed), logits.device), logits.shape[1])
+    if len(rows) == len(logits):
+        logits.masked_fill_(forbidden, -torch.inf)
+    else:
+        logits[rows] = logits[rows].masked_fill_(forbidden, -torch.inf)
+
+
+def _forbid_on_cpu(logits: NDArray[np.float32], allowed: NDArray[np.uint8]) -> None:
+    """One row, as numpy does it best: where most of 128k tokens are allowed in 0.1 ms, where few are in 0.2 ms. torch's
+    `masked_fill_` takes 0.7 to 5 ms."""
+    bits = np.unpackbits(allowed, count=len(logits), bitorder="little").view(np.bool_)
+    if np.count_nonzero(bits) * FEW > len(bits):
+        np.copyto(logits, -np.inf, where=~bits)
+        return
+    (kept,) = bits.nonzero()
+    values = logits[kept]
+    logits.fill(-np.inf)
+    logits[kept] = values
+
+
+def unset_bits(packed: Tensor, count: int) -> Tensor:
+    """Whether each of the first `count` bits is 0, bool [rows, count], from uint8 [rows, ceil(count / 8)]."""
+    places = torch.arange(8, dtype=torch.uint8, device=packed.device)
+    bits = packed[:, :, None].bitwise_right_shift(places).bitwise_and_(1)
+    return bits.reshape(len(packed), -1)[:, :count] == 0
 
 
 def bias_(logits: Tensor, rows: Tensor, tokens: Tensor, values: Tensor) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..adapters.adapters import Adapters
 from ..device.ranks import Ranks
 from ..device.tensors import index_tensor, upload
+from ..grammars.rows import Constraints
 from ..kv_cache.host_pages import HostPages
 from ..kv_cache.pages import KvCache
 from ..models.interface import Model
@@ -32,6 +33,7 @@ class ServedModel:
     embeds: Tensor  # [num_embeds, hidden_size]: an input embedding, or an output after the last norm
     tokens: Tensor  # int64 [num_token_slots]
     description: ModelDescription
+    constraints: Constraints | None = None  # grammars; None on ranks that follow, which get tokens from the leader
     images: ImageEncoder | None = None  # None: the model takes none
 
     @property

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..device.markers import Marker, mark_stream
 from ..device.tensors import download, index_tensor, tensor, upload
 from ..execution import sampling
 from ..execution.bias import bias_rows
 from ..execution.launched import PendingResult
 from ..execution.log_probabilities import Asked
 from ..execution.served_model import ServedModel
+from ..grammars.rows import Step
 from ..protocol import Sample, SampleResult, check_indptr
 
 
@@ -25,14 +30,43 @@ def sample(served: ServedModel, batch: Sample) -> PendingResult:
         bias_rows(batch, logits, np.arange(len(batch.embeds)))
     if (batch.allowed_rows >= 0).any():
         _forbid(batch, logits)
+    step = _follow_grammars(served, batch, logits) if batch.matchers is not None else None
     tokens = sampling.choose(logits, _choice(batch))
     tokens = served.ranks.broadcast(tokens)  # devices may differ in the last bit of a sum
     served.tokens[slots] = tokens
     host = download(tokens.to(torch.int32))
-    if asked is None:
-        return PendingResult(lambda: SampleResult(host.numpy()))
-    answer = asked.begin(tokens)
-    return PendingResult(lambda: answer.result(host.numpy()))
+    answer = asked.begin(tokens) if asked is not None else None
+
+    def build() -> SampleResult:
+        result = SampleResult(host.numpy()) if answer is None else answer.result(host.numpy())
+        return result if step is None else msgspec.structs.replace(result, over=step.over(len(host)))
+
+    if step is None:
+        return PendingResult(build)
+    step.sampled(_reader(host, mark_stream(served.device)))
+    return PendingResult(build, tuple(step.faults.items()))
+
+
+def _follow_grammars(served: ServedModel, batch: Sample, logits: Tensor) -> Step | None:
+    """Forbids what grammars do not allow. The forward has been launched before, so a device computes meanwhile. None on
+    ranks that get the tokens of the leader."""
+    if served.constraints is None:
+        return None
+    step = served.constraints.step(batch)
+    if len(step.rows):
+        sampling.forbid_(logits, upload(torch.from_numpy(step.rows), logits.device), step.allowed)
+    return step
+
+
+def _reader(host: Tensor, end: Marker | None) -> Callable[[int], int]:
+    """Gives the token of a row, once the device is so far."""
+
+    def read(row: int) -> int:
+        if end is not None:
+            end.synchronize()
+        return int(host[row])
+
+    return read
 
 
 def _penalize(served: ServedModel, batch: Sample, logits: Tensor) -> None:

@@ -13,6 +13,7 @@ from ..device.machine import free_bytes_of_rank
 from ..execution.graphs import make_executor
 from ..execution.image_encoder import ImageEncoder
 from ..execution.served_model import ServedModel
+from ..grammars.rows import Constraints
 from ..kv_cache import sizing
 from ..kv_cache.copy_lane import make_lane
 from ..kv_cache.host_pages import HostPages
@@ -54,8 +55,13 @@ def load(plan: ServingPlan) -> ServedModel:
         embeds=embeds,
         tokens=torch.zeros(plan.config.token_slots, dtype=torch.int64, device=plan.device),
         description=_describe(plan, host_pages, weights.bytes_loaded),
+        constraints=_constraints(plan) if plan.ranks.rank == 0 else None,
         images=_image_encoder(plan, model),
     )
+
+
+def _constraints(plan: ServingPlan) -> Constraints:
+    return Constraints(plan.tokenizer.tokenizer, plan.model.vocab_size, plan.tokenizer.stop_tokens)
 
 
 def _adapters(plan: ServingPlan, weights: WeightLoader) -> Adapters:

@@ -121,6 +121,7 @@ class Failure(Message, frozen=True):
     batch: int  # of the wave
     command: int  # of the batch
     message: str  # what is wrong with the command
+    busy: bool = False  # nothing is wrong: it may be issued again
 
 
 class WaveDone(Message, frozen=True):

@@ -151,11 +151,28 @@ class ForwardWithScores(Forward, frozen=True):
         return ForwardWithScoresResult(_zeros(self.count() + 1, np.int32), _zeros(0, np.float32))
 
 
-class Sample(Batch, frozen=True):
-    """Samples one token for each embed. Reproducible: the only randomness is `uniform`."""
+class GrammarStart(msgspec.Struct, frozen=True, array_like=True):
+    """What the first step of a decode run with a matcher brings, as msgpack."""
 
-    ragged: ClassVar[Layout] = {"recent_indptr": ("recent",), "bias_indptr": ("bias_tokens", "bias_values")}
-    shared: ClassVar[tuple[str, ...]] = ("allowed",)
+    source: str  # of the grammar, as `pie_inference.grammars` compiles it
+    accepted: list[int]  # tokens before the run that the matcher has accepted
+    skip: int  # the run is over where so many tokens are forced; 0: it goes on
+
+
+class Sample(Batch, frozen=True):
+    """Samples one token for each embed. Reproducible: the only randomness is `uniform`.
+
+    Rows of decode runs may have a matcher, which says what tokens may come beside `allowed`. `matchers` are numbers
+    that the control layer gives them; one is used from the first step of its run, which has a `GrammarStart`, until
+    `ended` names it. `matched` are the tokens of the run before this step.
+    """
+
+    ragged: ClassVar[Layout] = {
+        "recent_indptr": ("recent",),
+        "bias_indptr": ("bias_tokens", "bias_values"),
+        "start_indptr": ("starts",),
+    }
+    shared: ClassVar[tuple[str, ...]] = ("allowed", "ended")
 
     embeds: Array  # int32 [N]
     token_slots: Array  # int32 [N], no slot twice
@@ -176,12 +193,19 @@ class Sample(Batch, frozen=True):
     bias_values: Array | None = None  # float32, added to the logits behind penalties
     alternatives: Array | None = None  # int32 [N], most probable tokens that are asked for, and the log-probability of
     # the chosen one with them; -1: not even that one. None: nobody asks
+    matchers: Array | None = None  # int64 [N], 0: none
+    matched: Array | None = None  # int32 [N]
+    start_indptr: Array | None = None  # int32 [N + 1], byte offsets
+    starts: Array | None = None  # uint8: a GrammarStart for each matcher of which `matched` is 0
+    ended: Array | None = None  # int64, matchers that are not needed any more
 
     def zeros(self) -> SampleResult:
         tokens = _zeros(self.count(), np.int32)
+        over = None if self.matchers is None else _zeros(self.count(), np.bool_)
         if self.alternatives is None:
-            return SampleResult(tokens)
-        return SampleResult(tokens, _zeros(self.count() + 1, np.int32), _zeros(0, np.int32), _zeros(0, np.float32))
+            return SampleResult(tokens, over=over)
+        none = _zeros(self.count() + 1, np.int32), _zeros(0, np.int32), _zeros(0, np.float32)
+        return SampleResult(tokens, *none, over)
 
 
 class Verify(Batch, frozen=True):
@@ -280,6 +304,7 @@ class SampleResult(Result, frozen=True):
     score_indptr: Array | None = None  # int32 [N + 1]; None: the batch has no `alternatives`
     scored: Array | None = None  # int32, of each row that asked: the token, then the most probable ones in order
     logprobs: Array | None = None  # float32
+    over: Array | None = None  # bool [N], where the batch has matchers: the row is the last one of its run
 
 
 class VerifyResult(Result, frozen=True):

@@ -43,9 +43,12 @@ class WaveRun:
 
     def _run_batch(self, number: int, batch: Batch) -> Outcome:
         try:
-            return HANDLERS[type(batch)](self._served, batch)
+            outcome = HANDLERS[type(batch)](self._served, batch)
         except FAULTS as error:
             self._agree(_failure(number, WHOLE_BATCH, batch, error))
+        else:
+            self._note_faults(number, 0, batch, outcome)
+            return outcome
         outcomes = [self._run_alone(number, command, batch) for command in range(max(1, batch.count()))]
         if not any(outcomes):
             return None
@@ -53,11 +56,22 @@ class WaveRun:
 
     def _run_alone(self, number: int, command: int, batch: Batch) -> Outcome:
         try:
-            return HANDLERS[type(batch)](self._served, batch.only(command))
+            outcome = HANDLERS[type(batch)](self._served, batch.only(command))
         except FAULTS as error:
             self.failures.append(_failure(number, command, batch, error))
             self._agree(self.failures[-1])
             return None
+        self._note_faults(number, command, batch, outcome)
+        return outcome
+
+    def _note_faults(self, number: int, first: int, batch: Batch, outcome: Outcome) -> None:
+        """Commands that failed without the others; only the leader of a group knows them."""
+        if isinstance(outcome, PendingResult):
+            name = call_name(type(batch))
+            self.failures += [
+                Failure(number, first + place, f"{name}: {fault.message}", fault.busy)
+                for place, fault in outcome.faults
+            ]
 
 
 def _failure(number: int, command: int, batch: Batch, error: Exception) -> Failure:

@@ -13,9 +13,11 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ..grammars.rows import Constraints, Fault, Step
 from ..options import WorkerOptions
 from ..options.pace import Pace
 from ..protocol import (
@@ -112,6 +114,8 @@ class PacedModel:
             weight_bytes=0,
             vision=VISION,
         )
+        self._constraints = Constraints(self._description.tokenizer, VOCAB, (byte_tokenizer.END,))
+        self._faults: list[tuple[int, Fault]] = []
         self._embeds = np.zeros(sizes["embeds"], np.uint64)
         self._tokens = np.zeros(options.token_slots, np.int32)
         self._handlers: dict[type[Batch], Callable[[Any], Result | None]] = {
@@ -149,10 +153,14 @@ class PacedModel:
         """There is nothing to forget."""
 
     def _run_batch(self, number: int, batch: Batch, failures: list[Failure]) -> Result | None:
+        name = call_name(type(batch))
         try:
-            return self._handlers[type(batch)](batch)
+            result = self._handlers[type(batch)](batch)
+            faults, self._faults = self._faults, []
+            failures += [Failure(number, row, f"{name}: {fault.message}", fault.busy) for row, fault in faults]
+            return result
         except FAULTS as error:
-            message = f"{call_name(type(batch))}: {error}"
+            message = f"{name}: {error}"
             failures += [Failure(number, command, message) for command in range(batch.count())]
             return None
 
@@ -186,8 +194,18 @@ class PacedModel:
         tokens = self._choose(batch.embeds)
         for row in np.flatnonzero(batch.allowed_rows >= 0):
             tokens[row] = _allowed(int(tokens[row]), batch.allowed[batch.allowed_rows[row]])
+        step = None if batch.matchers is None else self._constraints.step(batch)
+        if step is not None:
+            for row, allowed in zip(step.rows, step.allowed, strict=True):
+                tokens[row] = _allowed(int(tokens[row]), allowed)
         self._tokens[batch.token_slots] = tokens
-        return SampleResult(tokens) if batch.alternatives is None else _scored(batch, tokens)
+        result = SampleResult(tokens) if batch.alternatives is None else _scored(batch, tokens)
+        return result if step is None else self._follow(step, result)
+
+    def _follow(self, step: Step, result: SampleResult) -> SampleResult:
+        step.sampled(lambda row: int(result.tokens[row]))
+        self._faults += step.faults.items()
+        return msgspec.structs.replace(result, over=step.over(len(result.tokens)))
 
     def _verify(self, batch: Verify) -> VerifyResult:
         tokens = self._choose(batch.embeds)

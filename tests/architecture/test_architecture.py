@@ -33,9 +33,13 @@ MAY_IMPORT = {
 OPEN = (
     "pie_inference.protocol",
     "pie_inference.options",
+    "pie_inference.grammars",
     "pie_inference.testing.byte_tokenizer",
     "pie_inference.testing.small_vision",
 )
+
+NATIVE = "pie_control.authoring"
+"""Imports the SDK, too: programs run there outside of the sandbox."""
 
 PURE = {package: {"numpy", "msgspec"} for package in PURE_CORE}
 """Packages that import no third-party module but these. msgspec: commands and other values are its structs,
@@ -53,6 +57,7 @@ HOMES = {
         "pie_inference.quantization.triton_kernels",
     ),
     "wasmtime": ("pie_control.sandbox",),
+    "llguidance": ("pie_inference.grammars.engine", "pie_inference.grammars.sources"),
     "zmq": ("pie_control.inference_client", "pie_inference.serving.zeromq"),
     "fastapi": ("pie_control.http_server",),
     "starlette": ("pie_control.http_server",),
@@ -136,19 +141,26 @@ def test_imports_flow_one_way(package: str) -> None:
     allowed = MAY_IMPORT[package]
     if package.startswith("pie_control"):
         allowed = (*allowed, *OPEN)
+    native = {one for one in modules() if is_inside(one, NATIVE)}
     wrong = [
         each
         for each in imports()
         if is_inside(each.importer, package)
         and each.imported.startswith(PACKAGES)
         and not any(is_inside(each.imported, one) for one in allowed)
+        and not (each.importer in native and is_inside(each.imported, "inferlet_sdk"))
     ]
     assert wrong == []
 
 
 def test_only_the_edge_knows_the_composition_root() -> None:
     importers = {each.importer for each in imports() if each.imported == "pie_control.runtime"}
-    assert importers == {"pie_control.cli.commands.serve", "pie_control.cli.targets"}
+    assert importers == {
+        "pie_control.authoring.native.server",
+        "pie_control.authoring.sandboxed",
+        "pie_control.cli.commands.serve",
+        "pie_control.cli.targets",
+    }
 
 
 @pytest.mark.parametrize("package", PURE)

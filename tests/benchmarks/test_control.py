@@ -79,6 +79,14 @@ def test_scheduler(tmp_path: Path) -> None:
     assert found == [(1, 0, False), (3, 0, False), (3, 20, False), (2, 0, True)]
 
 
+def test_contexts(tmp_path: Path) -> None:
+    rows = run(tmp_path, "contexts", "--prompt", "300", "--forks", "40", "--samples", "1")
+    found = {row["measure"]: row["value"] for row in rows}
+    assert (found["live forks"], found["tokens_run for the first token of a fork"]) == (40, 0)
+    assert found["fork"] > 0
+    assert found["second over first"] > 0
+
+
 def test_by_position(tmp_path: Path) -> None:
     rows = run(tmp_path, "by_position", "--contexts", "40,100", "--tokens", "30", "--samples", "1")
     assert [(row["context"], row["mask_mb"]) for row in rows] == [(40, 0.0), (100, 0.0)]

@@ -38,6 +38,12 @@ class DenseLlama:
             raise Undecided
         return int((output @ self._weights["lm_head.weight"].T).argmax())
 
+    def logprobs(self, output: Tensor, tokens: Sequence[int]) -> list[float]:
+        """Of tokens, at an output."""
+        logits = output @ self._weights["lm_head.weight"].T
+        found: list[float] = logits.log_softmax(-1)[list(tokens)].tolist()
+        return found
+
     def run(
         self, context: Sequence[Held], inputs: Sequence[Held], mask: Mask | None = None
     ) -> tuple[list[Tensor], list[Tensor]]:

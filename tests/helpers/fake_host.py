@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from inferlet_sdk import bindings
 from pie_control.services.stop_strings import StopStrings
 from tests.helpers import wit
+from tests.helpers.fake_grammars import FakeMatcher, GrammarError, compiled, constrained, is_over
 
 T = TypeVar("T")
 Pair = tuple[int, int]
@@ -102,6 +103,8 @@ class Run:
     texts: list[str] = field(default_factory=list)  # of a run that is watched
     watch: tuple[int, StopStrings, bool, bool] | None = None  # detokenizer, what stops, send, more
     change: int = 0  # what its adapter makes of tokens
+    matcher: FakeMatcher | None = None
+    skip: int = 0
 
 
 class FakeHost:
@@ -139,6 +142,7 @@ class FakeHost:
         self.reserved: set[int] = set()  # pages that no run has reached
         self.tokens_at_once = 1  # that have come whenever the guest takes tokens of a run
         self.steps_run = 0  # of runs
+        self.grammars: dict[int, Any] = {}  # and matchers
         self.detokenizers: dict[int, bytes] = {}
         self.receivers: list[int] = []
         self.adapters: list[str] = []  # each changes the tokens that are run with it
@@ -950,10 +954,14 @@ class FakeHost:
         recent = [] if run.recent is None else [*run.recent, *run.made][-run.window :]
         state = run.state + tuple((token, -1) for token in recent)
         token = self.model.next_token(state)
+        if run.matcher is not None:
+            token = constrained(run.matcher, token, run.made)
         if run.alternatives is not None:
             run.scores.append(self._scores(state, run.alternatives))
         run.left = 0 if token in run.stop else run.left - 1
         run.made.append(token)
+        if run.matcher is not None and is_over(run.matcher, run.made, run.skip):
+            run.left = 0
         run.untaken.append(token)
         if run.watch is not None:
             self._follow(run, token, run.watch)
@@ -1036,6 +1044,73 @@ class FakeHost:
     _await_dists = _await_scored_token = _await
     _await_packed_dists = _await_packed_dist
     _await_scores = _await
+
+    # ---- grammars ----
+
+    def _grammar_compile(self, queue: int, kind: str, text: str, options: str) -> int:
+        assert queue in self.queues
+        try:
+            return self._future(compiled(kind, text, **json.loads(options or "{}")))
+        except GrammarError as error:
+            return self._future(refuse("invalid-argument", str(error)))
+
+    def _take_grammar(self, number: int) -> int:
+        found = self._take(number)
+        if isinstance(found, HostError):
+            raise found
+        return self._handle(found)
+
+    def _handle(self, value: Any) -> int:
+        number = self._number()
+        self.grammars[number] = value
+        return number
+
+    def _destroy_grammar(self, number: int) -> None:
+        del self.grammars[number]
+
+    def _grammar_matcher(self, grammar: int) -> int:
+        return self._handle(FakeMatcher(self.grammars[grammar], []))
+
+    def _fork_matcher(self, matcher: int) -> int:
+        return self._handle(FakeMatcher(self.grammars[matcher].grammar, self.grammars[matcher].tokens))
+
+    def _grammar_mask(self, matcher: int) -> str:
+        return str(self.grammars[matcher].mask())
+
+    def _grammar_accept(self, matcher: int, tokens: list[int]) -> int:
+        return int(self.grammars[matcher].accept(tokens))
+
+    def _grammar_rollback(self, matcher: int, count: int) -> None:
+        self.grammars[matcher].rollback(count)
+
+    def _grammar_forced(self, matcher: int) -> list[int]:
+        return list(self.grammars[matcher].inner().forced())
+
+    def _grammar_state(self, matcher: int) -> str:
+        one, inner = self.grammars[matcher], self.grammars[matcher].inner()
+        return json.dumps({"accepting": inner.is_accepting, "over": inner.is_over, "tokens": len(one.tokens)})
+
+    def _decode_with_matcher(
+        self,
+        queue: int,
+        embed: int,
+        sampler: int,
+        matcher: int,
+        skip: int,
+        input_embed: int,
+        position: int,
+        context: list[int],
+        pages: list[int],
+        steps: int,
+        stop: list[int],
+        options: str,
+    ) -> int:
+        number = self._decode(queue, embed, sampler, input_embed, position, context, pages, steps, stop, options)
+        self.runs[number].matcher = FakeMatcher(self.grammars[matcher].grammar, self.grammars[matcher].tokens)
+        self.runs[number].skip = skip
+        return number
+
+    _destroy_matcher, _await_grammar = _destroy_grammar, _take_grammar
 
     def _source(self) -> tuple[str, str, str]:
         raise AssertionError("tests call run_program")

@@ -24,6 +24,10 @@ Mask = Sequence[Sequence[bool]]
 """Of each input, whether it sees each token of the context, and then each input."""
 
 
+Exported = list[tuple[list[Held | None], set[int]]]
+"""Of each page its slots, and those that are hidden."""
+
+
 class Arithmetic(Protocol):
     """What a model computes."""
 
@@ -90,6 +94,7 @@ class IssueOrder:
         self.most_tokens = most_tokens  # in a batch of the worker
         self.pages: dict[int, list[Held | None]] = {}
         self.hidden: set[tuple[int, int]] = set()  # pages with slots in them
+        self.sealed: set[int] = set()  # pages that nobody writes to
         self.embeds: dict[int, Held] = {}  # those that are filled
         self.outputs: set[int] = set()  # of these, the ones that a forward filled
 
@@ -100,6 +105,7 @@ class IssueOrder:
     def forget(self, pages: Sequence[int], embeds: Sequence[int]) -> None:
         for page in pages:
             del self.pages[page]
+            self.sealed.discard(page)
             self._show(page)
         for embed in embeds:
             self.embeds.pop(embed, None)
@@ -126,7 +132,11 @@ class IssueOrder:
         mask: Mask | None = None,
     ) -> bool:
         """The mask counts hidden tokens, too."""
-        free = [(page, slot) for page in targets for slot, key in enumerate(self.pages[page]) if key is None]
+        empty = [(page, slot) for page in targets for slot, key in enumerate(self.pages[page]) if key is None]
+        free = [one for one in empty if one[0] not in self.sealed]
+        needed = empty.index(free[len(inputs) - 1]) if len(free) >= len(inputs) else len(empty)
+        if targets and any(page in self.sealed for page, _ in empty[:needed]):
+            return False
         if any(embed not in self.embeds for embed in inputs) or (targets and len(free) < len(inputs)):
             return False
         filled = self.columns(context)
@@ -169,7 +179,7 @@ class IssueOrder:
     def copy_kvpage(self, source: Sequence[int], target: Sequence[int]) -> bool:
         sources, targets = ([divmod(slot, self.page_size) for slot in slots] for slots in (source, target))
         keys = [(self.pages[page][slot], (page, slot) in self.hidden) for page, slot in sources]
-        if any(key is None for key, _ in keys):
+        if any(key is None for key, _ in keys) or any(page in self.sealed for page, _ in targets):
             return False
         for (page, slot), (key, is_hidden) in zip(targets, keys, strict=True):
             self.pages[page][slot] = key
@@ -197,11 +207,27 @@ class IssueOrder:
                 self.outputs.add(embed)
         return True
 
-    def trim_kvpage(self, pages: Sequence[int], keep: int) -> None:
+    def export_kvpage(self, pages: Sequence[int]) -> Exported:
+        """Seals pages; gives what they hold."""
+        self.sealed |= set(pages)
+        return [(list(self.pages[page]), {slot for one, slot in self.hidden if one == page}) for page in pages]
+
+    def import_kvpage(self, first: int, exported: Exported) -> None:
+        for page, (keys, hidden) in enumerate(exported, first):
+            self.pages[page] = list(keys)
+            self.sealed.add(page)
+            self.hidden |= {(page, slot) for slot in hidden}
+
+    def trim_kvpage(self, pages: Sequence[int], keep: int) -> bool:
+        for number, page in enumerate(pages):
+            kept = min(max(0, keep - number * self.page_size), self.page_size)
+            if page in self.sealed and any(key is not None for key in self.pages[page][kept:]):
+                return False
         for number, page in enumerate(pages):
             kept = min(max(0, keep - number * self.page_size), self.page_size)
             self.pages[page][kept:] = [None] * (self.page_size - kept)
             self._show(page, kept)
+        return True
 
     def next_token(self, embed: int) -> int | None:
         """The greedy token at an embed; None: it is no output."""

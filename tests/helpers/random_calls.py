@@ -11,10 +11,14 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from pie_control.errors import CallError
+import numpy as np
+
+from pie_control.calls.exports import import_kvpage
+from pie_control.calls.output_text.get_logprobs import Logprobs
+from pie_control.errors import CallError, Exhausted
 from pie_control.resources.kinds import PAGES as PAGE_POOL
 from pie_control.scheduling import Adaptive, DispatchPolicy, Eager, KOnly, TOnly
-from tests.helpers.issue_order import HashModel, IssueOrder
+from tests.helpers.issue_order import Exported, HashModel, IssueOrder
 from tests.helpers.scheduling import Inferlet, World, greedy, name_token
 
 PAGE_SIZE = 4
@@ -22,6 +26,8 @@ PAGES, EMBEDS = 6, 48  # of an inferlet at first
 MOST_INPUTS = 24
 STEPS = 40
 HIGHEST = 40  # position
+CLOSE = 1e-5
+"""Log-probabilities in float32 may differ by as much from those in float64."""
 
 POLICIES: Sequence[Callable[[], DispatchPolicy]] = (
     Adaptive,
@@ -45,8 +51,21 @@ def ranges_of(mask: Sequence[Sequence[bool]]) -> list[int]:
 class Author:
     """Makes random calls of one inferlet, and the same in the interpreter."""
 
-    def __init__(self, inferlet: Inferlet, choice: random.Random, means: IssueOrder, made: Counter[str]) -> None:
+    def __init__(
+        self,
+        inferlet: Inferlet,
+        choice: random.Random,
+        means: IssueOrder,
+        made: Counter[str],
+        shared: dict[str, Exported],
+        settle: Callable[[], None],
+    ) -> None:
+        """`shared`: what inferlets have exported, by name; `settle`: runs all that waits."""
         self.inferlet = inferlet
+        self.shared = shared
+        self.settle = settle
+        self.imports: set[int] = set()  # futures; what they ask for may be gone
+        self.logprobs: dict[int, Sequence[float]] = {}  # by future
         self.means = means
         self.expected: dict[int, int | None] = {}  # by future: the token, or None for one that only gets done
         self.choice = choice
@@ -68,6 +87,9 @@ class Author:
             self.set_positions,
             self.copy_emb,
             self.mask_kvpage,
+            self.export_kvpage,
+            self.import_kvpage,
+            self.get_logprobs,
             self.free,
             self.create_or_destroy,
             self.synchronize,
@@ -124,8 +146,7 @@ class Author:
         pages = list(self.means.pages)
         pages = self.choice.sample(pages, min(2, len(pages)))
         self._run(queue, pages, [])
-        self.attempt(True, "trim_kvpage", queue, flat(pages), 1)
-        self.means.trim_kvpage(pages, 1)
+        self.attempt(self.means.trim_kvpage(pages, 1), "trim_kvpage", queue, flat(pages), 1)
         self._run(self.choice.choice(self.queues), [], pages)
 
     def _run(self, queue: int, context: Sequence[int], targets: Sequence[int]) -> None:
@@ -188,8 +209,7 @@ class Author:
         pages = list(self.means.pages)
         pages = self.choice.sample(pages, self.choice.randint(1, len(pages)))
         keep = self.choice.randint(0, len(pages) * self.means.page_size)
-        self.attempt(True, "trim_kvpage", queue, flat(pages), keep)
-        self.means.trim_kvpage(pages, keep)
+        self.attempt(self.means.trim_kvpage(pages, keep), "trim_kvpage", queue, flat(pages), keep)
 
     def mask_kvpage(self, queue: int) -> None:
         choice, pages = self.choice, self.means.pages
@@ -199,6 +219,48 @@ class Author:
         places = choice.sample(full, choice.randint(0, len(full)) if choice.random() < 0.7 else 0)
         accepted = self.means.mask_kvpage(named, places)
         self.attempt(accepted, "mask_kvpage", queue, flat(named), flat(places))
+
+    def export_kvpage(self, queue: int) -> None:
+        pages = self.choice.sample(list(self.means.pages), 1)
+        name = str(len(self.shared))
+        self.shared[name] = self.means.export_kvpage(pages)
+        future = self.attempt(True, "export_kvpage", queue, name, flat(pages), "")
+        assert future is not None
+        self.expected[future] = None
+
+    def import_kvpage(self, queue: int) -> None:
+        if not self.shared:
+            return
+        name = self.choice.choice(list(self.shared))
+        future = self.attempt(True, "import_kvpage", queue, name)
+        assert future is not None
+        self.expected[future] = None
+        self.imports.add(future)
+        self.settle()
+        space = self.inferlet.space
+        if not self.alive or future not in self.inferlet.answers or future not in space.imports:
+            import_kvpage.cancel(space, future)
+            return
+        try:
+            first, count = import_kvpage.taken(space, future)
+        except Exhausted:
+            assert len(self.means.pages) + len(self.shared[name]) > PAGE_POOL.pool_size(space.model)
+            return
+        assert count == len(self.shared[name])
+        self.means.import_kvpage(first, self.shared[name])
+        self.made["imported"] += 1
+
+    def get_logprobs(self, queue: int) -> None:
+        """Where the interpreter has numbers."""
+        logprobs = getattr(self.means.model, "logprobs", None)
+        filled = [embed for embed in self.embeds if embed in self.means.outputs]
+        if logprobs is None or not filled:
+            return
+        embed, tokens = self.choice.choice(filled), list(range(0, 250, 10))
+        future = self.attempt(True, "get_logprobs", queue, embed, tokens)
+        assert future is not None
+        self.expected[future] = None
+        self.logprobs[future] = logprobs(self.means.embeds[embed][0], tokens)
 
     def sample(self, queue: int) -> None:
         filled = [embed for embed in self.embeds if embed in self.means.outputs or self.choice.random() < 0.002]
@@ -265,7 +327,10 @@ class Author:
             assert self.inferlet.space.waiting == 0, "commands were left behind"
             assert self.inferlet.answers.keys() == self.expected.keys()
         for future, answer in self.inferlet.answers.items():
-            assert not isinstance(answer, CallError) or not self.alive, answer
+            assert not isinstance(answer, CallError) or not self.alive or future in self.imports, answer
+            if future in self.logprobs and isinstance(answer, Logprobs):
+                far = float(np.abs(answer.logprobs - self.logprobs[future]).max())
+                assert far < CLOSE, f"future {future}: log-probabilities differ by {far}"
             token = self.expected[future]
             if token is not None and not isinstance(answer, CallError):
                 assert self.inferlet.token(future) == token, f"future {future}"
@@ -297,7 +362,11 @@ def run_random_programs(seed: int, made: Counter[str], new_world: type[World] = 
 
 def play(world: World, choice: random.Random, meanings: Sequence[IssueOrder], made: Counter[str]) -> None:
     """Runs a program of an inferlet for each of `meanings`, to the end."""
-    authors = [Author(world.open(), random.Random(choice.random()), means, made) for means in meanings]
+    shared: dict[str, Exported] = {}
+    authors = [
+        Author(world.open(), random.Random(choice.random()), means, made, shared, lambda: _settle(world))
+        for means in meanings
+    ]
     for _ in range(STEPS):
         alive = [author for author in authors if author.alive]
         if not alive:
@@ -318,6 +387,15 @@ def _some_turns(world: World, choice: random.Random) -> None:
             world.turn()
         if world.sent and choice.random() < 0.5:
             world.answer()
+
+
+def _settle(world: World) -> None:
+    """Runs all that waits, and tells everybody."""
+    lateness, world.lateness = world.lateness, lambda: 0
+    for _ in range(3):
+        world.now += 1
+        world.drain()
+    world.lateness = lateness
 
 
 def _finish(world: World) -> None:

@@ -101,7 +101,13 @@ def test_results_are_joined_with_zeros_for_what_failed() -> None:
     joined = join_results(batch, [one[0], None, one[1]])
     assert joined is not None
     assert isinstance(joined, SampleResult)
-    assert (joined.tokens.tolist(), joined.score_indptr) == ([5, 0, 6], None)
+    assert (joined.tokens.tolist(), joined.score_indptr, joined.over) == ([5, 0, 6], None, None)
+    with_matchers = sample_batch(ints([1, 2, 3]), matchers=np.array([0, 7, 8]), matched=ints([0, 1, 1]))
+    over = [SampleResult(ints([token]), over=np.array([True])) for token in (5, 6)]
+    joined = join_results(with_matchers, [over[0], None, over[1]])
+    assert isinstance(joined, SampleResult)
+    assert joined.over is not None
+    assert (joined.tokens.tolist(), joined.over.tolist()) == ([5, 0, 6], [True, False, True])
     assert join_results(batch, [None, None, None]) is None
 
 
@@ -112,7 +118,7 @@ def test_log_probabilities_of_what_failed_are_empty_ranges() -> None:
     joined = join_results(batch, [scored, None, plain])
     assert joined is not None
     assert fields(joined) == {
-        "tokens": [5, 0, 7], "score_indptr": [0, 2, 2, 2], "scored": [5, 6], "logprobs": [-1, -2],
+        "tokens": [5, 0, 7], "score_indptr": [0, 2, 2, 2], "scored": [5, 6], "logprobs": [-1, -2], "over": None,
     }  # fmt: skip
 
 

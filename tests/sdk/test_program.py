@@ -266,3 +266,61 @@ def test_wrong_keyword_arguments(kwargs: str, message: str) -> None:
 
 def test_unannotated_parameters_take_the_type_of_their_default() -> None:
     assert launch("def main(args, n=1, s='x', f=2.5): return [n, s, f]", "4", "5", "6").result == [4, "5", 6.0]
+
+
+# ---- what is told about mistakes ----
+
+START = "import asyncio\nfrom inferlet_sdk import *\nfrom inferlet_sdk import traits\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "call", "end"),
+    [
+        ("Context('nope')", "Context(model='nope')", "there is: toy"),
+        ("ctx.fill('x').generate(max_tokens='many')", "Context.generate(max_tokens='many')", "not str 'many'"),
+        ("await ctx.next_dist(k='a')", "Context.next_dist(k='a')", ""),
+        ("ctx.fill('a' * 500, special_tokens=3)", "special_tokens=3", "not int 3"),
+        ("traits.alloc_kvpage(ctx, 'three')", "alloc_kvpage(queue=", "count: give a whole number, not str 'three'"),
+        ("ctx.close()\n    ctx.fill('x')", "Context.fill(text='x')", "make a new one, or fork before closing"),
+        ("args.send(ctx.generate_until())", "Args.send(text=", "was not awaited: write `await ...`"),
+        ("asyncio.run(ctx.flush())", "", "write `await ...` instead of `asyncio.run(...)`"),
+        ("await ctx.fill('x')", "", "this call needs no `await`: leave it out"),
+        ("'a' + ctx.generate_until()", "", "a call of an `async def` was not awaited: write `await ...`"),
+        ("ctx.next_dist().tokens", "", "a call of an `async def` was not awaited: write `(await ...)`"),
+        ("open('some.txt')", "", "data files of the program are read by `program_files()`"),
+        ("return ctx.generate_until()", "", "write `await` in front of what you return"),
+        ("return ctx.generate()", "", "`await args.stream(...)` or `await ctx.generate_until(...)` gives its text"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_mistakes_are_explained(body: str, call: str, end: str) -> None:
+    trace = failure(START + f"async def main(args):\n    ctx = Context(args.model)\n    {body}\n")
+    if call:
+        (line,) = [line for line in trace.splitlines() if line.startswith("  in the call ")]
+        assert call in line
+        assert len(line) < 400
+    assert trace.endswith(end)
+
+
+def test_objects_whose_repr_fails_do_not_hide_the_error() -> None:
+    text = START + "class Bad:\n    def __repr__(self): raise ZeroDivisionError\n"
+    trace = failure(text + "async def main(args):\n    Context(args.model).fill(['x', Bad()])\n")
+    assert "Context.fill(text=" in trace or "ZeroDivisionError" in trace
+
+
+@pytest.mark.parametrize("call", ["ctx.flush()", "helper()", "asyncio.sleep(1)"])
+def test_a_forgotten_await_is_an_error(call: str) -> None:
+    text = START + "async def helper(): pass\nasync def main(args):\n    ctx = Context(args.model)\n    "
+    error = failure(text + call + "\n    return 3\n")
+    name = call.partition("(")[0].rpartition(".")[2]
+    assert f"{name}(...)` was called but never awaited, so it did nothing: write `await` in front" in error
+    assert f"line 7 of prog.py: {call}" in error
+
+
+def test_coroutines_that_are_awaited_later_are_no_error() -> None:
+    text = (
+        START
+        + "async def main(args):\n    ctx = Context(args.model).fill('x')\n    later = ctx.flush()\n    await later\n"
+    )
+    text += "    task = asyncio.create_task(ctx.flush())\n    task.cancel()\n    return 3\n"
+    assert launch(text).result == 3

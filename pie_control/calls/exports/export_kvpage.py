@@ -34,6 +34,9 @@ class ExportCommand(Command, frozen=True):
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         return merge(self.pages) if resource is PAGES else ()
 
+    def keeps(self) -> Sequence[Range]:
+        return self.pages
+
 
 def issue(space: AddressSpace, queue: int, name: str, pages: Sequence[int], tokens: str, future: int) -> None:
     """`tokens`: base64 of little-endian u32, one for each token in the order of the slots, or "". The pages are sealed

@@ -21,6 +21,7 @@ from pie_control.resources.tables.contexts import Context
 from pie_control.resources.tables.runs import HeldRun
 
 from ..adapters import NO_ADAPTER, find_adapter
+from ..grammar.matching import Constraint
 from ..kind import EndRun, WorkerCommand, define
 from ..outputs import check_output, note_reading
 from ..positions import check_positions
@@ -40,7 +41,7 @@ class DecodeCommand(WorkerCommand, frozen=True):
     """`own` are the virtual slots of the first `steps` - 1 tokens, which are at the positions from `position` on.
     `uniform`: float64, a number for each step; empty for a greedy run. `recent`: tokens before the run that penalties
     count, together with those of the run; of all, the last `window` (0: all). `allowed`: bits of the tokens that may
-    come, lowest bit first. `alternatives`: as in `Sample`."""
+    come, lowest bit first. `alternatives`: as in `Sample`. `constraint`: the matcher that the run keeps to."""
 
     call = sample.CALL  # which the first step is
     lasts = True
@@ -60,6 +61,7 @@ class DecodeCommand(WorkerCommand, frozen=True):
     bias: Bias | None = None
     alternatives: int = NO_SCORES
     adapter: int = NO_ADAPTER
+    constraint: Constraint | None = None
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         if resource is EMBEDS:
@@ -104,6 +106,25 @@ def issue(
 ) -> None:
     """`context` and `pages` are ranges. Raises InvalidArgument, NotFound, InvalidState (no output at `embed`, too few
     free slots, a run of another queue uses an embed)."""
+    issue_run(space, queue, embed, sampler, input, position, context, pages, steps, stop, options, None, future)
+
+
+def issue_run(
+    space: AddressSpace,
+    queue: int,
+    embed: int,
+    sampler: Sampler,
+    input: int,
+    position: int,
+    context: Sequence[int],
+    pages: Sequence[int],
+    steps: int,
+    stop: Sequence[int],
+    options: str,
+    constraint: Constraint | None,
+    future: int,
+) -> None:
+    """The same, for a run that may have to keep to a grammar."""
     check_output(space, queue, embed)
     _check_numbers(space, input, steps, stop)
     chosen = _parse_options(space, options)
@@ -144,6 +165,7 @@ def issue(
             sampler.bias,
             chosen.alternatives,
             chosen.adapter,
+            constraint,
         )
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -16,8 +16,8 @@ from pie_control.resources.holdings import Holdings, Reference, TokenSource
 from pie_control.resources.pool import Pool
 from pie_inference.protocol import Result, Sample, SampleResult
 
-from ..arrays import as_int32, join
-from ..columns import SampleColumns
+from ..arrays import as_int32, ends_of, join
+from ..columns import MatcherColumns, SampleColumns
 from ..kind import Batch, Stage, WaveContext, define
 from ..outputs import RowCommand, check_output, note_reading
 from ..sampler import Bias, Sampler, SamplingParams, bias_arrays, param_columns, param_rows
@@ -190,6 +190,8 @@ class SampleBatch(Batch[SampleCommand]):
     def values(self, result: Result) -> Sequence[Value]:
         if not isinstance(result, SampleResult) or len(result.tokens) != self.count:
             raise self.misfit(result)
+        if result.over is not None and len(result.over) != self.count:
+            raise self.misfit(result)
         number = len(self.commands)
         tokens = result.tokens[:number].tolist()
         if not scores_fit(result, self._is_asked):
@@ -237,7 +239,19 @@ def _extended(batch: Sample, rows: SampleColumns) -> Sample:
         allowed_rows=join(batch.allowed_rows, moved),
         allowed=join(batch.allowed, masks),
         **{name: join(getattr(batch, name), column) for name, column in more.items()},
+        **({} if rows.grammars is None else _matchers(len(batch.embeds), rows.grammars)),
     )
+
+
+def _matchers(commands: int, rows: MatcherColumns) -> dict[str, NDArray[Any]]:
+    """The fields of `Sample` about matchers, which only decode runs have."""
+    return {
+        "matchers": np.concatenate([np.zeros(commands, np.int64), rows.matchers]),
+        "matched": np.concatenate([np.zeros(commands, np.int32), rows.matched]),
+        "start_indptr": ends_of([0] * commands + rows.start_counts.tolist()),
+        "starts": np.frombuffer(rows.starts, np.uint8),
+        "ended": rows.ended,
+    }
 
 
 CALL = SampleCommand.call = define(__name__, issue, value=Token, stage=Stage.OUTPUT, new_batch=SampleBatch)

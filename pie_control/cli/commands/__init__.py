@@ -1,4 +1,4 @@
-"""The commands of `pie`: each module of this package is one, and is found by being here."""
+"""The commands of `pie`: each module of this package, and of those in it, is one, and is found by being here."""
 
 from __future__ import annotations
 
@@ -24,5 +24,6 @@ class Command(Protocol):
 
 def all_commands() -> tuple[Command, ...]:
     """The commands, sorted by name."""
-    modules = (import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
+    found = pkgutil.walk_packages(__path__, f"{__name__}.")
+    modules = (import_module(module.name) for module in found if not module.ispkg)
     return tuple(sorted((cast("Command", module) for module in modules), key=lambda command: command.NAME))

@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pie_control.config import DEFAULT_HOST, DEFAULT_PORT
@@ -30,6 +31,7 @@ EXAMPLES = """  pie run hello                               a bundled example on
   pie run -i chat                             lines of stdin are sent to the inferlet
   pie run --blob photo=cat.png describe.py    a file that the inferlet opens by its name
   pie run --model ~/models/llama story.py
+  pie run --native story.py                   outside of the sandbox: breakpoint() works; for code that you trust
 
 The command uses the server of --server or $PIE_SERVER, else a server at the default address; else it starts a server
 itself and stops it at the end. At the end of stdin, `-i` sends one empty message."""
@@ -58,6 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="arguments of the inferlet; options after --")
     parser.add_argument("-i", "--interactive", action="store_true", help="send the lines of stdin to the inferlet")
+    parser.add_argument(
+        "--native", action="store_true", help="run in this process, outside of the sandbox: for trusted code only"
+    )
     add_blobs(parser)
     add_server(parser)
     add_settings(parser, without=OWN_SERVER_SETTINGS)
@@ -65,6 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Runs the inferlet; returns 0 if it finished, else 1."""
+    if options.native:
+        return _run_native(options)
     from ..interrupts import run_until_signal
 
     return run_until_signal(_run(options))
@@ -79,6 +86,33 @@ async def _run(options: argparse.Namespace) -> int:
 
                 await stack.enter_async_context(sending_lines(running))
             return await _show(running)
+
+
+NO_SANDBOX = "pie: --native runs the program outside of the sandbox, with all your rights: only for code that you trust"
+
+
+def _run_native(options: argparse.Namespace) -> int:
+    """The same on this thread, outside of the sandbox: the program's stdin, stdout and stderr are ours."""
+    if server_of(options) is not None:
+        raise ConfigError("--native runs the program in this process: leave out --server, or unset $PIE_SERVER")
+    from pie_control.authoring.native.program import source_of
+    from pie_control.authoring.native.server import native_server
+
+    from ..programs import find_program
+    from ..stdin import start_reader
+
+    source = source_of(Path(find_program(options.program, ())))
+    print(NO_SANDBOX, file=sys.stderr, flush=True)
+    printer = _Printer()
+    with native_server(config_of(options)) as server:
+
+        def began(inferlet: str) -> None:
+            if options.interactive:
+                start_reader(lambda line: server.send(inferlet, line))
+
+        blobs = blobs_of(options)
+        server.run(source, options.program_arguments, tell=printer.show, began=began, blobs=blobs)
+    return printer.code
 
 
 @contextlib.asynccontextmanager

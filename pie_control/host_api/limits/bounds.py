@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pie_inference.grammars.sources import MOST_TEXT
+
 from ...services.http.request import MAX_OPTIONS, MAX_URL
 
 MAX_NAME_BYTES = 1024
@@ -31,6 +33,8 @@ _OF_ONE: dict[tuple[str, str], dict[str, int]] = {
     ("fused", "sample_constrained"): {"recent": MAX_CONTEXT},
     ("fused", "sample_with_logprobs"): {"recent": MAX_CONTEXT},
     ("fused", "watch_run"): {"options": MAX_WATCH_OPTIONS},
+    ("grammar", "grammar_compile"): {"kind": MAX_NAME_BYTES, "text": 4 * MOST_TEXT, "options": MAX_WATCH_OPTIONS},
+    ("grammar", "grammar_accept"): {"tokens": MAX_CONTEXT},
     ("http", "http_request"): {"method": 32, "url": MAX_URL, "headers": MAX_HEADERS_TEXT, "options": MAX_OPTIONS},
 }
 

@@ -62,6 +62,7 @@ def weigher(parameters: Sequence[inspect.Parameter]) -> Callable[[Sequence[Any]]
     """Of a call with these parameters: a function that gives the bytes of its lists and texts, 0 if they are small."""
     lists = [place for place, one in enumerate(parameters) if str(one.annotation).startswith("Sequence")]
     texts = [place for place, one in enumerate(parameters) if one.annotation == "str"]
+    matchers = [place for place, one in enumerate(parameters) if one.annotation == "Matcher"]
     images = [place for place, one in enumerate(parameters) if one.annotation == "Image"]
 
     def weigh(arguments: Sequence[Any]) -> int:
@@ -71,6 +72,8 @@ def weigher(parameters: Sequence[inspect.Parameter]) -> Callable[[Sequence[Any]]
         size *= NUMBER_BYTES
         for place in texts:
             size += len(arguments[place])
+        for place in matchers:
+            size += arguments[place].bytes
         for place in images:  # the first vector and a position for each come behind it
             size += arguments[place].weight(arguments[place + 1], len(arguments[place + 2]))
         return size if size > SMALL_BYTES else 0

@@ -13,7 +13,7 @@ A step in flight may outlive its run: so a row is known by its number and its se
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -24,14 +24,14 @@ from pie_control.calls.adapters import NO_ADAPTER
 from pie_control.calls.columns import EmbedColumns, ForwardColumns, Numbers, SampleColumns
 from pie_control.calls.fused.decode import DecodeCommand
 from pie_control.calls.sampler import NUM_PARAMS, Bias, param_rows
-from pie_control.calls.scores import Scores
 from pie_control.errors import CallError
 from pie_control.resources.holdings import Holdings
 from pie_control.resources.kinds import PAGES, Resource
 from pie_control.resources.memory import Memory
 from pie_control.tenants.tenant import ServiceClass
 
-from ..turn import RunTokens
+from ..turn import RunTokens, StepAnswers
+from .matchers import StepMatchers
 from .run import Run
 
 MOST_IN_FLIGHT = 2
@@ -67,6 +67,7 @@ ROW = np.dtype(
         ("dense", np.bool_),
         ("random", np.bool_),  # whether it needs random numbers
         ("masked", np.bool_),  # whether it may choose certain tokens only
+        ("matched", np.bool_),  # whether it has a matcher
         ("adapter", np.int32),
         ("listed", np.int32),  # tokens that penalties count, at most
         ("params", np.float64, (NUM_PARAMS,)),
@@ -112,6 +113,7 @@ class Runs(Generic[Q]):
         self._pages: list[Numbers] = [np.zeros(0, np.int32)] * INITIAL_ROWS
         self._free = list(range(INITIAL_ROWS - 1, -1, -1))
         self._serial = 0
+        self._matchers = StepMatchers()
         self._special = 0  # runs with a bias, or that ask for log-probabilities
         self._ready: Rows | None = None  # rows that are ready, if they were looked for since the last change
         self.live = 0
@@ -138,6 +140,7 @@ class Runs(Generic[Q]):
         one["params"] = param_rows((command.params,))
         one["random"], one["masked"] = bool(command.uniform), command.allowed is not None
         one["listed"], one["adapter"] = run.listed, command.adapter
+        one["matched"] = command.constraint is not None
         self._set_stops(row, command.stop)
         return run
 
@@ -145,6 +148,8 @@ class Runs(Generic[Q]):
         """A run takes no further step, and nothing comes of those in flight. The wave that took its last step."""
         one = self._table[run.row]
         wave = int(one["wave"])
+        if one["matched"]:
+            self._matchers.end(int(one["serial"]))
         one["serial"], one["ready"] = 0, False
         self._ready = None
         self._special -= run.is_special
@@ -229,11 +234,8 @@ class Runs(Generic[Q]):
         """A step of each of these rows, `fresh` ones first; their tokens go to these token slots."""
         table = self._table
         rows = np.concatenate([np.array(fresh, np.int64), others])
-        columns = Columns(
-            EmbedColumns(table["input"][others], table["token"][others]),
-            self._forward(others),
-            self._sample(rows, slots),
-        )
+        embed = EmbedColumns(table["input"][others], table["token"][others])
+        columns = Columns(embed, self._forward(others), self._sample(rows, slots))
         table["token"][rows] = -1 - np.array(slots)
         for name, change in (("slot", 1), ("end", 1), ("position", 1), ("left", -1)):
             table[name][others] += change
@@ -282,7 +284,7 @@ class Runs(Generic[Q]):
         allowed_rows = np.full(len(rows), -1, np.int32)
         (masked,) = table["masked"][rows].nonzero()
         allowed_rows[masked] = np.arange(len(masked))
-        masks = [self._mask(row) for row in rows[masked].tolist()]
+        masks = [self._command(row).allowed or b"" for row in rows[masked].tolist()]
         return SampleColumns(
             table["embed"][rows],
             slots,
@@ -293,12 +295,16 @@ class Runs(Generic[Q]):
             allowed_rows,
             masks,
             self._special_of(rows) if self._special else None,
+            self._matchers.columns(
+                table["serial"][rows] * table["matched"][rows],
+                table["taken"][rows],
+                lambda place: self._command(rows[place]).constraint,
+            ),
         )
 
     def _special_of(self, rows: Rows) -> list[tuple[Bias | None, int]]:
         """Bias and alternatives of each row."""
-        commands = [run.command for row in rows.tolist() if (run := self._runs[row]) is not None]
-        return [(command.bias, command.alternatives) for command in commands]
+        return [((one := self._command(row)).bias, one.alternatives) for row in rows.tolist()]
 
     def _uniform(self, rows: Rows) -> NDArray[np.float64]:
         table = self._table
@@ -324,22 +330,18 @@ class Runs(Generic[Q]):
             counts[place] = len(parts[-1])
         return counts, np.concatenate(parts)
 
-    def _mask(self, row: int) -> bytes:
+    def _command(self, row: int) -> DecodeCommand:
         run = self._runs[row]
         assert run is not None
-        assert run.command.allowed is not None
-        return run.command.allowed
+        return run.command
 
     # ---- tokens ----
 
-    def answered(
-        self, taken: Taken, tokens: Numbers, errors: Mapping[int, CallError], scores: Mapping[int, Scores]
-    ) -> tuple[RunTokens, list[Run[Q]]]:
-        """A wave was answered: the tokens of runs that go on or end with them, and those that end. `errors`: by step
-        of the wave; such a run ends. `scores`: of the steps that asked for them."""
-        table = self._table
+    def answered(self, taken: Taken, answers: StepAnswers) -> tuple[RunTokens, list[Run[Q]]]:
+        """A wave was answered: the tokens of runs that go on or end with them, and those that end."""
+        table, errors, scores = self._table, answers.errors, answers.scores
         alive = (table["serial"][taken.rows] == taken.serials).nonzero()[0]
-        rows, tokens = taken.rows[alive], tokens[alive].astype(np.int32)
+        rows, tokens = taken.rows[alive], answers.tokens[alive].astype(np.int32)
         table["known"][rows] += 1
         settled = rows[table["known"][rows] == table["taken"][rows]]
         table["token"][settled] = tokens[table["known"][rows] == table["taken"][rows]]
@@ -347,7 +349,8 @@ class Runs(Generic[Q]):
             run = self._runs[rows[place]]
             assert run is not None
             run.note(int(table["known"][rows[place]]) - 1, int(tokens[place]))
-        over = (table["known"][rows] == table["steps"][rows]) | (self._stops[rows] == tokens[:, None]).any(1)
+        stopped = answers.over[alive] | (self._stops[rows] == tokens[:, None]).any(1)
+        over = (table["known"][rows] == table["steps"][rows]) | stopped
         failed: dict[int, CallError] = {}
         if errors:
             failed = {place: errors[step] for place, step in enumerate(alive.tolist()) if step in errors}

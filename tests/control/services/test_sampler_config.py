@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pie_control.calls.sampler import SamplingParams
 from pie_control.errors import InvalidArgument
-from pie_control.host_api.sampler_config import KEYS, MAX_CONFIG, new_sampler
+from pie_control.services.sampler_config import KEYS, MAX_CONFIG, new_sampler
 
 
 def test_what_is_left_out_or_null_has_its_default() -> None:

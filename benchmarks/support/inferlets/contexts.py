@@ -1,0 +1,53 @@
+"""What contexts cost, seen from a program.
+
+`mode` "fork": seconds of a fork of a context of `tokens` tokens, median. "first": seconds to the first token
+behind a prompt of `tokens` tokens, made from `seed`. "live": how many of `tokens` forks were alive at once, and then
+each gave tokens.
+"""
+
+import random
+from typing import Any
+
+from inferlet_sdk import Args, Context, IgnoreStopTokens, gather, inferlet, traits
+
+FORKS = 100
+
+
+def prompt(tokens: int, seed: int) -> list[int]:
+    return random.Random(seed).choices(range(97, 123), k=tokens)
+
+
+async def fork(args: Args, tokens: int) -> Any:
+    ctx = Context(args.model, share=False).fill(prompt(tokens, 1))
+    await ctx.sample()
+    await args.send("forking")
+    await args.receive()
+    times, forks = [], []
+    for _ in range(FORKS):
+        started = traits.now()
+        forks.append(ctx.fork())
+        times.append(traits.now() - started)
+    firsts = await gather(*(one.sample() for one in forks))
+    return [sorted(times)[FORKS // 2], len(set(firsts))]
+
+
+async def first(args: Args, tokens: int, seed: int, share: bool) -> float:
+    ctx = Context(args.model, share=share).fill(prompt(tokens, seed))
+    started = traits.now()
+    async for _ in ctx.generate(4, stop=IgnoreStopTokens()):
+        break
+    return traits.now() - started
+
+
+async def live(args: Args, tokens: int) -> int:
+    ctx = Context(args.model, share=False).fill(prompt(1000, 1))
+    forks = [ctx.fork() for _ in range(tokens)]
+    texts = await gather(*(one.generate_until(IgnoreStopTokens(), 2) for one in forks))
+    return len(texts)
+
+
+@inferlet
+async def main(args: Args, mode: str, tokens: int, seed: int = 2, share: bool = True) -> Any:
+    if mode == "fork":
+        return await fork(args, tokens)
+    return await live(args, tokens) if mode == "live" else await first(args, tokens, seed, share)

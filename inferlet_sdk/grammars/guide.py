@@ -1,0 +1,112 @@
+"""What keeps a generation to a grammar: the matcher, and the tokens that it has to accept before it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from inferlet_sdk.generation.sampling import DistSampler, Sampler
+from inferlet_sdk.grammars.grammar import Grammar, Matcher
+
+SKIP = 6
+"""So many forced tokens are run together, in one forward: for fewer, it costs more to begin a new run behind them."""
+
+
+class Guide:
+    """Follows the tokens of one generation. The matcher of a `Grammar` is the generation's own; one that the program
+    gave stands behind the generation's tokens at its end."""
+
+    def __init__(self, given: Grammar | Matcher, skip: int) -> None:
+        """`skip`: so many forced tokens are run together; 0: none are."""
+        self._given = given
+        self._matcher: Matcher | None = given if isinstance(given, Matcher) else None
+        self._accepted: list[int] = []  # tokens of the generation
+        self.skip = skip
+
+    async def open(self, model: str) -> None:
+        """Makes the matcher, if there is none yet."""
+        if self._matcher is None:
+            assert isinstance(self._given, Grammar)
+            self._matcher = await self._given.matcher(model)
+
+    def at(self, tokens: Sequence[int]) -> int:
+        """The number of the matcher, behind these tokens, which are all of the generation so far."""
+        self.follow(tokens)
+        assert self._matcher is not None
+        return self._matcher.number
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        """The matcher accepts what it lacks, and takes back what was cut off."""
+        if self._matcher is None:
+            return
+        same = min(len(tokens), len(self._accepted))
+        while same and self._accepted[same - 1] != tokens[same - 1]:
+            same -= 1  # what was cut off is at the end
+        if same < len(self._accepted):
+            self._matcher.rollback(len(self._accepted) - same)
+            del self._accepted[same:]
+        if same < len(tokens):
+            count = self._matcher.accept(tokens[same:])
+            self._accepted += tokens[same : same + count]
+
+    def forced(self, tokens: Sequence[int], most: int) -> tuple[list[int], bool]:
+        """At most so many of the tokens that are forced behind these, if there are enough; and whether the text is
+        complete then."""
+        self.follow(tokens)
+        assert self._matcher is not None
+        forced = self._matcher.forced() if self.skip else []
+        if not forced or len(forced) < self.skip:
+            return [], self._matcher.state.over
+        self.follow([*tokens, *forced[:most]])
+        return forced[:most], self._matcher.state.over
+
+    def close(self, tokens: Sequence[int]) -> None:
+        """The generation has ended with these tokens."""
+        if isinstance(self._given, Matcher):
+            self.follow(tokens)
+        elif self._matcher is not None:
+            self._matcher.close()
+            self._matcher = None
+
+
+class Kept(TypedDict, total=False):
+    """To what `generate` keeps a text: one of these."""
+
+    schema: Mapping[str, Any] | str | None
+    """A JSON Schema."""
+    regex: str | None
+    grammar: Grammar | Matcher | str | None
+    """In the syntax of Lark, or a `Grammar`, or a `Matcher`, which goes on from where it stands."""
+
+
+def as_guide(kept: Kept, sampler: Sampler | DistSampler, logprobs: object, draft: object) -> Guide | None:
+    """What keeps a generation to what `generate` was given, if anything. Raises TypeError or ValueError for what does
+    not go together."""
+    given = _given(kept)
+    if given is None:
+        return None
+    if isinstance(sampler, DistSampler):
+        raise TypeError(
+            "sampler: the host cannot keep a function to a grammar: choose among what `Matcher.mask` allows in it"
+        )
+    if draft is not None:
+        raise ValueError("draft: what a draft guesses cannot be kept to a grammar: leave one of them out")
+    return Guide(given, SKIP if logprobs is None else 0)  # forced tokens have no log-probabilities, so they are sampled
+
+
+def _given(kept: Kept) -> Grammar | Matcher | None:
+    if unknown := kept.keys() - Kept.__annotations__.keys():
+        raise TypeError(f"generate takes no argument {min(unknown)!r}")
+    named = [name for name, value in kept.items() if value is not None]
+    if not named:
+        return None
+    if len(named) > 1:
+        raise ValueError(f"{' and '.join(named)} are both given: a text can keep to one of them")
+    if (schema := kept.get("schema")) is not None:
+        return Grammar.of_schema(schema)
+    if (regex := kept.get("regex")) is not None:
+        return Grammar.of_regex(regex)
+    grammar = kept.get("grammar")
+    if isinstance(grammar, Grammar | Matcher):
+        return grammar
+    return Grammar.of_lark(grammar)

@@ -1,0 +1,70 @@
+"""Tests of inferlets, with pytest: the program runs outside of the sandbox, on a real model or a fake one.
+
+from inferlet_sdk.testing import run
+
+def test_main():
+    outcome = run("main.py", topic="bees")
+    assert outcome.result["topic"] == "bees"
+
+`pie test` runs such tests, and `async def` ones as inferlets of their own. For trusted programs only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+__all__ = ["InferletFailed", "Outcome", "run", "use_fake_model"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a program did. `result` is what it returned; `messages` what it sent, one by one; `log` the lines of its
+    log; `tokens` what it got from the model, in order; None in the sandbox, where they are not seen."""
+
+    result: Any
+    messages: list[str]
+    log: list[str]
+    tokens: list[int] | None
+
+    @property
+    def text(self) -> str:
+        """All messages in one."""
+        return "".join(self.messages)
+
+
+class InferletFailed(Exception):
+    """The program has failed; the message is its traceback. `outcome`: what it did until then."""
+
+    def __init__(self, message: str, outcome: Outcome) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+def run(program: str | Path, *arguments: str, inbox: Sequence[str] = (), **kwargs: Any) -> Outcome:
+    """Runs a program to its end: a file or a folder, beside the file of the caller or in the current folder.
+
+    `arguments` are those of a command line, `kwargs` parameters of `main` by name, `inbox` the messages of its client.
+    Raises InferletFailed.
+    """
+    import inspect
+
+    frame = inspect.currentframe()
+    caller = frame.f_back.f_globals.get("__file__", "") if frame is not None and frame.f_back is not None else ""
+    path = Path(caller).parent / program
+    outcome: Outcome = _server().run_program(path if path.exists() else Path(program), arguments, inbox, kwargs)
+    return outcome
+
+
+def use_fake_model() -> None:
+    """Programs of this process run on a model without weights, whose tokens mean nothing but are the same again; to be
+    called before the first `run`. `pie test --fake` does the same."""
+    _server().choose_fake_model()
+
+
+def _server() -> Any:
+    """What runs programs: a part of the server, which is not there in the sandbox."""
+    return import_module("pie_control.authoring.testing")

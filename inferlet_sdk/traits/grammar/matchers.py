@@ -1,0 +1,102 @@
+"""Grammars and matchers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from inferlet_sdk import bindings
+from inferlet_sdk.errors import call
+from inferlet_sdk.futures import HostFuture
+from inferlet_sdk.traits.arguments import HasQueue, flag, queue_number, whole
+from inferlet_sdk.traits.arguments import text as checked_text
+from inferlet_sdk.traits.arguments import tokens as token_list
+
+__all__ = [
+    "GrammarState",
+    "destroy_grammar",
+    "destroy_matcher",
+    "fork_matcher",
+    "grammar_accept",
+    "grammar_compile",
+    "grammar_forced",
+    "grammar_mask",
+    "grammar_matcher",
+    "grammar_rollback",
+    "grammar_state",
+]
+
+KINDS = ("json-schema", "regex", "lark")
+
+
+@dataclass(frozen=True)
+class GrammarState:
+    """Where a matcher stands."""
+
+    accepting: bool
+    """Whether the text may end here."""
+    over: bool
+    """Whether nothing can follow but a stop token."""
+    tokens: int
+    """How many it has accepted."""
+
+
+def grammar_compile(queue: int | HasQueue, kind: str, text: str, *, whitespace: bool = False) -> HostFuture[int]:
+    """Compiles a grammar: `kind` is "json-schema" (the text is the schema), "regex" or "lark". `whitespace`: whether
+    JSON may have any whitespace; by default it is written as `json.dumps` does.
+
+    The future fails with InvalidArgument if the grammar is wrong; the message says where.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind: {kind!r} is none of {', '.join(KINDS)}")
+    options = json.dumps({"whitespace": True}) if flag(whitespace, "whitespace") else ""
+    future = call(bindings.grammar.grammar_compile, queue_number(queue), kind, checked_text(text, "text"), options)
+    return HostFuture(future, bindings.grammar.await_grammar)
+
+
+def destroy_grammar(grammar: int) -> None:
+    """Frees a grammar. Its matchers stay."""
+    call(bindings.grammar.destroy_grammar, whole(grammar, "grammar"))
+
+
+def grammar_matcher(grammar: int) -> int:
+    """A matcher at the beginning of a grammar."""
+    return int(call(bindings.grammar.grammar_matcher, whole(grammar, "grammar")))
+
+
+def fork_matcher(matcher: int) -> int:
+    """A matcher that has accepted the same tokens, and goes on by itself."""
+    return int(call(bindings.grammar.fork_matcher, whole(matcher, "matcher")))
+
+
+def destroy_matcher(matcher: int) -> None:
+    """Frees a matcher."""
+    call(bindings.grammar.destroy_matcher, whole(matcher, "matcher"))
+
+
+def grammar_mask(matcher: int) -> str:
+    """The tokens that may come next, packed as base64: what `decode` and `sample_constrained` of the host take."""
+    return str(call(bindings.grammar.grammar_mask, whole(matcher, "matcher")))
+
+
+def grammar_accept(matcher: int, tokens: Sequence[int]) -> int:
+    """Accepts tokens up to the first that may not come; returns how many."""
+    return int(call(bindings.grammar.grammar_accept, whole(matcher, "matcher"), token_list(tokens)))
+
+
+def grammar_rollback(matcher: int, count: int) -> None:
+    """Takes back the last `count` tokens."""
+    call(bindings.grammar.grammar_rollback, whole(matcher, "matcher"), whole(count, "count"))
+
+
+def grammar_forced(matcher: int) -> list[int]:
+    """Tokens that come next because there is no choice."""
+    return list(call(bindings.grammar.grammar_forced, whole(matcher, "matcher")))
+
+
+def grammar_state(matcher: int) -> GrammarState:
+    """Where a matcher stands."""
+    told: Mapping[str, Any] = json.loads(call(bindings.grammar.grammar_state, whole(matcher, "matcher")))
+    return GrammarState(told["accepting"], told["over"], told["tokens"])

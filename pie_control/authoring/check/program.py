@@ -1,0 +1,104 @@
+"""Checks the files of a program."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...client.packages import ENTRIES
+from ...errors import BadRequest
+from .findings import Finding
+from .modules import imports, is_there
+from .walk import Walk
+
+NO_ENTRY = "decorate a function with @inferlet, or name it `main`: async def main(args)"
+
+
+def check(path: Path) -> list[Finding]:
+    """All findings in a file or a folder, in order. Raises BadRequest."""
+    if path.is_file():
+        return sorted(_check_file(path, path.name, set(), is_entry=True))
+    if not path.is_dir():
+        raise BadRequest(f"there is no file or folder {path}")
+    files = {file.relative_to(path).as_posix(): file for file in sorted(path.rglob("*.py"))}
+    files = {name: file for name, file in files.items() if not _is_left_out(name)}
+    entry = next((name for name in ENTRIES if name in files), None)
+    if entry is None:
+        raise BadRequest(f"the folder {path} is no program: it has no main.py and no __main__.py")
+    own = set(_modules(files)) | {_name for wheel in path.rglob("*.whl") for _name in _modules_of(wheel)}
+    if (path / "__init__.py").is_file():
+        own |= {path.resolve().name, *(f"{path.resolve().name}.{name}" for name in own)}
+    found = [each for name, file in files.items() for each in _check_file(file, name, own, is_entry=name == entry)]
+    return sorted(found)
+
+
+def _is_left_out(name: str) -> bool:
+    parts = name.split("/")
+    test = parts[-1].startswith("test_") or parts[-1] == "conftest.py"
+    return test or any(part.startswith(".") or part in ("__pycache__", "venv", "tests") for part in parts)
+
+
+def _modules(names: Iterator[str] | dict[str, Path]) -> Iterator[str]:
+    for name in names:
+        if name.endswith(".py"):
+            yield name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _modules_of(wheel: Path) -> Iterator[str]:
+    import zipfile
+
+    try:
+        with zipfile.ZipFile(wheel) as content:
+            yield from _modules(iter(content.namelist()))
+    except (OSError, zipfile.BadZipFile):
+        return
+
+
+def _check_file(path: Path, name: str, own: set[str], *, is_entry: bool) -> Iterator[Finding]:
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(f"cannot read {path}: {error}") from None
+    lines = text.splitlines()
+
+    def finding(line: int, column: int, message: str, advice: str) -> Finding:
+        source = lines[line - 1].strip() if 0 < line <= len(lines) else ""
+        return Finding(name, line, column, message, advice, source)
+
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        line, column = getattr(error, "lineno", None) or 1, getattr(error, "offset", None) or 1
+        yield finding(line, column, f"{type(error).__name__}: {getattr(error, 'msg', error)}", "this is no Python")
+        return
+    for node, module in imports(tree):
+        if not is_there(module, own):
+            root = module.partition(".")[0]
+            advice = f"use what it has, or put a pure-Python wheel of {root!r} beside main.py of a folder"
+            yield finding(node.lineno, node.col_offset + 1, f"the sandbox has no module {module!r}", advice)
+    walk = Walk(tree)
+    for at, message, advice in walk.run():
+        yield finding(at.lineno, at.col_offset + 1, message, advice)
+    if is_entry:
+        yield from (finding(line, 1, message, advice) for line, message, advice in _check_entry(tree, walk))
+
+
+def _check_entry(tree: ast.Module, walk: Walk) -> Iterator[tuple[int, str, str]]:
+    names = {name for node in tree.body for name in _bound(node)}
+    if not walk.entries and "main" not in names and "*" not in names:
+        yield 1, "the program has no entry", NO_ENTRY
+    for node in walk.entries[:-1]:
+        advice = f"only the last one runs (line {walk.entries[-1].lineno}): remove @inferlet here"
+        yield node.lineno, f"several functions are marked with @inferlet, and `{node.name}` is not the last", advice
+
+
+def _bound(node: ast.stmt) -> Iterator[str]:
+    for each in ast.walk(node):
+        match each:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            case ast.alias(name=name, asname=other):
+                yield other or name

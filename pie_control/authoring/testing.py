@@ -1,0 +1,179 @@
+"""What `inferlet_sdk.testing` runs programs with: one server for all tests of a process; and a plugin for pytest."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import inspect
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inferlet_sdk.guest.arguments import Args
+from inferlet_sdk.testing import InferletFailed, Outcome
+
+from ..config import ServerConfig, build_config
+from ..errors import ConfigError, UnknownName
+from ..inferlets.events import Ended, Event, LogLine, Message
+from .native.program import Source, source_of
+from .native.server import NativeServer
+from .sandboxed import SandboxedServer
+
+if TYPE_CHECKING:
+    from ..config import ModelPath
+    from ..inference_client.interface import InferenceClient
+
+
+class Session:
+    """The server of this process's tests, started when it is first needed. `tests` have one at a time."""
+
+    def __init__(self) -> None:
+        self._server: NativeServer | SandboxedServer | None = None
+        self._busy = False
+        self.config: ServerConfig | None = None
+        self.fake = False
+        self.sandbox = False
+
+    def choose(self, config: ServerConfig, *, fake: bool, sandbox: bool) -> None:
+        """For servers that start from now on."""
+        self.close()
+        self.config, self.fake, self.sandbox = config, fake, sandbox
+
+    def run(
+        self,
+        path: Path,
+        source: Source | None,
+        arguments: Sequence[str],
+        inbox: Sequence[str],
+        kwargs: Mapping[str, Any],
+    ) -> tuple[Ended, Outcome]:
+        """Runs a program; `source` is what runs outside of the sandbox."""
+        self._check_free()
+        server, events, tokens = self._started(), list[Event](), list[int]()
+
+        def began(inferlet: str) -> None:
+            for text in inbox:
+                server.send(inferlet, text)
+
+        self._busy = True
+        try:
+            if isinstance(server, NativeServer):
+                given = source if source is not None else source_of(path)
+                ended = server.run(given, arguments, kwargs, events.append, began, tokens.extend)
+            else:
+                ended = server.run(path, arguments, kwargs, events.append, began)
+        finally:
+            self._busy = False
+        return ended, Outcome(
+            None if ended.result is None else json.loads(ended.result),
+            [event.text for event in events if isinstance(event, Message)],
+            [event.text for event in events if isinstance(event, LogLine)],
+            None if self.sandbox else tokens,
+        )
+
+    def _check_free(self) -> None:
+        if self._busy:
+            raise RuntimeError("a program of this process runs already: call `run` from a test that is a plain `def`")
+        if asyncio._get_running_loop() is not None:
+            raise RuntimeError("`run` cannot be called on an event loop: make the test a plain `def`")
+
+    def _started(self) -> NativeServer | SandboxedServer:
+        if self._server is None:
+            config = self.config or build_config({}, os.environ).resolved()
+            server = (SandboxedServer if self.sandbox else NativeServer)(config, fake_client if self.fake else None)
+            server.start()
+            self._server = server
+            atexit.register(self.close)
+        return self._server
+
+    def close(self) -> None:
+        """Stops the server. Idempotent."""
+        if self._server is not None:
+            atexit.unregister(self.close)
+            self._server.close()
+            self._server = None
+
+
+session = Session()
+
+
+def fake_client(_config: ServerConfig, model: ModelPath) -> InferenceClient:
+    """A worker without weights, in this process."""
+    from ..testing.fake_model import FakeModel
+    from ..testing.in_process import InProcessClient
+
+    return InProcessClient(FakeModel(model.name))
+
+
+# ---- for inferlet_sdk.testing ----------------------------------------------------------------------------------------
+
+
+def run_program(path: Path, arguments: Sequence[str], inbox: Sequence[str], kwargs: Mapping[str, Any]) -> Outcome:
+    """Raises InferletFailed, PieError."""
+    if not path.exists():
+        raise UnknownName(f"there is no file {path}")
+    ended, outcome = session.run(path, None, arguments, inbox, kwargs)
+    if ended.status != "finished":
+        raise InferletFailed(f"the inferlet {ended.status}: {ended.error}", outcome)
+    return outcome
+
+
+def choose_fake_model() -> None:
+    """Until the process ends."""
+    session.fake = True
+
+
+# ---- for pytest ------------------------------------------------------------------------------------------------------
+
+
+def run_function(path: Path, name: str, function: Callable[[], Any]) -> None:
+    """Calls a coroutine function as an inferlet; raises what it raises."""
+    raised: list[BaseException] = []
+
+    async def main(_args: Args) -> None:
+        try:
+            await function()
+        except BaseException as error:
+            raised.append(error)
+
+    ended, _ = session.run(path, Source(path, name, lambda: main), (), (), {})
+    if raised:
+        raise raised[0]
+    if ended.status != "finished":
+        raise RuntimeError(f"the inferlet {ended.status}: {ended.error}")
+
+
+def run_tests(arguments: Sequence[str], config: ServerConfig, *, fake: bool, sandbox: bool) -> int:
+    """Runs pytest; returns its exit code. Raises ConfigError if it is not installed."""
+    try:
+        import pytest
+    except ImportError:
+        raise ConfigError("`pie test` needs pytest: pip install pytest") from None
+
+    class Plugin:
+        """Runs asynchronous tests; gives them `args`."""
+
+        @pytest.fixture
+        def args(self) -> Args:
+            return Args()
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
+            test = pyfuncitem.obj
+            if not inspect.iscoroutinefunction(test):
+                return None
+            if session.sandbox:
+                pytest.skip("an `async def` test runs outside of the sandbox")
+            names = pyfuncitem._fixtureinfo.argnames
+            given = {name: pyfuncitem.funcargs[name] for name in names}
+            run_function(pyfuncitem.path, pyfuncitem.name, lambda: test(**given))
+            return True
+
+    session.choose(config if not fake else replace(config, replicas=1), fake=fake, sandbox=sandbox)
+    try:
+        return int(pytest.main(list(arguments), plugins=[Plugin()]))
+    finally:
+        session.close()

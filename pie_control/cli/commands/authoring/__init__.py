@@ -1,0 +1,1 @@
+"""Commands for authors of inferlets. They need no server."""

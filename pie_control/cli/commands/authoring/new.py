@@ -1,0 +1,26 @@
+"""`pie new`: the beginning of an inferlet."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+NAME = "new"
+HELP = "make a folder with an inferlet, its test and a README"
+EXAMPLES = """  pie new story                               makes story/main.py, story/test_story.py and story/README.md
+  pie run story/ -- --topic bees
+  pie test story/"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options."""
+    parser.add_argument("name", metavar="NAME", help="of the inferlet and its folder: letters, digits and underscores")
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Writes the files; tells what to do next."""
+    from pie_control.authoring.new import make
+
+    folder = make(options.name, Path.cwd()).name
+    print(f"{folder}/ is ready: try `pie run {folder}/`, `pie test {folder}/` and `pie check {folder}/`")
+    return 0

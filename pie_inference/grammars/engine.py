@@ -1,0 +1,191 @@
+"""Compiled grammars and matchers, which say what may come next: llguidance behind a small interface.
+
+Theory of operation. A guest writes grammars, so all that is done with them is bounded. The engine calls itself for what
+nests, on the native stack, and an overflow would end the process: a grammar of `MOST_TEXT` characters fits a stack of
+`stack.STACK` bytes (the deepest ones overflow 8 MB), so it is compiled on a thread that has one. What a step costs has
+a bound in the engine (`_LIMITS`), which does not hold for all: so compiling includes `_rehearse`, which refuses
+grammars that are too slow, and makes those faster that are not, because the engine keeps what it has found out.
+`Matcher.seconds` counts the rest.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from numpy.typing import NDArray
+
+from .sources import GrammarError, in_words
+
+SLOWEST_STEP = 0.05
+"""Seconds of processor time of one step. Usual grammars take 0.01 to 0.1 ms, and a few ms now and then."""
+REHEARSALS = 3
+REHEARSED_STEPS = 40
+WORD = 32
+"""Tokens: the mask of the engine has whole words of so many."""
+
+_LIMITS = LLParserLimits(
+    max_items_in_row=1000,
+    initial_lexer_fuel=300_000,
+    step_lexer_fuel=20_000,
+    step_max_items=20_000,
+    max_lexer_states=10_000,
+    max_grammar_size=100_000,
+    verbose_errors=False,
+)
+
+
+class Vocabulary:
+    """The tokens of a model, as grammars see them."""
+
+    def __init__(self, tokenizer: bytes, size: int, stop: Sequence[int]) -> None:
+        """From tokenizer.json; `size` is the model's vocabulary, `stop` its stop tokens. Takes a second for 128k
+        tokens. Raises GrammarError."""
+        self.size = size
+        self.never: int | None = None  # a token that the engine takes for one that ends a text, and is none
+        try:
+            ends = [token for token in stop if 0 <= token < size]
+            self.inner = LLTokenizer(tokenizer.decode(), n_vocab=size, eos_token=ends or None)
+            if not ends:
+                special = (token for token in range(size) if self.inner.is_special_token(token))
+                self.never = next(special, 0)
+                self.inner = LLTokenizer(tokenizer.decode(), n_vocab=size, eos_token=self.never)
+        except ValueError as error:
+            raise GrammarError(f"grammars do not work with the tokenizer of this model: {error}") from None
+        self.words = -(-self.inner.vocab_size // WORD)
+
+
+class Grammar:
+    """A compiled grammar. Its matchers do not touch each other."""
+
+    def __init__(self, vocabulary: Vocabulary, source: str) -> None:
+        """`source` is from `source_of`. Takes 1 to 1000 ms, and a deep stack. Raises GrammarError."""
+        self.vocabulary = vocabulary
+        self.source = source
+        self._first = LLMatcher(vocabulary.inner, source, log_level=0, limits=_LIMITS)
+        self._check(self._first)
+        self._lock = threading.Lock()
+        self._rehearse()
+
+    def _check(self, matcher: LLMatcher) -> None:
+        if matcher.is_error():
+            raise GrammarError(in_words(matcher.get_error()))
+
+    def matcher(self) -> Matcher:
+        """A matcher at the beginning."""
+        with self._lock:
+            return Matcher(self.vocabulary, self._first.deep_copy())
+
+    def _rehearse(self) -> None:
+        """Walks through the grammar at random, always the same way. Raises GrammarError if no text fits, or a step
+        takes too long."""
+        for seed in range(REHEARSALS):
+            one, choose = self.matcher(), random.Random(seed)
+            for _ in range(REHEARSED_STEPS):
+                before = time.thread_time()
+                if not self._rehearse_step(one, choose):
+                    break
+                _check_pace(time.thread_time() - before)
+            one.rewind()
+            self._first = one.inner
+
+    def _rehearse_step(self, one: Matcher, choose: random.Random) -> bool:
+        if one.is_over:
+            return False
+        tokens = np.flatnonzero(np.unpackbits(one.mask(), bitorder="little"))
+        if one.at == 0 and not len(tokens):
+            raise GrammarError("the grammar allows no text")
+        if not len(tokens) or not one.accept((int(choose.choice(tokens)),)):
+            return False
+        one.forced()
+        return True
+
+
+def _check_pace(seconds: float) -> None:
+    if seconds > SLOWEST_STEP:
+        raise GrammarError(
+            f"the grammar takes {1000 * seconds:.0f} ms for a token, more than {1000 * SLOWEST_STEP:.0f}: use shorter "
+            "constants, and fewer or shorter repetitions"
+        )
+
+
+class Matcher:
+    """Where a text is in a grammar, after the tokens that it has accepted. Not thread-safe."""
+
+    __slots__ = ("_vocabulary", "at", "inner", "seconds")
+
+    def __init__(self, vocabulary: Vocabulary, inner: LLMatcher) -> None:
+        self.inner = inner
+        self.at = 0  # tokens accepted
+        self.seconds = 0.0  # that its steps have taken
+        self._vocabulary = vocabulary
+
+    def fork(self) -> Matcher:
+        """One that goes on from here by itself."""
+        other = Matcher(self._vocabulary, self.inner.deep_copy())
+        other.at = self.at
+        return other
+
+    def accept(self, tokens: Sequence[int]) -> int:
+        """Accepts tokens up to the first that may not come; how many. Raises GrammarError."""
+        before = time.perf_counter()
+        count: int = self.inner.try_consume_tokens(list(tokens))
+        self.at += count
+        self._count(before)
+        return count
+
+    def rollback(self, count: int) -> None:
+        """Takes back the last tokens."""
+        if count:
+            self.inner.rollback(count)
+            self.at -= count
+            self._check()
+
+    def rewind(self) -> None:
+        """To the beginning."""
+        self.inner.reset()
+        self.at = 0
+        self._check()
+
+    def mask(self) -> NDArray[np.uint8]:
+        """Bits of the tokens that may come next, lowest bit first, uint8 [ceil(size / 8)]. Raises GrammarError."""
+        words = np.zeros(self._vocabulary.words, np.uint32)
+        before = time.perf_counter()
+        self.inner.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        self._count(before)
+        size = self._vocabulary.size
+        bits = words.view(np.uint8)[: -(-size // 8)]
+        if size % 8:
+            bits[-1] &= 0xFF >> (8 - size % 8)
+        if (never := self._vocabulary.never) is not None:
+            bits[never >> 3] &= ~(1 << (never & 7)) & 0xFF
+        return bits
+
+    def forced(self) -> list[int]:
+        """Tokens that must come next, as the tokenizer writes their text; empty where there is a choice."""
+        before = time.perf_counter()
+        tokens: list[int] = self.inner.compute_ff_tokens()
+        self._count(before)
+        return tokens
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can follow but a stop token."""
+        return bool(self.inner.is_stopped())
+
+    @property
+    def is_accepting(self) -> bool:
+        """Whether the text may end here."""
+        return bool(self.inner.is_accepting())
+
+    def _count(self, before: float) -> None:
+        self.seconds += time.perf_counter() - before
+        self._check()
+
+    def _check(self) -> None:
+        if self.inner.is_error():
+            raise GrammarError(in_words(self.inner.get_error()))

@@ -1,0 +1,134 @@
+"""`pie new` and `pie test`, in processes of their own where pytest runs in them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pie_control.authoring.new import make
+from pie_control.cli.main import main
+from pie_control.errors import BadRequest
+from tests.helpers.tree import ROOT
+
+
+def pie(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pie_control.cli", *arguments]
+    return subprocess.run(
+        command, cwd=folder, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True, check=False
+    )
+
+
+def test_what_new_makes_passes_its_test(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "story"]) == 0
+    assert "pie test story/" in capsys.readouterr().out
+    assert sorted(path.name for path in (tmp_path / "story").iterdir()) == ["README.md", "main.py", "test_story.py"]
+    assert len((tmp_path / "story" / "README.md").read_text().splitlines()) == 5
+    done = pie(tmp_path, "test", "--fake", "story")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "name", ["", "two words", "../up", "3d", "class", "match", "json", "pytest", "ünder", "deadbeef", "x" * 65]
+)
+def test_names_that_cannot_be_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="cannot be called"):
+        make(name, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_folder_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "story").mkdir()
+    assert main(["new", "story"]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert list((tmp_path / "story").iterdir()) == []
+
+
+PROGRAM = """
+from inferlet_sdk import Context
+async def main(args, topic, fail: bool = False):
+    name = await args.receive()
+    await args.send(f"Hello, {name}. ")
+    args.log(topic)
+    text = await args.stream(Context().fill(topic).generate(max_tokens=3))
+    if fail:
+        raise ValueError("as told")
+    return {"text": text, "argv": args.argv}
+"""
+
+TESTS = """
+import pytest
+from inferlet_sdk import Context
+from inferlet_sdk.testing import InferletFailed, run
+
+def test_outcome():
+    outcome = run("story.py", "--topic", "bees", inbox=["Ada"])
+    assert outcome.result == {"text": outcome.text.removeprefix("Hello, Ada. "), "argv": ["--topic", "bees"]}
+    assert outcome.messages[0] == "Hello, Ada. "
+    assert outcome.log == ["info: bees"]
+    assert outcome.tokens is None or len(outcome.tokens) == 3
+
+def test_the_same_tokens_again():
+    assert run("story.py", topic="x", inbox=["y"]).tokens == run("story.py", topic="x", inbox=["y"]).tokens
+
+def test_failure():
+    with pytest.raises(InferletFailed, match="ValueError: as told") as caught:
+        run("story.py", topic="bees", fail=True, inbox=["Ada"])
+    assert caught.value.outcome.messages[0] == "Hello, Ada. "
+
+@pytest.fixture
+def text():
+    return "once"
+
+async def test_as_an_inferlet(args, text):
+    ctx = Context(args.model).fill(text)
+    assert await ctx.generate_until(max_tokens=2)
+
+async def test_nested():
+    with pytest.raises(RuntimeError, match="plain `def`"):
+        run("story.py", topic="bees")
+"""
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Path:
+    (tmp_path / "story.py").write_text(PROGRAM)
+    (tmp_path / "test_story.py").write_text(TESTS)
+    return tmp_path
+
+
+def test_tests_see_what_a_program_does(story: Path) -> None:
+    done = pie(story, "test", "--fake", "story.py")
+    assert "5 passed" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0
+
+
+def test_tests_in_the_sandbox(story: Path, guest_cache: Path) -> None:
+    done = pie(story, "test", "--fake", "--sandbox", "--cache-dir", str(guest_cache))
+    assert "3 passed, 2 skipped" in done.stdout, done.stdout + done.stderr
+
+
+def test_failing_async_tests_show_their_assertion(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("async def test_it(args):\n    assert args.model == 'another'\n")
+    done = pie(tmp_path, "test", "--fake", "--", "-q")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "AssertionError: assert 'demo' == 'another'" in done.stdout
+
+
+def test_without_tests_there_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "story.py"
+    program.write_text("")
+    assert main(["test", str(program)]) == 2
+    assert "has no tests: they would be in" in capsys.readouterr().err
+    assert main(["test", str(tmp_path / "gone")]) == 2
+    assert "there is no file or folder" in capsys.readouterr().err
+    assert pie(tmp_path, "test", "--fake").returncode == 2

@@ -1,0 +1,68 @@
+"""decode_with_matcher: what is refused, and what its command says."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from pie_control.calls.fused.decode import DecodeCommand
+from pie_control.calls.grammar import decode_with_matcher
+from pie_control.calls.grammar.matching import Constraint, Matcher
+from pie_control.errors import InvalidArgument, InvalidState, NotFound
+from pie_control.host_api.limits.pending import weigher
+from tests.helpers.refusals import GREEDY, NO_QUEUE, Q, Refusal, check_refused, prepare, refusal
+
+
+class Given(Matcher):
+    """A matcher that has accepted some tokens."""
+
+    def __init__(self, vocabulary_size: int = 259) -> None:
+        self.source, self.tokens, self.vocabulary_size = "start: /a+/", [97, 97], vocabulary_size
+
+
+def arguments(**changed: Any) -> list[Any]:
+    given = {"queue": Q, "embed": 2, "sampler": GREEDY, "matcher": Given(), "skip": 0, "input": 4, "position": 3}
+    return list(
+        {**given, "context": [0, 4], "pages": [0, 4], "steps": 5, "stop": [9], "options": "", **changed}.values()
+    )
+
+
+def refused(error: type, message: str, **changed: Any) -> Any:
+    return refusal(error, message, "decode_with_matcher", *arguments(**changed))
+
+
+REFUSED = [
+    refused(NotFound, NO_QUEUE, queue=9),
+    refused(InvalidArgument, "the matcher belongs to a grammar of another model", matcher=Given(100)),
+    refused(InvalidArgument, "skip is 1; it is 0, or at least 2", skip=1),
+    refused(InvalidState, "a decode run of 15 steps needs 14 free slots, its pages have 13", steps=15),
+    refused(InvalidArgument, "unknown field `stops`", options='{"stops": []}'),
+]
+
+
+@pytest.mark.parametrize("wanted", REFUSED)
+def test_a_refused_call_changes_nothing(wanted: Refusal) -> None:
+    check_refused(wanted)
+
+
+def test_the_command_says_what_the_matcher_has_accepted() -> None:
+    inferlet, handed_on = prepare()
+    matcher = Given()
+    inferlet.call("decode_with_matcher", *arguments(matcher=matcher, skip=4))
+    matcher.tokens.append(97)
+    command = handed_on[-1]
+    assert isinstance(command, DecodeCommand)
+    assert command.constraint == Constraint("start: /a+/", (97, 97), 4)
+    inferlet.call("decode", Q, 0, GREEDY, 6, 3, [0, 4], [1, 1], 2, [], "")
+    assert handed_on[-1].constraint is None
+
+
+def test_a_grammar_that_waits_is_counted() -> None:
+    _space, _queue, *parameters = inspect.signature(decode_with_matcher.issue).parameters.values()
+    weigh = weigher(parameters[:-1])
+    matcher = Given()
+    before = weigh(arguments(matcher=matcher)[1:])
+    matcher.source = "x" * 10_000
+    assert weigh(arguments(matcher=matcher)[1:]) >= before + 9_000
