@@ -40,6 +40,7 @@ from inferlet_sdk.grammars.grammar import Grammar, Matcher
 from inferlet_sdk.guest.arguments import Args
 from inferlet_sdk.guest.data_files import program_files
 from inferlet_sdk.guest.program import inferlet
+from inferlet_sdk.images import Image
 from inferlet_sdk.outside.children import Child, ChildEnd, ChildFailed, launch
 from inferlet_sdk.outside.http import Response, http_get, http_post, http_request
 from inferlet_sdk.outside.topics import Subscription, broadcast, subscribe
@@ -71,6 +72,7 @@ __all__ = [
     "HostFuture",
     "Hypothesis",
     "IgnoreStopTokens",
+    "Image",
     "InvalidArgument",
     "InvalidState",
     "Matcher",

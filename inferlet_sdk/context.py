@@ -25,6 +25,7 @@ from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.generation.stopping import StopConditions
 from inferlet_sdk.generation.token_source import sample_once
 from inferlet_sdk.grammars.guide import Kept, as_guide
+from inferlet_sdk.images import FillsImages, Image, take_noted
 from inferlet_sdk.schemas.results import generate_value
 from inferlet_sdk.search.beam import search
 from inferlet_sdk.search.best_of import Judge, sample_many
@@ -32,7 +33,7 @@ from inferlet_sdk.search.hypotheses import Found, Hypothesis, keep_best
 from inferlet_sdk.search.select import most_likely
 from inferlet_sdk.sharing.named import export, open_sequence
 from inferlet_sdk.sharing.prefixes import share_prefix
-from inferlet_sdk.texts import Noted, shown, tokenize_noted
+from inferlet_sdk.texts import Noted, shown
 from inferlet_sdk.tools.declaring import AnyTool
 from inferlet_sdk.traits import Dist
 from inferlet_sdk.traits.arguments import flag, numbers, texts, whole
@@ -44,7 +45,7 @@ T = TypeVar("T")
 _GREEDY = Greedy()
 
 
-class Context:
+class Context(FillsImages):
     """A growing text with its KV cache. The default model is the first of `available_models()`. All of it runs with the
     LoRA adapter `adapter`, if one is named (see `traits.available_adapters`).
 
@@ -67,7 +68,7 @@ class Context:
 
     def _start(self, sequence: TokenSequence) -> None:
         self._sequence = sequence
-        self._noted: list[Noted] = []
+        self._noted: list[Noted | Image] = []
         self._generation: Generation | None = None
         self._conversation = Conversation()
 
@@ -128,7 +129,7 @@ class Context:
     def fill_chat(
         self,
         messages: str | Sequence[Mapping[str, Any]],
-        content: str | None = None,
+        content: str | Sequence[Mapping[str, Any]] | None = None,
         *,
         tools: Iterable[AnyTool] = (),
         add_generation_prompt: bool = True,
@@ -389,9 +390,7 @@ class Context:
     def _read(self) -> TokenSequence:
         """The same, for reading: a generation goes on."""
         self._check_open()
-        if self._noted:
-            self._sequence.tokens += tokenize_noted(self._noted, self._sequence.tokenize)
-            self._noted = []  # not before: text that is refused must not be missing without a word
+        take_noted(self._noted, self._sequence)
         return self._sequence
 
     def _end_generation(self) -> None:

@@ -10,8 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from inferlet_sdk import traits
+from inferlet_sdk.errors import InvalidArgument
 from inferlet_sdk.generation.sequence import TokenSequence
+from inferlet_sdk.images import Image, Seen, as_image
 from inferlet_sdk.tools.declaring import AnyTool, Declared, declare
+from inferlet_sdk.traits.core import ModelInfo
 
 
 class Conversation:
@@ -19,6 +22,7 @@ class Conversation:
 
     def __init__(self) -> None:
         self._messages: list[Mapping[str, Any]] = []
+        self._images: list[Image] = []  # of all messages
         self._start: int | None = None  # tokens before the first message
         self._end = 0  # tokens up to the last `add`
         self._declared = Declared()
@@ -27,6 +31,7 @@ class Conversation:
         """A copy for a forked context."""
         other = Conversation()
         other._messages, other._start, other._end = self._messages.copy(), self._start, self._end
+        other._images = self._images.copy()
         other._declared = self._declared
         return other
 
@@ -43,19 +48,63 @@ class Conversation:
         `tools`, if there are any, are told of from now on, instead of those before.
         """
         start = len(sequence.tokens) if self._start is None else self._start
-        all_messages = [*self._messages, *(self._reply(sequence) if reply is None else reply), *messages]
+        images = self._images.copy()
+        new = [_without_images(message, images) for message in messages]
+        all_messages = [*self._messages, *(self._reply(sequence) if reply is None else reply), *new]
         self._declared = declare(sequence.queues, tools) or self._declared
         shown = self._declared.put_into(all_messages)
         with sequence.queues.some() as queue:
             rendered = traits.tokenize_chat(queue, shown, self._declared.tools, add_generation_prompt)
+            seen: list[Seen] = []
+            if images:
+                rendered, seen = _with_images(queue, sequence.info, rendered, images, start)
         common = _common_prefix(sequence.tokens, rendered, start)
         sequence.truncate(start + common)
         sequence.tokens += rendered[common:]
+        if seen:
+            sequence.images.cut(start)
+            sequence.images.places += seen
         self._messages, self._start, self._end = all_messages, start, len(sequence.tokens)
+        self._images = images
 
     def _reply(self, sequence: TokenSequence) -> list[Mapping[str, Any]]:
         tokens = sequence.tokens[self._end :] if self._start is not None else []
         return [{"role": "assistant", "content": sequence.detokenize(tokens)}] if tokens else []
+
+
+def _without_images(message: Mapping[str, Any], images: list[Image]) -> Mapping[str, Any]:
+    """A message for the template; its images go to the list."""
+    content = message.get("content") if isinstance(message, Mapping) else None
+    if not isinstance(content, list | tuple):
+        return message
+    parts: list[Any] = []
+    for part in content:
+        if isinstance(part, Mapping) and part.get("type") == "image":
+            images.append(as_image(part.get("image")))  # type: ignore[arg-type]  # it checks what it gets
+            part = {"type": "image"}
+        parts.append(part)
+    return {**message, "content": parts}
+
+
+def _with_images(
+    queue: int, model: ModelInfo, rendered: Sequence[int], images: Sequence[Image], start: int
+) -> tuple[list[int], list[Seen]]:
+    """Rendered messages with the tokens of the images in place of one token for each, and where these stand."""
+    tokens: list[int] = []
+    seen: list[Seen] = []
+    for token in rendered:
+        if token != model.image_token or len(seen) == len(images):
+            tokens.append(token)
+            continue
+        image, place = images[len(seen)], start + len(tokens)
+        tokens += image.tokens(queue, model)
+        seen.append(Seen(image, place, start + len(tokens)))
+    if len(seen) < len(images):
+        images[0].tokens(queue, model)  # says so, if the model takes none
+        raise InvalidArgument(
+            f"the chat template of {model.name} shows {len(seen)} of {len(images)} images: use `fill_image`"
+        )
+    return tokens, seen
 
 
 def _common_prefix(tokens: Sequence[int], rendered: Sequence[int], start: int) -> int:

@@ -27,6 +27,7 @@ def join_sequences(parts: Sequence[TokenSequence]) -> TokenSequence:
             count = len(part.tokens) - (place == len(parts) - 1)
             if count:
                 whole.pages.append(queue, part.pages, whole.computed, count)
+            whole.images.append(part.images, len(whole.tokens))
             whole.tokens += part.tokens
             whole.computed += count
             behind = max(behind, part.offset + count)

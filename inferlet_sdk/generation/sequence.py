@@ -22,6 +22,7 @@ from inferlet_sdk.event_loop import loop_with_others
 from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.generation.page_table import PageTable
 from inferlet_sdk.generation.queues import KEPT_INPUTS, Queue, Queues
+from inferlet_sdk.images import Image, Seen, SeenImages
 from inferlet_sdk.traits.arguments import LARGEST_U32, number, whole
 from inferlet_sdk.traits.output_text import Dist, await_dist
 
@@ -59,6 +60,7 @@ class TokenSequence:
         self.info = queues.info
         self.queues = queues
         self.tokens: list[int] = []
+        self.images = SeenImages()
         self.offset = 0
         self.shares = True  # whether other inferlets of the tenant may use keys of its prompt
         self.computed = 0
@@ -143,7 +145,7 @@ class TokenSequence:
 
     def _inherit(self, parent: TokenSequence) -> None:
         """Takes over all that the parent has computed."""
-        self.tokens, self.offset = parent.tokens.copy(), parent.offset
+        self.tokens, self.images, self.offset = parent.tokens.copy(), parent.images.copy(), parent.offset
         self.computed, self.output_of = parent.computed, parent.output_of
         parent.pages.fork_to(self.pages, parent.queue, self.computed)
         if self.tokens:
@@ -257,7 +259,7 @@ class TokenSequence:
         tokens, start = self.tokens, self.computed
         stop = len(tokens)
         if start != stop - 1 or not self._output or self.adapter:  # it is not the step after another one
-            if not 0 < self._pending() <= KEPT_INPUTS or self.adapter:
+            if not 0 < self._pending() <= KEPT_INPUTS or self.adapter or self.images.after(self.computed):
                 self.flush()
                 return int(bindings.output_text.get_next_dist(self.queue, self.output_embed, k, temperature))
             start = self.computed
@@ -310,7 +312,7 @@ class TokenSequence:
         """Runs tokens and appends their keys and values."""
         start, stop = self.computed, self.computed + len(tokens)
         self.pages.reserve(self.queue, stop)
-        traits.embed_txt(self.queue, tokens, range(start + self.offset, stop + self.offset), inputs)
+        self.images.embed(self.queue, self.info, tokens, start, self.offset, inputs)
         pages = self.pages.pages, Pages(self.pages.output)
         if self.adapter:
             traits.forward_with_adapter(self.queue, self.adapter, pages[0], inputs, pages[1], outputs)
@@ -362,6 +364,7 @@ class TokenSequence:
     def truncate(self, length: int) -> None:
         """Keeps the first `length` tokens."""
         del self.tokens[length:]
+        self.images.cut(length)
         self.rewind(length)
 
     def drop(self, start: int, stop: int) -> None:
@@ -371,7 +374,14 @@ class TokenSequence:
             self.pages.drop(queue, start, stop)
         self.output_of = 0
 
-    # ---- text ----
+    # ---- text and images ----
+
+    def add_image(self, image: Image) -> None:
+        """Appends an image."""
+        with self.queues.some() as queue:
+            tokens = image.tokens(queue, self.info)
+        self.images.places.append(Seen(image, len(self.tokens), len(self.tokens) + len(tokens)))
+        self.tokens += tokens
 
     def tokenize(self, text: str, special_tokens: bool = True) -> list[int]:
         """Token ids of a text."""

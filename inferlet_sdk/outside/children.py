@@ -136,7 +136,9 @@ def launch(
     Returns at once. Raises QuotaExceeded if too many of the family run; what else keeps it from being launched is
     raised by `await child`.
     """
-    env = {} if environment is None else dict(environment)
+    if environment is not None and not isinstance(environment, Mapping):
+        raise wrong("environment", "a mapping of names to texts", environment)
+    env = dict(environment or {})
     if kwargs is not None:
         if not isinstance(kwargs, Mapping):
             raise wrong("kwargs", "a mapping of parameters to values", kwargs)

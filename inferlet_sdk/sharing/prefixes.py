@@ -28,6 +28,8 @@ MOST_BLOCKS = 64
 async def share_prefix(sequence: TokenSequence) -> None:
     """Takes over what is there of the prompt's keys, runs the rest of its blocks, and exports these. Does nothing to a
     sequence with a short prompt, or one that has keys. Raises Cancelled if another task closes it meanwhile."""
+    if sequence.images.places:  # placeholders do not tell what was seen
+        return
     if sequence.computed or not sequence.shares or len(sequence.tokens) < LEAST_TOKENS or sequence.offset:
         return
     size = BLOCK_PAGES * sequence.info.page_size

@@ -44,9 +44,10 @@ def blob_size(blob: int) -> int:
 def read_blob(blob: int, offset: int = 0, length: int | None = None) -> bytes:
     """Bytes of a blob from `offset` on: `length` of them, or all."""
     handle, offset = _blob(blob), whole(offset, "offset")
+    wanted = None if length is None else whole(length, "length")
     end = blob_size(handle)
-    if length is not None:
-        end = min(end, offset + whole(length, "length"))
+    if wanted is not None:
+        end = min(end, offset + wanted)
     parts = (
         b64decode(call(bindings.blobs.read_blob, handle, start, min(end - start, MOST_READ)))
         for start in range(offset, end, MOST_READ)

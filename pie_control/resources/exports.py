@@ -55,7 +55,7 @@ class Export:
     def value(self, now: float) -> float:
         """What it would cost to compute a page of it again, over the time for which nobody has used it."""
         cost = self.num_tokens * (1 + self.num_tokens / CHEAP_TOKENS)
-        return cost / len(self.pages) / (1.0 + now - self.used)
+        return cost / len(self.pages) / (1.0 + max(0.0, now - self.used))
 
 
 class Exports:

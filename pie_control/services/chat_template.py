@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from jinja2 import TemplateError, nodes
@@ -21,6 +22,9 @@ from .plain_text import MARK
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
+PROBE = "a text that is shown"
+MOST_PIECES = 1000
+"""Of what a template makes of one message, that are looked at."""
 RENDER_SECONDS = 2.0
 """After this time a template is given up, at its next piece of text."""
 
@@ -74,6 +78,17 @@ def template_source(config: Mapping[str, Any]) -> str | None:
     return found
 
 
+def _as_parts(text: str) -> list[Any]:
+    return [{"type": "text", "text": text}]
+
+
+def _with_parts(message: Any) -> Any:
+    """A message whose content is a list."""
+    if isinstance(message, dict) and isinstance(message.get("content"), str):
+        return {**message, "content": _as_parts(message["content"])}
+    return message
+
+
 class ChatTemplate:
     """The chat template of a model: program text of whoever published it, so its time and its output are bounded."""
 
@@ -86,8 +101,26 @@ class ChatTemplate:
     def _compiled(self) -> Any:
         return _environment().from_string(self.source)
 
+    @cached_property
+    def _takes_parts(self) -> bool:
+        """Whether it shows a text only as a part of a content, which is a list then, as templates of models with images
+        do."""
+        return not self._shows(PROBE) and self._shows(_as_parts(PROBE))
+
+    def _shows(self, content: Any) -> bool:
+        messages = [{"role": "user", "content": content}]
+        try:
+            pieces = self._compiled.generate(
+                messages=messages, tools=None, add_generation_prompt=False, **self._variables
+            )
+            return PROBE in "".join(islice(pieces, MOST_PIECES))
+        except Exception:  # it is code, and may want more than one message
+            return False
+
     def render(self, messages: list[Any], tools: list[Any] | None, add_generation_prompt: bool, longest: int) -> str:
         """The conversation as text of at most `longest` characters. Raises InvalidArgument."""
+        if self._takes_parts:
+            messages = [_with_parts(message) for message in messages]
         deadline = time.monotonic() + RENDER_SECONDS
         pieces: list[str] = []
         size = 0

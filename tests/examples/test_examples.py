@@ -1,17 +1,19 @@
-"""Every example runs on the demo model and prints what its folder says.
+"""Every example runs on a model and prints what its folder says.
 
-`run.json` tells how: {"arguments": [...], "messages": [...], "tools": true}, all optional; messages are what the client
-sends. With tools, the folder `tools` is served by HTTP meanwhile, and the argument `tools=` says where.
+`run.json` tells how: {"arguments": [...], "messages": [...], "tools": true, "blobs": {...}, "model": ...}, all
+optional; messages are what the client sends. With tools, the folder `tools` is served by HTTP meanwhile, and the
+argument `tools=` says where. Blobs are files of the folder by name. The model is one of MODELS.
 `scripts/update_examples` writes the expected outputs anew, after the demo model or an example has changed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,6 +25,7 @@ from pie_control.inferlets.events import Ended
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.config import WorkerConfig
 from pie_inference.serving.worker import Worker
+from pie_inference.testing.vision_checkpoint import make_vision_checkpoint
 from tests.helpers.servers import Listener, started
 from tests.helpers.tree import DEMO_MODEL, EXAMPLES
 
@@ -31,13 +34,25 @@ UPDATE = "PIE_UPDATE_EXAMPLES" in os.environ
 SECONDS = 30.0
 
 
+MODELS: dict[str, Callable[[Path], Path]] = {
+    "demo": lambda _: DEMO_MODEL,
+    "random vision": make_vision_checkpoint,
+}
+
+
 @pytest.fixture(scope="module")
-def worker() -> Worker:
-    """The demo model in float32, so that greedy choices do not depend on the machine's bfloat16."""
-    return Worker(WorkerConfig(DEMO_MODEL, "demo", dtype="float32", device="cpu", pages=512, embeds=4096, threads=1))
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Worker]:
+    """Models in float32, so that greedy choices do not depend on the machine's bfloat16."""
+
+    @functools.cache
+    def worker(name: str) -> Worker:
+        folder = MODELS[name](tmp_path_factory.mktemp("model"))
+        return Worker(WorkerConfig(folder, "demo", dtype="float32", device="cpu", pages=512, embeds=4096, threads=1))
+
+    return worker
 
 
-async def run_example(folder: Path, worker: Worker, cache_dir: Path) -> tuple[Ended, str]:
+async def run_example(folder: Path, workers: Callable[[str], Worker], cache_dir: Path) -> tuple[Ended, str]:
     options = json.loads((folder / "run.json").read_text())
     arguments = list(options.get("arguments", ()))
     settings: dict[str, object] = {"model": ["demo"], "warm_pool": 0}
@@ -45,7 +60,8 @@ async def run_example(folder: Path, worker: Worker, cache_dir: Path) -> tuple[En
         if place:
             arguments.append(f"tools=http://{place}")
             settings["http_allow"] = place
-        return await run_with(folder, worker, cache_dir, arguments, options.get("messages", ()), settings)
+        worker, files = workers(options.get("model", "demo")), options.get("blobs", {})
+        return await run_with(folder, worker, cache_dir, arguments, options.get("messages", ()), files, settings)
 
 
 @contextmanager
@@ -73,12 +89,14 @@ async def run_with(
     cache_dir: Path,
     arguments: Sequence[str],
     messages: Sequence[str],
+    files: Mapping[str, str],
     settings: Mapping[str, object],
 ) -> tuple[Ended, str]:
     async with started(cache_dir, InProcessClient(worker), **settings) as server:
         info = await server.upload((folder / f"{folder.name}.py").read_bytes(), f"{folder.name}.py")
         listener = Listener()
-        inferlet = await server.launch(info.program, arguments, listener=listener)
+        blobs = {name: await server.upload_blob((folder / file).read_bytes()) for name, file in files.items()}
+        inferlet = await server.launch(info.program, arguments, blobs=blobs, listener=listener)
         for message in messages:
             inferlet.send(message)
         async with asyncio.timeout(SECONDS):
@@ -86,8 +104,10 @@ async def run_with(
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_the_example_prints_what_its_folder_says(folder: Path, worker: Worker, guest_cache: Path) -> None:
-    ended, text = asyncio.run(run_example(folder, worker, guest_cache))
+def test_the_example_prints_what_its_folder_says(
+    folder: Path, workers: Callable[[str], Worker], guest_cache: Path
+) -> None:
+    ended, text = asyncio.run(run_example(folder, workers, guest_cache))
     assert (ended.status, ended.error) == ("finished", None)
     expected = folder / "expected_output.txt"
     if UPDATE:
@@ -102,7 +122,7 @@ def test_the_example_is_complete(folder: Path) -> None:
         "run --http-allow 127.0.0.1:8099", "run"
     )
     assert "expected_output.txt" in readme
-    assert set(json.loads((folder / "run.json").read_text())) <= {"arguments", "messages", "tools"}
+    assert set(json.loads((folder / "run.json").read_text())) <= {"arguments", "messages", "tools", "blobs", "model"}
 
 
 def test_the_raw_api_gives_what_the_context_gives() -> None:

@@ -147,7 +147,8 @@ class FakeHost:
         self.receivers: list[int] = []
         self.adapters: list[str] = []  # each changes the tokens that are run with it
         self.max_pages = 1000
-        self.blobs: dict[str, bytes] = {}
+        self.chat_images = False  # whether the chat template shows them
+        self.sent_blobs: dict[str, bytes] = {"photo": b"a cat"}
         self.handles: dict[int, bytes] = {}  # of blobs
         self.images: dict[int, bytes] = {}
         self.web: dict[str, tuple[int | None, dict[str, str], bytes]] = {}  # status (None: fails), headers, body
@@ -502,13 +503,13 @@ class FakeHost:
     # ---- blobs, images ----
 
     def _blob_names(self) -> list[str]:
-        return list(self.blobs)
+        return list(self.sent_blobs)
 
     def _open_blob(self, name: str) -> int:
-        if name not in self.blobs:
+        if name not in self.sent_blobs:
             raise refuse("not-found", f"no blob {name!r}")
         number = self._number()
-        self.handles[number] = self.blobs[name]
+        self.handles[number] = self.sent_blobs[name]
         return number
 
     def _blob(self, handle: int) -> bytes:
@@ -793,7 +794,11 @@ class FakeHost:
         tokens = [SPECIAL["<|begin|>"]]
         for message in json.loads(messages):
             tokens += self._tokenize(queue, f"<|{message['role']}|>", True)
-            tokens += [*self._tokenize(queue, message["content"], False), STOP]
+            content = message["content"]
+            for part in [{"text": content}] if isinstance(content, str) else content:
+                shown = [IMAGE] if self.chat_images else []
+                tokens += self._tokenize(queue, part["text"], False) if "text" in part else shown
+            tokens.append(STOP)
         return tokens + ([SPECIAL["<|assistant|>"]] if add_generation_prompt else [])
 
     # ---- outputs ----

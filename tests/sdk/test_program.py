@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -292,9 +293,10 @@ START = "import asyncio\nfrom inferlet_sdk import *\nfrom inferlet_sdk import tr
         ("return ctx.generate()", "", "`await args.stream(...)` or `await ctx.generate_until(...)` gives its text"),
     ],
 )
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::RuntimeWarning")
 def test_mistakes_are_explained(body: str, call: str, end: str) -> None:
     trace = failure(START + f"async def main(args):\n    ctx = Context(args.model)\n    {body}\n")
+    gc.collect()  # what was not awaited
     if call:
         (line,) = [line for line in trace.splitlines() if line.startswith("  in the call ")]
         assert call in line

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from pie_control.client import Client, InferletEnded, ServerUnavailable, SyncClient
@@ -222,6 +223,23 @@ def test_no_server_is_told() -> None:
     for address in ("http://127.0.0.1:1", "127.0.0.1:8011", "http://"):
         with pytest.raises(ServerUnavailable, match="http://"):
             asyncio.run(Client(address).connect())
+
+
+def test_a_launch_takes_files_and_bytes(tmp_path: Path) -> None:
+    (tmp_path / "cat.png").write_bytes(b"cat")
+
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with Client(url) as client:
+            await (await client.launch("echo", blobs={"a": tmp_path / "cat.png", "b": b"dog"})).terminate()
+        assert runtime.launched_with == {"a": b"cat", "b": b"dog"}
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
+            kept = (await http.post("/v1/blobs", content=b"bird")).json()
+            assert kept["size"] == 4
+            body = {"program": "echo", "blobs": {"c": kept["blob"]}}
+            assert (await http.post("/v1/inferlets", json=body)).status_code == 201
+        assert runtime.launched_with == {"c": b"bird"}
+
+    serve_async(test)
 
 
 def test_a_client_that_is_not_connected_says_so() -> None:

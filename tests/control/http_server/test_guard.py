@@ -121,8 +121,11 @@ def test_json_is_bounded_by_what_arguments_may_be_and_programs_are_not(beyond: i
             )
             assert answer.status_code == status, answer.text
             assert (await client.post("/v1/programs", content=b"#" * 2 * limit)).status_code == 200
+            assert (await client.post("/v1/blobs", content=bytes(2 * limit))).status_code == 200
+            refused = await client.post("/v1/blobs", content=bytes((1 << 20) + 1))
+            assert (refused.status_code, "--max-blob-bytes" in refused.text) == (413, True)
 
-    serve_async(test, max_message_bytes=100_000)
+    serve_async(test, max_message_bytes=100_000, max_blob_bytes=1 << 20)
 
 
 @pytest.mark.parametrize("text", ["世", "ü", "🎉", "\n", '"'])

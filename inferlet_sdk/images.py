@@ -1,0 +1,231 @@
+"""Images in contexts.
+
+An image is a blob that the client has sent. Decoded, it takes much more memory, which is bounded; so pixels are kept
+only until the model has seen them, or another image needs the room, and the blob is decoded again when that was too
+early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import NamedTuple, Protocol, Self
+
+from inferlet_sdk import bindings, traits
+from inferlet_sdk.addresses import Embeds
+from inferlet_sdk.errors import QuotaExceeded
+from inferlet_sdk.texts import Noted, tokenize_noted
+from inferlet_sdk.traits.arguments import text, wrong
+from inferlet_sdk.traits.core import ModelInfo
+from inferlet_sdk.traits.input_image import LoadedImage
+
+
+class _Held:
+    """What the program holds of images at a host."""
+
+    def __init__(self, host: object) -> None:
+        self.host = host  # `bindings.core`
+        self.named: dict[str, Image] = {}
+        self.decoded: dict[Image, int] = {}  # with the handles of their pixels, the one decoded first comes first
+
+
+_last_held = _Held(None)
+
+
+def _held() -> _Held:
+    global _last_held
+    if _last_held.host is not bindings.core:  # the rehearsal has another host
+        _last_held = _Held(bindings.core)
+    return _last_held
+
+
+class Image:
+    """An image that the client has sent: a PNG or JPEG, by the name of its blob."""
+
+    def __init__(self, name: str) -> None:
+        """Raises NotFound, with the names that there are."""
+        self.name = text(name, "name")
+        self._blob = traits.open_blob(name)
+        self._model = ""  # whose tokens and pixels these are
+        self._tokens: Sequence[int] = ()
+
+    def __repr__(self) -> str:
+        return f"Image({self.name!r})"
+
+    @property
+    def text(self) -> str:
+        """How people read it among texts."""
+        return f"<{self.name}>"
+
+    def tokens(self, queue: int, model: ModelInfo) -> Sequence[int]:
+        """What stands for it in a prompt: text, and `model.image_token` for each vector. Raises InvalidArgument if it
+        is no image that can be read, Unsupported if the model takes none."""
+        if self._model != model.name:
+            self.forget_pixels()
+            self._decode(queue, model)
+        return self._tokens
+
+    def pixels(self, queue: int, model: ModelInfo) -> int:
+        """The handle of the decoded image."""
+        if self._model != model.name or self not in _held().decoded:
+            self.forget_pixels()
+            self._decode(queue, model)
+        return _held().decoded[self]
+
+    def forget_pixels(self) -> None:
+        """Frees what can be decoded again. Idempotent."""
+        handle = _held().decoded.pop(self, None)
+        if handle is not None:
+            traits.drop_image(handle)
+
+    def _decode(self, queue: int, model: ModelInfo) -> None:
+        loaded = self._load(queue)
+        _held().decoded[self] = loaded.image
+        self._model, self._tokens = model.name, loaded.tokens
+
+    def _load(self, queue: int) -> LoadedImage:
+        while True:
+            try:
+                return traits.load_image(queue, self._blob).result()
+            except QuotaExceeded:
+                others = _held().decoded
+                if not others:
+                    raise
+                next(iter(others)).forget_pixels()
+
+    def close(self) -> None:
+        """Gives the blob back, once no context needs the image any more. Any use afterwards raises NotFound."""
+        self.forget_pixels()
+        _held().named.pop(self.name, None)
+        traits.close_blob(self._blob)
+
+
+def as_image(image: str | Image) -> Image:
+    """The image; one for each name."""
+    if isinstance(image, Image):
+        return image
+    if not isinstance(image, str):
+        raise wrong("image", "the name of a blob, or an Image", image)
+    named = _held().named
+    if image not in named:
+        named[image] = Image(image)
+    return named[image]
+
+
+class Seen(NamedTuple):
+    """Where an image stands among the tokens of a sequence."""
+
+    image: Image
+    start: int
+    end: int
+
+
+class SeenImages:
+    """The images of a sequence, in their order."""
+
+    def __init__(self, places: Sequence[Seen] = ()) -> None:
+        self.places = list(places)
+
+    def after(self, start: int) -> bool:
+        """Whether a part of one stands at token `start` or behind it."""
+        return bool(self.places) and self.places[-1].end > start
+
+    def copy(self) -> SeenImages:
+        """For a fork."""
+        return SeenImages(self.places)
+
+    def append(self, others: SeenImages, start: int) -> None:
+        """Those of another sequence, whose tokens begin at `start` here."""
+        self.places += [Seen(image, first + start, end + start) for image, first, end in others.places]
+
+    def cut(self, length: int) -> None:
+        """Only the first `length` tokens are left."""
+        self.places = [one._replace(end=min(one.end, length)) for one in self.places if one.start < length]
+
+    def embed(
+        self, queue: int, model: ModelInfo, tokens: Sequence[int], start: int, offset: int, inputs: Embeds
+    ) -> None:
+        """Fills embeds with the tokens of the sequence from `start` on, some of which stand for what is seen in images.
+        Token n is at position `offset` + n."""
+        stop, seen = start + len(tokens), set()
+        if not self.after(start):
+            traits.embed_txt(queue, tokens, range(start + offset, stop + offset), inputs)
+            return
+        for image, first, end in self.places:
+            begin, last = max(first, start), min(end, stop)
+            if begin >= last:
+                continue
+            inside = image.tokens(queue, model)
+            places = [at for at in range(begin, last) if inside[at - first] == model.image_token]
+            before = sum(token == model.image_token for token in inside[: begin - first])
+            if places:
+                positions = [at + offset for at in places]
+                _embed_image(queue, image.pixels(queue, model), positions, _at(inputs, start, places), before)
+            if last == end:
+                image.forget_pixels()
+            seen.update(places)
+        rest = [at for at in range(start, stop) if at not in seen]
+        if rest:
+            text = [tokens[at - start] for at in rest]
+            traits.embed_txt(queue, text, [at + offset for at in rest], _at(inputs, start, rest))
+
+
+def _embed_image(queue: int, handle: int, positions: Sequence[int], embeds: Embeds, first: int) -> None:
+    try:
+        traits.embed_img(queue, handle, positions, embeds, first)
+    except QuotaExceeded:  # of bytes that wait: those of images before it
+        traits.synchronize(queue).result()
+        traits.embed_img(queue, handle, positions, embeds, first)
+
+
+def _at(embeds: Embeds, start: int, places: Sequence[int]) -> Embeds:
+    """Those of the embeds, which begin at token `start`, that are for these tokens."""
+    found, begin = Embeds(()), 0
+    for n, place in enumerate(places, 1):
+        if n == len(places) or places[n] != place + 1:
+            found += embeds[places[begin] - start : place + 1 - start]
+            begin = n
+    return found
+
+
+class Filled(Protocol):
+    """A sequence of tokens."""
+
+    tokens: list[int]
+
+    def tokenize(self, text: str, special_tokens: bool = True) -> list[int]:
+        """Token ids of a text."""
+
+    def add_image(self, image: Image) -> None:
+        """Appends an image."""
+
+
+def take_noted(noted: list[Noted | Image], sequence: Filled) -> None:
+    """Appends what waits to become tokens. What is refused, and all behind it, stays noted: it must not be missing
+    without a word."""
+    while noted:
+        texts = [one for one in takewhile(lambda one: isinstance(one, Noted), noted) if isinstance(one, Noted)]
+        if texts:
+            sequence.tokens += tokenize_noted(texts, sequence.tokenize)
+        elif isinstance(image := noted[0], Image):
+            sequence.add_image(image)
+        del noted[: len(texts) or 1]
+
+
+class FillsImages:
+    """The part of a context that takes images."""
+
+    _noted: list[Noted | Image]
+
+    def _open(self, operation: str) -> None:
+        """Makes the context ready for an operation."""
+        raise NotImplementedError
+
+    def fill_image(self, image: str | Image) -> Self:
+        """Appends an image that the client has sent, given by the name of its blob. The next call that needs an output
+        decodes it: InvalidArgument if it is no PNG or JPEG, broken or too large, Unsupported if the model takes none.
+        """
+        found = as_image(image)
+        self._open("fill_image")
+        self._noted.append(found)
+        return self

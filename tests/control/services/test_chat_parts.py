@@ -1,0 +1,43 @@
+"""Templates that take the content of a message as a list of parts get a list; others get the text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pie_control.services.chat_template import ChatTemplate
+
+PARTS = (
+    "{% for m in messages %}[{{ m.role }}"
+    "{% if m['content'][0]['type'] == 'image' %}:{% else %}: {% endif %}"
+    "{% for line in m['content'] %}{% if line['type'] == 'text' %}{{ line['text'] }}"
+    "{% elif line['type'] == 'image' %}<image>{% endif %}{% endfor %}]{% endfor %}"
+)
+"""As that of SmolVLM."""
+TEXT = "{% for m in messages %}[{{ m.role }}: {{ m.content }}]{% endfor %}"
+BOTH = (
+    "{% for m in messages %}[{{ m.role }}: {% if m.content is string %}{{ m.content }}"
+    "{% else %}{% for line in m.content %}{{ line.text }}{% endfor %}{% endif %}]{% endfor %}"
+)
+STRICT = "{% if messages | length < 2 %}{{ raise_exception('two messages') }}{% endif %}" + TEXT
+
+
+def rendered(source: str, *messages: dict[str, Any]) -> str:
+    return ChatTemplate(source, {}).render(list(messages), None, False, 1000)
+
+
+@pytest.mark.parametrize("source", [PARTS, TEXT, BOTH, STRICT])
+def test_a_text_is_shown_whatever_the_template_takes(source: str) -> None:
+    messages = {"role": "system", "content": "short"}, {"role": "user", "content": "Hello"}
+    assert rendered(source, *messages) == "[system: short][user: Hello]"
+
+
+def test_images_stand_among_texts() -> None:
+    content = [{"type": "image"}, {"type": "text", "text": "what?"}, {"type": "image"}]
+    assert rendered(PARTS, {"role": "user", "content": content}) == "[user:<image>what?<image>]"
+
+
+def test_a_message_without_content_stays_as_it_is() -> None:
+    calls: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": []}
+    assert rendered("{% for m in messages %}{{ m.tool_calls }}{% endfor %}", calls) == "[]"

@@ -1,0 +1,236 @@
+"""Images in contexts, on a host on which each byte of an image is a vector, as if it were a token of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from inferlet_sdk import Context, Image, InvalidArgument, NotFound, bindings, traits
+from inferlet_sdk.event_loop import run as run_loop
+from tests.helpers.fake_host import IMAGE, SEEN, FakeHost, HostError
+
+BLOBS = {"cat": b"meow!", "dog": b"woof", "cat again": b"meow!", "mouse": b"m" * 70, "broken": b"broken"}
+
+
+@pytest.fixture
+def host() -> FakeHost:
+    host = FakeHost(max_context=2000)
+    host.sent_blobs = dict(BLOBS)
+    bindings.install(host, HostError)
+    return host
+
+
+def run(work: Callable[[], Awaitable[Any]]) -> Any:
+    async def main() -> Any:
+        return await work()
+
+    return run_loop(main())
+
+
+def stands_for(name: str) -> list[int]:
+    return [ord("["), *[IMAGE] * len(BLOBS[name]), ord("]")]
+
+
+def seen_tokens(*parts: str | tuple[str]) -> list[int]:
+    """Tokens that the model sees the same in as in texts and images, which stand in tuples."""
+    found: list[int] = []
+    for part in parts:
+        if isinstance(part, str):
+            found += part.encode()
+        else:
+            found += [ord("["), *(SEEN + byte for byte in BLOBS[part[0]]), ord("]")]
+    return found
+
+
+async def continued(context: Context) -> list[int]:
+    await context.generate_until(max_tokens=6, stop=[])
+    return list(context.tokens[-6:])
+
+
+async def expected(host: FakeHost, tokens: list[int]) -> int:
+    """The next token after these, by the model of the host."""
+    return int(host.model.next_token(tuple((token, position) for position, token in enumerate(tokens))))
+
+
+def next_after(host: FakeHost, fill: Callable[[Context], object], *parts: Any) -> tuple[int, int]:
+    async def work() -> tuple[int, int]:
+        context = Context()
+        fill(context)
+        token = await context.sample()
+        return token, await expected(host, seen_tokens(*parts))
+
+    found: tuple[int, int] = run(work)
+    return found
+
+
+FILLS: dict[str, tuple[Callable[[Context], object], tuple[Any, ...]]] = {
+    "alone": (lambda c: c.fill_image("cat"), (("cat",),)),
+    "in text": (lambda c: c.fill("see ").fill_image("cat").fill(" now"), ("see ", ("cat",), " now")),
+    "several": (
+        lambda c: c.fill_image("cat").fill_image("dog").fill("x").fill_image("cat"),
+        (("cat",), ("dog",), "x", ("cat",)),
+    ),
+    "more than fits a short forward": (lambda c: c.fill("x").fill_image("mouse").fill("y"), ("x", ("mouse",), "y")),
+    "an Image": (lambda c: c.fill_image(Image("dog")).fill("?"), (("dog",), "?")),
+}
+
+
+@pytest.mark.parametrize("name", FILLS)
+def test_the_model_sees_images_where_they_were_filled(host: FakeHost, name: str) -> None:
+    fill, parts = FILLS[name]
+    token, wanted = next_after(host, fill, *parts)
+    assert token == wanted
+    assert host.images == {}, "pixels are gone when the model has seen them"
+
+
+def test_the_tokens_of_a_context_have_placeholders(host: FakeHost) -> None:
+    context = Context().fill("a").fill_image("dog").fill("b")
+    assert list(context.tokens) == [97, *stands_for("dog"), 98]
+    assert len(context) == 8
+
+
+def test_equal_images_are_seen_alike_and_others_are_not(host: FakeHost) -> None:
+    async def work() -> list[list[int]]:
+        contexts = [Context().fill_image(name).fill("is") for name in ("cat", "cat again", "broken cat")]
+        return [await continued(context) for context in contexts]
+
+    host.sent_blobs["broken cat"] = b"purr!"
+    one, other, different = run(work)
+    assert one == other != different
+
+
+def test_a_distribution_after_an_image_is_that_after_what_was_seen(host: FakeHost) -> None:
+    async def work() -> tuple[int, int]:
+        dist = await Context().fill("a").fill_image("dog").next_dist()
+        return dist.max_index(), await expected(host, seen_tokens("a", ("dog",)))
+
+    token, wanted = run(work)
+    assert token == wanted
+
+
+def test_forks_share_what_was_seen(host: FakeHost) -> None:
+    async def work() -> list[list[int]]:
+        context = Context().fill("see ").fill_image("mouse").fill(" it")
+        children = [context.fork(), context.fork()]
+        host.calls.clear()
+        results = [await continued(one) for one in (context, *children)]
+        assert "embed_img" not in host.calls
+        return results
+
+    one, two, three = run(work)
+    assert one == two == three
+
+
+@pytest.mark.parametrize("length", range(1, 9))
+def test_what_is_cut_off_is_not_seen_and_the_rest_is_seen_again(host: FakeHost, length: int) -> None:
+    async def work() -> None:
+        context = Context().fill("a").fill_image("cat").fill("b")
+        await context.flush()
+        context.truncate(length)
+        token = await context.sample()
+        assert token == await expected(host, seen_tokens("a", ("cat",), "b")[:length])
+        context.fill("c").fill_image("dog")
+        token = await context.sample()
+        kept = seen_tokens("a", ("cat",), "b")[:length]
+        assert token == await expected(host, [*kept, *seen_tokens("c", ("dog",))])
+
+    run(work)
+
+
+def test_a_score_behind_an_image(host: FakeHost) -> None:
+    async def work() -> None:
+        context = Context().fill_image("cat").fill("x")
+        assert len(await context.score("yz")) == 2
+
+    run(work)
+
+
+def test_chat_with_images(host: FakeHost) -> None:
+    """The host's template gives the parts of a content one after the other."""
+    host.chat_images = True
+
+    async def work() -> None:
+        context = Context()
+        question = [{"type": "text", "text": "who? "}, {"type": "image", "image": "cat"}]
+        context.fill_chat("user", question)
+        first = list(context.tokens)
+        await context.generate_until(max_tokens=3, stop=[])
+        context.fill_chat([{"role": "user", "content": [{"type": "image", "image": "dog"}]}])
+        assert list(context.tokens[: len(first)]) == first
+        tokens, start = list(context.tokens), 0
+        for name in ("cat", "dog"):
+            whole = stands_for(name)
+            start = next(n for n in range(start, len(tokens)) if tokens[n : n + len(whole)] == whole)
+            tokens[start : start + len(whole)] = seen_tokens((name,))
+        assert await context.sample() == await expected(host, tokens)
+
+    run(work)
+
+
+def test_a_template_without_images_is_named(host: FakeHost) -> None:
+    content = [{"type": "image", "image": "cat"}]
+    with pytest.raises(InvalidArgument, match="template of toy shows 0 of 1 images: use `fill_image`"):
+        Context().fill_chat("user", content)
+
+
+def test_a_broken_image_fails_where_it_is_needed_and_text_is_kept(host: FakeHost) -> None:
+    async def work() -> None:
+        context = Context().fill("a").fill_image("broken").fill("b")
+        for _ in range(2):
+            with pytest.raises(InvalidArgument, match="the image is broken"):
+                await context.sample()
+
+    run(work)
+
+
+def test_names_and_types_are_checked_at_once(host: FakeHost) -> None:
+    with pytest.raises(NotFound, match="no blob 'bird'"):
+        Context().fill_image("bird")
+    with pytest.raises(TypeError, match="image: give the name of a blob, or an Image, not int 7"):
+        Context().fill_image(7)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="image"):
+        Context().fill_chat("user", [{"type": "image"}])
+
+
+def test_pixels_make_room_for_those_of_other_images(host: FakeHost) -> None:
+    """The host holds two decoded images."""
+    images: Any = vars(host)["input_image"]
+    real = images.load_image
+
+    def bounded(queue: int, blob: int) -> int:
+        if len(host.images) >= 2:
+            raise HostError("quota-exceeded", "the limit is 2: drop images first")
+        return int(real(queue, blob))
+
+    images.load_image = bounded
+    token, wanted = next_after(
+        host,
+        lambda c: c.fill_image("cat").fill_image("dog").fill_image("mouse").fill_image("cat again"),
+        *(("cat",), ("dog",), ("mouse",), ("cat again",)),
+    )
+    assert token == wanted
+
+
+def test_an_image_gives_its_blob_back(host: FakeHost) -> None:
+    image = Image("cat")
+    assert (repr(image), len(host.handles)) == ("Image('cat')", 1)
+    image.close()
+    assert not host.handles
+
+
+def test_every_call_by_its_name(host: FakeHost) -> None:
+    queue = traits.create_queue("toy")
+    blob = traits.open_blob("cat")
+    assert traits.read_blob(blob, 1, 3) == b"eow"
+    assert traits.read_blob(blob, 9) == b""
+    loaded = traits.load_image(queue, blob).result()
+    assert list(loaded.tokens) == stands_for("cat")
+    embeds = traits.alloc_emb(queue, 2)
+    traits.embed_img(queue, loaded.image, [7, 9], embeds, first=2)
+    assert [host.embeds[embed] for embed in embeds] == [(SEEN + ord("o"), 7), (SEEN + ord("w"), 9)]
+    assert traits.num_embs_needed(queue, 3, 4) == 12
+    traits.drop_image(loaded.image)
+    traits.close_blob(blob)
+    assert traits.blob_names() == list(BLOBS)
