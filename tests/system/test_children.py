@@ -17,7 +17,7 @@ from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers.servers import hosted, launch, run, started
-from tests.system.test_host_loss import nothing_is_held, pid_of
+from tests.system.test_host_loss import pid_of
 
 SECONDS = 90.0
 IMPORTS = "import asyncio\nfrom inferlet_sdk import *\n"
@@ -36,7 +36,8 @@ def check(cache: Path, test: Callable[[ServerApi], Awaitable[None]], hosts: int 
 async def nothing_runs(server: ServerApi) -> None:
     while server.statistics().inferlets.running:
         await asyncio.sleep(0.005)
-    await nothing_is_held(server)
+    while any(one.scheduler.inferlets for model in server.statistics().models.values() for one in model):
+        await asyncio.sleep(0.005)
 
 
 def infos(server: ServerApi, parent: str) -> list[InferletInfo]:
