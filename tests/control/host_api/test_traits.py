@@ -65,7 +65,7 @@ def described(**changes: Any) -> ModelDescription:
 def test_a_model_has_the_traits_whose_calls_its_worker_runs() -> None:
     assert tuple(trait for trait, _ in traits_of(described())) == TRAITS
     without = [trait.name for trait, _ in traits_of(described(calls=tuple(set(ALL) - {"get_logprobs"})))]
-    assert without == [trait.name for trait in TRAITS if trait.name not in ("OutputText", "Fused")]
+    assert without == [trait.name for trait in TRAITS if trait.name not in ("OutputText", "Fused", "Grammar")]
     assert [trait.name for trait, _ in traits_of(described(calls=()))] == OF_ALL
 
 
