@@ -74,7 +74,7 @@ CALL = 'Let me see. [TOOL_CALLS] [{"name": "add", "arguments": {"a": 2, "b": 3}}
 def next_token(seen: list[int]) -> int:
     """Calls two tools, reads what they gave, and answers; then writes JSON."""
     if seen.count(ASKED) == 2:
-        reply = say('{"name":"Mia","age":7}')
+        reply = say('{"name": "Mia", "age": 7}')
     elif RESULTS_END in seen:
         given = bytes(token for token in seen[seen.index(RESULTS) :] if token < 256)
         reply = say(f"It is {'5' if b'5' in given and b'Mia' in given else 'unknown'}.")
