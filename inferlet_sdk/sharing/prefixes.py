@@ -2,7 +2,7 @@
 
 A prompt is cut into blocks of whole pages. Each block is exported under a name that is a hash of all tokens up to its
 end, so equal names mean equal keys. Before a long prompt runs, all of its blocks are asked for at once; those up to the
-first that is missing are used, and the others are exported once they are computed. Short prompts are left alone.
+first that is missing are used, and the others are exported when the prompt has run. Short prompts are left alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_BLOCKS = 64
 
 
 async def share_prefix(sequence: TokenSequence) -> None:
-    """Takes over what is there of the prompt's keys, runs the rest of its blocks, and exports these. Does nothing to a
+    """Takes over what is there of the prompt's keys, runs the rest of it, and exports its blocks. Does nothing to a
     sequence with a short prompt, or one that has keys. Raises Cancelled if another task closes it meanwhile."""
     if sequence.images.places:  # placeholders do not tell what was seen
         return
@@ -40,9 +40,10 @@ async def share_prefix(sequence: TokenSequence) -> None:
         sequence.pages.adopt([block.pages for block in found])
         sequence.computed = len(found) * size
         if len(found) < blocks:
-            sequence.compute(blocks * size, ())
-            for place in range(len(found), blocks):
-                _export(sequence, names[place], place * size, size)
+            sequence.flush()  # all of it, in as few waves as it takes without exports
+            with sequence.queues.another() as other:  # what follows the prompt does not wait for its exports
+                for place in range(len(found), blocks):
+                    _export(sequence, other, names[place], place * size, size)
 
 
 def _names(sequence: TokenSequence, size: int, blocks: int) -> list[str]:
@@ -90,6 +91,6 @@ def _agreeing(tokens: Sequence[int], blocks: Sequence[Imported | None], size: in
     return len(blocks)
 
 
-def _export(sequence: TokenSequence, name: str, start: int, size: int) -> None:
+def _export(sequence: TokenSequence, queue: int, name: str, start: int, size: int) -> None:
     pages = sequence.pages.seal(start, start + size)
-    traits.export_kvpage(sequence.queue, name, pages, sequence.tokens[start : start + size]).cancel()  # nobody waits
+    traits.export_kvpage(queue, name, pages, sequence.tokens[start : start + size]).cancel()  # nobody waits

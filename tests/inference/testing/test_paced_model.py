@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -13,10 +14,14 @@ from pie_inference.protocol import (
     BATCHES,
     Batch,
     CopyEmb,
+    EmbedImg,
     Failure,
+    ForwardWithScores,
     GetLogprobs,
+    GetLogprobsAt,
     GetLogprobsResult,
     GetNextDistResult,
+    GetNextDists,
     RunWave,
     SampleResult,
     SwapIn,
@@ -87,17 +92,27 @@ def test_a_wave_takes_the_time_that_its_tokens_ask_for() -> None:
 def test_every_call_has_an_answer() -> None:
     one = driver()
     embeds = output_of(one, 65, 66)
+    embed, forward = one.forward_batch([Extend(Keys(), [68])])
+    vision = paced_model().describe()[0].vision
+    assert vision is not None
+    tile = np.zeros((1, vision.tile_size, vision.tile_size, 3), np.uint8)
+    places = ints(range(80, 80 + vision.tile_embeds))
     verify = verify_batch(np.repeat(embeds, 2), ints([5, -1]), [2])
     batches: list[Batch] = [
         SwapOut(ints([1]), ints([0])),
         SwapIn(ints([0]), ints([2])),
         copy_batch(ints([3]), ints([40])),
         CopyEmb(embeds, embeds + 1, indptr([1])),
+        EmbedImg(ints([0]), ints([0]), places, indptr([len(places)]), tile),
+        embed,
+        ForwardWithScores(**msgspec.structs.asdict(forward)),
         *one.forward_batch([Extend(Keys(), [67])]),
         sample_batch(embeds),
         verify,
         dist_batch(embeds, 3),
         GetLogprobs(embeds, indptr([1]), ints([70])),
+        GetNextDists(embeds, indptr([1]), ints([3]), np.ones(1, np.float32)),
+        GetLogprobsAt(embeds, indptr([1]), ints([70]), indptr([1])),
     ]
     assert {type(batch) for batch in batches} == set(BATCHES.values())
     model = paced_model()
