@@ -6,4 +6,4 @@ async def main(args, child=False):
         await args.environment["nothing"]
     one = launch(kwargs={"child": True})
     while True:
-        one.send("x" * 100_000)
+        one.send("x" * 1_000_000)

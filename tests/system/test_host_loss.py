@@ -39,7 +39,7 @@ HOLD = """
 from inferlet_sdk import Context, IgnoreStopTokens
 
 async def main(args):
-    context = Context(args.model)
+    context = Context(args.model, share=False)  # keys that are shared outlive their maker
     context.fill("Something to remember " * 20)
     await context.generate_until(max_tokens=3)
     await args.send("holds")
