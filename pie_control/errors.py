@@ -5,12 +5,12 @@ PieError
 │   ├── InvalidArgument    malformed or out of range
 │   ├── NotFound           a handle or name that the inferlet does not own or that does not exist
 │   ├── InvalidState       full page, embed never filled, future not done
+│   │   └── RequestFailed  a server outside could not be reached, or answered what cannot be read
+│   │       └── TimedOut   it took longer than it may
 │   ├── QuotaExceeded      a limit of this inferlet
 │   ├── Exhausted          the whole pool is too small
 │   ├── Unsupported        no such trait or function here
 │   │   └── NotAllowed     the operator does not allow it
-│   ├── RequestFailed      a server outside could not be reached, or answered what cannot be read
-│   │   └── TimedOut       it took longer than it may
 │   ├── Cancelled          the operation was cancelled
 │   └── WorkerError        the worker failed; the command had no effect
 │       └── Busy           it may be issued again in a moment
@@ -70,7 +70,7 @@ class NotAllowed(Unsupported):
     code = "not-allowed"
 
 
-class RequestFailed(CallError):
+class RequestFailed(InvalidState):
     code = "request-failed"
 
 

@@ -114,7 +114,7 @@ def test_tenants_have_names_of_their_own_and_see_their_own_programs(tmp_path: Pa
     [
         (b"", "empty"),
         (b" \n\t", "empty"),
-        (b"\xff\xfe\x00", "neither a WebAssembly component nor Python text"),
+        (b"\xff\xfe\x00", "neither a WebAssembly component, a zip archive nor Python text"),
         (b"a = '\0'", "NUL"),
         (b"\0asm\x01\0\0\0", "core WebAssembly module"),
         (b"\0asm", "core WebAssembly module"),
