@@ -68,11 +68,8 @@ class ProgramCompiler:
 
     async def _bring_python(self, program: Program, host: ProgramHost, data: bytes) -> int:
         is_package = program.kind == "package"
-        to_text = _package if is_package else bytes.decode
-        stem, text = (
-            f"{program.hash}-{self._guest_hash}",
-            await asyncio.to_thread(to_text, data),
-        )
+        text = await asyncio.to_thread(_package if is_package else bytes.decode, data)
+        stem = f"{program.hash}-{self._guest_hash}"
         code = await asyncio.to_thread(self._try_load_code, stem)
         if code is None:
             async with self._python_places.place(program.owner):
