@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from .batch import Array, Message
+from .batch import Message
 from .conversation import FromWorker, ToWorker
 
 ALIGNMENT = 8
