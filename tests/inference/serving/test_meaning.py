@@ -3,7 +3,8 @@
 Before each program all pages and embeds are filled with NaN, as a former owner might leave them: whatever is not the
 program's own must not reach its tokens. Log-probabilities agree within 1e-5.
 
-`PIE_WORKER_PROGRAMS=25000 pytest tests/inference/serving/test_meaning.py` runs more programs than usual.
+`PIE_WORKER_PROGRAMS=2000 pytest tests/inference/serving/test_meaning.py` runs more programs than usual; with
+`PIE_WORKER_FIRST=1234`, from the one of seed 1234 on.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from tests.helpers.issue_order import IssueOrder
 from tests.helpers.random_calls import POLICIES, play
 from tests.helpers.scheduling import World, greedy
 
+FIRST = int(os.environ.get("PIE_WORKER_FIRST", "0"))
 PROGRAMS = int(os.environ.get("PIE_WORKER_PROGRAMS", "15"))
 PAGE_SIZE = 8
 MOST_TOKENS = 8  # in a batch, so that most forwards are split
@@ -58,7 +60,7 @@ def poison(worker: Worker) -> None:
 
 def test_random_programs_are_told_what_their_calls_mean(worker: Worker, checkpoint: Path) -> None:
     model, made, undecided = DenseLlama(checkpoint), Counter[str](), 0
-    for seed in range(PROGRAMS):
+    for seed in range(FIRST, FIRST + PROGRAMS):
         poison(worker)
         choice = random.Random(seed)
         world = World(choice.choice(POLICIES)(), model=worker)
