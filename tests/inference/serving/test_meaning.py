@@ -54,7 +54,7 @@ class Served:
     logits: float  # of two that may change places
 
 
-FORMS: dict[str, tuple[dict[str, str], dict[str, float]]] = {
+FORMS: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
     "torch": ({"attention": "torch", "dtype": "float32"}, {"close": 1e-5, "state": 1e-4, "logits": 1e-4}),
     "cpu": ({"attention": "cpu", "dtype": "float32"}, {"close": 1e-5, "state": 1e-4, "logits": 1e-4}),
     "float64": ({"attention": "torch", "dtype": "float64"}, {"close": 2e-7, "state": 1e-12, "logits": 1e-5}),
