@@ -17,7 +17,8 @@ def choose_products(name: str, device: torch.device, dtype: torch.dtype, library
         from .cpu_products import CpuProducts
 
         return CpuProducts(library, dtype)
-    if name == "torch" or device.type != "cuda" or triton_support.why_unavailable(device) is not None:
+    is_plain = name == "torch" or device.type != "cuda" or dtype == torch.float64
+    if is_plain or triton_support.why_unavailable(device) is not None:
         return TorchProducts()
     from .triton_products import TritonProducts
 
