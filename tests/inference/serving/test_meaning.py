@@ -27,6 +27,7 @@ from pie_inference.config import WorkerConfig
 from pie_inference.cpu_kernels.library import find_library
 from pie_inference.serving.worker import Worker
 from pie_inference.testing.checkpoints import make_checkpoint
+from tests.helpers.adapters import make_adapter
 from tests.helpers.dense_llama import DenseLlama, Undecided
 from tests.helpers.issue_order import IssueOrder
 from tests.helpers.random_calls import POLICIES, play
@@ -42,6 +43,16 @@ MOST_TOKENS = 8  # in a batch, so that most forwards are split
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    everywhere = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.up_proj", "mlp.down_proj")
+    folder = tmp_path_factory.mktemp("adapters")
+    return {
+        "large": make_adapter(folder / "large", rank=8, modules=everywhere, seed=1),
+        "small": make_adapter(folder / "small", rank=2, modules=("self_attn.o_proj", "mlp.gate_proj"), seed=2),
+    }
 
 
 @dataclass(frozen=True)
@@ -73,12 +84,15 @@ def served(request: pytest.FixtureRequest, checkpoint: Path, kernel_cache: Path)
     torch.set_num_threads(threads)
 
 
-def test_random_programs_are_told_what_their_calls_mean(served: Served, checkpoint: Path) -> None:
-    model, made, undecided = DenseLlama(checkpoint, served.logits), Counter[str](), 0
+def test_random_programs_are_told_what_their_calls_mean(
+    served: Served, checkpoint: Path, adapters: dict[str, Path]
+) -> None:
+    model, made, undecided = DenseLlama(checkpoint, served.logits, adapters), Counter[str](), 0
     for seed in range(FIRST, FIRST + PROGRAMS):
         poison(served.worker)
         choice = random.Random(seed)
         world = World(choice.choice(POLICIES)(), model=served.worker)
+        world.load_adapters(adapters)
         meanings = [IssueOrder(PAGE_SIZE, MOST_TOKENS, model) for _ in range(choice.randint(1, 3))]
         try:
             for author in play(world, choice, meanings, made, served.close):
