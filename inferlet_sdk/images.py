@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol
 
 from inferlet_sdk import bindings, traits
 from inferlet_sdk.addresses import Embeds
@@ -214,22 +214,3 @@ def take_noted(noted: list[Noted | Image], sequence: Filled) -> None:
         elif isinstance(image := noted[0], Image):
             sequence.add_image(image)
         del noted[: len(texts) or 1]
-
-
-class FillsImages:
-    """The part of a context that takes images."""
-
-    _noted: list[Noted | Image]
-
-    def _open(self, operation: str) -> None:
-        """Makes the context ready for an operation."""
-        raise NotImplementedError
-
-    def fill_image(self, image: str | Blob | Image) -> Self:
-        """Appends an image: the name of a blob that the client has sent, a Blob, or an Image of one. The next call that
-        needs an output decodes it: InvalidArgument if it is no PNG or JPEG, broken or too large, Unsupported if the
-        model takes none."""
-        found = as_image(image)
-        self._open("fill_image")
-        self._noted.append(found)
-        return self
