@@ -200,6 +200,13 @@ def forward_with_dist(
     return HostFuture(future, await_dist)
 
 
+def continue_with_dist(queue: int | HasQueue, token: int | TokenFuture) -> Dist:
+    """The step behind the last `forward_with_dist` of the queue: one token more, at the next position, with the same
+    pages, output embed, `k` and `temperature`. Suspends the whole program until the distribution is there."""
+    arguments = queue_number(queue), references([token])[0]
+    return Dist(*call(bindings.fused.continue_with_dist, *arguments))
+
+
 def sample_constrained(
     queue: int | HasQueue,
     embed: int | Embeds,
