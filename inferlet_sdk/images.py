@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol
 
 from inferlet_sdk import bindings, traits
 from inferlet_sdk.addresses import Embeds
@@ -210,22 +210,3 @@ def take_noted(noted: list[Noted | Image], sequence: Filled) -> None:
         elif isinstance(image := noted[0], Image):
             sequence.add_image(image)
         del noted[: len(texts) or 1]
-
-
-class FillsImages:
-    """The part of a context that takes images."""
-
-    _noted: list[Noted | Image]
-
-    def _open(self, operation: str) -> None:
-        """Makes the context ready for an operation."""
-        raise NotImplementedError
-
-    def fill_image(self, image: str | Image) -> Self:
-        """Appends an image that the client has sent, given by the name of its blob. The next call that needs an output
-        decodes it: InvalidArgument if it is no PNG or JPEG, broken or too large, Unsupported if the model takes none.
-        """
-        found = as_image(image)
-        self._open("fill_image")
-        self._noted.append(found)
-        return self
