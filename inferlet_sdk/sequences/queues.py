@@ -49,7 +49,7 @@ class Queue:
         self.number = number
         self.input = list(embed.ranges)
         self.users = 0
-        self.last_step: object = None
+        self.last_step: object | None = None
         self._embeds = embed
 
     def inputs(self, count: int) -> Embeds:
