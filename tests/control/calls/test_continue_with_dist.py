@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pie_control.calls.fused import continue_with_dist
+from pie_control.calls.fused import continue_with_dist, forward_with_dist
 from pie_control.calls.fused.forward_with_dist import DistStep
 from pie_control.calls.fused.last_step import MOST_NUMBERS
 from pie_control.errors import CallError, InvalidArgument, InvalidState, NotFound
@@ -122,11 +123,13 @@ def test_output_pages_may_be_others_than_those_that_are_seen(pages: list[int]) -
 def test_most_steps_look_at_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     inferlet, handed_on = prepare(queues=1)
     inferlet.call("forward_with_dist", Q, [65], [3], [4, 1], CONTEXT, CONTEXT, OUTPUT, 7, 0.5)
-    looked = []
-    monkeypatch.setattr(
-        "pie_control.calls.fused.continue_with_dist.forward_with_dist.issue",
-        lambda *arguments, issue=continue_with_dist.forward_with_dist.issue: (looked.append(1), issue(*arguments)),
-    )
+    looked: list[int] = []
+
+    def look(*arguments: Any) -> None:
+        looked.append(1)
+        forward_with_dist.issue(*arguments)
+
+    monkeypatch.setattr(continue_with_dist, "forward_with_dist", SimpleNamespace(issue=look))
     for token in range(8):  # two pages of four
         step_on(inferlet, token)
     assert len(looked) == 2, "one for each page"
