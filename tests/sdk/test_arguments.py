@@ -76,6 +76,7 @@ WRONG: dict[str, list[Any]] = {
     "temperature": NO_FLOAT,
     "top_p": NO_FLOAT,
     "min_p": NO_FLOAT,
+    "typical_p": NO_FLOAT,
     "repetition_penalty": NO_FLOAT,
     "frequency_penalty": NO_FLOAT,
     "presence_penalty": NO_FLOAT,
