@@ -137,7 +137,7 @@ class TokenSequence:
         """Takes over all that the parent has computed."""
         self.tokens, self.images, self.offset = parent.tokens.copy(), parent.images.copy(), parent.offset
         self.computed, self.output_of = parent.computed, parent.output_of
-        parent.pages.fork_to(self.pages, parent.queue, self.computed)
+        parent.pages.fork_to(self.pages, self.computed)
         if self.tokens:
             parent.output.share_with(self.output)
 
@@ -147,6 +147,13 @@ class TokenSequence:
             if self.tokens:
                 self.flush()
             return TokenSequence(self.queues, self)
+
+    def own_pages(self) -> Pages:
+        """All pages, after which the last one is nobody else's."""
+        if not self.closed:
+            with self as queue:
+                self.pages.own_end(queue)
+        return self.pages.pages
 
     def take_output(self, embed: Embeds) -> None:
         """Owns this embed from now on, which has the output of the last token. The sequence must be working."""
