@@ -25,7 +25,9 @@ class DenseLlama:
 
     heads, kv_heads, dim, epsilon, theta = 4, 2, 16, 1e-5, 10_000.0
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, close: float = CLOSE) -> None:
+        """`close`: of logits, see CLOSE."""
+        self._close = close
         self._weights = {name: weight.double() for name, weight in load_file(folder / "model.safetensors").items()}
         self._layers = sum(name.endswith("q_proj.weight") for name in self._weights)
 
@@ -34,7 +36,7 @@ class DenseLlama:
 
     def most_probable(self, output: Tensor) -> int:
         first, second = (output @ self._weights["lm_head.weight"].T).topk(2).values.tolist()
-        if first - second < CLOSE:
+        if first - second < self._close:
             raise Undecided
         return int((output @ self._weights["lm_head.weight"].T).argmax())
 
@@ -79,7 +81,8 @@ class DenseLlama:
 
     def _rotate(self, vectors: Tensor, positions: Tensor) -> Tensor:
         half = self.dim // 2
-        angles = positions[:, None] * self.theta ** (-torch.arange(half).double() / half)
+        inverse = 1.0 / self.theta ** (torch.arange(half).float() / half)  # which transformers has in float32
+        angles = positions[:, None] * inverse.double()
         cos, sin = angles.cos()[:, None], angles.sin()[:, None]
         left, right = vectors[..., :half], vectors[..., half:]
         return torch.cat([left * cos - right * sin, right * cos + left * sin], -1)

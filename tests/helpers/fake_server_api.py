@@ -27,6 +27,7 @@ from pie_control.registry.entry import InferletInfo
 from pie_control.registry.outbox import Listener, Outbox
 from pie_control.server_api import ServerApi
 from pie_inference.protocol import ModelDescription
+from tests.helpers.guard import HANG_SECONDS
 
 LIMITS = InferletLimits()
 
@@ -322,7 +323,7 @@ def serve_async(
     async def run() -> None:
         runtime = api or FakeServerApi()
         async with serving(runtime, **options) as url:
-            await asyncio.wait_for(test(url, runtime), 30)
+            await asyncio.wait_for(test(url, runtime), HANG_SECONDS)
 
     asyncio.run(run())
 

@@ -27,7 +27,7 @@ MOST_INPUTS = 24
 STEPS = 40
 HIGHEST = 40  # position
 CLOSE = 1e-5
-"""Log-probabilities in float32 may differ by as much from those in float64, relative to the largest of them."""
+"""By as much may log-probabilities in float32 differ from those in float64, relative to the largest of them."""
 
 POLICIES: Sequence[Callable[[], DispatchPolicy]] = (
     Adaptive,
@@ -321,8 +321,9 @@ class Author:
 
     # ---- what came of it ----
 
-    def check(self) -> None:
-        """What was answered is right; where the inferlet was not ended, all is answered."""
+    def check(self, close: float = CLOSE) -> None:
+        """What was answered is right; where the inferlet was not ended, all is answered. `close`: how far
+        log-probabilities may differ, relative to the largest."""
         if self.alive:
             assert self.inferlet.space.waiting == 0, "commands were left behind"
             assert self.inferlet.answers.keys() == self.expected.keys()
@@ -330,7 +331,7 @@ class Author:
             assert not isinstance(answer, CallError) or not self.alive or future in self.imports, answer
             if future in self.logprobs and isinstance(answer, Logprobs):
                 far = float(np.abs(answer.logprobs - self.logprobs[future]).max())
-                assert far < CLOSE * max(1.0, -min(self.logprobs[future])), (
+                assert far < close * max(1.0, -min(self.logprobs[future])), (
                     f"future {future}: log-probabilities differ by {far}"
                 )
             token = self.expected[future]
@@ -362,8 +363,10 @@ def run_random_programs(seed: int, made: Counter[str], new_world: type[World] = 
     play(world, choice, [IssueOrder(PAGE_SIZE, most_tokens, HashModel()) for _ in range(number)], made)
 
 
-def play(world: World, choice: random.Random, meanings: Sequence[IssueOrder], made: Counter[str]) -> None:
-    """Runs a program of an inferlet for each of `meanings`, to the end."""
+def play(
+    world: World, choice: random.Random, meanings: Sequence[IssueOrder], made: Counter[str], close: float = CLOSE
+) -> list[Author]:
+    """Runs a program of an inferlet for each of `meanings`, to the end. Gives their authors."""
     shared: dict[str, Exported] = {}
     authors = [
         Author(world.open(), random.Random(choice.random()), means, made, shared, lambda: _settle(world))
@@ -378,8 +381,9 @@ def play(world: World, choice: random.Random, meanings: Sequence[IssueOrder], ma
             _some_turns(world, choice)
     _finish(world)
     for author in authors:
-        author.check()
+        author.check(close)
         made["ended"] += not author.alive
+    return authors
 
 
 def _some_turns(world: World, choice: random.Random) -> None:

@@ -1,6 +1,8 @@
 """What raw calls mean does not depend on what they are batched with, split into, or delayed by.
 
-`PIE_RANDOM_PROGRAMS=50000 pytest tests/control/scheduling/test_meaning.py` runs more programs than usual.
+`PIE_RANDOM_PROGRAMS=50000 pytest tests/control/scheduling/test_meaning.py` runs more programs than usual. With
+`PIE_RANDOM_FIRST=1234`, these begin with the one of seed 1234, so that a long run can be cut in pieces and a program
+that fails can be run alone.
 """
 
 from __future__ import annotations
@@ -13,13 +15,14 @@ import pytest
 from tests.helpers.random_calls import run_random_programs
 
 SHARES = 20
+FIRST = int(os.environ.get("PIE_RANDOM_FIRST", "0"))
 PROGRAMS = int(os.environ.get("PIE_RANDOM_PROGRAMS", "1000"))
 
 
 @pytest.mark.parametrize("share", range(SHARES))
 def test_random_programs_are_told_what_their_calls_mean(share: int) -> None:
     made: Counter[str] = Counter()
-    for seed in range(share, PROGRAMS, SHARES):
+    for seed in range(FIRST + share, FIRST + PROGRAMS, SHARES):
         try:
             run_random_programs(seed, made)
         except AssertionError as error:
