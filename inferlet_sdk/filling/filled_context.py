@@ -10,6 +10,7 @@ from inferlet_sdk.errors import InvalidState
 from inferlet_sdk.filling.conversation import Conversation
 from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.images import Image, as_image, take_noted
+from inferlet_sdk.outside.blobs import Blob
 from inferlet_sdk.sequences.page_table import check_droppable
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.texts import Noted, shown
@@ -82,10 +83,10 @@ class FilledContext:
             self._settled("fill").tokens += numbers(text, "text", "a token id")
         return self
 
-    def fill_image(self, image: str | Image) -> Self:
-        """Appends an image that the client has sent, given by the name of its blob. The next call that needs an output
-        decodes it: InvalidArgument if it is no PNG or JPEG, broken or too large, Unsupported if the model takes none.
-        """
+    def fill_image(self, image: str | Blob | Image) -> Self:
+        """Appends an image: the name of a blob that the client has sent, a Blob, or an Image of one. The next call that
+        needs an output decodes it: InvalidArgument if it is no PNG or JPEG, broken or too large, Unsupported if the
+        model takes none."""
         found = as_image(image)
         self._open("fill_image")
         self._noted.append(found)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.helpers.issue_order import Held, Mask
+from tests.helpers.adapters import merged
+from tests.helpers.issue_order import NO_ADAPTERS, Held, Mask
 
 CLOSE = 1e-4
 """Logits that differ by less may come in another order in float32."""
@@ -25,10 +26,13 @@ class DenseLlama:
 
     heads, kv_heads, dim, epsilon, theta = 4, 2, 16, 1e-5, 10_000.0
 
-    def __init__(self, folder: Path, close: float = CLOSE) -> None:
-        """`close`: of logits, see CLOSE."""
+    def __init__(self, folder: Path, close: float = CLOSE, adapters: Mapping[str, Path] = NO_ADAPTERS) -> None:
+        """`close`: of logits, see CLOSE. `adapters`: folders that `make_adapter` made, by name."""
         self._close = close
         self._weights = {name: weight.double() for name, weight in load_file(folder / "model.safetensors").items()}
+        self._adapted = {name: DenseLlama(folder) for name in adapters}
+        for name, model in self._adapted.items():
+            model._weights = merged(model._weights, adapters[name])
         self._layers = sum(name.endswith("q_proj.weight") for name in self._weights)
 
     def embed(self, token: int) -> Tensor:
@@ -47,9 +51,11 @@ class DenseLlama:
         return found
 
     def run(
-        self, context: Sequence[Held], inputs: Sequence[Held], mask: Mask | None = None
+        self, context: Sequence[Held], inputs: Sequence[Held], mask: Mask | None = None, adapter: str = ""
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Keys are [layers, 2, kv_heads, dim] each."""
+        if adapter:
+            return self._adapted[adapter].run(context, inputs, mask)
         positions = torch.tensor([position for _, position in inputs])
         before = torch.tensor([position for _, position in context], dtype=torch.int64)
         visible = torch.cat([before < positions[:, None], torch.ones(len(inputs), len(inputs)).tril() > 0], 1)

@@ -204,6 +204,7 @@ class FakeServerApi:
         self.uploads = 0
         self.blobs: dict[str, bytes] = {}
         self.launched_with: dict[str, bytes] = {}  # the last inferlet
+        self.sent_with: dict[str, bytes] = {}  # the last message
         self._bodies: dict[str, Body] = {}
         self._programs: dict[str, ProgramInfo] = {}
         self._inferlets: dict[str, FakeInferlet] = {}
@@ -257,6 +258,10 @@ class FakeServerApi:
             inferlet.attach(listener)
         inferlet.task = asyncio.create_task(self._run(inferlet, self._bodies[found[-1].program]))
         return inferlet
+
+    def send(self, id: str, text: str, blobs: Mapping[str, str] | None = None) -> None:
+        self.inferlet(id).send(text)
+        self.sent_with = {name: self.blobs[digest] for name, digest in (blobs or {}).items()}
 
     async def _run(self, inferlet: FakeInferlet, body: Body) -> None:
         try:

@@ -73,8 +73,8 @@ class Heard:
     def ended(self, number: int, event: Ended, cpu_seconds: float) -> None:
         self.events.append(event)
 
-    def received(self, number: int, size: int) -> None:
-        self.received_bytes += size
+    def received(self, number: int, size: int, blob_bytes: int) -> None:
+        self.received_bytes += size + blob_bytes
 
     @property
     def messages(self) -> int:
