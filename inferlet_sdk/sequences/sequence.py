@@ -58,6 +58,7 @@ class TokenSequence:
         self.computed = 0
         self.output_of = 0
         self.pages = PageTable(queues)
+        self.drops: list[tuple[int, int, int]] = []  # what was dropped, and how many tokens had keys then
         self.output = OutputEmbed()
         self._queue: Queue | None = None  # at the first use, and from then on
         self._own: Queue | None = None
@@ -138,8 +139,8 @@ class TokenSequence:
     def _inherit(self, parent: TokenSequence) -> None:
         """Takes over all that the parent has computed."""
         self.tokens, self.images, self.offset = parent.tokens.copy(), parent.images.copy(), parent.offset
-        self.computed, self.output_of = parent.computed, parent.output_of
-        parent.pages.fork_to(self.pages, parent.queue, self.computed)
+        self.computed, self.output_of, self.drops = parent.computed, parent.output_of, parent.drops.copy()
+        parent.pages.fork_to(self.pages, self.computed)
         if self.tokens:
             parent.output.share_with(self.output)
 
@@ -149,6 +150,13 @@ class TokenSequence:
             if self.tokens:
                 self.flush()
             return TokenSequence(self.queues, self)
+
+    def own_pages(self) -> Pages:
+        """All pages, after which the last one is nobody else's."""
+        if not self.closed:
+            with self as queue:
+                self.pages.own_end(queue)
+        return self.pages.pages
 
     def take_output(self, embed: Embeds) -> None:
         """Owns this embed from now on, which has the output of the last token. The sequence must be working."""
@@ -352,14 +360,18 @@ class TokenSequence:
     def truncate(self, length: int) -> None:
         """Keeps the first `length` tokens."""
         del self.tokens[length:]
+        if self.drops:
+            self.drops = [(a, min(b, length), min(n, length)) for a, b, n in self.drops if a < length]
         self.images.cut(length)
         self.rewind(length)
 
-    def drop(self, start: int, stop: int) -> None:
-        """Hides tokens from what comes. The last token stays, and runs again for the next output."""
+    def drop(self, start: int, stop: int, seen_by: int | None = None) -> None:
+        """Hides tokens from what comes, which is all behind the first `seen_by`: all but the last token, unless others
+        are told. The last token stays, and runs again for the next output."""
         with self as queue:
-            self.compute(len(self.tokens) - 1, ())
+            self.compute(len(self.tokens) - 1 if seen_by is None else seen_by, ())
             self.pages.drop(queue, start, stop)
+        self.drops.append((start, stop, self.computed))
         self.output_of = 0
 
     # ---- text and images ----
