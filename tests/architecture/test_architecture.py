@@ -53,7 +53,6 @@ HOMES = {
     "huggingface_hub": ("pie_inference.loading.hub",),
     "triton": (
         "pie_inference.adapters.products.triton_kernels",
-        "pie_inference.adapters.products.triton_products",
         "pie_inference.attention.triton.kernels",
         "pie_inference.ops.triton_kernels",
         "pie_inference.quantization.triton_kernels",

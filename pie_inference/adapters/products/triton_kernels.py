@@ -6,8 +6,18 @@ loaded later. A tile is a few rows of one adapter; one that is empty ends at onc
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 import triton
 import triton.language as tl
+
+KINDS: dict[torch.dtype, Any] = {
+    torch.float32: tl.float32,
+    torch.float16: tl.float16,
+    torch.bfloat16: tl.bfloat16,
+}
+"""Types of matrices."""
 
 
 @triton.jit(do_not_specialize=["slots", "inputs_stride"])

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-import triton.language as tl
 from torch import Tensor
 
 from ..groups import Groups
 from . import triton_kernels as kernels
 from .interface import LEAST_FEATURES, LayerLoras
 
-KINDS: dict[torch.dtype, Any] = {
-    torch.float32: tl.float32,
-    torch.float16: tl.float16,
-    torch.bfloat16: tl.bfloat16,
-}
 BLOCK_INS, BLOCK_OUTS, BLOCK_FEATURES = 128, 128, 64
 LEAST_SPLIT, MOST_SPLITS = 512, 8
 """A few rows of one adapter are a single tile: its inputs are shared by programs, at least so many features each."""
@@ -28,7 +20,7 @@ class TritonProducts:
     capturable = True
 
     def __init__(self, dtype: torch.dtype) -> None:
-        self._kind = KINDS[dtype]
+        self._kind = kernels.KINDS[dtype]
 
     def add(self, results: Tensor, inputs: Tensor, groups: Groups, loras: LayerLoras) -> None:
         assert results.stride(1) == inputs.stride(1) == 1
