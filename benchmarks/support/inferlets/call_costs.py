@@ -61,11 +61,11 @@ class World:
         self.matcher = traits.grammar_matcher(self.grammar)
         await traits.synchronize(self.queue)
 
-    def forwarded(self) -> tuple[Any, ...]:
+    def forwarded(self) -> tuple[Any, Any, Any, Any, Any]:
         """Queue, context, inputs, pages for none, outputs."""
         return self.queue, self.pages, self.input, (), self.output
 
-    def stepped(self) -> tuple[Any, ...]:
+    def stepped(self) -> tuple[Any, Any, Any, Any, Any, Any, Any]:
         return self.queue, [100], [self.position], self.input, self.pages, (), self.output[0]
 
     def export(self) -> HostFuture[None]:
