@@ -14,7 +14,7 @@ from pie_control.ids import Owner
 from pie_control.resources.quotas import Quota
 from pie_control.scheduling import Adaptive, Closed, Opened
 from pie_control.scheduling.account import CommandQueue
-from pie_control.scheduling.waves import WaveBuilder
+from pie_control.scheduling.forming.waves import WaveBuilder
 from pie_control.tenants.tenant import DEFAULT_TENANT, ServiceClass, Standing, Tenant
 from pie_inference.protocol import Forward, RunWave
 from tests.helpers.scheduling import Inferlet, World
