@@ -1,0 +1,41 @@
+"""How many forced tokens it pays to run together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+
+RESTART = 0.004
+"""Seconds, about, in which a program takes the tokens of a run, runs the forced ones, and begins a new run: on all
+processors together, with what the control layer does for it."""
+LEAST, MOST = 2, 1000
+"""Tokens. Less than two are none, because a run does one at a time as fast."""
+AT_FIRST = 6
+"""The same until something was measured."""
+LONGEST = 0.25
+"""Seconds between two steps. What is longer was a pause."""
+MEMORY = 16
+"""Steps after which one counts a third."""
+
+
+class Pace:
+    """What a step costs for each row: if nothing else limits it, the time from one batch to the next over its rows."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock`, in seconds: the wall's where a device computes; processor time where the processors do, because
+        others use them as well."""
+        self._clock = clock
+        self._before = clock()
+        self._each = RESTART / AT_FIRST
+
+    def step(self, rows: int) -> None:
+        """A batch of `rows` rows has come."""
+        now = self._clock()
+        if now - self._before < LONGEST:
+            self._each += ((now - self._before) / rows - self._each) / MEMORY
+        self._before = now
+
+    @property
+    def worth(self) -> int:
+        """So many forced tokens cost more one by one than together, with what a program does between."""
+        return min(max(ceil(RESTART / self._each), LEAST), MOST) if self._each > 0 else MOST
