@@ -41,6 +41,7 @@ from inferlet_sdk.guest.arguments import Args
 from inferlet_sdk.guest.data_files import program_files
 from inferlet_sdk.guest.program import inferlet
 from inferlet_sdk.images import Image
+from inferlet_sdk.outside.blobs import Blob, Message
 from inferlet_sdk.outside.children import Child, ChildEnd, ChildFailed, launch
 from inferlet_sdk.outside.http import Response, http_get, http_post, http_request
 from inferlet_sdk.outside.topics import Subscription, broadcast, subscribe
@@ -54,6 +55,7 @@ from inferlet_sdk.traits import Dist
 __all__ = [
     "Answer",
     "Args",
+    "Blob",
     "Busy",
     "CallResult",
     "Cancelled",
@@ -77,6 +79,7 @@ __all__ = [
     "InvalidState",
     "Matcher",
     "MaxTokens",
+    "Message",
     "NotAllowed",
     "NotFound",
     "Pages",

@@ -1,19 +1,20 @@
 """Images in contexts.
 
-An image is a blob that the client has sent. Decoded, it takes much more memory, which is bounded; so pixels are kept
-only until the model has seen them, or another image needs the room, and the blob is decoded again when that was too
-early.
+An image is a blob, from the client or a server. Decoded, it takes much more memory, which is bounded; so pixels are
+kept only until the model has seen them, or another image needs the room, and the blob is decoded again when that was
+too early.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol
 
 from inferlet_sdk import bindings, traits
 from inferlet_sdk.addresses import Embeds
 from inferlet_sdk.errors import QuotaExceeded
+from inferlet_sdk.outside.blobs import Blob
 from inferlet_sdk.texts import Noted, tokenize_noted
 from inferlet_sdk.traits.arguments import text, wrong
 from inferlet_sdk.traits.core import ModelInfo
@@ -40,12 +41,12 @@ def _held() -> _Held:
 
 
 class Image:
-    """An image that the client has sent: a PNG or JPEG, by the name of its blob."""
+    """An image: a PNG or JPEG in a blob, given by itself or by the name under which the client has sent it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, blob: str | Blob) -> None:
         """Raises NotFound, with the names that there are."""
-        self.name = text(name, "name")
-        self._blob = traits.open_blob(name)
+        self._blob = blob if isinstance(blob, Blob) else Blob.open(text(blob, "name"))
+        self.name = self._blob.name
         self._model = ""  # whose tokens and pixels these are
         self._tokens: Sequence[int] = ()
 
@@ -86,7 +87,7 @@ class Image:
     def _load(self, queue: int) -> LoadedImage:
         while True:
             try:
-                return traits.load_image(queue, self._blob).result()
+                return traits.load_image(queue, self._blob.handle).result()
             except QuotaExceeded:
                 others = _held().decoded
                 if not others:
@@ -94,18 +95,21 @@ class Image:
                 next(iter(others)).forget_pixels()
 
     def close(self) -> None:
-        """Gives the blob back, once no context needs the image any more. Any use afterwards raises NotFound."""
+        """Gives the blob back, once no context needs the image any more. Any use afterwards raises InvalidState."""
         self.forget_pixels()
-        _held().named.pop(self.name, None)
-        traits.close_blob(self._blob)
+        if _held().named.get(self.name) is self:
+            del _held().named[self.name]
+        self._blob.close()
 
 
-def as_image(image: str | Image) -> Image:
+def as_image(image: str | Blob | Image) -> Image:
     """The image; one for each name."""
     if isinstance(image, Image):
         return image
+    if isinstance(image, Blob):
+        return Image(image)
     if not isinstance(image, str):
-        raise wrong("image", "the name of a blob, or an Image", image)
+        raise wrong("image", "the name of a blob, a Blob, or an Image", image)
     named = _held().named
     if image not in named:
         named[image] = Image(image)
@@ -210,22 +214,3 @@ def take_noted(noted: list[Noted | Image], sequence: Filled) -> None:
         elif isinstance(image := noted[0], Image):
             sequence.add_image(image)
         del noted[: len(texts) or 1]
-
-
-class FillsImages:
-    """The part of a context that takes images."""
-
-    _noted: list[Noted | Image]
-
-    def _open(self, operation: str) -> None:
-        """Makes the context ready for an operation."""
-        raise NotImplementedError
-
-    def fill_image(self, image: str | Image) -> Self:
-        """Appends an image that the client has sent, given by the name of its blob. The next call that needs an output
-        decodes it: InvalidArgument if it is no PNG or JPEG, broken or too large, Unsupported if the model takes none.
-        """
-        found = as_image(image)
-        self._open("fill_image")
-        self._noted.append(found)
-        return self

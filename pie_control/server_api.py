@@ -132,7 +132,7 @@ class ServerApi:
     # ---- blobs ----
 
     async def upload_blob(self, data: bytes) -> str:
-        """Keeps bytes for a while, for `launch`; returns their content hash. Raises StorageFull."""
+        """Keeps bytes for a while, for `launch` and `send`; returns their content hash. Raises StorageFull."""
         return await self._blobs.put(data)
 
     # ---- inferlets ----
@@ -168,6 +168,12 @@ class ServerApi:
         size, limit = sum(map(byte_size, texts)), self.config.limits.max_message_bytes
         if size > limit:
             raise BadRequest(f"arguments and environment have {size} bytes, more than {limit}: send them later")
+
+    def send(self, id: str, text: str, blobs: Mapping[str, str] | None = None) -> None:
+        """Sends a message to an inferlet. `blobs`: hashes of uploaded ones, by the names under which the inferlet gets
+        them. Raises UnknownName, BadRequest, Conflict, Overloaded."""
+        inferlet = self._registry.get(id)
+        inferlet.send(text, self._blobs.find(blobs or {}))
 
     def inferlet(self, id: str) -> Entry:
         """A running or recently ended inferlet; raises UnknownName."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from inferlet_sdk import bindings
 from inferlet_sdk.errors import call
 from inferlet_sdk.generation.sampling import Sampler
-from inferlet_sdk.generation.sequence import TokenSequence
+from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.traits.runs import MOST_STOPS, TokenLogprobs, unpack_logprobs
 
 STEPS = 512

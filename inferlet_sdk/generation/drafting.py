@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from inferlet_sdk import traits
 from inferlet_sdk.errors import Cancelled, InvalidState
 from inferlet_sdk.generation.sampling import Sampler
-from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.generation.token_source import Pieces
+from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.sharing.prefixes import share_prefix
 from inferlet_sdk.traits.arguments import tokens as token_list
 

@@ -15,10 +15,10 @@ from inferlet_sdk.event_loop import run_blocking
 from inferlet_sdk.generation.decode_run import Following
 from inferlet_sdk.generation.drafting import Draft, DraftedTokens
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
-from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.generation.stopping import StopConditions, StopRules, TextFilter, holds, stop_strings
 from inferlet_sdk.generation.token_source import RunTokens, TokenSource, token_source
 from inferlet_sdk.grammars.guide import Guide
+from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.texts import shown
 from inferlet_sdk.traits.arguments import whole
 from inferlet_sdk.traits.runs import MOST_STOPS, TokenLogprobs

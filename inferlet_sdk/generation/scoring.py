@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from inferlet_sdk import traits
-from inferlet_sdk.generation.sequence import TokenSequence
+from inferlet_sdk.sequences.sequence import TokenSequence
 
 MAX_CHUNK = 64
 """Most tokens that one `forward` scores: each needs an output embed, and a call reads as many as a batch has rows."""

@@ -18,8 +18,8 @@ from inferlet_sdk.event_loop import loop_with_others
 from inferlet_sdk.futures import TokenFuture
 from inferlet_sdk.generation.decode_run import DecodeRun, Following
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
-from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.grammars.guide import Guide
+from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.sharing.prefixes import share_prefix
 from inferlet_sdk.traits.arguments import LARGEST_U32, whole
 from inferlet_sdk.traits.fused import await_scored_token

@@ -19,6 +19,7 @@ from inferlet_sdk import traits
 from inferlet_sdk.event_loop import run_blocking
 from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.generation.generation import Generation
+from inferlet_sdk.outside.blobs import Message
 from inferlet_sdk.traits.core import LogLevel
 
 
@@ -57,8 +58,8 @@ class Args:
         text = generation.whole(send=True)
         return run_blocking(text) if asyncio._get_running_loop() is None else text
 
-    def receive(self) -> HostFuture[str]:
-        """The next message from the client: `await args.receive()`."""
+    def receive(self) -> HostFuture[Message]:
+        """The next message from the client: `await args.receive()`. It is a text; `.blobs` has what came with it."""
         return traits.receive()
 
     def log(self, message: object, level: LogLevel = "info") -> None:

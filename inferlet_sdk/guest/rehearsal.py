@@ -59,7 +59,7 @@ def _host() -> Any:
         "has_chat_template": False, "image_token": None,
     }  # fmt: skip
     core = SimpleNamespace(
-        get_arg=list, get_env=list, send=nothing, receive=number, await_message=lambda _: "message", set_result=nothing,
+        get_arg=list, get_env=list, send=nothing, receive=number, set_result=nothing,
         sleep=number, wait=same, take=nothing, await_done=nothing, cancel=nothing, create_queue=number,
         available_models=lambda: ["rehearsal"], get_model_info=lambda _: json.dumps(info), destroy_queue=nothing,
         synchronize=number,
@@ -80,9 +80,10 @@ def _host() -> Any:
         take_text=lambda *_: (7, "x"), decode=number, watch_run=nothing, take_run=lambda *_: ([7], ["x"], False),
     )  # fmt: skip
     return SimpleNamespace(
-        http=None, topics=None, children=None, blobs=None, input_image=None, exports=None, grammar=None,
+        http=None, topics=None, children=None, input_image=None, exports=None, grammar=None,
         core=core, allocate=allocate, tokenize=tokenize, fused=fused, guest_source=None,
         forward_with_adapter=None, introspective_forward=None,
+        blobs=SimpleNamespace(await_mail=lambda _: ("message", [])),
         output_text=SimpleNamespace(
             get_next_dist=number, await_packed_dist=lambda _: ("BwAAAAgAAAA=", "AAAAPwAAgD4=", 0.25)
         ),

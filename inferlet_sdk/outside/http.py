@@ -5,18 +5,19 @@ from __future__ import annotations
 import base64
 import json as json_text
 from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import Any
-from urllib.parse import quote, urlencode
+from typing import Any, TypedDict, Unpack
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from inferlet_sdk import bindings
 from inferlet_sdk.dropped import drop
 from inferlet_sdk.errors import RequestFailed, call
 from inferlet_sdk.event_loop import waited_for
 from inferlet_sdk.futures import HostFuture
+from inferlet_sdk.outside.blobs import Blob
 from inferlet_sdk.traits.arguments import number, whole, wrong
 from inferlet_sdk.traits.arguments import text as checked_text
 
-__all__ = ["Headers", "Response", "close_body", "http_get", "http_post", "http_request", "read_body"]
+__all__ = ["Headers", "Response", "close_body", "http_get", "http_post", "http_request", "keep_body", "read_body"]
 
 PIECE_BYTES = 1 << 16
 """Of a body, that are read at a time."""
@@ -122,6 +123,19 @@ class Response:
             return "utf-8"
         return name or "utf-8"
 
+    def blob(self) -> Any:
+        """The body as a `Blob`: `blob = await response.blob()`. It does not pass through the program, which may show it
+        to a model (`fill_image`), send it on, or read a part of it."""
+        return waited_for(self._keep())
+
+    async def _keep(self) -> Blob:
+        self._begin()
+        body, self._body = self._body, None
+        if body is None:
+            raise RequestFailed("the body was closed")
+        name = unquote(urlsplit(self.url).path).rpartition("/")[2]
+        return Blob(await keep_body(body), name or "body")
+
     async def lines(self) -> AsyncIterator[str]:
         """The body line by line, as it comes: `async for line in response.lines()`. Reads streams of events and of
         JSON lines."""
@@ -172,6 +186,11 @@ def _take_chunk(future: int) -> bytes:
     return base64.b64decode(bindings.http.await_chunk(future))
 
 
+def _take_kept(future: int) -> int:
+    handle: int = bindings.http.await_kept(future)
+    return handle
+
+
 def _take_response(future: int) -> Response:
     return Response(*bindings.http.await_response(future))
 
@@ -185,6 +204,12 @@ def read_body(body: int, most: int = PIECE_BYTES) -> HostFuture[bytes]:
     return HostFuture(call(bindings.http.read_body, number, whole(most, "most", least=1)), _take_chunk)
 
 
+def keep_body(body: int) -> HostFuture[int]:
+    """The handle of a blob with the rest of a body, by its number. `Response.blob` does it."""
+    number = whole(body, "body", wanted="the number of a body")
+    return HostFuture(call(bindings.http.keep_body, number), _take_kept)
+
+
 def close_body(body: int) -> None:
     """Drops a body by its number. `Response.close` does it."""
     call(bindings.http.close_body, whole(body, "body", wanted="the number of a body"))
@@ -193,47 +218,37 @@ def close_body(body: int) -> None:
 # ---- requests ----
 
 
-def http_get(
-    url: str,
-    *,
-    headers: Mapping[str, str] | None = None,
-    params: Mapping[str, Any] | None = None,
-    timeout: float | None = None,
-    redirects: int = 5,
-) -> HostFuture[Response]:
+class RequestOptions(TypedDict, total=False):
+    """What goes with every request: see `http_request`."""
+
+    headers: Mapping[str, str] | None
+    params: Mapping[str, Any] | None
+    timeout: float | None
+    redirects: int
+
+
+class BodyOptions(RequestOptions, total=False):
+    """What goes with a request that has a body: see `http_request`."""
+
+    json: Any
+    text: str | None
+    data: bytes | Blob | Mapping[str, Any] | None
+
+
+def http_get(url: str, **options: Unpack[RequestOptions]) -> HostFuture[Response]:
     """Asks a server: `response = await http_get("https://api.example.com/search", params={"q": "rain"})`.
 
     See `http_request`.
     """
-    return http_request("GET", url, headers=headers, params=params, timeout=timeout, redirects=redirects)
+    return http_request("GET", url, **options)
 
 
-def http_post(
-    url: str,
-    *,
-    json: Any = None,
-    text: str | None = None,
-    data: bytes | Mapping[str, Any] | None = None,
-    headers: Mapping[str, str] | None = None,
-    params: Mapping[str, Any] | None = None,
-    timeout: float | None = None,
-    redirects: int = 5,
-) -> HostFuture[Response]:
-    """Sends a body: a value as `json=`, text as `text=`, or `data=` (bytes as they are, a mapping as a form).
+def http_post(url: str, **options: Unpack[BodyOptions]) -> HostFuture[Response]:
+    """Sends a body: a value as `json=`, text as `text=`, or `data=` (bytes or a blob as they are, a mapping as a form).
 
     See `http_request`.
     """
-    return http_request(
-        "POST",
-        url,
-        json=json,
-        text=text,
-        data=data,
-        headers=headers,
-        params=params,
-        timeout=timeout,
-        redirects=redirects,
-    )
+    return http_request("POST", url, **options)
 
 
 def http_request(
@@ -242,7 +257,7 @@ def http_request(
     *,
     json: Any = None,
     text: str | None = None,
-    data: bytes | Mapping[str, Any] | None = None,
+    data: bytes | Blob | Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
     params: Mapping[str, Any] | None = None,
     timeout: float | None = None,
@@ -255,13 +270,13 @@ def http_request(
     Unsupported if the server makes no requests, NotAllowed for a server that its operator does not allow,
     InvalidArgument, QuotaExceeded; RequestFailed and TimedOut at the `await`. `cancel()` ends the request at once.
     """
-    body, content_type = _body(json, text, data)
+    body, content_type, blob = _body(json, text, data)
     pairs = _pairs(headers)
     if content_type and not any(name.lower() == "content-type" for name, _ in pairs):
         pairs.append(("Content-Type", content_type))
-    options = {"redirects": whole(redirects, "redirects")}
+    options: dict[str, Any] = {"redirects": whole(redirects, "redirects"), **blob}
     if timeout is not None:
-        options["timeout"] = number(timeout, "timeout")  # type: ignore[assignment]
+        options["timeout"] = number(timeout, "timeout")
     future = call(
         bindings.http.http_request,
         checked_text(method, "method").upper(),
@@ -273,22 +288,24 @@ def http_request(
     return HostFuture(future, _take_response)
 
 
-def _body(json: Any, text: str | None, data: Any) -> tuple[bytes, str | None]:
-    """The bytes, and what they are."""
+def _body(json: Any, text: str | None, data: Any) -> tuple[bytes, str | None, dict[str, int]]:
+    """The bytes, what they are, and the option for those that the host has."""
     if sum(value is not None for value in (json, text, data)) > 1:
         raise TypeError("give one of json, text and data")
     if json is not None:
         try:
-            return json_text.dumps(json).encode(), "application/json"
+            return json_text.dumps(json).encode(), "application/json", {}
         except (TypeError, ValueError, RecursionError) as error:
             raise TypeError(f"json: cannot be written as JSON: {error}") from None
     if text is not None:
-        return checked_text(text, "text").encode(), "text/plain; charset=utf-8"
+        return checked_text(text, "text").encode(), "text/plain; charset=utf-8", {}
     if isinstance(data, Mapping):
-        return urlencode(data).encode(), "application/x-www-form-urlencoded"
+        return urlencode(data).encode(), "application/x-www-form-urlencoded", {}
+    if isinstance(data, Blob):
+        return b"", None, {"blob": data.handle}
     if data is not None and not isinstance(data, bytes | bytearray):
-        raise wrong("data", "bytes, or a mapping for a form", data)
-    return bytes(data or b""), None
+        raise wrong("data", "bytes, a Blob, or a mapping for a form", data)
+    return bytes(data or b""), None, {}
 
 
 def _pairs(headers: Mapping[str, str] | None) -> list[tuple[str, str]]:

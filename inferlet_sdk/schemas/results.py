@@ -13,11 +13,11 @@ from typing import Any
 from inferlet_sdk import traits
 from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.generation.sampling import AnySampler, Greedy, Sampler, as_sampler
-from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.schemas.json_values import JsonScanner
 from inferlet_sdk.schemas.mismatch import SchemaMismatch, Truncated
 from inferlet_sdk.schemas.shapes import Shape
 from inferlet_sdk.schemas.types import read_text, shape_of
+from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.traits.arguments import whole
 
 AGAIN = Sampler(temperature=0.7)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import log
 from typing import NamedTuple
 
-from inferlet_sdk.generation.sequence import TokenSequence
+from inferlet_sdk.sequences.sequence import TokenSequence
 
 from .hypotheses import Found, Hypothesis, mean
 

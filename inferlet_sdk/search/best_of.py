@@ -8,8 +8,8 @@ from inspect import isawaitable
 
 from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
-from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.generation.stopping import StopRules
+from inferlet_sdk.sequences.sequence import TokenSequence
 
 from .hypotheses import Found, Hypothesis, mean
 

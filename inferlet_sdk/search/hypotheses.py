@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from inferlet_sdk.generation.sequence import TokenSequence
+from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.texts import shown
 
 

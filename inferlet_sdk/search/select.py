@@ -10,7 +10,7 @@ from asyncio import gather
 from collections.abc import Sequence
 
 from inferlet_sdk.generation.scoring import append_scored
-from inferlet_sdk.generation.sequence import TokenSequence
+from inferlet_sdk.sequences.sequence import TokenSequence
 
 
 async def most_likely(sequence: TokenSequence, options: Sequence[str], mean: bool) -> tuple[str, list[int]]:

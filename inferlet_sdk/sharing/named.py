@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from inferlet_sdk import traits
 from inferlet_sdk.errors import InvalidState
-from inferlet_sdk.generation.queues import Queues
-from inferlet_sdk.generation.sequence import TokenSequence
+from inferlet_sdk.sequences.queues import Queues
+from inferlet_sdk.sequences.sequence import TokenSequence
 
 
 async def export(sequence: TokenSequence, name: str) -> None:

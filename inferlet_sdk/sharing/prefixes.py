@@ -14,8 +14,8 @@ from hashlib import sha256
 from inferlet_sdk import traits
 from inferlet_sdk.errors import Cancelled, PieError
 from inferlet_sdk.futures import HostFuture
-from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.outside.exports import Imported
+from inferlet_sdk.sequences.sequence import TokenSequence
 
 LEAST_TOKENS = 256
 """Of a prompt that may be shared: what is shorter runs faster than it is found."""

@@ -11,9 +11,9 @@ from typing import Any
 from inferlet_sdk import traits
 from inferlet_sdk.context import Context
 from inferlet_sdk.generation.generation import Generation
-from inferlet_sdk.generation.queues import Queues, queues_of
 from inferlet_sdk.generation.sampling import AnySampler, Greedy
 from inferlet_sdk.schemas.mismatch import SchemaMismatch, Truncated
+from inferlet_sdk.sequences.queues import Queues, queues_of
 from inferlet_sdk.tools.events import Call, CallStarted, Event, Malformed, Text
 from inferlet_sdk.tools.formats.dialect import Dialect, dialect_of
 from inferlet_sdk.tools.tool import Tool, as_text, as_tool

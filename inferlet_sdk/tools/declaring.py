@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from inferlet_sdk.generation.queues import Queues
+from inferlet_sdk.sequences.queues import Queues
 from inferlet_sdk.tools.formats.dialect import Declaration, dialect_of
 from inferlet_sdk.tools.tool import Tool, as_tool
 

@@ -13,6 +13,7 @@ from inferlet_sdk.dropped import give_back
 from inferlet_sdk.errors import QuotaExceeded, call
 from inferlet_sdk.event_loop import until_any_done
 from inferlet_sdk.futures import HostFuture
+from inferlet_sdk.outside.blobs import Message, take_message
 from inferlet_sdk.traits.arguments import LARGEST_U64, HasQueue, number, queue_number, whole, wrong
 from inferlet_sdk.traits.arguments import text as checked_text
 
@@ -156,9 +157,10 @@ def send(message: str) -> Awaitable[None]:
     return _going
 
 
-def receive() -> HostFuture[str]:
-    """The next message from the client."""
-    return HostFuture(call(bindings.core.receive), bindings.core.await_message)
+def receive() -> HostFuture[Message]:
+    """The next message from the client: a text, with the blobs that came with it in `.blobs`. Fails with QuotaExceeded
+    if these do not fit beside what the inferlet holds; then the message waits for the next `receive`."""
+    return HostFuture(call(bindings.core.receive), take_message)
 
 
 def set_result(value: Any) -> None:

@@ -195,7 +195,7 @@ class Host:
 
     def _post(self, message: Post) -> None:
         if inferlet := self._inferlets.try_running(message.number):
-            inferlet.post(message.text)
+            inferlet.post(message.text, blobs=message.blobs)
 
     def _room(self, message: Room) -> None:
         inferlet = self._inferlets.try_running(message.number)
@@ -265,9 +265,9 @@ class Host:
         """An inferlet has its first turn."""
         self._said.append(Started(number))
 
-    def received(self, number: int, size: int) -> None:
+    def received(self, number: int, size: int, blob_bytes: int) -> None:
         """It has received posted messages of this size; negative: they wait again."""
-        self._say(Read(number, size))
+        self._say(Read(number, size, blob_bytes))
 
     def says(self, number: int, event: Message | LogLine) -> None:
         """It says something to its client."""

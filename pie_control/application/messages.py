@@ -138,10 +138,11 @@ class NotLaunched(Record, frozen=True):
 
 
 class Post(Record, frozen=True):
-    """A message for an inferlet, from its client."""
+    """A message for an inferlet, from its client, with blobs by name."""
 
     number: Owner
     text: str
+    blobs: Mapping[str, bytes] = {}
 
 
 class Stop(Record, frozen=True):
@@ -265,11 +266,12 @@ class Finished(Record, frozen=True):
 
 
 class Read(Record, frozen=True):
-    """The inferlet has received posted messages of `size` bytes, as control counts them; negative: they wait
-    again."""
+    """The inferlet has received posted messages of `size` bytes, as control counts them, with blobs of `blob_bytes`;
+    negative: they wait again."""
 
     number: Owner
     size: int
+    blob_bytes: int = 0
 
 
 class LaunchChild(Record, frozen=True):

@@ -103,6 +103,9 @@ def main(arguments: Sequence[str]) -> None:
     become_expendable()
     connection = socket.socket(fileno=int(descriptor))
     connection.set_inheritable(False)
+    # Never closed but by the end of the process: control hears of both at once, and so of all last words, however long
+    # the interpreter takes to end.
+    os.dup(connection.fileno())
     module, _, name = host.partition(":")
     asyncio.run(serve(connection, getattr(import_module(module), name)))
 

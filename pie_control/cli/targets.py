@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from pie_control.client.packages import read_program
-from pie_control.client.running import Running
+from pie_control.client.packages import read_file, read_program
+from pie_control.client.running import Content, Running
 
 from .patience import explaining_slow_start
 from .programs import find_program
@@ -58,8 +58,10 @@ class OwnTarget:
         running.id = inferlet.id
         return running
 
-    async def send(self, inferlet: str, text: str) -> None:
-        self._api.inferlet(inferlet).send(text)
+    async def send(self, inferlet: str, text: str, blobs: Mapping[str, Content]) -> None:
+        contents = {name: blob if isinstance(blob, bytes) else read_file(Path(blob)) for name, blob in blobs.items()}
+        uploaded = {name: await self._api.upload_blob(content) for name, content in contents.items()}
+        self._api.send(inferlet, text, uploaded)
 
     async def terminate(self, inferlet: str) -> None:
         self._api.terminate(inferlet, "terminated by its client")

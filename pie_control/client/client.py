@@ -47,7 +47,7 @@ class Client:
     async def connect(self, timeout: float = 10.0) -> None:
         """Connects within `timeout` seconds; raises ServerUnavailable."""
         if self._connection is None:
-            self._connection = await Connection.open(self.server, timeout)
+            self._connection = await Connection.open(self.server, self.upload_blob, timeout)
 
     async def close(self) -> None:
         """Disconnects. Idempotent."""
@@ -78,8 +78,8 @@ class Client:
         await self._request("DELETE", f"/v1/programs/{quote(program, safe='')}")
 
     async def upload_blob(self, blob: str | os.PathLike[str] | bytes) -> str:
-        """Uploads a file, or bytes, that inferlets can be launched with for a while. Returns the content hash. Raises
-        StorageFull."""
+        """Uploads a file, or bytes, for launches of inferlets and messages to them, for a while. Returns the content
+        hash. Raises StorageFull."""
         data = blob if isinstance(blob, bytes) else read_file(Path(blob))
         await self._request("POST", "/v1/blobs", content=data)
         return hashlib.sha256(data).hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -17,10 +17,12 @@ from pie_control.errors import PieError
 from pie_control.http_server import messages as wire
 from pie_control.inferlets.events import Ended, Event, LogLine
 
-from .running import Running
+from .running import Content, Running
 
 CONNECT_SECONDS = 10.0
 CLOSE_SECONDS = 1.0
+
+Upload = Callable[[Content], Awaitable[str]]
 
 
 class ServerUnavailable(PieError):
@@ -58,9 +60,11 @@ def session_url(server: str) -> str:
 class Connection:
     """A session with a server. Belongs to one event loop; is the `Link` of its inferlets."""
 
-    def __init__(self, server: str, socket: ClientConnection) -> None:
+    def __init__(self, server: str, socket: ClientConnection, upload: Upload) -> None:
+        """`upload` sends a blob beside the session, and gives its hash."""
         self._server = server
         self._socket = socket
+        self._upload = upload
         self._ids = itertools.count(1)
         self._replies: dict[int, asyncio.Future[Any]] = {}
         self._following: dict[int, wire.Launch | wire.Attach] = {}
@@ -70,7 +74,7 @@ class Connection:
         self._reader = asyncio.create_task(self._read())
 
     @classmethod
-    async def open(cls, server: str, timeout: float = CONNECT_SECONDS) -> Connection:
+    async def open(cls, server: str, upload: Upload, timeout: float = CONNECT_SECONDS) -> Connection:
         """Connects; raises ServerUnavailable."""
         try:
             # No proxy: it would delay every token, and a server on this machine needs none.
@@ -83,7 +87,7 @@ class Connection:
             raise ServerUnavailable(
                 f"no Pie server answers at {server} ({error}): start one with `pie serve`"
             ) from None
-        return cls(server, socket)
+        return cls(server, socket, upload)
 
     async def close(self) -> None:
         """Ends the session, and with it the inferlets that it launched, unless they are detached. Idempotent."""
@@ -126,8 +130,9 @@ class Connection:
 
     # ---- Link ----
 
-    async def send(self, inferlet: str, text: str) -> None:
-        await self.request(wire.Send, inferlet=inferlet, text=text)
+    async def send(self, inferlet: str, text: str, blobs: Mapping[str, Content]) -> None:
+        uploaded = {name: await self._upload(blob) for name, blob in blobs.items()}
+        await self.request(wire.Send, inferlet=inferlet, text=text, blobs=uploaded)
 
     async def terminate(self, inferlet: str) -> None:
         await self.request(wire.Terminate, inferlet=inferlet)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol
 
 from pie_control.errors import InferletEnded, PieError
 from pie_control.inferlets.events import Ended, Event, LogLine, Message
 
+Content = str | os.PathLike[str] | bytes
+"""Of a blob: the path of a file, or bytes."""
+
 
 class Link(Protocol):
     """Where the inferlet runs: behind a connection, or in this process."""
 
-    async def send(self, inferlet: str, text: str) -> None:
-        """Sends a message to the inferlet."""
+    async def send(self, inferlet: str, text: str, blobs: Mapping[str, Content]) -> None:
+        """Sends a message to the inferlet, with blobs by name."""
 
     async def terminate(self, inferlet: str) -> None:
         """Ends the inferlet."""
@@ -56,10 +60,11 @@ class Running:
 
     # ---- for users ----
 
-    async def send(self, text: str) -> None:
+    async def send(self, text: str, *, blobs: Mapping[str, Content] | None = None) -> None:
         """Sends a message, which the inferlet's `receive` returns; raises Conflict if the inferlet has ended,
-        Overloaded if it does not keep up."""
-        await self._link.send(self.id, text)
+        Overloaded if it does not keep up. `blobs`: files (paths) or bytes, such as images, that come with the message,
+        by name."""
+        await self._link.send(self.id, text, blobs or {})
 
     async def receive(self) -> str:
         """The next message of the inferlet; raises InferletEnded if it has ended and no message is left."""

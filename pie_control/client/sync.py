@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 from pie_control.inferlets.events import Event, LogLine
 
 from .client import DEFAULT_SERVER, Client
-from .running import Running
+from .running import Content, Running
 
 T = TypeVar("T")
 
@@ -48,10 +48,11 @@ class SyncRunning:
         self._running = running
         self._call = thread.call
 
-    def send(self, text: str) -> None:
+    def send(self, text: str, *, blobs: Mapping[str, Content] | None = None) -> None:
         """Sends a message, which the inferlet's `receive` returns; raises Conflict if the inferlet has ended,
-        Overloaded if it does not keep up."""
-        self._call(self._running.send(text))
+        Overloaded if it does not keep up. `blobs`: files (paths) or bytes, such as images, that come with the message,
+        by name."""
+        self._call(self._running.send(text, blobs=blobs))
 
     def receive(self) -> str:
         """The next message of the inferlet; raises InferletEnded if it has ended and no message is left."""

@@ -41,6 +41,7 @@ from ..errors import HostUnavailable, Overloaded
 from ..ids import Owner
 from ..inferlets.events import Ended
 from ..inferlets.lifecycle import Status
+from ..inferlets.mailbox import NO_BLOBS
 from ..programs.program_host import ProgramHost
 from ..registry.entry import Entry
 from ..registry.registry import Registry
@@ -196,10 +197,10 @@ class Hosts:
         name, hash_ = entry.program.name, entry.program.hash
         host.post(Launch(number, hash_, name, arguments, environment, age, standing, blobs, parent, child))
 
-    def post(self, number: int, text: str) -> None:
+    def post(self, number: int, text: str, blobs: Mapping[str, bytes] = NO_BLOBS) -> None:
         """Sends a message to an inferlet."""
         if host := self._homes.get(number):
-            host.post(Post(number, text))
+            host.post(Post(number, text, blobs))
 
     def tell_room(self, number: int, taken_bytes: int, read: bool) -> None:
         """Tells an inferlet how much of what it has sent was taken, and whether a client reads."""
@@ -257,7 +258,7 @@ class Hosts:
 
     def _take_read(self, host: AppHost, message: Read) -> None:
         if entry := host.entries.get(message.number):
-            entry.received(message.size)
+            entry.received(message.size, message.blob_bytes)
 
     def _take_subscribe(self, host: AppHost, message: Subscribe) -> None:
         if entry := host.entries.get(message.number):

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from ..calls.values import Done
+from ..errors import InvalidState
 from ..inferlets.relations.mail import Letter
 from ..programs.host.python_source import Compilation
 from ..sandbox.fibers import SUSPEND
@@ -47,6 +48,10 @@ def receive(guest: Guest) -> int:
 def take_message(guest: Guest, future: int) -> str:
     letter: Letter = guest.futures.take(future, Letter)
     assert letter.message is not None, "the mail of a client ends with the inferlet"
+    if letter.message.blobs:
+        letter.not_taken()
+        names = ", ".join(map(repr, letter.message.blobs))
+        raise InvalidState(f"the message comes with blobs ({names}), and waits again: take it with blobs.take-mail")
     return letter.message.text
 
 

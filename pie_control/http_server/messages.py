@@ -55,11 +55,12 @@ class Detach(_Tagged, frozen=True):
 
 
 class Send(_Tagged, frozen=True):
-    """Sends a message, which the inferlet's `receive` returns."""
+    """Sends a message, which the inferlet's `receive` returns. `blobs`: as of `Launch`; they come with the message."""
 
     id: int
     inferlet: str
     text: str
+    blobs: dict[str, str] = {}
 
 
 class Terminate(_Tagged, frozen=True):

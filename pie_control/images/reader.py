@@ -58,7 +58,7 @@ class ImageReader:
         self._busy: set[_Child] = set()
         self._closed = False
 
-    async def read(self, who: str, data: bytes, vision: Vision) -> ReadImage:
+    async def read(self, who: str, data: bytes | bytearray, vision: Vision) -> ReadImage:
         """Prepares an image for a model; those of each of `who` have their turn. Raises BadImageAfter."""
         async with self._places.place(who):
             try:
@@ -69,7 +69,7 @@ class ImageReader:
             keep = False
             try:
                 async with asyncio.timeout(SECONDS):
-                    answer = await child.ask(Request(vision, data))
+                    answer = await child.ask(Request(vision, bytes(data)))
                 keep = True
             except TimeoutError:
                 raise BadImageAfter(

@@ -1,4 +1,4 @@
-"""The blobs of one inferlet: bytes that its client has sent, which it names without reading them."""
+"""The blobs of one inferlet: bytes from its client or from servers outside, which it names without reading them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ..errors import NotFound, QuotaExceeded
 
 
 class Blob:
-    """Bytes that a handle stands for."""
+    """Bytes that a handle stands for. `name`: of one that came with the launch, for all to open."""
 
     __slots__ = ("data", "handles", "name")
 
-    def __init__(self, name: str, data: bytes) -> None:
-        self.name = name
+    def __init__(self, data: bytes | bytearray, name: str | None = None) -> None:
         self.data = data
+        self.name = name
         self.handles = 0
 
 
@@ -29,7 +29,7 @@ class BlobTable:
     def __init__(self, limit: int, blobs: Mapping[str, bytes]) -> None:
         """Whoever launches the inferlet has bounded these blobs."""
         self._limit = limit
-        self._blobs = {name: Blob(name, data) for name, data in blobs.items()}
+        self._blobs = {name: Blob(data, name) for name, data in blobs.items()}
         self.bytes = sum(map(len, blobs.values()))
 
     @property
@@ -46,15 +46,22 @@ class BlobTable:
         blob.handles += 1
         return blob
 
+    def adopt(self, data: bytes | bytearray) -> Blob:
+        """A blob without a name, for a new handle; its bytes are reserved."""
+        blob = Blob(data)
+        blob.handles = 1
+        return blob
+
     def close(self, blob: Blob) -> None:
         """A handle is closed."""
         blob.handles -= 1
-        if not blob.handles and self._blobs.get(blob.name) is blob:
-            del self._blobs[blob.name]
+        if not blob.handles:
+            if blob.name is not None:
+                del self._blobs[blob.name]
             self.release(len(blob.data))
 
     def reserve(self, size: int) -> None:
-        """Counts bytes made of blobs. Raises QuotaExceeded."""
+        """Counts bytes of blobs to come, or made of blobs. Raises QuotaExceeded."""
         if self.bytes + size > self._limit:
             raise QuotaExceeded(
                 f"{self.bytes} bytes of blobs and images are held and {size} more needed, the limit is {self._limit}: "
@@ -65,6 +72,17 @@ class BlobTable:
     def release(self, size: int) -> None:
         """Reserved bytes are free again."""
         self.bytes -= size
+
+
+class KeptBlob(NamedTuple):
+    """What the future of `keep-body` gives."""
+
+    blob: Blob
+    blobs: BlobTable
+
+    def not_taken(self) -> None:
+        """Nobody will have its handle."""
+        self.blobs.close(self.blob)
 
 
 class LoadedImage(NamedTuple):

@@ -18,11 +18,11 @@ from ..services.http.exchange import Head
 from ..services.timers import Timer, Timers
 from ..tenants.tenant import DEFAULT_STANDING, Standing
 from ..texts import byte_size, cut_middle
-from .blobs import BlobTable, LoadedImage
+from .blobs import BlobTable, KeptBlob, LoadedImage
 from .events import Ended
 from .futures import FutureTable
 from .lifecycle import Status, check_transition
-from .mailbox import Received, Sender
+from .mailbox import NO_BLOBS, Received, Sender
 from .processor_time import ProcessorTime
 from .relations.children import Child, Kin, Outside, ToParent
 from .relations.mail import Letter, Mailbox
@@ -128,9 +128,9 @@ class Inferlet:
 
     # ---- for the client ----
 
-    def post(self, text: str, sender: str = "") -> None:
+    def post(self, text: str, sender: str = "", blobs: Mapping[str, bytes] = NO_BLOBS) -> None:
         """A message of its client, or of its parent."""
-        self._mailbox.put(text, sender)
+        self._mailbox.put(text, sender, blobs)
 
     def took(self, size: int) -> None:
         """Its parent has taken so many bytes of its messages, since its beginning."""
@@ -180,7 +180,7 @@ class Inferlet:
         if message.sender and self._child is not None:
             self._child.arrived(sign * message.size)
         else:
-            self._outside.received(self.number, sign * message.size)
+            self._outside.received(self.number, sign * message.size, sign * message.blob_bytes)
 
     def cancel(self, future: int) -> None:
         """Cancels a future, and ends what goes on behind it. What it holds is given back: the next receiver gets a
@@ -188,7 +188,7 @@ class Inferlet:
         value = self.futures.cancel(future)
         if stop := self._under_way.pop(future, None):
             stop()
-        elif isinstance(value, Letter | Head | LoadedImage):
+        elif isinstance(value, Letter | Head | LoadedImage | KeptBlob):
             value.not_taken()
 
     # ---- waiting ----

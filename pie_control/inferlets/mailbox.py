@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ..config import InferletLimits
@@ -28,18 +29,26 @@ def size_of(event: Message | LogLine) -> int:
     return byte_size(event.text) + EVENT_BYTES
 
 
+NO_BLOBS: Mapping[str, bytes] = MappingProxyType({})
+
+
 class Received(NamedTuple):
     """A message to the inferlet, with its number in the order of arrival. `sender`: who it is from, where that is not
-    clear."""
+    clear. `blobs`: what came with it, by name."""
 
     number: int
     text: str
     sender: str = ""
+    blobs: Mapping[str, bytes] = NO_BLOBS
 
     @property
     def size(self) -> int:
-        """Bytes that it counts."""
+        """Bytes that it counts, without blobs."""
         return byte_size(self.text) + EVENT_BYTES
+
+    @property
+    def blob_bytes(self) -> int:
+        return sum(map(len, self.blobs.values()))
 
 
 class Inbox:
@@ -51,10 +60,10 @@ class Inbox:
         self._messages: list[Received] = []
         self._count = 0
 
-    def put(self, text: str, sender: str = "") -> None:
+    def put(self, text: str, sender: str = "", blobs: Mapping[str, bytes] = NO_BLOBS) -> None:
         """Adds a message."""
         self._count += 1
-        self.put_back(Received(self._count, text, sender))
+        self.put_back(Received(self._count, text, sender, blobs))
 
     def put_back(self, message: Received) -> None:
         """Puts a message whose receiver was cancelled back in its place."""

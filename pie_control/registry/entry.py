@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..config import InferletLimits
 from ..errors import Conflict, Overloaded
 from ..inferlets.events import Ended, Event, LogLine
 from ..inferlets.lifecycle import ENDINGS, Status, check_transition
-from ..inferlets.mailbox import EVENT_BYTES
+from ..inferlets.mailbox import EVENT_BYTES, NO_BLOBS
 from ..programs.store import Program
 from ..tenants.tenant import DEFAULT_STANDING, Standing
 from ..texts import byte_size
@@ -49,7 +49,7 @@ class Entry:
         number: int,
         program: Program,
         limits: InferletLimits,
-        post: Callable[[int, str], None],
+        post: Callable[[int, str, Mapping[str, bytes]], None],
         tell_room: Callable[[int, int, bool], None],
         standing: Standing = DEFAULT_STANDING,
     ) -> None:
@@ -72,6 +72,8 @@ class Entry:
         self.kept_when_ended = 0  # size of log, messages that nobody took, result and error
         self._post = post
         self._inbox_bytes = 0  # posted and not received
+        self._inbox_blob_bytes = 0  # the same of the blobs with these messages
+        self._most_blob_bytes = limits.max_blob_bytes
         self.outbox = Outbox(self.id, limits, lambda taken, read: tell_room(number, taken, read))
 
     # ---- for clients ----
@@ -93,15 +95,22 @@ class Entry:
             parent=self.parent,
         )
 
-    def send(self, text: str) -> None:
-        """Sends a message to the inferlet; raises Conflict if it has ended, Overloaded if it does not keep up."""
+    def send(self, text: str, blobs: Mapping[str, bytes] = NO_BLOBS) -> None:
+        """Sends a message to the inferlet, with blobs by name, which `BlobStore.find` has checked; raises Conflict if
+        it has ended, Overloaded if it does not keep up."""
         if self.status in ENDINGS:
             raise Conflict(f"inferlet {self.id} has ended ({self.status})")
-        size = byte_size(text)
+        size, blob_bytes = byte_size(text), sum(map(len, blobs.values()))
         if self._inbox_bytes + size > MAX_INBOX_BYTES:
             raise Overloaded(f"{self._inbox_bytes} bytes of messages wait for the inferlet: let it receive some first")
+        if blobs and self._inbox_blob_bytes + blob_bytes > self._most_blob_bytes:
+            raise Overloaded(
+                f"{self._inbox_blob_bytes} bytes of blobs wait for the inferlet, and {self._most_blob_bytes} may "
+                "(--max-blob-bytes): let it receive some messages first"
+            )
         self._inbox_bytes += size + EVENT_BYTES
-        self._post(self.number, text)
+        self._inbox_blob_bytes += blob_bytes
+        self._post(self.number, text, blobs)
 
     def logs(self) -> tuple[LogLine, ...]:
         return self.outbox.logs()
@@ -117,9 +126,10 @@ class Entry:
         check_transition(self.status, Status.RUNNING)
         self.status = Status.RUNNING
 
-    def received(self, size: int) -> None:
-        """It has received messages of this size; negative: they wait again."""
+    def received(self, size: int, blob_bytes: int = 0) -> None:
+        """It has received messages of this size, with blobs of `blob_bytes`; negative: they wait again."""
         self._inbox_bytes -= size
+        self._inbox_blob_bytes -= blob_bytes
 
     def uses(self, cpu_seconds: float, pages: int, embeds: int) -> None:
         """What it has used, and holds now."""
@@ -138,6 +148,6 @@ class Entry:
         self.status = status
         self.ended = time.time()
         self.result, self.error = event.result, event.error
-        self.pages = self.embeds = self._inbox_bytes = 0
+        self.pages = self.embeds = self._inbox_bytes = self._inbox_blob_bytes = 0
         self.outbox.add(event)
         self.kept_when_ended = self.outbox.kept_bytes + byte_size(event.result or "") + byte_size(event.error or "")

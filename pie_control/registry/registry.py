@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..config import InferletLimits
@@ -41,7 +41,10 @@ class Registry:
         self._endings = {str(status): 0 for status in sorted(ENDINGS)}
 
     def new(
-        self, program: Program, post: Callable[[int, str], None], tell_room: Callable[[int, int, bool], None]
+        self,
+        program: Program,
+        post: Callable[[int, str, Mapping[str, bytes]], None],
+        tell_room: Callable[[int, int, bool], None],
     ) -> Entry:
         """An entry for an inferlet that is about to be launched; raises Overloaded."""
         if len(self._running) >= self._max_inferlets:

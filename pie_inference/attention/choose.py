@@ -90,6 +90,8 @@ def _flashinfer(needed: Requirements, cache: KvCache) -> AttentionBackend:
 
 def _triton_unsuitable(needed: Requirements) -> str | None:
     head_dim = needed.shape.head_dim
+    if needed.shape.dtype == torch.float64:
+        return "Triton's kernels compute in float32"
     return f"head_dim {head_dim} is more than 256" if head_dim > 256 else triton_support.why_unavailable(needed.device)
 
 

@@ -11,6 +11,7 @@ import torch
 from ..errors import ConfigError
 from .ranks import Ranks
 
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 SMALL_MODEL = 200_000_000  # parameters up to which a CPU serves float32: exact, and fast enough
 
 
@@ -29,7 +30,7 @@ def choose_device(name: str, rank: int = 0, ranks: int = 1) -> torch.device:
 def choose_dtype(name: str, device: torch.device, num_parameters: int) -> torch.dtype:
     """The number format for `name`, one of `WorkerOptions.dtype`."""
     if name != "auto":
-        return torch.float32 if name == "float32" else torch.bfloat16
+        return DTYPES[name]
     if device.type == "cuda":
         return torch.bfloat16
     fast_bfloat16 = torch.cpu._is_avx512_bf16_supported()

@@ -25,6 +25,11 @@ def tensor(numbers: Array, dtype: np.dtype[np.generic] | type[np.generic]) -> Te
     return torch.from_numpy(numbers.astype(dtype))
 
 
+def widened(values: Tensor) -> Tensor:
+    """In float32, or in float64 if they are in it."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 def upload(host: Tensor, device: torch.device) -> Tensor:
     """Copies a CPU tensor to `device` without waiting for its work: a copy from pageable memory would wait."""
     if device.type != "cuda":

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..device.ranks import share
+from ..device.tensors import widened
 from ..errors import CheckpointError
 from ..loading.weights import Block, WeightLoader
 from ..ops.interface import Activation
@@ -91,8 +92,8 @@ class MixtureOfExperts:
         return self._ranks.all_reduce(mixed)
 
     def _route(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The experts of each row, int64, and their weights, float32, both [T, experts_per_token]."""
-        probabilities = self._router(rows).float().softmax(-1)
+        """The experts of each row, int64, and their weights, at least float32, both [T, experts_per_token]."""
+        probabilities = widened(self._router(rows)).softmax(-1)
         shares, chosen = probabilities.topk(self._shape.experts_per_token, -1)
         return chosen, shares / shares.sum(-1, keepdim=True) if self._shape.renormalize else shares
 

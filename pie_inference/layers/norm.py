@@ -31,4 +31,5 @@ def load_norm_weight(weights: WeightLoader, name: str, size: int, *, add_one: bo
     """The tensor NAME.weight [size]. `add_one` adds one to it before the sum is rounded to the model's dtype."""
     if not add_one:
         return weights.tensor(f"{name}.weight", size)
-    return (weights.tensor(f"{name}.weight", size, dtype=torch.float32) + 1).to(weights.dtype)
+    wide = torch.promote_types(weights.dtype, torch.float32)
+    return (weights.tensor(f"{name}.weight", size, dtype=wide) + 1).to(weights.dtype)

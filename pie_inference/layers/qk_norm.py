@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..device.ranks import share
+from ..device.tensors import widened
 from ..loading.weights import WeightLoader
 from .norm import load_norm_weight
 from .shape import AttentionShape
@@ -60,11 +61,11 @@ class WidthNorm:
             yield self._ops.rms_norm(part, weight, self._eps)
 
     def _normalize_shares(self, parts: list[Tensor]) -> Iterator[Tensor]:
-        squares = torch.stack([part.float().square().sum(-1) for part in parts])
+        squares = torch.stack([widened(part).square().sum(-1) for part in parts])
         for part, weight, width, total in zip(
             parts, self._weights, self._widths, self._ranks.all_reduce(squares), strict=True
         ):
-            yield part.float() * torch.rsqrt(total / width + self._eps).unsqueeze(-1) * weight
+            yield widened(part) * torch.rsqrt(total / width + self._eps).unsqueeze(-1) * weight
 
 
 def _own_weight(weights: WeightLoader, name: str, width: int) -> Tensor:

@@ -150,7 +150,7 @@ class Rotary:
 
     def at(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
         """The rotation for positions int64 [T]."""
-        angles = positions[:, None, None].float() * self._inverse
+        angles = positions[:, None, None].to(torch.promote_types(dtype, torch.float32)) * self._inverse
         cos, sin = angles.cos(), angles.sin()
         if self._scale != 1.0:
             cos, sin = cos * self._scale, sin * self._scale

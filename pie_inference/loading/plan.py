@@ -17,6 +17,7 @@ from ..cpu_kernels.library import Library, find_library
 from ..device.machine import choose_device, choose_dtype, free_bytes_of_rank
 from ..device.ranks import Ranks, share
 from ..device.threads import default_threads, threads_of_rank
+from ..errors import ConfigError
 from ..kv_cache import sizing
 from ..kv_cache.pages import KvShape
 from ..models.config import ModelConfig
@@ -107,8 +108,11 @@ def make_plan(config: WorkerConfig, files: ModelFiles, ranks: Ranks) -> ServingP
     num_heads = share(ranks, model.num_heads, "attention heads")
     device = choose_device(config.device, ranks.rank, ranks.size)
     dtype = choose_dtype(config.dtype, device, checkpoint.num_parameters())
-    library = find_library(config.kernels, config.cache_dir or default_cache_dir(), device)
+    kernels = "torch" if dtype == torch.float64 else config.kernels  # the compiled ones have no float64
+    library = find_library(kernels, config.cache_dir or default_cache_dir(), device)
     free = free_bytes_of_rank(device, ranks)
+    if dtype == torch.float64 and config.quantization != "none":
+        raise ConfigError("--dtype float64 is to compare with: it does not go with --quantization")
     check_groups(checkpoint, config.quantization)
     check_fit(checkpoint, dtype, config.quantization, free, ranks.size)
     images = read_image_processor(checkpoint.folder, model.vision.tile_size) if model.vision else None

@@ -17,7 +17,8 @@ def choose_ops(name: str, device: torch.device, dtype: torch.dtype, library: Lib
     if library is not None:
         return CpuOps(library, dtype)
     plain = TorchOps(device, dtype)
-    return plain if name == "torch" or device.type != "cuda" else _cuda_ops(device, dtype, plain)
+    is_plain = name == "torch" or device.type != "cuda" or dtype == torch.float64
+    return plain if is_plain else _cuda_ops(device, dtype, plain)
 
 
 def _cuda_ops(device: torch.device, dtype: torch.dtype, plain: Ops) -> Ops:

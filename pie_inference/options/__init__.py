@@ -45,7 +45,10 @@ def _count(default: int | None, text: str, least: int = 1, most: int | None = No
 class WorkerOptions:
     """How a worker serves its model, and how much memory it takes. Raises OptionError."""
 
-    dtype: str = _choice("auto", "number format of the weights", "auto", "float32", "bfloat16")
+    dtype: str = _choice(
+        *("auto", "number format of the weights; float64: to compare with, by plain torch operations"),
+        *("auto", "float32", "bfloat16", "float64"),
+    )
     device: str = _choice("auto", "where the model runs", "auto", "cpu", "cuda")
     kernels: str = _choice("auto", "kernels of all operations but attention", "auto", "torch")
     attention: str = _choice(

@@ -26,12 +26,12 @@ from pie_control.testing.in_process import InProcessClient
 from pie_inference.config import WorkerConfig
 from pie_inference.serving.worker import Worker
 from pie_inference.testing.vision_checkpoint import make_vision_checkpoint
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import Listener, started
 from tests.helpers.tree import DEMO_MODEL, EXAMPLES
 
 FOLDERS = sorted(path for path in EXAMPLES.iterdir() if path.is_dir())
 UPDATE = "PIE_UPDATE_EXAMPLES" in os.environ
-SECONDS = 30.0
 
 
 MODELS: dict[str, Callable[[Path], Path]] = {
@@ -99,7 +99,7 @@ async def run_with(
         inferlet = await server.launch(info.program, arguments, blobs=blobs, listener=listener)
         for message in messages:
             inferlet.send(message)
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(HANG_SECONDS):
             return await listener.ended, "".join(listener.messages)
 
 

@@ -61,5 +61,6 @@ def merged(checkpoint: Mapping[str, torch.Tensor], adapter: Path, scale: float =
     for name, down in tensors.items():
         if ".lora_A." in name:
             weight = name.removeprefix("base_model.model.").replace(".lora_A.", ".")
-            whole[weight] = whole[weight] + scale * tensors[name.replace("lora_A", "lora_B")] @ down
+            up, dtype = tensors[name.replace("lora_A", "lora_B")], whole[weight].dtype
+            whole[weight] = whole[weight] + scale * up.to(dtype) @ down.to(dtype)
     return whole

@@ -8,12 +8,11 @@ from typing import Any
 
 from pie_control.inference_client.interface import InferenceClient
 from pie_inference.protocol import RunWave, WaveDone
-
-DEADLINE = 30.0
+from tests.helpers.guard import HANG_SECONDS
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 2 * DEADLINE))
+    asyncio.run(asyncio.wait_for(test(), 2 * HANG_SECONDS))
 
 
 async def ask(client: InferenceClient, *waves: RunWave) -> list[WaveDone]:
@@ -22,7 +21,7 @@ async def ask(client: InferenceClient, *waves: RunWave) -> list[WaveDone]:
     client.on_wave_done = answers.put_nowait
     for wave in waves:
         client.send(wave)
-    return [await asyncio.wait_for(answers.get(), DEADLINE) for _ in waves]
+    return [await asyncio.wait_for(answers.get(), HANG_SECONDS) for _ in waves]
 
 
 def loss_of(client: InferenceClient) -> asyncio.Future[str]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.helpers.issue_order import Held, Mask
+from tests.helpers.adapters import merged
+from tests.helpers.issue_order import NO_ADAPTERS, Held, Mask
 
 CLOSE = 1e-4
 """Logits that differ by less may come in another order in float32."""
@@ -25,8 +26,13 @@ class DenseLlama:
 
     heads, kv_heads, dim, epsilon, theta = 4, 2, 16, 1e-5, 10_000.0
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, close: float = CLOSE, adapters: Mapping[str, Path] = NO_ADAPTERS) -> None:
+        """`close`: of logits, see CLOSE. `adapters`: folders that `make_adapter` made, by name."""
+        self._close = close
         self._weights = {name: weight.double() for name, weight in load_file(folder / "model.safetensors").items()}
+        self._adapted = {name: DenseLlama(folder) for name in adapters}
+        for name, model in self._adapted.items():
+            model._weights = merged(model._weights, adapters[name])
         self._layers = sum(name.endswith("q_proj.weight") for name in self._weights)
 
     def embed(self, token: int) -> Tensor:
@@ -34,7 +40,7 @@ class DenseLlama:
 
     def most_probable(self, output: Tensor) -> int:
         first, second = (output @ self._weights["lm_head.weight"].T).topk(2).values.tolist()
-        if first - second < CLOSE:
+        if first - second < self._close:
             raise Undecided
         return int((output @ self._weights["lm_head.weight"].T).argmax())
 
@@ -45,9 +51,11 @@ class DenseLlama:
         return found
 
     def run(
-        self, context: Sequence[Held], inputs: Sequence[Held], mask: Mask | None = None
+        self, context: Sequence[Held], inputs: Sequence[Held], mask: Mask | None = None, adapter: str = ""
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Keys are [layers, 2, kv_heads, dim] each."""
+        if adapter:
+            return self._adapted[adapter].run(context, inputs, mask)
         positions = torch.tensor([position for _, position in inputs])
         before = torch.tensor([position for _, position in context], dtype=torch.int64)
         visible = torch.cat([before < positions[:, None], torch.ones(len(inputs), len(inputs)).tril() > 0], 1)
@@ -79,7 +87,8 @@ class DenseLlama:
 
     def _rotate(self, vectors: Tensor, positions: Tensor) -> Tensor:
         half = self.dim // 2
-        angles = positions[:, None] * self.theta ** (-torch.arange(half).double() / half)
+        inverse = 1.0 / self.theta ** (torch.arange(half).float() / half)  # which transformers has in float32
+        angles = positions[:, None] * inverse.double()
         cos, sin = angles.cos()[:, None], angles.sin()[:, None]
         left, right = vectors[..., :half], vectors[..., half:]
         return torch.cat([left * cos - right * sin, right * cos + left * sin], -1)

@@ -150,6 +150,7 @@ class FakeHost:
         self.chat_images = False  # whether the chat template shows them
         self.sent_blobs: dict[str, bytes] = {"photo": b"a cat"}
         self.handles: dict[int, bytes] = {}  # of blobs
+        self.message_blobs: dict[str, dict[str, bytes]] = {}  # by the text of the message
         self.images: dict[int, bytes] = {}
         self.web: dict[str, tuple[int | None, dict[str, str], bytes]] = {}  # status (None: fails), headers, body
         self.requests: list[dict[str, Any]] = []
@@ -350,6 +351,17 @@ class FakeHost:
     def _await_chunk(self, number: int) -> str:
         return str(self._await(number))
 
+    def _keep_body(self, body: int) -> int:
+        if body not in self.bodies:
+            raise refuse("not-found", f"no body {body}")
+        return self._future(self._keep(self.bodies.pop(body)))
+
+    def _take_kept(self, number: int) -> int:
+        return int(self._take(number))
+
+    def _await_kept(self, number: int) -> int:
+        return int(self._await(number))
+
     def _close_body(self, body: int) -> None:
         if self.bodies.pop(body, None) is None:
             raise refuse("not-found", f"no body {body}")
@@ -508,9 +520,7 @@ class FakeHost:
     def _open_blob(self, name: str) -> int:
         if name not in self.sent_blobs:
             raise refuse("not-found", f"no blob {name!r}")
-        number = self._number()
-        self.handles[number] = self.sent_blobs[name]
-        return number
+        return self._keep(self.sent_blobs[name])
 
     def _blob(self, handle: int) -> bytes:
         if handle not in self.handles:
@@ -527,6 +537,21 @@ class FakeHost:
     def _close_blob(self, handle: int) -> None:
         self._blob(handle)
         del self.handles[handle]
+
+    def _take_mail(self, number: int) -> Any:
+        return self._with_blobs(self._take(number))
+
+    def _await_mail(self, number: int) -> Any:
+        return self._with_blobs(self._await(number))
+
+    def _with_blobs(self, message: str) -> tuple[str, list[tuple[str, int]]]:
+        """A message `text` comes with what `message_blobs` has for it."""
+        return message, [(name, self._keep(data)) for name, data in self.message_blobs.get(message, {}).items()]
+
+    def _keep(self, data: bytes) -> int:
+        number = self._number()
+        self.handles[number] = data
+        return number
 
     def _num_embs_needed(self, queue: int, width: int, height: int) -> int:
         self._check_queue(queue)

@@ -27,6 +27,7 @@ from pie_control.registry.entry import InferletInfo
 from pie_control.registry.outbox import Listener, Outbox
 from pie_control.server_api import ServerApi
 from pie_inference.protocol import ModelDescription
+from tests.helpers.guard import HANG_SECONDS
 
 LIMITS = InferletLimits()
 
@@ -203,6 +204,7 @@ class FakeServerApi:
         self.uploads = 0
         self.blobs: dict[str, bytes] = {}
         self.launched_with: dict[str, bytes] = {}  # the last inferlet
+        self.sent_with: dict[str, bytes] = {}  # the last message
         self._bodies: dict[str, Body] = {}
         self._programs: dict[str, ProgramInfo] = {}
         self._inferlets: dict[str, FakeInferlet] = {}
@@ -256,6 +258,10 @@ class FakeServerApi:
             inferlet.attach(listener)
         inferlet.task = asyncio.create_task(self._run(inferlet, self._bodies[found[-1].program]))
         return inferlet
+
+    def send(self, id: str, text: str, blobs: Mapping[str, str] | None = None) -> None:
+        self.inferlet(id).send(text)
+        self.sent_with = {name: self.blobs[digest] for name, digest in (blobs or {}).items()}
 
     async def _run(self, inferlet: FakeInferlet, body: Body) -> None:
         try:
@@ -322,7 +328,7 @@ def serve_async(
     async def run() -> None:
         runtime = api or FakeServerApi()
         async with serving(runtime, **options) as url:
-            await asyncio.wait_for(test(url, runtime), 30)
+            await asyncio.wait_for(test(url, runtime), HANG_SECONDS)
 
     asyncio.run(run())
 

@@ -6,8 +6,11 @@ parameter; `HashModel` is the fake one's arithmetic (`pie_control/testing/fake_m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +18,7 @@ import numpy as np
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
 VOCAB = 259
+NO_ADAPTERS: Mapping[str, Path] = MappingProxyType({})
 
 Held = tuple[Any, int]
 """What a slot or an embed holds, and its position."""
@@ -22,6 +26,10 @@ Held = tuple[Any, int]
 
 Mask = Sequence[Sequence[bool]]
 """Of each input, whether it sees each token of the context, and then each input."""
+
+
+Step = tuple[int, tuple[int, int] | None, Held | None]
+"""Of a decode run: its token, and where the token before it was put, as what."""
 
 
 Exported = list[tuple[list[Held | None], set[int]]]
@@ -35,10 +43,10 @@ class Arithmetic(Protocol):
         """What an input embed holds."""
 
     def run(
-        self, context: Sequence[Held], inputs: Sequence[Held], mask: Mask | None = None
+        self, context: Sequence[Held], inputs: Sequence[Held], mask: Mask | None = None, adapter: str = ""
     ) -> tuple[list[Any], list[Any]]:
         """The keys and the outputs of the inputs. Each sees the context at smaller positions, and the inputs up to
-        itself; or what a mask says."""
+        itself; or what a mask says. `adapter`: its name; "": none."""
 
     def most_probable(self, output: Any) -> int:
         """The greedy token at an output."""
@@ -60,15 +68,20 @@ _TOKENS = np.array([mix(token) for token in range(VOCAB)], np.uint64)
 
 
 class HashModel:
-    """Implements `Arithmetic` as the fake model does."""
+    """Implements `Arithmetic` as the fake model does. `adapters`: their folders, by name."""
+
+    def __init__(self, adapters: Mapping[str, Path] = NO_ADAPTERS) -> None:
+        texts = {name: (folder / "adapter_config.json").read_bytes() for name, folder in adapters.items()}
+        self._changes = {"": 0, **{name: zlib.crc32(text) * GOLDEN & MASK for name, text in texts.items()}}
 
     def embed(self, token: int) -> int:
         return mix(token)
 
     def run(
-        self, context: Sequence[Held], inputs: Sequence[Held], mask: Mask | None = None
+        self, context: Sequence[Held], inputs: Sequence[Held], mask: Mask | None = None, adapter: str = ""
     ) -> tuple[list[int], list[int]]:
-        new = [mix(value ^ mix(mix(position))) for value, position in inputs]
+        change = self._changes[adapter]
+        new = [mix(value ^ mix(mix(position))) ^ change for value, position in inputs]
         outputs: list[int] = []
         for n, (_, position) in enumerate(inputs):
             visible = [key for key, at in context if at < position] + new[: n + 1]
@@ -107,9 +120,7 @@ class IssueOrder:
             del self.pages[page]
             self.sealed.discard(page)
             self._show(page)
-        for embed in embeds:
-            self.embeds.pop(embed, None)
-            self.outputs.discard(embed)
+        self.empty(embeds)
 
     def embed_txt(self, tokens: Sequence[int], positions: Sequence[int], embeds: Sequence[int]) -> None:
         for token, position, embed in zip(tokens, positions, embeds, strict=True):
@@ -130,14 +141,11 @@ class IssueOrder:
         targets: Sequence[int],
         outputs: Sequence[int],
         mask: Mask | None = None,
+        adapter: str = "",
     ) -> bool:
         """The mask counts hidden tokens, too."""
-        empty = [(page, slot) for page in targets for slot, key in enumerate(self.pages[page]) if key is None]
-        free = [one for one in empty if one[0] not in self.sealed]
-        needed = empty.index(free[len(inputs) - 1]) if len(free) >= len(inputs) else len(empty)
-        if targets and any(page in self.sealed for page, _ in empty[:needed]):
-            return False
-        if any(embed not in self.embeds for embed in inputs) or (targets and len(free) < len(inputs)):
+        free = self._free(targets, len(inputs)) if targets else []
+        if free is None or any(embed not in self.embeds for embed in inputs):
             return False
         filled = self.columns(context)
         later = mask is not None and any(any(row[len(filled) + n + 1 :]) for n, row in enumerate(mask))
@@ -149,7 +157,7 @@ class IssueOrder:
         seen = [key for page in context for key in self._seen(page)]
         given = [self.embeds[embed] for embed in inputs]
         positions = [position for _, position in given]
-        keys, results = self.model.run(seen, given, mask)
+        keys, results = self.model.run(seen, given, mask, adapter)
         for (page, slot), *key in zip(free, keys, positions, strict=False):
             self.pages[page][slot] = (key[0], key[1])
         kept = zip(results, positions, strict=True)
@@ -157,6 +165,53 @@ class IssueOrder:
             self.embeds[embed] = result
             self.outputs.add(embed)
         return True
+
+    def _free(self, targets: Sequence[int], count: int) -> list[tuple[int, int]] | None:
+        """The next slots that so many tokens get; None: there are not as many, or one of a sealed page is before."""
+        empty = [(page, slot) for page in targets for slot, key in enumerate(self.pages[page]) if key is None]
+        free = [one for one in empty if one[0] not in self.sealed]
+        if len(free) < count:
+            return None
+        sealed = any(page in self.sealed for page, _ in empty[: empty.index(free[count - 1])])
+        return None if sealed else free[:count]
+
+    def plan_run(
+        self,
+        embed: int,
+        position: int,
+        context: Sequence[int],
+        targets: Sequence[int],
+        steps: int,
+        adapter: str = "",
+    ) -> list[Step] | None:
+        """What a greedy decode run of so many steps does; None: it is refused. Nothing changes."""
+        if embed not in self.outputs:
+            return None
+        seen = [key for page in context for key in self._seen(page)]
+        if steps > 1 and any(position <= at < position + steps - 2 for _, at in seen):
+            return None
+        free = self._free(targets, steps - 1) if steps > 1 else []
+        if free is None:
+            return None
+        seen = [(key, at) for key, at in seen if at < position]
+        plan: list[Step] = [(self.model.most_probable(self.embeds[embed][0]), None, None)]
+        for n, slot in enumerate(free):
+            [key], [output] = self.model.run(seen, [(self.model.embed(plan[-1][0]), position + n)], None, adapter)
+            seen.append((key, position + n))
+            plan.append((self.model.most_probable(output), slot, seen[-1]))
+        return plan
+
+    def end_run(self, plan: Sequence[Step]) -> None:
+        """A run has ended behind these steps."""
+        for _, place, key in plan:
+            if place is not None:
+                self.pages[place[0]][place[1]] = key
+
+    def empty(self, embeds: Sequence[int]) -> None:
+        """Nobody knows what is in embeds."""
+        for embed in embeds:
+            self.embeds.pop(embed, None)
+            self.outputs.discard(embed)
 
     def columns(self, context: Sequence[int]) -> list[bool]:
         """Whether each token of the pages is hidden."""

@@ -7,7 +7,8 @@ inferlets, as a replica does it. `lateness` says how many turns may stay untold:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from pie_control.calls import CALLS
@@ -19,7 +20,7 @@ from pie_control.calls.sampler import Sampler, SamplingParams
 from pie_control.calls.values import Completion, Value
 from pie_control.errors import CallError
 from pie_control.ids import REFERENCE_BIT, Owner
-from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.address_space import NO_ADAPTERS, AddressSpace
 from pie_control.resources.contention import ContentionPolicy
 from pie_control.resources.holdings import Holdings
 from pie_control.resources.kinds import EMBEDS, PAGES, RESOURCES, Resource
@@ -39,7 +40,7 @@ from pie_control.scheduling import (
 )
 from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 from pie_control.testing.fake_model import FakeModel
-from pie_inference.protocol import Batch, ModelDescription, RunWave, WaveDone
+from pie_inference.protocol import AdapterLoaded, Batch, LoadAdapter, ModelDescription, RunWave, WaveDone
 
 SIZES = {"page_size": 4, "num_pages": 200, "num_embeds": 1024, "num_token_slots": 512, "max_batch_tokens": 64}
 
@@ -70,6 +71,8 @@ class ModelRunner(Protocol):
 
     def run(self, wave: RunWave) -> WaveDone: ...
 
+    def load_adapter(self, message: LoadAdapter) -> AdapterLoaded: ...
+
 
 class Inferlet:
     """Makes calls, and hears what becomes of them. The calls with short names are about one queue, one range of pages
@@ -80,9 +83,16 @@ class Inferlet:
     embeds = 0  # first
     num_pages = 0
 
-    def __init__(self, owner: Owner, model: ModelDescription, quota: Quota, hand_on: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        model: ModelDescription,
+        quota: Quota,
+        hand_on: Callable[[Any], None],
+        adapters: Mapping[str, int] = NO_ADAPTERS,
+    ) -> None:
         self.owner = owner
-        self.space = AddressSpace(owner, model, Ledger(quota), hand_on)
+        self.space = AddressSpace(owner, model, Ledger(quota), hand_on, adapters)
         self.futures = 0  # made
         self.queues = 0  # made
         self.accepted: set[int] = set()  # futures
@@ -236,13 +246,21 @@ class World:
         self._untold: deque[Turn] = deque()
         self._quota = quota or Quota()
         self.opened = 0  # inferlets
+        self.adapters: dict[str, int] = {}  # numbers
+
+    def load_adapters(self, folders: Mapping[str, Path]) -> None:
+        """For inferlets that are opened from now on."""
+        for number, (name, folder) in enumerate(folders.items()):
+            loaded = self.model.load_adapter(LoadAdapter(number, str(folder)))
+            assert not loaded.error, loaded.error
+            self.adapters[name] = number
 
     # ---- inferlets ----
 
     def open(self, pages: int = 0, embeds: int = 0, standing: Standing = DEFAULT_STANDING) -> Inferlet:
         """A new inferlet, younger than those before; with a queue, pages and embeds if these are asked for."""
         self.opened += 1
-        inferlet = Inferlet(self.opened, self.description, self._quota, self.hand_on)
+        inferlet = Inferlet(self.opened, self.description, self._quota, self.hand_on, self.adapters)
         self.inferlets[inferlet.owner] = inferlet
         self.events.append(Opened(inferlet.owner, float(inferlet.owner), standing))
         if pages or embeds:

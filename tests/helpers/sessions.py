@@ -15,8 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from pie_control.inferlets.mailbox import IN_FLIGHT_BYTES
 from pie_control.registry.outbox import TOLD_BYTES, Outbox
-
-SECONDS = 20
+from tests.helpers.guard import HANG_SECONDS
 
 
 def open_session(url: str, **options: Any) -> connect:
@@ -24,7 +23,7 @@ def open_session(url: str, **options: Any) -> connect:
 
 
 async def frame_of(socket: ClientConnection) -> list[dict[str, Any]]:
-    messages: list[dict[str, Any]] = json.loads(await asyncio.wait_for(socket.recv(), SECONDS))
+    messages: list[dict[str, Any]] = json.loads(await asyncio.wait_for(socket.recv(), HANG_SECONDS))
     return messages
 
 
@@ -58,7 +57,7 @@ class RawSession:
         address = urlsplit(url)
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        self._socket.settimeout(SECONDS)
+        self._socket.settimeout(HANG_SECONDS)
         self._socket.connect((address.hostname, address.port))
         key = base64.b64encode(os.urandom(16)).decode()
         self._socket.sendall(

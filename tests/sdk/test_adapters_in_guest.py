@@ -12,9 +12,8 @@ import pytest
 
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import launch, run, started
-
-SECONDS = 60.0
 
 TEXTS = """
 import asyncio
@@ -100,7 +99,7 @@ def test_contexts_with_adapters_have_their_tokens_beside_others(guest_cache: Pat
         given = [f"{name}={tmp_path / name}" for name in ("poet", "painter")]
         client = InProcessClient(FakeModel(num_pages=4096))
         async with started(guest_cache, client, hosts=hosts, adapter=given, warm_pool=0) as server:
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(HANG_SECONDS):
                 found = await run(server, TEXTS, {"adapters": ["poet", None, "painter"]})
         listed, same, different = found
         assert listed == ["poet", "painter"]
@@ -116,7 +115,7 @@ def test_a_drop_ends_what_uses_the_adapter_and_nothing_else(guest_cache: Path, t
         write(tmp_path, ("poet", "painter"))
         client = InProcessClient(FakeModel(num_pages=4096))
         settings: dict[str, Any] = {"hosts": hosts, "adapter_dir": str(tmp_path), "warm_pool": 0}
-        async with started(guest_cache, client, **settings) as server, asyncio.timeout(SECONDS):
+        async with started(guest_cache, client, **settings) as server, asyncio.timeout(HANG_SECONDS):
             for name in ("poet", "painter"):
                 await server.adapters.load(name, name)
             users = [await launch(server, USES, {"adapter": name}) for name in ("poet", "painter", None)]

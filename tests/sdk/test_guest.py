@@ -13,8 +13,6 @@ from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers.servers import run, started
 
-SECONDS = 30.0
-
 IMPORTS = "import asyncio\nfrom inferlet_sdk import *\n"
 
 SAME_TOKENS = """

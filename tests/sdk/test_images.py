@@ -188,7 +188,7 @@ def test_a_broken_image_fails_where_it_is_needed_and_text_is_kept(host: FakeHost
 def test_names_and_types_are_checked_at_once(host: FakeHost) -> None:
     with pytest.raises(NotFound, match="no blob 'bird'"):
         Context().fill_image("bird")
-    with pytest.raises(TypeError, match="image: give the name of a blob, or an Image, not int 7"):
+    with pytest.raises(TypeError, match="image: give the name of a blob, a Blob, or an Image, not int 7"):
         Context().fill_image(7)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="image"):
         Context().fill_chat("user", [{"type": "image"}])

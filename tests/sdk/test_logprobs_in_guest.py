@@ -10,9 +10,8 @@ import pytest
 
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import run, started
-
-SECONDS = 60.0
 
 PROGRAM = """
 from math import isclose
@@ -76,6 +75,6 @@ async def main(args):
 def test_the_same_log_probabilities_however_tokens_come(hosts: int, guest_cache: Path) -> None:
     async def scenario() -> Any:
         async with started(guest_cache, InProcessClient(FakeModel()), hosts=hosts, warm_pool=0) as server:
-            return await asyncio.wait_for(run(server, PROGRAM), SECONDS)
+            return await asyncio.wait_for(run(server, PROGRAM), HANG_SECONDS)
 
     assert asyncio.run(scenario()) == [[], "eeeee", []]

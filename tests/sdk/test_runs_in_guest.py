@@ -12,9 +12,8 @@ from pie_control.inferlets import mailbox
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import Listener, hosted, launch, run, started
-
-SECONDS = 60.0
 
 IDENTITY = """
 import asyncio
@@ -185,7 +184,7 @@ async def main(args, length=300):
 def result_of(source: str, cache: Path, **options: Any) -> Any:
     async def check() -> Any:
         client = InProcessClient(FakeModel(num_pages=512))
-        async with started(cache, client, warm_pool=0, **options) as server, asyncio.timeout(SECONDS):
+        async with started(cache, client, warm_pool=0, **options) as server, asyncio.timeout(HANG_SECONDS):
             return await run(server, source)
 
     return asyncio.run(check())
@@ -211,7 +210,7 @@ def test_a_client_that_does_not_read_holds_up_nobody_and_loses_nothing(
 
     async def check() -> None:
         client = InProcessClient(FakeModel(num_pages=512))
-        async with started(guest_cache, client, warm_pool=0) as server, asyncio.timeout(SECONDS):
+        async with started(guest_cache, client, warm_pool=0) as server, asyncio.timeout(HANG_SECONDS):
             wanted = await run(server, STREAM)
             program = (await server.upload(STREAM.encode(), "test")).program
             slow = await server.launch(program)
@@ -243,7 +242,7 @@ def settled(server: ServerApi) -> bool:
 def test_a_killed_inferlet_leaves_no_run(guest_cache: Path) -> None:
     async def check() -> None:
         client = InProcessClient(FakeModel(num_pages=512))
-        async with started(guest_cache, client, warm_pool=0) as server, asyncio.timeout(SECONDS):
+        async with started(guest_cache, client, warm_pool=0) as server, asyncio.timeout(HANG_SECONDS):
             entry, listener = await launch(server, STREAM, {"length": 2000})
             await listener.until_messages(3)
             server.terminate(entry.id, "enough")

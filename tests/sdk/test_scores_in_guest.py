@@ -9,6 +9,7 @@ import pytest
 
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import run, started
 
 PROGRAM = """
@@ -46,7 +47,7 @@ async def main(args):
 def test_scores_in_the_sandbox(guest_cache: Path, hosts: int) -> None:
     async def check() -> None:
         async with started(guest_cache, InProcessClient(FakeModel()), hosts=hosts, warm_pool=0) as server:
-            first, second, listed, told, has_traits = await asyncio.wait_for(run(server, PROGRAM), 60)
+            first, second, listed, told, has_traits = await asyncio.wait_for(run(server, PROGRAM), HANG_SECONDS)
         assert first == pytest.approx([1 + 1 / 2 + 1 / 3, 1 / 2 + 1 / 3, 1 / 3])
         assert second == pytest.approx([1 / 4] * 4)
         assert listed == pytest.approx([1 / 3 + 1 / 4] * 3 + [1 / 4])

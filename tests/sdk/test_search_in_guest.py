@@ -8,9 +8,8 @@ from typing import Any
 
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import run, started
-
-SECONDS = 60.0
 
 PROGRAM = """
 from math import isclose
@@ -98,7 +97,7 @@ async def main(args):
 def test_continuations_are_chosen_by_their_scores(guest_cache: Path) -> None:
     async def scenario() -> Any:
         async with started(guest_cache, InProcessClient(FakeModel(num_pages=4096)), warm_pool=0) as server:
-            return await asyncio.wait_for(run(server, PROGRAM), SECONDS)
+            return await asyncio.wait_for(run(server, PROGRAM), HANG_SECONDS)
 
     told, *held = asyncio.run(scenario())
     lists = {name: told.pop(name) for name in ("best of", "beam")}

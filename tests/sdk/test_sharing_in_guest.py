@@ -13,9 +13,8 @@ import pytest
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.protocol import Forward, RunWave, WaveDone
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import run, started
-
-SECONDS = 60.0
 
 PROMPTED = """
 from inferlet_sdk import *
@@ -87,7 +86,7 @@ def outcomes(cache: Path, hosts: int, *launches: tuple[str, Mapping[str, Any]]) 
         async with started(cache, InProcessClient(model), hosts=hosts, warm_pool=0) as server:
             for source, arguments in launches:
                 before = model.inputs
-                result = await asyncio.wait_for(run(server, source, arguments), SECONDS)
+                result = await asyncio.wait_for(run(server, source, arguments), HANG_SECONDS)
                 found.append((result, model.inputs - before))
         return found
 

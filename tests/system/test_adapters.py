@@ -19,9 +19,9 @@ from pie_inference.serving.worker import Worker
 from pie_inference.testing.checkpoints import make_checkpoint
 from pie_inference.testing.worker_batches import Driver, Keys
 from tests.helpers.adapters import LLAMA, make_adapter, merged
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import run, started
 
-SECONDS = 250.0
 PROMPT = list(range(5, 40))
 LENGTH = 12
 PROGRAM = """
@@ -77,7 +77,7 @@ def test_programs_get_what_merged_weights_give(guest_cache: Path, tmp_path: Path
             "dtype": "float32",
             "warm_pool": 0,
         }
-        async with started(guest_cache, **settings) as server, asyncio.timeout(SECONDS):
+        async with started(guest_cache, **settings) as server, asyncio.timeout(HANG_SECONDS):
             assert (await server.adapters.load("painter", "painter")).bytes > 0
             with pytest.raises(BadAdapter, match=r"has shape \[4, 96\], expected \[3, 96\]"):
                 await server.adapters.load("broken", broken.name)

@@ -16,17 +16,17 @@ from pie_control.registry.entry import InferletInfo
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import hosted, launch, run, started
 from tests.system.test_host_loss import pid_of
 
-SECONDS = 90.0
 IMPORTS = "import asyncio\nfrom inferlet_sdk import *\n"
 
 
 def check(cache: Path, test: Callable[[ServerApi], Awaitable[None]], hosts: int = 0, **options: Any) -> None:
     async def main() -> None:
         client = InProcessClient(FakeModel(num_pages=4096))
-        async with started(cache, client, hosts=hosts, **options) as server, asyncio.timeout(SECONDS):
+        async with started(cache, client, hosts=hosts, **options) as server, asyncio.timeout(HANG_SECONDS):
             await test(server)
             await nothing_runs(server)
 

@@ -9,9 +9,9 @@ import pytest
 
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import run, started
 
-SECONDS = 90.0
 PREAMBLE = """
 from inferlet_sdk import InvalidState, NotFound, traits
 
@@ -67,7 +67,7 @@ async def main(args):
 def test_what_an_inferlet_has_left_is_there_for_the_next_one(guest_cache: Path, hosts: int) -> None:
     async def check() -> None:
         client = InProcessClient(FakeModel())
-        async with started(guest_cache, client, hosts=hosts) as server, asyncio.timeout(SECONDS):
+        async with started(guest_cache, client, hosts=hosts) as server, asyncio.timeout(HANG_SECONDS):
             expected, refused = await run(server, EXPORT)
             assert "page" in refused
             assert "is sealed, for it was exported or imported" in refused

@@ -19,10 +19,9 @@ from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.protocol import RunWave, WaveDone
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import Listener, launch, run, started
 from tests.system.test_hostile_programs import HEADER, LIMITS, NEIGHBOUR, PROGRAMS, outcome_of
-
-SECONDS = 120.0
 
 GENERATE = """
 from inferlet_sdk import Context, IgnoreStopTokens
@@ -70,7 +69,7 @@ def pid_of(server: ServerApi, host: int) -> int:
 
 async def texts_alone(cache: Path, seeds: Sequence[int]) -> dict[int, str]:
     """What each program says where nothing goes wrong."""
-    async with started(cache, InProcessClient(FakeModel(num_pages=4096))) as server, asyncio.timeout(SECONDS):
+    async with started(cache, InProcessClient(FakeModel(num_pages=4096))) as server, asyncio.timeout(HANG_SECONDS):
         return {seed: await text_of((await launch(server, GENERATE, {"seed": seed}))[1]) for seed in seeds}
 
 
@@ -81,7 +80,7 @@ async def text_of(listener: Listener) -> str:
 
 
 async def nothing_is_held(server: ServerApi) -> None:
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(HANG_SECONDS):
         while True:
             ((replica,),) = server.statistics().models.values()
             held = replica.scheduler
@@ -103,7 +102,7 @@ def test_a_host_dies_and_nobody_else_notices(blow: signal.Signals, reason: str, 
         seeds = range(6)
         alone = await texts_alone(guest_cache, seeds)
         client = InProcessClient(SlowModel(num_pages=4096))
-        async with started(guest_cache, client, hosts=2, host_timeout=1.0) as server, asyncio.timeout(SECONDS):
+        async with started(guest_cache, client, hosts=2, host_timeout=1.0) as server, asyncio.timeout(HANG_SECONDS):
             running = {seed: await launch(server, GENERATE, {"seed": seed}) for seed in seeds}
             for _, listener in running.values():
                 await listener.until_messages(5)
@@ -139,7 +138,7 @@ async def both_serve(server: ServerApi) -> Sequence[HostStatistics]:
 def test_what_a_dead_host_held_comes_back_though_its_inferlets_waited(guest_cache: Path) -> None:
     async def check() -> None:
         client = InProcessClient(FakeModel(num_pages=4096))
-        async with started(guest_cache, client, hosts=1) as server, asyncio.timeout(SECONDS):
+        async with started(guest_cache, client, hosts=1) as server, asyncio.timeout(HANG_SECONDS):
             holding = [await launch(server, HOLD) for _ in range(3)]
             for _, listener in holding:
                 await listener.until_messages(1)
@@ -156,7 +155,7 @@ def test_what_a_dead_host_held_comes_back_though_its_inferlets_waited(guest_cach
 def test_a_host_that_dies_again_and_again_is_told_of(guest_cache: Path) -> None:
     async def check() -> None:
         client = InProcessClient(FakeModel(num_pages=4096))
-        async with started(guest_cache, client, hosts=2) as server, asyncio.timeout(SECONDS):
+        async with started(guest_cache, client, hosts=2) as server, asyncio.timeout(HANG_SECONDS):
             for _ in range(2):
                 await both_serve(server)
                 os.kill(pid_of(server, 2), signal.SIGKILL)
@@ -177,7 +176,7 @@ def test_hostile_programs_end_as_they_do_without_hosts(guest_cache: Path) -> Non
     async def check() -> None:
         client = InProcessClient(FakeModel(num_pages=1 << 15))
         places = asyncio.Semaphore(6)
-        async with started(guest_cache, client, hosts=2, **LIMITS) as server, asyncio.timeout(4 * SECONDS):
+        async with started(guest_cache, client, hosts=2, **LIMITS) as server, asyncio.timeout(4 * HANG_SECONDS):
             neighbours = [await launch(server, NEIGHBOUR) for _ in range(2)]
 
             async def judge(program: Path) -> str | None:

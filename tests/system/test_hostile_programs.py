@@ -14,12 +14,12 @@ from pie_control.inferlets.events import Ended
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import launch, started
 from tests.helpers.tree import HOSTILE
 
 PROGRAMS = sorted(HOSTILE.glob("*.py"))
 HEADER = re.compile(r"# status: (?P<status>\S+)\n(# error: (?P<error>.*)\n)?")
-SECONDS = 30.0
 
 NEIGHBOUR = """
 import asyncio
@@ -79,7 +79,7 @@ async def check(program: Path, cache_dir: Path) -> None:
     header = HEADER.match(program.read_text())
     assert header, f"{program.name} does not begin with its expected status"
     client = InProcessClient(FakeModel(num_pages=4096))
-    async with started(cache_dir, client, **LIMITS) as server, asyncio.timeout(SECONDS):
+    async with started(cache_dir, client, **LIMITS) as server, asyncio.timeout(HANG_SECONDS):
         ended, beats = await run_beside_a_neighbour(server, program)
         assert re.fullmatch(header["status"], ended.status), ended
         assert re.search(header["error"] or "", ended.error or ""), ended.error

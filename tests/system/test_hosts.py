@@ -17,9 +17,9 @@ from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers import wat
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import launch, run, started
 
-SECONDS = 90.0
 GENERATE = """
 from inferlet_sdk import Context, IgnoreStopTokens
 
@@ -56,7 +56,7 @@ def pids(server: ServerApi) -> list[int]:
 def test_inferlets_do_the_same_wherever_they_run(guest_cache: Path, hosts: int) -> None:
     async def check() -> None:
         client = InProcessClient(FakeModel())
-        async with started(guest_cache, client, hosts=hosts) as server, asyncio.timeout(SECONDS):
+        async with started(guest_cache, client, hosts=hosts) as server, asyncio.timeout(HANG_SECONDS):
             (first, one), (second, two) = [
                 await launch(server, GENERATE, {"tokens": 12, "ask": True}) for _ in range(2)
             ]
@@ -88,7 +88,7 @@ def test_inferlets_do_the_same_wherever_they_run(guest_cache: Path, hosts: int) 
 def test_a_client_that_comes_late_gets_all_that_was_sent(guest_cache: Path, hosts: int) -> None:
     async def check() -> None:
         client = InProcessClient(FakeModel())
-        async with started(guest_cache, client, hosts=hosts) as server, asyncio.timeout(SECONDS):
+        async with started(guest_cache, client, hosts=hosts) as server, asyncio.timeout(HANG_SECONDS):
             program = (await server.upload(FLOOD.encode(), "flood")).program
             inferlet = await server.launch(program)
             while inferlet.outbox.kept_bytes < 3 << 20:
@@ -108,7 +108,7 @@ def test_a_host_that_dies_or_hangs_takes_only_its_own_inferlets(guest_cache: Pat
     async def check() -> None:
         options = {"hosts": 2, "host_timeout": 2.0 if how is signal.SIGSTOP else 60.0}
         client = InProcessClient(FakeModel())
-        async with started(guest_cache, client, **options) as server, asyncio.timeout(SECONDS):
+        async with started(guest_cache, client, **options) as server, asyncio.timeout(HANG_SECONDS):
             doomed, hears = await launch(server, GENERATE)
             neighbour, goes_on = await launch(server, GENERATE)
             idle = [await launch(server, WAIT) for _ in range(2)]
@@ -148,7 +148,7 @@ def test_a_host_that_dies_or_hangs_takes_only_its_own_inferlets(guest_cache: Pat
 def test_hosts_end_with_the_server(guest_cache: Path) -> None:
     async def check() -> list[int]:
         client = InProcessClient(FakeModel())
-        async with started(guest_cache, client, hosts=2) as server, asyncio.timeout(SECONDS):
+        async with started(guest_cache, client, hosts=2) as server, asyncio.timeout(HANG_SECONDS):
             _, listener = await launch(server, WAIT)
             await listener.until_messages(1)
             found = pids(server)

@@ -12,11 +12,10 @@ import pytest
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import hosted, launch, run, started
 from tests.helpers.web import Asked, Web, answer, serving
 from tests.system.test_hostile_programs import NEIGHBOUR
-
-SECONDS = 60.0
 
 IMPORTS = "import asyncio\nfrom inferlet_sdk import *\n"
 AGENT = """
@@ -89,7 +88,7 @@ def check(
     cache: Path, handler: Any, hosts: int, test: Callable[[ServerApi, Web], Awaitable[None]], **options: Any
 ) -> None:
     async def main() -> None:
-        async with serving(handler) as web, asyncio.timeout(SECONDS):
+        async with serving(handler) as web, asyncio.timeout(HANG_SECONDS):
             client = InProcessClient(FakeModel(num_pages=4096))
             async with started(cache, client, hosts=hosts, http_allow=f"127.0.0.1:{web.port}", **options) as server:
                 await test(server, web)
@@ -183,7 +182,7 @@ async def main(args):
 def test_a_server_without_a_list_makes_no_requests(guest_cache: Path) -> None:
     async def main() -> None:
         source = IMPORTS + "async def main(args):\n    await http_get('https://api.example.com/')\n"
-        async with started(guest_cache, InProcessClient(FakeModel())) as server, asyncio.timeout(SECONDS):
+        async with started(guest_cache, InProcessClient(FakeModel())) as server, asyncio.timeout(HANG_SECONDS):
             _, listener = await launch(server, source)
             error = (await listener.ended).error or ""
             assert "makes no outgoing HTTP requests" in error

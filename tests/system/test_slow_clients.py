@@ -16,12 +16,12 @@ from pie_control.http_server.server import HttpServer
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import started
 from tests.helpers.sessions import exchange, frame_of, open_session, until, until_it_waits
 
 PIECE = 100_000
 COUNT = 200
-SECONDS = 120.0
 
 PLAIN = f"def main(args):\n    for n in range({COUNT}): args.send(f'{{n:09}}' + 'x' * {PIECE - 9})\n    return 'done'\n"
 AWAITED = PLAIN.replace("def main", "async def main").replace("args.send", "await args.send")
@@ -40,7 +40,7 @@ async def main(args):
 
 @asynccontextmanager
 async def serving(cache_dir: Path) -> AsyncIterator[tuple[ServerApi, str]]:
-    async with started(cache_dir, InProcessClient(FakeModel()), warm_pool=0) as api, asyncio.timeout(SECONDS):
+    async with started(cache_dir, InProcessClient(FakeModel()), warm_pool=0) as api, asyncio.timeout(HANG_SECONDS):
         server = HttpServer(api, bind("127.0.0.1", 0), api.config)
         await server.start()
         try:

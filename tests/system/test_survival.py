@@ -18,6 +18,7 @@ import pytest
 
 from pie_control.client import Client
 from pie_control.errors import InferletEnded, WorkerUnavailable
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import launch, run, started
 from tests.helpers.tree import DEMO_MODEL
 
@@ -40,7 +41,6 @@ async def main(args):
     await args.send("ready")
     return await args.receive()
 """
-SECONDS = 60.0
 
 
 def worker_pids(parent: int, model: str) -> list[int]:
@@ -54,8 +54,8 @@ def worker_pid(parent: int) -> int:
     return pid
 
 
-def wait_for_end(pid: int, seconds: float = 5.0) -> None:
-    deadline = time.monotonic() + seconds
+def wait_for_end(pid: int) -> None:
+    deadline = time.monotonic() + HANG_SECONDS
     while psutil.pid_exists(pid):
         assert time.monotonic() < deadline, f"process {pid} lives on"
         time.sleep(0.02)
@@ -63,7 +63,7 @@ def wait_for_end(pid: int, seconds: float = 5.0) -> None:
 
 def test_inferlets_are_told_of_a_killed_worker_and_the_next_launch_works(guest_cache: Path) -> None:
     async def check() -> None:
-        async with started(guest_cache) as server, asyncio.timeout(SECONDS):
+        async with started(guest_cache) as server, asyncio.timeout(HANG_SECONDS):
             _, generating = await launch(server, GENERATE)
             idle, waiting = await launch(server, WAIT)
             await generating.until_messages(3)
@@ -84,7 +84,7 @@ def test_inferlets_are_told_of_a_killed_worker_and_the_next_launch_works(guest_c
 
 def test_an_inferlet_terminated_in_flight_leaves_nothing_and_disturbs_nobody(guest_cache: Path) -> None:
     async def check() -> None:
-        async with started(guest_cache) as server, asyncio.timeout(SECONDS):
+        async with started(guest_cache) as server, asyncio.timeout(HANG_SECONDS):
             other, staying = await launch(server, GENERATE)
             for _ in range(20):
                 one, listener = await launch(server, GENERATE)
@@ -116,7 +116,7 @@ async def main(args, pages):
 """
 
     async def check() -> None:
-        async with started(guest_cache, pages=200, max_pages=200) as server, asyncio.timeout(SECONDS):
+        async with started(guest_cache, pages=200, max_pages=200) as server, asyncio.timeout(HANG_SECONDS):
             _, oldest = await launch(server, hoard, {"pages": 40})
             await oldest.until_messages(1)
             _, youngest = await launch(server, hoard, {"pages": 60})
@@ -206,8 +206,8 @@ def test_a_signal_ends_everything(
             with pytest.raises(InferletEnded):
                 await running.result()
 
-    asyncio.run(asyncio.wait_for(check(), SECONDS))
-    process.wait(timeout=5)
+    asyncio.run(asyncio.wait_for(check(), HANG_SECONDS))
+    process.wait(timeout=HANG_SECONDS)
     wait_for_end(worker)
     assert not list(temporary.rglob("*")), "nothing is left"
 
@@ -265,7 +265,7 @@ async def main(args, model):
 def test_two_models_with_two_workers_each_and_one_of_them_killed(guest_cache: Path) -> None:
     async def check() -> None:
         models = ["demo", "chat=demo"]
-        async with started(guest_cache, model=models, replicas=2, pages=128) as server, asyncio.timeout(SECONDS):
+        async with started(guest_cache, model=models, replicas=2, pages=128) as server, asyncio.timeout(HANG_SECONDS):
             assert [model.name for model in server.models()] == ["demo", "chat"]
             placed = {}
             for model in ("demo", "chat"):

@@ -12,10 +12,10 @@ import pytest
 
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import launch, run, started
 from tests.system.test_host_loss import pid_of
 
-SECONDS = 90.0
 IMPORTS = "import asyncio\nfrom inferlet_sdk import *\n"
 
 SWARM = (
@@ -42,7 +42,7 @@ async def main(args, size=0, rounds=0):
 def test_all_hear_everything_in_the_same_order(guest_cache: Path, hosts: int) -> None:
     async def main() -> None:
         client = InProcessClient(FakeModel())
-        async with started(guest_cache, client, hosts=hosts) as server, asyncio.timeout(SECONDS):
+        async with started(guest_cache, client, hosts=hosts) as server, asyncio.timeout(HANG_SECONDS):
             swarm = [await launch(server, SWARM, {"size": 6, "rounds": 20}) for _ in range(6)]
             for _, listener in swarm:
                 await listener.until_messages(1)
@@ -91,7 +91,7 @@ async def main(args, count=0):
 def test_a_publisher_waits_for_a_slow_subscriber_and_nothing_is_lost(guest_cache: Path, hosts: int) -> None:
     async def main() -> None:
         client = InProcessClient(FakeModel())
-        async with started(guest_cache, client, hosts=hosts) as server, asyncio.timeout(SECONDS):
+        async with started(guest_cache, client, hosts=hosts) as server, asyncio.timeout(HANG_SECONDS):
             slow, heard = await launch(server, LISTENER)
             await heard.until_messages(1)
             _, said = await launch(server, PUBLISHER, {"count": 20})
@@ -108,7 +108,7 @@ def test_a_publisher_waits_for_a_slow_subscriber_and_nothing_is_lost(guest_cache
 def test_a_publisher_goes_on_when_the_host_of_a_slow_subscriber_dies(guest_cache: Path) -> None:
     async def main() -> None:
         client = InProcessClient(FakeModel())
-        async with started(guest_cache, client, hosts=2) as server, asyncio.timeout(SECONDS):
+        async with started(guest_cache, client, hosts=2) as server, asyncio.timeout(HANG_SECONDS):
             slow, heard = await launch(server, LISTENER)
             await heard.until_messages(1)
             publisher, said = await launch(server, PUBLISHER, {"count": 20})
@@ -139,7 +139,7 @@ async def main(args, listen=False):
 
     async def main() -> None:
         client = InProcessClient(FakeModel())
-        async with started(guest_cache, client, hosts=2) as server, asyncio.timeout(SECONDS):
+        async with started(guest_cache, client, hosts=2) as server, asyncio.timeout(HANG_SECONDS):
             for _ in range(5):
                 _, listener = await launch(server, source, {"listen": True})
                 await listener.until_messages(1)
@@ -179,7 +179,7 @@ async def collect(queue):
     )
 
     async def main() -> None:
-        async with started(guest_cache, InProcessClient(FakeModel())) as server, asyncio.timeout(SECONDS):
+        async with started(guest_cache, InProcessClient(FakeModel())) as server, asyncio.timeout(HANG_SECONDS):
             assert await run(server, source) == [["one", "two"], [], 0, 0, 0]
 
     asyncio.run(main())

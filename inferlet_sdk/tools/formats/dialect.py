@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from inferlet_sdk import traits
 from inferlet_sdk.errors import InvalidArgument, Unsupported
-from inferlet_sdk.generation.queues import Queues
+from inferlet_sdk.sequences.queues import Queues
 from inferlet_sdk.tools.formats import hermes, llama, mistral, signature
 from inferlet_sdk.tools.formats.parser import Parser
 

@@ -43,7 +43,7 @@ def load_image(guest: Guest, queue: int, blob: int) -> int:
     return future
 
 
-async def _load(guest: Guest, tokenizer: Tokenizer, vision: Vision, data: bytes, future: int) -> None:
+async def _load(guest: Guest, tokenizer: Tokenizer, vision: Vision, data: bytes | bytearray, future: int) -> None:
     inferlet = guest.inferlet
     value: LoadedImage | CallError
     try:

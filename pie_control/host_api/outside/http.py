@@ -9,10 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import InvalidArgument
+from ...inferlets.blobs import Blob, KeptBlob
 from ...services.http.exchange import Chunk, Exchange, Head
 from ...services.http.request import new_request
 from ..guest import Guest
 from ..suspending import suspending, when_done
+from .keeping import Keeping
 
 MOST_READ = 1 << 18
 """Bytes of a body that one call gives."""
@@ -29,7 +31,11 @@ class Body:
 
 def http_request(guest: Guest, method: str, url: str, headers: str, body: str, options: str) -> int:
     seconds = guest.inferlet.limits.http_seconds
-    request = new_request(method, url, headers, _decoded(body), options, seconds)
+
+    def blob_of(handle: int) -> bytes:
+        return bytes(guest.handle(handle, Blob).data)
+
+    request = new_request(method, url, headers, _decoded(body), options, seconds, blob_of)
     outbound, future = guest.outbound, guest.futures.new()
     try:
         exchange = outbound.begin(request, _concludes(guest, future))
@@ -90,6 +96,34 @@ def take_chunk(guest: Guest, future: int) -> str:
 @suspending
 def await_chunk(guest: Guest, future: int) -> Any:
     return when_done(guest, future, lambda: take_chunk(guest, future))
+
+
+def keep_body(guest: Guest, body: int) -> int:
+    exchange, inferlet, future = guest.handle(body, Body).exchange, guest.inferlet, guest.futures.new()
+    keeping = Keeping(exchange, inferlet.blobs, _concludes(guest, future))
+    inferlet.begin(future, keeping.stop)
+    try:
+        keeping.start()
+    except BaseException:
+        inferlet.conclude(future, None)
+        guest.futures.forget(future)
+        raise
+    guest.drop_handle(body, Body)
+    return future
+
+
+def take_kept(guest: Guest, future: int) -> int:
+    kept: KeptBlob = guest.futures.take(future, KeptBlob)
+    try:
+        return guest.add_handle(kept.blob)
+    except BaseException:
+        kept.not_taken()
+        raise
+
+
+@suspending
+def await_kept(guest: Guest, future: int) -> Any:
+    return when_done(guest, future, lambda: take_kept(guest, future))
 
 
 def close_body(guest: Guest, body: int) -> None:

@@ -36,6 +36,7 @@ class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A message to an inferlet."""
 
     text: Annotated[str, Meta(description="What the inferlet's `receive` returns.")]
+    blobs: Annotated[dict[str, str], Meta(description="Uploaded blobs that come with it: hashes, by name.")] = {}
 
 
 LAUNCH = describe_body(LaunchBody, {"program": "hello", "arguments": ["--name", "Ada"]})
@@ -84,7 +85,8 @@ def inferlets_router(api: ServerApi, attachments: Attachments, launches: Launche
     async def send(inferlet: str, request: Request) -> InferletInfo:
         """409 `conflict` if it has ended, 503 `overloaded` if it does not keep up."""
         target = api.inferlet(inferlet)
-        target.send((await read_body(request, MessageBody)).text)
+        body = await read_body(request, MessageBody)
+        api.send(target.id, body.text, body.blobs)
         return target.info()
 
     @router.get("/{inferlet}/events", summary="Stream the events of an inferlet", response_class=StreamingResponse)

@@ -117,8 +117,8 @@ class Session:
 
     def _answer(self, request: wire.Request) -> object:
         match request:
-            case wire.Send(inferlet=inferlet, text=text):
-                self._api.inferlet(inferlet).send(text)
+            case wire.Send(inferlet=inferlet, text=text, blobs=blobs):
+                self._api.send(inferlet, text, blobs)
             case wire.Terminate(inferlet=inferlet, reason=reason):
                 self._api.terminate(inferlet, reason)
             case wire.Detach(inferlet=inferlet):

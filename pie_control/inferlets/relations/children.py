@@ -286,8 +286,8 @@ class ToParent:
         self._child.ended(event)
         self._outside.ended(number, event, cpu_seconds)
 
-    def received(self, number: int, size: int) -> None:
-        self._outside.received(number, size)
+    def received(self, number: int, size: int, blob_bytes: int) -> None:
+        self._outside.received(number, size, blob_bytes)
 
 
 class Outside(Protocol):
@@ -302,5 +302,5 @@ class Outside(Protocol):
     def ended(self, number: int, event: Ended, cpu_seconds: float) -> None:
         """The last that it says."""
 
-    def received(self, number: int, size: int) -> None:
-        """It has received posted messages of this size; negative: they wait again."""
+    def received(self, number: int, size: int, blob_bytes: int) -> None:
+        """It has received posted messages of this size, and of blobs with them; negative: they wait again."""

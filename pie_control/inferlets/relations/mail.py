@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from ..mailbox import IN_FLIGHT_BYTES, Inbox, Received
+from ..mailbox import IN_FLIGHT_BYTES, NO_BLOBS, Inbox, Received
 
 
 class HasFutures(Protocol):
@@ -42,9 +42,9 @@ class Mailbox:
         self._waiting: OrderedDict[int, None] = OrderedDict()  # futures
         self._over: Any = None  # what futures get when no message is left; None: they wait
 
-    def put(self, text: str, sender: str = "") -> None:
+    def put(self, text: str, sender: str = "", blobs: Mapping[str, bytes] = NO_BLOBS) -> None:
         """Adds a message."""
-        self._inbox.put(text, sender)
+        self._inbox.put(text, sender, blobs)
         self._deliver()
 
     def put_back(self, message: Received) -> None:

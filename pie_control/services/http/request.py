@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -91,15 +91,33 @@ class _Options(msgspec.Struct, forbid_unknown_fields=True):
 
     timeout: float | None = None
     redirects: int = 5
+    blob: int | None = None
 
 
-def new_request(method: str, url: str, headers: str, body: bytes, options: str, most_seconds: float) -> Request:
-    """Raises InvalidArgument, which names what is wrong."""
+def _no_blob(_handle: int) -> bytes:
+    raise InvalidArgument("blob: there are no blobs here")
+
+
+def new_request(
+    method: str,
+    url: str,
+    headers: str,
+    body: bytes,
+    options: str,
+    most_seconds: float,
+    blob_of: Callable[[int], bytes] = _no_blob,
+) -> Request:
+    """`blob_of` gives the bytes of a blob, by its handle. Raises InvalidArgument, which names what is wrong, and what
+    `blob_of` raises."""
     if method not in METHODS:
         raise InvalidArgument(f"method: {_quoted(method)} is none of {', '.join(METHODS)}")
+    given = _read_options(options)
+    if given.blob is not None:
+        if body:
+            raise InvalidArgument("body: a request with a blob has no other body: give one of them")
+        body = blob_of(given.blob)
     if body and method in ("GET", "HEAD"):
         raise InvalidArgument(f"body: a {method} request has none; use POST")
-    given = _read_options(options)
     seconds = most_seconds if given.timeout is None else given.timeout
     if not 0 < seconds <= most_seconds:
         raise InvalidArgument(f"timeout: {seconds:g} is not between 0 and {most_seconds:g} s (http_seconds)")
@@ -112,7 +130,9 @@ def _read_options(text: str) -> _Options:
     try:
         return msgspec.json.decode(text or "{}", type=_Options)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise InvalidArgument(f"options are a JSON object with timeout (seconds) and redirects: {error}") from None
+        raise InvalidArgument(
+            f"options are a JSON object with timeout (seconds), redirects and blob: {error}"
+        ) from None
 
 
 def parse_url(url: str) -> Target:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...device.tensors import widened
 from ...kv_cache.pages import KvCache, Slots
 from ...protocol import Forward
 from .. import layout
@@ -140,7 +141,7 @@ class TorchAttentionPlan:
         rows = query[tile.rows].view(shape).permute(0, 2, 3, 1, 4).reshape(groups, -1, dim)
         scores = torch.bmm(rows, keys.transpose(1, 2))
         if spec.soft_cap is not None:
-            scores = scores.float().div_(spec.soft_cap).tanh_().mul_(spec.soft_cap).to(values.dtype)
+            scores = widened(scores).div_(spec.soft_cap).tanh_().mul_(spec.soft_cap).to(values.dtype)
         if tile.bias is not None:
             scores.view(shape[0], self._num_heads, queries, -1).add_(tile.bias)
         mixed = torch.bmm(scores.softmax(-1), values)

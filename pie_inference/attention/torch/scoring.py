@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...device.ranks import Ranks
-from ...device.tensors import upload
+from ...device.tensors import upload, widened
 from ...kv_cache.pages import KvCache, Slots
 from ...protocol import Forward
 from ..interface import AttentionSpec
@@ -101,12 +101,12 @@ class ScoringPlan:
         self._cache.write(layer, self._slots, key_value)
         spec, output = self._specs[layer], torch.empty_like(query, memory_format=torch.contiguous_format)
         for sequence in self._sequences:
-            keys, values = self._cache.read(layer, sequence.keys).float().chunk(2, 1)  # [K, kv_heads, D]
+            keys, values = widened(self._cache.read(layer, sequence.keys)).chunk(2, 1)  # [K, kv_heads, D]
             at_once = max(1, MOST_WEIGHTS // max(1, len(keys) * self._num_heads))
             for first in range(sequence.rows.start, sequence.rows.stop, at_once):
                 rows = slice(first, min(first + at_once, sequence.rows.stop))
                 own = slice(rows.start - sequence.rows.start, rows.stop - sequence.rows.start)
-                weights = self._weights(spec, query[rows].float(), keys, sequence.visible[spec.window][own])
+                weights = self._weights(spec, widened(query[rows]), keys, sequence.visible[spec.window][own])
                 sequence.mass.add_(weights.sum((0, 1, 2)))
                 output[rows] = torch.einsum("hgql,lhd->qhgd", weights, values).flatten(1, 2).to(output.dtype)
         return output.view(len(output), -1)

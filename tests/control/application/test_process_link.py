@@ -21,9 +21,9 @@ from pie_control.application.messages import FromHost, Post, Said, Welcome
 from pie_control.application.process_link import ProcessLink
 from pie_control.config import InferletLimits
 from pie_control.errors import HostUnavailable
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.small_host import REFUSING_HOST, SILENT_MODULE, SMALL_HOST
 
-GUARD_SECONDS = 60
 MIB = 1 << 20
 WELCOME = Welcome(3, InferletLimits(), 0, 0, "")
 
@@ -58,7 +58,7 @@ class Heard:
         self._news.set()
 
     async def until(self, texts: int = 0, losses: int = 0) -> None:
-        async with asyncio.timeout(GUARD_SECONDS):
+        async with asyncio.timeout(HANG_SECONDS):
             while len(self.texts) < texts or len(self.losses) < losses:
                 self._news.clear()
                 await self._news.wait()
@@ -92,7 +92,7 @@ def alive(pid: int) -> bool:
 
 
 async def gone(pid: int) -> None:
-    async with asyncio.timeout(GUARD_SECONDS):
+    async with asyncio.timeout(HANG_SECONDS):
         while alive(pid):
             await asyncio.sleep(0.01)
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from pie_control.children.stream import FrameStream
 from pie_inference.protocol.frames import LENGTH, MOST_BYTES
-
-GUARD_SECONDS = 60
+from tests.helpers.guard import HANG_SECONDS
 
 
 class Peer:
@@ -34,7 +33,7 @@ class Peer:
         self.on_frame(self.frames[-1])
 
     async def until(self, done: Callable[[], bool]) -> None:
-        async with asyncio.timeout(GUARD_SECONDS):
+        async with asyncio.timeout(HANG_SECONDS):
             while not done():
                 await asyncio.sleep(0.001)
 
@@ -75,7 +74,7 @@ def test_a_peer_that_does_not_read_gets_everything_later() -> None:
                 peer.stream.send(frame)
             received = b""
             loop = asyncio.get_running_loop()
-            async with asyncio.timeout(GUARD_SECONDS):
+            async with asyncio.timeout(HANG_SECONDS):
                 while len(received) < len(framed(*frames)):
                     received += await loop.sock_recv(peer.socket, 1 << 16)
             assert received == framed(*frames)

@@ -23,6 +23,7 @@ from pie_control.client import Client, SyncClient
 from pie_control.config import ModelPath, ServerConfig, build_config, settings
 from pie_control.errors import ConfigError, UnknownName
 from tests.helpers.fake_server_api import FakeServerApi, serving_thread
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.tree import ROOT
 
 
@@ -202,7 +203,7 @@ def test_a_signal_ends_run_and_its_inferlet(url: str, number: signal.Signals, co
             while not (new := [info for info in client.inferlets() if info["id"] not in before]):
                 pass
             process.send_signal(number)
-            out, err = process.communicate(timeout=20)
+            out, err = process.communicate(timeout=HANG_SECONDS)
         assert (process.returncode, out, err) == (code, "", "")
         while client.inferlet(new[0]["id"])["status"] == "running":
             pass

@@ -48,6 +48,8 @@ def test_a_checkup_foresees_the_worker(folder: Path) -> None:
     [
         ({"quantization": "int4"}, "--quantization int4: .* 96 .* choose int8 or int4-32 or fp8"),
         ({"device": "cuda"}, "no CUDA device"),
+        ({"dtype": "float64", "quantization": "int8"}, "--dtype float64 .* does not go with --quantization"),
+        ({"dtype": "float64", "attention": "cpu"}, "--attention cpu: there are no compiled kernels here"),
     ],
 )
 def test_options_that_do_not_fit_are_problems(changes: dict[str, Any], message: str, folder: Path) -> None:

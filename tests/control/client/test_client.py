@@ -236,8 +236,25 @@ def test_a_launch_takes_files_and_bytes(tmp_path: Path) -> None:
             kept = (await http.post("/v1/blobs", content=b"bird")).json()
             assert kept["size"] == 4
             body = {"program": "echo", "blobs": {"c": kept["blob"]}}
-            assert (await http.post("/v1/inferlets", json=body)).status_code == 201
-        assert runtime.launched_with == {"c": b"bird"}
+            inferlet = (await http.post("/v1/inferlets", json=body)).json()["id"]
+            assert runtime.launched_with == {"c": b"bird"}
+            told = {"text": "see", "blobs": {"d": kept["blob"]}}
+            assert (await http.post(f"/v1/inferlets/{inferlet}/messages", json=told)).status_code == 202
+        assert runtime.sent_with == {"d": b"bird"}
+
+    serve_async(test)
+
+
+def test_a_message_takes_files_and_bytes(tmp_path: Path) -> None:
+    (tmp_path / "cat.png").write_bytes(b"cat")
+
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with Client(url) as client:
+            running = await client.launch("echo")
+            await running.send("see", blobs={"a": tmp_path / "cat.png", "b": b"dog"})
+            assert runtime.sent_with == {"a": b"cat", "b": b"dog"}
+            with pytest.raises(BadRequest, match=r"cannot read .*none\.png"):
+                await running.send("see", blobs={"a": tmp_path / "none.png"})
 
     serve_async(test)
 

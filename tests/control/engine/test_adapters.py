@@ -14,6 +14,7 @@ from pie_control.engine.replica import Replica
 from pie_control.errors import BadAdapter, BadRequest, Conflict, UnknownName, WorkerUnavailable
 from pie_control.scheduling import Scheduler
 from pie_inference.protocol import AdapterLoaded, DropAdapter, LoadAdapter
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.played_client import PlayedClient
 
 
@@ -69,7 +70,7 @@ def play(folder: Path, body: Callable[[Scene], Awaitable[None]]) -> None:
     async def check() -> None:
         scene = Scene(folder)
         await scene.model.start()
-        await asyncio.wait_for(body(scene), 30)
+        await asyncio.wait_for(body(scene), HANG_SECONDS)
         await scene.model.close()
 
     asyncio.run(check())

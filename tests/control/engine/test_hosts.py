@@ -43,6 +43,7 @@ from pie_control.programs.store import ProgramStore
 from pie_control.registry.entry import MAX_INBOX_BYTES, Entry
 from pie_control.registry.registry import Registry
 from pie_control.scheduling import Closed, Opened, Scheduler
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.played_client import PlayedClient
 from tests.helpers.played_host import PlayedHost
 
@@ -99,7 +100,7 @@ def play(folder: Path, body: Callable[[Scene], Awaitable[None]]) -> None:
     async def check() -> None:
         scene = Scene(folder)
         await scene.start()
-        await asyncio.wait_for(body(scene), 30)
+        await asyncio.wait_for(body(scene), HANG_SECONDS)
         await scene.hosts.close()
         scene.loop.close()
         await scene.model.close()

@@ -18,6 +18,7 @@ from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.quotas import Ledgers, Quota
 from pie_control.scheduling import Closed, Event, Opened, Reason, Scheduler, Turn
 from pie_inference.protocol import WaveDone
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.played_client import PlayedClient
 
 QUEUE = 1
@@ -50,7 +51,7 @@ def play(body: Callable[[Scene], Awaitable[None]]) -> None:
     async def check() -> None:
         scene = Scene()
         await scene.start()
-        await asyncio.wait_for(body(scene), 10)
+        await asyncio.wait_for(body(scene), HANG_SECONDS)
         await scene.replica.close()
         assert scene.client.closed
 

@@ -22,9 +22,8 @@ from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.protocol import Failure, GetNextDist, ModelDescription, RunWave, WaveDone
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import launch, run, started
-
-SECONDS = 30.0
 
 
 def on_server(
@@ -32,7 +31,7 @@ def on_server(
 ) -> None:
     async def check() -> None:
         client = InProcessClient(model or FakeModel(num_pages=64))
-        async with started(cache_dir, client, warm_pool=0, **options) as server, asyncio.timeout(SECONDS):
+        async with started(cache_dir, client, warm_pool=0, **options) as server, asyncio.timeout(HANG_SECONDS):
             await body(server)
 
     asyncio.run(check())

@@ -15,6 +15,7 @@ from pie_control.host_api.limits.pending import RESULT_BYTES
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import hosted, launch, started
 
 LIMIT = 1 << 20
@@ -94,7 +95,10 @@ def test_what_is_pending_is_bounded_and_counted_down(guest_cache: Path, program:
 
     async def check() -> None:
         client = InProcessClient(FakeModel())
-        async with started(guest_cache, client, warm_pool=0, max_pending_bytes=LIMIT) as server, asyncio.timeout(60):
+        async with (
+            started(guest_cache, client, warm_pool=0, max_pending_bytes=LIMIT) as server,
+            asyncio.timeout(HANG_SECONDS),
+        ):
             await body(server)
 
     asyncio.run(check())

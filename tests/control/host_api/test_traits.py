@@ -18,9 +18,9 @@ from pie_control.host_api.traits import refusals, traits_of
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.protocol import BATCHES, EXTENSIONS, ModelDescription, RunWave, WaveDone
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import run, started
 
-SECONDS = 30.0
 OF_ALL = ["Core", "Blobs", "Http", "Topics", "Children"]
 """Traits of every model."""
 INTERFACES_OF_ALL = {trait.interface for trait in TRAITS if trait.name in OF_ALL}
@@ -48,7 +48,7 @@ class Partial(FakeModel):
 
 def run_on(cache_dir: Path, model: Partial, source: str) -> Any:
     async def check() -> Any:
-        async with started(cache_dir, InProcessClient(model), warm_pool=0) as server, asyncio.timeout(SECONDS):
+        async with started(cache_dir, InProcessClient(model), warm_pool=0) as server, asyncio.timeout(HANG_SECONDS):
             return await run(server, source)
 
     return asyncio.run(check())

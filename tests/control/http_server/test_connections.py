@@ -18,6 +18,7 @@ from pie_control.client import Client, ServerUnavailable
 from pie_control.http_server import connections
 from pie_control.http_server.connections import Connections, Watch
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.sessions import RawSession, exchange, open_session, until_it_waits
 
 HEAD = b"POST /v1/programs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n"
@@ -44,7 +45,7 @@ async def connection_to(url: str) -> AsyncIterator[tuple[asyncio.StreamReader, a
 
 async def answer_of(reader: asyncio.StreamReader) -> tuple[int, str]:
     """Status and message of all that comes until the connection ends."""
-    head, _, body = (await asyncio.wait_for(reader.read(), 20)).partition(b"\r\n\r\n")
+    head, _, body = (await asyncio.wait_for(reader.read(), HANG_SECONDS)).partition(b"\r\n\r\n")
     return int(head.split()[1]), json.loads(body)["error"]["message"]
 
 

@@ -13,11 +13,12 @@ import websockets
 from pie_control.errors import ConfigError
 from pie_control.http_server.listening import bind
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.sessions import exchange, frame_of, open_session, until
 
 
 def http(url: str) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=url, trust_env=False, timeout=10)
+    return httpx.AsyncClient(base_url=url, trust_env=False, timeout=HANG_SECONDS)
 
 
 async def ended(runtime: FakeServerApi, id: str) -> str:

@@ -16,6 +16,7 @@ from pie_control.http_server.session.send_buffer import MAX_REPLY_BYTES, SendBuf
 from pie_control.http_server.session.session import SENDS_IN_A_TURN
 from pie_control.registry.entry import InferletInfo
 from tests.helpers.fake_server_api import FakeInferlet, FakeServerApi, serve_async
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.sessions import exchange, frame_of, open_session
 
 
@@ -226,7 +227,7 @@ def test_a_body_that_nests_deeply_is_refused(body: str) -> None:
 
 def test_of_a_body_with_many_faults_the_first_is_told() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
-        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=HANG_SECONDS) as client:
             body = {"program": "hello", "arguments": [0] * 500_000}
             answer = await client.post("/v1/inferlets", json=body)
             assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad-request")

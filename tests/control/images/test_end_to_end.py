@@ -15,10 +15,10 @@ from pie_inference.config import WorkerConfig
 from pie_inference.serving.worker import Worker
 from pie_inference.testing.vision_checkpoint import make_vision_checkpoint
 from tests.control.images.test_prepare import saved
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import launch, started
 from tests.helpers.vision import load_model, load_processor, picture
 
-SECONDS = 120.0
 LENGTH = 12
 PROGRAM = """
 from inferlet_sdk import *
@@ -66,7 +66,7 @@ def continued(folder: Path, text: str, images: list[Any]) -> tuple[list[int], li
 def run(guest_cache: Path, folder: Path, source: str, **options: Any) -> Any:
     async def main() -> Any:
         worker = Worker(WorkerConfig(folder, "tiny", dtype="float32", pages=256, embeds=1024, threads=1))
-        async with started(guest_cache, InProcessClient(worker), **options) as server, asyncio.timeout(SECONDS):
+        async with started(guest_cache, InProcessClient(worker), **options) as server, asyncio.timeout(HANG_SECONDS):
             _, listener = await launch(server, source, None, {"one": saved(ONE), "two": saved(TWO)})
             ended = await listener.ended
             assert ended.status == "finished", ended.error

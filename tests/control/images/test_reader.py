@@ -18,6 +18,7 @@ from pie_control.images import reader as module
 from pie_control.images.prepare import prepare
 from pie_control.images.reader import BadImageAfter, ImageReader
 from tests.control.images.test_prepare import VISION, saved
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.vision import picture
 
 PNG = saved(picture(90, 60))
@@ -27,7 +28,7 @@ def reading(body: Callable[[ImageReader], Awaitable[Any]]) -> Any:
     async def main() -> Any:
         reader = ImageReader()
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(HANG_SECONDS):
                 return await body(reader)
         finally:
             reader.close()

@@ -12,11 +12,11 @@ import pytest
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.control.images.test_prepare import bomb, saved
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import run, started
 from tests.helpers.vision import picture
 
 IMPORTS = "import asyncio\nfrom inferlet_sdk import *\nfrom inferlet_sdk.traits import *\n"
-SECONDS = 60.0
 WIDE, TALL = saved(picture(64, 40)), saved(picture(20, 90, 3), "JPEG")
 """Of two rows of two tiles, or less, and one more each."""
 
@@ -26,7 +26,7 @@ def result_of(
 ) -> Any:
     async def main() -> Any:
         async with started(cache, InProcessClient(model or FakeModel()), **options) as server:
-            return await asyncio.wait_for(run(server, IMPORTS + source, None, blobs), SECONDS)
+            return await asyncio.wait_for(run(server, IMPORTS + source, None, blobs), HANG_SECONDS)
 
     return asyncio.run(main())
 

@@ -18,7 +18,8 @@ from pie_inference.protocol import PROTOCOL_VERSION, RunWave, SampleResult, Wave
 from pie_inference.protocol.secret import SECRET_VARIABLE
 from pie_inference.testing.checkpoints import make_checkpoint
 from pie_inference.testing.worker_batches import Driver, Extend, Keys, ints, sample_batch
-from tests.helpers.clients import DEADLINE, ask, loss_of, run
+from tests.helpers.clients import ask, loss_of, run
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.tree import ROOT
 
 SECRET = "0123456789abcdef" * 4
@@ -31,7 +32,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def launching(checkpoint: Path, *more: str, wave_seconds: float = WAVE_SECONDS) -> WorkerClient:
     options = ["--model", str(checkpoint), "--name", "model", "--pages", "64", "--embeds", "2048", "--threads", "1"]
-    return WorkerClient([*options, *more], start_seconds=DEADLINE, wave_seconds=wave_seconds)
+    return WorkerClient([*options, *more], start_seconds=HANG_SECONDS, wave_seconds=wave_seconds)
 
 
 def refuse(wave: RunWave) -> WaveDone:
@@ -47,7 +48,7 @@ def alive(pid: int) -> bool:
 
 
 def wait_for_end(pid: int) -> None:
-    deadline = time.monotonic() + DEADLINE
+    deadline = time.monotonic() + HANG_SECONDS
     while alive(pid):
         assert time.monotonic() < deadline, f"process {pid} lives on"
         time.sleep(0.02)
@@ -100,7 +101,7 @@ def test_sending_within_an_answer_does_not_call_back_from_within(checkpoint: Pat
         client.on_wave_done = on_wave_done
         client.send(RunWave(0, "model", ()))
         client.send(RunWave(1, "model", ()))
-        await asyncio.wait_for(finished.wait(), DEADLINE)
+        await asyncio.wait_for(finished.wait(), HANG_SECONDS)
         assert seen == list(range(201))
         await client.close()
 
@@ -125,7 +126,7 @@ def test_a_killed_worker_is_noticed_and_restarted(checkpoint: Path) -> None:
         first = await client.start()
         lost = loss_of(client)
         os.kill(first.pid, signal.SIGKILL)
-        assert "killed by signal 9" in await asyncio.wait_for(lost, DEADLINE)
+        assert "killed by signal 9" in await asyncio.wait_for(lost, HANG_SECONDS)
         with pytest.raises(WorkerUnavailable):
             client.send(RunWave(1, "model", ()))
         second = await client.restart()
@@ -145,7 +146,7 @@ def test_a_worker_that_hangs_is_noticed_and_replaced(checkpoint: Path) -> None:
         lost = loss_of(client)
         os.kill(first.pid, signal.SIGSTOP)
         client.send(RunWave(2, "model", ()))
-        assert "did not answer for 1 s" in await asyncio.wait_for(lost, DEADLINE)
+        assert "did not answer for 1 s" in await asyncio.wait_for(lost, HANG_SECONDS)
         second = await client.restart()
         assert not alive(first.pid)
         assert (await ask(client, RunWave(3, "model", ())))[0].wave == 3
@@ -209,16 +210,16 @@ def test_a_worker_that_connects_by_itself(checkpoint: Path, tmp_path: Path) -> N
         return subprocess.Popen([sys.executable, "-m", "pie_inference.serving", *options], cwd=ROOT, env=environment)
 
     async def test() -> None:
-        client = WorkerClient(endpoint=endpoint, secret=SECRET, start_seconds=DEADLINE)
+        client = WorkerClient(endpoint=endpoint, secret=SECRET, start_seconds=HANG_SECONDS)
         worker = start_worker()
         assert (await client.start()).pid == worker.pid
         lost = loss_of(client)
         worker.kill()
         worker.wait()
-        assert "connection" in await asyncio.wait_for(lost, DEADLINE)
+        assert "connection" in await asyncio.wait_for(lost, HANG_SECONDS)
         worker = start_worker()
         assert (await client.restart()).pid == worker.pid
         await client.close()
-        assert worker.wait(DEADLINE) == 0
+        assert worker.wait(HANG_SECONDS) == 0
 
     run(test)

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pie_control.inference_client.local import LocalConnection
 from pie_inference.protocol import WaveDone, decode_from_worker, encode
 from pie_inference.protocol.frames import LENGTH, FrameReader, pack, unpack
-
-GUARD_SECONDS = 30
+from tests.helpers.guard import HANG_SECONDS
 
 
 def test_a_worker_that_does_not_read_holds_nothing_up_and_gets_everything() -> None:
@@ -24,7 +23,7 @@ def test_a_worker_that_does_not_read_holds_nothing_up_and_gets_everything() -> N
             for frames in sent:
                 connection.send(frames)
             reader, received = FrameReader(), list[list[bytes]]()
-            async with asyncio.timeout(GUARD_SECONDS):
+            async with asyncio.timeout(HANG_SECONDS):
                 while len(received) < len(sent):
                     reader.feed(await asyncio.get_running_loop().sock_recv(theirs, 1 << 16))
                     while (frame := reader.next()) is not None:
@@ -52,7 +51,7 @@ def test_answers_then_nonsense_then_the_end() -> None:
         parts = [part for wave in range(3) for part in pack(encode(WaveDone(wave, (), 0.0)))]
         theirs.sendall(b"".join(parts) + LENGTH.pack(8) + LENGTH.pack(99) + b"____")
         theirs.close()
-        async with asyncio.timeout(GUARD_SECONDS):
+        async with asyncio.timeout(HANG_SECONDS):
             while len(ends) < 2:
                 await asyncio.sleep(0.001)
 

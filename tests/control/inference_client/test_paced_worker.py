@@ -19,7 +19,8 @@ from pie_control.inference_client.process import PACED_WORKER
 from pie_control.runtime import start_worker
 from pie_inference.protocol import PROTOCOL_VERSION, RunWave, SampleResult, WaveDone
 from pie_inference.testing.worker_batches import Driver, Extend, Keys, ints, sample_batch
-from tests.helpers.clients import DEADLINE, ask, loss_of, run
+from tests.helpers.clients import ask, loss_of, run
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.tree import ROOT
 
 from .test_client import wait_for_end
@@ -27,7 +28,7 @@ from .test_client import wait_for_end
 
 def paced(pace: str, *more: str, poll_us: int = 0) -> WorkerClient:
     arguments = ["--name", "model", "--pace", pace, *more]
-    return WorkerClient(arguments, module=PACED_WORKER, start_seconds=DEADLINE, poll_us=poll_us)
+    return WorkerClient(arguments, module=PACED_WORKER, start_seconds=HANG_SECONDS, poll_us=poll_us)
 
 
 def waves(count: int) -> list[RunWave]:
@@ -99,7 +100,7 @@ def test_a_paced_worker_that_is_killed_is_replaced() -> None:
         first = await client.start()
         lost = loss_of(client)
         os.kill(first.pid, signal.SIGKILL)
-        assert "killed by signal 9" in await asyncio.wait_for(lost, DEADLINE)
+        assert "killed by signal 9" in await asyncio.wait_for(lost, HANG_SECONDS)
         second = await client.restart()
         assert second.pid != first.pid
         assert [answer.wave for answer in await ask(client, *waves(2))] == [0, 1]

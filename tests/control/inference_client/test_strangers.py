@@ -24,7 +24,8 @@ from pie_inference.config import parse_options
 from pie_inference.protocol import PROTOCOL_VERSION, Ready, RunWave, encode
 from pie_inference.protocol.secret import SECRET_VARIABLE, control_key
 from pie_inference.testing.checkpoints import make_checkpoint
-from tests.helpers.clients import DEADLINE, ask, loss_of, run
+from tests.helpers.clients import ask, loss_of, run
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.tree import ROOT
 
 SECRET, OTHER_SECRET = "0123456789abcdef" * 4, "fedcba9876543210" * 4
@@ -77,14 +78,14 @@ def stranger(endpoint: str, secret: str | None = None) -> Iterator[zmq.Socket[by
 
 @asynccontextmanager
 async def serving(checkpoint: Path, endpoint: str) -> AsyncIterator[tuple[WorkerClient, asyncio.Future[str]]]:
-    client = WorkerClient(endpoint=endpoint, secret=SECRET, start_seconds=DEADLINE)
+    client = WorkerClient(endpoint=endpoint, secret=SECRET, start_seconds=HANG_SECONDS)
     with worker(checkpoint, endpoint) as process:
         assert (await client.start()).pid == process.pid
         try:
             yield client, loss_of(client)
         finally:
             await client.close()
-            assert await asyncio.to_thread(process.wait, DEADLINE) == 0
+            assert await asyncio.to_thread(process.wait, HANG_SECONDS) == 0
 
 
 async def all_waves_reach_the_worker(client: WorkerClient) -> None:
@@ -93,7 +94,7 @@ async def all_waves_reach_the_worker(client: WorkerClient) -> None:
 
 
 async def until(told: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE):
+    async with asyncio.timeout(HANG_SECONDS):
         while not told():
             await asyncio.sleep(0.01)
 
@@ -154,7 +155,7 @@ def test_a_second_worker_is_refused_and_shares_no_waves(
             with stranger(endpoint, SECRET) as dealer, worker(checkpoint, endpoint) as second:
                 dealer.send_multipart(forged())
                 await all_waves_reach_the_worker(client)
-                _, said = await asyncio.to_thread(second.communicate, None, DEADLINE)
+                _, said = await asyncio.to_thread(second.communicate, None, HANG_SECONDS)
                 assert second.returncode == 1
                 assert "another worker is connected to the control process already" in said
                 await all_waves_reach_the_worker(client)
@@ -174,10 +175,10 @@ def test_a_second_worker_is_refused_and_shares_no_waves(
 @pytest.mark.parametrize("secret", [OTHER_SECRET, None, "short"])
 def test_a_worker_without_the_secret_says_so_and_ends(secret: str | None, checkpoint: Path, endpoint: str) -> None:
     async def test() -> None:
-        client = WorkerClient(endpoint=endpoint, secret=SECRET, start_seconds=DEADLINE)
+        client = WorkerClient(endpoint=endpoint, secret=SECRET, start_seconds=HANG_SECONDS)
         starting = asyncio.create_task(client.start())
         with worker(checkpoint, endpoint, secret) as process:
-            _, said = await asyncio.to_thread(process.communicate, None, DEADLINE)
+            _, said = await asyncio.to_thread(process.communicate, None, HANG_SECONDS)
             assert process.returncode == 1
             assert SECRET_VARIABLE in said
         assert not starting.done()
@@ -189,7 +190,7 @@ def test_a_worker_without_the_secret_says_so_and_ends(secret: str | None, checkp
 
 def test_the_own_worker_has_no_address_and_no_secret(checkpoint: Path) -> None:
     async def test() -> None:
-        client = WorkerClient(worker_options(checkpoint), start_seconds=DEADLINE)
+        client = WorkerClient(worker_options(checkpoint), start_seconds=HANG_SECONDS)
         ready = await client.start()
         line = Path(f"/proc/{ready.pid}/cmdline").read_text().split("\0")
         address = line[line.index("--endpoint") + 1]

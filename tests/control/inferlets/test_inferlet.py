@@ -21,6 +21,7 @@ from pie_control.services.aside import Aside
 from pie_control.services.timers import Timer, Timers
 from pie_control.texts import byte_size
 from tests.control.sandbox.test_fibers import started
+from tests.helpers.guard import HANG_SECONDS
 
 NEVER = 2**62
 
@@ -72,8 +73,8 @@ class Heard:
     def ended(self, number: int, event: Ended, cpu_seconds: float) -> None:
         self.events.append(event)
 
-    def received(self, number: int, size: int) -> None:
-        self.received_bytes += size
+    def received(self, number: int, size: int, blob_bytes: int) -> None:
+        self.received_bytes += size + blob_bytes
 
     @property
     def messages(self) -> int:
@@ -144,7 +145,7 @@ def calling(inferlet: Inferlet, work: Callable[[], Any]) -> Instance:
 async def answered(inferlet: Inferlet, woken: list[Inferlet]) -> str | None:
     """The outcome of an inferlet that waits for its work."""
     assert inferlet.instance.step() is Step.WAITING
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANG_SECONDS):
         while not woken:
             await asyncio.sleep(0.001)
     inferlet.before_step()

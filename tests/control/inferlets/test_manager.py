@@ -19,9 +19,9 @@ from pie_control.registry.entry import Entry
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import launch, run, started
 
-SECONDS = 60.0
 HELLO = "def main(args):\n    return 'hello'\n"
 WAIT = "async def main(args):\n    await args.send('ready')\n    return await args.receive()\n"
 LOOP = "def main(args):\n    while True:\n        pass\n"
@@ -29,7 +29,7 @@ LOOP = "def main(args):\n    while True:\n        pass\n"
 
 def on_server(cache_dir: Path, body: Callable[[ServerApi], Awaitable[None]], **options: Any) -> None:
     async def check() -> None:
-        async with started(cache_dir, InProcessClient(FakeModel()), **options) as server, asyncio.timeout(SECONDS):
+        async with started(cache_dir, InProcessClient(FakeModel()), **options) as server, asyncio.timeout(HANG_SECONDS):
             await body(server)
 
     asyncio.run(check())

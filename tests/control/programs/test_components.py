@@ -18,15 +18,14 @@ from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.options.cache_files import write_atomically
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import Listener, cache_with_guest, hosted, started
-
-SECONDS = 30.0
 
 
 def on_server(cache_dir: Path, body: Callable[[ServerApi], Awaitable[None]], **options: Any) -> None:
     async def check() -> None:
         client = InProcessClient(FakeModel())
-        async with started(cache_dir, client, warm_pool=0, **options) as server, asyncio.timeout(SECONDS):
+        async with started(cache_dir, client, warm_pool=0, **options) as server, asyncio.timeout(HANG_SECONDS):
             await body(server)
 
     asyncio.run(check())
@@ -220,13 +219,14 @@ def test_uploads_of_one_component_at_a_time_compile_it_once(
     "damage", [lambda data: data[:1000], lambda data: b"", lambda data: data[:-100] + bytes(100), lambda data: data * 2]
 )
 def test_a_damaged_compiled_form_is_compiled_anew(
-    damage: Callable[[bytes], bytes], guest_cache: Path, caplog: pytest.LogCaptureFixture
+    damage: Callable[[bytes], bytes], tmp_path: Path, guest_cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    cache = cache_with_guest(tmp_path, guest_cache)
     component = binary(*wat.ECHO, data="of this test")
 
     async def upload(server: ServerApi) -> None:
         program = await server.upload(component, "damaged")
-        (path,) = (guest_cache / "compiled").glob(f"{program.program}-*")
+        (path,) = (cache / "compiled").glob(f"{program.program}-*")
         write_atomically(path, damage(path.read_bytes()))  # never in place: it is mapped
 
     async def launch(server: ServerApi) -> None:
@@ -235,6 +235,6 @@ def test_a_damaged_compiled_form_is_compiled_anew(
         inferlet.send("still there")
         assert (await listener.ended).result == "still there"
 
-    on_server(guest_cache, upload)
-    on_server(guest_cache, launch)
+    on_server(cache, upload)
+    on_server(cache, launch)
     assert "is damaged and made anew" in caplog.text

@@ -23,9 +23,9 @@ from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers import bombs
 from tests.helpers.compilers import compilers
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import Listener, cache_with_guest, started
 
-SECONDS = 60.0
 WAITS = b"async def main(args):\n    return await args.receive()\n"
 
 
@@ -36,7 +36,7 @@ def cache(tmp_path: Path, guest_cache: Path) -> Path:
 
 def on_server(cache: Path, body: Callable[[ServerApi], Awaitable[None]], **options: Any) -> None:
     async def check() -> None:
-        async with serving(cache, **options) as server, asyncio.timeout(SECONDS):
+        async with serving(cache, **options) as server, asyncio.timeout(HANG_SECONDS):
             await body(server)
 
     asyncio.run(check())
@@ -148,14 +148,14 @@ def test_a_program_that_another_tenant_deletes_while_it_arrives_is_kept(
     def slowly(self: ProgramStore, program: Program, data: bytes) -> None:
         write(self, program, data)
         written.set()
-        assert deleted.wait(SECONDS)
+        assert deleted.wait(HANG_SECONDS)
 
     async def body(server: ServerApi) -> None:
         programs = server._library
         await programs.upload(returning("shared"), "mine", server._hosts.all[0].programs, "ada")
         monkeypatch.setattr(ProgramStore, "write", slowly)
         arriving = asyncio.create_task(programs.upload(returning("shared"), "", server._hosts.all[0].programs))
-        assert await asyncio.to_thread(written.wait, SECONDS)
+        assert await asyncio.to_thread(written.wait, HANG_SECONDS)
         programs.remove("mine", "ada")
         deleted.set()
         assert await result_of(server, (await arriving).program) == '"shared"'
@@ -302,7 +302,7 @@ def test_what_cannot_be_compiled_is_refused_and_leaves_nothing(data: bytes, mess
         assert files(cache) == before
         assert server.programs() == ()
 
-    seconds = 1 if "longer than 1 s" in message else SECONDS
+    seconds = 1 if "longer than 1 s" in message else HANG_SECONDS
     memory_bytes = 512 << 20 if "of memory" in message else 2 << 30
     on_server(cache, body, compile_seconds=seconds, compile_memory_bytes=memory_bytes)
 

@@ -18,13 +18,14 @@ from pie_control.sandbox.engine import new_engine
 from pie_inference.options.cache_files import find_sealed
 from tests.helpers import bombs
 from tests.helpers.compilers import compilers
-
-HANG = 60.0
+from tests.helpers.guard import HANG_SECONDS
 
 
 def compile_it(data: bytes, folder: Path, seconds: float = 30.0, memory_bytes: int = 1 << 30) -> Path:
     async def run() -> Path:
-        return await asyncio.wait_for(NativeCompiler(seconds, memory_bytes).compile(data, folder, "stem", "t"), HANG)
+        return await asyncio.wait_for(
+            NativeCompiler(seconds, memory_bytes).compile(data, folder, "stem", "t"), HANG_SECONDS
+        )
 
     return asyncio.run(run())
 
@@ -76,7 +77,7 @@ def test_a_cancelled_compilation_leaves_nothing(tmp_path: Path) -> None:
             await task
         assert leaves_nothing(tmp_path)
 
-    asyncio.run(asyncio.wait_for(test(), HANG))
+    asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
 
 
 def test_a_small_component_of_another_tenant_does_not_wait_for_large_ones(
@@ -97,13 +98,13 @@ def test_a_small_component_of_another_tenant_does_not_wait_for_large_ones(
             task.cancel()
         await asyncio.gather(*slow, return_exceptions=True)
 
-    asyncio.run(asyncio.wait_for(test(), HANG))
+    asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
 
 
 def test_a_compiler_that_outlives_the_server_ends_by_itself(tmp_path: Path) -> None:
     """The bound of its processor time is its own."""
     child = ["-m", "pie_control.programs.compile_child", str(tmp_path / "out"), str(1 << 30), "1"]
     done = subprocess.run(
-        [sys.executable, *child], input=bombs.slow(32_000), capture_output=True, timeout=HANG, check=False
+        [sys.executable, *child], input=bombs.slow(32_000), capture_output=True, timeout=HANG_SECONDS, check=False
     )
     assert done.returncode < 0

@@ -17,9 +17,9 @@ from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers.compilers import application_hosts
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import Listener, cache_with_guest, started
 
-SECONDS = 60.0
 ECHO = b"async def main(args):\n    text = await args.receive()\n    await args.send(text)\n    return text\n"
 SLOW = b"def main(args): pass\n" + b"\n".join(b"def f%d(a, b, c): return a * b + c" % n for n in range(20_000))
 
@@ -32,7 +32,7 @@ def cache(tmp_path: Path, guest_cache: Path) -> Path:
 def on_hosts(cache: Path, body: Callable[[ServerApi], Awaitable[None]]) -> None:
     async def check() -> None:
         client = InProcessClient(FakeModel())
-        async with started(cache, client, warm_pool=0, hosts=2) as server, asyncio.timeout(SECONDS):
+        async with started(cache, client, warm_pool=0, hosts=2) as server, asyncio.timeout(HANG_SECONDS):
             await body(server)
 
     asyncio.run(check())

@@ -17,6 +17,7 @@ from pie_control.programs.store import kind_of
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import Listener, cache_with_guest, started
 
 MAIN = "import helpers.words\n\ndef main(args):\n    return helpers.words.shout('hello')\n"
@@ -58,7 +59,7 @@ def outcomes(tmp_path: Path, guest_cache: Path, *programs: bytes) -> list[str | 
 
     async def check() -> list[str | None]:
         cache = cache_with_guest(tmp_path, guest_cache)
-        async with started(cache, InProcessClient(FakeModel()), warm_pool=0) as server, asyncio.timeout(120):
+        async with started(cache, InProcessClient(FakeModel()), warm_pool=0) as server, asyncio.timeout(HANG_SECONDS):
             return [await one(server, data) for data in programs]
 
     return asyncio.run(check())

@@ -15,6 +15,7 @@ from pie_control.programs.native import NativeCompiler
 from pie_control.programs.prepared import PreparedPrograms
 from pie_control.programs.store import ProgramInfo, ProgramStore
 from pie_inference.options.cache_files import write_sealed
+from tests.helpers.guard import HANG_SECONDS
 
 COMPONENT = b"\0asm\x0d\x00\x01\x00"
 
@@ -87,7 +88,7 @@ class World:
 
 def check(body: Callable[[World], Awaitable[None]], folder: Path, most_bytes: int = 1 << 20) -> None:
     async def run() -> None:
-        await asyncio.wait_for(body(World(folder, most_bytes)), 30)
+        await asyncio.wait_for(body(World(folder, most_bytes)), HANG_SECONDS)
 
     asyncio.run(run())
 

@@ -27,9 +27,9 @@ from pie_control.sandbox.linker import LinkedComponent
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers import whole_world
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import Listener, started
 
-SECONDS = 30.0
 HERE = Path(__file__).parent
 VERSIONS = sorted(folder.name for folder in HERE.iterdir() if (folder / "component.wasm").exists())
 LIMITS = {
@@ -175,7 +175,7 @@ def said(cache_dir: Path, version: str) -> list[str]:
 
     async def check() -> list[str]:
         client = InProcessClient(FakeModel(num_pages=64))
-        async with started(cache_dir, client, warm_pool=0, **LIMITS) as server, asyncio.timeout(SECONDS):
+        async with started(cache_dir, client, warm_pool=0, **LIMITS) as server, asyncio.timeout(HANG_SECONDS):
             await server.upload((HERE / version / "component.wasm").read_bytes(), "component")
             listener = Listener()
             inferlet = await server.launch("component", ["first", "second"], listener=listener)

@@ -26,6 +26,7 @@ from pie_control.sandbox.fibers import SUSPEND, Instance, Step
 from pie_control.sandbox.functions import HostFunction
 from pie_control.sandbox.linker import LinkedComponent
 from pie_control.sandbox.version import code_version
+from pie_inference.options.cache_files import find_sealed
 from pie_inference.options.compiling import CannotCompile
 from tests.conftest import cache_folder
 from tests.control.sandbox.test_values import Guest
@@ -224,7 +225,8 @@ def test_every_function_that_python_programs_import_is_compiled_but_for_two(
         return made
 
     monkeypatch.setattr(Crossings, "crossing", crossing)
-    (path,) = (guest_cache / "guest").glob(f"{guest_hash()}-{code_version()}.*{SUFFIX}")
+    path = find_sealed(guest_cache / "guest", f"{guest_hash()}-{code_version()}", SUFFIX)
+    assert path is not None
     guest = load_compiled(ENGINE, path)
     LinkedComponent(
         ENGINE, guest, lambda _, name: functions.get(name), {}, lambda *_: None, lambda: None, crossings

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from pie_control.services.aside import Aside, Job, Share
-
-SECONDS = 30.0
+from tests.helpers.guard import HANG_SECONDS
 
 
 class Scene:
@@ -27,7 +26,7 @@ class Scene:
 
     def add(self, share: Share, name: str, seconds: float = 1.0) -> Job:
         def work() -> str:
-            self.gate.wait(SECONDS)
+            self.gate.wait(HANG_SECONDS)
             self.clock += seconds
             self.log.append(name)
             return name
@@ -46,7 +45,7 @@ def play(monkeypatch: pytest.MonkeyPatch, body: Callable[[Scene], Awaitable[None
     async def check() -> list[str]:
         scene = Scene(monkeypatch)
         try:
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(HANG_SECONDS):
                 await body(scene)
         finally:
             scene.gate.set()
@@ -104,7 +103,7 @@ def test_a_cancelled_job_is_not_begun_and_calls_nobody(monkeypatch: pytest.Monke
     called: list[str] = []
 
     async def body(scene: Scene) -> None:
-        begun = scene.aside.run(Share(), lambda: scene.gate.wait(SECONDS), lambda: called.append("begun"))
+        begun = scene.aside.run(Share(), lambda: scene.gate.wait(HANG_SECONDS), lambda: called.append("begun"))
         waits = scene.add(Share(), "waits")
         begun.cancel()
         waits.cancel()
@@ -144,7 +143,7 @@ def test_work_is_off_the_loop_and_the_answer_on_it() -> None:
             answered.set()
 
         aside.run(Share(), lambda: threads.update(work=threading.current_thread()), on_done)
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(HANG_SECONDS):
             await answered.wait()
         aside.close()
 
@@ -158,12 +157,12 @@ def test_a_loop_that_closed_meanwhile_is_left_alone() -> None:
 
     async def check() -> Aside:
         aside = Aside(threads=1)
-        aside.run(Share(), lambda: gate.wait(SECONDS), lambda: None)
+        aside.run(Share(), lambda: gate.wait(HANG_SECONDS), lambda: None)
         aside.run(Share(), left.set, lambda: None)
         return aside
 
     aside = asyncio.run(check())
     gate.set()
-    assert left.wait(SECONDS), "the thread went on"
+    assert left.wait(HANG_SECONDS), "the thread went on"
     aside.close()
     aside.close()

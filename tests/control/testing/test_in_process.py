@@ -8,7 +8,8 @@ from pie_control.errors import WorkerUnavailable
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.protocol import ModelDescription, RunWave, WaveDone
-from tests.helpers.clients import DEADLINE, ask, loss_of, run
+from tests.helpers.clients import ask, loss_of, run
+from tests.helpers.guard import HANG_SECONDS
 
 
 @pytest.mark.parametrize("inline", [False, True])
@@ -43,7 +44,7 @@ def test_a_model_that_raises_is_lost(inline: bool) -> None:
         await client.start()
         lost = loss_of(client)
         client.send(RunWave(1, "fake", ()))
-        assert "out of luck" in await asyncio.wait_for(lost, DEADLINE)
+        assert "out of luck" in await asyncio.wait_for(lost, HANG_SECONDS)
         await client.close()
 
     run(test)

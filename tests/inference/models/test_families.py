@@ -60,6 +60,21 @@ def test_forks_share_pages(oracle: Oracle) -> None:
         assert_close(result, oracle.expected(prompt + text)[-1:])
 
 
+def test_float64_is_float64_everywhere(oracle: Oracle) -> None:
+    """What is kept of a prefix differs by the batches that computed it, in float64 as little as that can."""
+    worker = Worker(WorkerConfig(oracle.folder, "model", dtype="float64", pages=64, embeds=2048))
+    driver, tokens, pages = Driver(worker.run, "model"), random_tokens(60), worker._served.cache
+    whole, parts = Keys(), Keys()
+    [result] = driver.logprobs(Extend(whole, tokens), vocab_size=VOCAB)
+    assert_close(result, oracle.expected(tokens))
+    for part in (tokens[:7], tokens[7:48], tokens[48:]):
+        driver.logprobs(Extend(parts, part), vocab_size=VOCAB)
+    for layer in range(pages.shape.num_layers):
+        one, other = (pages.read(layer, pages.locate(ints(keys.slots))) for keys in (whole, parts))
+        assert one.dtype == torch.float64
+        assert (one - other).abs().max() < 1e-12 * one.abs().max().clamp(min=1)
+
+
 def test_bfloat16_is_as_near_to_float32_as_the_reference_is(oracle: Oracle) -> None:
     """Within a fifth; with experts within half, for which of two is a little better is decided by rounding there."""
     reference = load_reference(oracle.folder, torch.bfloat16)

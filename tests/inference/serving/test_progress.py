@@ -16,6 +16,7 @@ from pie_control.children import status_line
 from pie_control.errors import WorkerUnavailable
 from pie_control.inference_client.client import WorkerClient
 from pie_control.inference_client.process import WORKER, start_worker
+from tests.helpers.guard import HANG_SECONDS
 
 SAYS = r"printf '10%%\r' >&2; sleep 0.2; printf '20%%\r' >&2; sleep 0.2; printf '99%%\rloaded\nlast words' >&2"
 
@@ -32,7 +33,7 @@ async def run_worker() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         worker = start_worker(WORKER, [], theirs.fileno(), ended.set)
-    await asyncio.wait_for(ended.wait(), 30)
+    await asyncio.wait_for(ended.wait(), HANG_SECONDS)
     await worker.end(1.0)
 
 

@@ -61,8 +61,6 @@ from tests.helpers.adapters import LLAMA, make_adapter
 
 OPTIONS: dict[str, Any] = {"pages": 64, "host_pages": 8, "embeds": 2048, "dtype": "float32"}
 PROMPT = range(5, 45)
-NOTICED_SECONDS = 2.0
-DEADLINE = 60.0
 
 
 def config(folder: Path, **changes: Any) -> WorkerConfig:

@@ -10,10 +10,9 @@ from typing import Any
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.testing.byte_tokenizer import END
 from tests.helpers.chat_templates import MISTRAL
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.scripted_model import ScriptedModel
 from tests.helpers.servers import launch, started
-
-SECONDS = 60.0
 
 SPECIAL = ("[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[INST]", "[/INST]")
 CALLS, RESULTS, RESULTS_END, ASKED, ASKED_END = range(259, 264)
@@ -86,7 +85,7 @@ def next_token(seen: list[int]) -> int:
 
 async def play(cache: Path) -> tuple[Any, list[str]]:
     client = InProcessClient(ScriptedModel(next_token, MISTRAL, SPECIAL))
-    async with started(cache, client) as server, asyncio.timeout(SECONDS):
+    async with started(cache, client) as server, asyncio.timeout(HANG_SECONDS):
         _, listener = await launch(server, PROGRAM)
         ended = await listener.ended
         assert ended.status == "finished", ended.error

@@ -96,6 +96,15 @@ def test_bad_options_are_refused(options: dict[str, Any], why: str) -> None:
         asked(**options)
 
 
+def test_a_blob_is_the_body() -> None:
+    sent = new_request("POST", "https://a.example", "", b"", '{"blob": 7}', 60.0, {7: b"seven"}.__getitem__)
+    assert sent.body == b"seven"
+    with pytest.raises(InvalidArgument, match="no other body"):
+        asked(method="POST", body=b"x", blob=7)
+    with pytest.raises(InvalidArgument, match="no blobs here"):
+        asked(method="POST", blob=7)
+
+
 def test_methods_are_those_of_http() -> None:
     for method in ("CONNECT", "TRACE", "get", "GET /evil HTTP/1.1\r\n", ""):
         with pytest.raises(InvalidArgument, match="method: "):

@@ -11,8 +11,8 @@ from typing import Any
 
 from inferlet_sdk import traits
 from inferlet_sdk.errors import InvalidArgument
-from inferlet_sdk.generation.sequence import TokenSequence
 from inferlet_sdk.images import Image, Seen, as_image
+from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.tools.declaring import AnyTool, Declared, declare
 from inferlet_sdk.traits.core import ModelInfo
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from inferlet_sdk.errors import InvalidArgument, InvalidState
-from inferlet_sdk.generation.sequence import TokenSequence
+from inferlet_sdk.sequences.sequence import TokenSequence
 
 
 def join_sequences(parts: Sequence[TokenSequence]) -> TokenSequence:

@@ -20,9 +20,10 @@ from inferlet_sdk.dropped import drop, give_back
 from inferlet_sdk.errors import Exhausted, InvalidState, QuotaExceeded, from_host
 from inferlet_sdk.event_loop import loop_with_others
 from inferlet_sdk.futures import HostFuture
-from inferlet_sdk.generation.page_table import PageTable
-from inferlet_sdk.generation.queues import KEPT_INPUTS, Queue, Queues
 from inferlet_sdk.images import Image, Seen, SeenImages
+from inferlet_sdk.sequences.output_embed import OutputEmbed
+from inferlet_sdk.sequences.page_table import PageTable
+from inferlet_sdk.sequences.queues import KEPT_INPUTS, Queue, Queues
 from inferlet_sdk.traits.arguments import LARGEST_U32, number, whole
 from inferlet_sdk.traits.output_text import Dist, await_dist
 
@@ -36,16 +37,6 @@ LEAST_CHUNK = 32
 
 SHOWN_TOKENS = 32
 """Whose text tells people what a context is about."""
-
-
-class _SharedOutput:
-    """An output embed of several sequences, as a range: nobody writes to it."""
-
-    __slots__ = ("embed", "holders")
-
-    def __init__(self, embed: list[int]) -> None:
-        self.embed = embed
-        self.holders = 1
 
 
 class TokenSequence:
@@ -66,8 +57,7 @@ class TokenSequence:
         self.computed = 0
         self.output_of = 0
         self.pages = PageTable(queues)
-        self._output: list[int] = []  # the output embed as a range, once there is one of its own
-        self._shared: _SharedOutput | None = None  # otherwise, if there is one
+        self.output = OutputEmbed()
         self._queue: Queue | None = None  # at the first use, and from then on
         self._own: Queue | None = None
         self._uses = 0
@@ -149,7 +139,7 @@ class TokenSequence:
         self.computed, self.output_of = parent.computed, parent.output_of
         parent.pages.fork_to(self.pages, parent.queue, self.computed)
         if self.tokens:
-            self._shared = parent._share_output()
+            parent.output.share_with(self.output)
 
     def fork(self) -> TokenSequence:
         """A sequence with the same tokens. Runs pending tokens first, so that they are computed once for both."""
@@ -158,51 +148,16 @@ class TokenSequence:
                 self.flush()
             return TokenSequence(self.queues, self)
 
-    def _share_output(self) -> _SharedOutput:
-        """For another holder of the output."""
-        if self._shared is None:
-            self._shared, self._output = _SharedOutput(self._output), []
-        self._shared.holders += 1
-        return self._shared
-
-    def _take_output(self, keep: bool = False) -> None:
-        """Has an output embed that it may write to; with what the shared one holds, if `keep`. The sequence must be
-        working."""
-        shared = self._shared
-        if shared is None:
-            self._output = list(traits.alloc_emb(self.queue).ranges)
-        elif shared.holders == 1:
-            self._output, self._shared = shared.embed, None
-        else:
-            own = traits.alloc_emb(self.queue)
-            if keep:
-                traits.copy_emb(self.queue, Embeds(shared.embed), own)
-            self._output, self._shared = list(own.ranges), None
-            shared.holders -= 1
-            if not shared.holders:  # the others were dropped meanwhile
-                traits.dealloc_emb(self.queue, Embeds(shared.embed))
-
-    def _release_output(self, queue: int) -> None:
-        shared, self._shared = self._shared, None
-        if shared is not None:
-            shared.holders -= 1
-            self._output = [] if shared.holders else shared.embed
-        if self._output:
-            traits.dealloc_emb(queue, Embeds(self._output))
-            self._output = []
-
     def take_output(self, embed: Embeds) -> None:
         """Owns this embed from now on, which has the output of the last token. The sequence must be working."""
-        self._release_output(self.queue)
-        self._output = list(embed.ranges)
+        self.output.replace(self.queue, embed)
         self.output_of = self.computed
 
     def own_output(self) -> int:
         """The address of the output embed, after `flush`, which is nobody else's from now on. The sequence must be
         working."""
-        if self._shared is not None:
-            self._take_output(keep=True)
-        return self._output[0]
+        self.output.take(self.queue, keep=True)
+        return self.output.own[0]
 
     def close(self) -> None:
         """Frees pages and output embed. Idempotent."""
@@ -213,7 +168,7 @@ class TokenSequence:
             if self._uses and self._queue is not self._own:
                 self.queues.give(self._queue)
             self.pages.close(queue)
-            self._release_output(queue)
+            self.output.release(queue)
         if self._own is not None:
             self._own.destroy()
         self.queues.leave()
@@ -223,7 +178,7 @@ class TokenSequence:
     def flush(self) -> None:
         """Runs all pending tokens; the output embed then belongs to the last one. The sequence must be working."""
         if self._pending():
-            self.compute(len(self.tokens), self._output)
+            self.compute(len(self.tokens), self.output.own)
             self.output_of = self.computed
 
     def _pending(self) -> int:
@@ -232,8 +187,8 @@ class TokenSequence:
             raise InvalidState("the context is empty: `fill` it before generating")
         if self.output_of == len(self.tokens) == self.computed:
             return 0
-        if not self._output:
-            self._take_output()
+        if not self.output.own:
+            self.output.take(self.queue)
         self.rewind(len(self.tokens) - 1)
         return len(self.tokens) - self.computed
 
@@ -258,7 +213,7 @@ class TokenSequence:
         """The future of the distribution after the last token."""
         tokens, start = self.tokens, self.computed
         stop = len(tokens)
-        if start != stop - 1 or not self._output or self.adapter:  # it is not the step after another one
+        if start != stop - 1 or not self.output.own or self.adapter:  # it is not the step after another one
             if not 0 < self._pending() <= KEPT_INPUTS or self.adapter or self.images.after(self.computed):
                 self.flush()
                 return int(bindings.output_text.get_next_dist(self.queue, self.output_embed, k, temperature))
@@ -274,7 +229,7 @@ class TokenSequence:
             queue.input if stop - start == 1 else list(queue.inputs(stop - start).ranges),
             pages.context,
             pages.output,
-            self._output[0],
+            self.output.own[0],
             k,
             temperature,
         )
@@ -284,7 +239,7 @@ class TokenSequence:
     @property
     def output_embed(self) -> int:
         """The address of the output embed, after `flush`. Only for reading."""
-        return self._output[0] if self._shared is None else self._shared.embed[0]
+        return self.output.address
 
     def compute(self, end: int, output_embeds: Sequence[int]) -> None:
         """Runs pending tokens up to `end`; the last outputs go to `output_embeds` (ranges)."""
@@ -325,13 +280,13 @@ class TokenSequence:
         Makes a raw host call because this is the hot path."""
         position, queue = self.computed, self._queue
         assert queue is not None
-        if not self._output:
-            self._take_output()
+        if not self.output.own:
+            self.output.take(self.queue)
         if position >= self.pages.capacity:
             self.pages.reserve(queue.number, position + 1)
         if self.adapter:
             self._step_with_adapter(queue, token)
-            return int(bindings.fused.sample(queue.number, self._output[0], sampler))
+            return int(bindings.fused.sample(queue.number, self.output.own[0], sampler))
         number: int = bindings.fused.forward_with_sampling(
             queue.number,
             [token],
@@ -339,7 +294,7 @@ class TokenSequence:
             queue.input,
             self.pages.context,
             self.pages.output,
-            self._output[0],
+            self.output.own[0],
             sampler,
         )
         self.computed = self.output_of = position + 1
@@ -349,7 +304,7 @@ class TokenSequence:
         bindings.input_text.embed_txt(queue.number, [token], [self.computed], queue.input)
         pages = self.pages
         bindings.forward_with_adapter.forward_with_adapter(
-            queue.number, self.adapter, pages.context, queue.input, pages.output, self._output
+            queue.number, self.adapter, pages.context, queue.input, pages.output, self.output.own
         )
         self.computed = self.output_of = self.computed + 1
 

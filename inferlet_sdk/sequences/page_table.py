@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from inferlet_sdk import traits
 from inferlet_sdk.addresses import Addresses, Pages
 from inferlet_sdk.errors import Exhausted, InvalidArgument, InvalidState, QuotaExceeded
-from inferlet_sdk.generation.queues import MANY_CONTEXTS, Queues
+from inferlet_sdk.sequences.queues import MANY_CONTEXTS, Queues
 
 PAGES_AHEAD = 4
 """Number of pages allocated at once while a context grows token by token."""

@@ -1,0 +1,1 @@
+"""What a context is filled with: texts, chat messages, images."""

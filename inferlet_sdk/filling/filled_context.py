@@ -1,0 +1,191 @@
+"""What a context holds, how it is filled and cut, and its life."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self
+
+from inferlet_sdk.addresses import Pages
+from inferlet_sdk.errors import InvalidState
+from inferlet_sdk.filling.conversation import Conversation
+from inferlet_sdk.generation.generation import Generation
+from inferlet_sdk.images import Image, as_image, take_noted
+from inferlet_sdk.outside.blobs import Blob
+from inferlet_sdk.sequences.page_table import check_droppable
+from inferlet_sdk.sequences.sequence import TokenSequence
+from inferlet_sdk.texts import Noted, shown
+from inferlet_sdk.tools.declaring import AnyTool
+from inferlet_sdk.traits.arguments import flag, numbers, whole
+from inferlet_sdk.traits.arguments import text as checked_text
+from inferlet_sdk.traits.core import ModelInfo
+
+
+class FilledContext:
+    """The text of a context, with its KV cache: all of `Context` but what the model makes of it."""
+
+    def _start(self, sequence: TokenSequence) -> None:
+        self._sequence = sequence
+        self._noted: list[Noted | Image] = []
+        self._generation: Generation | None = None
+        self._conversation = Conversation()
+
+    def __repr__(self) -> str:
+        sequence = self._sequence
+        if sequence.closed:
+            return f"<Context of {sequence.info.name}: closed>"
+        state = "idle" if self._generation is None or self._generation.stop_reason else "generating"
+        text = sequence.last_text() + "".join(one.text for one in self._noted)
+        return f"<Context of {sequence.info.name}: {len(sequence.tokens)} tokens, {state}: {shown(text)}>"
+
+    # ---- what it holds -------------------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> ModelInfo:
+        """The model's page size, limits and stop tokens."""
+        return self._sequence.info
+
+    @property
+    def queue(self) -> int:
+        """A command queue of its own, made when it is first asked for, for the calls of `traits`."""
+        return self._sequence.own_queue()
+
+    @property
+    def pages(self) -> Pages:
+        """Its KV pages."""
+        return self._sequence.pages.pages
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """All tokens, filled and generated."""
+        return tuple(self._read().tokens)
+
+    @property
+    def text(self) -> str:
+        """Text of all tokens, without special tokens."""
+        sequence = self._read()
+        return sequence.detokenize(sequence.tokens)
+
+    def __len__(self) -> int:
+        """Number of tokens."""
+        return len(self._read().tokens)
+
+    # ---- filling -------------------------------------------------------------------------------------------------
+
+    def fill(self, text: str | Iterable[int], *, special_tokens: bool = True) -> Self:
+        """Appends text or tokens; adds no special tokens. Those written in the text are recognized: `fill` is for the
+        program's own text. Give text of others with `special_tokens=False`: then it is plain text, whatever it says.
+        """
+        if isinstance(text, str):
+            noted = Noted(checked_text(text, "text"), flag(special_tokens, "special_tokens"))
+            self._open("fill")
+            self._noted.append(noted)
+        else:
+            self._settled("fill").tokens += numbers(text, "text", "a token id")
+        return self
+
+    def fill_image(self, image: str | Blob | Image) -> Self:
+        """Appends an image: the name of a blob that the client has sent, a Blob, or an Image of one. The next call that
+        needs an output decodes it: InvalidArgument if it is no PNG or JPEG, broken or too large, Unsupported if the
+        model takes none."""
+        found = as_image(image)
+        self._open("fill_image")
+        self._noted.append(found)
+        return self
+
+    def fill_chat(
+        self,
+        messages: str | Sequence[Mapping[str, Any]],
+        content: str | Sequence[Mapping[str, Any]] | None = None,
+        *,
+        tools: Iterable[AnyTool] = (),
+        add_generation_prompt: bool = True,
+        reply: Sequence[Mapping[str, Any]] | None = None,
+    ) -> Self:
+        """Appends chat messages in the model's template: a role and its content, or a list of {"role", "content"}.
+
+        Text generated since the last `fill_chat` becomes the assistant's message before them, or is replaced by the
+        messages of `reply`. Text of messages is never read as special tokens. `tools`: functions with annotations, or
+        declarations, which the model is told of from now on (see `Tools`).
+        """
+        new = [{"role": messages, "content": content}] if isinstance(messages, str) else list(messages)
+        self._conversation.add(self._settled("fill_chat"), new, tools, add_generation_prompt, reply)
+        return self
+
+    def truncate(self, length: int) -> Self:
+        """Keeps the first `length` tokens. It cannot end among tokens that were dropped."""
+        sequence = self._settled("truncate")
+        sequence.pages.check_end(whole(length, "length"))
+        sequence.truncate(length)
+        return self
+
+    def drop(self, start: int, stop: int) -> Self:
+        """The model does not see the tokens `start` .. `stop` any more. Pages that hold no others are given back.
+
+        They stay in `tokens`, all tokens keep their positions, and keys that were computed stay as they are: tokens
+        behind them have seen them. The last token cannot be dropped; it runs again for the next output.
+        """
+        sequence = self._settled("drop")
+        check_droppable(len(sequence.tokens), whole(start, "start"), whole(stop, "stop"))
+        if start < stop:
+            sequence.drop(start, stop)
+        return self
+
+    def window(self, length: int, *, sink: int = 4) -> Self:
+        """Drops all but the last `length` tokens, and the first `sink`, to which models attend however far they are
+        (Xiao et al. 2023, attention sinks). For long generations, call it again and again."""
+        sequence = self._settled("window")
+        first, last = whole(sink, "sink"), len(sequence.tokens) - whole(length, "length", least=1)
+        return self.drop(first, last) if first < last else self
+
+    # ---- life cycle --------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Frees what it holds, and ends a generation. Idempotent; any other use afterwards raises InvalidState."""
+        if self._sequence.closed:
+            return
+        self._end_generation()
+        self._sequence.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self, operation: str) -> None:
+        """Ends a generation that is under way, but not one for which another task waits."""
+        self._check_open()
+        if self._generation is not None and self._generation.is_waiting:
+            raise InvalidState(
+                f"`{operation}` cannot begin while a `generate` of the same context waits for a token "
+                f"({len(self._generation.tokens)} so far) in another task: await that first, or fork the context"
+            )
+        self._end_generation()
+
+    def _check_open(self) -> None:
+        if self._sequence.closed:
+            raise InvalidState("the context is closed: make a new one, or fork before closing")
+
+    def _settled(self, operation: str) -> TokenSequence:
+        """The sequence, with all stored text tokenized, for an operation."""
+        if self._generation is None and not self._noted and not self._sequence.closed:
+            return self._sequence  # as below, at once
+        self._open(operation)
+        return self._read()
+
+    def _read(self) -> TokenSequence:
+        """The same, for reading: a generation goes on."""
+        self._check_open()
+        take_noted(self._noted, self._sequence)
+        return self._sequence
+
+    def _end_generation(self) -> None:
+        if self._generation is not None:
+            self._generation.end()
+            self._generation = None

@@ -1,0 +1,1 @@
+"""Token sequences with their KV cache: what a context is made of."""
