@@ -121,8 +121,8 @@ def forbid_(logits: Tensor, rows: Tensor, allowed: NDArray[np.uint8]) -> None:
 
 
 def _forbid_on_cpu(logits: NDArray[np.float32], rows: Integers, allowed: NDArray[np.uint8]) -> None:
-    """By a table of the most that each byte of a mask leaves of eight logits: 1 us for a row of 2k tokens, 0.1 ms for one
-    of 128k. torch's `masked_fill_` takes 0.7 to 5 ms for that."""
+    """By a table of the most that each byte of a mask leaves of eight logits: 1 us for a row of 2k tokens, 0.1 ms for
+    one of 128k. torch's `masked_fill_` takes 0.7 to 5 ms for that."""
     each = max(1, MOST_NEAR // logits.shape[1])
     for first in range(0, len(rows), each):
         some = slice(first, first + each)

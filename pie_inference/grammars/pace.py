@@ -19,23 +19,28 @@ MEMORY = 16
 
 
 class Pace:
-    """What a step costs for each row: if nothing else limits it, the time from one batch to the next over its rows."""
+    """What a step costs for each sequence: the time from one batch to the next over the rows of the largest one lately.
+    Not over its own rows: runs that are over leave small batches behind, which look costly, and if that ended more
+    runs, batches would stay small."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock`, in seconds: the wall's where a device computes; processor time where the processors do, because
         others use them as well."""
         self._clock = clock
         self._before = clock()
-        self._each = RESTART / AT_FIRST
+        self._seconds = RESTART / AT_FIRST
+        self._rows = 1.0
 
     def step(self, rows: int) -> None:
         """A batch of `rows` rows has come."""
         now = self._clock()
         if now - self._before < LONGEST:
-            self._each += ((now - self._before) / rows - self._each) / MEMORY
+            self._seconds += (now - self._before - self._seconds) / MEMORY
+            self._rows = max(rows, self._rows * (1 - 1 / (4 * MEMORY)))
         self._before = now
 
     @property
     def worth(self) -> int:
         """So many forced tokens cost more one by one than together, with what a program does between."""
-        return min(max(ceil(RESTART / self._each), LEAST), MOST) if self._each > 0 else MOST
+        most = RESTART * self._rows
+        return max(ceil(most / self._seconds), LEAST) if most < MOST * self._seconds else MOST

@@ -34,6 +34,19 @@ def test_slow_steps_pay_for_few_tokens_and_quick_ones_for_many() -> None:
     assert worth(0.0, 32) == pace.MOST
 
 
+def test_small_batches_after_large_ones_do_not_look_costly() -> None:
+    clock = Clock()
+    one = Pace(clock)
+    for rows in [32] * 200 + [4] * 10:
+        clock.now += 0.005
+        one.step(rows)
+    assert one.worth > 20
+    for _ in range(200):
+        clock.now += 0.005
+        one.step(4)
+    assert one.worth == 4
+
+
 def test_nothing_is_assumed_before_a_step_but_the_usual() -> None:
     assert Pace(Clock()).worth == pace.AT_FIRST
 
