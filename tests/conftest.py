@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from hypothesis import HealthCheck, settings
 
 from pie_control.programs.python_guest import compiled_guest
 from pie_control.programs.store import ProgramStore
@@ -23,6 +24,9 @@ from pie_inference.testing.triton_interpreter import Interpreter, running_interp
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # each of these processes has a core; read when torch is imported
+
+settings.register_profile("tests", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")  # how long an example takes says how much else the machine has to do
 
 
 def pytest_configure(config: pytest.Config) -> None:

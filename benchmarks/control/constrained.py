@@ -158,6 +158,7 @@ class _Measured:
         sampled = [scheduler_counts(one)["commands"].get("sample", 0) for one in (before, after)]
 
         def part(*names: str) -> float:
-            return 1e6 * sum(used.get(name, 0.0) - processor.get(name, 0.0) for name in names) / count
+            seconds = sum(used.get(name, 0.0) - processor.get(name, 0.0) for name in names)
+            return float(1e6 * seconds / count)
 
         return _Turn(count / seconds, (sampled[1] - sampled[0]) / count, part("worker"), part("control", "hosts"))

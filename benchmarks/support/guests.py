@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 import wasmtime
@@ -28,9 +29,11 @@ def program_of(guest: str, name: str) -> bytes:
     return bytes(wasmtime.wat2wasm((FOLDER / f"{name}.wat").read_text()))
 
 
-async def launch_many(client: Client, program: str, count: int, *arguments: str) -> list[Running]:
+async def launch_many(
+    client: Client, program: str, count: int, *arguments: str, blobs: Mapping[str, bytes] | None = None
+) -> list[Running]:
     """Launches `count` inferlets of a program, and waits until each has sent its first message."""
-    running = await asyncio.gather(*(client.launch(program, *arguments) for _ in range(count)))
+    running = await asyncio.gather(*(client.launch(program, *arguments, blobs=blobs) for _ in range(count)))
     await asyncio.gather(*(one.receive() for one in running))
     return list(running)
 

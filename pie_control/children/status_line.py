@@ -19,10 +19,11 @@ class StatusLine:
         self._next = 0.0
 
     def show(self, text: str) -> None:
-        """Replaces what was shown before."""
+        """Replaces what was shown before. Of other processes: it may hold what a terminal must not obey."""
         if sys.stderr.isatty():
             self._shown = True
-            print(f"{CLEAR}{text}", end="", file=sys.stderr, flush=True)
+            shown = "".join(each if each.isprintable() else "?" for each in text)
+            print(f"{CLEAR}{shown}", end="", file=sys.stderr, flush=True)
         elif time.monotonic() >= self._next:
             self._next = time.monotonic() + INTERVAL_SECONDS
             self._log.warning("%s", text)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pie_control.errors import InferletEnded, PieError
 
 from .commands import all_commands
-from .terminal import write
+from .terminal import write_line
 
 FAILED = 1
 MISUSED = 2
@@ -82,5 +82,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complain(message: str, code: int) -> int:
-    write(f"pie: {message}\n", sys.stderr)
+    write_line(f"pie: {message}", sys.stderr)
     return code

@@ -7,6 +7,8 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
+from .terminal import write_line
+
 SECONDS = 4.0
 NOTICE = "pie: still starting; the first start builds and compiles the Python sandbox; later starts reuse it"
 
@@ -14,7 +16,7 @@ NOTICE = "pie: still starting; the first start builds and compiles the Python sa
 @contextlib.contextmanager
 def explaining_slow_start() -> Iterator[None]:
     """Prints a notice if the block takes longer than a start with everything cached."""
-    timer = asyncio.get_running_loop().call_later(SECONDS, lambda: print(NOTICE, file=sys.stderr, flush=True))
+    timer = asyncio.get_running_loop().call_later(SECONDS, lambda: write_line(NOTICE, sys.stderr))
     try:
         yield
     finally:

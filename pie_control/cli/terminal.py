@@ -40,6 +40,18 @@ def write(text: str, stream: TextIO | None = None) -> None:
     stream.flush()
 
 
+def write_line(text: str, stream: TextIO | None = None) -> None:
+    """As `write`, with a newline."""
+    write(text + "\n", stream)
+
+
+def log_to_stderr(level: int) -> None:
+    """What is logged in this process goes to stderr from now on, unless it goes somewhere already."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(HarmlessFormatter("pie: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
+
+
 class HarmlessFormatter(logging.Formatter):
     """For the server's log, which people read with all kinds of tools."""
 

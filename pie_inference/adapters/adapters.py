@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,9 @@ from ..device.tensors import upload
 from ..errors import AdapterError, BatchError
 from ..protocol import Array, Forward
 from .files import ROOM, ModuleShape, Weights, common_name, read_adapter
-from .lora import AdaptedLinear, Groups, Running
+from .groups import NO_SLOT, Groups
+from .lora import AdaptedLinear, Running
+from .products.interface import Lora, Products
 
 NONE = -1
 """The number of no adapter."""
@@ -34,61 +37,97 @@ class AdaptedLayers:
             for module in layer.modules
         }
 
+    @property
+    def form(self) -> tuple[int, ...]:
+        """What kernels that were recorded depend on; it changes when an adapter changes a layer that none has changed
+        before, or has more features than any before."""
+        return tuple(layer.loras.most_features for layer in self.all)
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    slot: int
+    nbytes: int
+
 
 class Adapters:
     """Adapters by number: at most `most`, and `most_bytes` of memory on this rank. A number is never used twice, so one
     that is not loaded any more is known as such."""
 
     def __init__(
-        self, layers: AdaptedLayers, dtype: torch.dtype, device: torch.device, most: int, most_bytes: int
+        self,
+        layers: AdaptedLayers,
+        products: Products,
+        dtype: torch.dtype,
+        device: torch.device,
+        most: int,
+        most_bytes: int,
     ) -> None:
-        self._layers = layers
+        self.layers = layers
+        self.most = most
         # Small products in bfloat16 take CPUs ten times as long as in float32.
         self._dtype = torch.promote_types(dtype, torch.float32) if device.type == "cpu" else dtype
         self._device = device
-        self._most = most
         self._most_bytes = most_bytes
-        self._loaded: dict[int, int] = {}  # bytes
+        self._loaded: dict[int, _Loaded] = {}
+        self._free = list(range(most))
+        self._tables = torch.zeros(len(layers.all), 3, most, dtype=torch.int64, device=device)
+        layers.running.products = products
+        for layer, table in zip(layers.all, self._tables, strict=True):
+            layer.loras.table = table
 
     @property
     def nbytes(self) -> int:
         """Memory of all adapters."""
-        return sum(self._loaded.values())
+        return sum(one.nbytes for one in self._loaded.values())
 
     def load(self, number: int, folder: Path) -> int:
         """Loads an adapter; returns the bytes that it takes. Nothing has changed if it raises AdapterError."""
         if number in self._loaded:
-            return self._loaded[number]
-        if len(self._loaded) >= self._most:
-            raise AdapterError(f"{self._most} adapters are loaded, the most of this server (--max-adapters): drop one")
+            return self._loaded[number].nbytes
+        if not self._free:
+            raise AdapterError(f"{self.most} adapters are loaded, the most of this server (--max-adapters): drop one")
         room = max(0, self._most_bytes - self.nbytes) // self._dtype.itemsize
         try:
             with torch.inference_mode():
-                return self._install(number, read_adapter(folder, self._layers.shapes(), room))
+                return self._install(number, read_adapter(folder, self.layers.shapes(), room))
         except (RuntimeError, MemoryError, OSError) as error:  # RuntimeError: no memory of the device is left
-            self.drop(number)
             raise AdapterError(f"{folder}: cannot be loaded: {error}") from None
 
     def _install(self, number: int, weights: Weights) -> int:
-        made = []
-        for layer in self._layers.all:
+        made: dict[int, Lora] = {}
+        for place, layer in enumerate(self.layers.all):
             names = {module.name: common_name(module.name) for module in layer.modules}
             own = {name: weights[common] for name, common in names.items() if common in weights}
             if own:
-                made.append((layer, layer.prepare(own, self._dtype, self._device)))
-        nbytes = sum(lora.nbytes for _, lora in made)
+                made[place] = layer.prepare(own, self._dtype, self._device)
+        nbytes = sum(lora.nbytes for lora in made.values())
         if self.nbytes + nbytes > self._most_bytes:
             raise AdapterError(f"{nbytes} bytes are more than there is room for: {ROOM}")
-        for layer, lora in made:
-            layer.loras[number] = lora
-        self._loaded[number] = nbytes
-        return self._loaded[number]
+        slot = self._free[0]
+        self._write_tables(slot, made)
+        for place, lora in made.items():
+            self.layers.all[place].loras.put(slot, lora)
+        self._free.remove(slot)
+        self._loaded[number] = _Loaded(slot, nbytes)
+        return nbytes
+
+    def _write_tables(self, slot: int, loras: dict[int, Lora]) -> None:
+        columns = torch.zeros(len(self._tables), 3, dtype=torch.int64)
+        for place, lora in loras.items():
+            columns[place] = torch.tensor([lora.down.data_ptr(), lora.up.data_ptr(), len(lora.down)])
+        with torch.inference_mode():
+            self._tables[:, :, slot] = upload(columns, self._device)
 
     def drop(self, number: int) -> None:
         """Forgets an adapter. Batches that are under way on a GPU keep its memory until they end. Idempotent."""
-        self._loaded.pop(number, None)
-        for layer in self._layers.all:
-            layer.loras.pop(number, None)
+        dropped = self._loaded.pop(number, None)
+        if dropped is None:
+            return
+        self._write_tables(dropped.slot, {})
+        for layer in self.layers.all:
+            layer.loras.by_slot.pop(dropped.slot, None)
+        self._free.append(dropped.slot)
 
     @contextmanager
     def beside(self, batch: Forward) -> Iterator[None]:
@@ -96,29 +135,16 @@ class Adapters:
         if batch.adapters is None:
             yield
             return
-        self._layers.running.groups = self._groups(batch.adapters, np.diff(batch.q_indptr))
-        try:
+        slots = self._slots(batch.adapters, np.diff(batch.q_indptr))
+        with self.layers.running.using(Groups.of(slots, self._device)):
             yield
-        finally:
-            self._layers.running.groups = None
 
-    def _groups(self, adapters: Array, lengths: Array) -> Groups | None:
-        """`lengths`: rows of each sequence."""
+    def _slots(self, adapters: Array, lengths: Array) -> Array:
+        """The slot of each row; `lengths`: rows of each sequence."""
         if len(adapters) != len(lengths):
             raise BatchError(f"adapters has {len(adapters)} elements for {len(lengths)} sequences")
-        if not self._loaded.keys() >= set(adapters.tolist()) - {NONE}:
+        numbers, places = np.unique(adapters, return_inverse=True)
+        if not self._loaded.keys() >= set(numbers.tolist()) - {NONE}:
             raise BatchError("the adapter was dropped, or could not be loaded again: see available-adapters")
-        of_rows = np.repeat(adapters, lengths)
-        (rows,) = (of_rows != NONE).nonzero()
-        if not len(rows):
-            return None
-        rows = rows[np.argsort(of_rows[rows], kind="stable")]
-        numbers, begins = np.unique(of_rows[rows], return_index=True)
-        ends = [*begins.tolist()[1:], len(rows)]
-        parts = list(zip(numbers.tolist(), begins.tolist(), ends, strict=True))
-        return Groups(self._indices(rows), parts)
-
-    def _indices(self, rows: Array) -> slice | torch.Tensor:
-        if (np.diff(rows) == 1).all():
-            return slice(int(rows[0]), int(rows[-1]) + 1)
-        return upload(torch.from_numpy(rows.astype(np.int64)), self._device)
+        slots = [NO_SLOT if number == NONE else self._loaded[number].slot for number in numbers.tolist()]
+        return np.repeat(np.array(slots, np.int32)[places], lengths)

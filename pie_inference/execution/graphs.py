@@ -2,8 +2,8 @@
 
 A decode step of a large model is hundreds of small kernels, and launching them one by one takes longer than running
 them. A graph launches all of them with one call, but it replays exactly the recorded kernels on the same memory. So
-each size of `SIZES` has its own graph over buffers at fixed addresses. A batch is filled up to the next size with rows
-that write to a scratch slot, loaded into the buffers, and replayed.
+each size of `SIZES` has its own graph over buffers at fixed addresses, and a second one with the kernels of adapters. A
+batch is filled up to the next size with rows that write to a scratch slot, loaded into the buffers, and replayed.
 
 A graph is recorded when it is needed. The first batch of a size runs directly, which also compiles and warms up the
 kernels; the second is recorded. Recording at start would delay it by seconds, for sizes that may never occur. Recording
@@ -22,6 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..adapters.adapters import Adapters
+from ..adapters.groups import FEW_ROWS, Groups
 from ..attention.interface import AttentionBackend, GraphBackend, GraphPlan
 from ..device.tensors import index_tensor, upload_together
 from ..models.interface import Model
@@ -33,6 +35,9 @@ SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 17."""
 
 Work = Callable[[], None]
+
+Kind = tuple[int, tuple[int, ...] | None]
+"""What a graph is for: its size, and the form of the adapters (`AdaptedLayers.form`); None: no row has one."""
 
 
 class Recorder(Protocol):
@@ -62,6 +67,7 @@ class _Recording:
     plan: GraphPlan
     inputs: Tensor  # int64 [2, size], embeds and positions
     outputs: Tensor  # [size, hidden_size]
+    groups: Groups | None  # of adapters
     replay: Work
 
 
@@ -69,15 +75,23 @@ class GraphExecutor:
     """Implements `Executor`: runs decode batches by graphs, others by `direct`."""
 
     def __init__(
-        self, direct: Executor, model: Model, attention: GraphBackend, embeds: Tensor, recorder: Recorder
+        self,
+        direct: Executor,
+        model: Model,
+        attention: GraphBackend,
+        embeds: Tensor,
+        adapters: Adapters,
+        recorder: Recorder,
     ) -> None:
         self._direct = direct
         self._model = model
         self._attention = attention
         self._embeds = embeds
+        self._adapters = adapters
+        self._running = adapters.layers.running
         self._recorder = recorder
-        self._seen: set[int] = set()
-        self._recordings: dict[int, _Recording] = {}
+        self._seen: set[Kind] = set()
+        self._recordings: dict[Kind, _Recording] = {}
         self._broken = not model.capturable
 
     def forward(self, batch: Forward) -> None:
@@ -90,20 +104,34 @@ class GraphExecutor:
     def _recording(self, batch: Forward) -> _Recording | None:
         """The graph for a batch, recorded now if possible; None if there is none."""
         size = _next_size(len(batch.q_slots))
-        if self._broken or size is None or batch.adapters is not None or not self._attention.can_replay(batch):
+        if self._broken or size is None or not self._attention.can_replay(batch):
             return None
-        if size not in self._seen:
-            self._seen.add(size)
+        kind = self._kind(size)
+        if kind is None:
             return None
-        if size not in self._recordings:
-            self._try_record(size, batch)
-        return self._recordings.get(size)
+        if kind not in self._seen:
+            self._seen.add(kind)
+            return None
+        if kind not in self._recordings:
+            self._try_record(kind, batch)
+        return self._recordings.get(kind)
 
-    def _try_record(self, size: int, batch: Forward) -> None:
+    def _kind(self, size: int) -> Kind | None:
+        """That of a batch with the adapters that run now; None: no graph can hold their kernels."""
+        if self._running.groups is None:
+            return size, None
+        if size > FEW_ROWS or not self._running.products.capturable:
+            return None
+        return size, self._adapters.layers.form
+
+    def _try_record(self, kind: Kind, batch: Forward) -> None:
         """Records a graph. After a failure everything runs directly: a model that cannot be recorded now cannot be
         later."""
+        if kind[1] is not None:
+            for old in [one for one in self._recordings if one[1] not in (None, kind[1])]:
+                del self._recordings[old]  # of adapters that had another form
         try:
-            self._recordings[size] = self._record(size, batch)
+            self._recordings[kind] = self._record(kind[0], batch)
         except RuntimeError as error:
             self._broken = True
             print(f"decode runs without CUDA graphs: recording one failed: {error}", file=sys.stderr)
@@ -114,13 +142,15 @@ class GraphExecutor:
         inputs = torch.zeros(2, size, dtype=torch.int64, device=device)
         outputs = torch.zeros(size, self._embeds.shape[1], dtype=self._embeds.dtype, device=device)
         every = torch.arange(size, device=device)
+        groups = None if self._running.groups is None else Groups.room(size, self._adapters.most, device)
 
         def work() -> None:
             embeds, positions = inputs
-            outputs.copy_(self._model.forward(self._embeds.index_select(0, embeds), positions, plan, every))
+            with self._running.using(groups):
+                outputs.copy_(self._model.forward(self._embeds.index_select(0, embeds), positions, plan, every))
 
         plan.update(batch)
-        return _Recording(plan, inputs, outputs, self._recorder.record(work))
+        return _Recording(plan, inputs, outputs, groups, self._recorder.record(work))
 
     def _replay(self, recording: _Recording, batch: Forward) -> None:
         indices = [
@@ -131,17 +161,21 @@ class GraphExecutor:
         recording.plan.update(batch)
         inputs, outputs, keep = upload_together(indices, self._embeds.device)
         recording.inputs.copy_(inputs)
+        if recording.groups is not None and self._running.groups is not None:
+            recording.groups.fill(self._running.groups)
         recording.replay()
         self._embeds.index_copy_(0, outputs, recording.outputs.index_select(0, keep))
 
 
-def make_executor(choice: str, model: Model, attention: AttentionBackend, embeds: Tensor) -> Executor:
+def make_executor(
+    choice: str, model: Model, attention: AttentionBackend, embeds: Tensor, adapters: Adapters
+) -> Executor:
     """The executor of a model. It uses graphs on a GPU whose attention backend can be recorded, unless `choice`
     (`WorkerOptions.cuda_graphs`) forbids them."""
     direct = DirectExecutor(model, attention, embeds)
     if choice == "off" or embeds.device.type != "cuda" or not isinstance(attention, GraphBackend):
         return direct
-    return GraphExecutor(direct, model, attention, embeds, CudaRecorder())
+    return GraphExecutor(direct, model, attention, embeds, adapters, CudaRecorder())
 
 
 def _next_size(rows: int) -> int | None:

@@ -169,7 +169,8 @@ class Matcher:
         """Bits of the tokens that may come next, lowest bit first, uint8 [ceil(size / 8)]. Raises GrammarError."""
         masks = self._vocabulary.masks(1)
         self.write_mask(masks.ctypes.data)
-        return self._vocabulary.trim(masks)[0]
+        bits: NDArray[np.uint8] = self._vocabulary.trim(masks)[0]
+        return bits
 
     def write_mask(self, address: int) -> None:
         """Writes the words of the mask, 4 bytes each, to `address`. Raises GrammarError."""

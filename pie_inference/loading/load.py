@@ -8,6 +8,7 @@ import time
 import torch
 
 from ..adapters.adapters import Adapters
+from ..adapters.products.choose import choose_products
 from ..attention.choose import choose_attention
 from ..device.host_memory import release_freed
 from ..device.machine import free_bytes_of_rank
@@ -46,12 +47,13 @@ def load(plan: ServingPlan) -> ServedModel:
     host_pages = HostPages(cache, num_host_pages, max_swap_pages, make_lane(plan.device))
     embeds = lazy_zeros((plan.num_embeds, plan.model.hidden_size), plan.dtype, plan.device)
     attention = choose_attention(plan.config.attention, plan.attention_requirements(num_pages), cache)
+    adapters = _adapters(plan, weights)
     return ServedModel(
         model=model,
         cache=cache,
         host_pages=host_pages,
-        executor=make_executor(plan.config.cuda_graphs, model, attention, embeds),
-        adapters=_adapters(plan, weights),
+        executor=make_executor(plan.config.cuda_graphs, model, attention, embeds, adapters),
+        adapters=adapters,
         ranks=plan.ranks,
         embeds=embeds,
         tokens=torch.zeros(plan.config.token_slots, dtype=torch.int64, device=plan.device),
@@ -69,7 +71,8 @@ def _constraints(plan: ServingPlan) -> Constraints:
 def _adapters(plan: ServingPlan, weights: WeightLoader) -> Adapters:
     config = plan.config
     most_bytes = (config.adapter_mb << 20) // plan.ranks.size
-    return Adapters(weights.adapted, plan.dtype, plan.device, config.max_adapters, most_bytes)
+    products = choose_products(config.kernels, plan.device, plan.dtype, plan.library)
+    return Adapters(weights.adapted, products, plan.dtype, plan.device, config.max_adapters, most_bytes)
 
 
 def _image_encoder(plan: ServingPlan, model: Model) -> ImageEncoder | None:

@@ -52,6 +52,7 @@ HOMES = {
     "torch": ("pie_inference",),
     "huggingface_hub": ("pie_inference.loading.hub",),
     "triton": (
+        "pie_inference.adapters.products.triton_kernels",
         "pie_inference.attention.triton.kernels",
         "pie_inference.ops.triton_kernels",
         "pie_inference.quantization.triton_kernels",

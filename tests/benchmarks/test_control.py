@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.control import idle
+from benchmarks.control import api_calls, idle
 from benchmarks.control.scale import fits
 from benchmarks.support.server import Server, serving
+from tests.helpers import wit
 from tests.helpers.tree import ROOT
 
 from .running import run
@@ -37,6 +38,13 @@ def test_api_calls(tmp_path: Path) -> None:
         waits = row["layer"] == "inference"
         assert (row["worker_us"] > 0) is (row["waves_per_call"] >= 1) is waits
         assert row["us"] <= row["latency_us"]
+
+
+def test_every_function_of_the_api_has_a_row_or_a_reason() -> None:
+    functions = {one.name for one in wit.functions() if one.name.partition("_")[0] not in ("take", "await")}
+    rows = api_calls.CONTROL_CALLS | api_calls.ISSUED_CALLS
+    assert {*rows, *api_calls.LEFT_OUT} == {*functions, "clock"}
+    assert not rows.keys() & api_calls.LEFT_OUT.keys()
 
 
 def test_tpot_compares_runs_with_the_same_tokens(tmp_path: Path) -> None:

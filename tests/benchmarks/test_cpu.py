@@ -87,6 +87,12 @@ def test_cpu_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(row["of_bound"] > 0 for row in rows)
 
 
+def test_adapters(tmp_path: Path) -> None:
+    (row,) = run(tmp_path, "adapters", "--tiny")
+    assert (row["model"], row["adapters"]) == ("random-tiny", 2)
+    assert min(row["ms"], row["times"], row["one_by_one"]) > 0
+
+
 def test_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if find_library("auto", default_cache_dir(), torch.device("cpu")) is None:
         pytest.skip("the kernels cannot be built here")

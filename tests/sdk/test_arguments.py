@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -17,7 +17,6 @@ from inferlet_sdk.event_loop import run
 from inferlet_sdk.futures import HostFuture, TokenFuture
 from inferlet_sdk.traits import DecodeRun
 from tests.helpers.fake_host import FakeHost, HostError
-from tests.sdk import test_wrong_types
 
 U32 = 2**32
 
@@ -76,6 +75,7 @@ WRONG: dict[str, list[Any]] = {
     "temperature": NO_FLOAT,
     "top_p": NO_FLOAT,
     "min_p": NO_FLOAT,
+    "typical_p": NO_FLOAT,
     "repetition_penalty": NO_FLOAT,
     "frequency_penalty": NO_FLOAT,
     "presence_penalty": NO_FLOAT,
@@ -100,35 +100,84 @@ WRONG: dict[str, list[Any]] = {
     "messages": NO_CHAT,
     "tools": NO_CHAT,
 }
-RIGHT: dict[str, Any] = test_wrong_types.RIGHT | {
-    "queue": 1, "count": 1, "keep": 0, "k": 3, "sampler": 1, "detokenizer": 1, "embed": 1, "output_embed": 1,
-    "tokens": [1], "priority": 0, "pages": [1], "context": [], "embeds": [1], "inputs": [1], "input_embeds": [1],
-    "source": [1],
-    "target": [1], "draft": [1], "positions": [0], "output": [], "temperature": 1.0, "seconds": 1.0, "text": "a",
-    "model": "toy", "message": "a", "messages": [], "futures": [], "future": None, "recent": [],
-    "adapter": "a", "level": "info", "value": 1, "mask": [], "name": "a", "input": 1, "position": 0, "steps": 1,
-    "run": DecodeRun(1),
-}  # fmt: skip
-ANY_VALUE = {("log", "message"), ("set_result", "value")}
-"""Parameters that take any value: it is written as text or JSON."""
+"""Wrong values of parameters. Every parameter is given something of no type at all, besides."""
 NONE_ALLOWED = {("http_post", "text"), ("http_request", "text")}
 """Parameters of which None is no wrong value here."""
-NO_CALLS = {"Dist", "Verified", "await_dist", "await_verified", "await_scored_token", "await_import", "await_listing"}
 
+CALLS = {
+    name: call
+    for name, call in vars(traits).items()
+    if inspect.isfunction(call) and not name.startswith("_") and call.__module__.startswith("inferlet_sdk.")
+}
+ANYTHING = {("log", "message"), ("set_result", "value"), ("http_post", "json"), ("http_request", "json")}
+"""Parameters that take any value."""
 
-def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
-    for name in traits.__dict__:
-        function = getattr(traits, name)
-        if inspect.isfunction(function) and name not in NO_CALLS:
-            yield name, function
+RIGHT: dict[str, Any] = {
+    "queue": 1, "sampler": 2, "detokenizer": 3, "embed": 4, "input": 4, "output_embed": 4, "blob": 1, "body": 1,
+    "child": 1, "image": 1, "subscription": 1, "count": 1, "first": 0, "k": 4, "keep": 1, "most": 10, "offset": 0,
+    "length": 1, "position": 0, "priority": 1, "steps": 1, "window": 0, "alternatives": 0, "width": 10, "height": 10,
+    "redirects": 1, "top_k": 1, "seed": 1, "logprobs": None, "seconds": 0.1, "temperature": 1.0, "timeout": 1.0,
+    "min_p": 0.1, "typical_p": 0.5, "top_p": 0.9,
+    "repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0,
+    "adapter": "a", "model": "toy", "name": "n", "prefix": "p", "topic": "t", "message": "m", "url": "http://a.b",
+    "method": "GET", "text": "x", "held": "h", "level": "info", "program": "p", "value": 1, "json": None,
+    "special_tokens": True, "add_generation_prompt": True, "send": False, "more": False, "allowed": b"x",
+    "data": b"x", "context": Pages((1, 1)), "output": Pages((1, 1)), "output_pages": Pages((1, 1)),
+    "pages": Pages((1, 1)), "embeds": Embeds((1, 1)), "input_embeds": Embeds((1, 1)), "inputs": Embeds((1, 1)),
+    "output_embeds": Embeds((1, 1)), "draft": [1], "tokens": [1], "recent": [1], "stop": [1], "positions": [0],
+    "hidden": [1], "strings": ["x"], "mask": [[0]], "messages": [{"role": "user", "content": "x"}], "tools": [],
+    "headers": {}, "params": {}, "kwargs": {}, "environment": {}, "logit_bias": {1: 1.0}, "futures": [],
+    "matcher": 1, "grammar": 1, "kind": "regex", "whitespace": False, "skip": True,
+    "future": HostFuture(1, lambda number: number),
+}  # fmt: skip
+OF_CALLS: dict[tuple[str, str], Any] = {
+    ("copy_emb", "source"): Embeds((1, 1)),
+    ("copy_emb", "target"): Embeds((2, 1)),
+    ("copy_kvpage", "source"): Slots((1, 1)),
+    ("copy_kvpage", "target"): Slots((2, 1)),
+    ("http_post", "data"): None,
+    ("http_request", "data"): None,
+}
 
-
+KEYWORDS = {"limits": "max_pages", "options": "timeout"}
+"""Of the parameters that take any keyword: one of them."""
 CASES = [
-    (name, function, parameter)
-    for name, function in functions()
-    for parameter in inspect.signature(function).parameters
-    if (name, parameter) not in ANY_VALUE and parameter in WRONG  # test_wrong_types tries all
+    (name, parameter)
+    for name, call in CALLS.items()
+    for parameter in inspect.signature(call).parameters
+    if (name, parameter) not in ANYTHING
 ]
+
+
+class Wrong:
+    """Of no type that a call takes."""
+
+
+def right(call: str, parameter: str) -> Any:
+    if parameter == "run":
+        return DecodeRun(1)
+    return OF_CALLS.get((call, parameter), RIGHT.get(parameter))
+
+
+def arguments_with(name: str, wrong: str, wrong_value: object) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments of which one is wrong; the optional ones are left out."""
+    values: dict[str, Any] = {}
+    positional: list[Any] = []
+    for parameter in inspect.signature(CALLS[name]).parameters.values():
+        value = wrong_value if parameter.name == wrong else right(name, parameter.name)
+        if parameter.name != wrong and parameter.default is not parameter.empty:
+            continue
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            if parameter.name == wrong:
+                positional += ["p", value] if name == "launch" else [value]
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            if parameter.name == wrong:
+                values[KEYWORDS[wrong]] = value
+        elif parameter.kind is parameter.KEYWORD_ONLY or parameter.default is not parameter.empty:
+            values[parameter.name] = value
+        else:
+            positional.append(value)
+    return positional, values
 
 
 @pytest.fixture
@@ -139,34 +188,29 @@ def host() -> FakeHost:
 
 
 def test_every_call_of_the_world_is_among_the_cases() -> None:
-    assert {"get_next_dist", "forward", "verify", "tokenize_chat", "wait", "log"} <= {name for name, _, _ in CASES}
-    assert len(CASES) > 80
+    names = {name for name, _ in CASES}
+    assert {"get_next_dist", "forward", "verify", "tokenize_chat", "wait", "log"} <= names
+    assert len(names) > 60
 
 
-def done(function: Callable[..., Any], arguments: dict[str, Any]) -> None:
-    result = function(**arguments)
+def done(result: object) -> None:
     if inspect.iscoroutine(result):
         run(result)
 
 
-@pytest.mark.parametrize(
-    ("name", "function", "parameter"), CASES, ids=lambda value: value if isinstance(value, str) else ""
-)
-def test_a_wrong_value_is_told_by_name(name: str, function: Callable[..., Any], parameter: str, host: FakeHost) -> None:
-    for wrong in WRONG[parameter]:
-        arguments = {
-            one: RIGHT[one]
-            for one, about in inspect.signature(function).parameters.items()
-            if about.default is inspect.Parameter.empty
-        }
+@pytest.mark.parametrize(("name", "parameter"), CASES, ids=lambda value: value)
+def test_a_wrong_value_is_told_by_name(name: str, parameter: str, host: FakeHost) -> None:
+    for wrong in (Wrong(), *WRONG.get(parameter, ())):
         if wrong is None and (name, parameter) in NONE_ALLOWED:
             continue
-        arguments[parameter] = wrong
+        positional, values = arguments_with(name, parameter, wrong)
         with pytest.raises((TypeError, ValueError)) as caught:
-            done(function, arguments)
-        assert str(caught.value).startswith(parameter), (wrong, caught.value)
-        assert len(str(caught.value)) < 250
-        assert host.calls == []
+            done(CALLS[name](*positional, **values))
+        told = str(caught.value)
+        assert "Wrong" in told or not isinstance(wrong, Wrong)
+        assert told.startswith(KEYWORDS.get(parameter, parameter)), (wrong, told)
+        assert len(told) < 250
+    assert set(host.calls) <= {"create_queue", "get_model_info"}
 
 
 def test_what_was_not_awaited_is_told(host: FakeHost) -> None:

@@ -4,169 +4,270 @@ Layer "control" is the time until the call returns, layer "inference" the time u
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic_ns
+from typing import Any
 
-from inferlet_sdk import Args, Embeds, HostFuture, Pages, Slots, gather, inferlet, traits
+from inferlet_sdk import Args, HostFuture, Slots, inferlet, traits
+from inferlet_sdk.errors import Busy
 
 TEXT = "The old clock in the hall struck nine."
+CHAT = [{"role": "user", "content": TEXT}]
+GRAMMAR = "regex", "(.|\n)*"
+UNDOES = {
+    "dealloc_kvpage": "alloc_kvpage", "dealloc_emb": "alloc_emb", "destroy_queue": "create_queue",
+    "destroy_sampler": "create_sampler", "destroy_detokenizer": "create_detokenizer", "cancel": "sleep",
+    "close_blob": "open_blob", "unsubscribe": "subscribe", "unexport_kvpage": "export_kvpage",
+    "close_body": "http_request", "destroy_grammar": "grammar_compile", "destroy_matcher": "grammar_matcher",
+    "grammar_rollback": "grammar_accept",
+}  # fmt: skip
+"""What gives back what another call has made. Its value is made before it is timed, and given back after the other."""
+NEEDS = {"read_body": "http_request"}
+"""What takes the value of another call, and gives nothing back."""
+ENDLESS = ("sleep", "receive", "next_published", "receive_child", "join")
+"""Futures that nothing here fulfils: they are cancelled."""
 
 
-class Calls:
-    """Each method makes a call; calls with a value return its future."""
+class World:
+    """What the calls are made with."""
 
     def __init__(self, args: Args) -> None:
-        self._args = args
+        self.args, self.name = args, args.environment["inferlet"]
         self.queue = traits.create_queue(args.model)
         self.sampler = traits.create_sampler(temperature=0.0)
-        tokens = traits.tokenize(self.queue, TEXT)
+        self.tokens = traits.tokenize(self.queue, TEXT)
+        self.position = len(self.tokens)
         self.input, self.output = traits.alloc_emb(self.queue), traits.alloc_emb(self.queue)
-        self.pages = traits.alloc_kvpage(self.queue, 4)
-        inputs = traits.alloc_emb(self.queue, len(tokens))
-        self.position = len(tokens)
-        traits.embed_txt(self.queue, tokens, range(len(tokens)), inputs)
-        traits.forward(self.queue, self.pages, inputs, self.pages, self.output)
         self.spare = traits.alloc_emb(self.queue, 2)
-        self.detokenizer = traits.create_detokenizer(self.queue)
+        self.inputs = traits.alloc_emb(self.queue, self.position)
+        self.pages, self.shared = traits.alloc_kvpage(self.queue, 4), traits.alloc_kvpage(self.queue)
+        self.exported: list[str] = []
+        for pages in (self.pages, self.shared):
+            traits.embed_txt(self.queue, self.tokens, range(self.position), self.inputs)
+            traits.forward(self.queue, pages, self.inputs, pages, self.output)
+        traits.embed_txt(self.queue, [100], [self.position], self.input)
         size = traits.get_model_info(args.model).page_size
         self.slots = Slots([self.pages[0] * size, 1]), Slots([self.pages[3] * size, 1])
-        self.made: list[Pages | Embeds] = []  # by one block
-        self.embed_txt()
+        self.detokenizer = traits.create_detokenizer(self.queue)
+        self.blob = traits.open_blob("blob")
+        self.subscription = traits.subscribe(self.name)
+        self.child = traits.launch(None, "child")
         self.done = traits.sleep(0)
 
-    def send(self) -> None:
-        self._args.send("")
-
-    def now(self) -> None:
-        traits.now()
-
-    def clock(self) -> None:
-        monotonic_ns()
-
-    def tokenize(self) -> None:
-        traits.tokenize(self.queue, TEXT)
-
-    async def wait(self) -> None:
-        await traits.wait([self.done])
-
-    def embed_txt(self) -> None:
-        traits.embed_txt(self.queue, [100], [self.position], self.input)
-
-    def forward(self) -> None:
-        traits.forward(self.queue, self.pages, self.input, (), self.output)
-
-    def sample(self) -> HostFuture[int]:
-        return traits.sample(self.queue, self.output[0], self.sampler)
-
-    def usage(self) -> None:
-        traits.usage()
-
-    def detokenize(self) -> None:
-        traits.detokenize(self.queue, [100, 101])
-
-    def push_tokens(self) -> None:
-        traits.push_tokens(self.detokenizer, [100])
-
-    def set_queue_priority(self) -> None:
-        traits.set_queue_priority(self.queue, 0)
-
-    def synchronize(self) -> HostFuture[None]:
-        return traits.synchronize(self.queue)
-
-    def alloc_kvpage(self) -> None:
-        self.made.append(traits.alloc_kvpage(self.queue))
-
-    def alloc_emb(self) -> None:
-        self.made.append(traits.alloc_emb(self.queue))
-
-    def copy_emb(self) -> None:
-        traits.copy_emb(self.queue, self.output, self.spare[:1])
-
-    def copy_kvpage(self) -> None:
-        traits.copy_kvpage(self.queue, *self.slots)
-
-    def mask_kvpage(self) -> None:
-        traits.mask_kvpage(self.queue, self.pages)
-
-    def set_positions(self) -> None:
-        traits.set_positions(self.queue, [self.position], self.input)
-
-    def forward_with_dist(self) -> HostFuture[traits.Dist]:
-        return traits.forward_with_dist(self.queue, [100], [self.position], self.input, self.pages, (), self.output[0])
-
-    def forward_with_sampling(self) -> HostFuture[int]:
-        return traits.forward_with_sampling(
-            self.queue, [100], [self.position], self.input, self.pages, (), self.output[0], self.sampler
-        )
-
-    def sample_constrained(self) -> HostFuture[int]:
-        return traits.sample_constrained(self.queue, self.output[0], self.sampler)
-
-    def sample_with_logprobs(self) -> HostFuture[traits.ScoredToken]:
-        return traits.sample_with_logprobs(self.queue, self.output[0], self.sampler, 4)
-
-    def verify(self) -> HostFuture[traits.Verified]:
-        return traits.verify(self.queue, self.output, [], self.sampler)
-
-    def get_next_dists(self) -> HostFuture[list[traits.Dist]]:
-        return traits.get_next_dists(self.queue, self.output)
-
-    def get_logprobs_at(self) -> HostFuture[list[float]]:
-        return traits.get_logprobs_at(self.queue, self.output, [100])
-
-    def get_next_dist(self) -> HostFuture[traits.Dist]:
-        return traits.get_next_dist(self.queue, self.output[0])
-
-    def get_logprobs(self) -> HostFuture[list[float]]:
-        return traits.get_logprobs(self.queue, self.output[0], [100])
-
-    async def settle(self, results: Sequence[HostFuture[object] | None]) -> None:
-        """Waits until all issued calls are done."""
-        await gather(*(future for future in results if future is not None))
-        for made in self.made:
-            (traits.dealloc_kvpage if isinstance(made, Pages) else traits.dealloc_emb)(self.queue, made)
-        self.made.clear()
+    async def begin(self) -> None:
+        await traits.export_kvpage(self.queue, self.name, self.shared)
+        self.grammar = await traits.grammar_compile(self.queue, *GRAMMAR)
+        self.matcher = traits.grammar_matcher(self.grammar)
         await traits.synchronize(self.queue)
 
+    def forwarded(self) -> tuple[Any, ...]:
+        """Queue, context, inputs, pages for none, outputs."""
+        return self.queue, self.pages, self.input, (), self.output
 
-async def until_return(calls: Calls, name: str, count: int) -> float:
-    call = getattr(calls, name)
-    start = monotonic_ns()
-    results = [call() for _ in range(count)]
-    elapsed = monotonic_ns() - start
-    await calls.settle(results)
-    return elapsed / count
+    def stepped(self) -> tuple[Any, ...]:
+        return self.queue, [100], [self.position], self.input, self.pages, (), self.output[0]
 
-
-async def until_wait_returns(calls: Calls, count: int) -> float:
-    await calls.done
-    start = monotonic_ns()
-    for _ in range(count):
-        await calls.wait()
-    return (monotonic_ns() - start) / count
+    def export(self) -> HostFuture[None]:
+        self.exported.append(f"{self.name} {len(self.exported)}")
+        return traits.export_kvpage(self.queue, self.exported[-1], self.shared)
 
 
-async def until_done(calls: Calls, name: str, count: int) -> float:
-    call = getattr(calls, name)
-    start = monotonic_ns()
-    for _ in range(count):
-        await (call() or traits.synchronize(calls.queue))
-    return (monotonic_ns() - start) / count
+def core_calls(world: World) -> dict[str, Callable[..., Any]]:
+    """What no model answers."""
+    model, queue, blob, child = world.args.model, world.queue, world.blob, world.child
+    url = world.args.argv[0]
+    return {
+        "get_arg": traits.get_arg, "get_env": traits.get_env, "now": traits.now, "clock": monotonic_ns,
+        "send": lambda: traits.send(""), "receive": traits.receive, "set_result": lambda: traits.set_result("nine"),
+        "log": lambda: traits.log("nine"), "sleep": lambda: traits.sleep(1000.0), "cancel": traits.cancel,
+        "available_models": traits.available_models, "available_traits": lambda: traits.available_traits(model),
+        "get_model_info": lambda: traits.get_model_info(model), "usage": traits.usage,
+        "create_queue": lambda: traits.create_queue(model), "destroy_queue": traits.destroy_queue,
+        "synchronize": lambda: traits.synchronize(queue),
+        "set_queue_priority": lambda: traits.set_queue_priority(queue, 0),
+        "tokenize": lambda: traits.tokenize(queue, TEXT), "detokenize": lambda: traits.detokenize(queue, [100, 101]),
+        "create_detokenizer": lambda: traits.create_detokenizer(queue),
+        "push_tokens": lambda: traits.push_tokens(world.detokenizer, [100]),
+        "destroy_detokenizer": traits.destroy_detokenizer, "get_vocabs": lambda: traits.get_vocabs(queue),
+        "format_chat": lambda: traits.format_chat(queue, CHAT),
+        "tokenize_chat": lambda: traits.tokenize_chat(queue, CHAT),
+        "blob_names": traits.blob_names, "open_blob": lambda: traits.open_blob("blob"),
+        "blob_size": lambda: traits.blob_size(blob), "read_blob": lambda: traits.read_blob(blob, 0, 1000),
+        "close_blob": traits.close_blob,
+        "broadcast": lambda: traits.broadcast(world.name, "nine"), "subscribe": lambda: traits.subscribe(world.name),
+        "next_published": lambda: traits.next_published(world.subscription), "unsubscribe": traits.unsubscribe,
+        "join": lambda: traits.join(child), "send_child": lambda: traits.send_child(child, "nine"),
+        "receive_child": lambda: traits.receive_child(child),
+        "http_request": lambda: traits.http_request("GET", url),
+        "read_body": lambda response: traits.read_body(response._body),
+        "close_body": lambda response: response.close(),
+    }  # fmt: skip
 
 
-async def measure(calls: Calls, name: str, layer: str, count: int) -> float:
-    if layer == "inference":
-        return await until_done(calls, name, count)
-    if name == "wait":
-        return await until_wait_returns(calls, count)
-    return await until_return(calls, name, count)
+def model_calls(world: World) -> dict[str, Callable[..., Any]]:
+    """What a model answers."""
+    queue, output, sampler, matcher = world.queue, world.output, world.sampler, world.matcher
+    mask = [range(world.position + 1)]
+    return {
+        "alloc_kvpage": lambda: traits.alloc_kvpage(queue), "alloc_emb": lambda: traits.alloc_emb(queue),
+        "reserve_kvpage": lambda: traits.reserve_kvpage(queue),
+        "dealloc_kvpage": lambda made: traits.dealloc_kvpage(queue, made),
+        "dealloc_emb": lambda made: traits.dealloc_emb(queue, made),
+        "copy_kvpage": lambda: traits.copy_kvpage(queue, *world.slots),
+        "copy_emb": lambda: traits.copy_emb(queue, output, world.spare[:1]),
+        "trim_kvpage": lambda: traits.trim_kvpage(queue, world.pages, world.position),
+        "mask_kvpage": lambda: traits.mask_kvpage(queue, world.pages),
+        "set_positions": lambda: traits.set_positions(queue, [world.position], world.input),
+        "embed_txt": lambda: traits.embed_txt(queue, [100], [world.position], world.input),
+        "forward": lambda: traits.forward(*world.forwarded()),
+        "forward_with_mask": lambda: traits.forward_with_mask(*world.forwarded(), mask),
+        "available_adapters": lambda: traits.available_adapters(queue),
+        "forward_with_adapter": lambda: traits.forward_with_adapter(queue, "adapter", *world.forwarded()[1:]),
+        "forward_with_scores": lambda: traits.forward_with_scores(*world.forwarded()),
+        "create_sampler": lambda: traits.create_sampler(temperature=0.0), "destroy_sampler": traits.destroy_sampler,
+        "sample": lambda: traits.sample(queue, output[0], sampler),
+        "sample_constrained": lambda: traits.sample_constrained(queue, output[0], sampler),
+        "sample_with_logprobs": lambda: traits.sample_with_logprobs(queue, output[0], sampler, 4),
+        "forward_with_sampling": lambda: traits.forward_with_sampling(*world.stepped(), sampler),
+        "forward_with_dist": lambda: traits.forward_with_dist(*world.stepped()),
+        "verify": lambda: traits.verify(queue, output, [], sampler),
+        "get_next_dist": lambda: traits.get_next_dist(queue, output[0]),
+        "get_next_dists": lambda: traits.get_next_dists(queue, output),
+        "get_logprobs": lambda: traits.get_logprobs(queue, output[0], [100]),
+        "get_logprobs_at": lambda: traits.get_logprobs_at(queue, output, [100]),
+        "grammar_compile": lambda: traits.grammar_compile(queue, *GRAMMAR),
+        "destroy_grammar": traits.destroy_grammar, "grammar_matcher": lambda: traits.grammar_matcher(world.grammar),
+        "fork_matcher": lambda: traits.fork_matcher(matcher), "destroy_matcher": traits.destroy_matcher,
+        "grammar_mask": lambda: traits.grammar_mask(matcher),
+        "grammar_accept": lambda: traits.grammar_accept(matcher, world.tokens[:1]),
+        "grammar_rollback": lambda count: traits.grammar_rollback(matcher, count),
+        "grammar_forced": lambda: traits.grammar_forced(matcher),
+        "grammar_state": lambda: traits.grammar_state(matcher),
+        "export_kvpage": world.export,
+        "import_kvpage": lambda: traits.import_kvpage(queue, world.name),
+        "unexport_kvpage": lambda _: traits.unexport_kvpage(queue, world.exported.pop()),
+        "list_exports": lambda: traits.list_exports(queue, world.name),
+    }  # fmt: skip
+
+
+async def finished(result: Any) -> Any:
+    """The value of a future, or what is none."""
+    return await result if isinstance(result, HostFuture) else result
+
+
+class Place:
+    """Where a decode run goes on: embeds and a page of its own."""
+
+    def __init__(self, world: World) -> None:
+        self.queue = world.queue
+        self.input, self.output = traits.alloc_emb(self.queue), traits.alloc_emb(self.queue)
+        self.page = traits.alloc_kvpage(self.queue)
+        traits.copy_emb(self.queue, world.output, self.output)
+        self.step = self.input, world.position, [*world.pages, *self.page], self.page, 2
+        self.run: traits.DecodeRun | None = None
+
+    async def free(self) -> None:
+        with suppress(Busy):  # at first, the worker compiles the grammar
+            while self.run is not None and not (await self.run.take()).over:
+                pass
+        for embeds in (self.input, self.output):
+            traits.dealloc_emb(self.queue, embeds)
+        traits.dealloc_kvpage(self.queue, self.page)
+
+
+def run_calls(world: World) -> dict[str, Callable[..., Any]]:
+    """Decode runs of two tokens."""
+
+    def decode(place: Place) -> None:
+        place.run = traits.decode(world.queue, place.output, world.sampler, *place.step)
+
+    def decode_with_matcher(place: Place) -> None:
+        place.run = traits.decode_with_matcher(world.queue, place.output, world.sampler, world.matcher, *place.step)
+
+    return {"decode": decode, "decode_with_matcher": decode_with_matcher}
+
+
+class Bench:
+    """Makes a call many times, and gives back what it has made."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.runs = run_calls(world)
+        self.calls = core_calls(world) | model_calls(world) | self.runs
+        self.places: list[Place] = []
+        self.frees = {maker: self.calls[undo] for undo, maker in UNDOES.items()} | {
+            "reserve_kvpage": self.calls["dealloc_kvpage"],
+            "import_kvpage": lambda imported: traits.dealloc_kvpage(world.queue, imported.pages),
+            "fork_matcher": traits.destroy_matcher,
+        }
+
+    async def arguments(self, name: str) -> list[Any]:
+        """What a call is given that must be made before."""
+        if name in self.runs:
+            self.places.append(Place(self.world))
+            return [self.places[-1]]
+        maker = UNDOES.get(name) or NEEDS.get(name)
+        if maker is None:
+            return []
+        made = self.calls[maker]()
+        return [made if maker in ENDLESS else await finished(made)]
+
+    async def settle(self, name: str, results: list[Any]) -> None:
+        """Waits until all is done."""
+        for result in results:
+            if name in ENDLESS:
+                result.cancel()
+                continue
+            value = await finished(result)
+            if name in self.frees:
+                await finished(self.frees[name](value))
+        for place in self.places:
+            await place.free()
+        self.places.clear()
+        await traits.synchronize(self.world.queue)
+
+    async def until_return(self, name: str, count: int) -> float:
+        call = self.calls[name]
+        arguments = [await self.arguments(name) for _ in range(count)]
+        await traits.synchronize(self.world.queue)
+        start = monotonic_ns()
+        results = [call(*each) for each in arguments]
+        elapsed = monotonic_ns() - start
+        await self.settle(name, results)
+        return elapsed / count
+
+    async def until_wait_returns(self, count: int) -> float:
+        await self.world.done
+        start = monotonic_ns()
+        for _ in range(count):
+            await traits.wait([self.world.done])
+        return (monotonic_ns() - start) / count
+
+    async def until_done(self, name: str, count: int) -> float:
+        call = self.calls[name]
+        start = monotonic_ns()
+        for _ in range(count):
+            await (call() or traits.synchronize(self.world.queue))
+        return (monotonic_ns() - start) / count
+
+    async def measure(self, name: str, layer: str, count: int) -> float:
+        if layer == "inference":
+            return await self.until_done(name, count)
+        if name == "wait":
+            return await self.until_wait_returns(count)
+        return await self.until_return(name, count)
 
 
 @inferlet
 async def main(args: Args) -> None:
-    calls = Calls(args)
-    await traits.synchronize(calls.queue)
+    if "child" in args.argv:
+        while True:
+            await args.receive()
+    world = World(args)
+    await world.begin()
+    bench = Bench(world)
     args.send("here")
     while True:
         order = await args.receive()
-        args.send(str(await measure(calls, *json.loads(order))))
+        args.send(str(await bench.measure(*json.loads(order))))

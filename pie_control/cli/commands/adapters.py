@@ -10,6 +10,7 @@ from pie_control.errors import BadRequest
 
 from ..server_options import DEFAULT_SERVER, add_server, server_of
 from ..tables import format_table
+from ..terminal import write_line
 
 NAME = "adapters"
 HELP = "list, load and drop LoRA adapters of a server"
@@ -43,7 +44,7 @@ def execute(options: argparse.Namespace) -> int:
     with SyncClient(server_of(options) or DEFAULT_SERVER) as client:
         if options.action == "list":
             adapters = client.adapters()
-            print(json.dumps(adapters, indent=2) if options.json else format_table(COLUMNS, map(_row, adapters)))
+            write_line(json.dumps(adapters, indent=2) if options.json else format_table(COLUMNS, map(_row, adapters)))
         for name, _, folder in given:
             if options.action == "load":
                 client.load_adapter(name, folder, options.model)

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..inspection import add_model_settings, amount, count, inspect
 from ..tables import format_table
+from ..terminal import write_line
 
 NAME = "bench-model"
 HELP = "measure a checkpoint here in about a minute: tokens per second, and the bound"
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Measures and prints."""
     [found] = inspect("measure", options, [options.checkpoint], ["--budget=0.05"] if options.quick else [])
-    print(json.dumps(found, indent=2) if options.json else _text(found))
+    write_line(json.dumps(found, indent=2) if options.json else _text(found))
     return 0
 
 

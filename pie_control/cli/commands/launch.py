@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..blobs import add_blobs, blobs_of
 from ..server_options import DEFAULT_SERVER, add_server, server_of
+from ..terminal import write_line
 
 NAME = "launch"
 HELP = "launch an inferlet on a server and print its id"
@@ -43,5 +44,5 @@ async def _launch(server: str, program: str, arguments: list[str], blobs: Mappin
     async with Client(server) as client:
         found = find_program(program, [(each["program"], each["name"]) for each in await client.programs()])
         reference = await client.upload(found) if isinstance(found, Path) else found
-        print((await client.launch(reference, *arguments, blobs=blobs, detached=True)).id)
+        write_line((await client.launch(reference, *arguments, blobs=blobs, detached=True)).id)
     return 0

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..server_options import DEFAULT_SERVER, add_server, server_of
 from ..tables import format_table
+from ..terminal import write_line
 
 NAME = "list"
 HELP = "list running and recently ended inferlets"
@@ -32,9 +33,9 @@ def execute(options: argparse.Namespace) -> int:
     with SyncClient(server_of(options) or DEFAULT_SERVER) as client:
         inferlets = client.inferlets()
         outages = client.statistics().get("outages", ())
-    print(json.dumps(inferlets, indent=2) if options.json else format_table(COLUMNS, map(_row, inferlets)))
+    write_line(json.dumps(inferlets, indent=2) if options.json else format_table(COLUMNS, map(_row, inferlets)))
     for line in outages:
-        print(line, file=sys.stderr)
+        write_line(line, sys.stderr)
     return 0
 
 

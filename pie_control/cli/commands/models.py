@@ -10,6 +10,7 @@ from typing import Any
 from ..inspection import add_model_settings, amount, count, inspect
 from ..server_options import DEFAULT_SERVER, add_server, server_of
 from ..tables import format_table
+from ..terminal import write_line
 
 NAME = "models"
 HELP = "list the models of a server, or check how checkpoints would run here"
@@ -42,7 +43,7 @@ def _list(options: argparse.Namespace) -> int:
 
     with SyncClient(server_of(options) or DEFAULT_SERVER) as client:
         models = client.models()
-    print(json.dumps(models, indent=2) if options.json else format_table(COLUMNS, map(_row, models)))
+    write_line(json.dumps(models, indent=2) if options.json else format_table(COLUMNS, map(_row, models)))
     return 0
 
 
@@ -55,9 +56,9 @@ def _row(model: dict[str, Any]) -> tuple[str, ...]:
 def _check_up(options: argparse.Namespace) -> int:
     found = inspect("checkup", options, options.checkpoints)
     if options.json:
-        print(json.dumps(found, indent=2))
+        write_line(json.dumps(found, indent=2))
     else:
-        print("\n\n".join("\n".join(_lines(each)) for each in found))
+        write_line("\n\n".join("\n".join(_lines(each)) for each in found))
     return 1 if any(each["problem"] for each in found) else 0
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..server_options import DEFAULT_SERVER, add_server, server_of
 from ..tables import format_table
+from ..terminal import write_line
 
 NAME = "programs"
 HELP = "list the programs of a server"
@@ -29,7 +30,7 @@ def execute(options: argparse.Namespace) -> int:
 
     with SyncClient(server_of(options) or DEFAULT_SERVER) as client:
         programs = client.programs()
-    print(json.dumps(programs, indent=2) if options.json else format_table(COLUMNS, map(_row, programs)))
+    write_line(json.dumps(programs, indent=2) if options.json else format_table(COLUMNS, map(_row, programs)))
     return 0
 
 

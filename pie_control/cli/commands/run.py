@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -16,7 +17,7 @@ from pie_control.errors import ConfigError
 
 from ..blobs import add_blobs, blobs_of
 from ..server_options import DEFAULT_SERVER, add_server, add_settings, config_of, given_settings, server_of
-from ..terminal import write
+from ..terminal import log_to_stderr, write, write_line
 
 if TYPE_CHECKING:
     from pie_control.client.running import Running
@@ -70,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Runs the inferlet; returns 0 if it finished, else 1."""
+    log_to_stderr(logging.WARNING)  # the server may be in this process
     if options.native:
         return _run_native(options)
     from ..interrupts import run_until_signal
@@ -102,7 +104,7 @@ def _run_native(options: argparse.Namespace) -> int:
     from ..stdin import start_reader
 
     source = source_of(Path(find_program(options.program, ())))
-    print(NO_SANDBOX, file=sys.stderr, flush=True)
+    write_line(NO_SANDBOX, sys.stderr)
     printer = _Printer()
     with native_server(config_of(options)) as server:
 
@@ -160,7 +162,7 @@ class _Printer:
             case Message(text):
                 self._write(text)
             case LogLine(_, _, text):
-                write(text + "\n", sys.stderr)
+                write_line(text, sys.stderr)
             case Ended(status, result, error):
                 self._finish(status, result, error)
 
@@ -174,5 +176,5 @@ class _Printer:
         if self._last and not self._last.endswith("\n"):
             self._write("\n")
         if status != "finished":
-            write(f"pie: the inferlet {status}{f': {error}' if error else ''}\n", sys.stderr)
+            write_line(f"pie: the inferlet {status}{f': {error}' if error else ''}", sys.stderr)
             self.code = 1

@@ -6,13 +6,12 @@ import argparse
 import asyncio
 import contextlib
 import logging
-import sys
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from ..patience import explaining_slow_start
 from ..server_options import add_settings, config_of
-from ..terminal import HarmlessFormatter
+from ..terminal import log_to_stderr, write_line
 
 if TYPE_CHECKING:
     from pie_control.config import ServerConfig
@@ -37,9 +36,7 @@ def execute(options: argparse.Namespace) -> int:
 
     from ..interrupts import run_until_signal
 
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(HarmlessFormatter("pie: %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    log_to_stderr(logging.INFO)
     return run_until_signal(_serve(config_of(options, hosts=default_hosts())))
 
 
@@ -48,7 +45,7 @@ async def _serve(config: ServerConfig) -> int:
 
     async with open_server(config) as server:
         names = ", ".join(model.name for model in config.models)
-        print(f"serving {names} at {server.url} (API documentation: {server.url}/docs)", flush=True)
+        write_line(f"serving {names} at {server.url} (API documentation: {server.url}/docs)")
         await collect_at_leisure(lambda: server.is_idle)
     return 0
 

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import logging
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pie_control.children.status_line import CLEAR, StatusLine
+from pie_control.cli import interrupts
+from pie_control.cli.commands import run as run_command
+from pie_control.cli.commands import serve
 from pie_control.cli.main import main
 from pie_control.cli.terminal import HarmlessFormatter, harmless, one_line, write
+from pie_control.client import SyncClient
 from pie_control.errors import UnknownName
+from pie_control.inferlets.events import Ended
 from pie_control.registry.entry import InferletInfo
 from tests.helpers.fake_server_api import RUDE, FakeInferlet, FakeServerApi, serving_thread
+from tests.helpers.tree import ROOT
 
 SHOWN = r"a\x1b]0;owned\x07b\x9b2Jc\x0dd\u202ee" + "\tf"
 
@@ -105,6 +115,66 @@ def test_errors_are_shown_harmlessly(url: str, out: Callable[[], str], monkeypat
     monkeypatch.setattr(FakeServerApi, "models", refuse)
     assert main(["models", "--server", url]) == 2
     assert out() == f"pie: {SHOWN}\n"
+
+
+def test_results_are_shown_harmlessly(out: Callable[[], str]) -> None:
+    printer = run_command._Printer()
+    printer.show(Ended("finished", RUDE, None, inferlet="i1"))
+    assert (out(), printer.code) == (SHOWN + "\n", 0)
+
+
+def test_outages_are_shown_harmlessly(url: str, out: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They tell the last words of a process, which may have repeated what a guest said."""
+    monkeypatch.setattr(SyncClient, "statistics", lambda _: {"outages": [f"a host does not serve: {RUDE}"]})
+    assert main(["list", "--server", url]) == 0
+    shown = out()
+    assert f"a host does not serve: {SHOWN}\n" in shown
+    assert "\x1b" not in shown
+
+
+def test_mistakes_that_are_found_are_shown_harmlessly(tmp_path: Path, out: Callable[[], str]) -> None:
+    program = tmp_path / "ru\x1bde.py"
+    program.write_text("import inferlet_sdk\ninferlet_sdk.no_such_name\n")
+    assert main(["check", str(program)]) == 1
+    assert "ru\\x1bde.py" in out()
+
+
+@pytest.mark.parametrize("command", [serve, run_command])
+def test_a_server_in_any_command_logs_harmlessly(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pie run` may start one, too."""
+    stderr, root = Terminal(), logging.getLogger()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(interrupts, "run_until_signal", lambda work: work.close() or 0)
+    assert main([command.NAME, *(["story.py"] if command is run_command else [])]) == 0
+    logging.getLogger("pie.host").warning("application host 0: %s", RUDE)
+    try:
+        raise ValueError(RUDE)
+    except ValueError:
+        logging.getLogger("pie_control.inferlets.manager").warning("inferlet %s", RUDE, exc_info=True)
+    logged = stderr.getvalue()
+    assert logged.count(SHOWN) == 3
+    assert "\x1b" not in logged
+
+
+def test_progress_of_another_process_is_shown_harmlessly(monkeypatch: pytest.MonkeyPatch) -> None:
+    stderr = Terminal()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    StatusLine(logging.getLogger("pie.worker")).show(RUDE)
+    assert stderr.getvalue() == f"{CLEAR}a?]0;owned?b?2Jc?d?e?f"
+
+
+def test_nothing_in_the_command_line_prints_in_another_way() -> None:
+    """What a guest may have said is everywhere; so all output goes through one module."""
+    others = [path for path in (ROOT / "pie_control" / "cli").rglob("*.py") if path.name != "terminal.py"]
+    calls = [
+        f"{path}:{node.lineno}"
+        for path in others
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "sys.stdout.write", "sys.stderr.write")
+    ]
+    assert len(others) > 20
+    assert calls == []
 
 
 def test_the_servers_log_is_harmless() -> None:

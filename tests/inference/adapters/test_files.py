@@ -192,7 +192,7 @@ def test_a_dropped_adapter_fails_its_users_only(worker: Worker, tmp_path: Path) 
     done = worker.run(RunWave(1, "model", (embed, forward)))
     assert [(failure.batch, failure.command) for failure in done.failures] == [(1, 1)]
     assert "the adapter was dropped" in done.failures[0].message
-    assert worker._served.adapters._layers.running.groups is None
+    assert worker._served.adapters.layers.running.groups is None
     worker.drop_adapter(DropAdapter(21))
     (again,) = run(driver, [-1], [PROMPT])
     np.testing.assert_allclose(again, expected[0], atol=1e-5)

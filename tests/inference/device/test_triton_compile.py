@@ -13,14 +13,24 @@ triton = pytest.importorskip("triton")
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
+from pie_inference.adapters.products import triton_kernels as adapter_kernels  # noqa: E402
+from pie_inference.adapters.products.triton_products import BLOCK_FEATURES, BLOCK_INS, BLOCK_OUTS  # noqa: E402
 from pie_inference.attention.triton import kernels as attention_kernels  # noqa: E402
 from pie_inference.attention.triton.plan import FIRST_BLOCK, FIRST_BLOCKS, pad, tune  # noqa: E402
 from pie_inference.ops import triton_kernels as ops_kernels  # noqa: E402
 
 SHARED_MEMORY = 227 << 10  # of a processor, bytes
 SCALARS = {"scale": "fp32", "soft_cap": "fp32", "eps": "fp32"}
-TABLES = {"mask_start": "*i64", "mask_bits": "*u8", "log_sums": "*fp32", "parts": "*fp32"}
-VECTORS = ("cache", "key_value", "query", "output", "rows", "residual", "weight", "result", "vectors", "gate_up")
+TABLES = {
+    "mask_start": "*i64",
+    "mask_bits": "*u8",
+    "log_sums": "*fp32",
+    "parts": "*fp32",
+    "table": "*i64",
+    "hidden": "*fp32",
+}
+LAYERS = ("inputs", "results", "rows", "residual", "weight", "result", "vectors", "gate_up")
+VECTORS = ("cache", "key_value", "query", "output", *LAYERS)
 INTEGERS = ("window", "splits", "num_rows", "inner", "heads")
 ITEM_SIZES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
@@ -117,3 +127,18 @@ def test_ops(dtype: str) -> None:
     compile_for_h100(ops_kernels.rotate, {"HALF": 40, "PADDED": 64, "BLOCK": 16}, dtype, angles)
     for gelu in (False, True):
         compile_for_h100(ops_kernels.gated, {"SIZE": 14336, "BLOCK": 1024, "GELU": gelu}, dtype)
+
+
+@pytest.mark.parametrize(("dtype", "features"), [("bf16", 16), ("fp16", 256), ("fp32", 64)])
+@pytest.mark.parametrize("tile_rows", [16, 64])
+def test_adapters(dtype: str, features: int, tile_rows: int) -> None:
+    kind = {"bf16": triton.language.bfloat16, "fp16": triton.language.float16, "fp32": triton.language.float32}[dtype]
+    shared = {"KIND": kind, "MOST_FEATURES": features, "TILE_ROWS": tile_rows}
+    types = {"rows": "*i32", "tiles": "*i32", "slots": "i32"}
+    block = min(BLOCK_FEATURES, features)
+    first = {"INS": 4096, "BLOCK_FEATURES": block, "BLOCK_INS": BLOCK_INS, "SPLIT_INS": 512}
+    second = {"OUTS": 6144, "BLOCK_FEATURES": min(32, features), "BLOCK_OUTS": BLOCK_OUTS, "SPLITS": 8}
+    for kernel, sizes in ((adapter_kernels.shrink, first), (adapter_kernels.expand, second)):
+        compiled = compile_for_h100(kernel, {**shared, **sizes}, dtype, types)
+        assert compiled.metadata.shared <= SHARED_MEMORY
+        assert ("mma" in compiled.asm["ptx"]) == (dtype != "fp32")

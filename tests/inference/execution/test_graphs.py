@@ -9,11 +9,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from pie_inference.adapters.products.torch_products import TorchProducts
 from pie_inference.attention.interface import AttentionPlan, GraphBackend
 from pie_inference.attention.torch.pages import TorchAttention
 from pie_inference.config import WorkerConfig
@@ -21,10 +23,12 @@ from pie_inference.execution import graphs as cuda_graphs
 from pie_inference.execution.direct import DirectExecutor
 from pie_inference.execution.graphs import GraphExecutor, Work
 from pie_inference.kv_cache.pages import KvCache
-from pie_inference.protocol import Forward, SampleResult
+from pie_inference.protocol import DropAdapter, Forward, LoadAdapter, SampleResult
 from pie_inference.serving.worker import Worker
 from pie_inference.testing.checkpoints import make_checkpoint
 from pie_inference.testing.worker_batches import Driver, Extend, Keys, ints
+from tests.helpers.adapters import make_adapter
+from tests.inference.cpu_kernels.test_cpu_kernels import needs_kernels
 
 
 class Recordable:
@@ -126,7 +130,7 @@ def make_served(folder: Path) -> Callable[..., Served]:
         torch_attention = TorchAttention(served.cache, 4, served.model.config.attention)
         backend = Recordable(torch_attention, served.cache)
         direct = DirectExecutor(model, backend, served.embeds)
-        executor = GraphExecutor(direct, model, backend, served.embeds, recorder)
+        executor = GraphExecutor(direct, model, backend, served.embeds, served.adapters, recorder)
         worker._served = replace(served, executor=executor)
         return Served(worker, recorder, backend)
 
@@ -142,7 +146,9 @@ class Incapable:
         self.embed, self.forward, self.logits = model.embed, model.forward, model.logits
 
 
-def generate(driver: Driver, prompts: list[list[int]], steps: int) -> list[list[int]]:
+def generate(
+    driver: Driver, prompts: list[list[int]], steps: int, adapters: list[int] | None = None
+) -> list[list[int]]:
     """Greedy tokens of sequences that decode together; every third step leaves the first one out."""
     from pie_inference.testing.worker_batches import sample_batch
 
@@ -151,6 +157,8 @@ def generate(driver: Driver, prompts: list[list[int]], steps: int) -> list[list[
     for step in range(steps):
         chosen = [n for n in range(len(keys)) if n or step % 3 != 2]
         embed, forward = driver.forward_batch([Extend(keys[n], pending[n]) for n in chosen])
+        if adapters is not None:
+            forward = msgspec.structs.replace(forward, adapters=ints([adapters[n] for n in chosen]))
         last = np.cumsum([len(pending[n]) for n in chosen]) - 1
         result = driver.ask(SampleResult, embed, forward, sample_batch(ints(driver.outputs + last)))
         for n, token in zip(chosen, result.tokens.tolist(), strict=True):
@@ -168,6 +176,62 @@ def test_replayed_batches_equal_direct_ones(make_served: Callable[..., Served], 
     assert generate(served.driver(), PROMPTS, 12) == expected
     assert served.recorder.recorded == 2  # sizes 8 and 4
     assert served.recorder.replayed == 12 - 1 - 2  # all but the prefill and the first of each size
+
+
+def load_adapters(worker: Worker, folder: Path) -> None:
+    for number, rank in enumerate((4, 8)):
+        made = make_adapter(folder / f"adapter-{rank}", rank=rank, seed=number)
+        assert worker.load_adapter(LoadAdapter(number, str(made))).error is None
+
+
+@needs_kernels
+def test_steps_with_adapters_are_recorded(make_served: Callable[..., Served], folder: Path, tmp_path: Path) -> None:
+    """The graphs serve rows of any adapters, and those that are loaded later into the same form."""
+    served, plain = make_served(), make_worker(folder)
+    for worker in (served.worker, plain):
+        load_adapters(worker, tmp_path)
+
+    def assert_equal(adapters: list[int], steps: int = 8) -> list[list[int]]:
+        found = generate(served.driver(), PROMPTS, steps, adapters)
+        assert found == generate(Driver(plain.run, "model"), PROMPTS, steps, adapters)
+        return found
+
+    first = assert_equal([0, -1, 1, 1, 0])
+    assert served.recorder.recorded == 2  # sizes 8 and 4
+    assert assert_equal([-1, 1, 0, 1, 1]) != first
+    for worker in (served.worker, plain):
+        worker.drop_adapter(DropAdapter(0))
+        again = make_adapter(tmp_path / "again", rank=6, seed=9)
+        assert worker.load_adapter(LoadAdapter(7, str(again))).error is None
+    before = served.recorder.replayed
+    assert_equal([7, -1, 7, 1, 7])
+    assert served.recorder.recorded == 2
+    assert served.recorder.replayed == before + 7  # all but the prefill
+    assert_equal([-1] * 5)  # has graphs of its own
+    assert served.recorder.recorded == 4
+
+
+@needs_kernels
+def test_adapters_of_another_form_are_recorded_anew(make_served: Callable[..., Served], tmp_path: Path) -> None:
+    served = make_served()
+    load_adapters(served.worker, tmp_path)
+    generate(served.driver(), PROMPTS, 8, [0, 1, 0, 1, -1])
+    executor = served.worker._served.executor
+    assert isinstance(executor, GraphExecutor)
+    assert len(executor._recordings) == served.recorder.recorded == 2
+    more = make_adapter(tmp_path / "more", rank=40, modules=["mlp.up_proj"])
+    assert served.worker.load_adapter(LoadAdapter(2, str(more))).error is None
+    generate(served.driver(), PROMPTS, 8, [0, 2, 0, 1, -1])
+    assert served.recorder.recorded == 4
+    assert len(executor._recordings) == 2, "those of the old form are gone"
+
+
+def test_products_that_cannot_be_recorded_run_directly(make_served: Callable[..., Served], tmp_path: Path) -> None:
+    served = make_served()
+    served.worker._served.adapters.layers.running.products = TorchProducts()
+    load_adapters(served.worker, tmp_path)
+    generate(served.driver(), PROMPTS, 6, [0, 1, 0, 1, -1])
+    assert served.recorder.recorded == 0
 
 
 def test_a_graph_serves_fewer_rows_than_it_has(make_served: Callable[..., Served]) -> None:

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from ...terminal import write
+from ...terminal import write_line
 
 NAME = "check"
 HELP = "find wrong uses of the API in programs, without running them"
@@ -28,8 +28,8 @@ def execute(options: argparse.Namespace) -> int:
 
     found = [each for program in options.programs for each in check(Path(program))]
     if options.json:
-        print(json.dumps([each.as_json() for each in found], indent=2))
+        write_line(json.dumps([each.as_json() for each in found], indent=2))
     else:
         for each in found:
-            write(f"{each}\n")
+            write_line(str(each))
     return FOUND if found else 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ...terminal import write_line
+
 NAME = "new"
 HELP = "make a folder with an inferlet, its test and a README"
 EXAMPLES = """  pie new story                               makes story/main.py, story/test_story.py and story/README.md
@@ -22,5 +24,5 @@ def execute(options: argparse.Namespace) -> int:
     from pie_control.authoring.new import make
 
     folder = make(options.name, Path.cwd()).name
-    print(f"{folder}/ is ready: try `pie run {folder}/`, `pie test {folder}/` and `pie check {folder}/`")
+    write_line(f"{folder}/ is ready: try `pie run {folder}/`, `pie test {folder}/` and `pie check {folder}/`")
     return 0

@@ -1,0 +1,1 @@
+"""Adapters for tests: files with random weights, and problems for kernels."""
