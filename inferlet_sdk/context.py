@@ -128,6 +128,8 @@ class Context(FilledContext):
     async def next_dist(self, k: int = 256, temperature: float = 1.0) -> Dist:
         """The distribution of the next token, cut to the `k` most probable tokens."""
         sequence = self._settled("next_dist")
+        if (dist := sequence.try_next_dist(k, temperature)) is not None:
+            return dist
         if not sequence.computed:
             await share_prefix(sequence)
         return await sequence.next_dist(k, temperature)

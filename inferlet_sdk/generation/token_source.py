@@ -245,7 +245,8 @@ def _sample_with_logprobs(sequence: TokenSequence, sampler: Sampler, handle: int
 
 async def _choose(sequence: TokenSequence, sampler: DistSampler) -> int:
     """The token that a function of the inferlet, or an `async def`, chooses after a sequence that works."""
-    dist = await sequence.next_dist(sampler.k, sampler.temperature)
+    k, temperature = sampler.k, sampler.temperature
+    dist = sequence.try_next_dist(k, temperature) or await sequence.next_dist(k, temperature)
     chosen = sampler.choose(dist)
     if type(chosen) is not int and isawaitable(chosen):
         chosen = await chosen

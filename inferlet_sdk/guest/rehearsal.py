@@ -53,6 +53,7 @@ def _host() -> Any:
     def same(numbers: list[int]) -> list[int]:
         return list(numbers)
 
+    dist = "BwAAAAgAAAA=", "AAAAPwAAgD4=", 0.25
     info = {
         "name": "rehearsal", "architecture": "", "page_size": 16, "vocab_size": 1000, "max_context": 1000,
         "max_batch_tokens": 512, "max_dist": 256, "stop_tokens": [0], "bos_text": None, "eos_text": None,
@@ -77,7 +78,8 @@ def _host() -> Any:
     fused = SimpleNamespace(
         create_sampler=number, destroy_sampler=nothing, sample=number,
         sample_constrained=number, forward_with_sampling=number, forward_with_dist=number, await_token=lambda _: 7,
-        take_text=lambda *_: (7, "x"), decode=number, watch_run=nothing, take_run=lambda *_: ([7], ["x"], False),
+        continue_with_dist=lambda *_: dist, take_text=lambda *_: (7, "x"), decode=number, watch_run=nothing,
+        take_run=lambda *_: ([7], ["x"], False),
     )  # fmt: skip
     return SimpleNamespace(
         http=None, topics=None, children=None, input_image=None, exports=None, grammar=None,
@@ -85,7 +87,7 @@ def _host() -> Any:
         forward_with_adapter=None, introspective_forward=None,
         blobs=SimpleNamespace(await_mail=lambda _: ("message", [])),
         output_text=SimpleNamespace(
-            get_next_dist=number, await_packed_dist=lambda _: ("BwAAAAgAAAA=", "AAAAPwAAgD4=", 0.25)
+            get_next_dist=number, await_packed_dist=lambda _: dist
         ),
         forward=SimpleNamespace(forward=nothing), input_text=SimpleNamespace(embed_txt=nothing),
     )  # fmt: skip

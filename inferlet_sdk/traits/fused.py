@@ -35,6 +35,7 @@ __all__ = [
     "RunTokens",
     "ScoredToken",
     "Verified",
+    "continue_with_dist",
     "create_sampler",
     "decode",
     "destroy_sampler",
@@ -201,6 +202,13 @@ def forward_with_dist(
         number(temperature, "temperature"),
     )
     return HostFuture(future, await_dist)
+
+
+def continue_with_dist(queue: int | HasQueue, token: int | TokenFuture) -> Dist:
+    """The step behind the last `forward_with_dist` of the queue: one token more, at the next position, with the same
+    pages, output embed, `k` and `temperature`. Suspends the whole program until the distribution is there."""
+    arguments = queue_number(queue), *references([token], "token")
+    return Dist(*call(bindings.fused.continue_with_dist, *arguments))
 
 
 def sample_constrained(

@@ -29,6 +29,7 @@ from pie_control.application.messages import (
     Usage,
     Welcome,
 )
+from pie_control.calls.input_image.embed_img import ImageCommand
 from pie_control.calls.kind import OpenQueue, Synchronize
 from pie_control.config import InferletLimits
 from pie_control.engine.hosts import Hosts, HostSettings
@@ -298,6 +299,22 @@ def test_a_host_that_says_what_cannot_be_is_lost_alone(tmp_path: Path) -> None:
         scene.synchronizes(second)
         scene.quiet(scene.links[2])
         assert scene.links[2].take(Results), "frames are taken as before"
+
+    play(tmp_path, body)
+
+
+def test_a_host_that_hands_on_a_tile_of_another_size_is_lost_alone(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        first, second = await scene.launch(), await scene.launch()
+        for entry in (first, second):
+            scene.link(entry).says(Started(entry.number))
+            scene.synchronizes(entry)
+        tile = ImageCommand(first.number, QUEUE, 5, 0, None, (), b"far too small", 0, ((0, 1),))
+        scene.links[1].says(Commands(scene.model.name, [tile]))
+        assert "said what cannot be" in str(first.info().error)
+        assert second.info().status == "running"
+        scene.quiet(scene.links[2])
+        assert scene.links[2].take(Results)
 
     play(tmp_path, body)
 
