@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.control import api_calls, idle
+from benchmarks.control.contexts import PHASES
 from benchmarks.control.scale import fits
 from benchmarks.support.server import Server, serving
 from tests.helpers import wit
@@ -93,6 +94,7 @@ def test_contexts(tmp_path: Path) -> None:
     assert (found["live forks"], found["tokens_run for the first token of a fork"]) == (40, 0)
     assert found["fork"] > 0
     assert found["second over first"] > 0
+    assert {f"{phase}: processor time of {part}" for phase in PHASES for part in ("control", "hosts")} < set(found)
 
 
 def test_constrained(tmp_path: Path) -> None:
