@@ -356,7 +356,7 @@ class Author:
         pages = list(dict.fromkeys((*context, *targets)))
         self.runs[future] = Run(pages, targets if steps > 1 else [], list(dict.fromkeys(used)), plan)
 
-    def end_a_run(self, _: int) -> None:
+    def end_a_run(self, queue: int) -> None:
         """Waits for a run, or cancels it."""
         if not self.runs:
             return

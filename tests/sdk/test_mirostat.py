@@ -19,7 +19,9 @@ def dist(probabilities: list[float]) -> Dist:
     from base64 import b64encode
 
     tokens = np.arange(len(probabilities), dtype=np.uint32)
-    return Dist(b64encode(tokens.tobytes()).decode(), b64encode(np.float32(probabilities).tobytes()).decode(), 0.0)
+    return Dist(
+        b64encode(tokens.tobytes()).decode(), b64encode(np.array(probabilities, np.float32).tobytes()).decode(), 0.0
+    )
 
 
 def zipf(size: int, exponent: float) -> list[float]:
