@@ -515,13 +515,15 @@ def test_a_run_that_the_worker_is_not_ready_for_is_issued_again_by_the_short_way
             raise refuse("busy", "the worker is not ready")
         return take(run, detokenizer)
 
-    async def main() -> str:
+    async def main() -> list[int]:
         context = Context().fill("abc")
         pieces = []
         async for piece in context.generate(max_tokens=12):
             pieces.append(piece)
             if len(pieces) == 1:
                 host.fused.take_run = busy
-        return "".join(pieces)
+        assert "".join(pieces) == context.text[3:]
+        return list(context.tokens)
 
-    assert [ord(letter) for letter in run(main())] == expected([97, 98, 99], 12)
+    assert run(main()) == [97, 98, 99, *expected([97, 98, 99], 12)]
+    assert len(refused) == 2
