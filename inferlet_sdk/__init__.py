@@ -34,7 +34,7 @@ from inferlet_sdk.event_loop import Deadlock
 from inferlet_sdk.futures import HostFuture, TokenFuture
 from inferlet_sdk.generation.drafting import PromptLookup
 from inferlet_sdk.generation.generation import Generation
-from inferlet_sdk.generation.sampling import DistSampler, Greedy, Sampler
+from inferlet_sdk.generation.sampling import DistSampler, Greedy, Mirostat, Sampler
 from inferlet_sdk.generation.stopping import IgnoreStopTokens, MaxTokens, StopRegex, StopString, StopTokens, StopWhen
 from inferlet_sdk.grammars.grammar import Grammar, Matcher
 from inferlet_sdk.guest.arguments import Args
@@ -80,6 +80,7 @@ __all__ = [
     "Matcher",
     "MaxTokens",
     "Message",
+    "Mirostat",
     "NotAllowed",
     "NotFound",
     "Pages",

@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar, Unpack, overload
 
 from inferlet_sdk import traits
 from inferlet_sdk.filling.filled_context import FilledContext
+from inferlet_sdk.filling.snapshots import restore, snapshot_of
 from inferlet_sdk.generation.drafting import Draft
 from inferlet_sdk.generation.generation import Generation, rules_of
 from inferlet_sdk.generation.sampling import AnySampler, Greedy, Sampler, as_sampler, seeded
@@ -127,6 +128,8 @@ class Context(FilledContext):
     async def next_dist(self, k: int = 256, temperature: float = 1.0) -> Dist:
         """The distribution of the next token, cut to the `k` most probable tokens."""
         sequence = self._settled("next_dist")
+        if (dist := sequence.try_next_dist(k, temperature)) is not None:
+            return dist
         if not sequence.computed:
             await share_prefix(sequence)
         return await sequence.next_dist(k, temperature)
@@ -199,10 +202,26 @@ class Context(FilledContext):
     @classmethod
     async def open(cls, name: str, model: str | None = None, *, adapter: str | None = None) -> Self:
         """A context with what was exported under a name; the last token runs again. Raises NotFound if there is none:
-        then fill a new one. `adapter`: that with which it was made."""
+        then fill a new one. `adapter`: that with which it was made; InvalidState names it if it is another one."""
         queues = queues_of(model if model is not None else traits.available_models()[0])
         context = cls.__new__(cls)
         context._start(await open_sequence(queues, "" if adapter is None else checked_text(adapter, "adapter"), name))
+        return context
+
+    def snapshot(self) -> str:
+        """Its tokens and messages as JSON text, from which `Context.restore` makes a context like it: after the
+        inferlet has ended, or its worker was lost. Send it to the client, and take it back as an argument. Keys are not
+        in it: they are computed again, or shared with inferlets that have them. A generation goes on."""
+        return snapshot_of(self._read(), self._conversation)
+
+    @classmethod
+    def restore(cls, snapshot: str) -> Self:
+        """A context from what `snapshot` has made. Raises NotFound if its model, its adapter or an image that the
+        client has to send is not there."""
+        context = cls.__new__(cls)
+        sequence, conversation = restore(snapshot)
+        context._start(sequence)
+        context._conversation = conversation
         return context
 
     # ---- life cycle ----------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from inferlet_sdk import bindings, traits
 from inferlet_sdk.addresses import Embeds
-from inferlet_sdk.errors import QuotaExceeded
+from inferlet_sdk.errors import InvalidState, QuotaExceeded
 from inferlet_sdk.outside.blobs import Blob
 from inferlet_sdk.texts import Noted, tokenize_noted
 from inferlet_sdk.traits.arguments import text, wrong
@@ -129,6 +129,7 @@ class SeenImages:
 
     def __init__(self, places: Sequence[Seen] = ()) -> None:
         self.places = list(places)
+        self.unseen = 0  # first tokens, which were imported with their keys: what images they stand for is not known
 
     def after(self, start: int) -> bool:
         """Whether a part of one stands at token `start` or behind it."""
@@ -136,14 +137,19 @@ class SeenImages:
 
     def copy(self) -> SeenImages:
         """For a fork."""
-        return SeenImages(self.places)
+        copied = SeenImages(self.places)
+        copied.unseen = self.unseen
+        return copied
 
     def append(self, others: SeenImages, start: int) -> None:
-        """Those of another sequence, whose tokens begin at `start` here."""
+        """Those of another sequence, whose tokens begin at `start` here, all of which have keys."""
+        if others.unseen:
+            self.unseen = start + others.unseen
         self.places += [Seen(image, first + start, end + start) for image, first, end in others.places]
 
     def cut(self, length: int) -> None:
         """Only the first `length` tokens are left."""
+        self.unseen = min(self.unseen, length)
         self.places = [one._replace(end=min(one.end, length)) for one in self.places if one.start < length]
 
     def embed(
@@ -152,6 +158,11 @@ class SeenImages:
         """Fills embeds with the tokens of the sequence from `start` on, some of which stand for what is seen in images.
         Token n is at position `offset` + n."""
         stop, seen = start + len(tokens), set()
+        if start < self.unseen and model.image_token in tokens[: self.unseen - start]:
+            raise InvalidState(
+                "the context was opened from an export, and ends within an image that it does not have: truncate it to "
+                "what is before the image, and fill the image again"
+            )
         if not self.after(start):
             traits.embed_txt(queue, tokens, range(start + offset, stop + offset), inputs)
             return

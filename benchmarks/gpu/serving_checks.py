@@ -30,6 +30,7 @@ def sampling(setting: Setting) -> Checks:
         "top-k": {"top_k": [1, 40, 1500, 100_000]},
         "top-p": {"top_p": [0.1, 0.9, 0.999999], "temperature": [1.0, 20.0]},
         "min-p": {"min_p": [0.05, 1e-9]},
+        "typical": {"typical_p": [0.2, 0.9], "top_k": [0, 40]},
         "mixed": {"temperature": [0.0, 0.7, 1.5], "top_k": [0, 100], "top_p": [1.0, 0.8], "min_p": [0.0, 0.02]},
     }
     for name, values in bounds.items():
@@ -41,7 +42,7 @@ def _sample(bounds: dict[str, Any], device: torch.device) -> Errors:
 
     rng, rows = np.random.default_rng(0), 64
     logits = torch.from_numpy(rng.normal(0, 3, (rows, 32_000)).astype(np.float32))
-    values = {"temperature": [1.0], "top_k": [0], "top_p": [1.0], "min_p": [0.0], **bounds}
+    values = {"temperature": [1.0], "top_k": [0], "top_p": [1.0], "min_p": [0.0], "typical_p": [1.0], **bounds}
     drawn = {name: rng.choice(np.array(options), rows) for name, options in values.items()}
     top_k = drawn.pop("top_k").astype(np.int64)
     floats = {name: numbers.astype(np.float64) for name, numbers in drawn.items()}

@@ -35,6 +35,26 @@ class Conversation:
         other._declared = self._declared
         return other
 
+    def state(self) -> dict[str, Any]:
+        """All of it, for a snapshot."""
+        return {
+            "messages": self._messages,
+            "images": [image.name for image in self._images],
+            "start": self._start,
+            "end": self._end,
+            "tools": list(self._declared.tools),
+            "system": self._declared.system,
+        }
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> Conversation:
+        """That of a snapshot. Raises NotFound if the blob of an image is not there."""
+        found = cls()
+        found._messages, found._start, found._end = list(state["messages"]), state["start"], state["end"]
+        found._images = [as_image(name) for name in state["images"]]
+        found._declared = Declared(state["tools"], state["system"])
+        return found
+
     def add(
         self,
         sequence: TokenSequence,

@@ -52,7 +52,7 @@ class FilledContext:
     @property
     def pages(self) -> Pages:
         """Its KV pages."""
-        return self._sequence.pages.pages
+        return self._sequence.own_pages()
 
     @property
     def tokens(self) -> tuple[int, ...]:

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from inferlet_sdk import traits
+from inferlet_sdk.addresses import Embeds
 from inferlet_sdk.errors import Cancelled, InvalidState
 from inferlet_sdk.generation.sampling import Sampler
+from inferlet_sdk.generation.scoring import logprobs_at
 from inferlet_sdk.generation.token_source import Pieces
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.sharing.prefixes import share_prefix
 from inferlet_sdk.traits.arguments import tokens as token_list
+from inferlet_sdk.traits.runs import TokenLogprobs
 
 MOST_DRAFTED = 63
 """Tokens of one draft that are looked at."""
@@ -45,12 +48,20 @@ class DraftedTokens:
     """Tokens by drafts; a source as those in token_source.py."""
 
     def __init__(
-        self, sequence: TokenSequence, sampler: Sampler, detokenizer: int, draft: Draft, stop: Sequence[int]
+        self,
+        sequence: TokenSequence,
+        sampler: Sampler,
+        detokenizer: int,
+        draft: Draft,
+        stop: Sequence[int],
+        logprobs: int | None = None,
     ) -> None:
+        """`logprobs`: tokens come with log-probabilities, and those of as many alternatives."""
         self._sequence = sequence
         self._detokenizer = detokenizer
         self._draft = draft
         self._stop = frozenset(stop)
+        self._logprobs = logprobs
         self._closed = False
         if sampler.looks_back:
             raise ValueError("draft: a sampler with penalties cannot check a draft: leave one of them out")
@@ -65,9 +76,14 @@ class DraftedTokens:
             raise InvalidState("the context is empty: `fill` it before generating")
         await share_prefix(sequence)
         sequence.rewind(len(sequence.tokens) - 1)
-        tokens = await self._check(self._guess(min(left - 1, MOST_DRAFTED)))
+        tokens, outputs = await self._check(self._guess(min(left - 1, MOST_DRAFTED)))
         end = next((place + 1 for place, token in enumerate(tokens) if token in self._stop), len(tokens))
-        return Pieces(tokens[:end], [traits.push_tokens(self._detokenizer, [token]) for token in tokens[:end]])
+        logprobs: Sequence[TokenLogprobs] = ()
+        if self._logprobs is not None:
+            logprobs = await logprobs_at(sequence.queue, outputs[:end], tokens[:end], self._logprobs)
+            self._check_open()
+        texts = [traits.push_tokens(self._detokenizer, [token]) for token in tokens[:end]]
+        return Pieces(tokens[:end], texts, logprobs)
 
     def _guess(self, most: int) -> list[int]:
         sequence = self._sequence
@@ -75,8 +91,9 @@ class DraftedTokens:
         most = max(min(most, room), 0)
         return token_list(list(self._draft(sequence.tokens)), "draft")[:most] if most else []
 
-    async def _check(self, draft: list[int]) -> list[int]:
-        """What of the draft is right, and the token behind it. Keys of the rest are dropped."""
+    async def _check(self, draft: list[int]) -> tuple[list[int], Embeds]:
+        """What of the draft is right, and the token behind it; with the outputs that chose them, and others. Keys of
+        the rest are dropped."""
         sequence = self._sequence
         length = len(sequence.tokens)
         sequence.compute(length - 1, ())
@@ -88,10 +105,13 @@ class DraftedTokens:
         sequence.run([sequence.tokens[-1], *draft], self._embeds[:count], outputs)
         sequence.output_of = 0
         verified = await traits.verify(sequence.queue, outputs, draft, self._handle)
+        self._check_open()
+        sequence.rewind(length + verified.accepted)
+        return [*draft[: verified.accepted], verified.token], outputs
+
+    def _check_open(self) -> None:
         if self._closed:
             raise Cancelled("the generation was ended while it waited for a token")
-        sequence.rewind(length + verified.accepted)
-        return [*draft[: verified.accepted], verified.token]
 
     def cancel(self) -> None:
         """Nothing is under way between two steps but keys that `close` drops."""

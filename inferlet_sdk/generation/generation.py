@@ -152,9 +152,9 @@ class Generation:
         if self._draft is None:
             run_ahead, alternatives = self._run_ahead, self._alternatives
             return token_source(sequence, sampler, self._detokenizer, run_ahead, stop, alternatives, self._guide)
-        if isinstance(sampler, DistSampler) or self._alternatives is not None:
-            raise ValueError("draft: drafts need a sampler of the host, and have no log-probabilities")
-        return DraftedTokens(sequence, sampler, self._detokenizer, self._draft, stop)
+        if isinstance(sampler, DistSampler):
+            raise ValueError("draft: drafts need a sampler of the host")
+        return DraftedTokens(sequence, sampler, self._detokenizer, self._draft, stop, self._alternatives)
 
     @property
     def _held(self) -> str:

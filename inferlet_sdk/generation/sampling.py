@@ -6,11 +6,15 @@ runs in the inferlet, which waits for each distribution (no run-ahead).
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from itertools import takewhile
+from math import inf, log2
 
 from inferlet_sdk import traits
 from inferlet_sdk.traits import Dist
+from inferlet_sdk.traits.arguments import number
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,9 @@ class Sampler:
     """Added to the logits of tokens, -1000 to 1000 each, for at most 512 tokens."""
     seed: int | None = None
     """The same seed gives the same tokens, at any load of the server; None: a random seed."""
+    typical_p: float = 1.0
+    """Only the tokens whose surprise is closest to the entropy, as many as reach this mass (locally typical sampling);
+    1: all."""
     window: int = 64
     """Number of last tokens of the context, prompt included, that the penalties treat as recent."""
 
@@ -74,6 +81,29 @@ class DistSampler:
     choose: Choose
     k: int = 256
     temperature: float = 1.0
+
+
+class Mirostat:
+    """A sampler that keeps the surprise of the text near a target, in bits a token: Mirostat 2.0 (Basu et al. 2021).
+    Tokens with more surprise than a bound are left out, and the bound follows the error of those that were chosen.
+
+    It runs in the inferlet, and has a state: make one for each text.
+    """
+
+    def __init__(self, target: float = 5.0, *, rate: float = 0.1, seed: int | None = None) -> None:
+        """`target`: bits a token; `rate`: how much of an error the bound follows."""
+        self.target = number(target, "target")
+        self.rate = number(rate, "rate")
+        self.bound = 2 * self.target
+        self._random = random.Random(seed)
+
+    def __call__(self, dist: Dist) -> int:
+        """The next token, of those that the distribution names."""
+        surprises = [-log2(p) if p > 0 else inf for p in dist.probabilities]
+        kept = max(1, sum(1 for _ in takewhile(lambda one: one <= self.bound, surprises)))
+        (place,) = self._random.choices(range(kept), dist.probabilities[:kept])
+        self.bound -= self.rate * (surprises[place] - self.target)
+        return dist.tokens[place]
 
 
 AnySampler = Sampler | DistSampler | Choose

@@ -1,11 +1,14 @@
-"""Log-probabilities of given continuations."""
+"""Log-probabilities of given continuations, and of tokens that were chosen."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf, log
 
 from inferlet_sdk import traits
+from inferlet_sdk.addresses import Embeds
 from inferlet_sdk.sequences.sequence import TokenSequence
+from inferlet_sdk.traits.runs import TokenLogprobs
 
 MAX_CHUNK = 64
 """Most tokens that one `forward` scores: each needs an output embed, and a call reads as many as a batch has rows."""
@@ -52,3 +55,16 @@ async def _append_chunk(sequence: TokenSequence, tokens: Sequence[int], run: int
         traits.dealloc_emb(queue, embeds[:-1])
     sequence.tokens += tokens[run:]
     return [*await first, *(await others if others is not None else ())]
+
+
+async def logprobs_at(queue: int, outputs: Embeds, tokens: Sequence[int], alternatives: int) -> list[TokenLogprobs]:
+    """Of a token at each output, with as many alternatives."""
+    own = traits.get_logprobs_at(queue, outputs, tokens)
+    dists = traits.get_next_dists(queue, outputs, alternatives) if alternatives else None
+    others: list[list[tuple[int, float]]] = [[] for _ in tokens]
+    if dists is not None:
+        others = [
+            [(n, log(p) if p else -inf) for n, p in zip(dist.tokens, dist.probabilities, strict=True)]
+            for dist in await dists
+        ]
+    return [TokenLogprobs(*pair) for pair in zip(await own, others, strict=True)]

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from inspect import isawaitable
-from math import inf, log
 from typing import NamedTuple
 
 from inferlet_sdk import bindings, traits
+from inferlet_sdk.addresses import Embeds
 from inferlet_sdk.errors import Busy, Cancelled, call, from_host
 from inferlet_sdk.event_loop import loop_with_others
 from inferlet_sdk.futures import TokenFuture
 from inferlet_sdk.generation.decode_run import DecodeRun, Following
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
+from inferlet_sdk.generation.scoring import logprobs_at
 from inferlet_sdk.grammars.guide import Guide
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.sharing.prefixes import share_prefix
@@ -242,21 +243,10 @@ def _sample_with_logprobs(sequence: TokenSequence, sampler: Sampler, handle: int
     return future
 
 
-async def _logprobs_of(sequence: TokenSequence, token: int, alternatives: int) -> TokenLogprobs:
-    """Of a token after a sequence that works and has its output."""
-    queue, embed = sequence.queue, sequence.output_embed
-    own = traits.get_logprobs(queue, embed, [token])
-    dist = traits.get_next_dist(queue, embed, alternatives) if alternatives else None
-    others: list[tuple[int, float]] = []
-    if dist is not None:
-        likely = await dist
-        others = [(n, log(p) if p else -inf) for n, p in zip(likely.tokens, likely.probabilities, strict=True)]
-    return TokenLogprobs((await own)[0], others)
-
-
 async def _choose(sequence: TokenSequence, sampler: DistSampler) -> int:
     """The token that a function of the inferlet, or an `async def`, chooses after a sequence that works."""
-    dist = await sequence.next_dist(sampler.k, sampler.temperature)
+    k, temperature = sampler.k, sampler.temperature
+    dist = sequence.try_next_dist(k, temperature) or await sequence.next_dist(k, temperature)
     chosen = sampler.choose(dist)
     if type(chosen) is not int and isawaitable(chosen):
         chosen = await chosen
@@ -291,9 +281,10 @@ class ChosenTokens:
         if not self._sequence.computed:
             await share_prefix(self._sequence)
         token = await _choose(self._sequence, self._sampler)
-        logprobs: tuple[TokenLogprobs, ...] = ()
+        logprobs: Sequence[TokenLogprobs] = ()
         if self._logprobs is not None and not self._closed:
-            logprobs = (await _logprobs_of(self._sequence, token, self._logprobs),)
+            output = Embeds((self._sequence.output_embed, 1))
+            logprobs = await logprobs_at(self._sequence.queue, output, [token], self._logprobs)
         if self._closed:
             raise Cancelled(_ENDED)
         return Pieces((token,), (traits.push_tokens(self._detokenizer, [token]),), logprobs)

@@ -1,9 +1,10 @@
-"""Runs a program against a fake host, so that the interpreter is warm when a real program comes.
+"""Runs programs against a fake host, so that the interpreter is warm when a real program comes.
 
 CPython adapts to the code that it runs: it specializes bytecode, fills caches and tags types, all by writing to memory.
 After a rehearsal at build time the snapshot holds the adapted state and instances share it; otherwise each instance
-would write to these pages and copy them. An instance made ahead of a launch rehearses again, which copies the pages
-that every program writes to before the launch. The fake host answers every call at once.
+would write to these pages and copy them. An instance made ahead of a launch rehearses again, which copies pages before
+the launch: first those that every program writes to, and, if it is asked once more, those that generating text does.
+The fake host answers every call at once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ from typing import Any
 from inferlet_sdk import bindings
 from inferlet_sdk.guest import program
 
-PROGRAM = """
+BEGINNING = """
+from inferlet_sdk import inferlet
+
+@inferlet
+async def main(args, number: int = 1):
+    await args.send("rehearsal")
+    return number
+"""
+
+GENERATION = """
 import asyncio
 from inferlet_sdk import Context, Sampler, inferlet
 
@@ -37,7 +47,7 @@ async def main(args, tokens: int = 48):
     return context.model.name
 """
 
-CODE = program.compile_source("rehearsal.py", PROGRAM)
+CODES = {text: program.compile_source("rehearsal.py", text) for text in (BEGINNING, GENERATION)}
 
 
 def _host() -> Any:
@@ -53,6 +63,7 @@ def _host() -> Any:
     def same(numbers: list[int]) -> list[int]:
         return list(numbers)
 
+    dist = "BwAAAAgAAAA=", "AAAAPwAAgD4=", 0.25
     info = {
         "name": "rehearsal", "architecture": "", "page_size": 16, "vocab_size": 1000, "max_context": 1000,
         "max_batch_tokens": 512, "max_dist": 256, "stop_tokens": [0], "bos_text": None, "eos_text": None,
@@ -77,7 +88,8 @@ def _host() -> Any:
     fused = SimpleNamespace(
         create_sampler=number, destroy_sampler=nothing, sample=number,
         sample_constrained=number, forward_with_sampling=number, forward_with_dist=number, await_token=lambda _: 7,
-        take_text=lambda *_: (7, "x"), decode=number, watch_run=nothing, take_run=lambda *_: ([7], ["x"], False),
+        continue_with_dist=lambda *_: dist, take_text=lambda *_: (7, "x"), decode=number, watch_run=nothing,
+        take_run=lambda *_: ([7], ["x"], False),
     )  # fmt: skip
     return SimpleNamespace(
         http=None, topics=None, children=None, input_image=None, exports=None, grammar=None,
@@ -85,19 +97,23 @@ def _host() -> Any:
         forward_with_adapter=None, introspective_forward=None,
         blobs=SimpleNamespace(await_mail=lambda _: ("message", [])),
         output_text=SimpleNamespace(
-            get_next_dist=number, await_packed_dist=lambda _: ("BwAAAAgAAAA=", "AAAAPwAAgD4=", 0.25)
+            get_next_dist=number, await_packed_dist=lambda _: dist
         ),
         forward=SimpleNamespace(forward=nothing), input_text=SimpleNamespace(embed_txt=nothing),
     )  # fmt: skip
 
 
-def rehearse(rounds: int) -> None:
-    """Runs the program `rounds` times, then restores the bindings."""
+HOST = _host()
+"""Made at build time: an instance would have to write all of it."""
+
+
+def rehearse(*programs: str) -> None:
+    """Runs programs of this module, one after the other, then restores the bindings."""
     real = SimpleNamespace(**{name: getattr(bindings, name) for name in bindings.INTERFACES})
     error = bindings.HostError
-    bindings.install(_host(), error)
+    bindings.install(HOST, error)
     try:
-        for _ in range(rounds):
-            program.run_program("rehearsal.py", PROGRAM, CODE)
+        for text in programs:
+            program.run_program("rehearsal.py", text, CODES[text])
     finally:
         bindings.install(real, error)

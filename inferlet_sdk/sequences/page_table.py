@@ -1,9 +1,10 @@
 """The KV pages of one context, shared with the contexts that were forked from it, or with other inferlets.
 
-Shared pages are always full, so no context writes to them; a context that is cut back into a shared page, or hides a
-part of it, gets a copy first. Reference counts within the inferlet free a page with its last context, in any order of
-closing. Where all tokens of a page were dropped there is no page, but it keeps its place: token n is in page
-n // page size.
+Nobody writes to a shared page. Full pages stay shared; the last page of a context is shared after a fork until one of
+those that hold it needs room in it, and then gets a copy, unless it is the last one. So does a context that is cut back
+into a shared page, or hides a part of it. Reference counts within the inferlet free a page with its last context, in
+any order of closing. Where all tokens of a page were dropped there is no page, but it keeps its place: token n is in
+page n // page size.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class PageTable:
         self._page_size = queues.info.page_size
         self._pages: list[_Page] = []
         self.dropped: list[tuple[int, int]] = []  # ranges of tokens, in order, apart from each other
+        self._shared_end = 0  # tokens at a fork that ended within a page, as long as that page is shared
         self._ordinary: int | None = None  # while a decode run goes on: pages that were not reserved for it
         self.context: list[int] = []
         self.output: list[int] = []
@@ -59,6 +61,8 @@ class PageTable:
 
     def reserve(self, queue: int, tokens: int) -> None:
         """Makes room for a total of `tokens` tokens."""
+        if self._shared_end:
+            self.own_end(queue)
         missing = -(-tokens // self._page_size) - len(self._pages)
         if missing > 0:
             self._pages += [_Page(address) for address in self._allocate(queue, missing)]
@@ -75,6 +79,8 @@ class PageTable:
     def reserve_for_run(self, queue: int, tokens: int) -> int:
         """Makes room for a decode run up to a total of `tokens` tokens, or fewer; returns for how many there is room.
         The pages take memory as the run reaches them. `settle` ends this."""
+        if self._shared_end:
+            self.own_end(queue)
         self._ordinary = len(self._pages)
         missing = min(-(-tokens // self._page_size) - self._ordinary, self._queues.most_pages_ahead())
         while missing > 0:
@@ -99,23 +105,44 @@ class PageTable:
             self._release(queue, unused)
             self._update()
 
-    def fork_to(self, child: PageTable, queue: int, tokens: int) -> None:
-        """Gives an empty table the first `tokens` tokens: full pages are shared, a partial one is copied."""
+    def fork_to(self, child: PageTable, tokens: int) -> None:
+        """Gives an empty table the first `tokens` tokens, which are all that have keys. Calls nothing of the host."""
         full, rest = divmod(tokens, self._page_size)
-        child._pages = self._pages[:full]
+        child._pages = self._pages[: full + (rest > 0)]
         shared = 0
         for page in child._pages:
             if page is not _DROPPED:
                 page.holders += 1
                 shared += 1
         child.dropped = _below(self.dropped, tokens)
-        copy = Pages()
-        if rest:
-            child._pages.append(self._copy(queue, self._pages[full], rest))
-            copy = Pages((child._pages[full].address, 1))
-        child.context, child.output = list((self.pages[:shared] + copy).ranges), list(copy.ranges)
-        child.capacity = len(child._pages) * self._page_size
+        child.context, child.output = list(self.pages[:shared].ranges), []
         self.output = list(self.pages[shared:].ranges)
+        child.capacity = full * self._page_size
+        if rest:
+            self._shared_end = child._shared_end = tokens
+            self.capacity = child.capacity
+
+    def own_end(self, queue: int) -> None:
+        """Has the page with its last tokens for itself, if there is one: a copy, if others hold it."""
+        if not self._shared_end:
+            return
+        place, rest = divmod(self._shared_end, self._page_size)
+        page = self._pages[place]
+        if page.is_shared:
+            if place + 1 == len(self._pages):
+                self._pages += [_Page(address) for address in self._allocate(queue, 1)]
+            own = self._pages[place + 1]
+            source, target = (Pages((one.address, 1)).slots(self._page_size)[:rest] for one in (page, own))
+            traits.copy_kvpage(queue, source, target)
+            page.holders -= 1
+            del self._pages[place]
+        self._shared_end = 0
+        if self.dropped:
+            self._update()
+            return
+        end = Pages.of([one.address for one in self._pages[place:]])
+        self.context, self.output = list((self.pages[:place] + end).ranges), list(end.ranges)
+        self.capacity = len(self._pages) * self._page_size
 
     def append(self, queue: int, other: PageTable, tokens: int, count: int) -> None:
         """Puts the first `count` tokens of another table, of which none was dropped, behind the `tokens` that are here:
@@ -161,6 +188,7 @@ class PageTable:
 
     def drop(self, queue: int, start: int, stop: int) -> None:
         """Hides the tokens `start` .. `stop` from what comes, and gives back the pages that hold no others."""
+        self.own_end(queue)
         self.dropped = _merged([*self.dropped, (start, stop)])
         size, unused = self._page_size, []
         for place in range(start // size, (stop - 1) // size + 1):
@@ -190,7 +218,7 @@ class PageTable:
         if rest and behind[0] in shared:
             kept.append(self._copy(queue, behind[0], rest))
         _trim(queue, own, rest if own and own[0] is behind[0] else 0)
-        self._pages = kept + own
+        self._pages, self._shared_end = kept + own, 0
         self._release(queue, shared)
         self._update()
 
@@ -220,7 +248,8 @@ class PageTable:
         addresses = [page.address for page in self._pages if page is not _DROPPED]
         self.context = list(Addresses.of(addresses).ranges)
         self.output = list(Addresses.of(addresses[shared:]).ranges) if shared else self.context
-        self.capacity = len(self._pages) * self._page_size
+        writable = self._shared_end // self._page_size if self._shared_end else len(self._pages)
+        self.capacity = writable * self._page_size
 
 
 def check_droppable(tokens: int, start: int, stop: int) -> None:

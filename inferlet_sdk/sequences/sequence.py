@@ -21,6 +21,7 @@ from inferlet_sdk.errors import Exhausted, InvalidState, QuotaExceeded, from_hos
 from inferlet_sdk.event_loop import loop_with_others
 from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.images import Image, Seen, SeenImages
+from inferlet_sdk.sequences.last_step import LastStep
 from inferlet_sdk.sequences.output_embed import OutputEmbed
 from inferlet_sdk.sequences.page_table import PageTable
 from inferlet_sdk.sequences.queues import KEPT_INPUTS, Queue, Queues
@@ -57,10 +58,12 @@ class TokenSequence:
         self.computed = 0
         self.output_of = 0
         self.pages = PageTable(queues)
+        self.drops: list[tuple[int, int, int]] = []  # what was dropped, and how many tokens had keys then
         self.output = OutputEmbed()
         self._queue: Queue | None = None  # at the first use, and from then on
         self._own: Queue | None = None
         self._uses = 0
+        self._step: LastStep | None = None
         queues.join()
         self.closed = False
         if parent is not None:
@@ -136,8 +139,8 @@ class TokenSequence:
     def _inherit(self, parent: TokenSequence) -> None:
         """Takes over all that the parent has computed."""
         self.tokens, self.images, self.offset = parent.tokens.copy(), parent.images.copy(), parent.offset
-        self.computed, self.output_of = parent.computed, parent.output_of
-        parent.pages.fork_to(self.pages, parent.queue, self.computed)
+        self.computed, self.output_of, self.drops = parent.computed, parent.output_of, parent.drops.copy()
+        parent.pages.fork_to(self.pages, self.computed)
         if self.tokens:
             parent.output.share_with(self.output)
 
@@ -147,6 +150,13 @@ class TokenSequence:
             if self.tokens:
                 self.flush()
             return TokenSequence(self.queues, self)
+
+    def own_pages(self) -> Pages:
+        """All pages, after which the last one is nobody else's."""
+        if not self.closed:
+            with self as queue:
+                self.pages.own_end(queue)
+        return self.pages.pages
 
     def take_output(self, embed: Embeds) -> None:
         """Owns this embed from now on, which has the output of the last token. The sequence must be working."""
@@ -192,6 +202,35 @@ class TokenSequence:
         self.rewind(len(self.tokens) - 1)
         return len(self.tokens) - self.computed
 
+    def try_next_dist(self, k: int, temperature: float) -> Dist | None:
+        """The distribution after the last token, if this goes on from the last step by one token, and nothing else goes
+        on in the program. One call with two numbers, because this is the hot path."""
+        step, start, queue, pages = self._step, self.computed, self._queue, self.pages
+        if (
+            step is None
+            or queue is None
+            or queue.last_step is not step
+            or step.stop != start
+            or len(self.tokens) != start + 1
+            or start >= pages.capacity
+            or step.context is not pages.context
+            or step.output is not pages.output
+            or step.embed is not self.output.own
+            or step.k != k
+            or step.temperature != temperature
+            or (queue.users and not self._uses)
+            or loop_with_others() is not None
+        ):
+            return None
+        try:
+            dist = Dist(*bindings.fused.continue_with_dist(queue.number, self.tokens[start]))
+        except bindings.HostError as error:
+            self._step, self.computed = None, start + 1
+            self.rewind(start)  # nobody knows whether the token has run
+            raise from_host(error) from None
+        self.computed = self.output_of = step.stop = start + 1
+        return dist
+
     async def next_dist(self, k: int, temperature: float) -> Dist:
         """The distribution after the last token. A few pending tokens run in the same call."""
         if type(k) is not int or not 0 <= k <= LARGEST_U32:
@@ -234,6 +273,8 @@ class TokenSequence:
             temperature,
         )
         self.computed = self.output_of = stop
+        step = LastStep(stop, pages, self.output.own, k, temperature)
+        self._step = queue.last_step = step if step.is_short else None
         return future
 
     @property
@@ -319,14 +360,18 @@ class TokenSequence:
     def truncate(self, length: int) -> None:
         """Keeps the first `length` tokens."""
         del self.tokens[length:]
+        if self.drops:
+            self.drops = [(a, min(b, length), min(n, length)) for a, b, n in self.drops if a < length]
         self.images.cut(length)
         self.rewind(length)
 
-    def drop(self, start: int, stop: int) -> None:
-        """Hides tokens from what comes. The last token stays, and runs again for the next output."""
+    def drop(self, start: int, stop: int, seen_by: int | None = None) -> None:
+        """Hides tokens from what comes, which is all behind the first `seen_by`: all but the last token, unless others
+        are told. The last token stays, and runs again for the next output."""
         with self as queue:
-            self.compute(len(self.tokens) - 1, ())
+            self.compute(len(self.tokens) - 1 if seen_by is None else seen_by, ())
             self.pages.drop(queue, start, stop)
+        self.drops.append((start, stop, self.computed))
         self.output_of = 0
 
     # ---- text and images ----

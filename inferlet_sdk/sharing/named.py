@@ -1,35 +1,63 @@
-"""Contexts that are exported under a name of the program's choice."""
+"""Contexts that are exported under a name of the program's choice.
+
+Keys depend on the adapter, so its name is a part of the export's: a context with one is not found without it, and
+`open_sequence` tells what there is instead.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from inferlet_sdk import traits
-from inferlet_sdk.errors import InvalidState
+from inferlet_sdk.errors import InvalidArgument, InvalidState, NotFound
 from inferlet_sdk.sequences.queues import Queues
 from inferlet_sdk.sequences.sequence import TokenSequence
+
+WITH, END = " (adapter ", ")"
+
+
+def full_name(name: str, adapter: str) -> str:
+    """The name of the export of a context with an adapter, or "": none."""
+    if WITH in name and name.endswith(END):
+        raise InvalidArgument(f"{name!r} names an adapter: give the name before it, and a context with the adapter")
+    return f"{name}{WITH}{adapter}{END}" if adapter else name
 
 
 async def export(sequence: TokenSequence, name: str) -> None:
     """Exports all pages of a sequence; a page that is not full is copied for that, and the sequence keeps its own."""
     if sequence.pages.dropped:
         raise InvalidState("export: tokens of the context were dropped, and exports have all tokens")
+    own = full_name(name, sequence.adapter)
     with sequence as queue:
         sequence.flush()
         full = len(sequence.tokens) - len(sequence.tokens) % sequence.info.page_size
         pages = sequence.pages.seal(0, full)
         rest = sequence.pages.copy_rest(queue, len(sequence.tokens))
         try:
-            await traits.export_kvpage(queue, name, pages + rest, sequence.tokens)
+            await traits.export_kvpage(queue, own, pages + rest, sequence.tokens)
         finally:
             if rest:
                 traits.dealloc_kvpage(queue, rest)
+        for other in await _adapters(queue, name):
+            if other != sequence.adapter:
+                with suppress(NotFound):  # another program was faster
+                    await traits.unexport_kvpage(queue, full_name(name, other))
 
 
 async def open_sequence(queues: Queues, adapter: str, name: str) -> TokenSequence:
-    """A sequence with the tokens and keys of an export."""
+    """A sequence with the tokens and keys of an export. Raises InvalidState if it was made with another adapter."""
     sequence = TokenSequence(queues, adapter=adapter)
     try:
         with sequence as queue:
-            found = await traits.import_kvpage(queue, name)
+            try:
+                found = await traits.import_kvpage(queue, full_name(name, adapter))
+            except NotFound:
+                others = await _adapters(queue, name)
+                if not others:
+                    raise
+                made = f"with adapter {others[0]!r}" if others[0] else "without an adapter"
+                argument = repr(others[0]) if others[0] else "None"
+                raise InvalidState(f"export {name!r} was made {made}: open it with adapter={argument}") from None
             if len(found.tokens) != sum(position >= 0 for position in found.positions) or found.hidden:
                 traits.dealloc_kvpage(queue, found.pages)
                 raise InvalidState(f"export {name!r} is not one of a context: import it with `traits.import_kvpage`")
@@ -37,8 +65,16 @@ async def open_sequence(queues: Queues, adapter: str, name: str) -> TokenSequenc
             sequence.offset = found.positions[0]
             sequence.pages.adopt([found.pages])
             sequence.computed = len(found.tokens)
+            sequence.images.unseen = len(found.tokens)
             sequence.rewind(len(found.tokens) - 1)  # its output is not exported
             return sequence
     except BaseException:
         sequence.close()
         raise
+
+
+async def _adapters(queue: int, name: str) -> list[str]:
+    """With which adapters contexts are exported under a name; "": without one."""
+    found = [export.name for export in await traits.list_exports(queue, name)]
+    named = [one.removeprefix(name + WITH)[: -len(END)] for one in found if one.startswith(name + WITH)]
+    return [""] * (name in found) + named

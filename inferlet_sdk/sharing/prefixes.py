@@ -19,10 +19,15 @@ from inferlet_sdk.sequences.sequence import TokenSequence
 
 LEAST_TOKENS = 256
 """Of a prompt that may be shared: what is shorter runs faster than it is found."""
-BLOCK_PAGES = 8
-"""Pages of one export. With fewer, more of a prompt is shared, at more calls."""
+BLOCK_PAGES = 4
+"""Pages of the first exports. With fewer, more of a prompt is shared, at more calls."""
+ALIKE = 16
+"""Blocks of one size; then they have BLOCK_PAGES more, so that a prompt of thousands of tokens has not many more."""
 MOST_BLOCKS = 64
 """Of one prompt."""
+
+Block = tuple[int, int]
+"""The first token, and the one behind the last."""
 
 
 async def share_prefix(sequence: TokenSequence) -> None:
@@ -32,30 +37,43 @@ async def share_prefix(sequence: TokenSequence) -> None:
         return
     if sequence.computed or not sequence.shares or len(sequence.tokens) < LEAST_TOKENS or sequence.offset:
         return
-    size = BLOCK_PAGES * sequence.info.page_size
-    blocks = min((len(sequence.tokens) - 1) // size, MOST_BLOCKS)
-    names = _names(sequence, size, blocks)
+    blocks = _blocks(len(sequence.tokens) - 1, sequence.info.page_size)
+    names = _names(sequence, blocks)
     with sequence as queue:
-        found = await _until_missing(sequence, [traits.import_kvpage(queue, name) for name in names], size)
+        found = await _until_missing(sequence, [traits.import_kvpage(queue, name) for name in names], blocks)
         sequence.pages.adopt([block.pages for block in found])
-        sequence.computed = len(found) * size
-        if len(found) < blocks:
+        sequence.computed = blocks[len(found) - 1][1] if found else 0
+        if len(found) < len(blocks):
             sequence.flush()  # all of it, in as few waves as it takes without exports
             with sequence.queues.another() as other:  # what follows the prompt does not wait for its exports
-                for place in range(len(found), blocks):
-                    _export(sequence, other, names[place], place * size, size)
+                for name, block in list(zip(names, blocks, strict=True))[len(found) :]:
+                    _export(sequence, other, name, block)
 
 
-def _names(sequence: TokenSequence, size: int, blocks: int) -> list[str]:
+def _blocks(tokens: int, page_size: int) -> list[Block]:
+    """The whole blocks of the first tokens of a prompt, which end at the same places in all prompts."""
+    blocks: list[Block] = []
+    end = 0
+    for place in range(MOST_BLOCKS):
+        start, end = end, end + BLOCK_PAGES * (1 + place // ALIKE) * page_size
+        if end > tokens:
+            break
+        blocks.append((start, end))
+    return blocks
+
+
+def _names(sequence: TokenSequence, blocks: Sequence[Block]) -> list[str]:
     """The hash of all tokens up to the end of each block; with another adapter, keys are others."""
     digest, names = sha256(sequence.adapter.encode()), []
-    for start in range(0, blocks * size, size):
-        digest.update(array("I", sequence.tokens[start : start + size]).tobytes())
+    for start, stop in blocks:
+        digest.update(array("I", sequence.tokens[start:stop]).tobytes())
         names.append(f"prefix:{digest.hexdigest()}")
     return names
 
 
-async def _until_missing(sequence: TokenSequence, futures: Sequence[HostFuture[Imported]], size: int) -> list[Imported]:
+async def _until_missing(
+    sequence: TokenSequence, futures: Sequence[HostFuture[Imported]], blocks: Sequence[Block]
+) -> list[Imported]:
     """The blocks up to the first that is missing, or is not what it should be; gives back those behind it."""
     taken: list[Imported | None] = []
     wanted = 0
@@ -65,7 +83,7 @@ async def _until_missing(sequence: TokenSequence, futures: Sequence[HostFuture[I
         if sequence.closed:
             raise Cancelled("the context was closed while it looked for the keys of its prompt")
         if not sequence.computed:  # otherwise another task was faster
-            wanted = _agreeing(sequence.tokens, taken, size)
+            wanted = _agreeing(sequence.tokens, taken, blocks)
     finally:
         for future in futures[len(taken) :]:
             future.cancel()
@@ -83,14 +101,15 @@ async def _taken(future: HostFuture[Imported]) -> Imported | None:
         return None
 
 
-def _agreeing(tokens: Sequence[int], blocks: Sequence[Imported | None], size: int) -> int:
+def _agreeing(tokens: Sequence[int], found: Sequence[Imported | None], blocks: Sequence[Block]) -> int:
     """How many of the first blocks are there and hold the tokens."""
-    for place, block in enumerate(blocks):
-        if block is None or list(block.tokens) != tokens[place * size : (place + 1) * size]:
+    for place, (block, (start, stop)) in enumerate(zip(found, blocks, strict=False)):
+        if block is None or list(block.tokens) != tokens[start:stop]:
             return place
-    return len(blocks)
+    return len(found)
 
 
-def _export(sequence: TokenSequence, queue: int, name: str, start: int, size: int) -> None:
-    pages = sequence.pages.seal(start, start + size)
-    traits.export_kvpage(queue, name, pages, sequence.tokens[start : start + size]).cancel()  # nobody waits
+def _export(sequence: TokenSequence, queue: int, name: str, block: Block) -> None:
+    start, stop = block
+    pages = sequence.pages.seal(start, stop)
+    traits.export_kvpage(queue, name, pages, sequence.tokens[start:stop]).cancel()  # nobody waits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import isawaitable
@@ -85,7 +86,8 @@ class Tools:
     """
 
     def __init__(self, *tools: Tool[..., Any] | Callable[..., Any], format: str | None = None) -> None:
-        """`format`: how the model writes calls, "hermes", "llama", "mistral" or "signature"; found out by itself."""
+        """`format`: how the model writes calls, "hermes", "qwen_coder", "llama", "mistral", "deepseek" or "signature";
+        found out by itself."""
         self.format = format
         self._tools: dict[str, Tool[..., Any]] = {}
         for one in map(as_tool, tools):
@@ -155,26 +157,31 @@ class Tools:
 
     def _reply(self, dialect: Dialect, turn: _Turn) -> list[Mapping[str, Any]]:
         """The messages for what the model wrote, and what its calls gave."""
-        pairs = [self._messages(call, result) for call, result in zip(turn.calls, turn.results, strict=True)]
+        pairs = [self._messages(call, result, dialect) for call, result in zip(turn.calls, turn.results, strict=True)]
         answers = [answer for _, answer in pairs]
         if not dialect.renders_calls:
             return [{"role": "assistant", "content": turn.text}, *answers]
         calls = [call for call, _ in pairs]
+        text = turn.plain.strip() if dialect.keeps_text else ""
         if not dialect.format.one_call:
-            return [{"role": "assistant", "content": turn.plain.strip(), "tool_calls": calls}, *answers]
-        told = [turn.plain.strip()] + [""] * len(calls)
+            return [{"role": "assistant", "content": text or dialect.blank, "tool_calls": calls}, *answers]
+        told = [text or dialect.blank] + [dialect.blank] * len(calls)
         return [
             message
             for text, call, answer in zip(told, calls, answers, strict=False)
             for message in ({"role": "assistant", "content": text, "tool_calls": [call]}, answer)
         ]
 
-    def _messages(self, call: Call | Malformed, result: CallResult) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _messages(
+        self, call: Call | Malformed, result: CallResult, dialect: Dialect
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """A call in a message of the assistant, and its answer. Identifiers have nine letters: Mistral wants them."""
         self._count += 1
         identifier = f"call{self._count % 100_000:05d}"
         name = call.name or "invalid_call"
-        arguments = _named(call, self._tools)
+        arguments: Any = _named(call, self._tools)
+        if dialect.text_arguments:
+            arguments = json.dumps(arguments, ensure_ascii=False)
         written = {"id": identifier, "type": "function", "function": {"name": name, "arguments": arguments}}
         return written, {"role": "tool", "name": name, "tool_call_id": identifier, "content": result.text}
 

@@ -21,6 +21,10 @@ class CallStarted:
     name: str
 
 
+class Written(str):
+    """An argument as the model wrote it, in a format that tells texts from other values by the tool's types only."""
+
+
 @dataclass(frozen=True)
 class Call:
     """A whole call. `arguments` are by name, or a list in the order of the tool's parameters; `text` is what the model

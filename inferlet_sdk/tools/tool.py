@@ -10,10 +10,12 @@ from collections.abc import Callable
 from dataclasses import asdict, is_dataclass
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
+from inferlet_sdk.schemas.json_values import parse_json
 from inferlet_sdk.schemas.mismatch import SchemaMismatch, UnsupportedType
-from inferlet_sdk.schemas.shapes import Described, Field, Record
+from inferlet_sdk.schemas.shapes import Described, Field, Record, Shape
 from inferlet_sdk.schemas.types import record_of
 from inferlet_sdk.tools.docstring import read_docstring
+from inferlet_sdk.tools.events import Written
 from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.arguments import wrong
 
@@ -62,6 +64,8 @@ class Tool(Generic[P, R]):
             if len(arguments) > len(names):
                 raise SchemaMismatch(f"{self.signature} takes {len(names)} arguments, not {len(arguments)}")
             arguments = dict(zip(names, arguments, strict=False))
+        shapes = {field.name: field.shape for field in self.parameters.fields}
+        arguments = {name: _typed(shapes.get(name), value) for name, value in arguments.items()}
         bound: dict[str, Any] = self.parameters.read(arguments, ())
         return bound
 
@@ -99,6 +103,32 @@ def as_tool(given: object) -> Tool[..., Any]:
     if not callable(given):
         raise wrong("tools", "functions with annotations, or what `@tool` made of them", given)
     return Tool(given)
+
+
+def _typed(shape: Shape | None, value: object) -> object:
+    """The JSON value that a written argument stands for: a text where the parameter takes texts, else what it reads
+    as. `None`, `True` and `False` are read as well: models write them."""
+    if not isinstance(value, Written):
+        return value
+    text = str(value)
+    word = text.strip()
+    if shape is None:
+        return text
+    for option in (None, text) if word in ("null", "None") else (text,):
+        if _takes(shape, option):
+            return option
+    try:
+        return parse_json({"True": "true", "False": "false", "None": "null"}.get(word, word))
+    except SchemaMismatch:
+        return text
+
+
+def _takes(shape: Shape, value: object) -> bool:
+    try:
+        shape.read(value, ())
+    except SchemaMismatch:
+        return False
+    return True
 
 
 def _checked_name(name: str) -> str:

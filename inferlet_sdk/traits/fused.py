@@ -35,6 +35,7 @@ __all__ = [
     "RunTokens",
     "ScoredToken",
     "Verified",
+    "continue_with_dist",
     "create_sampler",
     "decode",
     "destroy_sampler",
@@ -69,9 +70,11 @@ def create_sampler(
     presence_penalty: float = 0.0,
     logit_bias: Mapping[int, float] | None = None,
     seed: int | None = None,
+    typical_p: float = 1.0,
 ) -> int:
-    """Creates a sampler for `sample`. Temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 keep all tokens; penalties
-    of 1, 0 and 0 change nothing. `logit_bias` is added to the logits of at most 512 tokens, -1000 to 1000 each.
+    """Creates a sampler for `sample`. Temperature 0 is greedy; top_k 0, top_p 1, min_p 0 and typical_p 1 keep all
+    tokens; penalties of 1, 0 and 0 change nothing. `logit_bias` is added to the logits of at most 512 tokens, -1000 to
+    1000 each.
     """
     config = {
         "temperature": number(temperature, "temperature"),
@@ -83,6 +86,7 @@ def create_sampler(
         "presence_penalty": number(presence_penalty, "presence_penalty"),
         "logit_bias": None if logit_bias is None else biases(logit_bias),
         "seed": None if seed is None else whole(seed, "seed", most=LARGEST_U64),
+        "typical_p": number(typical_p, "typical_p"),
     }
     return int(call(bindings.fused.create_sampler, json.dumps(config)))
 
@@ -198,6 +202,13 @@ def forward_with_dist(
         number(temperature, "temperature"),
     )
     return HostFuture(future, await_dist)
+
+
+def continue_with_dist(queue: int | HasQueue, token: int | TokenFuture) -> Dist:
+    """The step behind the last `forward_with_dist` of the queue: one token more, at the next position, with the same
+    pages, output embed, `k` and `temperature`. Suspends the whole program until the distribution is there."""
+    arguments = queue_number(queue), *references([token], "token")
+    return Dist(*call(bindings.fused.continue_with_dist, *arguments))
 
 
 def sample_constrained(

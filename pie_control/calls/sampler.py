@@ -26,6 +26,7 @@ class SamplingParams(Record, frozen=True, tag=None):
     repetition: float = 1.0  # 1: none
     frequency: float = 0.0  # 0: none
     presence: float = 0.0  # 0: none
+    typical_p: float = 1.0  # 1: all
 
     def check(self) -> None:
         """Raises InvalidArgument if one is out of range."""
@@ -36,6 +37,7 @@ class SamplingParams(Record, frozen=True, tag=None):
         _check("repetition_penalty", self.repetition, 1e-6, 1e6)
         _check("frequency_penalty", self.frequency, -1e6, 1e6)
         _check("presence_penalty", self.presence, -1e6, 1e6)
+        _check("typical_p", self.typical_p, 1e-9, 1.0)
 
     @property
     def has_penalties(self) -> bool:
@@ -152,10 +154,11 @@ def param_rows(rows: Iterable[SamplingParams]) -> NDArray[np.float64]:
 
 
 def param_columns(rows: NDArray[np.float64]) -> dict[str, NDArray[np.generic]]:
-    """The same as one array for each parameter."""
+    """The same as one array for each parameter; none for `typical_p` where no row has it."""
     by_name = rows.T
     reals = by_name.astype(np.float32)
-    return {
+    typical: dict[str, NDArray[np.generic]] = {"typical_p": reals[7]} if (reals[7] < 1).any() else {}
+    return typical | {
         "temperature": reals[0],
         "top_k": by_name[1].astype(np.int32),
         "top_p": reals[2],

@@ -11,7 +11,7 @@ from pie_inference.protocol import ModelDescription
 
 from ..calls.exports.import_kvpage import ImportCommand
 from ..calls.exports.names import COPIES
-from ..calls.kind import Command
+from ..calls.kind import BulkyCommand, Command
 from ..errors import WorkerError, WorkerUnavailable
 from ..ids import Owner
 from ..scheduling import Closed, Ending, Event, Opened, Reason, SchedulerStatistics, Turn
@@ -75,7 +75,7 @@ class Model:
 
     def take(self, host: int, events: Iterable[Event]) -> None:
         """What inferlets of a host did, in order: the first command of one places it, the others go where it is. Those
-        of an inferlet that was ended here meanwhile are dropped."""
+        of an inferlet that was ended here meanwhile are dropped. Raises ValueError for what cannot be."""
         placed = self._placed
         for event in events:
             kind = type(event)
@@ -85,6 +85,8 @@ class Model:
                 if kind is Closed:
                     self.close_inferlet(event.owner)  # type: ignore[union-attr]
                 else:
+                    if isinstance(event, BulkyCommand):
+                        event.check(self.description)
                     replica.take(event)
             elif event.owner in self._new:  # type: ignore[union-attr]
                 self._meet(event)
@@ -103,6 +105,8 @@ class Model:
         if isinstance(event, Closed):
             del self._new[event.owner]
             return
+        if isinstance(event, BulkyCommand):
+            event.check(self.description)
         done = self._new[event.owner]
         done.append(event)
         if isinstance(event, Command) or len(done) > MOST_NOTES:

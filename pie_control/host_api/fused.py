@@ -9,15 +9,19 @@ import msgspec
 import numpy as np
 
 from ..calls.arrays import packed
+from ..calls.fused import continue_with_dist as steps
 from ..calls.fused.sample import Token
+from ..calls.output_text.get_next_dist import Dist
 from ..calls.sampler import Sampler
 from ..calls.scores import Scores
 from ..errors import InvalidArgument
 from ..inferlets.runs import Taken, Watch
+from ..sandbox.fibers import SUSPEND
 from ..services.sampler_config import new_sampler
 from ..services.stop_strings import StopStrings
 from ..services.tokenizer import SHORT_TOKENS, Detokenizer
 from .guest import Guest
+from .limits.pending import DIST_BYTES
 from .suspending import suspending, when_done
 
 
@@ -27,6 +31,22 @@ def create_sampler(guest: Guest, config: str) -> int:
 
 def destroy_sampler(guest: Guest, sampler: int) -> None:
     guest.drop_handle(sampler, Sampler)
+
+
+@suspending
+def continue_with_dist(guest: Guest, queue: int, token: int) -> Any:
+    """Suspends until the distribution is there."""
+    space, futures = guest.queues[queue].space, guest.futures
+    size = DIST_BYTES * steps.last_step(space, queue).k
+    guest.pending.check(size)
+    future = futures.new(size)
+    try:
+        steps.issue(space, queue, token, future)
+    except BaseException:
+        futures.forget(future)
+        raise
+    guest.inferlet.await_futures([future], lambda done: futures.take(done[0], Dist).packed())
+    return SUSPEND
 
 
 @suspending

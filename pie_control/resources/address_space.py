@@ -60,6 +60,7 @@ class AddressSpace:
         self.embeds = EmbedTable()
         self.hazards = Hazards(self.pages, self.embeds)
         self.runs = HeldRuns(self.pages)
+        self.last_steps: dict[int, Any] = {}  # by queue, see calls/fused/continue_with_dist.py
         self.queues: set[int] = set()
         self._draining: deque[tuple[int, int]] = deque()  # (seq, queue), destroyed ones whose commands may wait
         self._last_queue = 0
@@ -108,6 +109,7 @@ class AddressSpace:
         """The queue takes no further command; those that it holds still wait. Raises as `check_queue`."""
         self.check_queue(queue)
         self.queues.remove(queue)
+        self.last_steps.pop(queue, None)
         self.ledger.close_queues(1)
         self._draining.append((self.seq, queue))
         self._count_queues()
@@ -254,6 +256,7 @@ class AddressSpace:
             self.ledger.returning[freed.resource] -= freed.size
         self._freed.clear()
         self.runs.clear()
+        self.last_steps.clear()
         self.imports.clear()
         for resource, count in self._held.items():
             self._count(resource, -count)

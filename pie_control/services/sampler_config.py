@@ -24,6 +24,7 @@ PARAMS = {
     "repetition_penalty": "repetition",
     "frequency_penalty": "frequency",
     "presence_penalty": "presence",
+    "typical_p": "typical_p",
 }
 """Fields of SamplingParams by key."""
 WHOLE = ("top_k", "seed")

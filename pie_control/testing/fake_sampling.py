@@ -55,8 +55,23 @@ def choose(batch: Sample | Verify, n: int, uniform: float, scores: Floats) -> in
     order = np.argsort(-scores, kind="stable")
     probabilities = softmax(scores[order] / batch.temperature[n])
     kept = kept_prefix(probabilities, int(batch.top_k[n]), float(batch.top_p[n]), float(batch.min_p[n]))
-    mass = np.cumsum(probabilities[:kept])
-    return int(order[min(int(np.searchsorted(mass, uniform * mass[-1], "right")), kept - 1)])
+    order, probabilities = order[:kept], probabilities[:kept]
+    if batch.typical_p is not None and batch.typical_p[n] < 1:
+        typical = most_typical(probabilities, float(batch.typical_p[n]))
+        order, probabilities = order[typical], probabilities[typical]
+    mass = np.cumsum(probabilities)
+    return int(order[min(int(np.searchsorted(mass, uniform * mass[-1], "right")), len(order) - 1)])
+
+
+def most_typical(probabilities: Floats, mass: float) -> NDArray[np.int64]:
+    """Which are closest in surprise to the entropy of all, in this order: as many as reach the mass."""
+    shares = probabilities / probabilities.sum()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        surprise = -np.log(shares)
+        entropy = np.nansum(shares * surprise)
+    order = np.argsort(np.abs(surprise - entropy), kind="stable")
+    before = np.cumsum(shares[order]) - shares[order]
+    return order[: max(1, int(((before < mass) & (shares[order] > 0)).sum()))]
 
 
 def softmax(scores: Floats) -> Floats:

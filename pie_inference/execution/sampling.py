@@ -2,8 +2,8 @@
 
 The token of a row depends only on its own logits and parameters, never on the rest of the batch. The order is:
 penalties, logit bias, allowed tokens, temperature; then the candidates that pass top-k, top-p (of the mass that top-k
-left) and min-p; then the inverse of their cumulative distribution at `uniform`. Equal logits are in the order of token
-ids.
+left) and min-p; of these the typical ones; then the inverse of their cumulative distribution at `uniform`. Equal logits
+are in the order of token ids.
 
 Sorting a whole vocabulary costs more than all the rest together (16 ms for 4 rows of 128k). So only top-k candidates
 are sorted; or, if top-p or min-p are the only bounds, the first `NUCLEUS`, and `GROWTH` times as many until they reach
@@ -13,7 +13,7 @@ the bound.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -45,10 +45,11 @@ class Choice:
     top_k: Integers  # 0: all
     top_p: Floats  # 1: all
     min_p: Floats  # 0: all
+    typical_p: Floats  # 1: all
     uniform: Floats  # in [0, 1)
 
     def __getitem__(self, rows: Integers) -> Choice:
-        return Choice(self.temperature[rows], self.top_k[rows], self.top_p[rows], self.min_p[rows], self.uniform[rows])
+        return Choice(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,11 @@ class _Parameters:
     top_k: Tensor
     top_p: Tensor
     min_p: Tensor
+    typical_p: Tensor
     uniform: Tensor
 
     def __getitem__(self, rows: Tensor) -> _Parameters:
-        return _Parameters(
-            self.temperature[rows], self.top_k[rows], self.top_p[rows], self.min_p[rows], self.uniform[rows]
-        )
+        return _Parameters(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -156,14 +156,17 @@ def most_probable(logits: Tensor) -> Tensor:
 def choose(logits: Tensor, choice: Choice) -> Tensor:
     """One token for each row, int64 [N]. Does not wait for a GPU."""
     tokens = most_probable(logits)
+    typical = choice.typical_p < 1
     for rows, width in _by_width(choice, logits.shape[1], can_look=logits.device.type == "cpu"):
+        draw = _draw_typical if typical[rows[0]] else _draw
         index = upload(torch.from_numpy(rows), logits.device)
-        tokens[index] = _draw(logits[index], _to_device(choice[rows], logits.device), width)
+        tokens[index] = draw(logits[index], _to_device(choice[rows], logits.device), width)
     return tokens
 
 
 def _by_width(choice: Choice, vocab_size: int, can_look: bool) -> Iterator[tuple[Integers, int]]:
     """Rows that sample, by the number of candidates to rank for them; 0: none, because every token is a candidate.
+    Those that take the typical tokens are apart; what is typical follows from all candidates.
 
     If only top-p or min-p are bounds, that number depends on the logits. If the host cannot look at them without
     waiting for the device, all tokens are ranked: GPUs sort fast.
@@ -172,11 +175,14 @@ def _by_width(choice: Choice, vocab_size: int, can_look: bool) -> Iterator[tuple
     power = np.exp2(np.ceil(np.log2(np.maximum(top_k, SMALLEST_WIDTH)))).astype(np.int64)
     bounded = (choice.top_p < 1) | (choice.min_p > 0)
     unknown = NUCLEUS if can_look else vocab_size
-    width = np.where((top_k > 0) & (top_k < vocab_size), power, np.where(bounded, unknown, 0))
+    typical = choice.typical_p < 1
+    unbounded = np.where(typical, vocab_size, np.where(bounded, unknown, 0))
+    width = np.where((top_k > 0) & (top_k < vocab_size), power, unbounded)
     width = np.where(choice.temperature > 0, np.minimum(width, vocab_size), -1)
-    for value in np.unique(width[width >= 0]):
-        rows = np.flatnonzero(width == value)
-        yield from ((rows[some], int(value)) for some in _pieces(len(rows), vocab_size))
+    kinds = 2 * width + typical
+    for kind in np.unique(kinds[width >= 0]):
+        rows = np.flatnonzero(kinds == kind)
+        yield from ((rows[some], int(kind) // 2) for some in _pieces(len(rows), vocab_size))
 
 
 def _pieces(rows: int, vocab_size: int) -> Iterator[slice]:
@@ -186,9 +192,9 @@ def _pieces(rows: int, vocab_size: int) -> Iterator[slice]:
 
 
 def _to_device(choice: Choice, device: torch.device) -> _Parameters:
-    floats = np.stack([choice.temperature, choice.top_p, choice.min_p, choice.uniform])
-    temperature, top_p, min_p, uniform = upload(torch.from_numpy(floats), device)
-    return _Parameters(temperature, upload(torch.from_numpy(choice.top_k), device), top_p, min_p, uniform)
+    floats = np.stack([choice.temperature, choice.top_p, choice.min_p, choice.typical_p, choice.uniform])
+    temperature, *others = upload(torch.from_numpy(floats), device)
+    return _Parameters(temperature, upload(torch.from_numpy(choice.top_k), device), *others)
 
 
 def _draw(logits: Tensor, choice: _Parameters, width: int) -> Tensor:
@@ -204,6 +210,23 @@ def _draw(logits: Tensor, choice: _Parameters, width: int) -> Tensor:
         rows = unbounded.nonzero().squeeze(1)
         tokens[rows] = _draw(logits[rows], choice[rows], min(width * GROWTH, logits.shape[1]))
     return tokens
+
+
+def _draw_typical(logits: Tensor, choice: _Parameters, width: int) -> Tensor:
+    """Among the tokens whose surprise is closest to the entropy of all candidates, as many as reach the mass
+    `typical_p` (Meister et al. 2023, locally typical sampling)."""
+    ranking = _rank(logits, choice, width)
+    places = torch.arange(width, device=logits.device)
+    weights = ranking.weights.masked_fill(places >= _count_kept(ranking, choice)[:, None], 0.0)
+    shares = weights / weights.sum(-1, keepdim=True)
+    surprise = -shares.log()
+    entropy = torch.where(shares > 0, shares * surprise, 0.0).sum(-1, keepdim=True)
+    order = (surprise - entropy).abs().sort(dim=-1, stable=True).indices
+    shares = shares.gather(1, order)
+    cumulative = shares.cumsum(-1)
+    kept = ((cumulative - shares) < choice.typical_p[:, None]).logical_and_(shares > 0).sum(-1).clamp(min=1)
+    typical = Ranking(ranking.tokens.gather(1, order), cumulative, cumulative[:, -1:])
+    return _pick(typical, kept, choice.uniform)
 
 
 def _rank(logits: Tensor, choice: _Parameters, width: int) -> Ranking:

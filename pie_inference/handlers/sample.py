@@ -13,6 +13,7 @@ from ..device.markers import Marker, mark_stream
 from ..device.tensors import download, index_tensor, tensor, upload
 from ..execution import sampling
 from ..execution.bias import bias_rows
+from ..execution.choices import choice_of
 from ..execution.launched import PendingResult
 from ..execution.log_probabilities import Asked
 from ..execution.served_model import ServedModel
@@ -31,7 +32,7 @@ def sample(served: ServedModel, batch: Sample) -> PendingResult:
     if (batch.allowed_rows >= 0).any():
         _forbid(batch, logits)
     step = _follow_grammars(served, batch, logits) if batch.matchers is not None else None
-    tokens = sampling.choose(logits, _choice(batch))
+    tokens = sampling.choose(logits, choice_of(batch))
     tokens = served.ranks.broadcast(tokens)  # devices may differ in the last bit of a sum
     served.tokens[slots] = tokens
     host = download(tokens.to(torch.int32))
@@ -83,13 +84,3 @@ def _forbid(batch: Sample, logits: Tensor) -> None:
     rows = np.flatnonzero(batch.allowed_rows >= 0)
     allowed = batch.allowed[batch.allowed_rows[rows]].astype(np.uint8)
     sampling.forbid_(logits, upload(torch.from_numpy(rows), logits.device), allowed)
-
-
-def _choice(batch: Sample) -> sampling.Choice:
-    return sampling.Choice(
-        temperature=batch.temperature.astype(np.float64),
-        top_k=batch.top_k.astype(np.int64),
-        top_p=batch.top_p.astype(np.float64),
-        min_p=batch.min_p.astype(np.float64),
-        uniform=batch.uniform.astype(np.float64),
-    )

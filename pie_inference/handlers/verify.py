@@ -9,6 +9,7 @@ from ..device.tensors import download, index_tensor
 from ..errors import BatchError
 from ..execution import sampling
 from ..execution.bias import bias_rows
+from ..execution.choices import choice_of
 from ..execution.launched import PendingResult
 from ..execution.served_model import ServedModel
 from ..protocol import Array, Verify, VerifyResult, check_indptr
@@ -17,9 +18,10 @@ from ..protocol import Array, Verify, VerifyResult, check_indptr
 def verify(served: ServedModel, batch: Verify) -> PendingResult:
     _check(batch, served.description.vocab_size)
     logits = served.next_logits(batch.embeds)
+    commands = np.repeat(np.arange(len(batch.temperature)), np.diff(batch.indptr))
     if batch.bias_indptr is not None:
-        bias_rows(batch, logits, np.repeat(np.arange(len(batch.temperature)), np.diff(batch.indptr)))
-    tokens = served.ranks.broadcast(sampling.choose(logits, _choice(batch)))
+        bias_rows(batch, logits, commands)
+    tokens = served.ranks.broadcast(sampling.choose(logits, choice_of(batch, commands)))
     host = download(tokens.to(torch.int32))
     return PendingResult(lambda: _compare(batch, host.numpy()))
 
@@ -34,18 +36,6 @@ def _check(batch: Verify, vocab_size: int) -> None:
     if (batch.draft[last] != -1).any():
         raise BatchError("the last row of a command has a draft token; it must be -1")
     index_tensor(np.delete(batch.draft, last), vocab_size, "token")
-
-
-def _choice(batch: Verify) -> sampling.Choice:
-    """How each row chooses: by the parameters of its command."""
-    rows = np.diff(batch.indptr)
-    return sampling.Choice(
-        temperature=batch.temperature.astype(np.float64).repeat(rows),
-        top_k=batch.top_k.astype(np.int64).repeat(rows),
-        top_p=batch.top_p.astype(np.float64).repeat(rows),
-        min_p=batch.min_p.astype(np.float64).repeat(rows),
-        uniform=batch.uniform.astype(np.float64),
-    )
 
 
 def _compare(batch: Verify, chosen: Array) -> VerifyResult:

@@ -26,7 +26,7 @@ import numpy as np
 from . import rows as _rows  # noqa: F401  # its classes are among those below
 from .batch import Array, Batch, Layout, Result, call_name
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 """Raised by every change of this file that an older peer would misread; checked when a worker connects."""
 
 
@@ -198,6 +198,7 @@ class Sample(Batch, frozen=True):
     start_indptr: Array | None = None  # int32 [N + 1], byte offsets
     starts: Array | None = None  # uint8: a GrammarStart for each matcher of which `matched` is 0
     ended: Array | None = None  # int64, matchers that are not needed any more
+    typical_p: Array | None = None  # float32 [N], 1: all; None: all of all rows
 
     def zeros(self) -> SampleResult:
         tokens = _zeros(self.count(), np.int32)
@@ -233,6 +234,7 @@ class Verify(Batch, frozen=True):
     bias_indptr: Array | None = None  # int32 [N + 1], as in `Sample`
     bias_tokens: Array | None = None
     bias_values: Array | None = None
+    typical_p: Array | None = None  # float32 [N], as in `Sample`
 
     def zeros(self) -> VerifyResult:
         return VerifyResult(*(_zeros(self.count(), np.int32) for _ in range(2)))

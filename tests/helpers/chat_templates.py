@@ -51,6 +51,78 @@ MISTRAL = """{{ '<|begin|>' }}{% set asked = messages | selectattr("role", "equa
 [TOOL_RESULTS] {"content": {{ message.content | tojson }}, "call_id": "{{ message.tool_call_id }}"}[/TOOL_RESULTS]\
 {% else %}{{ raise_exception("Only user, assistant and tool roles are supported!") }}{% endif %}{% endfor %}"""
 
+QWEN_CODER = """{% if tools %}<|begin|>system
+# Tools
+<tools>{% for tool in tools %}
+<function>
+<name>{{ tool.function.name }}</name>
+<description>{{ tool.function.description }}</description>
+{% for name, one in tool.function.parameters.properties | items %}<parameter>{{ name }}: {{ one | tojson }}</parameter>
+{% endfor %}</function>{% endfor %}
+</tools>
+<tool_call>
+<function=example_function_name>
+<parameter=example_parameter_1>
+value_1
+</parameter>
+</function>
+</tool_call><|end|>
+{% endif %}{% for message in messages %}{% if message.role == 'assistant' and message.tool_calls %}<|begin|>assistant\
+{% if message.content and message.content | trim %}
+{{ message.content | trim }}
+{% endif %}{% for call in message.tool_calls %}{% set call = call.function %}
+<tool_call>
+<function={{ call.name }}>
+{% for name, value in call.arguments | items %}<parameter={{ name }}>
+{{ value | tojson | safe if value is mapping or (value is sequence and value is not string) else value | string }}
+</parameter>
+{% endfor %}</function>
+</tool_call>{% endfor %}<|end|>
+{% elif message.role == 'tool' %}<|begin|>user
+<tool_response>
+{{ message.content }}
+</tool_response>
+<|end|>
+{% else %}<|begin|>{{ message.role }}
+{{ message.content }}<|end|>
+{% endif %}{% endfor %}{% if add_generation_prompt %}<|begin|>assistant
+{% endif %}"""
+
+_V3_CALL = (
+    "'<｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>' + tool['function']['name'] + '\\n```json\\n' + "
+    "tool['function']['arguments'] + '\\n```<｜tool▁call▁end｜>'"
+)
+_V31_CALL = (
+    "'<｜tool▁call▁begin｜>' + tool['function']['name'] + '<｜tool▁sep｜>' + tool['function']['arguments'] + "
+    "'<｜tool▁call▁end｜>'"
+)
+
+DEEPSEEK = """{% set ns = namespace(first=true, out=true) %}\
+{% for message in messages %}{% if message['role'] == 'system' %}{{ message['content'] }}\
+{% endif %}{% endfor %}{% for message in messages %}{% if message['role'] == 'user' %}\
+{{ '<|begin|>User ' + message['content'] }}{% elif message['role'] == 'assistant' %}{% if message['tool_calls'] %}\
+{% for tool in message['tool_calls'] %}{% if ns.first %}{{ '<|begin|>Assistant <｜tool▁calls▁begin｜>' + CALL }}\
+{% set ns.first = false %}{% else %}{{ '\\n' + CALL }}{% endif %}{% endfor %}\
+{{ '<｜tool▁calls▁end｜><|end|>' }}{% endif %}\
+{% if message['content'] is not none %}{{ '<|begin|>Assistant ' + message['content'] + '<|end|>' }}{% endif %}\
+{% elif message['role'] == 'tool' %}{% if ns.out %}{{ '<｜tool▁outputs▁begin｜>' }}{% set ns.out = false %}{% endif %}\
+{{ '<｜tool▁output▁begin｜>' + message['content'] + '<｜tool▁output▁end｜>' }}{% endif %}{% endfor %}\
+{% if not ns.out %}{{ '<｜tool▁outputs▁end｜>' }}{% endif %}{% if add_generation_prompt and ns.out %}\
+{{ '<|begin|>Assistant ' }}{% endif %}""".replace("CALL", _V3_CALL)
+"""V3 and R1: arguments are text, a message with calls has no content, and tools are not told of."""
+
+DEEPSEEK_31 = """{% for message in messages %}{% if message['role'] == 'tool' %}\
+{{ '<｜tool▁output▁begin｜>' + message['content'] + '<｜tool▁output▁end｜>' }}{% else %}\
+<|begin|>{{ message['role'] + '\\n' }}\
+{{ message['content'] or '' }}{% if message['tool_calls'] is defined and message['tool_calls'] is not none %}\
+{{ '<｜tool▁calls▁begin｜>' }}{% for tool in message['tool_calls'] %}{{ CALL }}{% endfor %}{{ '<｜tool▁calls▁end｜>' }}\
+{% endif %}<|end|>{% endif %}{% endfor %}{% if add_generation_prompt %}<|begin|>assistant
+{% endif %}""".replace("CALL", _V31_CALL)
+
+GLM = """{% for message in messages %}{{ message.role }}: {{ message.content }}{% for c in message.tool_calls %}\
+<tool_call>{{ c.function.name }}
+<arg_key>a</arg_key></tool_call>{% endfor %}<|end|>{% endfor %}"""
+
 PLAIN = """{{ '<|begin|>' }}{% for message in messages %}<|begin|>{{ message.role }}
 {{ message.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<|begin|>assistant
 {% endif %}"""

@@ -128,6 +128,7 @@ class FakeHost:
         self.futures: dict[int, Any] = {}
         self.asleep: dict[int, int] = {}
         self.token_values: dict[int, int] = {}
+        self.last_steps: dict[int, tuple[Any, ...]] = {}  # of queues, by `forward_with_dist`
         self.queues: set[int] = set()
         self.pages: dict[int, list[Pair]] = {}
         self.embeds: dict[int, Any] = {}  # a Pair as input, a State as output, None until filled
@@ -650,6 +651,13 @@ class FakeHost:
         self._forward(queue, context, inputs, output, embeds)
         return self._future([0.0] * seen + [1.0] * new)
 
+    def _forward_with_adapter_and_scores(
+        self, queue: int, adapter: str, context: list[int], inputs: list[int], output: list[int], embeds: list[int]
+    ) -> int:
+        seen, new = sum(len(self.pages[page]) for page in expand(context)), len(expand(inputs))
+        self._forward_with_adapter(queue, adapter, context, inputs, output, embeds)
+        return self._future([0.0] * seen + [1.0] * new)
+
     def _await_packed_scores(self, number: int) -> str:
         return _packed("f", self._await(number))
 
@@ -906,7 +914,14 @@ class FakeHost:
     ) -> int:
         self._embed_txt(queue, tokens, positions, inputs)
         self._forward(queue, context, inputs, output, [embed, 1])
+        self.last_steps[queue] = positions[-1], inputs[0], context, output, embed, k, temperature
         return self._get_next_dist(queue, embed, k, temperature)
+
+    def _continue_with_dist(self, queue: int, token: int) -> tuple[str, str, float]:
+        if queue not in self.last_steps:
+            raise refuse("invalid-state", f"queue {queue} has had no step to go on from")
+        position, embed, *rest = self.last_steps[queue]
+        return self._await_packed_dist(self._forward_with_dist(queue, [token], [position + 1], [embed, 1], *rest))
 
     def _forward_with_sampling(
         self,

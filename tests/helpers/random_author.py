@@ -358,7 +358,7 @@ class Author:
         if choice.random() < 0.4:
             self.end_a_run(queue)
 
-    def end_a_run(self, _: int) -> None:
+    def end_a_run(self, queue: int) -> None:
         """Waits for a run, or cancels it."""
         if not self.runs:
             return

@@ -33,14 +33,14 @@ def refusal(error: type[CallError], message: str, call: str, *arguments: Any) ->
     return pytest.param(Refusal(error, message, call, arguments), id=f"{call}: {message}")
 
 
-def prepare() -> tuple[Inferlet, list[Any]]:
-    """An inferlet, and what it hands on: queues 1 and 2; pages 0 to 3, the first with 3 tokens; embeds 0 to 7, of which
-    0 to 3 are filled, 0 to 2 with outputs; future 1 is a sample of queue 1. Pages have 4 slots, the
+def prepare(queues: int = 2) -> tuple[Inferlet, list[Any]]:
+    """An inferlet, and what it hands on: queues 1 and 2, or fewer; pages 0 to 3, the first with 3 tokens; embeds 0 to
+    7, of which 0 to 3 are filled, 0 to 2 with outputs; future 1 is a sample of queue 1. Pages have 4 slots, the
     vocabulary 259 tokens."""
     model = describe(num_pages=32, num_embeds=100, max_batch_tokens=16, max_context=40, max_batch_rows=6)
     handed_on: list[Any] = []
     inferlet = Inferlet(7, model, Quota(pages=10, embeds=40, queues=2, commands=20), handed_on.append)
-    assert [inferlet.create_queue(), inferlet.create_queue()] == [Q, OTHER_QUEUE]
+    assert [inferlet.create_queue() for _ in range(queues)] == [Q, OTHER_QUEUE][:queues]
     inferlet.call("alloc_kvpage", Q, 4)
     inferlet.call("alloc_emb", Q, 8)
     inferlet.call("embed_txt", Q, [65, 66, 67, 68], [0, 1, 2, 3], [0, 4])
@@ -53,15 +53,15 @@ def check_refused(wanted: Refusal) -> None:
     """The right error, a message that names the number, and no effect."""
     inferlet, handed_on = prepare()
     samplers = [argument for argument in wanted.arguments if isinstance(argument, Sampler)]
-    before = _state(inferlet), len(handed_on), [_next_draw(sampler) for sampler in samplers]
+    before = state(inferlet), len(handed_on), [_next_draw(sampler) for sampler in samplers]
     with pytest.raises(wanted.error) as caught:
         inferlet.call(wanted.call, *wanted.arguments)
     assert type(caught.value) is wanted.error
     assert wanted.message in str(caught.value)
-    assert (_state(inferlet), len(handed_on), [_next_draw(sampler) for sampler in samplers]) == before
+    assert (state(inferlet), len(handed_on), [_next_draw(sampler) for sampler in samplers]) == before
 
 
-def _state(inferlet: Inferlet) -> tuple[object, ...]:
+def state(inferlet: Inferlet) -> tuple[object, ...]:
     space = inferlet.space
     pages, embeds = space.pages, space.embeds
     return (

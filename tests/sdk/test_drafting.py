@@ -74,6 +74,21 @@ def test_drafts_change_nothing_but_the_number_of_forwards(stop: str, kind: str) 
     assert after == run(other.generate_until(IgnoreStopTokens(), 3))
 
 
+@pytest.mark.parametrize("alternatives", [0, 2])
+@pytest.mark.parametrize("stop", ["none", "token", "string"])
+def test_drafted_tokens_have_the_same_log_probabilities(stop: str, alternatives: int) -> None:
+    known = plain(IgnoreStopTokens(), 60)
+    found = []
+    for draft in (None, knowing(known, 7)):
+        install()
+        generation = Context().fill(PROMPT).generate(30, stop=STOPS[stop], logprobs=alternatives, draft=draft)
+        run(generation.whole())
+        scores = [(one.logprob, [token for token, _ in one.alternatives][:1]) for one in generation.logprobs]
+        found.append((generation.tokens, scores))
+    assert found[0] == found[1]
+    assert [len(one.alternatives) for one in generation.logprobs] == [alternatives] * len(generation.tokens) != []
+
+
 def test_all_is_given_back_however_it_ends() -> None:
     host = install()
     ctx = Context().fill(PROMPT)
@@ -98,7 +113,6 @@ def test_a_draft_ends_with_the_context_of_the_model() -> None:
     [
         ({"sampler": Sampler(frequency_penalty=0.5)}, "a sampler with penalties cannot check a draft"),
         ({"sampler": DistSampler(lambda dist: dist.tokens[0])}, "drafts need a sampler of the host"),
-        ({"logprobs": 2}, "and have no log-probabilities"),
     ],
 )
 def test_what_cannot_be_drafted_is_told(options: dict[str, Any], message: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inferlet_sdk import Context, Image, InvalidArgument, NotFound, bindings, traits
+from inferlet_sdk import Context, Image, InvalidArgument, InvalidState, NotFound, bindings, traits
 from inferlet_sdk.event_loop import run as run_loop
 from tests.helpers.fake_host import IMAGE, SEEN, FakeHost, HostError
 
@@ -234,3 +234,65 @@ def test_every_call_by_its_name(host: FakeHost) -> None:
     traits.drop_image(loaded.image)
     traits.close_blob(blob)
     assert traits.blob_names() == list(BLOBS)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(1, 8), (3, 5), (0, 2), (7, 9), (2, 3)])
+def test_images_and_parts_of_them_can_be_dropped(host: FakeHost, start: int, stop: int) -> None:
+    """The model sees the rest where it was, also in forks, and when the last token runs again."""
+
+    async def work() -> None:
+        context = Context().fill("a").fill_image("cat").fill("bcd")
+        await context.flush()
+        context.drop(start, stop)
+        seen = list(enumerate(seen_tokens("a", ("cat",), "bcd")))
+        left = tuple((token, place) for place, token in seen if not start <= place < stop)
+        for one in (context, context.fork(), Context.restore(context.snapshot())):
+            assert await one.sample() == int(host.model.next_token(left))
+        assert len(context) == len(seen)
+
+    run(work)
+
+
+def test_a_window_leaves_an_image_behind(host: FakeHost) -> None:
+    async def work() -> None:
+        context = Context().fill("ab").fill_image("mouse").fill("it goes on")
+        context.window(8, sink=1)
+        tokens = seen_tokens("ab", ("mouse",), "it goes on")
+        left = tuple((token, n) for n, token in enumerate(tokens) if n < 1 or n >= len(tokens) - 8)
+        assert await context.sample() == int(host.model.next_token(left))
+        context.truncate(len(context) - 2)
+        with pytest.raises(InvalidState, match="were dropped"):
+            context.truncate(20)
+
+    run(work)
+
+
+def test_a_snapshot_names_images(host: FakeHost) -> None:
+    async def work() -> None:
+        context = Context().fill("a").fill_image("cat").fill("b").fill_image("dog")
+        expected = await continued(context.fork())
+        kept = context.snapshot()
+        assert await continued(Context.restore(kept)) == expected
+        context.truncate(4)
+        assert await continued(Context.restore(context.snapshot())) == await continued(context)
+
+    run(work)
+
+
+def test_a_context_with_images_goes_on_under_a_name_but_does_not_run_them_again(host: FakeHost) -> None:
+    async def work() -> None:
+        context = Context().fill("a").fill_image("cat").fill("b")
+        await context.export("pets")
+        expected = await continued(context)
+        opened = await Context.open("pets")
+        assert await continued(opened.fork()) == expected
+        other = (await Context.open("pets")).truncate(1).fill_image("cat").fill("b")
+        assert await continued(other) == expected
+        for length in (3, 7):
+            within = opened.fork().truncate(length)
+            with pytest.raises(InvalidState, match="ends within an image that it does not have"):
+                await within.sample()
+        with pytest.raises(InvalidState, match="ends within an image that it does not have"):
+            await Context.join([opened.fork().truncate(5), opened.fork().truncate(3)]).sample()
+
+    run(work)

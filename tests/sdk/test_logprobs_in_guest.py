@@ -40,11 +40,11 @@ def same(one, other):
         close([a.logprob], [b.logprob]) and [t for t, _ in a.alternatives] == [t for t, _ in b.alternatives]
         and close([p for _, p in a.alternatives], [p for _, p in b.alternatives]) for a, b in zip(one, other))
 
-async def outcome(args, way, stop, sampler, run_ahead=True):
+async def outcome(args, way, stop, sampler, run_ahead=True, draft=None):
     async with Context(args.model) as ctx:
         ctx.fill("the quick brown fox")
         before = ctx.fork()
-        generation = ctx.generate(20, stop=stop, sampler=sampler, run_ahead=run_ahead, logprobs=2)
+        generation = ctx.generate(20, stop=stop, sampler=sampler, run_ahead=run_ahead, logprobs=2, draft=draft)
         await way(args, generation)
         right = close([one.logprob for one in generation.logprobs], await before.score(generation.tokens))
         first = await before.next_dist(2)
@@ -63,6 +63,10 @@ async def main(args):
                 found, others, right = await outcome(args, way, stop, sampler)
                 if found != tokens or not right or not same(others, logprobs):
                     wrong.append([name, kind, way.__name__])
+            if kind in ("greedy", "seed", "bias"):
+                found, others, right = await outcome(args, iterate, stop, sampler, draft=PromptLookup(match=1))
+                if found != tokens or not right or not same(others, logprobs):
+                    wrong.append([name, kind, "drafted"])
     ctx = Context(args.model).fill("abc")
     biased = await ctx.fork().generate_until(IgnoreStopTokens(), 5, sampler=Sampler(logit_bias={101: 1000}))
     plain = ctx.generate(3, stop=IgnoreStopTokens())

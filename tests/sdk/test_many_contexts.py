@@ -255,16 +255,24 @@ def test_a_task_that_is_cancelled_and_forgotten_gives_all_back() -> None:
     assert nothing_held(host)
 
 
-def test_a_context_that_could_not_be_made_gives_all_back() -> None:
+def test_a_fork_without_a_page_for_its_text_gives_all_back() -> None:
     host = install()
     ctx = Context().fill("abcdefg")
     run(ctx.flush())
+    ctx.truncate(7)
+    forks = [ctx.fork() for _ in range(3)]
     host.max_pages = len(host.pages)
-    for _ in range(3):
+    sampled = [run(fork.sample()) for fork in forks]
+    for fork in forks:
+        fork.fill("x")
         with pytest.raises(QuotaExceeded):
-            ctx.fork()  # no page for the copy of the last one
-    gc.collect()  # the tracebacks
+            run(fork.sample())  # no page for the copy of the last one
     ctx.close()
+    host.max_pages += 1
+    assert sampled[:1] * 3 == sampled
+    assert len({run(fork.sample()) for fork in forks[:1]}) == 1, "it may write once there is room"
+    for fork in forks:
+        fork.close()
     give_back()
     assert nothing_held(host)
 
@@ -373,3 +381,44 @@ def test_a_pool_without_embeds_says_so() -> None:
     install(max_embeds=20, max_context=5000, page_size=16)
     with pytest.raises((QuotaExceeded, Exhausted), match="20 embeds"):
         run(Context().fill([97] * 3000).flush())
+
+
+@pytest.mark.parametrize("length", [5, 8, 100])
+def test_a_fork_and_its_first_token_cost_one_sample_and_nothing_else(length: int) -> None:
+    host = install()
+    ctx = Context(share=False).fill([97] * length)
+    first = run(ctx.sample())
+    pages, calls = len(host.pages), len(host.calls)
+    forks = [ctx.fork() for _ in range(50)]
+    assert len(host.calls) == calls
+    assert len(host.pages) == pages
+    assert [run(fork.sample()) for fork in forks] == [first] * 50
+    made = set(host.calls[calls:])
+    assert made.isdisjoint({"forward", "alloc_kvpage", "copy_kvpage", "copy_emb", "embed_txt"})
+    for fork in forks:
+        fork.close()
+    assert "dealloc_kvpage" not in host.calls[calls:]
+
+
+def test_who_writes_behind_a_fork_copies_the_last_page_and_the_last_one_does_not() -> None:
+    host = install()
+    ctx = Context(share=False).fill(list(b"abcdef"))
+    run(ctx.flush())
+    forks = [ctx.fork() for _ in range(3)]
+    calls = len(host.calls)
+    texts = [run(one.fill(chr(65 + n)).generate_until(IgnoreStopTokens(), 6)) for n, one in enumerate([*forks, ctx])]
+    assert host.calls[calls:].count("copy_kvpage") == 3
+    plain = [Context(share=False).fill([*b"abcdef", 65 + n]) for n in range(4)]
+    assert texts == [run(one.generate_until(IgnoreStopTokens(), 6)) for one in plain]
+
+
+def test_the_pages_that_a_program_sees_are_its_own_to_write_to() -> None:
+    host = install()
+    ctx = Context(share=False).fill(list(b"abcdef"))
+    run(ctx.flush())
+    fork = ctx.fork()
+    assert set(ctx.pages[-1:]).isdisjoint(fork.pages[-1:])
+    assert ctx.pages[:1] == fork.pages[:1]
+    for one in (ctx, fork):
+        one.close()
+    assert nothing_held(host)

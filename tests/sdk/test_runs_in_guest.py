@@ -26,6 +26,7 @@ CONDITIONS = {
 SAMPLERS = {
     "greedy": Greedy(), "seed": Sampler(seed=5), "cut": Sampler(seed=6, top_k=9, temperature=0.7),
     "penalties": Sampler(repetition_penalty=1.2, window=5, seed=7),
+    "typical": Sampler(seed=8, typical_p=0.6),
     "own": DistSampler(lambda dist: dist.tokens[1], k=3),
 }
 

@@ -216,6 +216,7 @@ def test_settings_of_a_sampler_cross_by_name(host: FakeHost) -> None:
         "presence_penalty": 0.0,
         "logit_bias": None,
         "seed": 2**64 - 1,
+        "typical_p": 1.0,
     }
     biased = traits.create_sampler(logit_bias={7: -5})
     assert host.samplers[biased]["logit_bias"] == {"7": -5.0}

@@ -61,11 +61,11 @@ class World:
         self.matcher = traits.grammar_matcher(self.grammar)
         await traits.synchronize(self.queue)
 
-    def forwarded(self) -> tuple[Any, ...]:
+    def forwarded(self) -> tuple[Any, Any, Any, Any, Any]:
         """Queue, context, inputs, pages for none, outputs."""
         return self.queue, self.pages, self.input, (), self.output
 
-    def stepped(self) -> tuple[Any, ...]:
+    def stepped(self) -> tuple[Any, Any, Any, Any, Any, Any, Any]:
         return self.queue, [100], [self.position], self.input, self.pages, (), self.output[0]
 
     def export(self) -> HostFuture[None]:
@@ -125,6 +125,8 @@ def model_calls(world: World) -> dict[str, Callable[..., Any]]:
         "available_adapters": lambda: traits.available_adapters(queue),
         "forward_with_adapter": lambda: traits.forward_with_adapter(queue, "adapter", *world.forwarded()[1:]),
         "forward_with_scores": lambda: traits.forward_with_scores(*world.forwarded()),
+        "forward_with_adapter_and_scores":
+            lambda: traits.forward_with_adapter_and_scores(queue, "adapter", *world.forwarded()[1:]),
         "create_sampler": lambda: traits.create_sampler(temperature=0.0), "destroy_sampler": traits.destroy_sampler,
         "sample": lambda: traits.sample(queue, output[0], sampler),
         "sample_constrained": lambda: traits.sample_constrained(queue, output[0], sampler),

@@ -2,7 +2,8 @@
 
 `mode` "fork": seconds of a fork of a context of `tokens` tokens, median. "first": seconds to the first token
 behind a prompt of `tokens` tokens, made from `seed`. "live": how many of `tokens` forks were alive at once, and then
-each gave tokens.
+each gave tokens. "cost": forks a context of `tokens` tokens, samples a token of each fork, and closes them; it waits
+for a message before each of the three.
 """
 
 import random
@@ -11,6 +12,7 @@ from typing import Any
 from inferlet_sdk import Args, Context, IgnoreStopTokens, gather, inferlet, traits
 
 FORKS = 100
+MANY = 1000
 
 
 def prompt(tokens: int, seed: int) -> list[int]:
@@ -29,6 +31,25 @@ async def fork(args: Args, tokens: int) -> Any:
         times.append(traits.now() - started)
     firsts = await gather(*(one.sample() for one in forks))
     return [sorted(times)[FORKS // 2], len(set(firsts))]
+
+
+async def cost(args: Args, tokens: int) -> int:
+    ctx = Context(args.model, share=False).fill(prompt(tokens, 1))
+    await ctx.sample()
+    await _next(args, "forks")
+    forks = [ctx.fork() for _ in range(MANY)]
+    await _next(args, "samples")
+    firsts = await gather(*(one.sample() for one in forks))
+    await _next(args, "closes")
+    for one in forks:
+        one.close()
+    await _next(args, "is done")
+    return len(set(firsts))
+
+
+async def _next(args: Args, what: str) -> None:
+    await args.send(what)
+    await args.receive()
 
 
 async def first(args: Args, tokens: int, seed: int, share: bool) -> float:
@@ -50,4 +71,6 @@ async def live(args: Args, tokens: int) -> int:
 async def main(args: Args, mode: str, tokens: int, seed: int = 2, share: bool = True) -> Any:
     if mode == "fork":
         return await fork(args, tokens)
+    if mode == "cost":
+        return await cost(args, tokens)
     return await live(args, tokens) if mode == "live" else await first(args, tokens, seed, share)

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from inferlet_sdk import traits
 from inferlet_sdk.errors import InvalidArgument, Unsupported
 from inferlet_sdk.sequences.queues import Queues
-from inferlet_sdk.tools.formats import hermes, llama, mistral, signature
+from inferlet_sdk.tools.formats import deepseek, hermes, llama, mistral, qwen_coder, signature
 from inferlet_sdk.tools.formats.parser import Parser
 
 Declaration = Mapping[str, Any]
@@ -41,6 +41,12 @@ class Dialect:
     """Whether the chat template tells of tools."""
     renders_calls: bool
     """Whether it renders calls of earlier messages; else they are text."""
+    text_arguments: bool
+    """Whether it wants arguments as JSON text."""
+    blank: str | None
+    """The content of a message that has calls and no text."""
+    keeps_text: bool
+    """Whether it renders the text of a message with calls."""
     shown: Mapping[int, str]
 
 
@@ -75,6 +81,21 @@ def _mistral_text(tools: Sequence[Declaration]) -> str:
     )
 
 
+def _qwen_coder_text(tools: Sequence[Declaration]) -> str:
+    listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    return (
+        f"# Tools\n\nYou have access to these functions:\n<tools>\n{listed}\n</tools>\n\nTo call one, write this, and "
+        "nothing behind it:\n<tool_call>\n<function=NAME>\n<parameter=PARAMETER>\nvalue, over several lines if "
+        "need be\n</parameter>\n</function>\n</tool_call>"
+    )
+
+
+def _deepseek_text(tools: Sequence[Declaration]) -> str:
+    listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    call = f"{deepseek.CALL}function{deepseek.SEPARATOR}NAME\n```json\n{{arguments}}\n```{deepseek.CALL_END}"
+    return f"# Tools\n\n{listed}\n\nTo call them, write: {deepseek.BEGIN}{call}{deepseek.END}"
+
+
 def _signature_text(tools: Sequence[Declaration]) -> str:
     lines = []
     for function in map(_described, tools):
@@ -88,8 +109,15 @@ LLAMA = Format("llama", llama.LlamaParser, (llama.TAG,), _llama_text, one_call=T
 MISTRAL = Format(
     "mistral", mistral.MistralParser, (mistral.BEGIN, mistral.ARGUMENTS, mistral.IDENTIFIER), _mistral_text
 )
+QWEN_CODER = Format("qwen_coder", qwen_coder.QwenCoderParser, (qwen_coder.BEGIN, qwen_coder.END), _qwen_coder_text)
+DEEPSEEK = Format(
+    "deepseek",
+    deepseek.DeepSeekParser,
+    (deepseek.BEGIN, deepseek.END, deepseek.CALL, deepseek.CALL_END, deepseek.SEPARATOR),
+    _deepseek_text,
+)
 SIGNATURE = Format("signature", signature.SignatureParser, (signature.BEGIN, signature.END), _signature_text)
-FORMATS = {one.name: one for one in (HERMES, LLAMA, MISTRAL, SIGNATURE)}
+FORMATS = {one.name: one for one in (HERMES, QWEN_CODER, LLAMA, MISTRAL, DEEPSEEK, SIGNATURE)}
 
 _TOOL, _CALL = "pie_probe_tool", "pie_probe_call"
 _PROBE = {
@@ -97,12 +125,12 @@ _PROBE = {
     "function": {"name": _TOOL, "description": "", "parameters": {"type": "object", "properties": {}}},
 }
 _ASKED = {"role": "user", "content": "hi"}
-_CALLED = {
-    "role": "assistant",
-    "content": "",
-    "tool_calls": [{"id": "call00000", "type": "function", "function": {"name": _CALL, "arguments": {}}}],
-}
+_TEXT = "pie_probe_text"
+_FORMS: tuple[tuple[str | None, dict[str, Any] | str], ...] = (("", {}), (None, {}), (None, "{}"), ("", "{}"))
+"""Content and arguments of a message with a call: templates take one or the other."""
 _ANSWERED = {"role": "tool", "name": _CALL, "tool_call_id": "call00000", "content": "ok"}
+_HERMES_CALL = re.compile(rf"{hermes.BEGIN}\s*\{{")
+_QWEN_CODER_CALL = re.compile(rf"{qwen_coder.BEGIN}\s*<function=")
 _LLAMA_CALL = re.compile(rf'"name":\s*"{_CALL}",\s*"parameters"')
 
 _found: WeakKeyDictionary[Queues, Dialect] = WeakKeyDictionary()
@@ -123,8 +151,11 @@ def dialect_of(queues: Queues, name: str | None = None) -> Dialect:
 
 
 def _find(queue: int, given: Format | None) -> Dialect:
-    declared = _render(queue, [_ASKED])
-    called = _render(queue, [_ASKED, _CALLED, _ANSWERED])
+    declared, called = _render(queue, [_ASKED]), ""
+    for blank, arguments in _FORMS:  # the last one is used below
+        called = _render(queue, [_ASKED, _called(blank, arguments), _ANSWERED])
+        if _CALL in called:
+            break
     renders_calls = _CALL in called
     known = given or (_by_template(called) if renders_calls else _by_template(declared) or _by_vocabulary(queue))
     if known is None:
@@ -132,7 +163,23 @@ def _find(queue: int, given: Format | None) -> Dialect:
             "the model's chat template writes calls of tools in a form that is unknown here: choose one by "
             f"`Tools(format=...)`, of {', '.join(FORMATS)}"
         )
-    return Dialect(known, _TOOL in declared, renders_calls, _shown(queue, known.markers))
+    told = _render(queue, [_ASKED, _called(_TEXT, arguments), _ANSWERED])
+    if known is DEEPSEEK and _CALL in _render(queue, [_ASKED, _called(None, arguments), _ANSWERED]):
+        blank = None  # an empty text makes a further message
+    return Dialect(
+        known,
+        _TOOL in declared,
+        renders_calls,
+        text_arguments=isinstance(arguments, str),
+        blank=blank,
+        keeps_text=_CALL in told and _TEXT in told,
+        shown=_shown(queue, known.markers),
+    )
+
+
+def _called(content: str | None, arguments: dict[str, Any] | str) -> dict[str, Any]:
+    call = {"id": "call00000", "type": "function", "function": {"name": _CALL, "arguments": arguments}}
+    return {"role": "assistant", "content": content, "tool_calls": [call]}
 
 
 def _render(queue: int, messages: Sequence[Mapping[str, Any]]) -> str:
@@ -145,13 +192,18 @@ def _render(queue: int, messages: Sequence[Mapping[str, Any]]) -> str:
 def _by_template(text: str) -> Format | None:
     if mistral.BEGIN in text:
         return MISTRAL
-    if hermes.BEGIN in text and "<function=" not in text:  # Qwen3-Coder writes XML there
+    if deepseek.BEGIN in text:
+        return DEEPSEEK
+    if _QWEN_CODER_CALL.search(text):
+        return QWEN_CODER
+    if _HERMES_CALL.search(text):
         return HERMES
     return LLAMA if _LLAMA_CALL.search(text) or llama.TAG in text else None
 
 
 def _by_vocabulary(queue: int) -> Format:
-    for marker, known in ((hermes.BEGIN, HERMES), (mistral.BEGIN, MISTRAL), (llama.TAG, LLAMA)):
+    marked = ((deepseek.BEGIN, DEEPSEEK), (hermes.BEGIN, HERMES), (mistral.BEGIN, MISTRAL), (llama.TAG, LLAMA))
+    for marker, known in marked:
         if len(traits.tokenize(queue, marker)) == 1:
             return known
     is_demo = len(traits.tokenize(queue, "<|tool|>")) == 1 < len(traits.tokenize(queue, "<|tool_call|>"))

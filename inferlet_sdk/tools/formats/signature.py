@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from inferlet_sdk.schemas import SchemaMismatch, parse_json
-from inferlet_sdk.tools.formats.parser import CUT_OFF, LONGEST_NAME, Parser
+from inferlet_sdk.tools.formats.marked import MarkedParser
+from inferlet_sdk.tools.formats.parser import LONGEST_NAME
 
 BEGIN, END = "<tool>", "</tool>"
 
 
-class SignatureParser(Parser):
-    """Calls between markers, as functions are called."""
+class SignatureParser(MarkedParser):
+    """A call is written as functions are called."""
 
-    def _begin(self) -> bool:
-        return self._text_until(BEGIN) and self._go(self._name)
+    begin, end, expected = BEGIN, END, "name(arguments)"
 
-    def _name(self) -> bool:
+    def _inside(self) -> bool:
         name, found, _ = self._buffer.partition("(")
         if len(name) > LONGEST_NAME or "<" in name or (found and not name.strip().isidentifier()):
             return self._go(self._something_else)
@@ -40,26 +40,3 @@ class SignatureParser(Parser):
         else:
             self._call(self._started, values, shown)
         return self._go(self._after)
-
-    def _something_else(self) -> bool:
-        text = self._up_to(END)
-        if text is None:
-            return self._give_up_too_long()
-        self._buffer = self._buffer[len(text) + len(END) :]
-        self._malformed(f"{BEGIN}{text}{END}", f"no name(arguments) follows {BEGIN}")
-        return self._go(self._begin)
-
-    def _after(self) -> bool:
-        rest = self._buffer.lstrip()
-        if rest.startswith(END):
-            self._buffer = rest[len(END) :]
-        elif not rest or END.startswith(rest):
-            return False
-        return self._go(self._begin)
-
-    def _end(self) -> None:
-        if self._state in (self._begin, self._after):
-            self._say(self._buffer)
-        else:
-            self._malformed(BEGIN + self._buffer, CUT_OFF, cut_off=True)
-        self._buffer = ""

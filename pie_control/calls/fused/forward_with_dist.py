@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.ranges import parse_ranges
 
 from ..kind import define
 from ..output_text import get_next_dist
+from .last_step import MOST_NUMBERS, LastStep
 from .step import StepCommand, issue_step
 
 
@@ -35,7 +37,7 @@ def issue(
 ) -> None:
     """With one output embed. If one of the three is refused, nothing has happened. Raises as they do."""
     chosen = get_next_dist.check(space, k, temperature)
-    issue_step(
+    command = issue_step(
         space,
         queue,
         tokens,
@@ -48,6 +50,13 @@ def issue(
         DistStep,
         lambda: (chosen, temperature),
         lambda: get_next_dist.issue(space, queue, output_embed, k, temperature, future),
+    )
+    if len(context) + len(output_pages) > MOST_NUMBERS:
+        space.last_steps.pop(queue, None)
+        return
+    (embed, _), *_ = parse_ranges(input_embeds, "embed") if command is None else command.inputs
+    space.last_steps[queue] = LastStep(
+        command, positions[-1], embed, context, output_pages, output_embed, chosen, temperature
     )
 
 

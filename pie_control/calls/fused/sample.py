@@ -228,6 +228,7 @@ def _extended(batch: Sample, rows: SampleColumns) -> Sample:
     masks = np.frombuffer(b"".join(rows.allowed), np.uint8).reshape(-1, batch.allowed.shape[1])
     moved = np.where(rows.allowed_rows < 0, -1, rows.allowed_rows + len(batch.allowed)).astype(np.int32)
     more = param_columns(rows.params)
+    typical = _joined_typical(batch, more.pop("typical_p", None), len(rows.embeds))
     return Sample(
         embeds=join(batch.embeds, rows.embeds),
         token_slots=join(batch.token_slots, as_int32(rows.token_slots)),
@@ -238,9 +239,18 @@ def _extended(batch: Sample, rows: SampleColumns) -> Sample:
         recent=join(batch.recent, rows.recent),
         allowed_rows=join(batch.allowed_rows, moved),
         allowed=join(batch.allowed, masks),
+        **({} if typical is None else {"typical_p": typical}),
         **{name: join(getattr(batch, name), column) for name, column in more.items()},
         **({} if rows.grammars is None else _matchers(len(batch.embeds), rows.grammars)),
     )
+
+
+def _joined_typical(batch: Sample, more: NDArray[np.generic] | None, count: int) -> NDArray[np.generic] | None:
+    """`typical_p` of a batch with `count` rows more."""
+    if batch.typical_p is None and more is None:
+        return None
+    own = np.ones(len(batch.embeds), np.float32) if batch.typical_p is None else batch.typical_p
+    return np.concatenate([own, np.ones(count, np.float32) if more is None else more])
 
 
 def _matchers(commands: int, rows: MatcherColumns) -> dict[str, NDArray[Any]]:

@@ -73,9 +73,9 @@ def issue_step(
     kind: type[StepCommand],
     fields: Callable[[], tuple[Any, ...]],
     issue_output: Callable[[], None],
-) -> None:
-    """`fields` gives what is the kind's own, once nothing can be refused any more; `issue_output` issues the call of
-    the output alone. Raises as `embed_txt` and `forward` do."""
+) -> StepCommand | None:
+    """The step, unless it is handed on in parts. `fields` gives what is the kind's own, once nothing can be refused any
+    more; `issue_output` issues the call of the output alone. Raises as `embed_txt` and `forward` do."""
     space.check_command(queue)
     inputs = embed_txt.check_lengths(tokens, positions, input_embeds)
     if not inputs:
@@ -87,7 +87,7 @@ def issue_step(
         embed_txt.issue(space, queue, tokens, positions, input_embeds)
         forward.issue(space, queue, context, input_embeds, output_pages, (output_embed, 1))
         issue_output()
-        return
+        return None
     after = found.after if space.has_one_queue else max(found.after, space.hazards.of_writing(queue, inputs))
     command = kind(space.owner, queue, space.next_seq(), after, future, references, *found[1:], literal, *fields())
     embed_txt.take_effect(space, queue, inputs, positions)
@@ -96,3 +96,4 @@ def issue_step(
     if kind.gives_token:
         space.add_sample(future, queue)
     space.issue(command)
+    return command

@@ -26,6 +26,7 @@ from ..tokens import check_vocabulary
 from ..values import Value
 
 NOTHING_TO_CHECK = -1
+PENALTIES = ("repetition", "frequency", "presence")
 
 
 class Verified(NamedTuple):
@@ -82,7 +83,7 @@ class VerifyBatch(RowsBatch[VerifyCommand]):
             indptr=ends_of(len(command.draft) + 1 for command in commands),
             draft=as_int32([token for command in commands for token in (*command.draft, NOTHING_TO_CHECK)]),
             uniform=np.array([number for command in commands for number in command.uniform], np.float64),
-            **{name: params[name] for name in ("temperature", "top_k", "top_p", "min_p")},
+            **{name: values for name, values in params.items() if name not in PENALTIES},
             **bias_arrays([command.bias for command in commands]),
         )
 

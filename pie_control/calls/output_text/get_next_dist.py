@@ -13,7 +13,7 @@ from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
 from pie_inference.protocol import GetNextDist, GetNextDistResult, Result
 
-from ..arrays import as_int32
+from ..arrays import as_int32, packed
 from ..kind import Stage, define
 from ..outputs import RowBatch, RowCommand, check_output, note_reading
 
@@ -27,6 +27,10 @@ class Dist(NamedTuple):
     tokens: NDArray[np.int32]  # [k], most probable first
     probabilities: NDArray[np.float32]  # [k]
     rest: float  # probability mass left out
+
+    def packed(self) -> tuple[str, str, float]:
+        """Tokens and probabilities as base64."""
+        return packed(self.tokens, "<i4"), packed(self.probabilities, "<f4"), self.rest  # a token has no sign
 
 
 class DistCommand(RowCommand, frozen=True):

@@ -30,6 +30,8 @@ NUMBER_BYTES = 40
 SMALL_BYTES = 16 * NUMBER_BYTES
 """Lists of one call that are not counted."""
 
+DIST_BYTES = 8
+"""Of a token of a distribution."""
 RUN_BYTES = 100
 """Of a token of a decode run, with its text."""
 
@@ -47,9 +49,9 @@ def _run_bytes(*arguments: Any) -> int:
 
 
 RESULT_BYTES: Mapping[type, Callable[..., int]] = {
-    Scores: lambda context, inputs, *_: 4 * (MOST_PAGE_SIZE * sum(context[1::2]) + sum(inputs[1::2])),
-    Dist: lambda *arguments: 8 * (arguments[-2] or DEFAULT_K),  # k, before the temperature
-    Dists: lambda embeds, k, _temperature: (8 * (k or DEFAULT_K) + 4) * min(sum(embeds[1::2]), MOST_ROWS),
+    Scores: lambda *arguments: 4 * (MOST_PAGE_SIZE * sum(arguments[-4][1::2]) + sum(arguments[-3][1::2])),
+    Dist: lambda *arguments: DIST_BYTES * (arguments[-2] or DEFAULT_K),  # k, before the temperature
+    Dists: lambda embeds, k, _temperature: (DIST_BYTES * (k or DEFAULT_K) + 4) * min(sum(embeds[1::2]), MOST_ROWS),
     Logprobs: lambda _embed, tokens: 4 * len(tokens),
     Import: lambda _name: 2 * 4 * MOST_SLOTS,  # at most
     Run: _run_bytes,

@@ -26,9 +26,4 @@ def await_packed_dists(guest: Guest, future: int) -> Any:
 @suspending
 def await_packed_dist(guest: Guest, future: int) -> Any:
     """Suspends until the distribution is there."""
-
-    def take() -> tuple[str, str, float]:
-        tokens, probabilities, rest = guest.futures.take(future, Dist)
-        return packed(tokens, "<u4"), packed(probabilities, "<f4"), rest
-
-    return when_done(guest, future, take)
+    return when_done(guest, future, lambda: guest.futures.take(future, Dist).packed())

@@ -95,6 +95,12 @@ class EmbedTable:
         for first, last in ranges:
             self.is_output[first:last] = b"\1" * (last - first)
 
+    def fill_step(self, embed: int, output: int, position: int, stamp: int) -> None:
+        """A step of one token fills its input and its output, and its command reads both."""
+        for place, of_forward in ((embed, 0), (output, 1)):
+            self.positions[place], self.is_output[place] = position, of_forward
+            self.writes[place] = self.reads[place] = stamp
+
     def move(self, ranges: Sequence[Range], positions: Sequence[int]) -> None:
         """Gives the embeds, which are owned and as many, these positions."""
         done = 0

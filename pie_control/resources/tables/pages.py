@@ -57,6 +57,11 @@ class PageTable:
         self._spans = Spans(page_size, self.fill, self.top, self.writes)
         self._addresses = AddressAllocator(self._grow)
 
+    @property
+    def changes(self) -> int:
+        """Of slots that held a token, or of whose they are: how often there were any since the beginning."""
+        return self._spans.cleared
+
     # ---- ownership ----
 
     def allocate(self, count: int, stamp: int) -> int:

@@ -32,10 +32,12 @@ class Spans:
         self._top = top
         self._writes = writes
         self._spans: dict[int, Span] = {}
+        self.cleared = 0  # how often
 
     def clear(self) -> None:
         """Full pages have changed."""
         self._spans.clear()
+        self.cleared += 1
 
     def full_pages(self, first: int, last: int) -> Span | None:
         """The full pages at the start of the range; None if the range leaves the table."""

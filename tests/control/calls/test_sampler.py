@@ -25,6 +25,8 @@ def draws(sampler: Sampler, count: int) -> list[float]:
         {"top_p": 0.0},
         {"top_p": 1.1},
         {"min_p": -0.1},
+        {"typical_p": 0.0},
+        {"typical_p": 1.1},
         {"repetition": 0.0},
         {"frequency": float("inf")},
         {"presence": float("nan")},
@@ -53,6 +55,10 @@ def test_columns_hold_the_parameters_of_each_command() -> None:
         "frequency": 0.25,
         "presence": -1.0,
     }
+    assert param_columns(param_rows([SamplingParams(), SamplingParams(typical_p=0.5)]))["typical_p"].tolist() == [
+        1,
+        0.5,
+    ]
     assert table["top_k"].tolist() == [0, 3]
     assert table["top_k"].dtype == "int32"
 

@@ -28,9 +28,10 @@ def test_each_setting_has_its_effect() -> None:
         "repetition_penalty": 1.5,
         "frequency_penalty": 0.25,
         "presence_penalty": -1,
+        "typical_p": 0.8,
     }
     assert set(KEYS) == {*settings, "seed", "logit_bias"}
-    assert new_sampler(json.dumps(settings)).params == SamplingParams(0.5, 7, 0.9, 0.1, 1.5, 0.25, -1)
+    assert new_sampler(json.dumps(settings)).params == SamplingParams(0.5, 7, 0.9, 0.1, 1.5, 0.25, -1, 0.8)
 
 
 def test_a_bias_is_by_token() -> None:

@@ -22,14 +22,20 @@ VOCAB = 3000
 
 
 def choice(n: int, **changes: Any) -> Choice:
-    given = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "uniform": 0.5, **changes}
+    given = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, "uniform": 0.5, **changes}
     kinds = {name: np.int64 if name == "top_k" else np.float64 for name in given}
     columns: dict[str, Any] = {name: np.full(n, value, kinds[name]) for name, value in given.items()}
     return Choice(**columns)
 
 
+def entropy(probabilities: np.ndarray) -> float:
+    """In nats."""
+    some = probabilities[probabilities > 0]
+    return float(-(some * np.log(some)).sum())
+
+
 def reference_distribution(
-    logits: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float
+    logits: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float, typical_p: float = 1.0
 ) -> np.ndarray:
     """Probabilities [vocab] of one row after all bounds."""
     order = np.argsort(-logits, kind="stable")
@@ -40,6 +46,14 @@ def reference_distribution(
     before = np.cumsum(share) - share
     kept = (before < top_p) & (share >= min_p * share[0])
     kept[0] = True
+    if typical_p < 1:
+        share = np.where(kept, share, 0) / share[kept].sum()
+        distance = [abs(-np.log(p) - entropy(share)) if p > 0 else np.inf for p in share]
+        kept = np.zeros(len(kept), bool)
+        for place in np.argsort(distance, kind="stable"):
+            if share[kept].sum() >= typical_p:
+                break
+            kept[place] = True
     probabilities = np.zeros(len(logits))
     probabilities[order] = np.where(kept, share, 0)
     normalized: np.ndarray = probabilities / probabilities.sum()
@@ -64,6 +78,11 @@ BOUNDS = [
     {"min_p": 0.05},
     {"min_p": 1e-9},
     {"top_k": 100, "top_p": 0.8, "min_p": 0.02, "temperature": 1.7},
+    {"typical_p": 0.2},
+    {"typical_p": 0.95, "temperature": 0.5},
+    {"typical_p": 0.5, "top_k": 30},
+    {"typical_p": 0.3, "top_p": 0.7, "min_p": 0.001},
+    {"typical_p": 1e-9},
     {"top_p": 0.95, "temperature": 20.0},  # far more candidates than are ranked at first
 ]
 
@@ -75,7 +94,7 @@ def test_tokens_follow_the_reference_distribution(bounds: dict[str, float]) -> N
     logits = random_logits(1)
     uniform = (np.arange(steps) + 0.5) / steps
     tokens = sampling.choose(logits.expand(steps, -1).contiguous(), choice(steps, uniform=uniform, **bounds))
-    arguments: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, **bounds}
+    arguments: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, **bounds}
     expected = reference_distribution(logits[0].numpy(), **arguments)
     counts = np.bincount(tokens.numpy(), minlength=VOCAB)
     assert np.abs(counts - steps * expected).max() <= 1.0 + 1e-3
@@ -90,6 +109,7 @@ def test_a_row_does_not_depend_on_its_batch() -> None:
         top_k=rng.choice([0, 5, 300], 64),
         top_p=rng.choice([1.0, 0.5, 0.99], 64),
         min_p=rng.choice([0.0, 0.1], 64),
+        typical_p=rng.choice([1.0, 0.3], 64),
         uniform=rng.random(64),
     )
     together = sampling.choose(logits, all_rows)

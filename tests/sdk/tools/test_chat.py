@@ -100,6 +100,24 @@ CALLS: Mapping[str, tuple[str, str, str]] = {
         '[TOOL_CALLS] [{"name": "add", "arguments": {"a": 2, "b": 3}}',
         ', {"name": "look_up", "arguments": {"key": "x"}}]',
     ),
+    "qwen_coder": (
+        chat_templates.QWEN_CODER,
+        "<tool_call>\n<function=add>\n<parameter=a>\n2\n</parameter>\n<parameter=b>\n3\n</parameter>\n</function>\n"
+        "</tool_call>",
+        "\n<tool_call>\n<function=look_up>\n<parameter=key>\nx\n</parameter>\n</function>\n</tool_call>",
+    ),
+    "deepseek": (
+        chat_templates.DEEPSEEK,
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>add\n"
+        '```json\n{"a": 2, "b": 3}\n```<｜tool▁call▁end｜>',
+        "\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>look_up\n"
+        '```json\n{"key": "x"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+    ),
+    "deepseek_31": (
+        chat_templates.DEEPSEEK_31,
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{"a": 2, "b": 3}<｜tool▁call▁end｜>',
+        '<｜tool▁call▁begin｜>look_up<｜tool▁sep｜>{"key": "x"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+    ),
 }
 
 
@@ -248,8 +266,10 @@ def test_special_tokens_that_mark_calls_are_seen(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_unknown_form_is_refused_and_may_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Unsupported, match="of hermes, llama, mistral, signature"):
+    with pytest.raises(Unsupported, match="of hermes, qwen_coder, llama, mistral, deepseek, signature"):
         chat(Scripted(monkeypatch, chat_templates.UNKNOWN, ["hi"]), add)
+    with pytest.raises(Unsupported, match="form that is unknown here"):
+        chat(Scripted(monkeypatch, chat_templates.GLM, ["hi"]), add)
     assert chat(Scripted(monkeypatch, chat_templates.UNKNOWN, ["hi"]), add, format="hermes")[0].text == "hi"
     with pytest.raises(ValueError, match="format: 'xml' is unknown"):
         chat(Scripted(monkeypatch, chat_templates.UNKNOWN, ["hi"]), add, format="xml")

@@ -9,16 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferlet_sdk.tools.events import Call, CallStarted, Event, Malformed, Text
+from inferlet_sdk.tools.formats.deepseek import DeepSeekParser
 from inferlet_sdk.tools.formats.hermes import HermesParser
 from inferlet_sdk.tools.formats.llama import LlamaParser
 from inferlet_sdk.tools.formats.mistral import MistralParser
 from inferlet_sdk.tools.formats.parser import LONGEST_CALL, Parser
+from inferlet_sdk.tools.formats.qwen_coder import QwenCoderParser
 from inferlet_sdk.tools.formats.signature import SignatureParser
 
 PARSERS: dict[str, Callable[[], Parser]] = {
+    "deepseek": DeepSeekParser,
     "hermes": HermesParser,
     "llama": LlamaParser,
     "mistral": MistralParser,
+    "qwen_coder": QwenCoderParser,
     "signature": SignatureParser,
 }
 
@@ -57,6 +61,11 @@ def called(name: str, arguments: object) -> list[object]:
 ADD = '{"name": "add", "arguments": {"a": 1, "b": 2}}'
 ADD_LLAMA = '{"name": "add", "parameters": {"a": 1, "b": 2}}'
 AB = {"a": 1, "b": 2}
+CODER = "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\n2\n</parameter>\n</function>"
+SEEK = '<｜tool▁call▁begin｜>function<｜tool▁sep｜>add\n```json\n{"a": 1, "b": 2}\n```<｜tool▁call▁end｜>'
+SEEK_31 = '<｜tool▁call▁begin｜>add<｜tool▁sep｜>{"a": 1, "b": 2}<｜tool▁call▁end｜>'
+SEEKS, SOUGHT = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+TEXTS = {"a": "1", "b": "2"}
 
 CASES: list[tuple[str, str, list[object]]] = [
     ("hermes", "Hello <b> there", ["Hello <b> there"]),
@@ -119,6 +128,32 @@ CASES: list[tuple[str, str, list[object]]] = [
     ("mistral", f'[TOOL_CALLS] [1][TOOL_CALLS] [{ADD}]', [("malformed", False), *called("add", AB)]),
     ("mistral", '[TOOL_CALLS]{"a": 1}', [("malformed", False)]),
     ("mistral", "[TOOL_CALLS]" + "x" * 300 + "[ARGS]{}", [("malformed", False)]),
+    ("qwen_coder", "if a <b and <tool", ["if a <b and <tool"]),
+    ("qwen_coder", f"So.\n{CODER}\n</tool_call>\n{CODER}</tool_call> ok",
+     ["So.\n", *called("add", TEXTS), "\n", *called("add", TEXTS), " ok"]),
+    ("qwen_coder", CODER, called("add", TEXTS)),
+    ("qwen_coder", "<tool_call><function=now></function></tool_call>", called("now", {})),
+    ("qwen_coder", "<tool_call><function=say><parameter=x>a\n\n<b> </function>\n</parameter></function>",
+     called("say", {"x": "a\n\n<b> </function>"})),
+    ("qwen_coder", "<tool_call><function=f><parameter=x>\n{\"y\": [1]}\n</parameter>\n</function>",
+     called("f", {"x": '{"y": [1]}'})),
+    ("qwen_coder", "<tool_call><function=f> x </function></tool_call>!", [("start", "f"), ("malformed", False), "!"]),
+    ("qwen_coder", "<tool_call><function=f g></function></tool_call>", [("malformed", False)]),
+    ("qwen_coder", f"<tool_call>{ADD}</tool_call>", [("malformed", False)]),
+    ("qwen_coder", "<tool_call><function=f><parameter=x>1</para", [("start", "f"), ("malformed", True)]),
+    ("qwen_coder", "<tool_call>\n<func", [("malformed", True)]),
+    ("deepseek", "Hello <｜you", ["Hello <｜you"]),
+    ("deepseek", f"So.{SEEKS}{SEEK}\n{SEEK}{SOUGHT}", ["So.", *called("add", AB), *called("add", AB)]),
+    ("deepseek", f"{SEEKS}{SEEK_31}{SEEK_31}{SOUGHT} ok", [*called("add", AB), *called("add", AB), " ok"]),
+    ("deepseek", f"{SEEKS}{SEEK[:-20]}", called("add", AB)),
+    ("deepseek", f"{SEEKS}{SEEK_31}", called("add", AB)),
+    ("deepseek", f"{SEEKS}{SEEK.replace('json', '')}{SOUGHT}", called("add", AB)),
+    ("deepseek", f"{SEEKS}{SEEK_31.replace('1,', '1')}{SOUGHT}", [("start", "add"), ("malformed", False)]),
+    ("deepseek", f"{SEEKS}{SEEK.replace('json', 'js')}{SOUGHT}!", [("malformed", False), "!"]),
+    ("deepseek", f"{SEEKS}add(1){SOUGHT}", [("malformed", False)]),
+    ("deepseek", f"{SEEKS}{SEEK[:40]}", [("malformed", True)]),
+    ("deepseek", f"{SEEKS}{SEEK[:60]}", [("start", "add"), ("malformed", True)]),
+    ("deepseek", SEEKS, [("malformed", True)]),
     ("signature", "Hello <b>(1)", ["Hello <b>(1)"]),
     ("signature", "<tool>add(1, 2)</tool>", called("add", [1, 2])),
     ("signature", '<tool>say("a) \\" (", [1, {"x": ")"}])</tool>.', [*called("say", ['a) " (', [1, {"x": ")"}]]), "."]),
@@ -146,7 +181,9 @@ def test_what_a_text_consists_of(name: str, text: str, expected: list[object]) -
 PIECES = [
     "<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<tool>", "</tool>", ADD,
     ADD_LLAMA, f"[{ADD}]", "add(1, [2])", "add", '{"a": 1}', "; ", "\n", " ", "hi", '"', "\\", "{", "}", "[", "]", "(",
-    ")", '{"name": "x"', ', "arguments": {', '{"x": 1', "é", "[TOOL_CALLS]add[ARGS]{}", '"}',
+    "<function=f>", "<parameter=x>", "</parameter>", "</function>", CODER, SEEKS, SOUGHT, SEEK, SEEK_31, "```", "json",
+    "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "function", ")", '{"name": "x"',
+    ', "arguments": {', '{"x": 1', "é", "[TOOL_CALLS]add[ARGS]{}", '"}',
 ]  # fmt: skip
 
 
@@ -177,6 +214,10 @@ def test_text_without_a_marker_comes_whole(name: str, pieces: list[str]) -> None
         ("llama", "<|python_tag|>"),
         ("mistral", '[TOOL_CALLS]f[ARGS]{"x": "'),
         ("mistral", '[TOOL_CALLS][{"name": "'),
+        ("qwen_coder", "<tool_call><function=f><parameter=x>"),
+        ("qwen_coder", "<tool_call>"),
+        ("deepseek", SEEKS + '<｜tool▁call▁begin｜>f<｜tool▁sep｜>{"x": "'),
+        ("deepseek", SEEKS),
         ("signature", '<tool>f("'),
         ("signature", "<tool>!"),
     ],
@@ -194,6 +235,8 @@ def test_a_call_without_an_end_is_given_up(name: str, begin: str) -> None:
     ("hermes", '<tool_call>{"name": "f",', ' "arguments": {}}'),
     ("mistral", "[TOOL_CALLS]f[ARGS]{", "}"),
     ("signature", "<tool>f(", ")"),
+    ("qwen_coder", "<tool_call>\n<function=f>", "</function>"),
+    ("deepseek", SEEKS + "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{", "}"),
     ("llama", '{"name": "f", "parameters":', " {}}"),
 ])  # fmt: skip
 def test_a_call_is_told_while_it_comes(name: str, before: str, after: str) -> None:

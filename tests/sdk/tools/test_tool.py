@@ -11,6 +11,7 @@ import pytest
 
 from inferlet_sdk import SchemaMismatch, Tool, UnsupportedType, tool
 from inferlet_sdk.tools.docstring import read_docstring
+from inferlet_sdk.tools.events import Written
 from inferlet_sdk.tools.tool import as_text
 
 
@@ -151,3 +152,42 @@ def test_results_as_text() -> None:
         '{"x": 1, "y": 0}',
         "[1]",
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "written", "value"),
+    [
+        (str, "12", "12"),
+        (str, "a\n<b>", "a\n<b>"),
+        (str, "null", "null"),
+        (int, "12", 12),
+        (int, " 12\n", 12),
+        (float, "1e3", 1000.0),
+        (bool, "True", True),
+        (bool, "false", False),
+        (int | None, "None", None),
+        (str | None, "null", None),
+        (str | None, "none", "none"),
+        (str | int, "12", "12"),
+        (list[int], "[1, 2]", [1, 2]),
+        (list[str], '["a"]', ["a"]),
+        (Place, '{"x": 1}', Place(1)),
+        (Literal["C", "F"], "C", "C"),
+        (Literal[1, 2], "2", 2),
+        (Annotated[int, "a number"], "3", 3),
+        (dict[str, Any], "{}", {}),
+    ],
+)
+def test_what_was_written_gets_the_type_of_its_parameter(kind: Any, written: str, value: object) -> None:
+    def take(it: object) -> None:
+        """Takes it."""
+
+    take.__annotations__["it"] = kind
+    assert tool(take).bind({"it": Written(written)}) == {"it": value}
+
+
+def test_what_was_written_and_fits_no_type_is_told() -> None:
+    with pytest.raises(SchemaMismatch, match=r'days: expected an integer, got "many"'):
+        weather.bind({"city": Written("Rome"), "days": Written("many")})
+    with pytest.raises(SchemaMismatch, match="no such key"):
+        weather.bind({"city": Written("Rome"), "night": Written("1")})

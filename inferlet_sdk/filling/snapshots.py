@@ -1,0 +1,62 @@
+"""A context as JSON text, which outlives its inferlet: tokens and messages, not keys, which are computed again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from inferlet_sdk.errors import InvalidArgument
+from inferlet_sdk.filling.conversation import Conversation
+from inferlet_sdk.images import Seen, as_image
+from inferlet_sdk.sequences.queues import queues_of
+from inferlet_sdk.sequences.sequence import TokenSequence
+from inferlet_sdk.traits.arguments import text
+
+VERSION = 1
+
+
+def snapshot_of(sequence: TokenSequence, conversation: Conversation) -> str:
+    """All that makes the context; messages are JSON already."""
+    kept: dict[str, Any] = {
+        "version": VERSION,
+        "model": sequence.info.name,
+        "adapter": sequence.adapter,
+        "position": sequence.offset,
+        "share": sequence.shares,
+        "tokens": sequence.tokens,
+        "drops": sequence.drops,
+        "images": [(seen.image.name, seen.start, seen.end) for seen in sequence.images.places],
+        "conversation": conversation.state(),
+    }
+    return json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
+
+
+def restore(snapshot: str) -> tuple[TokenSequence, Conversation]:
+    """What a snapshot was made of; tokens that were dropped run, and are dropped, again. Raises InvalidArgument if it
+    is no snapshot, NotFound if its model or the blob of an image is not there."""
+    kept = _parse(snapshot)
+    sequence = TokenSequence(queues_of(kept["model"]), adapter=kept["adapter"])
+    try:
+        sequence.offset, sequence.shares = kept["position"], kept["share"]
+        sequence.tokens = list(kept["tokens"])
+        sequence.images.places = [Seen(as_image(name), start, end) for name, start, end in kept["images"]]
+        conversation = Conversation.of_state(kept["conversation"])
+        for start, stop, computed in kept["drops"]:
+            sequence.drop(start, stop, computed)
+    except BaseException:
+        sequence.close()
+        raise
+    return sequence, conversation
+
+
+def _parse(snapshot: str) -> Mapping[str, Any]:
+    try:
+        kept = json.loads(text(snapshot, "snapshot"))
+    except ValueError as error:
+        raise InvalidArgument(f"this is no snapshot of a context: {error}") from None
+    if not isinstance(kept, dict) or "version" not in kept:
+        raise InvalidArgument("this is no snapshot of a context: give what `Context.snapshot` has made")
+    if kept["version"] != VERSION:
+        raise InvalidArgument(f"the snapshot has version {kept['version']}, and this SDK reads version {VERSION}")
+    return kept

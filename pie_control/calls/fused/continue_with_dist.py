@@ -1,0 +1,57 @@
+"""`forward_with_dist` of one token more: a program that looks at every distribution says no more than the token."""
+
+from __future__ import annotations
+
+from pie_control.errors import InvalidState
+from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.tables.contexts import Context
+
+from ..adapters import NO_ADAPTER
+from . import forward_with_dist
+from .forward_with_dist import DistStep
+from .last_step import MOST_NUMBERS, LastStep, Place
+
+
+def last_step(space: AddressSpace, queue: int) -> LastStep:
+    """That the next one goes on from. Raises NotFound, InvalidState."""
+    found: LastStep | None = space.last_steps.get(queue)
+    if found is None:
+        space.check_queue(queue)
+        raise InvalidState(
+            f"queue {queue} has had no step to go on from: begin with `forward-with-dist`, with lists of pages of at "
+            f"most {MOST_NUMBERS} numbers"
+        )
+    return found
+
+
+def issue(space: AddressSpace, queue: int, token: int, future: int) -> None:
+    """Raises as `forward_with_dist`, and InvalidState if there was none to go on from."""
+    last = last_step(space, queue)
+    if last.goes_on(space, token):
+        assert last.place is not None
+        space.check_command(queue)
+        _go_on(space, queue, last, last.place, token, future)
+        return
+    forward_with_dist.issue(
+        space, queue, [token], [last.position + 1], (last.embed, 1), last.context, last.pages, last.output, last.k,
+        last.temperature, future,
+    )  # fmt: skip
+    last_step(space, queue).find_place(space)
+
+
+def _go_on(space: AddressSpace, queue: int, last: LastStep, place: Place, token: int, future: int) -> None:
+    """What `forward_with_dist` does, where all that it looks at is known."""
+    slot, embed, output, tokens = place.slot, last.embed, last.output, place.tokens
+    stop, seq = slot + 1, space.next_seq()
+    last.position = position = last.position + 1
+    own, positions = ((slot, stop),), (position,)
+    command = DistStep(
+        space.owner, queue, seq, 0, future, (), 1, False, Context(place.intervals, tokens), ((embed, embed + 1),),
+        positions, own, ((output, output + 1),), NO_ADAPTER, (token,), last.k, last.temperature,
+    )  # fmt: skip
+    stamp = space.stamp(queue)
+    space.pages.append(own, positions, stamp)
+    space.embeds.fill_step(embed, output, position, stamp)
+    *before, (start, _) = place.intervals
+    last.place = Place(seq, place.changes, stop, place.end, (*before, (start, stop)), tokens + 1)
+    space.issue(command)

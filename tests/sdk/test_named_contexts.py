@@ -1,0 +1,89 @@
+"""Contexts by name: what an export was made with, and what is refused; and where prompts are cut to be shared."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from inferlet_sdk import Context, IgnoreStopTokens, InvalidArgument, InvalidState, NotFound, traits
+from inferlet_sdk.event_loop import run
+from inferlet_sdk.sharing.prefixes import ALIKE, BLOCK_PAGES, MOST_BLOCKS, _blocks
+from tests.sdk.test_context import install, nothing_held
+
+
+def exported(adapter: str | None, name: str = "fox", text: str = "the quick brown fox") -> list[str]:
+    """Exports a context; what it goes on with, and then one that was opened."""
+    ctx = Context(adapter=adapter).fill(text)
+    run(ctx.export(name))
+    texts = [run(ctx.generate_until(IgnoreStopTokens(), 6))]
+    ctx.close()
+    return texts
+
+
+def opened(adapter: str | None, name: str = "fox") -> list[str]:
+    async def again() -> str:
+        async with await Context.open(name, adapter=adapter) as ctx:
+            return await ctx.generate_until(IgnoreStopTokens(), 6)
+
+    return [run(again())]
+
+
+def install_with_adapters() -> Any:
+    host = install()
+    host.adapters = ["law", "poems"]
+    return host
+
+
+@pytest.mark.parametrize("adapter", [None, "law"])
+def test_a_context_is_opened_with_the_adapter_that_it_was_made_with(adapter: str | None) -> None:
+    host = install_with_adapters()
+    assert exported(adapter) == opened(adapter)
+    assert nothing_held(host)
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted", "message"),
+    [
+        ("law", None, "export 'fox' was made with adapter 'law': open it with adapter='law'"),
+        ("law", "poems", "export 'fox' was made with adapter 'law': open it with adapter='law'"),
+        (None, "law", "export 'fox' was made without an adapter: open it with adapter=None"),
+    ],
+)
+def test_another_adapter_is_refused_by_name(made: str | None, wanted: str | None, message: str) -> None:
+    host = install_with_adapters()
+    exported(made)
+    exported("poems", "foxes")
+    with pytest.raises(InvalidState, match=message):
+        opened(wanted)
+    with pytest.raises(NotFound):
+        opened(wanted, "fo")
+    assert nothing_held(host)
+
+
+def test_an_older_export_makes_room_whatever_its_adapter_was() -> None:
+    install_with_adapters()
+    for adapter in ("law", None, "poems"):
+        exported(adapter)
+        exported("law", "fox and hound")
+    queue = traits.create_queue("toy")
+    names = {one.name for one in traits.list_exports(queue).result()}
+    assert names == {"fox (adapter poems)", "fox and hound (adapter law)"}
+
+
+def test_a_name_that_names_an_adapter_is_refused() -> None:
+    install_with_adapters()
+    with pytest.raises(InvalidArgument, match=r"'fox \(adapter law\)' names an adapter"):
+        exported(None, "fox (adapter law)")
+
+
+@pytest.mark.parametrize("page_size", [4, 16])
+def test_prompts_are_cut_at_the_same_places_whatever_their_length(page_size: int) -> None:
+    longest = _blocks(10**6, page_size)
+    assert len(longest) == MOST_BLOCKS
+    assert all(stop == start for (_, stop), (start, _) in pairwise(longest))
+    assert longest[0] == (0, BLOCK_PAGES * page_size)
+    assert longest[-1][1] == sum(range(1, MOST_BLOCKS // ALIKE + 1)) * ALIKE * BLOCK_PAGES * page_size
+    for tokens in range(0, longest[-1][1] + 100, 37):
+        assert _blocks(tokens, page_size) == [block for block in longest if block[1] <= tokens]

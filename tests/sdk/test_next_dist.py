@@ -1,0 +1,129 @@
+"""Distributions token by token: the step that goes on from the last one, and what keeps it from doing so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from inferlet_sdk import Context, WorkerFailed
+from inferlet_sdk.event_loop import run
+from tests.helpers.fake_host import refuse
+from tests.sdk.test_context import expected, install
+
+
+async def steps(context: Context, count: int, **options: Any) -> None:
+    for _ in range(count):
+        context.fill([(await context.next_dist(**options)).max_index()])
+
+
+async def _fork(context: Context) -> None:
+    other = context.fork()
+    await steps(other, 2)
+    other.close()
+
+
+async def _truncate(context: Context) -> None:
+    tokens = list(context.tokens)
+    context.truncate(len(tokens) - 3)
+    context.fill(tokens[-3:])
+
+
+async def _task(context: Context) -> None:
+    waiting = asyncio.create_task(asyncio.sleep(1000))
+    await steps(context, 2)
+    waiting.cancel()
+
+
+async def _other_context(context: Context) -> None:
+    with Context() as other:
+        await steps(other.fill("zz"), 3)
+
+
+async def _generate(context: Context) -> None:
+    await context.generate_until(max_tokens=3)
+
+
+async def _nothing(context: Context) -> None:
+    pass
+
+
+async def _other_temperature(context: Context) -> None:
+    await steps(context, 1, temperature=0.5)
+
+
+BETWEEN = [_nothing, _fork, _truncate, _task, _other_context, _generate, _other_temperature]
+
+
+@pytest.mark.parametrize("between", BETWEEN)
+@pytest.mark.parametrize("page_size", [3, 16])
+def test_the_tokens_are_the_same_whatever_comes_between(between: Callable[..., Any], page_size: int) -> None:
+    install(page_size=page_size)
+
+    async def main() -> list[int]:
+        context = Context().fill("abc")
+        await steps(context, 7)
+        await between(context)
+        await steps(context, 7)
+        return list(context.tokens)
+
+    tokens = run(main())
+    assert tokens == [97, 98, 99, *expected([97, 98, 99], len(tokens) - 3)]
+    assert len(tokens) >= 17
+
+
+def test_contexts_in_turn_go_on_each_for_itself() -> None:
+    host = install(page_size=100)
+
+    async def main() -> list[list[int]]:
+        contexts = [Context().fill(letter) for letter in "abc"]
+        for context in contexts:
+            await steps(context, 2)
+        del host.calls[:]
+        for _ in range(5):
+            for context in contexts:
+                await steps(context, 1)
+        return [list(context.tokens) for context in contexts]
+
+    assert run(main()) == [[first, *expected([first], 7)] for first in (97, 98, 99)]
+    assert host.calls == ["continue_with_dist"] * 15
+
+
+@pytest.mark.parametrize("ran", [True, False])
+def test_a_step_that_fails_runs_again(ran: bool) -> None:
+    host = install(page_size=4)
+    go_on = host.fused.continue_with_dist
+
+    def broken(queue: int, token: int) -> Any:
+        if ran:
+            go_on(queue, token)
+        host.fused.continue_with_dist = go_on
+        raise refuse("worker-failed", "the worker is broken")
+
+    async def main() -> list[int]:
+        context = Context().fill("abc")
+        await steps(context, 6)
+        host.fused.continue_with_dist = broken
+        with pytest.raises(WorkerFailed):
+            await context.next_dist()
+        await steps(context, 6)
+        return list(context.tokens)
+
+    assert run(main()) == [97, 98, 99, *expected([97, 98, 99], 12)]
+
+
+def test_long_lists_of_pages_go_with_each_step() -> None:
+    host = install(page_size=1)
+
+    async def main() -> list[int]:
+        contexts = [Context().fill("abc"), Context().fill("abc")]
+        for _ in range(90):  # their pages lie between each other's
+            for context in contexts:
+                await steps(context, 1)
+        return list(contexts[0].tokens)
+
+    assert run(main()) == [97, 98, 99, *expected([97, 98, 99], 90)]
+    assert "continue_with_dist" in host.calls
+    assert host.calls[-1] != "continue_with_dist"
