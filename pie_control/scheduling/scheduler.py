@@ -29,6 +29,7 @@ from pie_control.resources.contention import Action, ContentionPolicy, End, Firs
 from pie_control.resources.holdings import Forgotten
 from pie_control.resources.kinds import EMBEDS, PAGES
 from pie_control.resources.memory import Memory
+from pie_control.tenants.tenant import Tenant
 from pie_inference.protocol import ModelDescription, RunWave, WaveDone
 
 from .account import Account, CommandQueue, take_progress
@@ -367,6 +368,10 @@ class Scheduler:
     def free_pages(self) -> int:
         """Pages that are free now."""
         return self._memory.pools[PAGES].free
+
+    def has_export(self, tenant: Tenant, name: str) -> bool:
+        """Whether a tenant can import it, now or soon."""
+        return self._memory.exports.find(tenant, name) is not None
 
     def statistics(self) -> SchedulerStatistics:
         memory, usage = self._memory, self._memory.usage()
