@@ -368,6 +368,10 @@ class Scheduler:
         """Pages that are free now."""
         return self._memory.pools[PAGES].free
 
+    def forget_exports(self) -> None:
+        """Drops all exports: their keys may not be right any more."""
+        self._memory.forget_exports()
+
     def statistics(self) -> SchedulerStatistics:
         memory, usage = self._memory, self._memory.usage()
         return SchedulerStatistics(
