@@ -97,6 +97,14 @@ def test_contexts(tmp_path: Path) -> None:
     assert {f"{phase}: processor time of {part}" for phase in PHASES for part in ("control", "hosts")} < set(found)
 
 
+def test_constrained(tmp_path: Path) -> None:
+    (row,) = run(tmp_path, "constrained", *["--models", "demo", "--inferlets", "2", "--tokens", "40", "--rounds", "1"])
+    assert (row["model"], row["inferlets"]) == ("demo", 2)
+    assert 0 < row["steps"] < 1  # names of keys were not sampled
+    assert row["ratio"] == pytest.approx(row["kept_tokens_s"] / row["free_tokens_s"], rel=0.01)
+    assert min(row[f"{text}_{part}_us"] for text in ("free", "kept") for part in ("worker", "control")) > 0
+
+
 def test_by_position(tmp_path: Path) -> None:
     rows = run(tmp_path, "by_position", "--contexts", "40,100", "--tokens", "30", "--samples", "1")
     assert [(row["context"], row["mask_mb"]) for row in rows] == [(40, 0.0), (100, 0.0)]
