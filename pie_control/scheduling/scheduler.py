@@ -55,6 +55,7 @@ class Scheduler:
         self._policy = policy or Adaptive()
         self._backlog = Backlog(model.page_size)
         self._memory = Memory(model, contention or FirstComeFirstServed())
+        self.forget_exports = self._memory.forget_exports  # for those who know that keys may not be right any more
         self._accounts: dict[Owner, Account] = {}
         self._in_flight: deque[Wave] = deque()
         self._lost = False
@@ -368,10 +369,6 @@ class Scheduler:
     def free_pages(self) -> int:
         """Pages that are free now."""
         return self._memory.pools[PAGES].free
-
-    def forget_exports(self) -> None:
-        """Drops all exports: their keys may not be right any more."""
-        self._memory.forget_exports()
 
     def has_export(self, tenant: Tenant, name: str) -> bool:
         """Whether a tenant can import it, now or soon."""
