@@ -156,7 +156,7 @@ class GrammarStart(msgspec.Struct, frozen=True, array_like=True):
 
     source: str  # of the grammar, as `pie_inference.grammars` compiles it
     accepted: list[int]  # tokens before the run that the matcher has accepted
-    skip: int  # the run is over where so many tokens are forced; 0: it goes on
+    skip: int  # the run is over where so many tokens are forced; 0: it goes on, 1: over where that pays
 
 
 class Sample(Batch, frozen=True):
