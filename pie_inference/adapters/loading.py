@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,7 +21,9 @@ class AdapterReader:
 
     def __init__(self, adapters: Adapters, device: torch.device) -> None:
         self._adapters = adapters
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # one: it keeps what it freed
+        self._stream: Any = None  # one: it keeps what it freed
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="adapter")  # starts with the first one
 
     def begin(self, message: LoadAdapter) -> AdapterLoad:
