@@ -36,6 +36,7 @@ CONTROL_CALLS = {
     **dict.fromkeys(("get_next_dists", "get_logprobs_at", "available_adapters"), 20),
     **dict.fromkeys(("forward_with_sampling", "forward_with_dist", "forward_with_mask"), 10),
     **dict.fromkeys(("forward_with_adapter", "forward_with_scores", "decode", "decode_with_matcher"), 10),
+    "forward_with_adapter_and_scores": 10,
     **dict.fromkeys(("export_kvpage", "import_kvpage", "unexport_kvpage", "list_exports"), 5),
     **dict.fromkeys(("grammar_matcher", "fork_matcher", "destroy_matcher", "grammar_mask", "grammar_accept"), 20),
     **dict.fromkeys(("grammar_rollback", "grammar_forced", "grammar_state"), 20),

@@ -74,7 +74,7 @@ async def run(plan: Plan) -> list[Row]:
                 left_out += [(model, part, problem) for problem in problems]
     for each in left_out:
         log(": ".join(each))
-    read_gb_s = round(bandwidth / 1e9, 1)
+    read_gb_s = round(bandwidth / 1e9, 3)
     return [_row(one, plan, bandwidth) for one in found] + [
         Row(model, part, None, None, None, None, None, read_gb_s, problem) for model, part, problem in left_out
     ]
@@ -88,7 +88,7 @@ def passed(rows: Sequence[Row]) -> bool:
 def _row(found: Measured, plan: Plan, bandwidth: float) -> Row:
     bound = 1e3 * SHAPES[found.model].step_bytes(found.concurrent, plan.context) / bandwidth
     share = round(bound / found.tpot_ms, 3)
-    return Row(**asdict(found), bound_ms=round(bound, 4), share_of_bound=share, read_gb_s=round(bandwidth / 1e9, 1))
+    return Row(**asdict(found), bound_ms=round(bound, 4), share_of_bound=share, read_gb_s=round(bandwidth / 1e9, 3))
 
 
 def _obstacle(part: str, end: float) -> str | None:

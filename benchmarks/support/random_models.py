@@ -15,8 +15,11 @@ from pie_control.config import ServerConfig
 from pie_inference.testing import byte_tokenizer
 from pie_inference.testing.checkpoints import make_checkpoint
 
+from .bpe_tokenizer import bpe_tokenizer
+
 LLAMA_160M = "random-160m"
 LLAMA_1B = "random-1b"
+LLAMA_128K = "random-128k"
 LLAMA_TINY = "random-tiny"
 SHAPES: Mapping[str, Mapping[str, Any]] = {
     LLAMA_160M: {
@@ -38,6 +41,16 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "max_context": 4096,
         "tie_embeddings": True,
     },
+    LLAMA_128K: {
+        "hidden_size": 256,
+        "intermediate_size": 768,
+        "num_layers": 5,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "vocab_size": 128256,
+        "max_context": 2048,
+        "tie_embeddings": True,
+    },
     LLAMA_TINY: {
         "hidden_size": 64,
         "intermediate_size": 128,
@@ -49,7 +62,8 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "tie_embeddings": True,
     },
 }
-"""random-1b has the shape of Llama-3.2-1B (1.24 billion parameters); random-160m has 153 million parameters."""
+"""random-1b has the shape of Llama-3.2-1B (1.24 billion parameters); random-160m has 153 million parameters;
+random-128k has the layers of the demo model under the vocabulary of random-1b, with a tokenizer that merges."""
 VERSION = 1
 """Raise it with every change of a checkpoint's content, so that old checkpoints are made again."""
 
@@ -60,7 +74,7 @@ def random_model(name: str) -> Path:
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished:
-            os.replace(_make(Path(unfinished) / name, SHAPES[name]), folder)
+            os.replace(_make(Path(unfinished) / name, name), folder)
     return folder
 
 
@@ -69,9 +83,11 @@ def cache_folder() -> Path:
     return Path(ServerConfig().resolved().cache_dir) / "benchmarks"
 
 
-def _make(folder: Path, shape: Mapping[str, Any]) -> Path:
+def _make(folder: Path, name: str) -> Path:
+    shape = SHAPES[name]
     make_checkpoint(folder, dtype=torch.bfloat16, **shape)
-    (folder / "tokenizer.json").write_text(json.dumps(word_tokenizer(shape["vocab_size"])))
+    make_tokenizer = bpe_tokenizer if name == LLAMA_128K else word_tokenizer
+    (folder / "tokenizer.json").write_text(json.dumps(make_tokenizer(shape["vocab_size"])))
     return folder
 
 

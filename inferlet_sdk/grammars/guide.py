@@ -9,8 +9,8 @@ from typing import Any, TypedDict
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.grammars.grammar import Grammar, Matcher
 
-SKIP = 6
-"""So many forced tokens are run together, in one forward: for fewer, it costs more to begin a new run behind them."""
+SKIP = 1
+"""Forced tokens are run together, in one forward, where the worker finds that it pays: a new run begins behind them."""
 
 
 class Guide:
@@ -18,7 +18,7 @@ class Guide:
     gave stands behind the generation's tokens at its end."""
 
     def __init__(self, given: Grammar | Matcher, skip: int) -> None:
-        """`skip`: so many forced tokens are run together; 0: none are."""
+        """`skip`: so many forced tokens are run together; 0: none are, 1: as many as it pays for."""
         self._given = given
         self._matcher: Matcher | None = given if isinstance(given, Matcher) else None
         self._accepted: list[int] = []  # tokens of the generation

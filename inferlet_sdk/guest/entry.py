@@ -23,8 +23,10 @@ class WitWorld(wit_world.WitWorld):  # type: ignore[misc]
 
     def run(self) -> None:
         """Runs the program that the host supplies."""
+        rehearsed = False
         while bindings.guest_source.made_ahead():
-            rehearsal.rehearse(rounds=1)
+            rehearsal.rehearse(rehearsal.GENERATION if rehearsed else rehearsal.BEGINNING)
+            rehearsed = True
         try:
             run_program(*bindings.guest_source.source())
         except ProgramFailed as failure:
@@ -45,7 +47,7 @@ def seed_once() -> None:
 standard_library.load()
 event_loop.install()
 random.seed = seed_once  # type: ignore[assignment]
-rehearsal.rehearse(rounds=3)
+rehearsal.rehearse(*(rehearsal.BEGINNING, rehearsal.GENERATION) * 3)
 
 # The snapshot's 20,000 objects are never freed. Without `freeze`, the garbage collector of every instance would visit
 # them all (15 ms) and write to their memory pages, which would then be copied.

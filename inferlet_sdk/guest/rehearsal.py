@@ -1,9 +1,10 @@
-"""Runs a program against a fake host, so that the interpreter is warm when a real program comes.
+"""Runs programs against a fake host, so that the interpreter is warm when a real program comes.
 
 CPython adapts to the code that it runs: it specializes bytecode, fills caches and tags types, all by writing to memory.
 After a rehearsal at build time the snapshot holds the adapted state and instances share it; otherwise each instance
-would write to these pages and copy them. An instance made ahead of a launch rehearses again, which copies the pages
-that every program writes to before the launch. The fake host answers every call at once.
+would write to these pages and copy them. An instance made ahead of a launch rehearses again, which copies pages before
+the launch: first those that every program writes to, and, if it is asked once more, those that generating text does.
+The fake host answers every call at once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ from typing import Any
 from inferlet_sdk import bindings
 from inferlet_sdk.guest import program
 
-PROGRAM = """
+BEGINNING = """
+from inferlet_sdk import inferlet
+
+@inferlet
+async def main(args, number: int = 1):
+    await args.send("rehearsal")
+    return number
+"""
+
+GENERATION = """
 import asyncio
 from inferlet_sdk import Context, Sampler, inferlet
 
@@ -37,7 +47,7 @@ async def main(args, tokens: int = 48):
     return context.model.name
 """
 
-CODE = program.compile_source("rehearsal.py", PROGRAM)
+CODES = {text: program.compile_source("rehearsal.py", text) for text in (BEGINNING, GENERATION)}
 
 
 def _host() -> Any:
@@ -93,13 +103,17 @@ def _host() -> Any:
     )  # fmt: skip
 
 
-def rehearse(rounds: int) -> None:
-    """Runs the program `rounds` times, then restores the bindings."""
+HOST = _host()
+"""Made at build time: an instance would have to write all of it."""
+
+
+def rehearse(*programs: str) -> None:
+    """Runs programs of this module, one after the other, then restores the bindings."""
     real = SimpleNamespace(**{name: getattr(bindings, name) for name in bindings.INTERFACES})
     error = bindings.HostError
-    bindings.install(_host(), error)
+    bindings.install(HOST, error)
     try:
-        for _ in range(rounds):
-            program.run_program("rehearsal.py", PROGRAM, CODE)
+        for text in programs:
+            program.run_program("rehearsal.py", text, CODES[text])
     finally:
         bindings.install(real, error)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from .. import host_api
-from ..garbage import collect_at_leisure
 from ..host_api.guest import Guest, Reach
 from ..images.reader import ImageReader
 from ..inferlets.events import Ended, LogLine, Message
@@ -117,16 +116,17 @@ class Host:
             Ping: self._ping,
         }
         link.on_messages = self.take
+        self._pauses = bool(welcome.host)  # of a process of its own
+        if self._pauses:
+            link.on_pause = self._rounds.let_go
         self._inferlets.start()
-        self._collector: asyncio.Task[None] | None = None
-        if welcome.host:  # else it has the collector of the control process
-            idle = collect_at_leisure(lambda: not self._inferlets.runner.has_work)
-            self._collector = asyncio.get_running_loop().create_task(idle)
 
     # ---- what control says ----
 
     def take(self, messages: Sequence[ToHost]) -> None:
         """Takes a frame."""
+        if self._pauses:
+            self._rounds.hold()
         for message in messages:
             self._takers[type(message)](message)
         if self._said:
@@ -339,7 +339,7 @@ class Host:
 
     def close(self) -> None:
         """Ends all inferlets. Idempotent."""
-        for task in (*self._preparing, *([self._collector] if self._collector else [])):
+        for task in self._preparing:
             task.cancel()
         self._inferlets.close()
         self._http.close()

@@ -50,6 +50,7 @@ class _HostEnd:
     """The `ControlLink` of the host."""
 
     on_messages: Callable[[Sequence[ToHost]], None]
+    on_pause: Callable[[], None] | None = None
 
     def __init__(self, link: LocalLink) -> None:
         self._link = link

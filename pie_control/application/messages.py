@@ -391,6 +391,8 @@ class ControlLink(Protocol):
 
     on_messages: Callable[[Sequence[ToHost]], None]
     """Called with each frame, on the thread of the event loop; never from within `send`."""
+    on_pause: Callable[[], None] | None
+    """Called, if it is set, when all frames are taken that have come together. A host in this process does without."""
 
     def send(self, messages: Sequence[FromHost]) -> None:
         """Hands a frame over without waiting."""

@@ -42,10 +42,11 @@ class ControlEnd:
 
     def __init__(self, connection: socket.socket, make_host: Callable[[Welcome, ControlEnd], Hosting]) -> None:
         self.on_messages: Callable[[Sequence[ToHost]], None] = self._welcome
+        self.on_pause: Callable[[], None] | None = None
         self._make_host = make_host
         self._collecting: asyncio.Task[None] | None = None
         self.ended = asyncio.get_running_loop().create_future()  # with the exit status
-        self._stream = FrameStream(connection, self._take, self._control_ended, answers=True)
+        self._stream = FrameStream(connection, self._take, self._control_ended, answers=True, on_pause=self._pause)
 
     def send(self, messages: Sequence[FromHost]) -> None:
         self._stream.send(encode_for_control(messages))
@@ -66,6 +67,10 @@ class ControlEnd:
         except Exception:
             traceback.print_exc()
             self._end(FAILED)
+
+    def _pause(self) -> None:
+        if self.on_pause is not None:
+            self.on_pause()
 
     def _control_ended(self, _: str | None) -> None:
         self._end(0)

@@ -17,10 +17,27 @@ class Rounds:
         self._soon: asyncio.Handle | None = None
         self._running = False
         self._owed = False
+        self._is_held = False
+        self._is_due = False  # while it is held
+
+    def hold(self) -> None:
+        """No round until `let_go`, which comes in this turn of the event loop."""
+        self._is_held = True
+
+    def let_go(self) -> None:
+        """The round that was asked for meanwhile, at once: a turn of the event loop less for an inferlet that waits."""
+        self._is_held = False
+        if self._is_due:
+            self._is_due = False
+            if self._soon is not None:
+                self._soon.cancel()
+            self._round()
 
     def wake(self) -> None:
         """Asks for a round soon."""
-        if self._soon is None and not self._running:
+        if self._is_held:
+            self._is_due = True
+        elif self._soon is None and not self._running:
             self._soon = asyncio.get_running_loop().call_soon(self._round)
 
     def owe(self) -> None:

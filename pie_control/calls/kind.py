@@ -76,6 +76,14 @@ class WorkerCommand(Command, frozen=True):
     call: ClassVar[Call]
 
 
+class BulkyCommand(WorkerCommand, frozen=True):
+    """One whose content has a size that the model gives."""
+
+    def check(self, model: ModelDescription) -> None:
+        """Raises ValueError if it has not: only a host that lies, or is broken, hands such a command on."""
+        raise NotImplementedError
+
+
 class LongCommand(WorkerCommand, frozen=True):
     """One of `size` parts (input tokens), which may be split between waves anywhere unless it is `whole`."""
 

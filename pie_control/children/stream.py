@@ -16,8 +16,9 @@ from pie_inference.protocol.frames import LENGTH, READ_BYTES, FrameReader, Frame
 
 class FrameStream:
     """One end. `on_frame` gets each frame that is not empty. `on_end` is called once when nothing more can come: with
-    None if the peer has closed the socket or is gone, else with what is wrong with what it says. Both belong to the
-    thread of the loop in which the stream is made. `answers`: it answers empty frames; the other end asks."""
+    None if the peer has closed the socket or is gone, else with what is wrong with what it says. `on_pause` is called
+    when all frames are taken that have come together. All belong to the thread of the loop in which the stream is made.
+    `answers`: it answers empty frames; the other end asks."""
 
     def __init__(
         self,
@@ -26,6 +27,7 @@ class FrameStream:
         on_end: Callable[[str | None], None],
         *,
         answers: bool,
+        on_pause: Callable[[], None] | None = None,
     ) -> None:
         connection.setblocking(False)
         self._loop = asyncio.get_running_loop()
@@ -33,6 +35,7 @@ class FrameStream:
         self._on_frame = on_frame
         self._on_end = on_end
         self._answers = answers
+        self._on_pause = on_pause
         self._reader = FrameReader()
         self._outgoing: deque[memoryview] = deque()  # what the socket did not take yet
         self._ended = False
@@ -116,6 +119,8 @@ class FrameStream:
         except BaseException:
             self._loop.call_soon(self._take_frames)  # what is whole of the rest would wait for more
             raise
+        if self._on_pause is not None and not self._ended:
+            self._on_pause()
 
     def _take_frame(self, frame: memoryview) -> None:
         if frame:

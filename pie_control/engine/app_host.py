@@ -9,8 +9,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 
-from ..application.messages import FromHost, HostLink, Ping, Pong, Quiet, Report, Results, ToHost
+from ..application.messages import FromHost, HostLink, Launch, Ping, Pong, Quiet, Report, Results, ToHost
 from ..errors import HostUnavailable
 from ..registry.entry import Entry
 from .host_programs import HostPrograms
@@ -67,7 +68,9 @@ class AppHost:
         self.report = NO_REPORT
         self.life = Life("host", self.start, self._start_failed, clock, sleep)
         self._launching = 0
+        self._launched = 0  # since the last report
         self._link = link
+        self._clock = clock
         self._greeting = greeting
         self._on_lost = on_lost
         self._waiting: list[ToHost] = []
@@ -76,6 +79,7 @@ class AppHost:
         self._told: deque[tuple[int, Replica, int]] = deque()  # results that it has not taken, and of which turn
         self._heard: dict[Replica, int] = {}  # the last turn
         self._asked = False  # for a report
+        self._asked_at = -inf  # when it was last asked
         self._began: asyncio.Future[None] | None = None  # its answer to the greeting
         self.programs = HostPrograms(self.post)
         link.on_messages = lambda frame: on_frame(self, frame)
@@ -110,7 +114,7 @@ class AppHost:
         self._results_said = self._results_taken = 0
         self._told.clear()
         self._heard.clear()
-        self._asked = False
+        self._asked, self._asked_at = False, -inf
         self.programs.lost()
         self.life.restart(pause)
         self._on_lost(self, message)
@@ -136,7 +140,8 @@ class AppHost:
         """What placement looks at."""
         held = self.report.memory_bytes
         has_room = not self.max_guest_bytes or held <= self.max_guest_bytes * LAUNCHES_UNTIL
-        return HostLoad(self.life.serves, has_room, len(self.entries) + self._launching, held)
+        warm = max(0, self.report.warm - self._launched)
+        return HostLoad(self.life.serves, has_room, len(self.entries) + self._launching, held, warm)
 
     @contextmanager
     def launching(self) -> Iterator[None]:
@@ -146,6 +151,12 @@ class AppHost:
             yield
         finally:
             self._launching -= 1
+
+    def launch(self, entry: Entry, message: Launch) -> None:
+        """Launches an inferlet, which counts here until it ends."""
+        self.entries[entry.number] = entry
+        self._launched += 1
+        self.post(message)
 
     # ---- messages ----
 
@@ -174,10 +185,12 @@ class AppHost:
             frame, self._waiting = self._waiting, []
             self._link.send(frame)
 
-    def ask(self) -> None:
-        """Asks for a fresh report, unless one is on its way. A host in this process answers at once."""
-        if self.life.serves and not self._asked:
-            self._asked = True
+    def ask(self, if_older: float = 0.0) -> None:
+        """Asks for a fresh report, unless one is on its way, or the last one is not older than so many seconds. A host
+        in this process answers at once."""
+        now = self._clock()
+        if self.life.serves and not self._asked and now - self._asked_at >= if_older:
+            self._asked, self._asked_at = True, now
             self.post(Ping(REPORT))
             self.flush()
 
@@ -197,7 +210,7 @@ class AppHost:
         return {replica: self._heard.get(replica, 0) for _, replica, _ in self._told}
 
     def take_report(self, message: Report) -> None:
-        self.report, self._asked = message, False
+        self.report, self._asked, self._launched = message, False, 0
         for usage in message.usage:
             if entry := self.entries.get(usage.number):
                 entry.uses(usage.cpu_seconds, usage.pages, usage.embeds)

@@ -59,6 +59,8 @@ log = logging.getLogger(__name__)
 
 TELL_SECONDS = 1.0
 """Between looks at models that are down: what inferlets are told of them changes with time."""
+ASK_SECONDS = 0.01
+"""Between questions for how hosts are, if many inferlets are launched."""
 RETRY_SECONDS = 0.05
 """A launch that waits for a host looks again after this time."""
 
@@ -105,6 +107,7 @@ class Hosts:
         self._told: dict[str, tuple[str | None, Mapping[str, int]]] = {}  # of each model, why it is down; adapters
         self._teller: asyncio.TimerHandle | None = None
         self._frames: deque[tuple[AppHost, Sequence[FromHost]]] = deque()
+        self._has_commands = False  # since the last step of the loop
         self._takers: dict[type, Callable[[AppHost, Any], None]] = {
             Commands: self._take_commands,
             Quiet: self._take_quiet,
@@ -162,7 +165,7 @@ class Hosts:
         until = monotonic() + PATIENCE_SECONDS
         while True:
             for host in self.all:
-                host.ask()
+                host.ask(if_older=ASK_SECONDS)
             loads = [host.load() for host in self.all]
             chosen = place_on_host(loads)
             if chosen is not None:
@@ -190,12 +193,11 @@ class Hosts:
     ) -> None:
         """Launches an inferlet on a host that has its program. `parent`, `child`: see `LaunchChild`."""
         entry.host = host.number
-        host.entries[entry.number] = entry
         self._homes[entry.number] = host
         age = monotonic() - entry.started
         standing, number = entry.standing, entry.number
         name, hash_ = entry.program.name, entry.program.hash
-        host.post(Launch(number, hash_, name, arguments, environment, age, standing, blobs, parent, child))
+        host.launch(entry, Launch(number, hash_, name, arguments, environment, age, standing, blobs, parent, child))
 
     def post(self, number: int, text: str, blobs: Mapping[str, bytes] = NO_BLOBS) -> None:
         """Sends a message to an inferlet."""
@@ -232,16 +234,20 @@ class Hosts:
                 host.distrust()
             finally:
                 self._frames.popleft()
+                if self._has_commands:  # no `Quiet` came behind them
+                    self._has_commands = False
+                    self._loop.wake()
 
     def _take_commands(self, host: AppHost, message: Commands) -> None:
         self._models[message.model].take(host.number, message.events)
-        self._loop.wake()
+        self._has_commands = True
 
     def _take_quiet(self, host: AppHost, message: Quiet) -> None:
         heard = host.take_quiet(message)
         for model in self._models.values():
             for replica in model.replicas:
                 replica.quiet(host.number, heard.get(replica))
+        self._has_commands = False
         self._loop.step()
 
     def _take_started(self, host: AppHost, message: Started) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pie_inference.protocol import ModelDescription
 
+from ..calls.kind import BulkyCommand
 from ..errors import WorkerError, WorkerUnavailable
 from ..ids import Owner
 from ..scheduling import Closed, Ending, Event, Opened, Reason, SchedulerStatistics, Turn
@@ -65,7 +66,7 @@ class Model:
 
     def take(self, host: int, events: Iterable[Event]) -> None:
         """What inferlets of a host did, in order: the first event of one places it, the others go where it is. Those of
-        an inferlet that was ended here meanwhile are dropped."""
+        an inferlet that was ended here meanwhile are dropped. Raises ValueError for what cannot be."""
         placed = self._placed
         for event in events:
             kind = type(event)
@@ -75,6 +76,8 @@ class Model:
                 if kind is Closed:
                     self.close_inferlet(event.owner)  # type: ignore[union-attr]
                 else:
+                    if isinstance(event, BulkyCommand):
+                        event.check(self.description)
                     replica.take(event)
 
     def _open(self, opened: Opened, host: int) -> None:

@@ -27,18 +27,21 @@ def place(loads: Sequence[Load]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class HostLoad:
-    """The load of an application host now. `has_room`: it has memory for a further inferlet."""
+    """The load of an application host now. `has_room`: it has memory for a further inferlet; `warm`: Python guests that
+    wait there for a launch."""
 
     serves: bool
     has_room: bool
     inferlets: int
     memory_bytes: int
+    warm: int = 0
 
 
 def place_on_host(loads: Sequence[HostLoad]) -> int | None:
     """Index of the host for a new inferlet, which stays there; None if no host takes one now.
 
-    Of those that serve and have room, the one with the fewest inferlets, then the one with the least memory in use.
+    Of those that serve and have room, the one with the fewest inferlets, then the one with the most guests that wait
+    for a launch, then the one with the least memory in use.
     """
     open_hosts = [number for number, load in enumerate(loads) if load.serves and load.has_room]
-    return min(open_hosts, key=lambda i: (loads[i].inferlets, loads[i].memory_bytes, i), default=None)
+    return min(open_hosts, key=lambda i: (loads[i].inferlets, -loads[i].warm, loads[i].memory_bytes, i), default=None)

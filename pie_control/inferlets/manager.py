@@ -6,13 +6,14 @@ import asyncio
 import logging
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from ..config import InferletLimits
 from ..programs.host.programs import HostPrograms
 from ..programs.host.python_guests import ProgramOwner
-from ..sandbox.fibers import Step
+from ..sandbox.fibers import Instance, Step
 from ..services.aside import Aside
 from ..services.timers import Timers
 from .inferlet import Holdings, Inferlet, Launched
@@ -25,7 +26,16 @@ log = logging.getLogger(__name__)
 LEAST_TO_END = 1 << 20
 """Bytes by which an inferlet must have grown, if it is to end for lack of memory: it would free next to nothing."""
 SWEEP_SECONDS = 1.0
-WARM_AFTER_SECONDS = 0.02
+UPKEEP_SECONDS = 0.02
+"""Between slices of work that can wait, while inferlets run."""
+IDLE_UPKEEP_SECONDS = 0.005
+"""The same if none has run since the last slice: one that comes then waits for two milliseconds at most."""
+MOST_POSTPONED = 10
+"""Slices that are postponed, one after the other, because inferlets want turns."""
+MOST_UNFREED, FREED_AT_ONCE = 64, 3
+"""Instances of inferlets that have ended and wait to be freed, and how many of them one slice frees."""
+LARGE_BYTES = 4 << 20
+"""An instance that holds as much is freed at once."""
 
 
 class Usage(NamedTuple):
@@ -66,14 +76,17 @@ class InferletManager:
         self._running: dict[int, Inferlet] = {}  # by number
         self._had_turns: set[Inferlet] = set()
         self._sweeper: asyncio.TimerHandle | None = None
-        self._warmer: asyncio.TimerHandle | None = None
+        self._unfreed: deque[Instance] = deque()
+        self._upkeep: asyncio.TimerHandle | None = None
+        self._postponed = 0  # slices of upkeep, in a row
+        self._turns_before = 0  # counted by the runner at the last slice
 
     def start(self) -> None:
         """Starts the sweep for idle inferlets and fills the warm pool."""
         self.runner.memory.settle()
         self._bytes_before = self.runner.memory.resident
         self._sweep()
-        self._warm_up()
+        self._keep_up()
 
     # ---- launching ----
 
@@ -93,16 +106,42 @@ class InferletManager:
             return
         inferlet.holdings = guest
         self.runner.ready(inferlet)
-        self._warm_later()
+        self._keep_up_later(UPKEEP_SECONDS)
 
-    def _warm_later(self) -> None:
-        if self._warmer is None:
-            self._warmer = asyncio.get_running_loop().call_later(WARM_AFTER_SECONDS, self._warm_up)
+    # ---- what can wait: freeing instances, and making others ahead ----
 
-    def _warm_up(self) -> None:
-        self._warmer = None
-        if self._programs.warm_one():
-            self._warm_later()
+    def _keep_up_later(self, seconds: float) -> None:
+        if self._upkeep is None:
+            self._upkeep = asyncio.get_running_loop().call_later(seconds, self._keep_up)
+
+    def _keep_up(self) -> None:
+        """One slice, unless inferlets want turns: of many that are launched at once, the last would wait for it as
+        often as the first."""
+        self._upkeep = None
+        if self.runner.has_ready and self._postponed < MOST_POSTPONED:
+            self._postponed += 1
+            self._keep_up_later(UPKEEP_SECONDS)
+            return
+        self._postponed = 0
+        is_idle = self.runner.turns == self._turns_before
+        self._turns_before = self.runner.turns
+        if self._unfreed:
+            self._free(FREED_AT_ONCE)
+        elif not self._programs.warm_one():
+            return
+        self._keep_up_later(IDLE_UPKEEP_SECONDS if is_idle else UPKEEP_SECONDS)
+
+    def _free_later(self, instance: Instance) -> None:
+        """Frees an instance that is done, at leisure: that takes as long as half a launch."""
+        self._unfreed.append(instance)
+        if len(self._unfreed) > MOST_UNFREED:
+            self._free(1)
+        self._keep_up_later(UPKEEP_SECONDS)
+
+    def _free(self, most: int) -> None:
+        for _ in range(min(most, len(self._unfreed))):
+            self._unfreed.popleft().close()
+        self.runner.memory.settle()  # what was freed is nobody's growth
 
     # ---- ending ----
 
@@ -136,7 +175,12 @@ class InferletManager:
         return f"all inferlets together hold {self.guest_bytes >> 20} MiB of {self._max_guest_bytes >> 20} MiB"
 
     def _make_room(self, inferlet: Inferlet) -> None:
-        """Ends the inferlet that just ran if it has more than an equal share of the memory, else the largest one."""
+        """Ends the inferlet that just ran if it has more than an equal share of the memory, else the largest one;
+        nobody if it is enough to free those that have ended."""
+        if self._unfreed:
+            self._free(len(self._unfreed))
+            if self.guest_bytes <= self._max_guest_bytes:
+                return
         if inferlet.memory_bytes < self._max_guest_bytes / len(self._running):
             inferlet = max(self._running.values(), key=lambda one: one.memory_bytes)
         if inferlet.memory_bytes >= LEAST_TO_END:
@@ -150,7 +194,10 @@ class InferletManager:
         check_transition(inferlet.status, status)
         self.runner.forget(inferlet)
         self.runner.memory.settle()
-        inferlet.instance.close()
+        if status is Status.FINISHED and inferlet.memory_bytes < LARGE_BYTES:
+            self._free_later(inferlet.instance)
+        else:
+            inferlet.instance.close()
         self._drop(inferlet, status, error)
 
     def _drop(self, inferlet: Inferlet, status: Status, error: str | None) -> None:
@@ -186,10 +233,11 @@ class InferletManager:
 
     def close(self) -> None:
         """Ends all inferlets and stops the timers. Idempotent."""
-        for timer in (self._sweeper, self._warmer):
-            if timer is not None:
-                timer.cancel()
         for inferlet in list(self._running.values()):
             self.end(inferlet, Status.TERMINATED, "the server stops")
+        self._free(len(self._unfreed))
+        for timer in (self._sweeper, self._upkeep):
+            if timer is not None:
+                timer.cancel()
         self._aside.close()
         self.runner.memory.close()

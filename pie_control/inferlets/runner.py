@@ -51,7 +51,7 @@ class Runner:
         self._preempted: dict[int, int] = {}
         self._turns_left = 0  # of this round
         self._round_ends = 0.0
-        self._turns = self._preemptions = 0
+        self.turns = self._preemptions = 0
         self._guest_seconds = 0.0
         self.memory = MemoryUse()
 
@@ -59,6 +59,11 @@ class Runner:
     def has_work(self) -> bool:
         """Whether an inferlet can run."""
         return bool(self._ready or self._interrupted or self._busy)
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether one can run that is not busy."""
+        return bool(self._ready or self._interrupted)
 
     def ready(self, inferlet: Inferlet) -> None:
         """Queues an inferlet that can run."""
@@ -111,7 +116,7 @@ class Runner:
         inferlet.processor_time.charge(elapsed)
         self.memory.charge(inferlet, elapsed)
         inferlet.last_activity = now = time.monotonic()
-        self._turns += 1
+        self.turns += 1
         self._guest_seconds += elapsed
         if step is Step.PREEMPTED:
             self._after_preemption(inferlet)
@@ -135,4 +140,4 @@ class Runner:
         self._preempted.pop(inferlet.number, None)
 
     def statistics(self) -> RunnerStatistics:
-        return RunnerStatistics(self._turns, self._preemptions, self._guest_seconds, self.memory.resident)
+        return RunnerStatistics(self.turns, self._preemptions, self._guest_seconds, self.memory.resident)

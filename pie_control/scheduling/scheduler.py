@@ -34,14 +34,14 @@ from pie_inference.protocol import ModelDescription, RunWave, WaveDone
 from .account import Account, CommandQueue, take_progress
 from .answers import Answers, Wave, in_place, read_answers, read_steps
 from .backlog import Backlog
-from .chunks import Chunks
 from .decoding.runs import Taken
+from .forming.chunks import Chunks
+from .forming.waves import WaveBuilder
 from .guests import Guests
 from .local import LocalCommands
 from .policies import Adaptive, DispatchPolicy, DispatchState
 from .statistics import Counts, Lately, Line, SchedulerStatistics
 from .turn import Closed, Ending, Event, Opened, Quiet, Reason, RunTokens, Turn, WorkerLost, join_tokens
-from .waves import WaveBuilder
 
 
 class Scheduler:

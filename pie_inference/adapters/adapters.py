@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ import torch
 from ..device.tensors import upload
 from ..errors import AdapterError, BatchError
 from ..protocol import Array, Forward
-from .files import ROOM, ModuleShape, Weights, common_name, read_adapter
+from .files import ROOM, ModuleShape, common_name, read_adapter
 from .groups import NO_SLOT, Groups
 from .lora import AdaptedLinear, Running
 from .products.interface import Lora, Products
@@ -50,6 +50,14 @@ class _Loaded:
     nbytes: int
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """An adapter that can be put in."""
+
+    loras: Mapping[int, Lora]  # by the place of the layer
+    nbytes: int
+
+
 class Adapters:
     """Adapters by number: at most `most`, and `most_bytes` of memory on this rank. A number is never used twice, so one
     that is not loaded any more is known as such."""
@@ -81,43 +89,48 @@ class Adapters:
         """Memory of all adapters."""
         return sum(one.nbytes for one in self._loaded.values())
 
-    def load(self, number: int, folder: Path) -> int:
-        """Loads an adapter; returns the bytes that it takes. Nothing has changed if it raises AdapterError."""
+    @property
+    def room(self) -> int:
+        """Numbers of which adapters may still consist."""
+        return max(0, self._most_bytes - self.nbytes) // self._dtype.itemsize
+
+    def prepare(self, folder: Path, room: int) -> Prepared:
+        """Reads an adapter of at most `room` numbers, and checks it; on any thread. Raises AdapterError."""
+        try:
+            weights = read_adapter(folder, self.layers.shapes(), room)
+            loras = {}
+            for place, layer in enumerate(self.layers.all):
+                names = {module.name: common_name(module.name) for module in layer.modules}
+                own = {name: weights[common] for name, common in names.items() if common in weights}
+                if own:
+                    loras[place] = layer.prepare(own, self._dtype, self._device)
+        except (RuntimeError, MemoryError, OSError) as error:  # RuntimeError: no memory of the device is left
+            raise AdapterError(f"{folder}: cannot be loaded: {error}") from None
+        return Prepared(loras, sum(lora.nbytes for lora in loras.values()))
+
+    def install(self, number: int, prepared: Prepared) -> int:
+        """Puts an adapter in, for the batches that come; returns the bytes that it takes. Nothing has changed if it
+        raises AdapterError."""
         if number in self._loaded:
             return self._loaded[number].nbytes
         if not self._free:
             raise AdapterError(f"{self.most} adapters are loaded, the most of this server (--max-adapters): drop one")
-        room = max(0, self._most_bytes - self.nbytes) // self._dtype.itemsize
-        try:
-            with torch.inference_mode():
-                return self._install(number, read_adapter(folder, self.layers.shapes(), room))
-        except (RuntimeError, MemoryError, OSError) as error:  # RuntimeError: no memory of the device is left
-            raise AdapterError(f"{folder}: cannot be loaded: {error}") from None
-
-    def _install(self, number: int, weights: Weights) -> int:
-        made: dict[int, Lora] = {}
-        for place, layer in enumerate(self.layers.all):
-            names = {module.name: common_name(module.name) for module in layer.modules}
-            own = {name: weights[common] for name, common in names.items() if common in weights}
-            if own:
-                made[place] = layer.prepare(own, self._dtype, self._device)
-        nbytes = sum(lora.nbytes for lora in made.values())
-        if self.nbytes + nbytes > self._most_bytes:
-            raise AdapterError(f"{nbytes} bytes are more than there is room for: {ROOM}")
-        slot = self._free[0]
-        self._write_tables(slot, made)
-        for place, lora in made.items():
+        if self.nbytes + prepared.nbytes > self._most_bytes:
+            raise AdapterError(f"{prepared.nbytes} bytes are more than there is room for: {ROOM}")
+        slot = self._free.pop(0)
+        self._write_tables(slot, prepared.loras)
+        for place, lora in prepared.loras.items():
+            _keep_for_waves(lora)
             self.layers.all[place].loras.put(slot, lora)
-        self._free.remove(slot)
-        self._loaded[number] = _Loaded(slot, nbytes)
-        return nbytes
+        self._loaded[number] = _Loaded(slot, prepared.nbytes)
+        return prepared.nbytes
 
-    def _write_tables(self, slot: int, loras: dict[int, Lora]) -> None:
-        columns = torch.zeros(len(self._tables), 3, dtype=torch.int64)
+    def _write_tables(self, slot: int, loras: Mapping[int, Lora]) -> None:
+        columns = [[0, 0, 0]] * len(self._tables)
         for place, lora in loras.items():
-            columns[place] = torch.tensor([lora.down.data_ptr(), lora.up.data_ptr(), len(lora.down)])
+            columns[place] = [lora.down.data_ptr(), lora.up.data_ptr(), len(lora.down)]
         with torch.inference_mode():
-            self._tables[:, :, slot] = upload(columns, self._device)
+            self._tables[:, :, slot] = upload(torch.tensor(columns, dtype=torch.int64).view(-1, 3), self._device)
 
     def drop(self, number: int) -> None:
         """Forgets an adapter. Batches that are under way on a GPU keep its memory until they end. Idempotent."""
@@ -148,3 +161,11 @@ class Adapters:
             raise BatchError("the adapter was dropped, or could not be loaded again: see available-adapters")
         slots = [NO_SLOT if number == NONE else self._loaded[number].slot for number in numbers.tolist()]
         return np.repeat(np.array(slots, np.int32)[places], lengths)
+
+
+def _keep_for_waves(lora: Lora) -> None:
+    """Its memory on a GPU, which is of another stream, is not used again before the waves that run when it is dropped
+    are done."""
+    for matrix in (lora.down, lora.up):
+        if matrix.device.type == "cuda":
+            matrix.record_stream(torch.cuda.current_stream(matrix.device))

@@ -17,6 +17,19 @@ def agree_alone(failure: Failure) -> None:
     """Agrees at once: there are no other ranks."""
 
 
+class Load(Protocol):
+    """An adapter that is being loaded beside the waves."""
+
+    number: int
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `install` returns without waiting for files."""
+
+    def install(self) -> AdapterLoaded:
+        """Puts the adapter in, for the waves that are launched later, or says why it cannot. Raises RankLost."""
+
+
 class ServedWorker(Protocol):
     """One model: on one device, or on a group of ranks. Not thread-safe."""
 
@@ -36,6 +49,9 @@ class ServedWorker(Protocol):
 
     def load_adapter(self, message: LoadAdapter) -> AdapterLoaded:
         """Loads an adapter for the waves that are launched later, or says why it cannot. Raises RankLost."""
+
+    def begin_adapter(self, message: LoadAdapter) -> Load:
+        """Begins to load an adapter, while waves go on. Install loads in the order in which they began."""
 
     def drop_adapter(self, message: DropAdapter) -> None:
         """Forgets an adapter, if it is loaded. Raises RankLost."""

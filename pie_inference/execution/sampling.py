@@ -29,8 +29,8 @@ MOST_LOGITS = 1 << 23
 NUCLEUS = 128
 GROWTH = 16
 SMALLEST_WIDTH = 64
-FEW = 4
-"""Tokens of a mask are few if they are less than one in so many."""
+MOST_NEAR = 1 << 17
+"""Logits to which a mask is applied at a time, as many as a core has near."""
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -111,8 +111,7 @@ def forbid_(logits: Tensor, rows: Tensor, allowed: NDArray[np.uint8]) -> None:
     if not (allowed[:, :-1].any(1) | (last != 0)).all():
         raise BatchError("the mask allows no token of the vocabulary")
     if logits.device.type == "cpu":
-        for row, bits in zip(rows.tolist(), allowed, strict=True):
-            _forbid_on_cpu(logits[row].numpy(), bits)
+        _forbid_on_cpu(logits.numpy(), rows.numpy(), allowed)
         return
     forbidden = unset_bits(upload(torch.from_numpy(allowed), logits.device), logits.shape[1])
     if len(rows) == len(logits):
@@ -121,17 +120,27 @@ def forbid_(logits: Tensor, rows: Tensor, allowed: NDArray[np.uint8]) -> None:
         logits[rows] = logits[rows].masked_fill_(forbidden, -torch.inf)
 
 
-def _forbid_on_cpu(logits: NDArray[np.float32], allowed: NDArray[np.uint8]) -> None:
-    """One row, as numpy does it best: where most of 128k tokens are allowed in 0.1 ms, where few are in 0.2 ms. torch's
-    `masked_fill_` takes 0.7 to 5 ms."""
-    bits = np.unpackbits(allowed, count=len(logits), bitorder="little").view(np.bool_)
-    if np.count_nonzero(bits) * FEW > len(bits):
-        np.copyto(logits, -np.inf, where=~bits)
-        return
-    (kept,) = bits.nonzero()
-    values = logits[kept]
-    logits.fill(-np.inf)
-    logits[kept] = values
+def _forbid_on_cpu(logits: NDArray[np.float32], rows: Integers, allowed: NDArray[np.uint8]) -> None:
+    """By a table of the most that each byte of a mask leaves of eight logits: 1 us for a row of 2k tokens, 0.1 ms for
+    one of 128k. torch's `masked_fill_` takes 0.7 to 5 ms for that."""
+    each = max(1, MOST_NEAR // logits.shape[1])
+    for first in range(0, len(rows), each):
+        some = slice(first, first + each)
+        most = _MOST.take(allowed[some]).view(np.float32)[:, : logits.shape[1]]
+        if len(rows) == len(logits):
+            np.minimum(logits[some], most, out=logits[some])
+        else:
+            logits[rows[some]] = np.minimum(logits[rows[some]], most)
+
+
+def _most_of_bytes() -> NDArray[np.void]:
+    """For each byte, eight float32: infinity where the bit is set, lowest first, else minus infinity; as one item of 32
+    bytes."""
+    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+    return np.where(bits, np.float32(np.inf), np.float32(-np.inf)).view("V32")[:, 0]
+
+
+_MOST = _most_of_bytes()
 
 
 def unset_bits(packed: Tensor, count: int) -> Tensor:

@@ -58,6 +58,19 @@ class Vocabulary:
             raise GrammarError(f"grammars do not work with the tokenizer of this model: {error}") from None
         self.words = -(-self.inner.vocab_size // WORD)
 
+    def masks(self, count: int) -> NDArray[np.uint32]:
+        """Room for what `Matcher.write_mask` writes, uint32 [count, words]."""
+        return np.zeros((count, self.words), np.uint32)
+
+    def trim(self, masks: NDArray[np.uint32]) -> NDArray[np.uint8]:
+        """The written masks without what is no token, uint8 [count, ceil(size / 8)], in the same memory."""
+        bits = masks.view(np.uint8)[:, : -(-self.size // 8)]
+        if self.size % 8:
+            bits[:, -1] &= 0xFF >> (8 - self.size % 8)
+        if self.never is not None:
+            bits[:, self.never >> 3] &= ~(1 << (self.never & 7)) & 0xFF
+        return bits
+
 
 class Grammar:
     """A compiled grammar. Its matchers do not touch each other."""
@@ -116,13 +129,14 @@ def _check_pace(seconds: float) -> None:
 class Matcher:
     """Where a text is in a grammar, after the tokens that it has accepted. Not thread-safe."""
 
-    __slots__ = ("_vocabulary", "at", "inner", "seconds")
+    __slots__ = ("_mask_bytes", "_vocabulary", "at", "inner", "seconds")
 
     def __init__(self, vocabulary: Vocabulary, inner: LLMatcher) -> None:
         self.inner = inner
         self.at = 0  # tokens accepted
         self.seconds = 0.0  # that its steps have taken
         self._vocabulary = vocabulary
+        self._mask_bytes = vocabulary.words * WORD // 8
 
     def fork(self) -> Matcher:
         """One that goes on from here by itself."""
@@ -153,17 +167,24 @@ class Matcher:
 
     def mask(self) -> NDArray[np.uint8]:
         """Bits of the tokens that may come next, lowest bit first, uint8 [ceil(size / 8)]. Raises GrammarError."""
-        words = np.zeros(self._vocabulary.words, np.uint32)
-        before = time.perf_counter()
-        self.inner.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
-        self._count(before)
-        size = self._vocabulary.size
-        bits = words.view(np.uint8)[: -(-size // 8)]
-        if size % 8:
-            bits[-1] &= 0xFF >> (8 - size % 8)
-        if (never := self._vocabulary.never) is not None:
-            bits[never >> 3] &= ~(1 << (never & 7)) & 0xFF
+        masks = self._vocabulary.masks(1)
+        self.write_mask(masks.ctypes.data)
+        bits: NDArray[np.uint8] = self._vocabulary.trim(masks)[0]
         return bits
+
+    def write_mask(self, address: int) -> None:
+        """Writes the words of the mask, 4 bytes each, to `address`. Raises GrammarError."""
+        before = time.perf_counter()
+        self.inner.unsafe_compute_mask_ptr(address, self._mask_bytes)
+        self._count(before)
+
+    def forces(self, count: int) -> bool:
+        """Whether so many tokens, or more, must come next."""
+        before = time.perf_counter()
+        found = len(self.inner.compute_ff_bytes()) >= count  # a token has a byte at least; this is much the cheaper
+        enough = found and len(self.inner.compute_ff_tokens()) >= count
+        self._count(before)
+        return enough
 
     def forced(self) -> list[int]:
         """Tokens that must come next, as the tokenizer writes their text; empty where there is a choice."""

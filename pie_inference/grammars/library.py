@@ -30,6 +30,11 @@ class Library:
         self._lock = threading.Lock()
         self._making = threading.Lock()
 
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """What they are made for; None until the first one is compiled."""
+        return self._vocabulary
+
     def try_get(self, source: str) -> Grammar | None:
         """The grammar, or None while it is compiled, which this begins. Raises GrammarError if that failed."""
         with self._lock:

@@ -8,14 +8,15 @@ goes back. Two steps may be under way on a device: then the second one waits her
 device computes the output that it samples from.
 
 A run is over where nothing can follow in its grammar, or where so many tokens are forced that it is cheaper to run them
-together (`skip`); its program does that. A grammar that is not compiled yet fails its run as *busy*: its program issues
-the run again, and nobody else has waited. What takes too long is ended.
+together (`skip`, or as many as pay: pace.py); its program does that. A grammar that is not compiled yet fails its run
+as *busy*: its program issues the run again, and nobody else has waited. What takes too long is ended.
 
 Only the leader of a group of ranks has this: the others get its tokens.
 """
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from numpy.typing import NDArray
 from ..protocol import GrammarStart, Sample
 from .engine import Matcher, Vocabulary
 from .library import Library
+from .pace import Pace
 from .sources import GrammarError
 from .stack import start_deep
 
@@ -45,6 +47,10 @@ MOST_KEPT = 64
 """Matchers of runs that are over, of all grammars. A run often goes on where one has ended."""
 
 NOT_READY = "the worker is compiling the grammar still: issue the run again in a few milliseconds"
+
+AS_PAYS = 1
+"""As `skip` of a run: it is over where it pays to run the forced tokens together."""
+NO_TOKEN = "no token may come here that the grammar, and `allowed` if it is given, allow"
 
 Token = Callable[[], int]
 """Gives a sampled token; may wait for the device."""
@@ -111,6 +117,7 @@ class Step:
     faults: Mapping[int, Fault]
     runs: Mapping[int, _Run] = field(repr=False)
     counts: Mapping[int, int] = field(repr=False)
+    worth: int  # forced tokens that it pays to run together
 
     def sampled(self, token_of: Callable[[int], int]) -> None:
         """The batch was sampled; `token_of` gives the token of a row."""
@@ -121,19 +128,71 @@ class Step:
         """Which of the rows are the last of their run, bool [rows]; waits for the tokens."""
         over = np.zeros(rows, np.bool_)
         for row, run in self.runs.items():
-            over[row] = _is_over(run, self.counts[row] + 1)
+            over[row] = _is_over(run, self.counts[row] + 1, self.worth)
         return over
 
 
-def _is_over(run: _Run, count: int) -> bool:
-    """Whether a run ends behind `count` tokens. What fails here fails the next step as well, which says why."""
+def _is_over(run: _Run, count: int, worth: int) -> bool:
+    """Whether a run ends behind `count` tokens; `worth`: forced tokens that it pays to run together. What fails
+    here fails the next step as well, which says why."""
     if len(run.tokens) - run.start > count:
         return False  # it went on
     try:
         run.go_to(count)
-        return run.matcher.is_over or (0 < run.skip <= len(run.matcher.forced()))
+        return run.matcher.is_over or (run.skip > 0 and run.matcher.forces(run.skip if run.skip > AS_PAYS else worth))
     except GrammarError:
         return False
+
+
+class _Rows:
+    """The rows of one batch, while their masks are made."""
+
+    def __init__(self, batch: Sample) -> None:
+        self._batch = batch
+        self._runs: dict[int, _Run] = {}
+        self._counts: dict[int, int] = {}
+        self._faults: dict[int, Fault] = {}
+
+    def begin(self, row: int, run: _Run) -> None:
+        """Brings the matcher of a row to where it has to be. Raises GrammarError."""
+        assert self._batch.matched is not None
+        count = int(self._batch.matched[row])
+        run.go_to(count)
+        self._runs[row], self._counts[row] = run, count
+
+    def fail(self, row: int, error: Exception) -> None:
+        self._faults[row] = Fault(str(error), isinstance(error, _Busy))
+        self._runs.pop(row, None)
+
+    def step(self, vocabulary: Vocabulary | None, worth: int) -> Step:
+        """What they may sample. Where a run is over, nobody wants its token; one that begins there ends with a stop
+        token."""
+        wanted = [row for row, run in self._runs.items() if not (run.matcher.is_over and self._counts[row])]
+        rows, allowed = self._masks(wanted, vocabulary)
+        return Step(rows, allowed, self._faults, self._runs, self._counts, worth)
+
+    def _masks(self, wanted: list[int], vocabulary: Vocabulary | None) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+        """For each of these rows that does not fail, in order."""
+        if not wanted or vocabulary is None:
+            return np.zeros(0, np.int64), np.zeros((0, 0), np.uint8)
+        masks = vocabulary.masks(len(wanted))
+        address, size = masks.ctypes.data, masks.strides[0]
+        for place, row in enumerate(wanted):
+            run = self._runs[row]
+            try:
+                run.matcher.write_mask(address + place * size)
+                run.check_pace()
+            except GrammarError as error:
+                self.fail(row, error)
+        allowed, rows = vocabulary.trim(masks), np.array(wanted, np.int64)
+        own = self._batch.allowed_rows[rows]
+        if (own >= 0).any():
+            allowed[own >= 0] &= self._batch.allowed[own[own >= 0]]
+        for row in rows[~allowed.any(1)].tolist():
+            if row in self._runs:
+                self.fail(row, GrammarError(NO_TOKEN))
+        alive = np.array([row in self._runs for row in wanted])
+        return (rows, allowed) if alive.all() else (rows[alive], allowed[alive])
 
 
 class _Replays:
@@ -171,13 +230,19 @@ class _Replays:
 class Constraints:
     """The matchers of all runs that are under way."""
 
-    def __init__(self, tokenizer: bytes, vocab_size: int, stop_tokens: Sequence[int]) -> None:
-        """From tokenizer.json, which is read when the first grammar comes."""
+    def __init__(
+        self,
+        tokenizer: bytes,
+        vocab_size: int,
+        stop_tokens: Sequence[int],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """From tokenizer.json, which is read when the first grammar comes. `clock`: see `Pace`."""
         self._library = Library(lambda: Vocabulary(tokenizer, vocab_size, stop_tokens))
-        self._mask_bytes = -(-vocab_size // 8)
         self._runs: dict[int, _Run] = {}
         self._kept: list[_Run] = []
         self._replays = _Replays()
+        self._pace = Pace(clock)
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -188,35 +253,14 @@ class Constraints:
             raise ValueError("the rows have no matchers")
         if batch.ended is not None:
             self._drop(batch.ended.tolist())
-        rows, masks, faults = [], [], {}
-        runs, counts = {}, {}
+        self._pace.step(len(batch.matchers))
+        found = _Rows(batch)
         for row in batch.matchers.nonzero()[0].tolist():
-            number, count = int(batch.matchers[row]), int(batch.matched[row])
             try:
-                run = self._run(number, count, batch, row)
-                mask = self._mask(run, count, batch, row)
+                found.begin(row, self._run(int(batch.matchers[row]), int(batch.matched[row]), batch, row))
             except (GrammarError, _Busy) as error:
-                faults[row] = Fault(str(error), isinstance(error, _Busy))
-                continue
-            runs[row], counts[row] = run, count
-            if mask is not None:
-                rows.append(row)
-                masks.append(mask)
-        allowed = np.stack(masks) if masks else np.zeros((0, self._mask_bytes), np.uint8)
-        return Step(np.array(rows, np.int64), allowed, faults, runs, counts)
-
-    def _mask(self, run: _Run, count: int, batch: Sample, row: int) -> NDArray[np.uint8] | None:
-        """None where a run is over, and nobody wants its token. One that begins there ends with a stop token."""
-        run.go_to(count)
-        if run.matcher.is_over and count:
-            return None
-        mask = run.matcher.mask()
-        run.check_pace()
-        if batch.allowed_rows[row] >= 0:
-            mask &= batch.allowed[batch.allowed_rows[row]]
-        if not mask.any():
-            raise GrammarError("no token may come here that the grammar, and `allowed` if it is given, allow")
-        return mask
+                found.fail(row, error)
+        return found.step(self._library.vocabulary, self._pace.worth)
 
     def _run(self, number: int, count: int, batch: Sample, row: int) -> _Run:
         run = self._runs.get(number)

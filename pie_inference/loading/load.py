@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 
 import torch
 
@@ -63,7 +64,8 @@ def load(plan: ServingPlan) -> ServedModel:
 
 
 def _constraints(plan: ServingPlan) -> Constraints:
-    return Constraints(plan.tokenizer.tokenizer, plan.model.vocab_size, plan.tokenizer.stop_tokens)
+    clock = time.process_time if plan.device.type == "cpu" else time.perf_counter
+    return Constraints(plan.tokenizer.tokenizer, plan.model.vocab_size, plan.tokenizer.stop_tokens, clock)
 
 
 def _adapters(plan: ServingPlan, weights: WeightLoader) -> Adapters:

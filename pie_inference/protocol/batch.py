@@ -24,7 +24,7 @@ Layout = Mapping[str, tuple[str, ...]]
 """Arrays with a range of elements for each command, by the name of the indptr, int32 [N + 1], that divides them."""
 
 
-class Message(msgspec.Struct, frozen=True, tag=True, eq=False):
+class Message(msgspec.Struct, frozen=True, tag=True, eq=False, omit_defaults=True):
     """Base of everything on the wire."""
 
 

@@ -31,6 +31,13 @@ class LoadAdapter(Message, frozen=True):
     folder: str  # on the worker's machine
 
 
+class InstallAdapter(Message, frozen=True):
+    """From the leader of a group to its other ranks: put an adapter in that they were told to load; answered by
+    `AdapterLoaded`."""
+
+    number: int
+
+
 class DropAdapter(Message, frozen=True):
     """Forget an adapter. Commands that name it fail from now on."""
 
@@ -47,7 +54,7 @@ class Refused(Message, frozen=True):
     reason: str
 
 
-ToWorker = Hello | RunWave | LoadAdapter | DropAdapter | Shutdown | Refused
+ToWorker = Hello | RunWave | LoadAdapter | InstallAdapter | DropAdapter | Shutdown | Refused
 
 
 # ---- worker to control layer ----------------------------------------------------------------------------------------

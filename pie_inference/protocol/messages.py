@@ -26,7 +26,7 @@ import numpy as np
 from . import rows as _rows  # noqa: F401  # its classes are among those below
 from .batch import Array, Batch, Layout, Result, call_name
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 """Raised by every change of this file that an older peer would misread; checked when a worker connects."""
 
 
@@ -156,7 +156,7 @@ class GrammarStart(msgspec.Struct, frozen=True, array_like=True):
 
     source: str  # of the grammar, as `pie_inference.grammars` compiles it
     accepted: list[int]  # tokens before the run that the matcher has accepted
-    skip: int  # the run is over where so many tokens are forced; 0: it goes on
+    skip: int  # the run is over where so many tokens are forced; 0: it goes on, 1: over where that pays
 
 
 class Sample(Batch, frozen=True):

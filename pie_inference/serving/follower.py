@@ -6,12 +6,14 @@ import os
 import sys
 from functools import partial
 
+from ..adapters.loading import AdapterLoad
 from ..device.machine import choose_device
 from ..errors import InferenceError
 from ..options import lifetime
 from ..protocol import (
     PROTOCOL_VERSION,
     DropAdapter,
+    InstallAdapter,
     LoadAdapter,
     ProtocolError,
     Ready,
@@ -29,12 +31,15 @@ from .worker import Worker
 
 def serve(channel: RankChannel, worker: Worker) -> None:
     """Does what the leader does, until it says goodbye. Drops the results of waves: the leader has the same ones."""
+    loads: dict[int, AdapterLoad] = {}
     while True:
         match message := decode_to_worker(channel.receive()):
             case RunWave():
                 worker.launch(message, partial(agree, message.wave, channel=channel))
             case LoadAdapter():
-                channel.send(encode(worker.load_adapter(message)))
+                loads[message.number] = worker.begin_adapter(message)
+            case InstallAdapter():
+                channel.send(encode(loads.pop(message.number).install()))
             case DropAdapter():
                 worker.drop_adapter(message)
             case _:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import torch
 
+from ..adapters.loading import AdapterLoad, AdapterReader
 from ..config import WorkerConfig
 from ..device.markers import mark_stream
 from ..device.ranks import Ranks, SingleRank
-from ..errors import AdapterError
 from ..execution.interface import Agree, agree_alone
 from ..execution.launched import LaunchedWave
 from ..loading.load import load
@@ -28,6 +27,7 @@ class Worker:
         with torch.inference_mode():
             plan = make_plan(config, read_model(config), ranks or SingleRank())
             self._served = load(plan)
+        self._reader = AdapterReader(self._served.adapters, self._served.device)
         torch.set_num_threads(plan.threads)
 
     def describe(self) -> tuple[ModelDescription, ...]:
@@ -45,10 +45,10 @@ class Worker:
         return LaunchedWave(wave.wave, started, outcomes, tuple(run.failures), end)
 
     def load_adapter(self, message: LoadAdapter) -> AdapterLoaded:
-        try:
-            return AdapterLoaded(message.number, self._served.adapters.load(message.number, Path(message.folder)))
-        except AdapterError as error:
-            return AdapterLoaded(message.number, error=str(error))
+        return self.begin_adapter(message).install()
+
+    def begin_adapter(self, message: LoadAdapter) -> AdapterLoad:
+        return self._reader.begin(message)
 
     def drop_adapter(self, message: DropAdapter) -> None:
         self._served.adapters.drop(message.number)

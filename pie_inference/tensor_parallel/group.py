@@ -17,13 +17,14 @@ from ..config import WorkerConfig
 from ..device.machine import choose_device
 from ..device.ranks import Ranks
 from ..errors import RankLost
-from ..execution.interface import Rank
+from ..execution.interface import Load, Rank
 from ..execution.launched import LaunchedWave
 from ..loading.hub import find_folder
 from ..protocol import (
     AdapterLoaded,
     DropAdapter,
     Failure,
+    InstallAdapter,
     LoadAdapter,
     ModelDescription,
     ProtocolError,
@@ -46,7 +47,7 @@ FAREWELL_SECONDS = 0.3
 ever."""
 SHUTDOWN_SECONDS = 0.5
 LOAD_SECONDS = 120.0
-"""Seconds in which a rank reads an adapter, at most."""
+"""Seconds within which a rank has read an adapter, once the leader has."""
 
 
 class Follower:
@@ -90,6 +91,22 @@ class Follower:
             self.process.kill()
             self.process.wait()
         self.channel.close()
+
+
+class GroupLoad:
+    """An adapter that all ranks read. Implements `Load`."""
+
+    def __init__(self, own: Load, install: Callable[[Load], AdapterLoaded]) -> None:
+        self.number = own.number
+        self._own = own
+        self._install = install
+
+    @property
+    def is_ready(self) -> bool:
+        return self._own.is_ready
+
+    def install(self) -> AdapterLoaded:
+        return self._install(self._own)
 
 
 class WorkerGroup:
@@ -145,13 +162,20 @@ class WorkerGroup:
             follower.channel.send(frames)
 
     def load_adapter(self, message: LoadAdapter) -> AdapterLoaded:
-        """All ranks have it, or none."""
+        return self.begin_adapter(message).install()
+
+    def begin_adapter(self, message: LoadAdapter) -> GroupLoad:
         self._tell(message)
-        answers = [self._worker.load_adapter(message), *(follower.adapter_loaded() for follower in self._followers)]
+        return GroupLoad(self._worker.begin_adapter(message), self._install)
+
+    def _install(self, own: Load) -> AdapterLoaded:
+        """All ranks have it, or none. They read the same files, so the others are about as far as this one."""
+        self._tell(InstallAdapter(own.number))
+        answers = [own.install(), *(follower.adapter_loaded() for follower in self._followers)]
         failed = next((answer for answer in answers if answer.error is not None), None)
         if failed is None:
-            return AdapterLoaded(message.number, sum(answer.nbytes for answer in answers))
-        self.drop_adapter(DropAdapter(message.number))
+            return AdapterLoaded(own.number, sum(answer.nbytes for answer in answers))
+        self.drop_adapter(DropAdapter(own.number))
         return failed
 
     def drop_adapter(self, message: DropAdapter) -> None:

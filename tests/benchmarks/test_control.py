@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.control import api_calls, idle
+from benchmarks.control.contexts import PHASES
 from benchmarks.control.scale import fits
 from benchmarks.support.server import Server, serving
 from tests.helpers import wit
@@ -93,6 +94,15 @@ def test_contexts(tmp_path: Path) -> None:
     assert (found["live forks"], found["tokens_run for the first token of a fork"]) == (40, 0)
     assert found["fork"] > 0
     assert found["second over first"] > 0
+    assert {f"{phase}: processor time of {part}" for phase in PHASES for part in ("control", "hosts")} < set(found)
+
+
+def test_constrained(tmp_path: Path) -> None:
+    (row,) = run(tmp_path, "constrained", *["--models", "demo", "--inferlets", "2", "--tokens", "40", "--rounds", "1"])
+    assert (row["model"], row["inferlets"]) == ("demo", 2)
+    assert 0 < row["steps"] < 1  # names of keys were not sampled
+    assert row["ratio"] == pytest.approx(row["kept_tokens_s"] / row["free_tokens_s"], rel=0.01)
+    assert min(row[f"{text}_{part}_us"] for text in ("free", "kept") for part in ("worker", "control")) > 0
 
 
 def test_by_position(tmp_path: Path) -> None:

@@ -651,6 +651,13 @@ class FakeHost:
         self._forward(queue, context, inputs, output, embeds)
         return self._future([0.0] * seen + [1.0] * new)
 
+    def _forward_with_adapter_and_scores(
+        self, queue: int, adapter: str, context: list[int], inputs: list[int], output: list[int], embeds: list[int]
+    ) -> int:
+        seen, new = sum(len(self.pages[page]) for page in expand(context)), len(expand(inputs))
+        self._forward_with_adapter(queue, adapter, context, inputs, output, embeds)
+        return self._future([0.0] * seen + [1.0] * new)
+
     def _await_packed_scores(self, number: int) -> str:
         return _packed("f", self._await(number))
 

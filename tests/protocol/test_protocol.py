@@ -32,6 +32,7 @@ from pie_inference.protocol import (
     decode_to_worker,
     encode,
 )
+from pie_inference.protocol.codec import CODE_BITS, CODES
 from pie_inference.testing.worker_batches import Driver, Extend, Keys, ints, sample_batch
 
 DESCRIPTION = ModelDescription(
@@ -127,6 +128,11 @@ def test_decoded_arrays_are_aligned_views() -> None:
     assert not batch.target.flags.writeable
 
 
+def encode_length(length: int, code: int = CODES[np.dtype("<i4")]) -> int:
+    """An array of one dimension, as headers name it."""
+    return length << CODE_BITS | code
+
+
 @dataclass
 class Bad:
     """An array as a hostile peer would describe it."""
@@ -134,7 +140,7 @@ class Bad:
     description: object
 
     def frames(self) -> list[bytes]:
-        none = ["<i4", [0], 0]
+        none = encode_length(0)
         batch = {"type": "CopyKvpage", "source": self.description, "target": none, "indptr": none}
         return [msgspec.msgpack.encode({"type": "RunWave", "wave": 1, "model": "m", "batches": [batch]}), bytes(8)]
 
@@ -142,16 +148,26 @@ class Bad:
 @pytest.mark.parametrize(
     "description",
     [
-        ["|O", [1], 0],
-        ["<i4", [3], 0],
-        ["<i4", [-1], 0],
-        ["<i4", [1], -4],
-        ["<i4", [1], 99],
-        ["<i4", [2**62, 4], 0],
-        ["<i4", ["x"], 0],
-        ["<i4", [1]],
-        ["<c8", [1], 0],
-        7,
+        encode_length(1, code=6),
+        encode_length(3),
+        encode_length(-1),
+        encode_length(2**57),
+        encode_length(2**60),
+        [2],
+        [2, -1],
+        [2, 2, -1],
+        [2, -1, -1],
+        [2, 3],
+        [6, 1],
+        [6, 0],
+        [-7, 1],
+        [2, 2**62, 4],
+        [2, "x"],
+        ["x", 1],
+        [],
+        True,
+        1.0,
+        "<i4",
         None,
     ],
     ids=str,

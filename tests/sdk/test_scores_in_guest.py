@@ -31,6 +31,7 @@ async def main(args):
     for wrong in (lambda: traits.forward_with_scores(queue, pages, ()),
                   lambda: traits.forward_with_scores(queue, pages, inputs, pages[:1]),
                   lambda: traits.forward_with_scores(queue, pages, [7777]),
+                  lambda: traits.forward_with_adapter_and_scores(queue, "nobody", pages, inputs),
                   lambda: bindings.introspective_forward.take_scores(12345)):
         try:
             wrong()
@@ -51,7 +52,7 @@ def test_scores_in_the_sandbox(guest_cache: Path, hosts: int) -> None:
         assert first == pytest.approx([1 + 1 / 2 + 1 / 3, 1 / 2 + 1 / 3, 1 / 3])
         assert second == pytest.approx([1 / 4] * 4)
         assert listed == pytest.approx([1 / 3 + 1 / 4] * 3 + [1 / 4])
-        assert told == ["InvalidArgument", "InvalidState", "NotFound", "not-found"]
+        assert told == ["InvalidArgument", "InvalidState", "NotFound", "NotFound", "not-found"]
         assert has_traits
 
     asyncio.run(check())

@@ -125,6 +125,8 @@ def model_calls(world: World) -> dict[str, Callable[..., Any]]:
         "available_adapters": lambda: traits.available_adapters(queue),
         "forward_with_adapter": lambda: traits.forward_with_adapter(queue, "adapter", *world.forwarded()[1:]),
         "forward_with_scores": lambda: traits.forward_with_scores(*world.forwarded()),
+        "forward_with_adapter_and_scores":
+            lambda: traits.forward_with_adapter_and_scores(queue, "adapter", *world.forwarded()[1:]),
         "create_sampler": lambda: traits.create_sampler(temperature=0.0), "destroy_sampler": traits.destroy_sampler,
         "sample": lambda: traits.sample(queue, output[0], sampler),
         "sample_constrained": lambda: traits.sample_constrained(queue, output[0], sampler),

@@ -10,9 +10,10 @@ from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.errors import call
 from inferlet_sdk.futures import HostFuture
-from inferlet_sdk.traits.arguments import HasQueue, embed_ranges, page_ranges, queue_number
+from inferlet_sdk.traits.arguments import HasQueue, embed_ranges, page_ranges, queue_number, text
 
 __all__ = [
+    "forward_with_adapter_and_scores",
     "forward_with_scores",
 ]
 
@@ -34,6 +35,28 @@ def forward_with_scores(
     future = call(
         bindings.introspective_forward.forward_with_scores,
         queue_number(queue),
+        page_ranges(context, "context"),
+        embed_ranges(input_embeds, "input_embeds"),
+        page_ranges(output_pages, "output_pages"),
+        embed_ranges(output_embeds, "output_embeds"),
+    )
+    return HostFuture(future, _await_scores)
+
+
+def forward_with_adapter_and_scores(
+    queue: int | HasQueue,
+    adapter: str,
+    context: Pages | Iterable[int],
+    input_embeds: Embeds | Iterable[int],
+    output_pages: Pages | Iterable[int] = (),
+    output_embeds: Embeds | Iterable[int] = (),
+) -> HostFuture[list[float]]:
+    """Does `forward_with_scores` with an adapter, as `forward_with_adapter`. Raises NotFound if the model has no such
+    adapter."""
+    future = call(
+        bindings.introspective_forward.forward_with_adapter_and_scores,
+        queue_number(queue),
+        text(adapter, "adapter"),
         page_ranges(context, "context"),
         embed_ranges(input_embeds, "input_embeds"),
         page_ranges(output_pages, "output_pages"),

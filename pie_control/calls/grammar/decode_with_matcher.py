@@ -13,9 +13,6 @@ from ..sampler import Sampler
 from ..values import Run
 from .matching import Constraint, Matcher
 
-LEAST_SKIP = 2
-"""Forced tokens: one at a time is what a run does."""
-
 
 def issue(
     space: AddressSpace,
@@ -33,11 +30,9 @@ def issue(
     options: str,
     future: int,
 ) -> None:
-    """The matcher stays as it is. Raises InvalidArgument (a matcher of another model, `skip` 1) and as `decode`."""
+    """The matcher stays as it is. Raises InvalidArgument (a matcher of another model) and as `decode`."""
     if matcher.vocabulary_size != space.model.vocab_size:
         raise InvalidArgument("the matcher belongs to a grammar of another model: compile it with a queue of this one")
-    if 0 < skip < LEAST_SKIP:
-        raise InvalidArgument(f"skip is {skip}; it is 0, or at least {LEAST_SKIP}")
     constraint = Constraint(matcher.source, tuple(matcher.tokens), skip)
     decode.issue_run(
         space, queue, embed, sampler, input, position, context, pages, steps, stop, options, constraint, future

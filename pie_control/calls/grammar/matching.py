@@ -9,7 +9,8 @@ from pie_control.record import Record
 
 class Constraint(Record, frozen=True, tag=None):
     """What a decode run has to keep to. `source`: the grammar, as the engine compiles it; `accepted`: tokens before the
-    run; `skip`: the run is over where so many tokens are forced (0: it goes on)."""
+    run; `skip`: the run is over where so many tokens are forced (0: it goes on; 1: as many as it
+    pays to run together)."""
 
     source: str
     accepted: Sequence[int]

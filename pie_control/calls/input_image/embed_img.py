@@ -18,20 +18,30 @@ from pie_control.resources.holdings import Holdings
 from pie_control.resources.kinds import EMBEDS, Resource
 from pie_control.resources.quotas import check_quota
 from pie_control.resources.ranges import Range, parse_ranges, total_length
-from pie_inference.protocol import EmbedImg
+from pie_inference.protocol import EmbedImg, ModelDescription
 
 from ..arrays import WrittenEmbeds, as_int32, ends_of
-from ..kind import Batch, Stage, WaveContext, WorkerCommand, define
+from ..kind import Batch, BulkyCommand, Stage, WaveContext, define
 from ..positions import check_positions
 from .image import Image
 
 
-class ImageCommand(WorkerCommand, frozen=True):
+class ImageCommand(BulkyCommand, frozen=True):
     """Vectors of one tile, from `first` on, and the embeds that they fill."""
 
     tile: bytes
     first: int
     embeds: Sequence[Range]
+
+    def check(self, model: ModelDescription) -> None:
+        vision = model.vision
+        if vision is None:
+            raise ValueError(f"model {model.name} takes no images")
+        if len(self.tile) != 3 * vision.tile_size**2:
+            raise ValueError(f"a tile has {len(self.tile)} bytes, not 3 for each of {vision.tile_size}^2 pixels")
+        count = total_length(self.embeds)
+        if not 0 <= self.first <= vision.tile_embeds - count:
+            raise ValueError(f"a tile has {vision.tile_embeds} vectors: {self.first} to {self.first + count} are not")
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         return self.embeds if resource is EMBEDS else ()

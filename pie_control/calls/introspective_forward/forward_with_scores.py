@@ -20,6 +20,7 @@ from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.ranges import parse_ranges
 from pie_inference.protocol import Forward, ForwardWithScores, ForwardWithScoresResult, Result
 
+from ..adapters import NO_ADAPTER
 from ..forward import forward
 from ..forward.batch import ForwardBatch, PassCommand
 from ..kind import Stage, define
@@ -48,12 +49,26 @@ def issue(
     future: int,
 ) -> None:
     """Raises as `forward`; InvalidArgument for more inputs than go into one batch, or too many pairs."""
+    run(space, queue, context, input_embeds, output_pages, output_embeds, NO_ADAPTER, future)
+
+
+def run(
+    space: AddressSpace,
+    queue: int,
+    context: Sequence[int],
+    input_embeds: Sequence[int],
+    output_pages: Sequence[int],
+    output_embeds: Sequence[int],
+    adapter: int,
+    future: int,
+) -> None:
+    """The same, with an adapter."""
     space.check_command(queue)
     sources = parse_ranges(input_embeds, "embed")
     if not sources:
         raise InvalidArgument("forward-with-scores needs at least one input embed")
     positions = space.embeds.filled_positions(sources)
-    found = forward.check(space, queue, context, sources, positions, output_pages, output_embeds)
+    found = forward.check(space, queue, context, sources, positions, output_pages, output_embeds, adapter)
     _check_size(space, found)
     command = ScoresCommand(
         space.owner, queue, space.next_seq(), found.after, future, (), *found._replace(whole=True)[1:]

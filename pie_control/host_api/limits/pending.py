@@ -49,7 +49,7 @@ def _run_bytes(*arguments: Any) -> int:
 
 
 RESULT_BYTES: Mapping[type, Callable[..., int]] = {
-    Scores: lambda context, inputs, *_: 4 * (MOST_PAGE_SIZE * sum(context[1::2]) + sum(inputs[1::2])),
+    Scores: lambda *arguments: 4 * (MOST_PAGE_SIZE * sum(arguments[-4][1::2]) + sum(arguments[-3][1::2])),
     Dist: lambda *arguments: DIST_BYTES * (arguments[-2] or DEFAULT_K),  # k, before the temperature
     Dists: lambda embeds, k, _temperature: (DIST_BYTES * (k or DEFAULT_K) + 4) * min(sum(embeds[1::2]), MOST_ROWS),
     Logprobs: lambda _embed, tokens: 4 * len(tokens),

@@ -29,9 +29,11 @@ from .send_buffer import SendBuffer
 
 MAX_LAUNCHES = 1024
 """Launches of one connection that may be under way at a time."""
-SENDS_IN_A_TURN = 32
-"""Messages to inferlets cost next to nothing. One by one, the last of many would wait as many turns, in each of which
-all inferlets that can run do so."""
+REQUESTS_IN_A_TURN = 32
+"""Requests that are carried out before others get their turn. One by one, the last of many would wait as many turns,
+in each of which all inferlets that can run do so."""
+COSTS = {wire.Send: 1, wire.Launch: 4}
+"""As how many of them a request counts; others take a turn for themselves."""
 TRY_AGAIN_LATER = 1013
 DISCONNECTED = "its client disconnected"
 
@@ -68,6 +70,7 @@ class Session:
     # ---- frames ----
 
     async def _receive_frames(self) -> None:
+        taken = 0  # in this turn of the event loop
         with contextlib.suppress(WebSocketDisconnect):
             while True:
                 await self._buffer.room()
@@ -76,15 +79,13 @@ class Session:
                     if frame.get("code") == TRY_AGAIN_LATER:
                         self._end = frame.get("reason") or DISCONNECTED
                     return
-                sends = 0  # in this turn of the event loop
                 for request in self._read(frame.get("text") or frame.get("bytes") or ""):
                     await self._buffer.room()
                     self._take_request(request)
-                    sends = sends + 1 if isinstance(request, wire.Send) else SENDS_IN_A_TURN
-                    if sends >= SENDS_IN_A_TURN:
-                        await asyncio.sleep(0)  # others get their turn between any two requests
-                        sends = 0
-                await asyncio.sleep(0)
+                    taken += COSTS.get(type(request), REQUESTS_IN_A_TURN)
+                    if taken >= REQUESTS_IN_A_TURN:
+                        await asyncio.sleep(0)
+                        taken = 0
 
     async def _send_frames(self) -> None:
         with contextlib.suppress(WebSocketDisconnect):

@@ -1,9 +1,10 @@
 """Instances of the Python guest. Some are made ahead of a launch, in two stages.
 
-First they *begin*: memory is mapped, tables are filled, Python has started; they wait where they ask whether to
-rehearse. That is half of the work of a launch, done early. At leisure some of them *rehearse* a program
-(`inferlet_sdk.guest.rehearsal`), which copies the pages of memory that every program writes to: it takes several times
-as long as it saves, so only launches that come one by one are worth it.
+First they *begin*: memory is mapped, tables are filled, Python has started, and a short rehearsal
+(`inferlet_sdk.guest.rehearsal`) has copied the pages of memory that every program writes to; they wait where they ask
+whether to rehearse. That is most of the work of a launch, done early: to copy a page takes 4 us, and there are 250. At
+leisure some of them *rehearse* the generation of text. That copies a thousand pages more, which is worth its time and
+memory only for launches that come one by one.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class PythonGuests:
         self._begun: deque[Instance] = deque()
         self._rehearsed: deque[Instance] = deque()
         self._at_work: Instance | None = None
-        self._rehearses = False  # the one at work
+        self._rehearses = False  # the one at work, the generation of text
+        self._is_new = False  # it has not begun
 
     @property
     def ready(self) -> int:
@@ -59,16 +61,21 @@ class PythonGuests:
         if self._at_work is None and not self._take_up():
             return False
         assert self._at_work is not None
-        if self._at_work.step() is not Step.PREEMPTED:  # this guest is our own code: now it waits
-            (self._rehearsed if self._rehearses else self._begun).append(self._at_work)
-            self._at_work = None
+        if self._at_work.step() is Step.PREEMPTED:
+            return True
+        if self._is_new:  # this guest is our own code: now it waits
+            self._is_new = False
+            self._at_work.resume(True)
+            return True
+        (self._rehearsed if self._rehearses else self._begun).append(self._at_work)
+        self._at_work = None
         return True
 
     def _take_up(self) -> bool:
         """Begins an instance, if there are too few, or a rehearsal."""
         self._rehearses = self.ready >= self._most_ahead
         if not self._rehearses:
-            self._at_work = self.new(MadeAhead())
+            self._at_work, self._is_new = self.new(MadeAhead()), True
         elif self._begun and len(self._rehearsed) < MOST_REHEARSED:
             self._at_work = self._begun.popleft()
             self._at_work.resume(True)

@@ -208,7 +208,7 @@ def test_programs_cannot_tell_that_their_calls_cross() -> None:
     made: Counter[str] = Counter()
     for seed in range(40):
         run_random_programs(seed, made, CrossingWorld)
-    assert made["sample"] > 50
+    assert made["sample"] > 20
     assert made["copy_kvpage"] > 50
 
 

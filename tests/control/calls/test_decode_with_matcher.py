@@ -36,7 +36,6 @@ def refused(error: type, message: str, **changed: Any) -> Any:
 REFUSED = [
     refused(NotFound, NO_QUEUE, queue=9),
     refused(InvalidArgument, "the matcher belongs to a grammar of another model", matcher=Given(100)),
-    refused(InvalidArgument, "skip is 1; it is 0, or at least 2", skip=1),
     refused(InvalidState, "a decode run of 15 steps needs 14 free slots, its pages have 13", steps=15),
     refused(InvalidArgument, "unknown field `stops`", options='{"stops": []}'),
 ]

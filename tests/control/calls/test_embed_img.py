@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -191,3 +192,27 @@ def test_more_tiles_than_may_wait_are_refused_at_once() -> None:
 
 def _ranges(first: int, count: int) -> Sequence[int]:
     return [first, count]
+
+
+# ---- what a host hands on ----
+
+
+@pytest.mark.parametrize(
+    ("tile", "first", "embeds", "message"),
+    [
+        (b"", 0, ((0, 1),), "a tile has 0 bytes, not 3 for each of 4^2 pixels"),
+        (bytes(49), 0, ((0, 1),), "a tile has 49 bytes"),
+        (bytes(48), -1, ((0, 1),), f"a tile has {VECTORS} vectors: -1 to 0 are not"),
+        (bytes(48), 2, ((0, 1), (5, 6)), f"a tile has {VECTORS} vectors: 2 to 4 are not"),
+    ],
+)
+def test_what_cannot_be_is_not_believed(tile: bytes, first: int, embeds: Any, message: str) -> None:
+    inferlet, handed_on = prepare()
+    inferlet.call("embed_img", Q, ONE, 0, [3], [4, 1])
+    command = handed_on[-1]
+    command.check(inferlet.space.model)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        msgspec.structs.replace(command, tile=tile, first=first, embeds=embeds).check(inferlet.space.model)
+    blind = msgspec.structs.replace(inferlet.space.model, vision=None)
+    with pytest.raises(ValueError, match="takes no images"):
+        command.check(blind)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,8 @@ from pie_control.errors import InvalidArgument, InvalidState, NotFound, WorkerEr
 from pie_inference.protocol import EmbedTxt, Forward, ForwardWithScores, ForwardWithScoresResult, RunWave
 from tests.helpers.refusals import NO_QUEUE, Q, Refusal, check_refused, prepare, refusal
 from tests.helpers.scheduling import Inferlet, World
+
+from .test_forward_with_adapter import ADAPTERS, named, world_with_adapters
 
 NAME = "forward_with_scores"
 REFUSED = [
@@ -116,3 +120,39 @@ def test_an_answer_that_does_not_fit_is_told() -> None:
     wrong = ForwardWithScoresResult(np.array([0, 3], np.int32), np.zeros(3, np.float32))
     with pytest.raises(WorkerError, match="are versions mixed"):
         wave.batches[1].values(wrong)
+
+
+# ---- with an adapter ----
+
+WITH_ADAPTER = "forward_with_adapter_and_scores"
+
+
+def test_an_unknown_adapter_is_refused_and_changes_nothing() -> None:
+    message = "has no adapter 'poet'; available-adapters gives: none"
+    check_refused(Refusal(NotFound, message, WITH_ADAPTER, (Q, "poet", [0, 1], [3, 1], [0, 1], [])))
+
+
+def test_with_an_adapter_it_is_refused_as_without() -> None:
+    inferlet, handed_on = prepare()
+    inferlet.space.adapters = {"poet": 5}
+    before = len(handed_on)
+    with pytest.raises(InvalidArgument, match="forward-with-scores needs at least one input embed"):
+        inferlet.call(WITH_ADAPTER, Q, "poet", [0, 1], [], [0, 1], [])
+    with pytest.raises(NotFound, match="queue 9 does not exist"):
+        inferlet.call(WITH_ADAPTER, 9, "poet", [0, 1], [3, 1], [0, 1], [])
+    assert len(handed_on) == before
+
+
+def test_a_batch_has_the_adapter_of_each_sequence(tmp_path: Path) -> None:
+    world = world_with_adapters(tmp_path)
+    one, other = world.open(4, 64), world.open(4, 64)
+    named(one, **ADAPTERS)
+    one.embed(0, 3, 0)
+    pages = [one.pages, one.num_pages]
+    one.call(WITH_ADAPTER, one.queue, "painter", pages, [one.embeds, 3], pages, [])
+    scored(other, 0, 2)
+    (batch,) = [batch for wave in world.drain() for batch in wave.batches if isinstance(batch, ForwardWithScores)]
+    assert batch.adapters is not None
+    assert sorted(batch.adapters.tolist()) == [-1, 1]
+    lengths = dict(zip(batch.adapters.tolist(), np.diff(batch.q_indptr).tolist(), strict=True))
+    assert lengths == {1: 3, -1: 2}

@@ -15,6 +15,7 @@ from pie_control.application.messages import (
     Launch,
     LinkComponent,
     ModelState,
+    Ping,
     Post,
     Prepared,
     Provide,
@@ -29,8 +30,10 @@ from pie_control.application.messages import (
     Usage,
     Welcome,
 )
+from pie_control.calls.input_image.embed_img import ImageCommand
 from pie_control.calls.kind import OpenQueue, Synchronize
 from pie_control.config import InferletLimits
+from pie_control.engine import hosts
 from pie_control.engine.hosts import Hosts, HostSettings
 from pie_control.engine.loop import Loop
 from pie_control.engine.model import Model
@@ -135,13 +138,44 @@ def test_launches_go_to_the_host_with_the_fewest_inferlets(tmp_path: Path) -> No
     play(tmp_path, body)
 
 
-def test_a_host_without_memory_takes_none(tmp_path: Path) -> None:
+def test_a_host_without_memory_takes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "ASK_SECONDS", 0)
+
     async def body(scene: Scene) -> None:
         scene.links[1].memory_bytes = 900
         assert [(await scene.launch()).host for _ in range(3)] == [2, 2, 2]
         scene.links[2].memory_bytes = 900
         with pytest.raises(Overloaded, match="all inferlets together hold 0 MiB of 0 MiB: try again"):
             await scene.launch()
+
+    play(tmp_path, body)
+
+
+def test_hosts_are_not_asked_for_each_of_many_launches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "ASK_SECONDS", 1000)
+
+    async def body(scene: Scene) -> None:
+        for link in scene.links.values():
+            link.take(Ping)
+        for _ in range(5):
+            await scene.launch()
+        assert [len(link.take(Ping)) for link in scene.links.values()] == [1, 1]
+
+    play(tmp_path, body)
+
+
+def test_launches_go_where_guests_wait_though_no_report_has_come(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        for link in scene.links.values():
+            link.mute = True
+        scene.links[1].says(Report(500, 0.0, 0, 0, warm=2))
+        scene.links[2].says(Report(100, 0.0, 0, 0, warm=1))
+        for expected in (1, 2, 1):
+            entry = await scene.launch()
+            assert entry.host == expected
+            scene.link(entry).says(
+                Started(entry.number), Finished(entry.number, Ended("finished", inferlet=entry.id), 0.5)
+            )
 
     play(tmp_path, body)
 
@@ -298,6 +332,22 @@ def test_a_host_that_says_what_cannot_be_is_lost_alone(tmp_path: Path) -> None:
         scene.synchronizes(second)
         scene.quiet(scene.links[2])
         assert scene.links[2].take(Results), "frames are taken as before"
+
+    play(tmp_path, body)
+
+
+def test_a_host_that_hands_on_a_tile_of_another_size_is_lost_alone(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        first, second = await scene.launch(), await scene.launch()
+        for entry in (first, second):
+            scene.link(entry).says(Started(entry.number))
+            scene.synchronizes(entry)
+        tile = ImageCommand(first.number, QUEUE, 5, 0, None, (), b"far too small", 0, ((0, 1),))
+        scene.links[1].says(Commands(scene.model.name, [tile]))
+        assert "said what cannot be" in str(first.info().error)
+        assert second.info().status == "running"
+        scene.quiet(scene.links[2])
+        assert scene.links[2].take(Results)
 
     play(tmp_path, body)
 

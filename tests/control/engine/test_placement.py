@@ -29,7 +29,8 @@ def test_a_host_must_serve_and_have_room() -> None:
     assert place_on_host([HostLoad(False, True, 0, 0), HostLoad(True, True, 9, 9), HostLoad(True, False, 0, 0)]) == 1
 
 
-def test_the_host_with_the_fewest_inferlets_then_the_least_memory_then_the_first() -> None:
-    assert place_on_host([HostLoad(True, True, 2, 0), HostLoad(True, True, 1, 99)]) == 1
+def test_the_host_with_the_fewest_inferlets_then_the_most_warm_then_the_least_memory_then_the_first() -> None:
+    assert place_on_host([HostLoad(True, True, 2, 0, 9), HostLoad(True, True, 1, 99, 0)]) == 1
+    assert place_on_host([HostLoad(True, True, 1, 0, 1), HostLoad(True, True, 1, 99, 2)]) == 1
     assert place_on_host([HostLoad(True, True, 1, 20), HostLoad(True, True, 1, 10)]) == 1
     assert place_on_host([HostLoad(True, True, 1, 10), HostLoad(True, True, 1, 10)]) == 0

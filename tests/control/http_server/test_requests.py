@@ -13,7 +13,7 @@ import websockets
 from pie_control.http_server.guard import json_limit
 from pie_control.http_server.messages import MAX_REQUESTS
 from pie_control.http_server.session.send_buffer import MAX_REPLY_BYTES, SendBuffer
-from pie_control.http_server.session.session import SENDS_IN_A_TURN
+from pie_control.http_server.session.session import REQUESTS_IN_A_TURN
 from pie_control.registry.entry import InferletInfo
 from tests.helpers.fake_server_api import FakeInferlet, FakeServerApi, serve_async
 from tests.helpers.guard import HANG_SECONDS
@@ -87,7 +87,7 @@ def test_messages_to_inferlets_share_a_turn_up_to_a_number() -> None:
         assert isinstance(api, LookedUpApi)
         async with open_session(url, max_size=None) as socket:
             api.turns = Turns()
-            count = 3 * SENDS_IN_A_TURN
+            count = 3 * REQUESTS_IN_A_TURN
             requests = [{"type": "send", "id": number, "inferlet": "i1", "text": ""} for number in range(count)]
             await socket.send(json.dumps(requests))
             replies: list[int] = []
@@ -95,7 +95,7 @@ def test_messages_to_inferlets_share_a_turn_up_to_a_number() -> None:
                 replies += [each["id"] for each in await frame_of(socket)]
             api.turns.stop()
             assert replies == list(range(count))
-            assert sorted(Counter(api.looked).values()) == [SENDS_IN_A_TURN] * 3
+            assert sorted(Counter(api.looked).values()) == [REQUESTS_IN_A_TURN] * 3
 
     serve_async(test, LookedUpApi())
 

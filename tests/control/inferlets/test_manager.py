@@ -14,8 +14,11 @@ import pytest
 from pie_control.errors import BadRequest, Conflict, Overloaded, UnknownName
 from pie_control.inferlets import manager
 from pie_control.inferlets.events import Ended, Event
+from pie_control.inferlets.runner import Runner
+from pie_control.programs.host.programs import HostPrograms
 from pie_control.registry import registry
 from pie_control.registry.entry import Entry
+from pie_control.sandbox.fibers import Instance
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
@@ -55,6 +58,62 @@ def test_the_warm_pool_fills_and_fills_again(guest_cache: Path) -> None:
         assert [await run(server, HELLO) for _ in range(4)] == ["hello"] * 4
 
     on_server(guest_cache, body, warm_pool=2)
+
+
+def test_guests_are_made_ahead_beside_an_endless_loop_but_not_between_launches(
+    guest_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager, "UPKEEP_SECONDS", 0.0005)
+    monkeypatch.setattr(manager, "MOST_POSTPONED", sys.maxsize)
+    slices: list[bool] = []  # whether an inferlet wanted a turn
+
+    def warm_one(programs: HostPrograms) -> bool:
+        slices.append(runners[0].has_ready)
+        return make_ahead(programs)
+
+    def new_runner(*given: Any) -> Runner:
+        runners.append(Runner(*given))
+        return runners[-1]
+
+    runners: list[Runner] = []
+    make_ahead = HostPrograms.warm_one
+    monkeypatch.setattr(HostPrograms, "warm_one", warm_one)
+    monkeypatch.setattr(manager, "Runner", new_runner)
+
+    async def body(server: ServerApi) -> None:
+        await launch(server, LOOP)
+        await until(lambda: server.statistics().inferlets.warm == 2)
+        assert await asyncio.gather(*(run(server, HELLO) for _ in range(20))) == ["hello"] * 20
+        await until(lambda: server.statistics().inferlets.warm == 2)
+        assert len(slices) > 2
+        assert not any(slices)
+
+    on_server(guest_cache, body, warm_pool=2, cpu_seconds=1000)
+
+
+def test_instances_that_are_done_are_freed_at_leisure_up_to_a_number(
+    guest_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager, "MOST_UNFREED", 2)
+    closed: list[Instance] = []
+    close = Instance.close
+
+    def note(instance: Instance) -> None:
+        closed.append(instance)
+        close(instance)
+
+    async def body(server: ServerApi) -> None:
+        assert await run(server, HELLO) == "hello"
+        await until(lambda: server.is_idle)
+        monkeypatch.setattr(manager, "UPKEEP_SECONDS", 1000)
+        monkeypatch.setattr(Instance, "close", note)
+        for _ in range(5):
+            assert await run(server, HELLO) == "hello"
+        assert len(closed) <= 4  # the first one may wait still
+        await server.close()
+        assert len(set(closed)) in (5, 6)
+
+    on_server(guest_cache, body, warm_pool=0)
 
 
 def test_an_inferlet_that_does_nothing_for_too_long_ends(guest_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

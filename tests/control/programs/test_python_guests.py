@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,6 +85,22 @@ def test_a_launch_takes_the_best_that_waits(
         result_of(programs)
         left.append((len(guests._rehearsed), len(guests._begun)))
     assert left == [(0, 2), (0, 1), (0, 0), (0, 0)]
+
+
+def copied_pages(programs: HostPrograms) -> int:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    result_of(programs)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems count pages otherwise")
+def test_a_launch_copies_few_pages_of_what_was_made_ahead(
+    programs: HostPrograms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(python_guests, "MOST_REHEARSED", 0)
+    programs.provide("draws", "async def main(args):\n    return 1\n", "")
+    make_all_ahead(programs)
+    assert max(copied_pages(programs) for _ in range(3)) < copied_pages(programs) / 4
 
 
 def test_each_instance_draws_other_numbers_whenever_it_was_made(

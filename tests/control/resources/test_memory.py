@@ -235,7 +235,7 @@ def test_the_line_goes_by_class_and_age_and_tells_who_was_served() -> None:
     memory.all_completed()
     assert memory.begin() == [(4, 504), (3, 503)]
     assert not memory.try_bind(batch, commands[2], 0.0)
-    assert not bind(memory, batch, 1), "1 is free, but another stands before it"
+    assert not bind(memory, batch, 1, seq=600), "1 is free, but another stands before it"
     memory.check_integrity()
     assert memory.try_bind(old, commands[4], 0.0)
     assert (old.pages.bound, young.pages.bound) == (5, 5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pie_inference.grammars import rows as rows_module
-from pie_inference.grammars.rows import Constraints, Step
+from pie_inference.grammars.rows import AS_PAYS, Constraints, Step
 from pie_inference.grammars.sources import source_of
 from pie_inference.protocol import GrammarStart, Sample
 from pie_inference.testing import byte_tokenizer
@@ -27,8 +27,8 @@ LONG = source_of("lark", 'start: ("yes" | "no") ", that is what they said" /[.!]
 COUNT = source_of("lark", "start: /[ab]/~1..2000")
 
 
-def make() -> Constraints:
-    return Constraints(byte_tokenizer.tokenizer_json(), byte_tokenizer.VOCAB_SIZE, (byte_tokenizer.END,))
+def make(clock: Callable[[], float] = time.perf_counter) -> Constraints:
+    return Constraints(byte_tokenizer.tokenizer_json(), byte_tokenizer.VOCAB_SIZE, (byte_tokenizer.END,), clock)
 
 
 def row(number: int, count: int, source: str = "", accepted: Sequence[int] = (), skip: int = 0) -> Any:
@@ -148,6 +148,23 @@ def test_a_run_is_over_where_enough_is_forced() -> None:
             step.sampled(lambda _, token=token: token)  # type: ignore[misc]
             at_end = step.over(1)[0]
         assert at_end == over, skip
+
+
+def test_a_run_is_over_where_it_pays_to_run_forced_tokens_together() -> None:
+    now = [0.0]
+    constraints = make(lambda: now[0])
+    over = []
+    for number, seconds in ((1, 0.0001), (2, 0.02)):
+        for _ in range(100):
+            now[0] += seconds
+            step = begin(constraints, row(number, 0, LONG, (), AS_PAYS))
+        step.sampled(lambda _: ord("n"))
+        step.over(1)
+        now[0] += seconds
+        step = constraints.step(batch(row(number, 1)))
+        step.sampled(lambda _: ord("o"))
+        over.append(bool(step.over(1)[0]))
+    assert over == [False, True]  # 24 tokens are forced
 
 
 def test_a_run_goes_on_where_the_tokens_before_it_stand() -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from math import inf
 
-from .statistics import Lately, Line
+from ..fairness import FEW
+from ..statistics import Lately, Line
 
 STRETCH = 4
 """A wave takes at most this many times as long as its short steps alone."""
@@ -18,7 +19,7 @@ SECONDS = 0.05
 """A wave may take this long in any case: a reader does not see it."""
 LATELY = 8
 """Waves without a short step, after which nobody is held up by a long one."""
-LEAST = 16
+LEAST = FEW
 """Tokens of long forwards that a wave takes, however slow the worker is."""
 
 
