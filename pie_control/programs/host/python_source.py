@@ -32,7 +32,7 @@ def main(args):
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         advice = advice_on(error)
         told = "".join(traceback.format_exception_only(error)).rstrip()
-        raise SystemExit(told + (f"\n  {advice}" if advice else "")) from None
+        raise SystemExit(told + (f"\\n  {advice}" if advice else "")) from None
 """
 
 
