@@ -65,6 +65,7 @@ class DecodeRun:
         self._position = position
         self._taken = 0
         self._followed = False
+        self._failure: Exception | None = None  # of the host, which `take` raises
         self._has_logprobs = logprobs is not None
         try:
             self.number: int = call(
@@ -91,6 +92,11 @@ class DecodeRun:
         """Steps whose tokens were not taken."""
         return self.steps - self._taken
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether its tokens come as they are made, with their texts alone."""
+        return not (self._has_logprobs or self._followed)
+
     def follow(self, detokenizer: int, following: Following, held: str, more: bool) -> None:
         """The tokens come at the end from now on. `held` is text before that was held back, `more`: further tokens may
         come after the run."""
@@ -98,8 +104,23 @@ class DecodeRun:
         call(bindings.fused.watch_run, self.number, detokenizer, json.dumps(options))
         self._followed = bool(following.stop)
 
+    def try_take(self, detokenizer: int) -> tuple[list[int], list[str], bool] | None:
+        """As `take`, of a plain run; None if it has failed, which `take` tells then."""
+        try:
+            taken: tuple[list[int], list[str], bool] = bindings.fused.take_run(self.number, detokenizer)
+        except bindings.HostError as error:
+            self._failure = error
+            return None
+        tokens, _, over = taken
+        self._taken += len(tokens)
+        if over:
+            self._settle(exact=True)
+        return taken
+
     def take(self, detokenizer: int) -> Taken:
         """Tokens that have come; suspends the guest until there are some."""
+        if self._failure is not None:
+            raise self._failure
         if self._has_logprobs:
             tokens, texts, over, *packed = bindings.fused.take_run_with_logprobs(self.number, detokenizer)
             logprobs = unpack_logprobs(len(tokens), *packed)

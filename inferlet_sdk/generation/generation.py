@@ -69,6 +69,7 @@ class Generation:
         self._start = len(sequence.tokens)
         self._tokens: list[int] | None = None
         self._filter = TextFilter(rules.texts) if rules.texts else None
+        self._takes_all = self._filter is None and not rules.predicates and len(rules.tokens) <= MOST_STOPS
         self._source: TokenSource | DraftedTokens | None = None
         self._detokenizer = 0
         self.stop_reason = None
@@ -102,7 +103,7 @@ class Generation:
         return self
 
     async def __anext__(self) -> str:
-        piece = await self._next_piece()
+        piece = self._try_piece() or await self._next_piece()
         if piece is None:
             raise StopAsyncIteration
         return piece
@@ -110,6 +111,15 @@ class Generation:
     def __iter__(self) -> Iterator[str]:
         while (piece := run_blocking(self._next_piece())) is not None:
             yield piece
+
+    def _try_piece(self) -> str:
+        """The next piece, if a run goes on whose tokens need no look, and nothing else goes on in the program; else "".
+        One call to the host, because this is the hot path."""
+        source = self._source
+        if type(source) is not RunTokens or not self._takes_all or self.is_waiting or self.stop_reason is not None:
+            return ""
+        taken = source.try_take()
+        return "" if taken is None else self._take_all(*taken)
 
     async def _next_piece(self) -> str | None:
         if self.is_waiting:
@@ -163,7 +173,7 @@ class Generation:
 
     def _take_in(self, tokens: Sequence[int], texts: Sequence[str]) -> str:
         """Takes tokens into the context, in order, up to the one that ends the generation; returns the text to emit."""
-        if self._filter is None and not self._rules.predicates and len(self._rules.tokens) <= MOST_STOPS:
+        if self._takes_all:
             return self._take_all(tokens, texts)
         piece = ""
         try:

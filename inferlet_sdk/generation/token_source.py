@@ -75,6 +75,20 @@ class RunTokens:
         self._start = len(sequence.tokens)
         self._most = most
 
+    def try_take(self) -> tuple[Sequence[int], Sequence[str]] | None:
+        """What has come of a run that goes on, if there is nothing but tokens and texts to it, and nothing else goes on
+        in the program; suspends that."""
+        run = self._run
+        if run is None or not run.is_plain or self._guide is not None or loop_with_others() is not None:
+            return None
+        taken = run.try_take(self._detokenizer)
+        if taken is None:
+            return None
+        tokens, texts, over = taken
+        if over:
+            self._run = None
+        return tokens, texts
+
     async def next(self, left: int, held: str) -> Pieces:
         """What has come, at most `left` tokens. `held`: text so far that may be the beginning of a stop string. Raises
         Cancelled if another task closes the source meanwhile."""

@@ -24,6 +24,7 @@ from ..scheduling import (
     Turn,
     WorkerLost,
 )
+from ..tenants.tenant import Tenant
 from .life import PATIENCE_SECONDS, Life
 from .placement import Load
 
@@ -91,10 +92,12 @@ class Replica:
 
     # ---- inferlets ----
 
-    def load(self) -> Load:
-        """What placement looks at."""
-        free = self._scheduler.free_pages if self.life.serves else 0
-        return Load(self.life.serves, len(self._owners), free)
+    def load(self, tenant: Tenant | None = None, wanted: str = "") -> Load:
+        """What placement looks at, for an inferlet of a tenant that wants an export first; "": none."""
+        if not self.life.serves:
+            return Load(False, len(self._owners), 0)
+        has_export = tenant is not None and wanted != "" and self._scheduler.has_export(tenant, wanted)
+        return Load(True, len(self._owners), self._scheduler.free_pages, has_export)
 
     def open(self, opened: Opened) -> None:
         """Places an inferlet here."""

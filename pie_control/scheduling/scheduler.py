@@ -29,19 +29,20 @@ from pie_control.resources.contention import Action, ContentionPolicy, End, Firs
 from pie_control.resources.holdings import Forgotten
 from pie_control.resources.kinds import EMBEDS, PAGES
 from pie_control.resources.memory import Memory
+from pie_control.tenants.tenant import Tenant
 from pie_inference.protocol import ModelDescription, RunWave, WaveDone
 
 from .account import Account, CommandQueue, take_progress
 from .answers import Answers, Wave, in_place, read_answers, read_steps
 from .backlog import Backlog
-from .chunks import Chunks
 from .decoding.runs import Taken
+from .forming.chunks import Chunks
+from .forming.waves import WaveBuilder
 from .guests import Guests
 from .local import LocalCommands
 from .policies import Adaptive, DispatchPolicy, DispatchState
 from .statistics import Counts, Lately, Line, SchedulerStatistics
 from .turn import Closed, Ending, Event, Opened, Quiet, Reason, RunTokens, Turn, WorkerLost, join_tokens
-from .waves import WaveBuilder
 
 
 class Scheduler:
@@ -367,6 +368,10 @@ class Scheduler:
     def free_pages(self) -> int:
         """Pages that are free now."""
         return self._memory.pools[PAGES].free
+
+    def has_export(self, tenant: Tenant, name: str) -> bool:
+        """Whether a tenant can import it, now or soon."""
+        return self._memory.exports.find(tenant, name) is not None
 
     def statistics(self) -> SchedulerStatistics:
         memory, usage = self._memory, self._memory.usage()

@@ -54,6 +54,12 @@ def run_random_programs(
     world.load_adapters(adapters)
     model = HashModel(adapters)
     play(world, choice, [IssueOrder(PAGE_SIZE, most_tokens, model) for _ in range(number)], made)
+    for inferlet in list(world.inferlets.values()):
+        world.close(inferlet)
+    _settle(world)
+    usage = world.scheduler.statistics()
+    assert usage.pages.used == usage.export_pages, "pages were lost"
+    assert (usage.embeds.used, usage.token_slots.used) == (0, 0), "embeds or token slots were lost"
 
 
 def play(

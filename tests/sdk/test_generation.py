@@ -503,3 +503,27 @@ def test_the_options_of_a_run_say_what_the_sampler_needs() -> None:
     (steps, stop, options), plain = seen
     assert (steps, stop, json.loads(options)) == (5, [STOP], {"recent": [*b"cdef"], "window": 4})
     assert plain == (5, [3, 7, STOP], "")
+
+
+def test_a_run_that_the_worker_is_not_ready_for_is_issued_again_by_the_short_way_too() -> None:
+    host = install(page_size=16)
+    take, refused = host.fused.take_run, []
+
+    def busy(run: int, detokenizer: int) -> Any:
+        if len(refused) < 2:
+            refused.append(run)
+            raise refuse("busy", "the worker is not ready")
+        return take(run, detokenizer)
+
+    async def main() -> list[int]:
+        context = Context().fill("abc")
+        pieces = []
+        async for piece in context.generate(max_tokens=12):
+            pieces.append(piece)
+            if len(pieces) == 1:
+                host.fused.take_run = busy
+        assert "".join(pieces) == context.text[3:]
+        return list(context.tokens)
+
+    assert run(main()) == [97, 98, 99, *expected([97, 98, 99], 12)]
+    assert len(refused) == 2

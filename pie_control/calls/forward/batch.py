@@ -115,6 +115,25 @@ class ForwardBatch(LongBatch[PassCommand]):
         self.tokens += end - begin
         self._ends.append(self.tokens)
 
+    def add_step(self, queue: Hashable, command: PassCommand, holdings: Holdings) -> None:
+        """As `add`, for a command of one token that keeps its key and has one output, without mask or adapter: the
+        rule where programs decide about each token."""
+        assert command.own is not None
+        embeds, pages = holdings.embeds.physical, holdings.pages.physical
+        self._written.note(queue, command.outputs)
+        self.commands.append(command)
+        self._embeds.append(embeds[command.inputs[0][0]])
+        self._positions.append(command.positions[0])
+        self._outputs.rows.append(self.tokens)
+        self._outputs.embeds.append(embeds[command.outputs[0][0]])
+        slot = command.own[0][0]
+        self._keys.add(join_intervals(command.context.intervals, command.own), pages)
+        self._keys.close()
+        page, offset = divmod(slot, self.context.model.page_size)
+        self._slots.append(pages[page] * self.context.model.page_size + offset)
+        self.tokens += 1
+        self._ends.append(self.tokens)
+
     def _add_inputs(self, command: PassCommand, physical: array[int], begin: int, end: int) -> None:
         if end - begin == command.size:
             for first, last in command.inputs:

@@ -54,7 +54,10 @@ class StepCommand(PassCommand, frozen=True):
             return False
         if not embeds.try_add(queue, self, holdings, 0):
             return False
-        passes.add(queue, self, holdings, 0, self.size)
+        if self.size == 1 and self.own is not None:  # a step has no mask and no adapter
+            passes.add_step(queue, self, holdings)
+        else:
+            passes.add(queue, self, holdings, 0, self.size)
         added: int = outputs.try_add(queue, self, holdings, 0)
         assert added, "there is room, and its output is read by nobody before it"
         return True

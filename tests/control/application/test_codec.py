@@ -29,6 +29,7 @@ from pie_control.calls.input_text.embed_txt import EmbedCommand
 from pie_control.calls.kind import Bind
 from pie_control.calls.output_text.get_next_dist import Dist
 from pie_control.calls.values import Completion
+from pie_control.inferlets.mailbox import NO_BLOBS
 from pie_control.resources.kinds import PAGES
 from pie_control.scheduling import Event, Turn
 from tests.helpers.random_calls import run_random_programs
@@ -83,6 +84,10 @@ def test_values_of_every_call_reach_a_host(kind: type[Any], data: st.DataObject)
     assert isinstance(results, Results)
     assert plain(results.completions) == plain(completions)
     assert {type(one.value) for one in results.completions} == {kind}
+
+
+def test_a_message_without_blobs_crosses() -> None:
+    assert to_host(Post(1, "hello", NO_BLOBS)) == [Post(1, "hello", {})]
 
 
 @given(frame=st.lists(any_of(ToHost), max_size=6))

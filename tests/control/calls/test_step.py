@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from pie_control.calls.fused.forward_with_dist import DistStep
@@ -97,6 +98,33 @@ def test_steps_of_many_inferlets_share_batches() -> None:
         call_step(inferlet, [5], 0)
     (wave,) = made.drain()
     assert [len(one.embeds) for one in wave.batches if isinstance(one, EmbedTxt | GetNextDist)] == [5, 5]
+
+
+@pytest.mark.parametrize("others", [0, 1, 3])
+def test_its_batches_are_those_of_the_three_calls(others: int) -> None:
+    """Beside steps of other inferlets, over contexts in one piece and in several, at any place of a page."""
+    batches = []
+    for at_once in (True, False):
+        made = World(page_size=4)
+        inferlets = [made.open(6, 40) for _ in range(1 + others)]
+        for number, inferlet in enumerate(inferlets):
+            first = 3 + number
+            inferlet.call("embed_txt", 1, [7] * first, list(range(first)), [0, first])
+            inferlet.call("forward", 1, [0, 2, 4, 2], [0, first], [0, 2, 4, 2], [])
+        made.drain()
+        sent = []
+        for step in range(10):
+            for number, inferlet in enumerate(inferlets):
+                position, pages = 3 + number + step, [0, 2, 4, 2]
+                if at_once:
+                    inferlet.call("forward_with_dist", 1, [9], [position], [20, 1], pages, pages, 39, 3, 1.0)
+                else:
+                    inferlet.call("embed_txt", 1, [9], [position], [20, 1])
+                    inferlet.call("forward", 1, pages, [20, 1], pages, [39, 1])
+                    inferlet.call("get_next_dist", 1, 39, 3, 1.0)
+            sent += [msgspec.structs.asdict(batch) for wave in made.drain() for batch in wave.batches]
+        batches.append([{key: np.asarray(value).tolist() for key, value in batch.items()} for batch in sent])
+    assert batches[0] == batches[1]
 
 
 @pytest.mark.parametrize(("input", "waves"), [(20, 1), (0, 2)])

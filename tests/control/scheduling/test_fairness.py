@@ -14,7 +14,7 @@ from pie_control.ids import Owner
 from pie_control.resources.quotas import Quota
 from pie_control.scheduling import Adaptive, Closed, Opened
 from pie_control.scheduling.account import CommandQueue
-from pie_control.scheduling.waves import WaveBuilder
+from pie_control.scheduling.forming.taking import Taking
 from pie_control.tenants.tenant import DEFAULT_TENANT, ServiceClass, Standing, Tenant
 from pie_inference.protocol import Forward, RunWave
 from tests.helpers.scheduling import Inferlet, World
@@ -384,15 +384,15 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[CommandQueue]:
     seen: list[CommandQueue] = []
 
     def spy(name: str) -> None:
-        original: Callable[..., Any] = getattr(WaveBuilder, name)
+        original: Callable[..., Any] = getattr(Taking, name)
 
-        def wrapped(self: WaveBuilder, queue: CommandQueue, *arguments: Any) -> Any:
+        def wrapped(self: Taking, queue: CommandQueue, *arguments: Any) -> Any:
             seen.append(queue)
             return original(self, queue, *arguments)
 
-        monkeypatch.setattr(WaveBuilder, name, wrapped)
+        monkeypatch.setattr(Taking, name, wrapped)
 
-    for name in ("_take_prefix", "_grant", "_take_local"):
+    for name in ("prefix", "grant", "take_local"):
         spy(name)
     return seen
 

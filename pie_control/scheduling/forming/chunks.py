@@ -3,14 +3,15 @@
 Everybody in a wave waits for all of it. So while others take short steps, what long forwards add to a wave is bounded
 by measured times: it takes at most STRETCH times as long as the short steps alone, or SECONDS, if that is more. A long
 forward then has the better part of the worker's time, in chunks; where nobody else waits, it goes whole. Where the
-worker is fast against SECONDS, nothing is bounded.
+worker is fast against SECONDS, nothing is bounded. Tiles of images count as so many tokens as they are worth.
 """
 
 from __future__ import annotations
 
 from math import inf
 
-from .statistics import Lately, Line
+from ..fairness import FEW
+from ..statistics import Lately, Line
 
 STRETCH = 4
 """A wave takes at most this many times as long as its short steps alone."""
@@ -18,7 +19,7 @@ SECONDS = 0.05
 """A wave may take this long in any case: a reader does not see it."""
 LATELY = 8
 """Waves without a short step, after which nobody is held up by a long one."""
-LEAST = 16
+LEAST = FEW
 """Tokens of long forwards that a wave takes, however slow the worker is."""
 
 

@@ -1,0 +1,1 @@
+"""Forms waves: what is taken of whom."""

@@ -1,0 +1,186 @@
+"""Formation of one wave.
+
+Queues are visited in fair order (fairness.py), class by class: a lower class gets what a higher one leaves. A visit
+takes what it can of a queue (taking.py). It ends where the queue can contribute no more to this wave, at a long
+command, which waits in the long line, or when it has cost as much as FEW tokens: then others have their turn. Beside
+short steps, long commands get no more of a wave than these can wait for (chunks.py).
+
+The further steps of decode runs are taken from the table of runs (decoding/): all at once where everything fits, else
+one at each visit of its queue.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from pie_control import calls
+from pie_control.calls.kind import Command
+from pie_control.resources.memory import Memory
+from pie_inference.protocol import ModelDescription
+
+from ..account import Account, CommandQueue
+from ..answers import Wave
+from ..backlog import Backlog
+from ..decoding.run import Run
+from ..decoding.runs import NO_ROWS, Rows, Taken
+from ..fairness import Line, Share, goes_before
+from .taking import Next, Taking
+
+RANKS = {call: rank for rank, call in enumerate(sorted(calls.CALLS.values(), key=lambda call: (call.stage, call.name)))}
+"""Order of the batches in a wave."""
+MISFITS = 16
+"""Queues that a wave visits in vain, for their commands do not fit, before it is complete. It keeps the cost of a wave
+in bounds."""
+
+
+class WaveBuilder:
+    """Takes commands out of the backlog. `most`: input tokens beyond which it takes no more of long commands."""
+
+    def __init__(
+        self,
+        model: ModelDescription,
+        backlog: Backlog,
+        memory: Memory,
+        max_commands: int | None,
+        most: float = inf,
+    ) -> None:
+        self.visited: dict[Account, None] = {}
+        self._backlog = backlog
+        self._memory = memory
+        self._taking = Taking(model, backlog, memory, max_commands, most)
+        self._set_aside: list[CommandQueue] = []  # visited, can contribute no more
+        self._misfits: list[tuple[CommandQueue, Line]] = []  # with their lines
+
+    @property
+    def progress(self) -> bool:
+        """Whether something took effect in the control layer."""
+        return self._taking.progress
+
+    @property
+    def reached(self) -> list[tuple[CommandQueue, Command]]:
+        """What the control layer answers, but for allocations."""
+        return self._taking.reached
+
+    def take_local(self) -> None:
+        """Takes commands that take effect in the control layer from the heads of queues."""
+        local = list(self._backlog.local)
+        self._backlog.local.clear()
+        for queue in local:
+            self.visited[queue.account] = None
+            if queue.run is not None:
+                self._go_on(queue, queue.run)
+                continue
+            while queue.goes_on_locally:
+                if not self._taking.take_local(queue, queue.commands[0]):
+                    break
+            else:
+                self._set_aside.append(queue)
+        self._settle()
+
+    def _go_on(self, queue: CommandQueue, run: Run[CommandQueue]) -> None:
+        """Gives a run its next page, or has it wait for memory."""
+        if queue.account.holdings.returns:
+            queue.account.take_back(self._memory, queue.account.oldest_now())
+        if self._backlog.runs.go_on(run, self._memory, self._backlog.now):
+            self._taking.progress = True
+        else:
+            self._backlog.starve(queue)
+
+    def take_all(self, portion: int | None = None) -> Wave | None:
+        """The wave, or None if nothing can go to the worker. `portion`: queues that take part, or a few more, for those
+        of one inferlet stay together, and all runs do; None: all. Where all do not fit into one wave, it does not
+        matter."""
+        taking = self._taking
+        steps = self._backlog.runs.ready_rows() if self._backlog.runs.live else NO_ROWS
+        if taking.left is None and self._backlog.fits(taking.most, steps) and taking.steps.fit(steps):
+            self._take_everything(portion, steps)
+        else:
+            self._take_in_order()
+        self._backlog.note_misfit(self._misfits[0][0] if self._misfits else None)
+        self._settle()
+        taken = self._add_steps() if taking.steps else None
+        if not taking.used and taken is None:
+            return None
+        filled = (call for call, batch in taking.batches.items() if batch.count)
+        batches = [taking.batches[call] for call in sorted(filled, key=RANKS.__getitem__)]
+        work = sum(batch.work for batch in batches)
+        tokens = work + sum(batch.tokens for batch in batches)
+        return Wave(taking.context.wave, batches, taking.used, taken, tokens=tokens, long=taking.long + work)
+
+    # ---- visits ----
+
+    def _take_everything(self, portion: int | None, steps: Rows) -> None:
+        """There is room for all that waits, as is the rule: no order is needed, and no account of it."""
+        self._taking.take_everything(steps)
+        for queue in self._backlog.first_of_new(portion and max(0, portion - len(steps))):
+            self.visited[queue.account] = None
+            following = self._taking.prefix(queue)
+            if following is Next.MISFIT:  # of another kind than long commands there is not enough
+                self._backlog.new.pop(queue)
+                self._backlog.stand_in_line(queue)
+                continue
+            self._backlog.set_aside(queue)
+            if following is Next.DONE:
+                self._set_aside.append(queue)
+
+    def _take_in_order(self) -> None:
+        self._backlog.line_up()
+        self._backlog.rank_queues()
+        overdue = self._backlog.overdue()
+        if overdue is not None:
+            self._visit(overdue)
+        for root in self._backlog.tenants.classes:
+            self._take_class(root)
+        self._taking.add_granted()
+
+    def _take_class(self, root: Share[CommandQueue]) -> None:
+        taking = self._taking
+        while taking.room and taking.left != 0 and len(self._misfits) < MISFITS:
+            queue = root.first(Line.SHORT)
+            long = root.first(Line.LONG) if root.heaps[Line.LONG] and taking.long_room > 0 else None
+            if queue is None or (long is not None and not goes_before(queue, long)):
+                queue = long
+            if queue is None:
+                return
+            self._visit(queue)
+
+    def _visit(self, queue: CommandQueue) -> None:
+        self.visited[queue.account] = None
+        line = queue.line
+        if queue.run is not None:
+            following = self._taking.step(queue, queue.run)
+        else:
+            following = self._taking.grant(queue) if line is Line.LONG else self._taking.prefix(queue)
+        if following is Next.AGAIN:
+            return
+        if following is Next.MISFIT:
+            assert line is not None
+            queue.line = None  # for the rest of this wave; it stays ready, so that it is not behind who comes later
+            self._misfits.append((queue, line))
+            return
+        self._backlog.set_aside(queue)
+        if following is Next.DONE:
+            self._set_aside.append(queue)
+
+    def _add_steps(self) -> Taken:
+        taken, at_page_end = self._taking.steps.add()
+        self._backlog.go_on(at_page_end)
+        return taken
+
+    # ---- the end ----
+
+    def _settle(self) -> None:
+        """Every queue that was visited finds its place again."""
+        for account in self.visited:
+            account.settle()
+            if account.holdings.returns:
+                account.take_back(self._memory, account.oldest_waiting)
+            if account.blocked:
+                self._backlog.unblock(account)
+        for queue in self._set_aside:
+            if queue.commands:
+                self._backlog.place(queue)
+            elif queue.closing:
+                queue.account.forget_if_closed(queue)
+        for queue, line in self._misfits:
+            queue.wait_in(line, queue.lag)
