@@ -87,8 +87,11 @@ class Replica:
         return await self._client.load_adapter(message)
 
     def drop_adapter(self, message: DropAdapter) -> None:
-        """Forgets an adapter, behind the waves that were sent."""
+        """Forgets an adapter, behind the waves that were sent; and all exports, as another adapter may get its name,
+        and nobody knows which keys it has changed."""
         self._client.drop_adapter(message)
+        if self.life.serves:
+            self._scheduler.forget_exports()
 
     # ---- inferlets ----
 

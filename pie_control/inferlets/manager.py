@@ -155,7 +155,8 @@ class InferletManager:
         elif inferlet.processor_time.is_exceeded:
             whose = "" if inferlet.parent is None else ", with its family"
             most = inferlet.limits.cpu_seconds
-            self.end(inferlet, Status.EXCEEDED, f"used more than {most:g} s of processor time{whose}")
+            used = f"used more than {most:g} s of processor time{whose}"
+            self.end(inferlet, Status.EXCEEDED, f"{used}: does a loop have no end? (--cpu-seconds)")
         elif inferlet.kin.is_family and (over := inferlet.kin.over_its_memory()) is not None:
             held, most = over.memory_bytes() >> 20, over.limits.memory_bytes >> 20
             self.end(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from array import array
 from collections import Counter
+from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
@@ -32,7 +33,7 @@ from pie_control.calls.values import Completion
 from pie_control.inferlets.mailbox import NO_BLOBS
 from pie_control.resources.kinds import PAGES
 from pie_control.scheduling import Event, Turn
-from tests.helpers.random_calls import run_random_programs
+from tests.helpers.random_calls import run_random_programs, write_adapters
 from tests.helpers.random_values import VALUES, any_of, any_record, plain
 from tests.helpers.scheduling import World
 
@@ -202,17 +203,22 @@ class CrossingWorld(World):
         self.events.extend(commands.events)
 
     def on_its_way(self, turn: Turn) -> Turn:
-        (results,) = to_host(Results("m", turn.completions, turn.progress, turn.endings))
+        (results,) = to_host(Results("m", turn.completions, turn.progress, turn.endings, turn.runs))
         assert isinstance(results, Results)
         return turn._replace(
-            completions=tuple(results.completions), progress=tuple(results.progress), endings=tuple(results.endings)
+            completions=tuple(results.completions),
+            progress=tuple(results.progress),
+            endings=tuple(results.endings),
+            runs=results.runs,
         )
 
 
-def test_programs_cannot_tell_that_their_calls_cross() -> None:
+def test_programs_cannot_tell_that_their_calls_cross(tmp_path: Path) -> None:
     made: Counter[str] = Counter()
-    for seed in range(40):
-        run_random_programs(seed, made, CrossingWorld)
+    adapters = write_adapters(tmp_path)
+    for seed in range(60):
+        run_random_programs(seed, made, CrossingWorld, adapters)
+    assert min(made[name] for name in ("decode", "cancelled", "forward_with_adapter", "imported", "verify")) > 1
     assert made["sample"] > 20
     assert made["copy_kvpage"] > 50
 
