@@ -11,7 +11,7 @@ def test_main():
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -44,18 +44,30 @@ class InferletFailed(Exception):
         self.outcome = outcome
 
 
-def run(program: str | Path, *arguments: str, inbox: Sequence[str] = (), **kwargs: Any) -> Outcome:
+Content = str | Path | bytes
+"""Of a blob: the path of a file, or bytes."""
+
+
+def run(
+    program: str | Path,
+    *arguments: str,
+    inbox: Sequence[str | tuple[str, Mapping[str, Content]]] = (),
+    blobs: Mapping[str, Content] | None = None,
+    **kwargs: Any,
+) -> Outcome:
     """Runs a program to its end: a file or a folder, beside the file of the caller or in the current folder.
 
-    `arguments` are those of a command line, `kwargs` parameters of `main` by name, `inbox` the messages of its client.
-    Raises InferletFailed.
+    `arguments` are those of a command line, `kwargs` parameters of `main` by name, `inbox` the messages of its client,
+    each a text, or a text with blobs: `("What is this?", {"photo": "cat.png"})`. `blobs` come with the launch. Raises
+    InferletFailed.
     """
     import inspect
 
     frame = inspect.currentframe()
     caller = frame.f_back.f_globals.get("__file__", "") if frame is not None and frame.f_back is not None else ""
     path = Path(caller).parent / program
-    outcome: Outcome = _server().run_program(path if path.exists() else Path(program), arguments, inbox, kwargs)
+    found = path if path.exists() else Path(program)
+    outcome: Outcome = _server().run_program(found, arguments, inbox, kwargs, blobs or {})
     return outcome
 
 

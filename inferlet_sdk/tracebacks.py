@@ -7,8 +7,8 @@ import traceback
 
 from inferlet_sdk.guest.hints import advice_on, failing_call
 
-_HERE = os.path.dirname(__file__)
-_MACHINERY = (_HERE, os.path.dirname(traceback.__file__) + os.sep + "asyncio")
+HERE = os.path.dirname(__file__)
+_MACHINERY = (HERE, os.path.dirname(traceback.__file__) + os.sep + "asyncio")
 
 
 def format_error(error: BaseException) -> str:
@@ -16,30 +16,30 @@ def format_error(error: BaseException) -> str:
     report = traceback.TracebackException.from_exception(error)
     _trim(report)
     lines = list(report.format())
-    call = "" if isinstance(error, BaseExceptionGroup) else failing_call(error, _is_own)
+    call = "" if isinstance(error, BaseExceptionGroup) else failing_call(error, is_own)
     if call:
         lines.insert(len(lines) - len(list(report.format_exception_only())), f"  in the call {call}\n")
     advice = advice_on(error)
     return "".join(lines).rstrip("\n") + (f"\n  {advice}" if advice else "")
 
 
-def _is_own(file: str) -> bool:
+def is_own(file: str) -> bool:
     """Whether a file is one of the program."""
     return not file.startswith(_MACHINERY)
 
 
 def _named(frame: traceback.FrameSummary) -> traceback.FrameSummary:
     """A frame of the SDK with the name of its module's file alone: where that lies in the sandbox helps nobody."""
-    if not frame.filename.startswith(_HERE):
+    if not frame.filename.startswith(HERE):
         return frame
-    name = os.path.relpath(frame.filename, os.path.dirname(_HERE))
+    name = os.path.relpath(frame.filename, os.path.dirname(HERE))
     return traceback.FrameSummary(name, frame.lineno, frame.name, lookup_line=False, line=frame.line or "")
 
 
 def _trim(report: traceback.TracebackException | None) -> None:
     if report is None:
         return
-    own = [n for n, frame in enumerate(report.stack) if _is_own(frame.filename)]
+    own = [n for n, frame in enumerate(report.stack) if is_own(frame.filename)]
     last = [len(report.stack) - 1] if own and own[-1] != len(report.stack) - 1 else []
     report.stack = traceback.StackSummary.from_list([_named(report.stack[n]) for n in own + last])
     for cause in (report.__cause__, report.__context__, *(getattr(report, "exceptions", None) or ())):

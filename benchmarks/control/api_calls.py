@@ -50,6 +50,8 @@ CONTROL_CALLS = {
 ISSUED_CALLS = {"embed_txt": 20, "forward": 10, "sample": 20, "get_next_dist": 20, "get_logprobs": 20}
 """Calls in a block, for calls that also have a row of layer "inference"."""
 INFERENCE_CALLS = 10
+OUTSIDE, MOST_OUTSIDE = ("http_request", "read_body", "close_body"), 32
+"""Calls, and the inferlets that make them at most: a host has 256 requests open at a time."""
 LEFT_OUT = {
     "launch": "it starts an inferlet: see the benchmark of this name",
     "cancel_child": "it ends what `send_child` needs",
@@ -114,15 +116,16 @@ async def run(plan: Plan) -> list[Row]:
 async def _rows(plan: Plan, client: Client, program: str, number: int, outside: str) -> list[Row]:
     running = await launch_many(client, program, number, f"http://{outside}/", blobs={"blob": bytes(1000)})
     blocks = max(plan.least_blocks, plan.blocks // number)
-    rows = [await _measure(client, running, *order, blocks) for order in _orders()]
+    rows = [await _measure(client, running, *order, blocks) for order in _orders(number)]
     await end_all(running)
     return rows
 
 
-def _orders() -> list[tuple[str, str, int]]:
+def _orders(inferlets: int) -> list[tuple[str, str, int]]:
     """All measurements: call, layer, and calls in a block."""
+    issued = CONTROL_CALLS | ISSUED_CALLS
     return [
-        *((call, "control", count) for call, count in (CONTROL_CALLS | ISSUED_CALLS).items()),
+        *((call, "control", n) for call, n in issued.items() if inferlets <= MOST_OUTSIDE or call not in OUTSIDE),
         *((call, "inference", INFERENCE_CALLS) for call in ISSUED_CALLS),
     ]
 

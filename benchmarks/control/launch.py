@@ -38,8 +38,9 @@ _fresh = count()
 @dataclass(frozen=True)
 class Plan:
     """A row for each number of launches at once in `warm` and in `cold`, of `launches` launches in at least
-    `least_rounds` rounds, with `warm_pool` ready guests before each. `tree`: the tree to serve from, if not this one;
-    then the rows without network are left out."""
+    `least_rounds` rounds, with `warm_pool` ready guests before each, on `hosts` application hosts; -1: as many as a
+    server starts by itself. `tree`: the tree to serve from, if not this one; then the rows without network are left
+    out."""
 
     warm: tuple[int, ...]
     cold: tuple[int, ...]
@@ -47,11 +48,17 @@ class Plan:
     least_rounds: int
     warm_pool: int = ServerConfig().warm_pool
     tree: Path | None = None
+    hosts: int = -1
+
+    @property
+    def settings(self) -> dict[str, int]:
+        """Of the server."""
+        return {"warm_pool": self.warm_pool} | ({"hosts": self.hosts} if self.hosts >= 0 else {})
 
 
 FULL = Plan(warm=(1, 16, 64, 256), cold=(1, 16, 64), launches=200, least_rounds=4)
 QUICK = Plan(warm=(1, 16, 64), cold=(1,), launches=20, least_rounds=1, warm_pool=64)
-"""Making the guests ahead takes most of the time: a server makes one in about 25 ms, so that it delays nobody."""
+"""Making the guests ahead takes most of the time: a server makes one in about 35 ms, so that it delays nobody."""
 
 
 @dataclass(frozen=True)
@@ -114,14 +121,14 @@ class InProcess:
 
 @asynccontextmanager
 async def session(plan: Plan) -> AsyncIterator[Target]:
-    async with serving(tree=plan.tree, warm_pool=plan.warm_pool) as server, Client(server.url) as client:
+    async with serving(tree=plan.tree, **plan.settings) as server, Client(server.url) as client:
         yield Session(client)
 
 
 @asynccontextmanager
 async def runtime(plan: Plan) -> AsyncIterator[Target]:
     with cache_folder() as cache:
-        config = replace(ServerConfig().resolved(), cache_dir=str(cache), warm_pool=plan.warm_pool)
+        config = replace(ServerConfig(), cache_dir=str(cache), **plan.settings).resolved()
         own = build_server(config, lambda _config, model: InProcessClient(FakeModel(model.name), inline=True))
         await own.start()
         try:

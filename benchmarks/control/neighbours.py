@@ -55,7 +55,8 @@ class Plan:
     hosts: int = 0  # processes that run inferlets; 0: this one
 
 
-FULL = Plan((), (1, 16))
+FULL = Plan((), (1, 8), cpu_seconds=0.3)
+"""Ninety programs: with more copies, or more processor time for each, it would take half an hour."""
 QUICK = Plan(("endless_loop", "flood_of_commands", "wait_on_a_million", "huge_lists", "big_tokenization"), (1,))
 
 

@@ -32,7 +32,7 @@ def torch_attention(setting: Setting) -> Checks:
 
 
 def triton_attention(setting: Setting) -> Checks:
-    _prepare_triton(setting)
+    prepare_triton(setting)
     from pie_inference.attention.triton.pages import TritonAttention
 
     yield from _attention(setting, TritonAttention, (*BOTH_FORMATS, torch.float16))
@@ -81,7 +81,7 @@ def _attend(case: Any, dtype: torch.dtype, make: Any, device: torch.device) -> E
     return Errors(most, relative)
 
 
-def _prepare_triton(setting: Setting) -> None:
+def prepare_triton(setting: Setting) -> None:
     from pie_inference.device import triton_support
 
     if not setting.is_gpu and triton_support.is_installed():
@@ -101,7 +101,7 @@ def torch_ops(setting: Setting) -> Checks:
 
 
 def triton_ops(setting: Setting) -> Checks:
-    _prepare_triton(setting)
+    prepare_triton(setting)
     from pie_inference.ops.triton_ops import TritonOps
 
     yield from _ops(setting, lambda device, dtype: TritonOps(_plain_ops(device, dtype)))

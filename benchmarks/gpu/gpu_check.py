@@ -2,8 +2,8 @@
 
 Compares every path that computes on a GPU with float64, or with the CPU if tokens or bytes must be equal: torch's,
 Triton's and FlashInfer's attention on all cases of the tests, operations, quantized layers, sampling, swapping, CUDA
-graphs, a whole model. It needs no network, and only the repository, torch, numpy and the packages that `docs/gpu.md`
-names. Paths whose packages are missing are reported and left out.
+graphs, a whole model, adapters, images, masks, scores, grammars. It needs no network, and only the repository, torch,
+numpy and the packages that `docs/gpu.md` names. Paths whose packages are missing are reported and left out.
 
 Each path runs in its own process, which writes each result at once. So a crash, or a kernel that hangs, ends only the
 rest of its path. The exit status is 0 if no check failed.
@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 from ..plans import refuse_unknown
-from . import checks, serving_checks
+from . import checks, feature_checks, serving_checks
 from .check_results import Checks, Errors, Found, Setting, Unavailable, append, read
 from .plan import Device, need
 
@@ -38,6 +38,13 @@ PATHS: Mapping[str, Callable[[Setting], Checks]] = {
     "triton attention": checks.triton_attention,
     "model": serving_checks.model,
     "graphs": serving_checks.graphs,
+    "adapter products": feature_checks.adapter_products,
+    "triton adapter products": feature_checks.triton_adapter_products,
+    "adapters": feature_checks.adapters,
+    "images": feature_checks.images,
+    "masks": feature_checks.masks,
+    "scores": feature_checks.scores,
+    "grammars": feature_checks.grammars,
     "flashinfer attention": checks.flashinfer_attention,
 }
 """The paths, in the order in which they run; the last may have to compile for minutes."""

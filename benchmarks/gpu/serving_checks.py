@@ -98,8 +98,8 @@ def graphs(setting: Setting) -> Checks:
 
 def _graphs(setting: Setting, attention: str) -> Errors:
     _need(setting, attention)
-    eager = _served(setting, "bfloat16", attention=attention, cuda_graphs="off")
-    replayed = _served(setting, "bfloat16", attention=attention, cuda_graphs="auto")
+    eager = served(setting, "bfloat16", attention=attention, cuda_graphs="off")
+    replayed = served(setting, "bfloat16", attention=attention, cuda_graphs="auto")
     return _compare_decoding(replayed, eager, "bfloat16")
 
 
@@ -114,10 +114,10 @@ def model(setting: Setting) -> Checks:
 def _model(setting: Setting, attention: str, dtype: str) -> Errors:
     _need(setting, attention)
     started = time.perf_counter()
-    found = _served(setting, dtype, attention=attention, pages=None)
+    found = served(setting, dtype, attention=attention, pages=None)
     seconds, pages = time.perf_counter() - started, found.describe()[0].num_pages
     assert pages > 256, f"only {pages} pages fit the free memory"
-    errors = _compare_decoding(found, _served(setting, dtype, device="cpu", attention="torch", kernels="torch"), dtype)
+    errors = _compare_decoding(found, served(setting, dtype, device="cpu", attention="torch", kernels="torch"), dtype)
     note = f"loaded in {seconds:.1f} s, {pages} pages; {errors.note}"
     return Errors(errors.max_abs, errors.relative, errors.allowed, note)
 
@@ -132,7 +132,7 @@ def _need(setting: Setting, attention: str) -> None:
         raise Unavailable(reason)
 
 
-def _served(setting: Setting, dtype: str, **options: Any) -> Any:
+def served(setting: Setting, dtype: str, **options: Any) -> Any:
     from pie_inference.config import WorkerConfig
     from pie_inference.serving.worker import Worker
     from pie_inference.testing.checkpoints import make_checkpoint

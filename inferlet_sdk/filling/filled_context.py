@@ -15,7 +15,7 @@ from inferlet_sdk.sequences.page_table import check_droppable
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.texts import Noted, shown
 from inferlet_sdk.tools.declaring import AnyTool
-from inferlet_sdk.traits.arguments import flag, numbers, whole
+from inferlet_sdk.traits.arguments import flag, numbers, whole, wrong
 from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.core import ModelInfo
 
@@ -80,6 +80,8 @@ class FilledContext:
             self._open("fill")
             self._noted.append(noted)
         else:
+            if not isinstance(text, Iterable):
+                raise wrong("text", "text, or a list of token ids", text)
             self._settled("fill").tokens += numbers(text, "text", "a token id")
         return self
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from inferlet_sdk import traits
 from inferlet_sdk.dropped import drop
-from inferlet_sdk.errors import Cancelled, InvalidState
+from inferlet_sdk.errors import Cancelled, InvalidArgument, InvalidState
 from inferlet_sdk.event_loop import run_blocking
 from inferlet_sdk.generation.decode_run import Following
 from inferlet_sdk.generation.drafting import Draft, DraftedTokens
@@ -26,7 +26,13 @@ from inferlet_sdk.traits.runs import MOST_STOPS, TokenLogprobs
 
 def rules_of(sequence: TokenSequence, stop: StopConditions, max_tokens: int | None) -> StopRules:
     """When a continuation ends: in any case when the model's context is full."""
-    room = sequence.info.max_context - sequence.offset - len(sequence.tokens)
+    info = sequence.info
+    room = info.max_context - sequence.offset - len(sequence.tokens)
+    if room < 0:
+        raise InvalidArgument(
+            f"the context has {info.max_context - room} tokens, and {info.name} takes at most {info.max_context}: "
+            "fill less, or cut it with `truncate`"
+        )
     limit = room if max_tokens is None else min(whole(max_tokens, "max_tokens"), room)
     return StopRules.of(stop, sequence.info.stop_tokens, limit)
 

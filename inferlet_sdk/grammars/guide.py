@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, TypedDict
 
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
@@ -79,6 +80,10 @@ class Kept(TypedDict, total=False):
     """In the syntax of Lark, or a `Grammar`, or a `Matcher`, which goes on from where it stands."""
 
 
+OPTIONS = ("max_tokens", "sampler", "stop", "logprobs", "draft", "run_ahead", *Kept.__annotations__)
+"""Of `generate`, by name."""
+
+
 def as_guide(kept: Kept, sampler: Sampler | DistSampler, logprobs: object, draft: object) -> Guide | None:
     """What keeps a generation to what `generate` was given, if anything. Raises TypeError or ValueError for what does
     not go together."""
@@ -94,9 +99,18 @@ def as_guide(kept: Kept, sampler: Sampler | DistSampler, logprobs: object, draft
     return Guide(given, SKIP if logprobs is None else 0)  # forced tokens have no log-probabilities, so they are sampled
 
 
+def _no_such_option(name: str) -> str:
+    advice = f"there are {', '.join(OPTIONS)}"
+    if name in Sampler.__dataclass_fields__:
+        advice = f"write sampler=Sampler({name}=...)"
+    elif close := get_close_matches(name, OPTIONS, 1):
+        advice = f"did you mean {close[0]!r}?"
+    return f"generate takes no argument {name!r}: {advice}"
+
+
 def _given(kept: Kept) -> Grammar | Matcher | None:
     if unknown := kept.keys() - Kept.__annotations__.keys():
-        raise TypeError(f"generate takes no argument {min(unknown)!r}")
+        raise TypeError(_no_such_option(min(unknown)))
     named = [name for name, value in kept.items() if value is not None]
     if not named:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import reprlib
 import sys
 import types
@@ -27,6 +28,16 @@ ADVICE: tuple[tuple[type[BaseException], str, str], ...] = (
     (AttributeError, "'coroutine' object", "a call of an `async def` was not awaited: write `(await ...)`"),
     (TypeError, "object Context can't be used in 'await'", "this call needs no `await`: leave it out"),
     (TypeError, "object Generation can't be used in 'await'", "iterate with `async for`, or `await args.stream(...)`"),
+    (TypeError, "'Context' object can't be awaited", "this call needs no `await`: leave it out"),
+    (TypeError, "'Generation' object can't be awaited", "iterate with `async for`, or `await args.stream(...)`"),
+    (SyntaxError, "'await' outside", "make the function around it an `async def`"),
+    (SyntaxError, "outside async function", "make the function around it an `async def`"),
+    (
+        RuntimeError,
+        "can't start new thread",
+        "an inferlet has no threads: `asyncio.create_task` or `gather` runs tasks",
+    ),
+    (MemoryError, "", "keep less at a time; `traits.usage().max_memory_bytes` is what the server gives an inferlet"),
     (FileNotFoundError, "", "the sandbox has no files: data files of the program are read by `program_files()`"),
     (EOFError, "", "an inferlet has no stdin: `await args.receive()` gives the next message of the client"),
     (ModuleNotFoundError, "", "`pie check FILE` tells what the sandbox lacks"),
@@ -72,9 +83,24 @@ def _shown(frame: types.FrameType) -> str:
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     defaults = _defaults(frame, name)
     given = [(one, frame.f_locals[one]) for one in names if one in frame.f_locals and one not in ("self", "cls")]
-    shown = [f"{one}={_text(value)}" for one, value in given if not (one in defaults and defaults[one] is value)]
+    free, more_named = _open_ended(frame)
+    given = [(one, value) for one, value in given if not (one in defaults and defaults[one] is value)] + more_named
+    shown = [_text(value) for value in free] + [f"{one}={_text(value)}" for one, value in given]
     more = ", ..." if len(shown) > _SHOWN_ARGUMENTS else ""
     return f"{name}({', '.join(shown[:_SHOWN_ARGUMENTS])}{more})"
+
+
+def _open_ended(frame: types.FrameType) -> tuple[list[Any], list[tuple[str, Any]]]:
+    """What `*args` and `**kwargs` of a function hold."""
+    code, at = frame.f_code, frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount
+    free: list[Any] = []
+    named: list[tuple[str, Any]] = []
+    if code.co_flags & inspect.CO_VARARGS:
+        free = list(frame.f_locals.get(code.co_varnames[at], ()))
+        at += 1
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        named = list(frame.f_locals.get(code.co_varnames[at], {}).items())
+    return free, named
 
 
 def _defaults(frame: types.FrameType, name: str) -> dict[str, Any]:

@@ -9,6 +9,24 @@ from collections.abc import Iterator, Mapping
 TOLD = "it has the pure parts of the standard library, inferlet_sdk, and the modules that the program brings"
 
 
+COMPILED = (
+    "numpy",
+    "scipy",
+    "pandas",
+    "torch",
+    "tensorflow",
+    "jax",
+    "sklearn",
+    "transformers",
+    "PIL",
+    "cv2",
+    "pydantic",
+)
+"""Packages that authors try, with parts that are not Python."""
+CLIENTS = ("requests", "httpx", "aiohttp", "urllib3")
+"""They open sockets."""
+
+
 class Refused(ValueError):
     """A program is refused at its upload; the message says why, and what to do."""
 
@@ -31,8 +49,17 @@ def check_imports(entry: str, sources: Mapping[str, str]) -> None:
                     waiting.append(wanted)
             elif not _exists(wanted, sources):
                 root = wanted.partition(".")[0]
-                advice = f"add a pure-Python wheel of {root!r} to the program" if wanted == root else "is it misspelt?"
+                advice = advice_on_package(root) if wanted == root else "is it misspelt?"
                 raise MissingModule(f"{name}, line {line}: the sandbox has no module {wanted!r}; {TOLD}; {advice}")
+
+
+def advice_on_package(package: str) -> str:
+    """What to do without a package that the sandbox lacks."""
+    if package in COMPILED:
+        return f"{package!r} has compiled parts, which it cannot load: do that in a client of the inferlet"
+    if package in CLIENTS:
+        return "use `http_get` and `http_post` of inferlet_sdk"
+    return f"add a pure-Python wheel of {package!r} to the program"
 
 
 def _imports(tree: ast.Module, name: str, is_package: bool) -> Iterator[tuple[int, str]]:

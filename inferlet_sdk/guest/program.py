@@ -8,7 +8,7 @@ import linecache
 import marshal
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from inferlet_sdk import event_loop, traits
@@ -47,7 +47,12 @@ def _compile(name: str, text: str) -> types.CodeType | tuple[Any, ...]:
     if text.startswith(PACKAGE):
         entry, modules, files = compile_package(base64.b64decode(text[len(PACKAGE) :]))
         return entry, {name: tuple(module) for name, module in modules.items()}, files
-    code = compile(text, name, "exec", dont_inherit=True)
+    try:
+        code = compile(text, name, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        if error.text is None and error.lineno:  # what the parser did not see: the program is no file
+            error.text = "".join(text.splitlines(keepends=True)[error.lineno - 1 : error.lineno])
+        raise
     check_imports(name, {name: text})
     return code
 
@@ -124,7 +129,27 @@ def _result_advice(value: Any) -> str:
         if inspect.iscoroutine(value):
             value.close()
         return "it was not awaited: write `await` in front of what you return"
-    return "return text, numbers, lists and dicts"
+    place = _not_json(value, "the result")
+    return f"{place} is at fault; return text, numbers, lists and dicts" if place else _RETURN
+
+
+_RETURN = "return text, numbers, lists and dicts"
+
+
+def _not_json(value: Any, place: str, levels: int = 20) -> str:
+    """Where in a value something stands that is none; "": it is the value itself."""
+    parts: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        parts = value.items()
+    elif isinstance(value, list | tuple):
+        parts = enumerate(value)
+    for key, part in parts if levels else ():
+        here = f"{place}[{key!r}]"
+        if not isinstance(part, str | int | float | bool | None | dict | list | tuple):
+            return f"{here}, a {type(part).__name__},"
+        if found := _not_json(part, here, levels - 1):
+            return found
+    return ""
 
 
 def _check_exit(code: Any) -> None:

@@ -170,7 +170,8 @@ def _with_docs(field: Field, text: str) -> Field:
 
 
 def as_text(value: object) -> str:
-    """What a tool gave, as the model reads it: text as it is, anything else as JSON."""
+    """What a tool gave, as the model reads it: text as it is, anything else as JSON. Raises TypeError for what says
+    nothing as a text, such as bytes or a function."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, default=_as_json)
@@ -179,4 +180,15 @@ def as_text(value: object) -> str:
 def _as_json(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
-    return list(value) if isinstance(value, set | frozenset) else str(value)
+    if isinstance(value, set | frozenset):
+        return list(value)
+    kind = type(value)
+    says_nothing = "__str__" not in _own(kind) and "__repr__" not in _own(kind)
+    if says_nothing or isinstance(value, bytes | bytearray) or callable(value) or inspect.isawaitable(value):
+        raise TypeError(f"a tool gave {kind.__name__}, which a model cannot read: return text, or what JSON has")
+    return str(value)
+
+
+def _own(kind: type) -> set[str]:
+    """Names that a class, or one that it is derived from, defines itself."""
+    return {name for base in kind.__mro__[:-1] for name in vars(base)}

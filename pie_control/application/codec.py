@@ -14,6 +14,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from itertools import accumulate, groupby, pairwise
+from types import MappingProxyType
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -56,6 +57,8 @@ def _to_basic(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, CallError):
         return type(value).__name__, str(value)
+    if isinstance(value, MappingProxyType):
+        return dict(value)
     raise NotImplementedError(f"{type(value).__name__} cannot cross to another process")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..client.packages import read_program
+from ..client.running import Content
 from ..inferlets.events import Ended, Event
 from ..runtime import ClientFactory, build_server
 from .server_thread import Heard, ServerThread
@@ -36,13 +37,23 @@ class SandboxedServer(ServerThread):
         kwargs: Mapping[str, Any],
         tell: Callable[[Event], None],
         began: Callable[[str], None],
+        blobs: Mapping[str, Content],
     ) -> Ended:
-        """Runs a program to its end; `tell` hears its events, `began` its id. Raises PieError."""
+        """Runs a program to its end; `tell` hears its events, `began` its id. `blobs`: files or bytes by name. Raises
+        PieError."""
         heard = Heard(tell)
-        began(self.call(self._launch(path, arguments, kwargs, heard)))
+        began(self.call(self._launch(path, arguments, kwargs, heard, blobs)))
         return heard.wait()
 
-    async def _launch(self, path: Path, arguments: Sequence[str], kwargs: Mapping[str, Any], heard: Heard) -> str:
+    async def _launch(
+        self,
+        path: Path,
+        arguments: Sequence[str],
+        kwargs: Mapping[str, Any],
+        heard: Heard,
+        blobs: Mapping[str, Content],
+    ) -> str:
         found = await self._api.upload(read_program(path), path.stem)
         given = {"kwargs": json.dumps(dict(kwargs))} if kwargs else {}
-        return (await self._api.launch(found.program, arguments, environment=given, listener=heard)).id
+        kept = await self.upload(blobs)
+        return (await self._api.launch(found.program, arguments, environment=given, blobs=kept, listener=heard)).id

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..client.packages import read_file
+from ..client.running import Content
 from ..errors import Conflict
 from ..inferlets.events import Ended, Event
 
@@ -77,11 +80,17 @@ class ServerThread:
         """What a coroutine returns, on the server's thread."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    def send(self, inferlet: str, text: str) -> None:
-        """Sends a message to an inferlet; one that has ended gets none."""
+    async def upload(self, blobs: Mapping[str, Content]) -> dict[str, str]:
+        """Keeps files and bytes; gives their hashes. Raises BadRequest, StorageFull."""
+        contents = {name: blob if isinstance(blob, bytes) else read_file(Path(blob)) for name, blob in blobs.items()}
+        return {name: await self._api.upload_blob(content) for name, content in contents.items()}
+
+    def send(self, inferlet: str, text: str, blobs: Mapping[str, Content] | None = None) -> None:
+        """Sends a message to an inferlet, with blobs by name; one that has ended gets none."""
+        uploaded = self.call(self.upload(blobs)) if blobs else {}
 
         def send() -> None:
             with contextlib.suppress(Conflict):
-                self._api.inferlet(inferlet).send(text)
+                self._api.send(inferlet, text, uploaded)
 
         self._loop.call_soon_threadsafe(send)

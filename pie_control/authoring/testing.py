@@ -10,14 +10,17 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from inferlet_sdk.guest.arguments import Args
 from inferlet_sdk.testing import InferletFailed, Outcome
 
+from ..client.running import Content
 from ..config import ServerConfig, build_config
 from ..errors import ConfigError, UnknownName
 from ..inferlets.events import Ended, Event, LogLine, Message
+from .native.debugging import stop_at
 from .native.program import Source, source_of
 from .native.server import NativeServer
 from .sandboxed import SandboxedServer
@@ -25,6 +28,11 @@ from .sandboxed import SandboxedServer
 if TYPE_CHECKING:
     from ..config import ModelPath
     from ..inference_client.interface import InferenceClient
+
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+Mail = str | tuple[str, Mapping[str, Content]]
+"""A message, or one with blobs."""
 
 
 class Session:
@@ -36,35 +44,39 @@ class Session:
         self.config: ServerConfig | None = None
         self.fake = False
         self.sandbox = False
+        self.debug = False
 
-    def choose(self, config: ServerConfig, *, fake: bool, sandbox: bool) -> None:
+    def choose(self, config: ServerConfig, *, fake: bool, sandbox: bool, debug: bool) -> None:
         """For servers that start from now on."""
         self.close()
-        self.config, self.fake, self.sandbox = config, fake, sandbox
+        self.config, self.fake, self.sandbox, self.debug = config, fake, sandbox, debug
 
     def run(
         self,
         path: Path,
         source: Source | None,
         arguments: Sequence[str],
-        inbox: Sequence[str],
-        kwargs: Mapping[str, Any],
+        inbox: Sequence[Mail] = (),
+        kwargs: Mapping[str, Any] = NOTHING,
+        blobs: Mapping[str, Content] = NOTHING,
     ) -> tuple[Ended, Outcome]:
         """Runs a program; `source` is what runs outside of the sandbox."""
         self._check_free()
         server, events, tokens = self._started(), list[Event](), list[int]()
 
         def began(inferlet: str) -> None:
-            for text in inbox:
-                server.send(inferlet, text)
+            for mail in inbox:
+                text, with_it = (mail, NOTHING) if isinstance(mail, str) else mail
+                server.send(inferlet, text, with_it)
 
         self._busy = True
         try:
             if isinstance(server, NativeServer):
                 given = source if source is not None else source_of(path)
-                ended = server.run(given, arguments, kwargs, events.append, began, tokens.extend)
+                failed = stop_at if self.debug else None
+                ended = server.run(given, arguments, kwargs, events.append, began, tokens.extend, blobs, failed)
             else:
-                ended = server.run(path, arguments, kwargs, events.append, began)
+                ended = server.run(path, arguments, kwargs, events.append, began, blobs)
         finally:
             self._busy = False
         return ended, Outcome(
@@ -111,11 +123,17 @@ def fake_client(_config: ServerConfig, model: ModelPath) -> InferenceClient:
 # ---- for inferlet_sdk.testing ----------------------------------------------------------------------------------------
 
 
-def run_program(path: Path, arguments: Sequence[str], inbox: Sequence[str], kwargs: Mapping[str, Any]) -> Outcome:
+def run_program(
+    path: Path,
+    arguments: Sequence[str],
+    inbox: Sequence[Mail],
+    kwargs: Mapping[str, Any],
+    blobs: Mapping[str, Content],
+) -> Outcome:
     """Raises InferletFailed, PieError."""
     if not path.exists():
         raise UnknownName(f"there is no file {path}")
-    ended, outcome = session.run(path, None, arguments, inbox, kwargs)
+    ended, outcome = session.run(path, None, arguments, inbox, kwargs, blobs)
     if ended.status != "finished":
         raise InferletFailed(f"the inferlet {ended.status}: {ended.error}", outcome)
     return outcome
@@ -139,15 +157,16 @@ def run_function(path: Path, name: str, function: Callable[[], Any]) -> None:
         except BaseException as error:
             raised.append(error)
 
-    ended, _ = session.run(path, Source(path, name, lambda: main), (), (), {})
+    ended, _ = session.run(path, Source(path, name, lambda: main), ())
     if raised:
         raise raised[0]
     if ended.status != "finished":
         raise RuntimeError(f"the inferlet {ended.status}: {ended.error}")
 
 
-def run_tests(arguments: Sequence[str], config: ServerConfig, *, fake: bool, sandbox: bool) -> int:
-    """Runs pytest; returns its exit code. Raises ConfigError if it is not installed."""
+def run_tests(arguments: Sequence[str], config: ServerConfig, *, fake: bool, sandbox: bool, debug: bool = False) -> int:
+    """Runs pytest; returns its exit code. `debug`: with a debugger, where a program or a test fails. Raises ConfigError
+    if it is not installed."""
     try:
         import pytest
     except ImportError:
@@ -172,8 +191,9 @@ def run_tests(arguments: Sequence[str], config: ServerConfig, *, fake: bool, san
             run_function(pyfuncitem.path, pyfuncitem.name, lambda: test(**given))
             return True
 
-    session.choose(config if not fake else replace(config, replicas=1), fake=fake, sandbox=sandbox)
+    session.choose(config if not fake else replace(config, replicas=1), fake=fake, sandbox=sandbox, debug=debug)
+    options = ["--pdb", "--capture=no"] if debug else []
     try:
-        return int(pytest.main(list(arguments), plugins=[Plugin()]))
+        return int(pytest.main([*arguments, *options], plugins=[Plugin()]))
     finally:
         session.close()

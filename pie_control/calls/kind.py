@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from math import inf
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from pie_control import errors
@@ -176,6 +177,7 @@ class WaveContext(NamedTuple):
     wave: int
     scratch_slot: int  # the first slot for keys that are dropped after the batch
     token_slots: Pool
+    most: float = inf  # input tokens, and work worth as much, that do not hold up those who decode
 
 
 C = TypeVar("C", bound=WorkerCommand)
@@ -190,6 +192,7 @@ class Batch(Generic[C]):
     call: ClassVar[Call]
     tokens = 0  # input tokens, where it has some
     rows = 0  # of decode runs
+    work = 0  # beside tokens: what it costs more, in input tokens
 
     def __init__(self, context: WaveContext) -> None:
         self.commands: list[C] = []

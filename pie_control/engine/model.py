@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pie_inference.protocol import ModelDescription
 
-from ..calls.kind import BulkyCommand
+from ..calls.exports.import_kvpage import ImportCommand
+from ..calls.exports.names import COPIES
+from ..calls.kind import BulkyCommand, Command
 from ..errors import WorkerError, WorkerUnavailable
 from ..ids import Owner
 from ..scheduling import Closed, Ending, Event, Opened, Reason, SchedulerStatistics, Turn
@@ -28,14 +31,20 @@ class ReplicaStatistics:
     scheduler: SchedulerStatistics
 
 
+MOST_NOTES = 16
+"""Notes of an inferlet that has issued no command: with more, it is placed."""
+
+
 class Model:
-    """Equal workers that serve one model. An inferlet uses one of them, from its first queue to its end."""
+    """Equal workers that serve one model. An inferlet uses one of them, from its first command to its end: this says
+    whether it needs what one of them keeps."""
 
     def __init__(self, name: str, replicas: Sequence[Replica]) -> None:
         self.name = name
         self.replicas = replicas
         self.adapters = Adapters(name, replicas)
         self._placed: dict[Owner, Replica] = {}
+        self._new: dict[Owner, list[Event]] = {}  # what inferlets did that have no place yet
         self._refused: list[Ending] = []  # inferlets that found no replica
 
     async def start(self) -> None:
@@ -65,8 +74,8 @@ class Model:
     # ---- inferlets ----
 
     def take(self, host: int, events: Iterable[Event]) -> None:
-        """What inferlets of a host did, in order: the first event of one places it, the others go where it is. Those of
-        an inferlet that was ended here meanwhile are dropped. Raises ValueError for what cannot be."""
+        """What inferlets of a host did, in order: the first command of one places it, the others go where it is. Those
+        of an inferlet that was ended here meanwhile are dropped. Raises ValueError for what cannot be."""
         placed = self._placed
         for event in events:
             kind = type(event)
@@ -79,18 +88,47 @@ class Model:
                     if isinstance(event, BulkyCommand):
                         event.check(self.description)
                     replica.take(event)
+            elif event.owner in self._new:  # type: ignore[union-attr]
+                self._meet(event)
 
     def _open(self, opened: Opened, host: int) -> None:
-        candidates = [replica for replica in self.replicas if replica.life.can_serve]
-        chosen = place([replica.load() for replica in candidates])
-        if chosen is None:  # its host did not know yet
-            self._refused.append(Ending(opened.owner, Reason.LOST, WorkerError(self.why_down())))
+        if self.is_down:  # its host did not know yet
+            self._refuse(opened.owner)
+        else:
+            self._new[opened.owner] = [Opened(opened.owner, opened.created, opened.standing, host)]
+
+    def _refuse(self, owner: Owner) -> None:
+        self._refused.append(Ending(owner, Reason.LOST, WorkerError(self.why_down())))
+
+    def _meet(self, event: Any) -> None:
+        """An inferlet that has no place did something."""
+        if isinstance(event, Closed):
+            del self._new[event.owner]
             return
-        self._placed[opened.owner] = candidates[chosen]
-        candidates[chosen].open(Opened(opened.owner, opened.created, opened.standing, host))
+        if isinstance(event, BulkyCommand):
+            event.check(self.description)
+        done = self._new[event.owner]
+        done.append(event)
+        if isinstance(event, Command) or len(done) > MOST_NOTES:
+            self._place(self._new.pop(event.owner), event.name if isinstance(event, ImportCommand) else "")
+
+    def _place(self, events: Sequence[Any], wanted: str) -> None:
+        """`wanted`: the export that the inferlet asks for first; "": none."""
+        opened, *others = events
+        candidates = [replica for replica in self.replicas if replica.life.can_serve]
+        loads = [replica.load(opened.standing.tenant, wanted) for replica in candidates]
+        chosen = place(loads, wanted.startswith(COPIES))
+        if chosen is None:
+            self._refuse(opened.owner)
+            return
+        replica = self._placed[opened.owner] = candidates[chosen]
+        replica.open(opened)
+        for event in others:
+            replica.take(event)
 
     def close_inferlet(self, owner: Owner) -> None:
         """Frees what an inferlet holds. Nothing happens if it holds nothing."""
+        self._new.pop(owner, None)
         replica = self._placed.pop(owner, None)
         if replica is not None:
             replica.close_inferlet(Closed(owner))

@@ -8,21 +8,37 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The load of a replica now. `serves`: it takes work; otherwise it restarts, and work waits for it."""
+    """The load of a replica now. `serves`: it takes work; otherwise it restarts, and work waits for it. `has_export`:
+    it keeps what the inferlet asks for first."""
 
     serves: bool
     inferlets: int
     free_pages: int
+    has_export: bool = False
 
 
-def place(loads: Sequence[Load]) -> int | None:
+MOST_AHEAD = 4
+"""Inferlets that a replica may have more than twice those of another, and still get one for keys that the other would
+only have to compute."""
+
+
+def place(loads: Sequence[Load], is_copy: bool = False) -> int | None:
     """Index of the replica for a new inferlet; None if there is none. It stays there, for its pages are there.
 
-    Replicas that serve go first, then those with the fewest inferlets, then those with the most free pages.
+    Replicas that serve go first, then those that have the export, then those with the fewest inferlets, then those
+    with the most free pages. `is_copy`: the export can be computed again, so one that has far more inferlets than
+    another does not go first for it.
     """
     if not loads:
         return None
-    return min(range(len(loads)), key=lambda i: (not loads[i].serves, loads[i].inferlets, -loads[i].free_pages, i))
+    bound = 2 * min((one.inferlets for one in loads if one.serves), default=0) + MOST_AHEAD
+
+    def rank(i: int) -> tuple[bool, bool, int, int, int]:
+        one = loads[i]
+        is_near = one.has_export and (not is_copy or one.inferlets <= bound)
+        return not one.serves, not is_near, one.inferlets, -one.free_pages, i
+
+    return min(range(len(loads)), key=rank)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from ..scheduling import (
     Turn,
     WorkerLost,
 )
+from ..tenants.tenant import Tenant
 from .life import PATIENCE_SECONDS, Life
 from .placement import Load
 
@@ -86,15 +87,20 @@ class Replica:
         return await self._client.load_adapter(message)
 
     def drop_adapter(self, message: DropAdapter) -> None:
-        """Forgets an adapter, behind the waves that were sent."""
+        """Forgets an adapter, behind the waves that were sent; and all exports, as another adapter may get its name,
+        and nobody knows which keys it has changed."""
         self._client.drop_adapter(message)
+        if self.life.serves:
+            self._scheduler.forget_exports()
 
     # ---- inferlets ----
 
-    def load(self) -> Load:
-        """What placement looks at."""
-        free = self._scheduler.free_pages if self.life.serves else 0
-        return Load(self.life.serves, len(self._owners), free)
+    def load(self, tenant: Tenant | None = None, wanted: str = "") -> Load:
+        """What placement looks at, for an inferlet of a tenant that wants an export first; "": none."""
+        if not self.life.serves:
+            return Load(False, len(self._owners), 0)
+        has_export = tenant is not None and wanted != "" and self._scheduler.has_export(tenant, wanted)
+        return Load(True, len(self._owners), self._scheduler.free_pages, has_export)
 
     def open(self, opened: Opened) -> None:
         """Places an inferlet here."""

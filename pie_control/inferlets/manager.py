@@ -29,7 +29,8 @@ SWEEP_SECONDS = 1.0
 UPKEEP_SECONDS = 0.02
 """Between slices of work that can wait, while inferlets run."""
 IDLE_UPKEEP_SECONDS = 0.005
-"""The same if none has run since the last slice: one that comes then waits for two milliseconds at most."""
+"""The same if none has run since the last slice, and launches would have to do without: one that comes then waits for
+two milliseconds at most."""
 MOST_POSTPONED = 10
 """Slices that are postponed, one after the other, because inferlets want turns."""
 MOST_UNFREED, FREED_AT_ONCE = 64, 3
@@ -123,13 +124,13 @@ class InferletManager:
             self._keep_up_later(UPKEEP_SECONDS)
             return
         self._postponed = 0
-        is_idle = self.runner.turns == self._turns_before
+        hurries = self.runner.turns == self._turns_before and not self._programs.is_warm
         self._turns_before = self.runner.turns
         if self._unfreed:
             self._free(FREED_AT_ONCE)
         elif not self._programs.warm_one():
             return
-        self._keep_up_later(IDLE_UPKEEP_SECONDS if is_idle else UPKEEP_SECONDS)
+        self._keep_up_later(IDLE_UPKEEP_SECONDS if hurries else UPKEEP_SECONDS)
 
     def _free_later(self, instance: Instance) -> None:
         """Frees an instance that is done, at leisure: that takes as long as half a launch."""
@@ -154,7 +155,8 @@ class InferletManager:
         elif inferlet.processor_time.is_exceeded:
             whose = "" if inferlet.parent is None else ", with its family"
             most = inferlet.limits.cpu_seconds
-            self.end(inferlet, Status.EXCEEDED, f"used more than {most:g} s of processor time{whose}")
+            used = f"used more than {most:g} s of processor time{whose}"
+            self.end(inferlet, Status.EXCEEDED, f"{used}: does a loop have no end? (--cpu-seconds)")
         elif inferlet.kin.is_family and (over := inferlet.kin.over_its_memory()) is not None:
             held, most = over.memory_bytes() >> 20, over.limits.memory_bytes >> 20
             self.end(

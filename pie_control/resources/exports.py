@@ -148,6 +148,14 @@ class Exports:
             return self._drop(standing)
         return None if coming is None else ()
 
+    def clear(self) -> Iterator[Sequence[int]]:
+        """All names are free. Gives pages, to be released."""
+        for export in (*self._coming.values(), *self._held):
+            export.unwanted = True
+        self._coming.clear()
+        for export in list(self._standing.values()):
+            yield self._drop(export)
+
     def listed(self, tenant: Tenant, prefix: str, most: int) -> list[Export]:
         """Those of a tenant that stand, the last used first."""
         own = (one for one in self._own(tenant) if one.name.startswith(prefix))

@@ -209,6 +209,11 @@ class Memory:
             shed = True
         return shed
 
+    def forget_exports(self) -> None:
+        """Drops all exports; those who have imported them keep their pages."""
+        for pages in self.exports.clear():
+            self.release_pages(pages)
+
     def _first_shortage(self, resource: Resource, coming: int) -> Shortage | None:
         """Of the first request in line that is not covered."""
         pool = self.pools[resource]

@@ -161,7 +161,8 @@ class LocalCommands:
 
 def _missing(name: str) -> NotFound:
     return NotFound(
-        f"there is no export {name!r} of this tenant at the worker that serves this inferlet; export-kvpage makes one"
+        f"there is no export {name!r} of this tenant at the worker that serves this inferlet; export-kvpage makes one. "
+        "Another worker may have it: an inferlet whose first command is the import is placed there"
     )
 
 

@@ -29,6 +29,7 @@ from pie_control.resources.contention import Action, ContentionPolicy, End, Firs
 from pie_control.resources.holdings import Forgotten
 from pie_control.resources.kinds import EMBEDS, PAGES
 from pie_control.resources.memory import Memory
+from pie_control.tenants.tenant import Tenant
 from pie_inference.protocol import ModelDescription, RunWave, WaveDone
 
 from .account import Account, CommandQueue, take_progress
@@ -54,6 +55,7 @@ class Scheduler:
         self._policy = policy or Adaptive()
         self._backlog = Backlog(model.page_size)
         self._memory = Memory(model, contention or FirstComeFirstServed())
+        self.forget_exports = self._memory.forget_exports  # for those who know that keys may not be right any more
         self._accounts: dict[Owner, Account] = {}
         self._in_flight: deque[Wave] = deque()
         self._lost = False
@@ -367,6 +369,10 @@ class Scheduler:
     def free_pages(self) -> int:
         """Pages that are free now."""
         return self._memory.pools[PAGES].free
+
+    def has_export(self, tenant: Tenant, name: str) -> bool:
+        """Whether a tenant can import it, now or soon."""
+        return self._memory.exports.find(tenant, name) is not None
 
     def statistics(self) -> SchedulerStatistics:
         memory, usage = self._memory, self._memory.usage()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,7 +21,9 @@ class AdapterReader:
 
     def __init__(self, adapters: Adapters, device: torch.device) -> None:
         self._adapters = adapters
-        self._device = device
+        self._stream: Any = None  # one: it keeps what it freed
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="adapter")  # starts with the first one
 
     def begin(self, message: LoadAdapter) -> AdapterLoad:
@@ -29,7 +32,7 @@ class AdapterReader:
         return AdapterLoad(self._adapters, message, self._thread.submit(self._prepare, Path(message.folder), room))
 
     def _prepare(self, folder: Path, room: int) -> Prepared:
-        with torch.inference_mode(), _stream_of_its_own(self._device):
+        with torch.inference_mode(), _running_on(self._stream):
             return self._adapters.prepare(folder, room)
 
 
@@ -53,12 +56,11 @@ class AdapterLoad:
 
 
 @contextmanager
-def _stream_of_its_own(device: torch.device) -> Iterator[None]:
-    """Copies to a GPU run beside the waves, and are done at the end."""
-    if device.type != "cuda":
+def _running_on(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Copies to a GPU run in the stream, beside the waves, and are done at the end. None: there is no GPU."""
+    if stream is None:
         yield
         return
-    stream = torch.cuda.Stream(device)
     with torch.cuda.stream(stream):
         yield
     stream.synchronize()

@@ -19,6 +19,8 @@ _SOME_WHITESPACE = r"[ \n\t]{0,20}"
 _PLACE = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
 _REGEX_ERROR = re.compile(r".*regex parse error:\n(.*?)(?:\n   \d+ \| |\Z)", re.DOTALL)
 _STATE = re.compile(r"\s*<(?:state|non-verbose)\b.*", re.DOTALL)
+_KEYS = re.compile(r"Unimplemented keys: \[(.*?)\]")
+_ELSEWHERE = re.compile(r"Resource '(.*?)' is not present in a registry")
 _ITEMS = re.compile(r"Current row has (\d+) items; max is (\d+)")
 
 
@@ -49,6 +51,10 @@ def _schema_source(text: str, whitespace: bool) -> str:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise GrammarError(f"the schema is not JSON: {error}") from None
+    if schema is False:
+        raise GrammarError("the schema is false, which allows no value")
+    if schema is True:
+        text = "{}"  # the same; the engine takes objects only
     if not isinstance(schema, Mapping | bool):
         raise GrammarError(f"a JSON Schema is an object, or true, not a {type(schema).__name__}")
     options: dict[str, Any] = {
@@ -73,6 +79,11 @@ def in_words(message: str) -> str:
         return "the regular expression is wrong:\n" + found[1].rstrip()
     if found := _ITEMS.search(message):
         return f"the grammar is ambiguous in too many ways at one place ({found[1]} of at most {found[2]}): simplify it"
+    if found := _KEYS.search(message):
+        names = found[1].replace('"', "`")
+        return f"the engine does not know {names} of JSON Schema: do without, and check the value afterwards"
+    if found := _ELSEWHERE.search(message):
+        return f"the schema refers to {found[1]}, which is not in it: put it under `$defs`, and refer to it there"
     if "NoExtensionBias" in message:
         return "the grammar allows no text: is there a rule that only leads to itself?"
     if "too many expressions" in message or "fuel" in message:

@@ -47,6 +47,7 @@ class ImageProcessor:
             placeholder=vision.placeholder,
             layout=vision.layout,
             max_batch_tiles=min(max(1, worth), MOST_TILES),
+            tile_tokens=-(-vision.tile_work // token_work),
         )
 
 

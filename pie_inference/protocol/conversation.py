@@ -83,6 +83,7 @@ class Vision(msgspec.Struct, frozen=True):
     placeholder: int  # the token that stands for a vector
     layout: ImageLayout
     max_batch_tiles: int  # in one EmbedImg
+    tile_tokens: int = 0  # what a tile costs, in input tokens
 
 
 class ModelDescription(Message, frozen=True):

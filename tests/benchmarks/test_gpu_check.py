@@ -32,6 +32,14 @@ def test_an_error_is_compared_with_what_is_allowed(relative: float, passed: bool
     assert found.passed is passed
 
 
+def test_what_few_batches_have_is_checked_on_a_cpu_too(tmp_path: Path) -> None:
+    paths = ["adapter products", "triton adapter products", "adapters", "images", "masks", "scores", "grammars"]
+    checks = run(tmp_path, "gpu_check", "--device", "cpu", "--quick", "--only", ",".join(paths))
+    assert {each["path"] for each in checks} == set(paths)
+    assert [(each["path"], each["name"], each["note"]) for each in checks if each["passed"] is False] == []
+    assert [each["name"] for each in checks if each["passed"] is None] == ["graphs"]
+
+
 def test_a_check_that_raises_fails() -> None:
     def check() -> Errors:
         raise RuntimeError("an illegal memory access")

@@ -337,7 +337,7 @@ class Author:
         embed, steps, adapter = choice.choice(outputs), choice.randint(1, MOST_STEPS), choice.choice(self.adapters)
         input = choice.choice([embed, choice.choice(self.embeds)])
         lists = self.readable(), self.writable()
-        context, targets = (choice.sample(pages, choice.randint(0, len(pages))) for pages in lists)
+        context, targets = (choice.sample(pages, choice.randint(len(pages) // 2, len(pages))) for pages in lists)
         position = choice.choice([HIGHEST + 1, choice.randint(0, HIGHEST)])
         plan = means.plan_run(embed, position, context, targets, steps, adapter)
         stop = [choice.choice(plan)[0]] if plan and choice.random() < 0.3 else []
@@ -355,13 +355,15 @@ class Author:
         self.ran[future] = [token for token, *_ in plan]
         pages = list(dict.fromkeys((*context, *targets)))
         self.runs[future] = Run(pages, targets if steps > 1 else [], list(dict.fromkeys(used)), plan)
+        if choice.random() < 0.4:
+            self.end_a_run(queue)
 
     def end_a_run(self, queue: int) -> None:
         """Waits for a run, or cancels it."""
         if not self.runs:
             return
         future = self.choice.choice(list(self.runs))
-        if self.choice.random() < 0.5:
+        if self.choice.random() < 0.3:
             self.settle()
         run = self.runs.pop(future)
         if not self.alive:

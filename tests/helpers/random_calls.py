@@ -6,6 +6,7 @@ any policy, several waves are in flight, and address spaces hear of everything l
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,15 @@ POLICIES: Sequence[Callable[[], DispatchPolicy]] = (
     lambda: KOnly(5),
     lambda: TOnly(2.0),
 )
+
+
+def write_adapters(folder: Path) -> dict[str, Path]:
+    """Adapters for the fake model, by name."""
+    folders = {name: folder / name for name in ("formal", "short")}
+    for name, own in folders.items():
+        own.mkdir()
+        (own / "adapter_config.json").write_text(json.dumps({"name": name}))
+    return folders
 
 
 def run_random_programs(
@@ -54,6 +64,12 @@ def run_random_programs(
     world.load_adapters(adapters)
     model = HashModel(adapters)
     play(world, choice, [IssueOrder(PAGE_SIZE, most_tokens, model) for _ in range(number)], made)
+    for inferlet in list(world.inferlets.values()):
+        world.close(inferlet)
+    _settle(world)
+    usage = world.scheduler.statistics()
+    assert usage.pages.used == usage.export_pages, "pages were lost"
+    assert (usage.embeds.used, usage.token_slots.used) == (0, 0), "embeds or token slots were lost"
 
 
 def play(

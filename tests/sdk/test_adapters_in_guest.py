@@ -71,6 +71,29 @@ async def main(args, adapter, tokens=400):
     return len(ctx) - begin
 """
 
+KEPT = """
+from inferlet_sdk import *
+
+async def main(args, adapter=None, share=True):
+    async with Context(args.model, adapter=adapter, share=share) as ctx:
+        ctx.fill("Once upon a time there was a king. " * 20)
+        text = await ctx.generate_until(IgnoreStopTokens(), 8)
+        if share:
+            await ctx.export("king")
+        return text
+"""
+
+OPENED = """
+from inferlet_sdk import *
+
+async def main(args, adapter=None):
+    try:
+        async with await Context.open("king", args.model, adapter=adapter) as ctx:
+            return await ctx.generate_until(IgnoreStopTokens(), 8)
+    except PieError as error:
+        return [type(error).__name__, str(error)]
+"""
+
 REFUSED = """
 from inferlet_sdk import *
 
@@ -134,5 +157,30 @@ def test_a_drop_ends_what_uses_the_adapter_and_nothing_else(guest_cache: Path, t
             )
             assert again[1] == "served"
             assert again[2].startswith("TypeError: adapter")
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("hosts", [0, 2])
+def test_keys_are_shared_only_with_the_adapter_that_made_them(guest_cache: Path, tmp_path: Path, hosts: int) -> None:
+    async def check() -> None:
+        write(tmp_path, ("poet", "painter"))
+        settings: dict[str, Any] = {"hosts": hosts, "adapter_dir": str(tmp_path), "warm_pool": 0}
+        client = InProcessClient(FakeModel(num_pages=4096))
+        async with started(guest_cache, client, **settings) as server, asyncio.timeout(HANG_SECONDS):
+            await server.adapters.load("poet", "poet")
+            made = {name: await run(server, KEPT, {"adapter": name}) for name in (None, "poet")}
+            assert made[None] != made["poet"]
+            for name, text in made.items():
+                assert await run(server, KEPT, {"adapter": name, "share": False}) == text
+            told = await run(server, OPENED)
+            assert told == ["InvalidState", "export 'king' was made with adapter 'poet': open it with adapter='poet'"]
+            assert isinstance(await run(server, OPENED, {"adapter": "poet"}), str)
+            server.adapters.drop("poet")
+            await server.adapters.load("poet", "painter")
+            told = await run(server, OPENED, {"adapter": "poet"})
+            assert told[0] == "NotFound"
+            another = await run(server, KEPT, {"adapter": "poet"})
+            assert another == await run(server, KEPT, {"adapter": "poet", "share": False}) != made["poet"]
 
     asyncio.run(check())

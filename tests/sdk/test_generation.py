@@ -507,7 +507,8 @@ def test_the_options_of_a_run_say_what_the_sampler_needs() -> None:
 
 def test_a_run_that_the_worker_is_not_ready_for_is_issued_again_by_the_short_way_too() -> None:
     host = install(page_size=16)
-    take, refused = host.fused.take_run, []
+    take = host.fused.take_run
+    refused: list[int] = []
 
     def busy(run: int, detokenizer: int) -> Any:
         if len(refused) < 2:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from pie_control.scheduling import SchedulerStatistics
+from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers.guard import HANG_SECONDS
-from tests.helpers.servers import run, started
+from tests.helpers.servers import launch, run, started
 
 PREAMBLE = """
 from inferlet_sdk import InvalidState, NotFound, traits
@@ -78,5 +80,120 @@ def test_what_an_inferlet_has_left_is_there_for_the_next_one(guest_cache: Path, 
             assert listed == [["prefix", 2, 20]]
             assert all("there is no export 'prefix' of this tenant" in message for message in missing)
             assert len(missing) == 2
+
+    asyncio.run(check())
+
+
+LATE = """
+from inferlet_sdk import NotFound, traits
+
+async def main(args):
+    queue = traits.create_queue(args.model)
+    traits.alloc_kvpage(queue, 1)
+    await traits.synchronize(queue)
+    try:
+        await traits.import_kvpage(queue, "prefix")
+    except NotFound as error:
+        return error.message
+"""
+
+
+def exports_of(server: ServerApi) -> list[tuple[int, int]]:
+    """Of each worker: exports, and pages in use."""
+    (replicas,) = server.statistics().models.values()
+    schedulers: list[SchedulerStatistics] = [replica.scheduler for replica in replicas]
+    return [(one.exports, one.pages.used) for one in schedulers]
+
+
+@pytest.mark.parametrize("hosts", [0, 2])
+def test_who_asks_for_an_export_first_goes_to_the_worker_that_has_it(guest_cache: Path, hosts: int) -> None:
+    """The other worker has more free pages, so all others go there."""
+
+    async def check() -> None:
+        clients = [InProcessClient(FakeModel()) for _ in range(2)]
+        async with started(guest_cache, *clients, hosts=hosts, replicas=2) as server, asyncio.timeout(HANG_SECONDS):
+            expected, _ = await run(server, EXPORT)
+            await until_equal(server, [(1, 2), (0, 0)])
+            refused = await run(server, LATE)
+            assert "there is no export 'prefix' of this tenant at the worker that serves this inferlet" in refused
+            assert "an inferlet whose first command is the import is placed there" in refused
+            tokens, *_ = await run(server, IMPORT)
+            assert tokens == expected
+            await until_equal(server, [(0, 0), (0, 0)])
+
+    asyncio.run(check())
+
+
+async def until_equal(server: ServerApi, expected: list[tuple[int, int]]) -> None:
+    """What an inferlet held comes back a little after its end."""
+    while exports_of(server) != expected:
+        await asyncio.sleep(0.01)
+
+
+WAIT_FOR = """
+from inferlet_sdk import traits
+
+async def main(args):
+    queue = traits.create_queue(args.model)
+    await traits.import_kvpage(queue, "prefix")
+    await args.send("imported")
+    await args.receive()
+"""
+
+
+@pytest.mark.parametrize("hosts", [0, 2])
+def test_exports_are_gone_with_their_worker_and_everything_else_goes_on(guest_cache: Path, hosts: int) -> None:
+    async def check() -> None:
+        clients = [InProcessClient(FakeModel()) for _ in range(2)]
+        async with started(guest_cache, *clients, hosts=hosts, replicas=2) as server, asyncio.timeout(HANG_SECONDS):
+            await run(server, EXPORT)
+            _, importer = await launch(server, WAIT_FOR)
+            await importer.until_messages(1)
+            clients[0].on_lost("it was killed")
+            ended = await importer.ended
+            assert ended.status == "lost"
+            assert "launch again" in (ended.error or "")
+            refused = await run(server, LATE)
+            assert "there is no export 'prefix' of this tenant" in refused
+            await until_equal(server, [(0, 0), (0, 0)])
+            while (states := [one.state for one in server.statistics().models["fake"]]) != ["serving"] * 2:
+                assert set(states) <= {"serving", "restarting"}
+                await asyncio.sleep(0.01)
+            expected, _ = await run(server, EXPORT)
+            tokens, *_ = await run(server, IMPORT)
+            assert tokens == expected
+            await until_equal(server, [(0, 0), (0, 0)])
+
+    asyncio.run(check())
+
+
+FILL = """
+from inferlet_sdk import traits
+
+async def main(args, pages: int):
+    queue = traits.create_queue(args.model)
+    traits.alloc_kvpage(queue, pages)
+    await traits.synchronize(queue)
+    return True
+"""
+
+
+@pytest.mark.parametrize("hosts", [0, 2])
+def test_exports_that_nobody_has_imported_make_room(guest_cache: Path, hosts: int) -> None:
+    async def check() -> None:
+        client = InProcessClient(FakeModel(num_pages=64, max_batch_tokens=64))
+        async with started(guest_cache, client, hosts=hosts) as server, asyncio.timeout(HANG_SECONDS):
+            await run(server, EXPORT)
+            kept, importer = await launch(server, WAIT_FOR)
+            await importer.until_messages(1)
+            ending = await launch(server, FILL, {"pages": 60})
+            ended = await ending[1].ended
+            assert ended.status == "evicted", ended.error
+            await until_equal(server, [(1, 2)])
+            kept.send("go on")
+            assert (await importer.ended).status == "finished"
+            assert await run(server, FILL, {"pages": 60})
+            await until_equal(server, [(0, 0)])
+            assert "there is no export 'prefix'" in await run(server, LATE)
 
     asyncio.run(check())

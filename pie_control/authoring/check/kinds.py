@@ -10,6 +10,7 @@ import types
 import typing
 from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Literal
 
 import inferlet_sdk
@@ -130,11 +131,35 @@ def signature_error(value: Value, call: ast.Call) -> str | None:
     if value.kind == "method" and not isinstance(inspect.getattr_static(value.owner, function.__name__), staticmethod):
         positional.insert(0, None)
     named: dict[str, Any] = {one.arg: None for one in call.keywords if one.arg is not None}
+    options = _options(function)
+    if options is not None and (unknown := [name for name in named if name not in options]):
+        close = get_close_matches(unknown[0], options, 1)
+        advice = f"did you mean `{close[0]}`?" if close else f"there are {', '.join(options)}"
+        if unknown[0] in inferlet_sdk.Sampler.__dataclass_fields__:
+            advice = f"write `sampler=Sampler({unknown[0]}=...)`"
+        return f"got an unexpected keyword argument {unknown[0]!r}; {advice}"
     try:
         (signature.bind_partial if open_ended else signature.bind)(*positional, **named)
     except TypeError as error:
         return f"{error}; it is {function.__name__}{_shown(signature)}"
     return None
+
+
+@functools.cache
+def _options(function: Any) -> tuple[str, ...] | None:
+    """Names of all that may be given by name, where the last parameter is `**options: Unpack[Options]`."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+        hints = typing.get_type_hints(function)
+    except Exception:  # a name that exists for type checkers only
+        return None
+    rest = next((one for one in parameters if one.kind is one.VAR_KEYWORD), None)
+    hint = hints.get(rest.name) if rest is not None else None
+    if typing.get_origin(hint) is not typing.Unpack:
+        return None
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    named = [one.name for one in parameters if one.kind in kinds and one.name != "self"]
+    return (*named, *typing.get_type_hints(typing.get_args(hint)[0]))
 
 
 def _shown(signature: inspect.Signature) -> str:

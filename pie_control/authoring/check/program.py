@@ -6,6 +6,9 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from inferlet_sdk.guest.hints import advice_on
+from inferlet_sdk.guest.imports import advice_on_package
+
 from ...client.packages import ENTRIES
 from ...errors import BadRequest
 from .findings import Finding
@@ -68,14 +71,19 @@ def _check_file(path: Path, name: str, own: set[str], *, is_entry: bool) -> Iter
 
     try:
         tree = ast.parse(text)
+        compile(text, name, "exec", dont_inherit=True)  # which finds more, such as an `await` outside of coroutines
     except (SyntaxError, ValueError, RecursionError) as error:
         line, column = getattr(error, "lineno", None) or 1, getattr(error, "offset", None) or 1
-        yield finding(line, column, f"{type(error).__name__}: {getattr(error, 'msg', error)}", "this is no Python")
+        yield finding(
+            line,
+            column,
+            f"{type(error).__name__}: {getattr(error, 'msg', error)}",
+            advice_on(error) or "this is no Python",
+        )
         return
     for node, module in imports(tree):
         if not is_there(module, own):
-            root = module.partition(".")[0]
-            advice = f"use what it has, or put a pure-Python wheel of {root!r} beside main.py of a folder"
+            advice = advice_on_package(module.partition(".")[0])
             yield finding(node.lineno, node.col_offset + 1, f"the sandbox has no module {module!r}", advice)
     walk = Walk(tree)
     for at, message, advice in walk.run():

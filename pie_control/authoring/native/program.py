@@ -93,14 +93,20 @@ class DataFiles:
 
 
 def run(
-    source: Source, instance: NativeInstance, contract: Contract, got: Callable[[Sequence[int]], None]
+    source: Source,
+    instance: NativeInstance,
+    contract: Contract,
+    got: Callable[[Sequence[int]], None],
+    failed: Callable[[BaseException], None] | None = None,
 ) -> str | None:
-    """Runs a program to its end; returns its error, for people, or None. `got` hears of tokens from the model.
-    KeyboardInterrupt goes on."""
+    """Runs a program to its end; returns its error, for people, or None. `got` hears of tokens from the model, `failed`
+    of an exception that ends the program, while all that it has is still there. KeyboardInterrupt goes on."""
     with _as_in_the_sandbox(source, _host(instance, contract, got)):
         try:
             guest_program.run_entry(source.load, source.name)
         except guest_program.ProgramFailed as failure:
+            if failed is not None and failure.__context__ is not None:
+                failed(failure.__context__)
             return str(failure)
     return None
 

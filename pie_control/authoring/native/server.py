@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...client.running import Content
 from ...errors import PieError
 from ...inferlets.events import Ended, Event
 from ...runtime import ClientFactory, build_server_without_sandbox
@@ -61,16 +62,18 @@ class NativeServer(ServerThread):
         tell: Callable[[Event], None] = lambda _: None,
         began: Callable[[str], None] = lambda _: None,
         got: Callable[[Sequence[int]], None] = lambda _: None,
-        blobs: Mapping[str, Path] | None = None,
+        blobs: Mapping[str, Content] | None = None,
+        failed: Callable[[BaseException], None] | None = None,
     ) -> Ended:
         """Runs a program to its end, on this thread. `tell` hears its events, on the server's; `began` its id, before
-        it begins; `got` tokens from the model, as the program gets them. `blobs`: files by name. Raises PieError."""
+        it begins; `got` tokens from the model, as the program gets them; `failed` the exception that ends it. `blobs`:
+        files or bytes by name. Raises PieError."""
         heard = Heard(tell)
         instance = self.call(self._launch(source, arguments, program.environment(kwargs), heard, blobs or {}))
         began(instance.owner.inferlet.id)
         error: str | None = "the program was interrupted"
         try:
-            error = program.run(source, instance, self._programs.contract, got)
+            error = program.run(source, instance, self._programs.contract, got, failed)
         finally:
             with contextlib.suppress(Unwound):  # the inferlet has ended before its program
                 instance.finish(error)
@@ -82,11 +85,11 @@ class NativeServer(ServerThread):
         arguments: Sequence[str],
         environment: Mapping[str, str],
         heard: Heard,
-        blobs: Mapping[str, Path],
+        blobs: Mapping[str, Content],
     ) -> NativeInstance:
         path = str(source.path)
         found = await self._api.upload(f"# {os.getpid()} {path}".encode(), source.name)
-        kept = {name: await self._api.upload_blob(file.read_bytes()) for name, file in blobs.items()}
+        kept = await self.upload(blobs)
         self._programs.expects = True
         entry = await self._api.launch(found.program, arguments, environment=environment, blobs=kept, listener=heard)
         while entry.id not in self._programs.instances:  # the host has not heard of it yet

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pie_control.errors import InvalidArgument
 
 MOST_BYTES = 256
+COPIES = "prefix:"
+"""How names begin whose exports the SDK makes again where it does not find them (inferlet_sdk/sharing/prefixes.py)."""
 
 
 def check_name(name: str) -> None:

@@ -18,7 +18,7 @@ from pie_control.resources.holdings import Holdings
 from pie_control.resources.kinds import EMBEDS, Resource
 from pie_control.resources.quotas import check_quota
 from pie_control.resources.ranges import Range, parse_ranges, total_length
-from pie_inference.protocol import EmbedImg, ModelDescription
+from pie_inference.protocol import EmbedImg, ModelDescription, Vision
 
 from ..arrays import WrittenEmbeds, as_int32, ends_of
 from ..kind import Batch, BulkyCommand, Stage, WaveContext, define
@@ -103,18 +103,23 @@ class ImageBatch(Batch[ImageCommand]):
     def try_add(self, queue: Hashable, command: ImageCommand, holdings: Holdings, done: int) -> int:
         vision = self.context.model.vision
         assert vision is not None, "the call was refused"
-        if command.tile not in self._rows and len(self._rows) >= vision.max_batch_tiles:
+        if command.tile not in self._rows and self._rows and self._is_full(vision):
             return done
         if queue in self._written.first and not self._written.disjoint(queue, command.embeds):
             return done
         self._written.note(queue, command.embeds)
         self.commands.append(command)
         self._rows.setdefault(command.tile, len(self._rows))
+        self.work = len(self._rows) * vision.tile_tokens
         before = len(self._embeds)
         for first, last in command.embeds:
             self._embeds.extend(holdings.embeds.physical[first:last])
         self._lengths.append(len(self._embeds) - before)
         return 1
+
+    def _is_full(self, vision: Vision) -> bool:
+        """One tile goes in any case; more of them if those who decode beside them do not wait for long."""
+        return len(self._rows) >= vision.max_batch_tiles or self.work + vision.tile_tokens > self.context.most
 
     def build(self) -> EmbedImg:
         vision = self.context.model.vision

@@ -33,6 +33,7 @@ EXAMPLES = """  pie run hello                               a bundled example on
   pie run --blob photo=cat.png describe.py    a file that the inferlet opens by its name
   pie run --model ~/models/llama story.py
   pie run --native story.py                   outside of the sandbox: breakpoint() works; for code that you trust
+  pie run --native --pdb story.py             and pdb opens at the line where it fails
 
 The command uses the server of --server or $PIE_SERVER, else a server at the default address; else it starts a server
 itself and stops it at the end. At the end of stdin, `-i` sends one empty message."""
@@ -64,6 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--native", action="store_true", help="run in this process, outside of the sandbox: for trusted code only"
     )
+    parser.add_argument(
+        "--pdb", action="store_true", help="with --native: open pdb at the line where the program fails"
+    )
     add_blobs(parser)
     add_server(parser)
     add_settings(parser, without=OWN_SERVER_SETTINGS)
@@ -72,6 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Runs the inferlet; returns 0 if it finished, else 1."""
     log_to_stderr(logging.WARNING)  # the server may be in this process
+    if options.pdb and not options.native:
+        raise ConfigError("--pdb cannot look into the sandbox: add --native, for code that you trust")
     if options.native:
         return _run_native(options)
     from ..interrupts import run_until_signal
@@ -97,6 +103,7 @@ def _run_native(options: argparse.Namespace) -> int:
     """The same on this thread, outside of the sandbox: the program's stdin, stdout and stderr are ours."""
     if server_of(options) is not None:
         raise ConfigError("--native runs the program in this process: leave out --server, or unset $PIE_SERVER")
+    from pie_control.authoring.native.debugging import stop_at
     from pie_control.authoring.native.program import source_of
     from pie_control.authoring.native.server import native_server
 
@@ -113,7 +120,8 @@ def _run_native(options: argparse.Namespace) -> int:
                 start_reader(lambda line: server.send(inferlet, line))
 
         blobs = blobs_of(options)
-        server.run(source, options.program_arguments, tell=printer.show, began=began, blobs=blobs)
+        failed = stop_at if options.pdb else None
+        server.run(source, options.program_arguments, tell=printer.show, began=began, blobs=blobs, failed=failed)
     return printer.code
 
 

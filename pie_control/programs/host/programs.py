@@ -122,6 +122,11 @@ class HostPrograms:
         """Python guests that wait for a launch."""
         return 0 if self._python is None else self._python.ready
 
+    @property
+    def is_warm(self) -> bool:
+        """Whether as many wait as shall."""
+        return self._python is None or self._python.is_full
+
     def close(self) -> None:
         """Frees the guests that wait and stops the ticker. Idempotent."""
         if self._python is not None:

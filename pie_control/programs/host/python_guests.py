@@ -43,6 +43,11 @@ class PythonGuests:
         """Instances that wait for a program."""
         return len(self._begun) + len(self._rehearsed)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether as many wait as shall; what is left is to rehearse."""
+        return self.ready >= self._most_ahead
+
     def new(self, owner: Owner) -> Instance:
         """An instance that has not begun; it asks its owner for the program."""
         return owned(Instance(self._guest, self._memory_bytes), owner)
@@ -73,7 +78,7 @@ class PythonGuests:
 
     def _take_up(self) -> bool:
         """Begins an instance, if there are too few, or a rehearsal."""
-        self._rehearses = self.ready >= self._most_ahead
+        self._rehearses = self.is_full
         if not self._rehearses:
             self._at_work, self._is_new = self.new(MadeAhead()), True
         elif self._begun and len(self._rehearsed) < MOST_REHEARSED:

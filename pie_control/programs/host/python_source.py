@@ -20,6 +20,7 @@ COMPILE_SECONDS = 5.0
 COMPILER = """
 import traceback
 from inferlet_sdk.bindings import core
+from inferlet_sdk.guest.hints import advice_on
 from inferlet_sdk.guest.imports import Refused
 from inferlet_sdk.guest.program import compile_source
 
@@ -29,7 +30,9 @@ def main(args):
     except Refused as error:
         raise SystemExit(str(error)) from None
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise SystemExit("".join(traceback.format_exception_only(error)).rstrip()) from None
+        advice = advice_on(error)
+        told = "".join(traceback.format_exception_only(error)).rstrip()
+        raise SystemExit(told + (f"\\n  {advice}" if advice else "")) from None
 """
 
 

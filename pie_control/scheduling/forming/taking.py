@@ -70,7 +70,7 @@ class Taking:
     ) -> None:
         self.progress = False  # something took effect in the control layer
         self.reached: list[tuple[CommandQueue, Command]] = []  # what the control layer answers, but for allocations
-        self.context = WaveContext(model, memory.wave, memory.scratch_slot, memory.tokens)
+        self.context = WaveContext(model, memory.wave, memory.scratch_slot, memory.tokens, most)
         self.batches: dict[Call, Any] = {}  # Batch, or LongBatch for calls whose commands are long
         self.used: dict[Account, int] = {}  # queues
         self.left = max_commands  # None: no limit but those of the worker

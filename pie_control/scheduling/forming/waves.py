@@ -103,8 +103,9 @@ class WaveBuilder:
             return None
         filled = (call for call, batch in taking.batches.items() if batch.count)
         batches = [taking.batches[call] for call in sorted(filled, key=RANKS.__getitem__)]
-        tokens = sum(batch.tokens for batch in batches)
-        return Wave(taking.context.wave, batches, taking.used, taken, tokens=tokens, long=taking.long)
+        work = sum(batch.work for batch in batches)
+        tokens = work + sum(batch.tokens for batch in batches)
+        return Wave(taking.context.wave, batches, taking.used, taken, tokens=tokens, long=taking.long + work)
 
     # ---- visits ----
 

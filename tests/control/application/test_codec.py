@@ -7,6 +7,7 @@ import subprocess
 import sys
 from array import array
 from collections import Counter
+from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
@@ -29,9 +30,10 @@ from pie_control.calls.input_text.embed_txt import EmbedCommand
 from pie_control.calls.kind import Bind
 from pie_control.calls.output_text.get_next_dist import Dist
 from pie_control.calls.values import Completion
+from pie_control.inferlets.mailbox import NO_BLOBS
 from pie_control.resources.kinds import PAGES
 from pie_control.scheduling import Event, Turn
-from tests.helpers.random_calls import run_random_programs
+from tests.helpers.random_calls import run_random_programs, write_adapters
 from tests.helpers.random_values import VALUES, any_of, any_record, plain
 from tests.helpers.scheduling import World
 
@@ -83,6 +85,10 @@ def test_values_of_every_call_reach_a_host(kind: type[Any], data: st.DataObject)
     assert isinstance(results, Results)
     assert plain(results.completions) == plain(completions)
     assert {type(one.value) for one in results.completions} == {kind}
+
+
+def test_a_message_without_blobs_crosses() -> None:
+    assert to_host(Post(1, "hello", NO_BLOBS)) == [Post(1, "hello", {})]
 
 
 @given(frame=st.lists(any_of(ToHost), max_size=6))
@@ -197,17 +203,22 @@ class CrossingWorld(World):
         self.events.extend(commands.events)
 
     def on_its_way(self, turn: Turn) -> Turn:
-        (results,) = to_host(Results("m", turn.completions, turn.progress, turn.endings))
+        (results,) = to_host(Results("m", turn.completions, turn.progress, turn.endings, turn.runs))
         assert isinstance(results, Results)
         return turn._replace(
-            completions=tuple(results.completions), progress=tuple(results.progress), endings=tuple(results.endings)
+            completions=tuple(results.completions),
+            progress=tuple(results.progress),
+            endings=tuple(results.endings),
+            runs=results.runs,
         )
 
 
-def test_programs_cannot_tell_that_their_calls_cross() -> None:
+def test_programs_cannot_tell_that_their_calls_cross(tmp_path: Path) -> None:
     made: Counter[str] = Counter()
-    for seed in range(40):
-        run_random_programs(seed, made, CrossingWorld)
+    adapters = write_adapters(tmp_path)
+    for seed in range(60):
+        run_random_programs(seed, made, CrossingWorld, adapters)
+    assert min(made[name] for name in ("decode", "cancelled", "forward_with_adapter", "imported", "verify")) > 1
     assert made["sample"] > 20
     assert made["copy_kvpage"] > 50
 

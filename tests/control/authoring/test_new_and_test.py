@@ -14,10 +14,15 @@ from pie_control.errors import BadRequest
 from tests.helpers.tree import ROOT
 
 
-def pie(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pie_control.cli", *arguments]
+def pie(folder: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, cwd=folder, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "pie_control.cli", *arguments],
+        cwd=folder,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -115,6 +120,66 @@ def test_tests_see_what_a_program_does(story: Path) -> None:
 def test_tests_in_the_sandbox(story: Path, guest_cache: Path) -> None:
     done = pie(story, "test", "--fake", "--sandbox", "--cache-dir", str(guest_cache))
     assert "3 passed, 2 skipped" in done.stdout, done.stdout + done.stderr
+
+
+SEES = """
+from inferlet_sdk import Blob
+async def main(args):
+    first = Blob.open("photo")
+    message = await args.receive()
+    return [first.text(), message, message.blobs["note"].text(), await args.receive()]
+"""
+SENDS = """
+from inferlet_sdk.testing import run
+
+def test_blobs(tmp_path):
+    (tmp_path / "cat").write_bytes(b"meow")
+    inbox = [("see", {"note": b"purr"}), "end"]
+    assert run("sees.py", inbox=inbox, blobs={"photo": tmp_path / "cat"}).result == ["meow", "see", "purr", "end"]
+"""
+BREAKS = """
+from inferlet_sdk import Context
+
+def half_of(n):
+    half = n / 2
+    Context().fill(half)
+
+async def main(args, n: int = 14):
+    half_of(n)
+"""
+TESTED = """
+from inferlet_sdk.testing import run
+
+def test_it():
+    run("breaks.py", n=14)
+"""
+
+
+@pytest.mark.parametrize("where", [[], ["--sandbox"]])
+def test_tests_send_blobs(tmp_path: Path, guest_cache: Path, where: list[str]) -> None:
+    (tmp_path / "sees.py").write_text(SEES)
+    (tmp_path / "test_sees.py").write_text(SENDS)
+    done = pie(tmp_path, "test", "--fake", *where, "--cache-dir", str(guest_cache))
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", [["run", "--native", "--pdb", "breaks.py"], ["test", "--fake", "--pdb"]])
+def test_pdb_opens_at_the_line_that_failed(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "breaks.py").write_text(BREAKS)
+    (tmp_path / "test_breaks.py").write_text(TESTED)
+    done = pie(tmp_path, *command, stdin="p half\nup\np n * 100\nq\nc\n")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "half_of()\n-> Context().fill(half)" in done.stdout
+    assert "(Pdb) 7.0" in done.stdout
+    assert "1400" in done.stdout
+    assert "text: give text, or a list of token ids, not float 7.0" in done.stderr
+
+
+def test_pdb_cannot_look_into_the_sandbox(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--pdb", "hello"]) == 2
+    assert "add --native" in capsys.readouterr().err
+    assert main(["test", "--pdb", "--sandbox", str(tmp_path)]) == 2
+    assert "leave --sandbox out" in capsys.readouterr().err
 
 
 def test_failing_async_tests_show_their_assertion(tmp_path: Path) -> None:

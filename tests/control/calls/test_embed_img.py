@@ -11,7 +11,8 @@ import pytest
 
 from pie_control.calls.input_image.image import Image
 from pie_control.errors import InvalidArgument, InvalidState, NotFound, QuotaExceeded
-from pie_inference.protocol import EmbedImg, EmbedTxt, Forward, Sample
+from pie_control.testing.fake_model import FakeModel
+from pie_inference.protocol import EmbedImg, EmbedTxt, Forward, ModelDescription, Sample
 from pie_inference.testing.small_vision import VISION
 from tests.helpers.refusals import NO_QUEUE, OTHER_QUEUE, Q, Refusal, check_refused, prepare, refusal
 from tests.helpers.scheduling import Inferlet, World, by_kind
@@ -166,6 +167,56 @@ def test_those_who_decode_have_a_step_in_each_wave_beside_images() -> None:
     steps = [wave for wave in map(by_kind, world.drain()) if Sample in wave]
     assert [len(wave[Sample].embeds) for wave in steps[:3]] == [5, 5, 5]
     assert all(EmbedImg in wave for wave in steps[:3])
+
+
+SLOW = msgspec.structs.replace(VISION, tile_tokens=40)
+
+
+class SlowEyes(FakeModel):
+    """A tile is worth forty tokens."""
+
+    def describe(self) -> tuple[ModelDescription, ...]:
+        return tuple(msgspec.structs.replace(one, vision=SLOW) for one in super().describe())
+
+
+def seconds(batches: dict[type, Any]) -> float:
+    """Of a wave: 5 ms, and 1 ms a token."""
+    tiles = len(batches[EmbedImg].tiles) if EmbedImg in batches else 0
+    tokens = len(batches[Forward].q_embeds) if Forward in batches else 0
+    return 0.005 + 0.001 * (tokens + SLOW.tile_tokens * tiles)
+
+
+def test_tiles_of_a_wave_do_not_hold_up_those_who_decode() -> None:
+    """Alone, an image takes few waves; beside decodes, more of them, each of which takes 100 ms at most."""
+    world = World(model=SlowEyes())
+    one, others = world.open(8, 128), [world.open(8, 64) for _ in range(8)]
+    seen = dataclasses.replace(image(8), vision=SLOW)
+
+    def play() -> list[tuple[int, float]]:
+        """Tiles and seconds of each wave, of those with tiles."""
+        found, turn = list[tuple[int, float]](), world.turn()
+        sent = list(turn.waves)
+        while sent:
+            batches = by_kind(sent.pop(0))
+            if EmbedImg in batches:
+                found.append((len(batches[EmbedImg].tiles), seconds(batches)))
+            sent += world.turn(msgspec.structs.replace(world.run(), seconds=seconds(batches))).waves
+        return found
+
+    for position in range(12):
+        for other in others[: 1 + position % len(others)]:
+            other.step(position)
+        play()
+    look(one, seen)
+    for other in others:
+        other.step(12)
+    beside = play()
+    assert sum(tiles for tiles, _ in beside) == 8
+    assert max(took for _, took in beside) <= 0.1
+    look(one, dataclasses.replace(image(8, 1), vision=SLOW))
+    play()
+    look(one, dataclasses.replace(image(8, 2), vision=SLOW))
+    assert [tiles for tiles, _ in play()] == [8], "nobody has decoded lately"
 
 
 def test_several_images_share_a_wave_and_equal_tiles_travel_once() -> None:

@@ -7,13 +7,19 @@ import re
 
 import pytest
 
-from pie_control.calls.kind import OpenQueue
+from pie_control.calls.kind import Command, OpenQueue, Prioritize, Synchronize
 from pie_control.engine.life import PATIENCE_SECONDS
-from pie_control.engine.model import Model
+from pie_control.engine.model import MOST_NOTES, Model
 from pie_control.engine.replica import Replica
 from pie_control.errors import WorkerUnavailable
+from pie_control.inferlets.model import SpaceEvent
 from pie_control.scheduling import Closed, Opened, Reason, Scheduler
 from tests.helpers.played_client import PlayedClient
+
+
+def beginning(owner: int, *first: Command) -> list[SpaceEvent]:
+    """An inferlet, up to its first command."""
+    return [Opened(owner, float(owner)), OpenQueue(owner, 1), *(first or [Synchronize(owner, 1, 1, 0, 1, ())])]
 
 
 def test_a_model_places_inferlets_on_replicas_that_live() -> None:
@@ -29,12 +35,12 @@ def test_a_model_places_inferlets_on_replicas_that_live() -> None:
         await model.start()
         first, second = model.replicas
         for owner in range(4):
-            model.take(0, [Opened(owner, float(owner))])
+            model.take(0, beginning(owner))
         assert (first.load().inferlets, second.load().inferlets) == (2, 2)
         clients[0].on_lost("gone")
         model.turns()
         for owner in range(4, 8):
-            model.take(0, [Opened(owner, float(owner))])
+            model.take(0, beginning(owner))
         assert second.load().inferlets == 6
         model.take(0, [Closed(7), OpenQueue(7, 1)])  # the last comes too late, and goes nowhere
         assert second.load().inferlets == 5
@@ -53,6 +59,27 @@ def test_a_model_places_inferlets_on_replicas_that_live() -> None:
         assert re.fullmatch(message, str(ending.error))
         states = [(one.state, one.outage and one.outage.reason) for one in model.statistics()]
         assert states == [("pausing", "no GPU")] * 2
+        await model.close()
+
+    asyncio.run(check())
+
+
+def test_an_inferlet_has_its_place_from_its_first_command_on() -> None:
+    async def check() -> None:
+        clients = [PlayedClient(), PlayedClient()]
+        model = Model("fake", [Replica(client, Scheduler) for client in clients])
+        await model.start()
+        for owner in range(3):
+            model.take(0, [Opened(owner, float(owner)), OpenQueue(owner, 1)])
+        assert [replica.load().inferlets for replica in model.replicas] == [0, 0]
+        model.take(0, [Closed(0)])
+        model.close_inferlet(1)
+        for owner in range(3):
+            model.take(0, [Synchronize(owner, 1, 1, 0, 1, ())])
+        assert [replica.load().inferlets for replica in model.replicas] == [1, 0]
+        model.take(0, [Opened(3, 3.0), OpenQueue(3, 1)])
+        model.take(0, [Prioritize(3, 1, n) for n in range(MOST_NOTES)])
+        assert [replica.load().inferlets for replica in model.replicas] == [1, 1], "notes are kept without bound"
         await model.close()
 
     asyncio.run(check())

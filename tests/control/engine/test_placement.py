@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pie_control.engine.placement import HostLoad, Load, place, place_on_host
+from pie_control.engine.placement import MOST_AHEAD, HostLoad, Load, place, place_on_host
 
 
 def test_there_must_be_a_replica() -> None:
@@ -21,6 +21,17 @@ def test_the_fewest_inferlets_then_the_most_free_pages_then_the_first() -> None:
     assert place([Load(True, 2, 100), Load(True, 1, 0)]) == 1
     assert place([Load(True, 1, 10), Load(True, 1, 20)]) == 1
     assert place([Load(True, 1, 10), Load(True, 1, 10)]) == 0
+
+
+def test_the_one_with_the_export_goes_before_those_with_fewer_inferlets() -> None:
+    assert place([Load(True, 0, 9), Load(True, 90, 0, has_export=True)]) == 1
+    assert place([Load(True, 0, 9), Load(True, 9, 0, True), Load(True, 8, 0, True)]) == 2
+    assert place([Load(True, 0, 9), Load(False, 0, 0, has_export=True)]) == 0
+
+
+def test_one_with_far_more_inferlets_gets_none_for_keys_that_can_be_computed_again() -> None:
+    assert place([Load(True, 3, 9), Load(True, 6 + MOST_AHEAD, 0, has_export=True)], is_copy=True) == 1
+    assert place([Load(True, 3, 9), Load(True, 7 + MOST_AHEAD, 0, has_export=True)], is_copy=True) == 0
 
 
 def test_a_host_must_serve_and_have_room() -> None:

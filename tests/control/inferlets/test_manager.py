@@ -130,7 +130,12 @@ def test_a_loop_ends_at_its_limit_while_others_go_on(guest_cache: Path) -> None:
     async def body(server: ServerApi) -> None:
         _, looping = await launch(server, LOOP)
         assert await run(server, HELLO) == "hello"
-        assert await looping.ended == Ended("exceeded", None, "used more than 0.3 s of processor time", inferlet="i1")
+        assert await looping.ended == Ended(
+            "exceeded",
+            None,
+            "used more than 0.3 s of processor time: does a loop have no end? (--cpu-seconds)",
+            inferlet="i1",
+        )
         assert server.statistics().inferlets.ended["exceeded"] == 1
 
     on_server(guest_cache, body, cpu_seconds=0.3)

@@ -71,7 +71,12 @@ def test_a_loop_ends_at_the_limit_of_processor_time(where: str, guest_cache: Pat
     async def body(server: ServerApi) -> None:
         loop = binary(wat.FOREVER + wat.SUCCESS) if where == "run" else binary(wat.SUCCESS, start=wat.FOREVER)
         ended = await end_of(server, loop)
-        assert ended == Ended("exceeded", None, "used more than 0.1 s of processor time", inferlet="i1")
+        assert ended == Ended(
+            "exceeded",
+            None,
+            "used more than 0.1 s of processor time: does a loop have no end? (--cpu-seconds)",
+            inferlet="i1",
+        )
 
     on_server(guest_cache, body, cpu_seconds=0.1)
 

@@ -7,14 +7,13 @@ that fails can be run alone.
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.random_calls import run_random_programs
+from tests.helpers.random_calls import run_random_programs, write_adapters
 
 SHARES = 20
 FIRST = int(os.environ.get("PIE_RANDOM_FIRST", "0"))
@@ -23,11 +22,7 @@ PROGRAMS = int(os.environ.get("PIE_RANDOM_PROGRAMS", "1000"))
 
 @pytest.fixture(scope="module")
 def adapters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folders = {name: tmp_path_factory.mktemp("adapters") / name for name in ("formal", "short")}
-    for name, folder in folders.items():
-        folder.mkdir()
-        (folder / "adapter_config.json").write_text(json.dumps({"name": name}))
-    return folders
+    return write_adapters(tmp_path_factory.mktemp("adapters"))
 
 
 @pytest.mark.parametrize("share", range(SHARES))

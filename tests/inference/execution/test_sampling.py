@@ -184,6 +184,20 @@ def test_forbidden_tokens_are_never_sampled() -> None:
     assert torch.isfinite(logits[[0, 2]]).all()
 
 
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4], [0, 3]])
+@pytest.mark.parametrize("near", [1, 2 * VOCAB, 1 << 17])
+def test_only_what_is_forbidden_changes(rows: list[int], near: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "MOST_NEAR", near)
+    logits = random_logits(5)
+    logits[:, 7], logits[:, 9] = torch.inf, -torch.inf
+    before = logits.clone()
+    may = np.random.default_rng(1).random((len(rows), VOCAB)) < 0.3
+    may[:, :10] = [True] * 7 + [False] + [True] * 2
+    sampling.forbid_(logits, torch.tensor(rows), np.packbits(may, axis=1, bitorder="little"))
+    before[rows] = before[rows].masked_fill(torch.from_numpy(~may), -torch.inf)
+    assert torch.equal(logits, before)
+
+
 def test_a_mask_without_tokens_is_refused() -> None:
     """Bits behind the vocabulary are no tokens."""
     allowed = np.packbits(np.arange(3008) >= VOCAB, bitorder="little")[None]

@@ -90,8 +90,13 @@ WRONG: list[tuple[str, str, str]] = [
     ("json-schema", '{"type": ', "the schema is not JSON: Expecting value: line 1 column 10 (char 9)"),
     ("json-schema", "[1]", "a JSON Schema is an object, or true, not a list"),
     ("json-schema", '{"type": "strin"}', "Invalid type: strin"),
-    ("json-schema", '{"not": {"type": "null"}}', 'Unimplemented keys: ["not"]'),
+    ("json-schema", '{"not": {"type": "null"}}', "does not know `not` of JSON Schema: do without, and check the value"),
+    ("json-schema", '{"items": {"uniqueItems": true, "contains": {}}}', "`contains`"),
     ("json-schema", '{"type": "integer", "minimum": 5, "maximum": 3}', "minimum (5) is greater than maximum (3)"),
+    ("json-schema", "false", "the schema is false, which allows no value"),
+    ("json-schema", '{"$ref": "https://a.b/c"}', "refers to https://a.b/c, which is not in it: put it under `$defs`"),
+    ("json-schema", '{"$ref": "#/$defs/b"}', "Pointer '/$defs/b' does not exist"),
+    ("json-schema", '{"enum": []}', "Unsatisfiable schema"),
     ("json-schema", '{"$ref": "#"}', "the grammar allows no text"),
 ]
 
@@ -102,6 +107,20 @@ def test_what_is_wrong_is_said_with_its_place(kind: str, text: str, message: str
         compiled(kind, text)
     assert message in str(caught.value)
     assert "<state>" not in str(caught.value)
+
+
+def test_a_schema_that_is_true_allows_every_value() -> None:
+    matcher = compiled("json-schema", "true").matcher()
+    text = list(b'{"a": [1, null]}')
+    assert matcher.accept(text) == len(text)
+    assert matcher.is_accepting
+
+
+def test_enough_is_forced_or_not() -> None:
+    matcher = compiled("lark", 'start: "abc" /[xy]/').matcher()
+    assert [matcher.forces(count) for count in (1, 3, 4)] == [True, True, False]
+    matcher.accept(list(b"abc"))
+    assert not matcher.forces(1)
 
 
 def test_a_tokenizer_that_has_no_bytes_is_named() -> None:

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from pie_inference.adapters import adapters as loaded_adapters
+from pie_inference.adapters.files import read_adapter
 from pie_inference.config import WorkerConfig
 from pie_inference.protocol import (
     AdapterLoaded,
@@ -83,7 +84,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Worker:
 def scene(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     theirs, ours = socket.socketpair()
     may_read, begun = threading.Event(), threading.Event()
-    read = loaded_adapters.read_adapter
+    read = read_adapter
 
     def slow(*arguments: object) -> object:
         begun.set()

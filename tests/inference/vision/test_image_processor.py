@@ -91,3 +91,5 @@ def test_tiles_of_a_wave_cost_a_share_of_its_tokens(tmp_path: Path) -> None:
     assert many is not None
     assert few.max_batch_tiles == 1
     assert 1 < many.max_batch_tiles <= 16
+    assert few.tile_tokens == many.tile_tokens > 0
+    assert many.max_batch_tiles in (512 // (4 * many.tile_tokens), 16)

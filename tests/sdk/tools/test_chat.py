@@ -47,7 +47,7 @@ class Scripted:
         monkeypatch.setattr(FakeHost, "_format_chat", lambda _, *given: self.render(*given[1:]))
         monkeypatch.setattr(FakeHost, "_tokenize_chat", lambda host, *given: self._tokenize_chat(host, *given))
         self.rendered: list[str] = []
-        self.host = install(max_context=20_000, next_token=self._next_token, page_size=64)
+        self.host = install(max_context=40_000, next_token=self._next_token, page_size=64)
         self.host.queues.add(0)
         self._replies = [[*self.host._tokenize(0, text, True), STOP] for text in replies]
         self.host.queues.remove(0)

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from pie_control.errors import UnknownName
+from pie_control.errors import ConfigError, UnknownName
 
 from ...server_options import add_settings, config_of
 from ..run import OWN_SERVER_SETTINGS
@@ -15,7 +15,8 @@ NAME = "test"
 HELP = "run the tests of an inferlet with pytest, outside of the sandbox: for trusted code only"
 EXAMPLES = """  pie test                                    test_*.py in this folder, on the demo model
   pie test --fake story.py                    test_story.py beside it; tokens mean nothing, and the start takes no time
-  pie test story/ -- -k bees --pdb            options of pytest after --"""
+  pie test --pdb                              pdb at the line where a program or a test fails
+  pie test story/ -- -k bees                  options of pytest after --"""
 
 FAILED, MISUSED = 1, 2
 ENDS_WITH = {0: 0, 1: FAILED}
@@ -26,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
     parser.add_argument("paths", nargs="*", metavar="FILE|FOLDER", help="tests, or inferlets whose tests are meant")
     parser.add_argument("--fake", action="store_true", help="a model without weights, instead of the demo model")
+    parser.add_argument("--pdb", action="store_true", help="open pdb at the line where a program or a test fails")
     parser.add_argument("--sandbox", action="store_true", help="programs run in the sandbox, as on a server")
     parser.set_defaults(arguments=[])
     add_settings(parser, without=OWN_SERVER_SETTINGS)
@@ -35,9 +37,11 @@ def execute(options: argparse.Namespace) -> int:
     """Runs the tests; returns 0 if all pass, 1 if one fails, 2 if there are none."""
     from pie_control.authoring.testing import run_tests
 
+    if options.pdb and options.sandbox:
+        raise ConfigError("--pdb cannot look into the sandbox: leave --sandbox out")
     paths = list(_tests_of(options.paths or ["."]))
     arguments = [*paths, *options.program_arguments]
-    code = run_tests(arguments, config_of(options), fake=options.fake, sandbox=options.sandbox)
+    code = run_tests(arguments, config_of(options), fake=options.fake, sandbox=options.sandbox, debug=options.pdb)
     return ENDS_WITH.get(code, MISUSED)
 
 
