@@ -75,6 +75,7 @@ class Choice:
             top_k=np.array([params.top_k]),
             top_p=np.array([params.top_p], np.float32),
             min_p=np.array([params.min_p], np.float32),
+            typical_p=None,
             allowed_rows=np.array([-1 if self.allowed is None else 0]),
             allowed=np.frombuffer(self.allowed or b"", np.uint8).reshape(1, -1),
         )
