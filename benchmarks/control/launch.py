@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from pie_control.cli.targets import OwnTarget
 from pie_control.client import Client
@@ -51,7 +51,7 @@ class Plan:
     hosts: int = -1
 
     @property
-    def settings(self) -> dict[str, int]:
+    def settings(self) -> dict[str, Any]:
         """Of the server."""
         return {"warm_pool": self.warm_pool} | ({"hosts": self.hosts} if self.hosts >= 0 else {})
 
