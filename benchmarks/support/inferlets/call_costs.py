@@ -41,13 +41,14 @@ class World:
         self.input, self.output = traits.alloc_emb(self.queue), traits.alloc_emb(self.queue)
         self.spare = traits.alloc_emb(self.queue, 2)
         self.inputs = traits.alloc_emb(self.queue, self.position)
-        self.pages, self.shared = traits.alloc_kvpage(self.queue, 4), traits.alloc_kvpage(self.queue)
+        size = traits.get_model_info(args.model).page_size
+        self.pages = traits.alloc_kvpage(self.queue, 4)
+        self.shared = traits.alloc_kvpage(self.queue, -(-self.position // size))
         self.exported: list[str] = []
         for pages in (self.pages, self.shared):
             traits.embed_txt(self.queue, self.tokens, range(self.position), self.inputs)
             traits.forward(self.queue, pages, self.inputs, pages, self.output)
         traits.embed_txt(self.queue, [100], [self.position], self.input)
-        size = traits.get_model_info(args.model).page_size
         self.slots = Slots([self.pages[0] * size, 1]), Slots([self.pages[3] * size, 1])
         self.detokenizer = traits.create_detokenizer(self.queue)
         self.blob = traits.open_blob("blob")
