@@ -20,8 +20,8 @@ from pie_control.client import Client
 from ..plans import refuse_unknown
 from ..report import ROOT
 from ..support.guests import launch_many, source
+from ..support.models.random_models import LLAMA_128K, random_model
 from ..support.processes import processor_seconds
-from ..support.random_models import LLAMA_128K, random_model
 from ..support.samples import median
 from ..support.server import Server, scheduler_counts, serving
 

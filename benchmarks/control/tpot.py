@@ -27,7 +27,7 @@ from ..support.closed_loop import ClosedLoop
 from ..support.closed_loop import Generated as ClosedRun
 from ..support.generation import Generated, run_inferlets
 from ..support.guests import source
-from ..support.random_models import LLAMA_160M, random_model
+from ..support.models.random_models import LLAMA_160M, random_model
 from ..support.samples import median
 from ..support.server import serving
 

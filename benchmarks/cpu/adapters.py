@@ -1,4 +1,4 @@
-"""What do LoRA adapters cost a decode step, and how much of it does one call for all adapters of a layer save?
+"""What do LoRA adapters cost a decode step, and what does one call for all adapters of a layer save?
 
 A worker's steps, without a server. Steps with adapters take turns with steps without.
 """
@@ -24,7 +24,7 @@ from pie_inference.serving.worker import Worker
 from pie_inference.testing.adapters.files import make_adapter, sizes_of
 from pie_inference.testing.worker_batches import Driver, Extend, Keys, ints
 
-from ..support.random_models import LLAMA_160M, LLAMA_TINY, random_model
+from ..support.models.random_models import LLAMA_160M, LLAMA_TINY, random_model
 from ..support.samples import median
 
 DEMO = "demo"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..support.generation import Generated
-from ..support.large_model import LargeModel, random_prompts, served
-from ..support.random_models import LLAMA_1B, LLAMA_TINY
+from ..support.models.large_model import LargeModel, random_prompts, served
+from ..support.models.random_models import LLAMA_1B, LLAMA_TINY
 from ..support.rooflines import GEMM_SIZE
 from ..support.samples import median
 

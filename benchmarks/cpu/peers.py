@@ -11,10 +11,10 @@ from pathlib import Path
 
 from ..plans import refuse_unknown
 from ..support.generation import Generated
-from ..support.large_model import LargeModel, random_prompts, served
+from ..support.models.large_model import LargeModel, random_prompts, served
+from ..support.models.random_models import LLAMA_1B, LLAMA_TINY
 from ..support.peers.interface import PeerRun
 from ..support.peers.process import PeerProcess, running
-from ..support.random_models import LLAMA_1B, LLAMA_TINY
 from ..support.samples import median
 
 MODULES: Mapping[str, str] = {"transformers": "transformers", "llama.cpp": "llama_cpp"}

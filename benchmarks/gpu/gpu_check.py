@@ -23,29 +23,29 @@ from pathlib import Path
 import torch
 
 from ..plans import refuse_unknown
-from . import checks, feature_checks, serving_checks
-from .check_results import Checks, Errors, Found, Setting, Unavailable, append, read
+from .checking import features, kernels, serving
+from .checking.results import Checks, Errors, Found, Setting, Unavailable, append, read
 from .plan import Device, need
 
 PATHS: Mapping[str, Callable[[Setting], Checks]] = {
-    "torch ops": checks.torch_ops,
-    "triton ops": checks.triton_ops,
-    "flashinfer ops": checks.flashinfer_ops,
-    "quantized linears": checks.quantized_linears,
-    "sampling": serving_checks.sampling,
-    "host pages": serving_checks.host_pages,
-    "torch attention": checks.torch_attention,
-    "triton attention": checks.triton_attention,
-    "model": serving_checks.model,
-    "graphs": serving_checks.graphs,
-    "adapter products": feature_checks.adapter_products,
-    "triton adapter products": feature_checks.triton_adapter_products,
-    "adapters": feature_checks.adapters,
-    "images": feature_checks.images,
-    "masks": feature_checks.masks,
-    "scores": feature_checks.scores,
-    "grammars": feature_checks.grammars,
-    "flashinfer attention": checks.flashinfer_attention,
+    "torch ops": kernels.torch_ops,
+    "triton ops": kernels.triton_ops,
+    "flashinfer ops": kernels.flashinfer_ops,
+    "quantized linears": kernels.quantized_linears,
+    "sampling": serving.sampling,
+    "host pages": serving.host_pages,
+    "torch attention": kernels.torch_attention,
+    "triton attention": kernels.triton_attention,
+    "model": serving.model,
+    "graphs": serving.graphs,
+    "adapter products": features.adapter_products,
+    "triton adapter products": features.triton_adapter_products,
+    "adapters": features.adapters,
+    "images": features.images,
+    "masks": features.masks,
+    "scores": features.scores,
+    "grammars": features.grammars,
+    "flashinfer attention": kernels.flashinfer_attention,
 }
 """The paths, in the order in which they run; the last may have to compile for minutes."""
 LEAST_SECONDS = 10.0

@@ -15,7 +15,7 @@ import torch
 from pie_inference.testing import byte_tokenizer
 from pie_inference.testing.checkpoints import tensor_shapes
 
-from ..support.random_models import word_tokenizer
+from ..support.models.random_models import word_tokenizer
 
 BLOCK_BYTES = 64 << 20
 """Size of a block of random numbers, which is written over and over: making all weights would take minutes."""

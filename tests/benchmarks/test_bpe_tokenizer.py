@@ -6,7 +6,7 @@ import json
 
 from tokenizers import Tokenizer
 
-from benchmarks.support.bpe_tokenizer import bpe_tokenizer
+from benchmarks.support.models.bpe_tokenizer import bpe_tokenizer
 from pie_inference.testing import byte_tokenizer
 
 SIZE = 4000

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu import gpu_check
-from benchmarks.gpu.check_results import Errors, Found, append, read
+from benchmarks.gpu.checking.results import Errors, Found, append, read
 
 from .running import run
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from .check_results import Checks, Errors, Setting, Unavailable
-from .checks import compare
+from .kernels import compare
+from .results import Checks, Errors, Setting, Unavailable
 
 TOKENS = 24
 VOCAB = 272  # vocabulary of the tests' checkpoints

@@ -12,13 +12,13 @@ import numpy as np
 from pie_control.client import Client
 from pie_inference.device.threads import default_threads
 
-from . import rooflines
-from .costs import BYTES, LlamaCosts, llama_costs
-from .generation import Generated, Prompts, run_inferlets
-from .guests import source
+from .. import rooflines
+from ..costs import BYTES, LlamaCosts, llama_costs
+from ..generation import Generated, Prompts, run_inferlets
+from ..guests import source
+from ..rooflines import Rates
+from ..server import serving
 from .random_models import random_model
-from .rooflines import Rates
-from .server import serving
 
 WARM_UP_TOKENS = 4
 WARM_UP_PROMPT = 16

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .check_results import Checks, Errors, Setting, Unavailable
+from .results import Checks, Errors, Setting, Unavailable
 
 BOTH_FORMATS = (torch.float32, torch.bfloat16)
 HEAD_DIMS = (64, 128, 256)  # those that FlashInfer supports

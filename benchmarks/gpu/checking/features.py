@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 import torch
 
-from .check_results import Checks, Errors, Setting, Unavailable
-from .checks import compare, prepare_triton
-from .serving_checks import LOGPROB_ERROR, VOCAB, served
+from .kernels import compare, prepare_triton
+from .results import Checks, Errors, Setting, Unavailable
+from .serving import LOGPROB_ERROR, VOCAB, served
 
 PLAIN = {"device": "cpu", "attention": "torch", "kernels": "torch"}
 DTYPES = ("float32", "bfloat16")

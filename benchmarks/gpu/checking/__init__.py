@@ -1,0 +1,1 @@
+"""What `gpu_check` compares, in parts."""
