@@ -9,8 +9,10 @@ from typing import Any, TypedDict
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.grammars.grammar import Grammar, Matcher
 
-SKIP = 1
-"""Forced tokens are run together, in one forward, where the worker finds that it pays: a new run begins behind them."""
+SKIP = 10
+"""So many forced tokens are run together, in one forward: for fewer, it usually costs more to begin a new run behind
+them. Always the same number, because a model may write a forced text with other tokens than those that are run
+together, and what it writes must not depend on how busy a server is."""
 
 
 class Guide:
@@ -18,7 +20,7 @@ class Guide:
     gave stands behind the generation's tokens at its end."""
 
     def __init__(self, given: Grammar | Matcher, skip: int) -> None:
-        """`skip`: so many forced tokens are run together; 0: none are, 1: as many as it pays for."""
+        """`skip`: so many forced tokens are run together; 0: none are."""
         self._given = given
         self._matcher: Matcher | None = given if isinstance(given, Matcher) else None
         self._accepted: list[int] = []  # tokens of the generation

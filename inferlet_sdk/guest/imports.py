@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import sys
 from collections.abc import Iterator, Mapping
 
 TOLD = "it has the pure parts of the standard library, inferlet_sdk, and the modules that the program brings"
@@ -59,6 +60,8 @@ def advice_on_package(package: str) -> str:
         return f"{package!r} has compiled parts, which it cannot load: do that in a client of the inferlet"
     if package in CLIENTS:
         return "use `http_get` and `http_post` of inferlet_sdk"
+    if package in sys.stdlib_module_names:
+        return "that part of the standard library needs an operating system: use what it has"
     return f"add a pure-Python wheel of {package!r} to the program"
 
 

@@ -94,6 +94,9 @@ class _Run:
         del self.tokens[length:]
         self.last = None
 
+    def has_begun_with(self, start: GrammarStart) -> bool:
+        return (self.source, self.skip, self.tokens[: self.start]) == (start.source, start.skip, start.accepted)
+
     def replay(self, start: GrammarStart) -> None:
         """Accepts what it lacks of the tokens before the run. Raises GrammarError."""
         missing = start.accepted[len(self.tokens) :]
@@ -264,11 +267,15 @@ class Constraints:
 
     def _run(self, number: int, count: int, batch: Sample, row: int) -> _Run:
         run = self._runs.get(number)
-        if run is not None:
-            return run
         if count:
-            raise GrammarError(f"the worker has no matcher {number}")
+            if run is None:
+                raise GrammarError(f"the worker has no matcher {number}")
+            return run
         start = _start_of(batch, row)
+        if run is not None:
+            if run.has_begun_with(start):
+                return run  # its first step is run once more
+            self._drop([number])  # of a control layer that was here before
         grammar = self._library.try_get(start.source)
         if grammar is None:
             raise _Busy(NOT_READY)

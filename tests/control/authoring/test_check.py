@@ -78,7 +78,7 @@ WRONG = [
     (START + "async def help():\n    pass\nasync def main(args):\n    help()", 7, "`help` is never awaited", "`await`"),
     ("import numpy\ndef main(args): ...", 1, "the sandbox has no module 'numpy'", "has compiled parts"),
     ("import sqlite3\ndef main(args): ...", 1, "no module 'sqlite3'", "use what it has"),
-    ("def main(args):\n    import requests", 2, "no module 'requests'", "wheel"),
+    ("def main(args):\n    import requests", 2, "no module 'requests'", "`http_get`"),
     ("x = 1", 1, "the program has no entry", "decorate a function with @inferlet"),
     (START + "@inferlet\ndef a(args): ...\n@inferlet\ndef b(args): ...", 5, "several functions", "line 7"),
     ("def main(args:\n    pass", 1, "SyntaxError", "no Python"),

@@ -253,3 +253,14 @@ def test_runs_and_what_they_leave_are_bounded(monkeypatch: pytest.MonkeyPatch) -
     assert "3 runs with a matcher are under way" in step.faults[2].message
     constraints.step(batch(row(0, 0), ended=[1, 2, 3, 4]))
     assert (len(constraints), len(vars(constraints)["_kept"])) == (0, 2)
+
+
+def test_a_number_that_comes_again_with_a_beginning_is_another_run() -> None:
+    """The control layer was started again, and has never told that its runs are over."""
+    constraints = make()
+    yes, other = source_of("regex", "yes"), source_of("regex", "no")
+    begin(constraints, row(7, 0, yes))
+    again = begin(constraints, row(7, 0, yes))
+    assert allowed(again, 0) == [ord("y")]
+    assert allowed(begin(constraints, row(7, 0, other)), 0) == [ord("n")]
+    assert len(constraints) == 1

@@ -270,7 +270,7 @@ def test_tokens_do_not_depend_on_the_page_size(size: int, tmp_path: Path) -> Non
     ("options", "message"),
     [
         (["--page-size", "7"], "--page-size must be 8 to 32, not 7"),
-        (["--dtype", "float16"], "--dtype must be one of auto, float32, bfloat16, not 'float16'"),
+        (["--dtype", "float16"], "--dtype must be one of auto, float32, bfloat16, float64, not 'float16'"),
         (["--pages", "0"], "--pages must be at least 1, not 0"),
         (["--threads", "-1"], "--threads must be at least 1"),
     ],
