@@ -1,5 +1,5 @@
-# status: failed
-# error: children that run
+# status: failed|exceeded
+# error: children that run|processor time
 from inferlet_sdk import launch
 async def main(args):
     while True:

