@@ -100,7 +100,7 @@ def test_contexts(tmp_path: Path) -> None:
 def test_constrained(tmp_path: Path) -> None:
     (row,) = run(tmp_path, "constrained", *["--models", "demo", "--inferlets", "2", "--tokens", "40", "--rounds", "1"])
     assert (row["model"], row["inferlets"]) == ("demo", 2)
-    assert 0 < row["steps"] < 1  # names of keys were not sampled
+    assert 0 < row["steps"] <= 1  # below 1 where names of keys were not sampled
     assert row["ratio"] == pytest.approx(row["kept_tokens_s"] / row["free_tokens_s"], rel=0.01)
     assert min(row[f"{text}_{part}_us"] for text in ("free", "kept") for part in ("worker", "control")) > 0
 
