@@ -20,6 +20,8 @@ def source(name: str) -> bytes:
 
 
 GUESTS = ("python", "component")
+MOST_UPLOADS = 64
+"""Launches at once: blobs are uploaded over a connection each, of which a client has 256 at most."""
 
 
 def program_of(guest: str, name: str) -> bytes:
@@ -33,7 +35,13 @@ async def launch_many(
     client: Client, program: str, count: int, *arguments: str, blobs: Mapping[str, bytes] | None = None
 ) -> list[Running]:
     """Launches `count` inferlets of a program, and waits until each has sent its first message."""
-    running = await asyncio.gather(*(client.launch(program, *arguments, blobs=blobs) for _ in range(count)))
+    places = asyncio.Semaphore(MOST_UPLOADS)
+
+    async def launch() -> Running:
+        async with places:
+            return await client.launch(program, *arguments, blobs=blobs)
+
+    running = await asyncio.gather(*(launch() for _ in range(count)))
     await asyncio.gather(*(one.receive() for one in running))
     return list(running)
 
