@@ -135,7 +135,7 @@ class ServerConfig:
         "processes for inferlets; 0: the server's own; `pie serve` by default: one for two cores, 8 at most",
     )
     host_timeout: float = _setting(30.0, "seconds after which one of them that does not answer is replaced; 0: never")
-    warm_pool: int = _setting(128, "Python guests kept ready for the next launch", least=0)
+    warm_pool: int = _setting(128, "Python guests kept ready for the next launch, 3.4 MB each", least=0)
     policy: str = _setting(
         "adaptive", "when waves are sent (paper, section 6.1)", choices=("adaptive", "eager", "k-only", "t-only")
     )

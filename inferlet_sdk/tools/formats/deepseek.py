@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import re
 
-from inferlet_sdk.schemas import SchemaMismatch, parse_json
-from inferlet_sdk.tools.formats.parser import CUT_OFF, LONGEST_NAME, Parser, read_arguments
+from inferlet_sdk.tools.formats.parser import CUT_OFF, LONGEST_NAME, Parser
 
 BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 CALL, CALL_END, SEPARATOR = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"
@@ -57,16 +56,8 @@ class DeepSeekParser(Parser):
             return self._give_up_too_long()
         written = self._buffer[: before.end() + len(text)]
         self._buffer = self._buffer[len(written) :]
-        self._read(name, text, CALL + written)
+        self._call_with(name, text, CALL + written)
         return self._go(self._after)
-
-    def _read(self, name: str, text: str, written: str) -> None:
-        try:
-            arguments = read_arguments(parse_json(text))
-        except SchemaMismatch as error:
-            self._malformed(written, error.reason)
-        else:
-            self._call(name, arguments, written)
 
     def _after(self) -> bool:
         """Behind the arguments: what ends the call is taken away if it is there."""

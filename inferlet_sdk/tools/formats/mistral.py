@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import re
 
-from inferlet_sdk.schemas import SchemaMismatch, parse_json
-from inferlet_sdk.tools.formats.parser import CUT_OFF, LONGEST_NAME, Parser, read_arguments
+from inferlet_sdk.tools.formats.parser import CUT_OFF, LONGEST_NAME, Parser
 
 BEGIN, ARGUMENTS, IDENTIFIER = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _NEITHER = f"neither a list of calls nor name{ARGUMENTS}{{...}} follows {BEGIN}"
@@ -69,7 +68,7 @@ class MistralParser(Parser):
             return self._give_up_too_long()
         written = self._buffer[: start + len(text)]
         self._buffer = self._buffer[len(written) :]
-        self._read(name, text, BEGIN + written)
+        self._call_with(name, text, BEGIN + written)
         return self._go(self._begin)
 
     def _start_of_arguments(self, at: int) -> int | None:
@@ -92,14 +91,6 @@ class MistralParser(Parser):
         if not rest.strip():
             return None
         return at if self._buffer[at] == "{" else -1
-
-    def _read(self, name: str, text: str, written: str) -> None:
-        try:
-            arguments = read_arguments(parse_json(text))
-        except SchemaMismatch as error:
-            self._malformed(written, error.reason)
-        else:
-            self._call(name, arguments, written)
 
     # ---- what is none of it ----
 

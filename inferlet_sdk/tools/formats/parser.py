@@ -131,6 +131,15 @@ class Parser(ABC):
         else:
             self._call(name, arguments, written)
 
+    def _call_with(self, name: str, text: str, written: str) -> None:
+        """The call of this name whose arguments are a JSON object."""
+        try:
+            arguments = read_arguments(parse_json(text))
+        except SchemaMismatch as error:
+            self._malformed(written, error.reason)
+        else:
+            self._call(name, arguments, written)
+
     def _malformed(self, text: str, reason: str, cut_off: bool = False) -> None:
         self._events.append(Malformed(self._calls, text, reason, self._started, cut_off))
         self._next_call()
