@@ -107,7 +107,8 @@ class Sampler:
     __slots__ = ("_draws", "_made", "_returned", "_seed", "bias", "params")
 
     def __init__(self, params: SamplingParams, seed: int | None, bias: Bias | None = None) -> None:
-        """`params` have been checked."""
+        """Raises InvalidArgument."""
+        params.check()
         self.params = params
         self.bias = bias
         self._seed = seed

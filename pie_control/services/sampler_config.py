@@ -49,9 +49,7 @@ def _settings(config: str) -> tuple[SamplingParams, int | None, Bias | None]:
     if seed is not None and not 0 <= seed < SEEDS:
         raise InvalidArgument(f"seed is {seed}; it must lie between 0 and {SEEDS - 1}")
     bias = _parse_bias(settings.pop("logit_bias", {}))
-    params = SamplingParams(**{PARAMS[key]: value for key, value in settings.items()})
-    params.check()
-    return params, seed, bias
+    return SamplingParams(**{PARAMS[key]: value for key, value in settings.items()}), seed, bias
 
 
 def _parse_bias(given: Any) -> Bias | None:
