@@ -39,7 +39,7 @@ CONTROL_CALLS = {
     **dict.fromkeys(("forward_with_adapter", "forward_with_scores"), 10),
     **dict.fromkeys(("trim_kvpage", "mask_kvpage"), 4),
     **dict.fromkeys(("decode", "decode_with_matcher"), 2),
-    "forward_with_adapter_and_scores": 10,
+    **dict.fromkeys(("forward_with_adapter_and_scores", "forward_with"), 10),
     **dict.fromkeys(("export_kvpage", "import_kvpage", "unexport_kvpage", "list_exports"), 5),
     **dict.fromkeys(("grammar_matcher", "fork_matcher", "destroy_matcher", "grammar_mask", "grammar_accept"), 20),
     **dict.fromkeys(("grammar_rollback", "grammar_forced", "grammar_state"), 20),
