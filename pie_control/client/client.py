@@ -17,7 +17,7 @@ from pie_control.http_server import messages as wire
 from pie_control.inferlets.events import LogLine
 
 from .connection import Connection, ServerUnavailable, error_of
-from .packages import read_file, read_program
+from .packages import name_of, read_file, read_program
 from .running import Running
 from .shipping import program_of
 
@@ -61,11 +61,11 @@ class Client:
         """Uploads a file, a folder (packages.py) or the bytes of a program, unless the server has it. Returns its
         content hash, for `launch`.
 
-        `name` defaults to the file's name without its suffix; it stands for the newest upload. Raises BadProgram,
-        StorageFull, BadRequest for a name that looks like a hash.
+        `name` defaults to that of the folder, or of the file without its suffix; it stands for the newest upload.
+        Raises BadProgram, StorageFull, BadRequest for a name that looks like a hash.
         """
         data = program if isinstance(program, bytes) else read_program(Path(program))
-        name = name if name is not None else ("" if isinstance(program, bytes) else Path(program).stem)
+        name = name if name is not None else ("" if isinstance(program, bytes) else name_of(Path(program)))
         digest = hashlib.sha256(data).hexdigest()
         known = await self._session.request(wire.Program, program=digest)
         if known is None or (name and known["name"] != name):

@@ -47,7 +47,7 @@ def _reason(refusal: InvalidStatus) -> str:
     try:
         return str(msgspec.json.decode(refusal.response.body)["error"]["message"])
     except (msgspec.DecodeError, LookupError, TypeError):
-        return str(refusal)
+        return f"{refusal}; is it a Pie server, and its address without a path?"
 
 
 def session_url(server: str) -> str:
