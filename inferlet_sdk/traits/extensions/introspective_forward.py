@@ -29,8 +29,8 @@ def forward_with_scores(
     mask: Mask | None = None,
     adapter: str = "",
 ) -> HostFuture[list[float]]:
-    """Does `forward`, and gives the score of each token that it saw: first those of `context` that are not hidden, in
-    their order, then the inputs.
+    """Does `forward`, and gives the score of each token that it saw: first those of `context` that are not hidden and
+    are at a smaller position than some input, in their order, then the inputs.
 
     The score of a token is the weight of attention that all inputs together give to it, as the mean over heads and
     layers, so the scores add up to the number of inputs. It costs much more than `forward`: ask now and then. Raises
