@@ -71,11 +71,11 @@ class OwnTarget:
 
 
 @contextlib.asynccontextmanager
-async def server(url: str) -> AsyncIterator[Target]:
-    """Connects to a running server; raises ServerUnavailable."""
+async def server(url: str, token: str | None = None) -> AsyncIterator[Target]:
+    """Connects to a running server; raises ServerUnavailable, Unauthorized."""
     from pie_control.client import Client
 
-    async with Client(url) as client:
+    async with Client(url, token) as client:
         yield ServerTarget(client)
 
 

@@ -91,8 +91,9 @@ async def _next(iterator: Any) -> Any:
 class SyncClient:
     """`Client` without `async`, used as `with SyncClient(url) as client`."""
 
-    def __init__(self, server: str = DEFAULT_SERVER) -> None:
-        self._client = Client(server)
+    def __init__(self, server: str = DEFAULT_SERVER, token: str | None = None) -> None:
+        """`token`: see `Client`."""
+        self._client = Client(server, token)
         self._thread: _LoopThread | None = None
 
     def __enter__(self) -> Self:
