@@ -85,7 +85,7 @@ class TensorFile:
         """A tensor whose format is one of DTYPES."""
         stored = self.tensors[name]
         tensor = torch.empty(stored.shape, dtype=DTYPES[stored.format])
-        buffer = memoryview(tensor.view(-1).view(torch.uint8).numpy())
+        buffer = tensor.view(-1).view(torch.uint8).numpy().data
         self._file.seek(stored.start)
         if self._file.readinto(buffer) != stored.nbytes:
             raise TensorFileError(f"it ended within tensor {name!r}: it was shortened while it was read; try again")
