@@ -312,8 +312,8 @@ def export_with(inferlet: Inferlet, adapter: str, name: str) -> int:
     """Fills its pages with an adapter, or with none, and exports them."""
     inferlet.embed(0, 9, tokens=list(range(65, 74)))
     if adapter:
-        lists = [inferlet.pages, 3], [inferlet.embeds, 9], [inferlet.pages, 3], []
-        inferlet.call("forward_with_adapter", 1, adapter, *lists)
+        pages = [inferlet.pages, 3]
+        inferlet.call("forward_with_adapter", 1, adapter, pages, [inferlet.embeds, 9], pages, [])
     else:
         inferlet.forward(0, 9, 63)
     future: int = inferlet.call("export_kvpage", 1, name, [inferlet.pages, 3], "")
