@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pie_control.errors import ConfigError
 from pie_control.host_memory import machine_memory
@@ -30,8 +30,11 @@ from pie_inference.options import (
 )
 from pie_inference.options.pace import parse_pace
 
+if TYPE_CHECKING:
+    from pie_control.tenants.accounts import Accounts
+
 ENVIRONMENT_PREFIX = "PIE_"
-CLIENT_VARIABLES = frozenset({"PIE_SERVER"})
+CLIENT_VARIABLES = frozenset({"PIE_SERVER", "PIE_TOKEN"})
 """Read by the client side; no setting of a server."""
 
 DEFAULT_HOST = "127.0.0.1"
@@ -110,6 +113,7 @@ class ServerConfig:
     http_allow: tuple[str, ...] = _setting(
         (), "SERVER that programs may send HTTP requests to, as api.example.com or *.example.org:8443; may be repeated"
     )
+    tenants: str = _setting("", "FILE of tenants, who show tokens; by default nobody needs one")
     max_connections: int = _setting(768, "connections of clients", least=1)
     max_connections_per_client: int = _setting(256, "connections from one address", least=1)
     max_inferlets_per_client: int = _setting(512, "inferlets that may run at a time for one address", least=1)
@@ -155,16 +159,18 @@ class ServerConfig:
     worker_options: WorkerOptions = field(default_factory=WorkerOptions)
     models: tuple[ModelPath, ...] = ()  # worked out by `resolved`, as are
     adapters: tuple[AdapterPath, ...] = ()
+    accounts: Accounts | None = None
 
     def resolved(self) -> ServerConfig:
-        """A new config in which models, adapters, the cache folder and the bound on memory are worked out; raises
-        ConfigError."""
+        """A new config in which models, adapters, tenants, the cache folder and the bound on memory are worked out;
+        raises ConfigError."""
         models = _model_paths(self.model)
         return replace(
             self,
             max_guest_bytes=self.max_guest_bytes or machine_memory() // 2,
             models=models,
             adapters=tuple(_find_adapter(text, models) for text in self.adapter),
+            accounts=find_accounts(self.tenants) if self.tenants else None,
             cache_dir=str(Path(self.cache_dir or default_cache_dir()).expanduser()),
         )
 
@@ -299,6 +305,19 @@ def find_model(text: str) -> ModelPath:
     if not (path / "config.json").is_file():
         raise ConfigError(f"no model at {path}: a folder with config.json, tokenizer.json and *.safetensors is needed")
     return ModelPath(name or ("demo" if model == "demo" else path.name), str(path))
+
+
+def find_accounts(file: str) -> Accounts:
+    """The tenants in a file; raises ConfigError."""
+    from pie_control.tenants.accounts import read_accounts  # `pie --help` needs no msgspec
+
+    accounts = read_accounts(Path(file).expanduser())
+    for tenant in accounts.tenants:
+        try:
+            AllowList(tenant.http_allow or ())
+        except ConfigError as error:
+            raise ConfigError(f"{file}: tenant {tenant.name}: {error}") from None
+    return accounts
 
 
 def _find_adapter(text: str, models: Sequence[ModelPath]) -> AdapterPath:

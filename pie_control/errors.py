@@ -16,6 +16,8 @@ PieError
 │       └── Busy           it may be issued again in a moment
 ├── ClientError            the client's fault: HTTP 4xx, exit code 2 of the command line
 │   ├── BadRequest         400
+│   ├── Unauthorized       401, no token, or one that no tenant has
+│   ├── Forbidden          403, the tenant may not do this
 │   ├── UnknownName        404, no such program, inferlet or model
 │   ├── BadProgram         422, a program that is neither Python nor a component of our world
 │   ├── BadAdapter         422, an adapter that is unreadable, or does not fit the model or the memory
@@ -98,6 +100,14 @@ class ClientError(PieError):
 
 class BadRequest(ClientError):
     status = 400
+
+
+class Unauthorized(ClientError):
+    status = 401
+
+
+class Forbidden(ClientError):
+    status = 403
 
 
 class UnknownName(ClientError):

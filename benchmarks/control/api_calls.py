@@ -1,9 +1,9 @@
 """What does a call cost an inferlet, with some inferlets calling at the same time (paper, Figure 10)?
 
-Layer "control": time until the call returns, measured in the guest. Layer "inference": time until its value or effect
-is there, minus the worker's own time, so that the way there and back remains: `us` = `latency_us` - `worker_us`, where
-`worker_us` is the worker's mean time per wave during the calls. Several short blocks are measured; the median block
-counts.
+Layer "control": processor time until the call returns, minus that which the guest itself takes for it (`guest_us`), so
+that what the control layer takes remains. Layer "inference": time until its value or effect is there, minus the
+worker's own time, so that the way there and back remains: `us` = `latency_us` - `worker_us`, where `worker_us` is the
+worker's mean time per wave during the calls. Several short blocks are measured; the median block counts.
 """
 
 from __future__ import annotations
@@ -18,43 +18,49 @@ from typing import Any
 from pie_control.client import Client
 from pie_control.client.running import Running
 
+from ..plans import refuse_unknown
 from ..support.guests import end_all, launch_many, source
 from ..support.samples import median
 from ..support.server import scheduler_counts, serving
 from ..support.surroundings import demo_adapter, web_server
 
+BLOCK = 20
+"""Calls in a block, where nothing else is said: what a block pays once, since the processor's caches are full of other
+inferlets', is shared by as many in each row."""
 CONTROL_CALLS = {
-    **dict.fromkeys(("now", "clock", "get_arg", "get_env", "available_models", "blob_names", "blob_size"), 100),
-    **dict.fromkeys(("send", "wait", "push_tokens", "set_queue_priority", "sleep", "cancel", "receive"), 50),
-    **dict.fromkeys(("get_model_info", "usage", "set_result", "log", "synchronize"), 20),
-    **dict.fromkeys(("create_queue", "destroy_queue"), 20),
-    **dict.fromkeys(("tokenize", "detokenize", "create_detokenizer", "destroy_detokenizer"), 20),
-    **dict.fromkeys(("create_sampler", "destroy_sampler"), 5),
-    **dict.fromkeys(("available_traits", "get_vocabs", "format_chat", "tokenize_chat"), 1),
-    **dict.fromkeys(("alloc_kvpage", "reserve_kvpage", "dealloc_kvpage", "alloc_emb", "dealloc_emb"), 20),
-    **dict.fromkeys(("copy_emb", "copy_kvpage", "set_positions"), 20),
-    **dict.fromkeys(("sample_constrained", "sample_with_logprobs", "verify"), 20),
-    **dict.fromkeys(("get_next_dists", "get_logprobs_at", "available_adapters"), 20),
-    **dict.fromkeys(("forward_with_sampling", "forward_with_dist", "forward_with_mask"), 10),
-    **dict.fromkeys(("forward_with_adapter", "forward_with_scores"), 10),
-    **dict.fromkeys(("trim_kvpage", "mask_kvpage"), 4),
-    **dict.fromkeys(("decode", "decode_with_matcher"), 2),
-    "forward_with_adapter_and_scores": 10,
-    **dict.fromkeys(("export_kvpage", "import_kvpage", "unexport_kvpage", "list_exports"), 5),
-    **dict.fromkeys(("grammar_matcher", "fork_matcher", "destroy_matcher", "grammar_mask", "grammar_accept"), 20),
-    **dict.fromkeys(("grammar_rollback", "grammar_forced", "grammar_state"), 20),
+    **dict.fromkeys(("now", "clock", "get_arg", "get_env", "available_models", "blob_names", "blob_size"), BLOCK),
+    **dict.fromkeys(("send", "wait", "push_tokens", "set_queue_priority", "sleep", "cancel", "receive"), BLOCK),
+    **dict.fromkeys(("get_model_info", "usage", "set_result", "log", "synchronize"), BLOCK),
+    **dict.fromkeys(("create_queue", "destroy_queue"), BLOCK),
+    **dict.fromkeys(("tokenize", "detokenize", "create_detokenizer", "destroy_detokenizer"), BLOCK),
+    **dict.fromkeys(("create_sampler", "destroy_sampler"), BLOCK),
+    **dict.fromkeys(("available_traits", "format_chat", "tokenize_chat"), 4),
+    "get_vocabs": 1,
+    **dict.fromkeys(("alloc_kvpage", "reserve_kvpage", "dealloc_kvpage", "alloc_emb", "dealloc_emb"), BLOCK),
+    **dict.fromkeys(("copy_emb", "copy_kvpage", "set_positions", "trim_kvpage", "mask_kvpage"), BLOCK),
+    **dict.fromkeys(("sample_constrained", "sample_with_logprobs", "verify"), BLOCK),
+    **dict.fromkeys(("get_next_dists", "get_logprobs_at", "available_adapters"), BLOCK),
+    **dict.fromkeys(("forward_with_sampling", "forward_with_dist", "forward_with_mask"), BLOCK),
+    **dict.fromkeys(("forward_with_adapter", "forward_with_scores", "forward_with_adapter_and_scores"), BLOCK),
+    "forward_with": BLOCK,
+    **dict.fromkeys(("decode", "decode_with_matcher"), 8),
+    **dict.fromkeys(("export_kvpage", "import_kvpage", "unexport_kvpage", "list_exports"), BLOCK),
+    **dict.fromkeys(("grammar_matcher", "fork_matcher", "destroy_matcher", "grammar_mask", "grammar_accept"), BLOCK),
+    **dict.fromkeys(("grammar_rollback", "grammar_forced", "grammar_state"), BLOCK),
     **dict.fromkeys(("grammar_compile", "destroy_grammar"), 5),
-    **dict.fromkeys(("open_blob", "read_blob", "close_blob"), 20),
-    **dict.fromkeys(("broadcast", "subscribe", "next_published", "unsubscribe"), 20),
-    **dict.fromkeys(("send_child", "receive_child", "join"), 20),
+    **dict.fromkeys(("open_blob", "read_blob", "close_blob"), BLOCK),
+    **dict.fromkeys(("broadcast", "subscribe", "next_published", "unsubscribe"), BLOCK),
+    **dict.fromkeys(("send_child", "receive_child", "join"), BLOCK),
     **dict.fromkeys(("http_request", "read_body", "close_body"), 4),
 }
-"""Calls in a block: few enough for one turn of the guest, so that no other inferlet comes between. `clock`: WASI's."""
-ISSUED_CALLS = {"embed_txt": 20, "forward": 10, "sample": 20, "get_next_dist": 20, "get_logprobs": 20}
+"""Calls in a block. `clock`: WASI's."""
+ISSUED_CALLS = dict.fromkeys(("embed_txt", "forward", "sample", "get_next_dist", "get_logprobs"), BLOCK)
 """Calls in a block, for calls that also have a row of layer "inference"."""
 INFERENCE_CALLS = 10
 OUTSIDE, MOST_OUTSIDE = ("http_request", "read_body", "close_body"), 32
 """Calls, and the inferlets that make them at most: a host has 256 requests open at a time."""
+ENDLESS = {"cpu_seconds": 1e6, "cpu_refill": 0}
+"""Settings with which the processor time of an inferlet only grows."""
 LEFT_OUT = {
     "launch": "it starts an inferlet: see the benchmark of this name",
     "cancel_child": "it ends what `send_child` needs",
@@ -71,13 +77,18 @@ LEFT_OUT = {
 @dataclass(frozen=True)
 class Plan:
     """Numbers of inferlets, and the number of blocks for each call: `blocks` over all inferlets together, but at least
-    `least_blocks`. `tree`: the tree to serve from, if not this one.
+    `least_blocks`. `calls`: only these, in layer "control"; empty: all. `tree`: the tree to serve from, if not this
+    one.
     """
 
     inferlets: tuple[int, ...]
     blocks: int
     least_blocks: int
+    calls: tuple[str, ...] = ()
     tree: Path | None = None
+
+    def __post_init__(self) -> None:
+        refuse_unknown("call", self.calls, (*CONTROL_CALLS, *ISSUED_CALLS))
 
 
 FULL = Plan((1, 16, 64, 256), blocks=40, least_blocks=5)
@@ -86,13 +97,15 @@ QUICK = Plan((1, 16), blocks=10, least_blocks=3)
 
 @dataclass(frozen=True)
 class Row:
-    """`waves_per_call`: waves that the worker ran during one call of each inferlet; 0 for layer "control"."""
+    """`latency_us` is processor time in layer "control", where `worker_us` and `waves_per_call` are 0; `guest_us` is 0
+    in layer "inference". `waves_per_call`: waves that the worker ran during one call of each inferlet."""
 
     call: str
     layer: str
     inferlets: int
     us: float
     latency_us: float
+    guest_us: float
     worker_us: float
     waves_per_call: float
 
@@ -101,7 +114,9 @@ class Row:
 class _Block:
     """One block of calls of all inferlets; times in microseconds."""
 
-    latency: float  # of the median inferlet: one that was preempted in its block says nothing about the call
+    latency: float  # of the median inferlet, as the two behind it
+    guest: float
+    rest: float  # without the guest's part
     worker: float  # mean of the waves
     waves: float  # per call of one inferlet
 
@@ -111,7 +126,7 @@ async def run(plan: Plan) -> list[Row]:
     with demo_adapter() as adapter:
         async with (
             web_server() as outside,
-            serving(tree=plan.tree, adapter=f"adapter={adapter}", http_allow=outside) as server,
+            serving(tree=plan.tree, adapter=f"adapter={adapter}", http_allow=outside, **ENDLESS) as server,
             Client(server.url) as client,
         ):
             program = await client.upload(source("call_costs"), "call_costs")
@@ -121,7 +136,8 @@ async def run(plan: Plan) -> list[Row]:
 async def _rows(plan: Plan, client: Client, program: str, number: int, outside: str) -> list[Row]:
     running = await launch_many(client, program, number, f"http://{outside}/", blobs={"blob": bytes(1000)})
     blocks = max(plan.least_blocks, plan.blocks // number)
-    rows = [await _measure(client, running, *order, blocks) for order in _orders(number)]
+    orders = [one for one in _orders(number) if not plan.calls or (one[0] in plan.calls and one[1] == "control")]
+    rows = [await _measure(client, running, *order, blocks) for order in orders]
     await end_all(running)
     return rows
 
@@ -144,8 +160,9 @@ async def _measure(client: Client, running: Sequence[Running], call: str, layer:
         call=call,
         layer=layer,
         inferlets=len(running),
-        us=round(median([block.latency - with_worker * block.worker for block in measured]), 2),
+        us=round(median([block.rest - with_worker * block.worker for block in measured]), 2),
         latency_us=round(latency, 2),
+        guest_us=round(median([block.guest for block in measured]), 2),
         worker_us=round(with_worker * median([block.worker for block in measured]), 2),
         waves_per_call=round(with_worker * median([block.waves for block in measured]), 2),
     )
@@ -153,18 +170,22 @@ async def _measure(client: Client, running: Sequence[Running], call: str, layer:
 
 async def _block(client: Client, running: Sequence[Running], order: str, calls: int) -> _Block:
     before = await _worker(client)
-    nanoseconds = await asyncio.gather(*(_order(one, order) for one in running))
+    times = await asyncio.gather(*(_order(one, order) for one in running))
     after = await _worker(client)
     waves = after["waves"] - before["waves"]
     seconds = after["worker_seconds"] - before["worker_seconds"]
-    return _Block(median(nanoseconds) / 1e3, 1e6 * seconds / max(waves, 1), waves / calls)
+    latency, guest = median([one for one, _ in times]), median([own for _, own in times])
+    rest = median([one - own for one, own in times])
+    return _Block(latency / 1e3, guest / 1e3, rest / 1e3, 1e6 * seconds / max(waves, 1), waves / calls)
 
 
-async def _order(running: Running, order: str) -> float:
+async def _order(running: Running, order: str) -> tuple[float, float]:
+    """Nanoseconds of a call, and of these the guest's own."""
     await running.send(order)
     while not (answer := await running.receive()):
         pass  # an empty message is one of the measured `send`
-    return float(answer)
+    in_all, own = json.loads(answer)
+    return in_all, own
 
 
 async def _worker(client: Client) -> dict[str, Any]:

@@ -28,6 +28,7 @@ MAX_BYTES = 32 << 20
 """Of all files, unpacked."""
 ENTRIES = ("__main__.py", "main.py")
 COMPILED = (".so", ".pyd", ".dylib", ".dll")
+PURE = "the sandbox runs pure Python only: take a wheel whose name ends with -none-any.whl"
 
 
 class BadPackage(Refused):
@@ -89,8 +90,7 @@ def _checked(path: str, archive: str) -> str:
     if path.startswith("/") or "\\" in path or ":" in path or ".." in PurePosixPath(path).parts:
         raise BadPackage(f"{archive} has a file that would lie elsewhere: {path}")
     if path.endswith(COMPILED):
-        advice = "the sandbox runs pure Python only: take a wheel whose name ends with -none-any.whl"
-        raise BadPackage(f"{archive} has compiled code ({path}), which cannot run here; {advice}")
+        raise BadPackage(f"{archive} has compiled code ({path}), which cannot run here; {PURE}")
     return path
 
 

@@ -23,10 +23,18 @@ DEFAULT_SERVER = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:
-    """Adds `--server`."""
+    """Adds `--server` and `--token`."""
     parser.add_argument(
         "--server", metavar="URL", help=f"address of the server (default: $PIE_SERVER or {DEFAULT_SERVER})"
     )
+    parser.add_argument(
+        "--token", help="of a tenant, where the server asks for one; $PIE_TOKEN hides it better (default: that)"
+    )
+
+
+def token_of(options: argparse.Namespace) -> str | None:
+    """The token that the user gave, by option or environment."""
+    return options.token or os.environ.get("PIE_TOKEN") or None
 
 
 def server_of(options: argparse.Namespace) -> str | None:

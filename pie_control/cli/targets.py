@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from pie_control.client.packages import read_file, read_program
+from pie_control.client.packages import name_of, read_file, read_program
 from pie_control.client.running import Content, Running
 
 from .patience import explaining_slow_start
@@ -51,7 +51,7 @@ class OwnTarget:
     async def launch(self, program: str, arguments: Sequence[str], blobs: Mapping[str, Path]) -> Running:
         found = find_program(program, [(each.program, each.name) for each in self._api.programs()])
         if isinstance(found, Path):
-            found = (await self._api.upload(read_program(found), found.stem)).program
+            found = (await self._api.upload(read_program(found), name_of(found))).program
         running = Running("", self)
         uploaded = {name: await self._api.upload_blob(path.read_bytes()) for name, path in blobs.items()}
         inferlet = await self._api.launch(found, arguments, blobs=uploaded, listener=running.deliver)
@@ -71,11 +71,11 @@ class OwnTarget:
 
 
 @contextlib.asynccontextmanager
-async def server(url: str) -> AsyncIterator[Target]:
-    """Connects to a running server; raises ServerUnavailable."""
+async def server(url: str, token: str | None = None) -> AsyncIterator[Target]:
+    """Connects to a running server; raises ServerUnavailable, Unauthorized."""
     from pie_control.client import Client
 
-    async with Client(url) as client:
+    async with Client(url, token) as client:
         yield ServerTarget(client)
 
 

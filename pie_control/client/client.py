@@ -17,7 +17,7 @@ from pie_control.http_server import messages as wire
 from pie_control.inferlets.events import LogLine
 
 from .connection import Connection, ServerUnavailable, error_of
-from .packages import read_file, read_program
+from .packages import name_of, read_file, read_program
 from .running import Running
 from .shipping import program_of
 
@@ -30,11 +30,14 @@ class Client:
     """A connection to a server, used as `async with Client(url) as client`. Belongs to one event loop.
 
     Inferlets launched with it end with it unless they are `detached`. Methods raise the errors of `pie_control.errors`
-    that the server answers with, and ServerUnavailable when it cannot be reached.
+    that the server answers with, such as Unauthorized, and ServerUnavailable when it cannot be reached.
     """
 
-    def __init__(self, server: str = DEFAULT_SERVER) -> None:
+    def __init__(self, server: str = DEFAULT_SERVER, token: str | None = None) -> None:
+        """`token`: of a tenant, for a server that asks for one. It goes over the network as it is unless the address
+        begins with https://."""
         self.server = server.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._connection: Connection | None = None
 
     async def __aenter__(self) -> Self:
@@ -47,7 +50,7 @@ class Client:
     async def connect(self, timeout: float = 10.0) -> None:
         """Connects within `timeout` seconds; raises ServerUnavailable."""
         if self._connection is None:
-            self._connection = await Connection.open(self.server, self.upload_blob, timeout)
+            self._connection = await Connection.open(self.server, self.upload_blob, timeout, self._headers)
 
     async def close(self) -> None:
         """Disconnects. Idempotent."""
@@ -61,11 +64,11 @@ class Client:
         """Uploads a file, a folder (packages.py) or the bytes of a program, unless the server has it. Returns its
         content hash, for `launch`.
 
-        `name` defaults to the file's name without its suffix; it stands for the newest upload. Raises BadProgram,
-        StorageFull, BadRequest for a name that looks like a hash.
+        `name` defaults to that of the folder, or of the file without its suffix; it stands for the newest upload.
+        Raises BadProgram, StorageFull, BadRequest for a name that looks like a hash.
         """
         data = program if isinstance(program, bytes) else read_program(Path(program))
-        name = name if name is not None else ("" if isinstance(program, bytes) else Path(program).stem)
+        name = name if name is not None else ("" if isinstance(program, bytes) else name_of(Path(program)))
         digest = hashlib.sha256(data).hexdigest()
         known = await self._session.request(wire.Program, program=digest)
         if known is None or (name and known["name"] != name):
@@ -108,7 +111,9 @@ class Client:
 
         try:
             verify = self.server.startswith("https:")  # loading certificates takes 15 ms
-            async with httpx.AsyncClient(trust_env=False, timeout=UPLOAD_SECONDS, verify=verify) as http:
+            async with httpx.AsyncClient(
+                headers=self._headers, trust_env=False, timeout=UPLOAD_SECONDS, verify=verify
+            ) as http:
                 answer = await http.request(method, f"{self.server}{path}", **options)
         except httpx.HTTPError as error:
             raise ServerUnavailable(f"the request {method} {path} to {self.server} broke: {error!r}") from None

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -21,6 +22,8 @@ from .running import Content, Running
 
 CONNECT_SECONDS = 10.0
 CLOSE_SECONDS = 1.0
+
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 Upload = Callable[[Content], Awaitable[str]]
 
@@ -47,7 +50,7 @@ def _reason(refusal: InvalidStatus) -> str:
     try:
         return str(msgspec.json.decode(refusal.response.body)["error"]["message"])
     except (msgspec.DecodeError, LookupError, TypeError):
-        return str(refusal)
+        return f"{refusal}; is it a Pie server, and its address without a path?"
 
 
 def session_url(server: str) -> str:
@@ -74,14 +77,24 @@ class Connection:
         self._reader = asyncio.create_task(self._read())
 
     @classmethod
-    async def open(cls, server: str, upload: Upload, timeout: float = CONNECT_SECONDS) -> Connection:
-        """Connects; raises ServerUnavailable."""
+    async def open(
+        cls, server: str, upload: Upload, timeout: float = CONNECT_SECONDS, headers: Mapping[str, str] = NO_HEADERS
+    ) -> Connection:
+        """Connects; raises ServerUnavailable, Unauthorized."""
         try:
             # No proxy: it would delay every token, and a server on this machine needs none.
             socket = await connect(
-                session_url(server), compression=None, max_size=None, open_timeout=timeout, proxy=None, close_timeout=1
+                session_url(server),
+                additional_headers=headers,
+                compression=None,
+                max_size=None,
+                open_timeout=timeout,
+                proxy=None,
+                close_timeout=1,
             )
         except InvalidStatus as error:
+            if error.response.status_code == errors.Unauthorized.status:
+                raise errors.Unauthorized(_reason(error)) from None
             raise ServerUnavailable(f"{server} refuses the connection: {_reason(error)}") from None
         except (OSError, TimeoutError, InvalidHandshake, InvalidURI, ValueError) as error:
             raise ServerUnavailable(

@@ -19,6 +19,11 @@ def read_program(path: Path) -> bytes:
     return package_of(path) if path.is_dir() else read_file(path)
 
 
+def name_of(path: Path) -> str:
+    """The name that a program gets by its file or folder."""
+    return path.resolve().name if path.is_dir() else path.stem
+
+
 def package_of(folder: Path) -> bytes:
     """The archive of a folder with `main.py` or `__main__.py`: everything in it but hidden files, caches and virtual
     environments. A folder that is a package itself, with `__init__.py`, keeps its name. Raises BadRequest."""

@@ -91,8 +91,9 @@ async def _next(iterator: Any) -> Any:
 class SyncClient:
     """`Client` without `async`, used as `with SyncClient(url) as client`."""
 
-    def __init__(self, server: str = DEFAULT_SERVER) -> None:
-        self._client = Client(server)
+    def __init__(self, server: str = DEFAULT_SERVER, token: str | None = None) -> None:
+        """`token`: see `Client`."""
+        self._client = Client(server, token)
         self._thread: _LoopThread | None = None
 
     def __enter__(self) -> Self:
@@ -117,8 +118,8 @@ class SyncClient:
     def upload(self, program: str | os.PathLike[str] | bytes, name: str | None = None) -> str:
         """Uploads a file, or the bytes of a program, unless the server has it. Returns its content hash, for `launch`.
 
-        `name` defaults to the file's name without its suffix; it stands for the newest upload. Raises BadProgram,
-        StorageFull, BadRequest for a name that looks like a hash.
+        `name` defaults to that of the folder, or of the file without its suffix; it stands for the newest upload.
+        Raises BadProgram, StorageFull, BadRequest for a name that looks like a hash.
         """
         return self._call(self._client.upload(program, name))
 

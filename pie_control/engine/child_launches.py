@@ -48,11 +48,11 @@ class ChildLaunches:
                 return  # it has ended meanwhile
             if not host.load().has_room:
                 raise Overloaded("the inferlets of this host hold as much memory as they may together: try again later")
-            entry = self._registry.new(program, self._hosts.post, self._hosts.tell_room)
+            entry = self._registry.new(program, self._hosts.post, self._hosts.tell_room, parent.standing)
         except (ClientError, HostUnavailable) as error:
             host.post(NotLaunched(message.parent, message.child, _as_call_error(error)))
             return
-        entry.parent, entry.standing = parent.id, parent.standing
+        entry.parent = parent.id
         self._hosts.launch(host, entry, message.arguments, message.environment, {}, message.parent, message.child)
 
 

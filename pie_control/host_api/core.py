@@ -150,7 +150,7 @@ def usage(guest: Guest) -> str:
             "futures": len(guest.futures),
             "max_futures": limits.max_futures,
             "max_memory_bytes": limits.memory_bytes,
-            "cpu_nanoseconds": int(guest.inferlet.processor_time.spent * 1e9),
+            "cpu_nanoseconds": int(guest.inferlet.processor_time.spent_at(time.thread_time()) * 1e9),
             "max_cpu_nanoseconds": int(limits.cpu_seconds * 1e9),
         }
     )

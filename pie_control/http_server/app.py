@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from fastapi import FastAPI, WebSocket
+from fastapi import Depends, FastAPI, WebSocket
+from fastapi.security import HTTPBearer
 
 from pie_control.config import ServerConfig
 from pie_control.server_api import ServerApi
 
 from . import failures
 from .attachments import Attachments
+from .callers import Callers, caller_of
 from .guard import Guard, Hosts, json_limit
 from .launches import Launches
 from .routes.adapters import adapters_router
@@ -19,12 +21,14 @@ from .routes.inferlets import inferlets_router
 from .routes.programs import programs_router
 from .routes.system import system_router
 from .session.session import Session
-from .views import Listing
 
 DESCRIPTION = """Upload small programs (*inferlets*) that run beside the model and drive generation themselves.
 
 Every failure has one shape, `{"error": {"code": "...", "message": "..."}}`. The connection for many inferlets is the
 WebSocket `/v1/session`; `docs/http-api.md` describes its messages."""
+
+TOKEN = Depends(HTTPBearer(auto_error=False, description="The token of a tenant, where the server asks for one."))
+"""Makes `/docs` ask for a token; the guard is what checks it."""
 
 
 def package_version() -> str:
@@ -35,26 +39,31 @@ def package_version() -> str:
         return "0"
 
 
-def create_app(api: ServerApi, config: ServerConfig) -> FastAPI:
+def create_app(api: ServerApi, config: ServerConfig, callers: Callers) -> FastAPI:
     """The application over one server, which the caller starts and closes."""
     app = FastAPI(title="Pie", version=package_version(), description=DESCRIPTION)
-    attachments, listing, launches = Attachments(), Listing(api), Launches(config.max_inferlets_per_client)
+    attachments, launches = Attachments(), Launches(config.max_inferlets_per_client)
     app.add_middleware(
         Guard,
         hosts=Hosts(config.host, config.allowed_hosts),
+        callers=callers,
         max_program_bytes=config.max_program_bytes,
         max_blob_bytes=config.limits.max_blob_bytes,
         max_json_bytes=json_limit(config.limits.max_message_bytes),
     )
     failures.add_handlers(app)
-    app.include_router(programs_router(api))
-    app.include_router(blobs_router(api))
-    app.include_router(inferlets_router(api, attachments, launches, listing))
-    app.include_router(adapters_router(api))
-    app.include_router(system_router(api, app.version))
+    routers = (
+        programs_router(),
+        blobs_router(),
+        inferlets_router(attachments, launches),
+        adapters_router(api),
+        system_router(api, app.version),
+    )
+    for router in routers:
+        app.include_router(router, dependencies=[TOKEN])
 
     @app.websocket("/v1/session")
     async def session(websocket: WebSocket) -> None:
-        await Session(websocket, api, attachments, launches, listing).run()
+        await Session(websocket, api, await caller_of(websocket), attachments, launches).run()
 
     return app

@@ -1,7 +1,8 @@
-"""Checks every request first: limits the body's size, and refuses what foreign web pages send.
+"""Checks every request first: limits the body's size, finds the tenant that sends it, and refuses what foreign web
+pages send.
 
-The server has no accounts: anyone who reaches its port may use it. A browser can reach a port on its machine or in its
-network on behalf of any page that it shows, in two ways, and both are refused here:
+Without a file of tenants anyone who reaches the port may use the server. A browser can reach a port on its machine or
+in its network on behalf of any page that it shows, in two ways, and both are refused here:
 
 - A page of another origin sends a request: it carries the page's `Origin`.
 - The page's own name is made to resolve to our address (DNS rebinding), so that page and server seem to have one
@@ -19,11 +20,16 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .failures import response
+from pie_control.errors import Unauthorized
+
+from .callers import Callers
+from .failures import error_body, response
 from .messages import ErrorBody
 
 LOOPBACK_NAME = "localhost"
 PROGRAMS, BLOBS = "/v1/programs", "/v1/blobs"
+OPEN_PATHS = frozenset({"/v1/health", "/docs", "/redoc", "/openapi.json"})
+"""What is told without a token: that the server is there, and what its API is."""
 NETLOC = re.compile(r"(?:\[([^\]@\s]+)\]|([^:@/?#\s]+))(?::\d+)?")
 
 
@@ -80,13 +86,20 @@ def is_address(name: str) -> bool:
 
 class Guard:
     """ASGI middleware. A program may have `max_program_bytes`, a blob `max_blob_bytes`, every other body
-    `max_json_bytes`."""
+    `max_json_bytes`. Routes find the `Caller` in the state of the request."""
 
     def __init__(
-        self, app: ASGIApp, hosts: Hosts, max_program_bytes: int, max_blob_bytes: int, max_json_bytes: int
+        self,
+        app: ASGIApp,
+        hosts: Hosts,
+        callers: Callers,
+        max_program_bytes: int,
+        max_blob_bytes: int,
+        max_json_bytes: int,
     ) -> None:
         self._app = app
         self._hosts = hosts
+        self._callers = callers
         self._uploads = {
             PROGRAMS: (max_program_bytes, "--max-program-bytes"),
             BLOBS: (max_blob_bytes, "--max-blob-bytes"),
@@ -96,10 +109,20 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
-        elif objection := self._hosts.objection(Headers(scope=scope)):
+        elif objection := self._hosts.objection(headers := Headers(scope=scope)):
             await _refuse(*objection)(scope, receive, send)
         else:
-            await self._app(scope, self._bounded(receive, scope["path"]), send)
+            await self._admit(scope, headers, receive, send)
+
+    async def _admit(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
+        if scope["path"] not in OPEN_PATHS:
+            try:
+                scope.setdefault("state", {})["caller"] = self._callers.of(headers)
+            except Unauthorized as refusal:
+                answer = response(refusal.status, error_body(refusal))
+                answer.headers["www-authenticate"] = "Bearer"
+                return await answer(scope, receive, send)
+        return await self._app(scope, self._bounded(receive, scope["path"]), send)
 
     def _bounded(self, receive: Receive, path: str) -> Receive:
         limit, setting = self._uploads.get(path, self._others)

@@ -13,6 +13,7 @@ from pie_control.config import ServerConfig
 from pie_control.server_api import ServerApi
 
 from .app import create_app
+from .callers import Callers
 from .connections import STALLED_SECONDS, Connections
 from .guard import json_limit
 from .protocols import HttpProtocol, SessionProtocol
@@ -34,10 +35,11 @@ class HttpServer:
     """The HTTP API of one runtime on one listening socket, which it owns. `close` takes at most about 1 s."""
 
     def __init__(self, api: ServerApi, listener: socket.socket, config: ServerConfig) -> None:
+        self.callers = Callers(api, config.accounts)
         self._connections = Connections(config.max_connections, config.max_connections_per_client)
         members = {"registry": self._connections}
         settings = uvicorn.Config(
-            create_app(api, config),
+            create_app(api, config, self.callers),
             http=type("Http", (HttpProtocol,), members),
             ws=type("Session", (SessionProtocol,), members),
             log_config=None,  # its messages go where ours go

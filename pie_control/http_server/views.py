@@ -10,7 +10,7 @@ import msgspec
 
 from pie_control.calls import implemented_traits
 from pie_control.programs.store import ProgramInfo
-from pie_control.server_api import ServerApi
+from pie_control.tenant_api import TenantApi
 from pie_inference.protocol import ModelDescription
 
 from .messages import encode
@@ -57,20 +57,20 @@ def describe_model(model: ModelDescription) -> ModelInfo:
     return ModelInfo(**values, traits=traits, has_chat_template=bool(config.get("chat_template")))
 
 
-def find_program(api: ServerApi, hash: str) -> ProgramInfo | None:
-    """The program with this content hash, if the server has it."""
+def find_program(api: TenantApi, hash: str) -> ProgramInfo | None:
+    """The program with this content hash, if the tenant has it."""
     return next((program for program in api.programs() if program.program == hash), None)
 
 
-def log_entries(api: ServerApi, inferlet: str) -> list[LogEntry]:
+def log_entries(api: TenantApi, inferlet: str) -> list[LogEntry]:
     """The log of an inferlet, oldest line first; raises UnknownName."""
     return [LogEntry(line.time, line.stream, line.text) for line in api.inferlet(inferlet).logs()]
 
 
 class Listing:
-    """JSON of all inferlets, made once for all who ask in the same turn of the loop: it may be long."""
+    """JSON of all inferlets of a tenant, made once for all who ask in the same turn of the loop: it may be long."""
 
-    def __init__(self, api: ServerApi) -> None:
+    def __init__(self, api: TenantApi) -> None:
         self._api = api
         self._encoded: msgspec.Raw | None = None
 

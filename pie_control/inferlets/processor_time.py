@@ -14,13 +14,14 @@ class ProcessorTime:
     uses comes out of the budget of its parent as well; when that is used up, the child is the one that has exceeded it.
     """
 
-    __slots__ = ("_limit", "_parent", "_refill", "_waits_since", "spent", "used")
+    __slots__ = ("_limit", "_parent", "_refill", "_turn_began", "_waits_since", "spent", "used")
 
     def __init__(self, limit: float, refill: float, parent: ProcessorTime | None = None) -> None:
         self._limit = limit
         self._refill = refill
         self._parent = parent
         self._waits_since: float | None = None
+        self._turn_began: float | None = None
         self.used = 0.0  # seconds in all
         self.spent = 0.0  # seconds of the budget
 
@@ -33,13 +34,26 @@ class ProcessorTime:
         """Whether nothing is left for children."""
         return self.spent >= self._limit * OF_CHILDREN or (self._parent is not None and self._parent._is_used_up)
 
-    def turn_begins(self, now: float) -> None:
-        """`now`: of the monotonic clock, in seconds."""
+    def turn_begins(self, now: float, processor: float = 0.0) -> None:
+        """`now`: of the monotonic clock, in seconds; `processor`: of the thread's processor time."""
+        self._turn_began = processor
         if self._waits_since is not None:
             self._refill_until(now)
             self._waits_since = None
         if self._parent is not None:
             self._parent._child_turn_begins(now)
+
+    def turn_ends(self, processor: float) -> float:
+        """Charges the turn; returns its seconds. `processor`: as in `turn_begins`."""
+        assert self._turn_began is not None
+        seconds = processor - self._turn_began
+        self._turn_began = None
+        self.charge(seconds)
+        return seconds
+
+    def spent_at(self, processor: float) -> float:
+        """Seconds of the budget, with those of the turn that goes on. `processor`: as in `turn_begins`."""
+        return self.spent + (0.0 if self._turn_began is None else processor - self._turn_began)
 
     def _child_turn_begins(self, now: float) -> None:
         """What has come back to one that waits counts for its children."""

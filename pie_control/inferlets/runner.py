@@ -108,12 +108,10 @@ class Runner:
             return
         if inferlet.status is Status.CREATED:
             inferlet.change(Status.RUNNING)
-        inferlet.processor_time.turn_begins(time.monotonic())
-        start = time.thread_time()  # without the time in which the system runs others
+        inferlet.processor_time.turn_begins(time.monotonic(), time.thread_time())
         inferlet.before_step()
         step = inferlet.instance.step()
-        elapsed = time.thread_time() - start
-        inferlet.processor_time.charge(elapsed)
+        elapsed = inferlet.processor_time.turn_ends(time.thread_time())  # without that in which the system runs others
         self.memory.charge(inferlet, elapsed)
         inferlet.last_activity = now = time.monotonic()
         self.turns += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -11,6 +11,7 @@ from ..errors import Overloaded, UnknownName
 from ..inferlets.events import Event
 from ..inferlets.lifecycle import ENDINGS
 from ..programs.store import Program
+from ..tenants.tenant import DEFAULT_STANDING, DEFAULT_TENANT, Standing, Tenant
 from .entry import Entry, InferletInfo
 
 KEPT_ENDED = 1000
@@ -38,6 +39,7 @@ class Registry:
         self._ended: OrderedDict[int, Entry] = OrderedDict()
         self._ended_bytes = 0
         self._launched = 0
+        self._of_tenants: Counter[str] = Counter()  # that run, by tenant
         self._endings = {str(status): 0 for status in sorted(ENDINGS)}
 
     def new(
@@ -45,13 +47,24 @@ class Registry:
         program: Program,
         post: Callable[[int, str, Mapping[str, bytes]], None],
         tell_room: Callable[[int, int, bool], None],
+        standing: Standing = DEFAULT_STANDING,
     ) -> Entry:
         """An entry for an inferlet that is about to be launched; raises Overloaded."""
+        self._check_tenant(standing.tenant)
         if len(self._running) >= self._max_inferlets:
             raise Overloaded(f"{len(self._running)} inferlets run, which is the limit: try again when some have ended")
         self._launched += 1
-        entry = self._running[self._launched] = Entry(self._launched, program, self._limits, post, tell_room)
+        entry = Entry(self._launched, program, self._limits, post, tell_room, standing)
+        self._running[entry.number] = entry
+        self._of_tenants[standing.tenant.name] += 1
         return entry
+
+    def _check_tenant(self, tenant: Tenant) -> None:
+        if tenant.max_inferlets is not None and self._of_tenants[tenant.name] >= tenant.max_inferlets:
+            raise Overloaded(
+                f"{tenant.max_inferlets} inferlets of tenant {tenant.name} run, which is the limit that the operator "
+                "has set for it: try again when some have ended"
+            )
 
     # ---- what hosts tell ----
 
@@ -65,6 +78,7 @@ class Registry:
 
     def _keep_ended(self, entry: Entry) -> None:
         del self._running[entry.number]
+        self._of_tenants[entry.standing.tenant.name] -= 1
         self._endings[entry.status] += 1
         self._ended[entry.number] = entry
         self._ended_bytes += entry.kept_when_ended
@@ -78,17 +92,18 @@ class Registry:
         """The inferlet with this number if it runs, else None."""
         return self._running.get(number)
 
-    def get(self, inferlet_id: str) -> Entry:
-        """A running or recently ended inferlet; raises UnknownName."""
+    def get(self, inferlet_id: str, tenant: str = DEFAULT_TENANT.name) -> Entry:
+        """A running or recently ended inferlet of a tenant; raises UnknownName."""
         number = int(inferlet_id[1:]) if inferlet_id[:1] == "i" and inferlet_id[1:].isdecimal() else 0
         found = self._running.get(number) or self._ended.get(number)
-        if found is None or found.id != inferlet_id:
+        if found is None or found.id != inferlet_id or found.standing.tenant.name != tenant:
             raise UnknownName(f"no inferlet {inferlet_id!r}: it never existed, or ended long ago")
         return found
 
-    def infos(self) -> tuple[InferletInfo, ...]:
-        """Recently ended inferlets, then running ones, oldest first."""
-        return tuple(one.info() for one in (*self._ended.values(), *self._running.values()))
+    def infos(self, tenant: str = DEFAULT_TENANT.name) -> tuple[InferletInfo, ...]:
+        """Recently ended inferlets of a tenant, then running ones, oldest first."""
+        known = (*self._ended.values(), *self._running.values())
+        return tuple(one.info() for one in known if one.standing.tenant.name == tenant)
 
     def statistics(self) -> RegistryStatistics:
         return RegistryStatistics(len(self._running), self._launched, dict(self._endings))

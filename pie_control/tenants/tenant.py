@@ -17,17 +17,19 @@ class ServiceClass(IntEnum):
 class Tenant(Record, frozen=True, tag=None):
     """Equal names mean the same tenant. `weight`: its share of a worker, beside the weights of the others. `max_pages`,
     `max_embeds`: what its inferlets on one host may hold together, on all workers; None: no bound but theirs.
-    `http_allow`: the servers that its inferlets may send requests to; None: those that the server allows to all."""
+    `http_allow`: the servers that its inferlets may send requests to; None: those that the server allows to all.
+    `max_inferlets`: those that may run at a time, children included; None: no bound but the server's."""
 
     name: str
     weight: float = 1.0
     max_pages: int | None = None
     max_embeds: int | None = None
     http_allow: tuple[str, ...] | None = None
+    max_inferlets: int | None = None
 
 
 DEFAULT_TENANT = Tenant("default")
-"""Of every inferlet while there are no keys."""
+"""Of every inferlet on a server without a file of tenants."""
 
 
 class Standing(Record, frozen=True, tag=None):

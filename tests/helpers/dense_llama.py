@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.helpers.adapters import merged
 from tests.helpers.issue_order import NO_ADAPTERS, Held, Mask
+from tests.helpers.undecided import Undecided
 
 CLOSE = 1e-4
 """Logits that differ by less may come in another order in float32."""
-
-
-class Undecided(Exception):
-    """Which token is the most probable is a matter of rounding."""
 
 
 class DenseLlama:
@@ -25,10 +24,11 @@ class DenseLlama:
     is a vector, a key the keys and values of all layers."""
 
     heads, kv_heads, dim, epsilon, theta = 4, 2, 16, 1e-5, 10_000.0
+    draws_in_order = True
 
     def __init__(self, folder: Path, close: float = CLOSE, adapters: Mapping[str, Path] = NO_ADAPTERS) -> None:
         """`close`: of logits, see CLOSE. `adapters`: folders that `make_adapter` made, by name."""
-        self._close = close
+        self.close = close
         self._weights = {name: weight.double() for name, weight in load_file(folder / "model.safetensors").items()}
         self._adapted = {name: DenseLlama(folder) for name in adapters}
         for name, model in self._adapted.items():
@@ -40,22 +40,32 @@ class DenseLlama:
 
     def most_probable(self, output: Tensor) -> int:
         first, second = (output @ self._weights["lm_head.weight"].T).topk(2).values.tolist()
-        if first - second < self._close:
+        if first - second < self.close:
             raise Undecided
         return int((output @ self._weights["lm_head.weight"].T).argmax())
 
-    def logprobs(self, output: Tensor, tokens: Sequence[int]) -> list[float]:
-        """Of tokens, at an output."""
-        logits = output @ self._weights["lm_head.weight"].T
-        found: list[float] = logits.log_softmax(-1)[list(tokens)].tolist()
+    def logits(self, output: Tensor) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = (output @ self._weights["lm_head.weight"].T).numpy()
         return found
 
     def run(
         self, context: Sequence[Held], inputs: Sequence[Held], mask: Mask | None = None, adapter: str = ""
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Keys are [layers, 2, kv_heads, dim] each."""
+        return self._run(context, inputs, mask, adapter, [])
+
+    def scores(self, context: Sequence[Held], inputs: Sequence[Held], adapter: str = "") -> list[float]:
+        weights: list[Tensor] = []
+        self._run(context, inputs, None, adapter, weights)
+        found: list[float] = torch.stack(weights).mean((0, 1)).sum(0).tolist()
+        return found
+
+    def _run(
+        self, context: Sequence[Held], inputs: Sequence[Held], mask: Mask | None, adapter: str, weights: list[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Adds the weights of attention of each layer, [heads, inputs, keys]."""
         if adapter:
-            return self._adapted[adapter].run(context, inputs, mask)
+            return self._adapted[adapter]._run(context, inputs, mask, "", weights)
         positions = torch.tensor([position for _, position in inputs])
         before = torch.tensor([position for _, position in context], dtype=torch.int64)
         visible = torch.cat([before < positions[:, None], torch.ones(len(inputs), len(inputs)).tril() > 0], 1)
@@ -70,7 +80,7 @@ class DenseLlama:
                 self._project(normed, layer, f"self_attn.{name}_proj").view(len(inputs), -1, self.dim) for name in "qkv"
             )
             new.append(torch.stack([self._rotate(keys, positions), values], 1))
-            mixed = self._attend(self._rotate(queries, positions), torch.cat([old.double(), new[-1]]), visible)
+            mixed = self._attend(self._rotate(queries, positions), torch.cat([old.double(), new[-1]]), visible, weights)
             hidden = hidden + self._project(mixed, layer, "self_attn.o_proj")
             normed = self._norm(hidden, f"model.layers.{layer}.post_attention_layernorm")
             gate, up = (self._project(normed, layer, f"mlp.{name}_proj") for name in ("gate", "up"))
@@ -93,10 +103,11 @@ class DenseLlama:
         left, right = vectors[..., :half], vectors[..., half:]
         return torch.cat([left * cos - right * sin, right * cos + left * sin], -1)
 
-    def _attend(self, queries: Tensor, keys_values: Tensor, visible: Tensor) -> Tensor:
+    def _attend(self, queries: Tensor, keys_values: Tensor, visible: Tensor, told: list[Tensor]) -> Tensor:
         keys, values = (
             side.repeat_interleave(self.heads // self.kv_heads, 1) for side in (keys_values[:, 0], keys_values[:, 1])
         )
         scores = torch.einsum("qhd,khd->hqk", queries, keys) * self.dim**-0.5
         weights = scores.masked_fill(~visible, -torch.inf).softmax(-1).nan_to_num()  # nothing is seen: zeros
+        told.append(weights)
         return torch.einsum("hqk,khd->qhd", weights, values).flatten(1)

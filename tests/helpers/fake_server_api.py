@@ -26,6 +26,7 @@ from pie_control.programs.store import ProgramInfo
 from pie_control.registry.entry import InferletInfo
 from pie_control.registry.outbox import Listener, Outbox
 from pie_control.server_api import ServerApi
+from pie_control.tenants.tenant import Standing
 from pie_inference.protocol import ModelDescription
 from tests.helpers.guard import HANG_SECONDS
 
@@ -224,6 +225,9 @@ class FakeServerApi:
             raise BadProgram(f"{name}, line {error.lineno}: {error.msg}") from None
         self.uploads += 1
         return self._add(data, name, kwargs)
+
+    def of(self, standing: Standing) -> FakeServerApi:
+        return FakeServerApi()
 
     def programs(self) -> tuple[ProgramInfo, ...]:
         return tuple(self._programs.values())

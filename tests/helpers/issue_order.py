@@ -7,13 +7,14 @@ parameter; `HashModel` is the fake one's arithmetic (`pie_control/testing/fake_m
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -32,6 +33,10 @@ Step = tuple[int, tuple[int, int] | None, Held | None]
 """Of a decode run: its token, and where the token before it was put, as what."""
 
 
+Choose = Callable[[Any, Sequence[int]], int]
+"""The next token of a decode run, from an output and the tokens of the run before."""
+
+
 Exported = list[tuple[list[Held | None], set[int]]]
 """Of each page its slots, and those that are hidden."""
 
@@ -48,8 +53,19 @@ class Arithmetic(Protocol):
         """The keys and the outputs of the inputs. Each sees the context at smaller positions, and the inputs up to
         itself; or what a mask says. `adapter`: its name; "": none."""
 
+    def scores(self, context: Sequence[Held], inputs: Sequence[Held], adapter: str = "") -> list[float]:
+        """The attention that each token of the context and each input gets of all inputs of a `run` without a mask."""
+
     def most_probable(self, output: Any) -> int:
         """The greedy token at an output."""
+
+    def logits(self, output: Any) -> NDArray[np.float64]:
+        """[vocab_size]"""
+
+    close: float
+    """Logits that differ by less may change places."""
+    draws_in_order: bool
+    """Whether a sampler without bounds draws among tokens in the order of their ids; else, of their logits."""
 
 
 def mix(value: int) -> int:
@@ -69,6 +85,9 @@ _TOKENS = np.array([mix(token) for token in range(VOCAB)], np.uint64)
 
 class HashModel:
     """Implements `Arithmetic` as the fake model does. `adapters`: their folders, by name."""
+
+    close = 1e-9
+    draws_in_order = False
 
     def __init__(self, adapters: Mapping[str, Path] = NO_ADAPTERS) -> None:
         texts = {name: (folder / "adapter_config.json").read_bytes() for name, folder in adapters.items()}
@@ -91,11 +110,27 @@ class HashModel:
             outputs.append(mix(sum(key * power(n) for n, key in enumerate(visible)) & MASK))
         return new, outputs
 
+    def scores(self, context: Sequence[Held], inputs: Sequence[Held], adapter: str = "") -> list[float]:
+        """Each input gives the same to all that it sees."""
+        found = np.zeros(len(context) + len(inputs))
+        for n, (_, position) in enumerate(inputs):
+            seen = [at < position for _, at in context] + [other <= n for other in range(len(inputs))]
+            found += np.array(seen) / sum(seen)
+        return [float(score) for score in found]
+
     def most_probable(self, output: int) -> int:
+        return int(self._numbers(output).argmax())
+
+    def logits(self, output: int) -> NDArray[np.float64]:
+        return self._numbers(output).astype(np.float64) * (8.0 / 2**53)
+
+    def _numbers(self, output: int) -> NDArray[np.uint64]:
+        """Of 53 bits."""
         z = (np.uint64(output) ^ _TOKENS) + np.uint64(GOLDEN)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return int(((z ^ (z >> np.uint64(31))) >> np.uint64(11)).argmax())
+        found: NDArray[np.uint64] = (z ^ (z >> np.uint64(31))) >> np.uint64(11)
+        return found
 
 
 class IssueOrder:
@@ -108,6 +143,7 @@ class IssueOrder:
         self.pages: dict[int, list[Held | None]] = {}
         self.hidden: set[tuple[int, int]] = set()  # pages with slots in them
         self.sealed: set[int] = set()  # pages that nobody writes to
+        self.unbound: set[int] = set()  # pages without memory, which only decode runs write to
         self.embeds: dict[int, Held] = {}  # those that are filled
         self.outputs: set[int] = set()  # of these, the ones that a forward filled
 
@@ -115,10 +151,15 @@ class IssueOrder:
         for page in pages:
             self.pages[page] = [None] * self.page_size
 
+    def reserve(self, pages: Sequence[int]) -> None:
+        self.allocate(pages)
+        self.unbound |= set(pages)
+
     def forget(self, pages: Sequence[int], embeds: Sequence[int]) -> None:
         for page in pages:
             del self.pages[page]
             self.sealed.discard(page)
+            self.unbound.discard(page)
             self._show(page)
         self.empty(embeds)
 
@@ -154,7 +195,7 @@ class IssueOrder:
         if mask is not None:
             shown = [not is_hidden for is_hidden in filled] + [True] * len(inputs)
             mask = [[one for one, kept in zip(row, shown, strict=True) if kept] for row in mask]
-        seen = [key for page in context for key in self._seen(page)]
+        seen = self._context(context)
         given = [self.embeds[embed] for embed in inputs]
         positions = [position for _, position in given]
         keys, results = self.model.run(seen, given, mask, adapter)
@@ -166,10 +207,48 @@ class IssueOrder:
             self.outputs.add(embed)
         return True
 
-    def _free(self, targets: Sequence[int], count: int) -> list[tuple[int, int]] | None:
+    def forward_with_scores(
+        self,
+        context: Sequence[int],
+        inputs: Sequence[int],
+        targets: Sequence[int],
+        outputs: Sequence[int],
+        adapter: str = "",
+    ) -> list[float] | None:
+        """The attention that each token got which one of the inputs sees; None: it is refused."""
+        if len(inputs) > self.most_tokens or any(embed not in self.embeds for embed in inputs):
+            return None
+        given = [self.embeds[embed] for embed in inputs]
+        latest = max(position for _, position in given)
+        seen = [(key, position) for key, position in self._context(context) if position < latest]
+        scores = self.model.scores(seen, given, adapter)
+        return scores if self.forward(context, inputs, targets, outputs, None, adapter) else None
+
+    def step(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        inputs: Sequence[int],
+        context: Sequence[int],
+        targets: Sequence[int],
+        output: int,
+    ) -> bool:
+        """`embed_txt` and `forward`, both or none."""
+        before = dict(self.embeds), set(self.outputs)
+        self.embed_txt(tokens, positions, inputs)
+        if self.forward(context, inputs, targets, [output]):
+            return True
+        self.embeds, self.outputs = before
+        return False
+
+    def _context(self, pages: Sequence[int]) -> list[Held]:
+        return [key for page in pages for key in self._seen(page)]
+
+    def _free(self, targets: Sequence[int], count: int, of_run: bool = False) -> list[tuple[int, int]] | None:
         """The next slots that so many tokens get; None: there are not as many, or one of a sealed page is before."""
         empty = [(page, slot) for page in targets for slot, key in enumerate(self.pages[page]) if key is None]
-        free = [one for one in empty if one[0] not in self.sealed]
+        withheld = self.sealed if of_run else self.sealed | self.unbound
+        free = [one for one in empty if one[0] not in withheld]
         if len(free) < count:
             return None
         sealed = any(page in self.sealed for page, _ in empty[: empty.index(free[count - 1])])
@@ -183,22 +262,25 @@ class IssueOrder:
         targets: Sequence[int],
         steps: int,
         adapter: str = "",
+        choose: Choose | None = None,
     ) -> list[Step] | None:
-        """What a greedy decode run of so many steps does; None: it is refused. Nothing changes."""
+        """What a decode run of so many steps does; None: it is refused. Nothing changes. `choose`: not the most
+        probable token."""
         if embed not in self.outputs:
             return None
-        seen = [key for page in context for key in self._seen(page)]
+        choose = choose or (lambda output, own: self.model.most_probable(output))
+        seen = self._context(context)
         if steps > 1 and any(position <= at < position + steps - 2 for _, at in seen):
             return None
-        free = self._free(targets, steps - 1) if steps > 1 else []
+        free = self._free(targets, steps - 1, of_run=True) if steps > 1 else []
         if free is None:
             return None
         seen = [(key, at) for key, at in seen if at < position]
-        plan: list[Step] = [(self.model.most_probable(self.embeds[embed][0]), None, None)]
+        plan: list[Step] = [(choose(self.embeds[embed][0], []), None, None)]
         for n, slot in enumerate(free):
             [key], [output] = self.model.run(seen, [(self.model.embed(plan[-1][0]), position + n)], None, adapter)
             seen.append((key, position + n))
-            plan.append((self.model.most_probable(output), slot, seen[-1]))
+            plan.append((choose(output, [token for token, *_ in plan]), slot, seen[-1]))
         return plan
 
     def end_run(self, plan: Sequence[Step]) -> None:
@@ -206,6 +288,7 @@ class IssueOrder:
         for _, place, key in plan:
             if place is not None:
                 self.pages[place[0]][place[1]] = key
+                self.unbound.discard(place[0])
 
     def empty(self, embeds: Sequence[int]) -> None:
         """Nobody knows what is in embeds."""
@@ -234,7 +317,7 @@ class IssueOrder:
     def copy_kvpage(self, source: Sequence[int], target: Sequence[int]) -> bool:
         sources, targets = ([divmod(slot, self.page_size) for slot in slots] for slots in (source, target))
         keys = [(self.pages[page][slot], (page, slot) in self.hidden) for page, slot in sources]
-        if any(key is None for key, _ in keys) or any(page in self.sealed for page, _ in targets):
+        if any(key is None for key, _ in keys) or any(page in self.sealed | self.unbound for page, _ in targets):
             return False
         for (page, slot), (key, is_hidden) in zip(targets, keys, strict=True):
             self.pages[page][slot] = key
@@ -262,8 +345,10 @@ class IssueOrder:
                 self.outputs.add(embed)
         return True
 
-    def export_kvpage(self, pages: Sequence[int]) -> Exported:
-        """Seals pages; gives what they hold."""
+    def export_kvpage(self, pages: Sequence[int]) -> Exported | None:
+        """Seals pages; gives what they hold. None: it is refused."""
+        if any(page in self.unbound for page in pages):
+            return None
         self.sealed |= set(pages)
         return [(list(self.pages[page]), {slot for one, slot in self.hidden if one == page}) for page in pages]
 

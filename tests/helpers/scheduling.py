@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from pie_control.calls import CALLS
 from pie_control.calls.core import create_queue, destroy_queue
-from pie_control.calls.fused import decode
+from pie_control.calls.fused import continue_with_dist, decode
 from pie_control.calls.fused.sample import Token
 from pie_control.calls.kind import Bind
 from pie_control.calls.sampler import Sampler, SamplingParams
@@ -42,6 +42,8 @@ from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.protocol import AdapterLoaded, Batch, LoadAdapter, ModelDescription, RunWave, WaveDone
 
+GOES_ON = "continue_with_dist"
+"""A call that is another way to issue `forward_with_dist`."""
 SIZES = {"page_size": 4, "num_pages": 200, "num_embeds": 1024, "num_token_slots": 512, "max_batch_tokens": 64}
 
 
@@ -103,14 +105,20 @@ class Inferlet:
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Makes a call by its name; gives the number of its future, if it has one."""
-        call = CALLS[name]
-        if call.value is None:
-            return call.issue(self.space, *arguments)
+        issue: Callable[..., Any] = continue_with_dist.issue if name == GOES_ON else CALLS[name].issue
+        if name != GOES_ON and CALLS[name].value is None:
+            return issue(self.space, *arguments)
         future = self.futures + 1
-        call.issue(self.space, *arguments, future)
+        issue(self.space, *arguments, future)
         self.futures = future
         self.accepted.add(future)
         return future
+
+    def expect(self, future: int) -> None:
+        """A call was made beside `call` that this future answers."""
+        if future > self.futures:
+            self.futures = future
+            self.accepted.add(future)
 
     def create_queue(self) -> int:
         create_queue.issue(self.space, self.queues + 1)

@@ -40,10 +40,10 @@ def _keys(worker: Worker, holdings: Holdings, means: IssueOrder) -> Iterator[tup
     cache = worker._served.cache
     layers, heads, size = cache.shape.num_layers, cache.shape.num_kv_heads, cache.shape.page_size
     for address, slots in means.pages.items():
-        page = holdings.pages.physical[address]
         for offset, held in enumerate(slots):
             if held is not None:
                 key, position = held
+                page = holdings.pages.physical[address]  # a page that was reserved may have none
                 assert cache.positions[page * size + offset] == position, f"the position of page {address}, {offset}"
                 rows = [cache.layer(layer)[page, :, offset].view(2, heads, -1) for layer in range(layers)]
                 yield torch.stack(rows), key

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from inferlet_sdk.guest.hints import advice_on
 from inferlet_sdk.guest.imports import advice_on_package
+from inferlet_sdk.guest.package import COMPILED, PURE
 
 from ...client.packages import ENTRIES
 from ...errors import BadRequest
@@ -20,6 +21,8 @@ NO_ENTRY = "decorate a function with @inferlet, or name it `main`: async def mai
 
 def check(path: Path) -> list[Finding]:
     """All findings in a file or a folder, in order. Raises BadRequest."""
+    if path.suffix in (".zip", ".whl", ".wasm"):
+        raise BadRequest(f"{path} is no source: give a Python file, or the folder that was packed")
     if path.is_file():
         return sorted(_check_file(path, path.name, set(), is_entry=True))
     if not path.is_dir():
@@ -29,11 +32,12 @@ def check(path: Path) -> list[Finding]:
     entry = next((name for name in ENTRIES if name in files), None)
     if entry is None:
         raise BadRequest(f"the folder {path} is no program: it has no main.py and no __main__.py")
-    own = set(_modules(files)) | {_name for wheel in path.rglob("*.whl") for _name in _modules_of(wheel)}
+    wheels = sorted(path.rglob("*.whl"))
+    own = set(_modules(files)) | {_name for wheel in wheels for _name in _modules(_contents(wheel))}
     if (path / "__init__.py").is_file():
         own |= {path.resolve().name, *(f"{path.resolve().name}.{name}" for name in own)}
     found = [each for name, file in files.items() for each in _check_file(file, name, own, is_entry=name == entry)]
-    return sorted(found)
+    return sorted([*found, *(each for wheel in wheels for each in _check_wheel(wheel, wheel.relative_to(path)))])
 
 
 def _is_left_out(name: str) -> bool:
@@ -42,20 +46,31 @@ def _is_left_out(name: str) -> bool:
     return test or any(part.startswith(".") or part in ("__pycache__", "venv", "tests") for part in parts)
 
 
-def _modules(names: Iterator[str] | dict[str, Path]) -> Iterator[str]:
+def _modules(names: Iterable[str]) -> Iterator[str]:
     for name in names:
         if name.endswith(".py"):
             yield name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def _modules_of(wheel: Path) -> Iterator[str]:
+def _contents(wheel: Path) -> list[str]:
+    """Paths in a wheel; none if it cannot be read."""
     import zipfile
 
     try:
         with zipfile.ZipFile(wheel) as content:
-            yield from _modules(iter(content.namelist()))
+            return content.namelist()
     except (OSError, zipfile.BadZipFile):
-        return
+        return []
+
+
+def _check_wheel(wheel: Path, name: Path) -> Iterator[Finding]:
+    """What an upload refuses in a wheel."""
+    contents = _contents(wheel)
+    if not contents:
+        yield Finding(name.as_posix(), 1, 1, "this is no wheel that can be read", "download it again")
+    compiled = next((path for path in contents if path.endswith(COMPILED)), None)
+    if compiled is not None:
+        yield Finding(name.as_posix(), 1, 1, f"the wheel has compiled code ({compiled}), which cannot run here", PURE)
 
 
 def _check_file(path: Path, name: str, own: set[str], *, is_entry: bool) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pie_control.errors import BadRequest
 
-from ..server_options import DEFAULT_SERVER, add_server, server_of
+from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
 from ..tables import format_table
 from ..terminal import write_line
 
@@ -41,7 +41,7 @@ def execute(options: argparse.Namespace) -> int:
     given = [name.partition("=") for name in options.adapters]
     if any(bool(folder) != (options.action == "load") for _, _, folder in given):
         raise BadRequest("`pie adapters load` takes NAME=FOLDER, `pie adapters drop` takes NAME")
-    with SyncClient(server_of(options) or DEFAULT_SERVER) as client:
+    with SyncClient(server_of(options) or DEFAULT_SERVER, token_of(options)) as client:
         if options.action == "list":
             adapters = client.adapters()
             write_line(json.dumps(adapters, indent=2) if options.json else format_table(COLUMNS, map(_row, adapters)))

@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..blobs import add_blobs, blobs_of
-from ..server_options import DEFAULT_SERVER, add_server, server_of
+from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
 from ..terminal import write_line
+
+if TYPE_CHECKING:
+    from pie_control.client import Client
 
 NAME = "launch"
 HELP = "launch an inferlet on a server and print its id"
@@ -30,18 +34,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Launches; prints the id."""
-    from ..interrupts import run_until_signal
-
-    server = server_of(options) or DEFAULT_SERVER
-    return run_until_signal(_launch(server, options.program, options.program_arguments, blobs_of(options)))
-
-
-async def _launch(server: str, program: str, arguments: list[str], blobs: Mapping[str, Path]) -> int:
     from pie_control.client import Client
 
+    from ..interrupts import run_until_signal
+
+    client = Client(server_of(options) or DEFAULT_SERVER, token_of(options))
+    return run_until_signal(_launch(client, options.program, options.program_arguments, blobs_of(options)))
+
+
+async def _launch(client: Client, program: str, arguments: list[str], blobs: Mapping[str, Path]) -> int:
     from ..programs import find_program
 
-    async with Client(server) as client:
+    async with client:
         found = find_program(program, [(each["program"], each["name"]) for each in await client.programs()])
         reference = await client.upload(found) if isinstance(found, Path) else found
         write_line((await client.launch(reference, *arguments, blobs=blobs, detached=True)).id)

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from ..server_options import DEFAULT_SERVER, add_server, server_of
+from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
 from ..tables import format_table
 from ..terminal import write_line
 
@@ -30,7 +30,7 @@ def execute(options: argparse.Namespace) -> int:
     """Prints the list, and on stderr which workers and hosts do not serve."""
     from pie_control.client import SyncClient
 
-    with SyncClient(server_of(options) or DEFAULT_SERVER) as client:
+    with SyncClient(server_of(options) or DEFAULT_SERVER, token_of(options)) as client:
         inferlets = client.inferlets()
         outages = client.statistics().get("outages", ())
     write_line(json.dumps(inferlets, indent=2) if options.json else format_table(COLUMNS, map(_row, inferlets)))

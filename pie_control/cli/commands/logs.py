@@ -7,10 +7,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..server_options import DEFAULT_SERVER, add_server, server_of
+from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
 from ..terminal import write
 
 if TYPE_CHECKING:
+    from pie_control.client import Client
     from pie_control.inferlets.events import LogLine
 
 NAME = "logs"
@@ -30,16 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Prints the log."""
-    from ..interrupts import run_until_signal
-
-    return run_until_signal(_print_log(server_of(options) or DEFAULT_SERVER, options.inferlet, options.follow))
-
-
-async def _print_log(server: str, id: str, follow: bool) -> int:
     from pie_control.client import Client
 
+    from ..interrupts import run_until_signal
+
+    client = Client(server_of(options) or DEFAULT_SERVER, token_of(options))
+    return run_until_signal(_print_log(client, options.inferlet, options.follow))
+
+
+async def _print_log(client: Client, id: str, follow: bool) -> int:
     seen: Sequence[LogLine] = ()
-    async with Client(server) as client:
+    async with client:
         while True:
             # Asks before it reads the lines: an inferlet that ends in between would lose its last lines.
             ended = (await client.inferlet(id))["ended"] is not None

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..inspection import add_model_settings, amount, count, inspect
-from ..server_options import DEFAULT_SERVER, add_server, server_of
+from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
 from ..tables import format_table
 from ..terminal import write_line
 
@@ -41,7 +41,7 @@ def execute(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> int:
     from pie_control.client import SyncClient
 
-    with SyncClient(server_of(options) or DEFAULT_SERVER) as client:
+    with SyncClient(server_of(options) or DEFAULT_SERVER, token_of(options)) as client:
         models = client.models()
     write_line(json.dumps(models, indent=2) if options.json else format_table(COLUMNS, map(_row, models)))
     return 0

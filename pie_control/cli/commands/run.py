@@ -16,7 +16,7 @@ from pie_control.config import DEFAULT_HOST, DEFAULT_PORT
 from pie_control.errors import ConfigError
 
 from ..blobs import add_blobs, blobs_of
-from ..server_options import DEFAULT_SERVER, add_server, add_settings, config_of, given_settings, server_of
+from ..server_options import DEFAULT_SERVER, add_server, add_settings, config_of, given_settings, server_of, token_of
 from ..terminal import log_to_stderr, write, write_line
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ OWN_SERVER_SETTINGS = (
     "host",
     "port",
     "allowed_hosts",
+    "tenants",
     "max_connections",
     "max_connections_per_client",
     "max_inferlets_per_client",
@@ -137,7 +138,10 @@ async def _target(options: argparse.Namespace) -> AsyncIterator[Target]:
         server = DEFAULT_SERVER
     from .. import targets
 
-    opened = targets.own_server(replace(config_of(options), hosts=0)) if server is None else targets.server(server)
+    if server is None:
+        opened = targets.own_server(replace(config_of(options), hosts=0))
+    else:
+        opened = targets.server(server, token_of(options))
     async with opened as target:
         yield target
 

@@ -6,8 +6,11 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import signal
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
+
+from pie_control.errors import ConfigError
 
 from ..patience import explaining_slow_start
 from ..server_options import add_settings, config_of
@@ -17,11 +20,14 @@ if TYPE_CHECKING:
     from pie_control.config import ServerConfig
     from pie_control.http_server.server import HttpServer
 
+log = logging.getLogger(__name__)
+
 NAME = "serve"
 HELP = "serve models to inferlets until interrupted"
 EXAMPLES = """  pie serve                                  the demo model on http://127.0.0.1:8011
   pie serve --model ~/models/llama --port 9000
   pie serve --model demo --model chat=~/models/llama --replicas 2
+  pie serve --tenants tenants.toml           clients show tokens of the file (docs/cli.md)
   PIE_MAX_PAGES=512 pie serve --policy eager"""
 
 
@@ -44,10 +50,27 @@ async def _serve(config: ServerConfig) -> int:
     from pie_control.garbage import collect_at_leisure
 
     async with open_server(config) as server:
+        read_tenants_at_hangup(config, server)
         names = ", ".join(model.name for model in config.models)
         write_line(f"serving {names} at {server.url} (API documentation: {server.url}/docs)")
         await collect_at_leisure(lambda: server.is_idle)
     return 0
+
+
+def read_tenants_at_hangup(config: ServerConfig, server: HttpServer) -> None:
+    """SIGHUP reads the file of tenants again; one that is wrong changes nothing."""
+    from pie_control.config import find_accounts
+
+    def read() -> None:
+        try:
+            server.callers.use(find_accounts(config.tenants))
+        except ConfigError as error:
+            log.error("the tenants stay as they were: %s", error)
+        else:
+            log.info("the tenants are those of %s from now on", config.tenants)
+
+    if config.tenants and hasattr(signal, "SIGHUP"):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, read)
 
 
 @contextlib.asynccontextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..server_options import DEFAULT_SERVER, add_server, server_of
+from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
 
 NAME = "stop"
 HELP = "end inferlets"
@@ -22,7 +22,7 @@ def execute(options: argparse.Namespace) -> int:
     """Ends the inferlets; nothing happens to those that have ended already."""
     from pie_control.client import SyncClient
 
-    with SyncClient(server_of(options) or DEFAULT_SERVER) as client:
+    with SyncClient(server_of(options) or DEFAULT_SERVER, token_of(options)) as client:
         for inferlet in options.inferlets:
             client.terminate(inferlet)
     return 0

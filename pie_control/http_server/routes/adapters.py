@@ -11,6 +11,7 @@ from msgspec import Meta
 from pie_control.engine.adapters import AdapterInfo
 from pie_control.server_api import ServerApi
 
+from ..callers import FromTenant
 from .bodies import describe_body, read_body
 
 
@@ -35,19 +36,21 @@ def adapters_router(api: ServerApi) -> APIRouter:
         return list(api.adapters.all())
 
     @router.post("", status_code=201, summary="Load an adapter", openapi_extra=BODY)
-    async def load(request: Request) -> AdapterInfo:
+    async def load(request: Request, caller: FromTenant) -> AdapterInfo:
         """Loads an adapter on all workers of a model. 400 `bad-request`: the server has no folder for adapters, or this
-        one is not inside. 409 `conflict`: the name is taken. 422 `bad-adapter` says what is wrong with its files, or
-        that there is no room."""
+        one is not inside. 403 `forbidden`: the tenant may not load adapters. 409 `conflict`: the name is taken. 422
+        `bad-adapter` says what is wrong with its files, or that there is no room."""
+        caller.check_may_load_adapters()
         body = await read_body(request, AdapterBody)
         return await api.adapters.load(body.name, body.folder, body.model)
 
     @router.delete("/{name}", summary="Drop an adapter")
     async def drop(
-        name: str, model: Annotated[str, Query(description="The model; by default the first.")] = ""
+        name: str, caller: FromTenant, model: Annotated[str, Query(description="The model; by default the first.")] = ""
     ) -> AdapterInfo:
         """Forgets an adapter. Calls that name it are refused from now on, and what is under way with it fails; other
         work goes on. 404 `unknown-name` if there is none."""
+        caller.check_may_load_adapters()
         return api.adapters.drop(name, model)
 
     return router

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter, Request
 
-from pie_control.server_api import ServerApi
+from ..callers import FromTenant
 
 BODY = {
     "requestBody": {
@@ -25,15 +25,15 @@ class BlobInfo:
     size: int
 
 
-def blobs_router(api: ServerApi) -> APIRouter:
-    """Routes over the blobs of the server."""
+def blobs_router() -> APIRouter:
+    """Routes over the blobs of a tenant."""
     router = APIRouter(prefix="/v1/blobs", tags=["blobs"])
 
     @router.post("", summary="Upload a blob", openapi_extra=BODY)
-    async def upload(request: Request) -> BlobInfo:
+    async def upload(request: Request, caller: FromTenant) -> BlobInfo:
         """Keeps bytes for inferlets that are launched with them, for 10 minutes since they were used last, or as long
         as there is room. 413 `storage-full`: it is too large."""
         data = await request.body()
-        return BlobInfo(await api.upload_blob(data), len(data))
+        return BlobInfo(await caller.api.upload_blob(data), len(data))
 
     return router

@@ -10,11 +10,11 @@ from msgspec import Meta
 from starlette.responses import Response, StreamingResponse
 
 from pie_control.registry.entry import InferletInfo
-from pie_control.server_api import ServerApi
 
 from ..attachments import Attachments
+from ..callers import FromTenant
 from ..launches import Launches
-from ..views import Listing, LogEntry, log_entries
+from ..views import LogEntry, log_entries
 from .bodies import describe_body, read_body
 from .event_stream import stream_events
 
@@ -44,58 +44,60 @@ MESSAGE = describe_body(MessageBody, {"text": "What is a page?"})
 LISTED: dict[int | str, dict[str, Any]] = {200: {"model": list[InferletInfo]}}
 
 
-def inferlets_router(api: ServerApi, attachments: Attachments, launches: Launches, listing: Listing) -> APIRouter:
-    """Routes over the inferlets of the server."""
+def inferlets_router(attachments: Attachments, launches: Launches) -> APIRouter:
+    """Routes over the inferlets of a tenant."""
     router = APIRouter(prefix="/v1/inferlets", tags=["inferlets"])
 
     @router.post("", status_code=201, summary="Launch an inferlet", openapi_extra=LAUNCH)
-    async def launch(request: Request) -> InferletInfo:
+    async def launch(request: Request, caller: FromTenant) -> InferletInfo:
         """Starts an inferlet that runs until it ends by itself or is deleted. The server keeps its messages, within
         bounds, until `events` or a session reads them. To launch many and to stream, use `WS /v1/session`."""
         body = await read_body(request, LaunchBody)
         with launches.launching(request.client) as launched:
-            inferlet = await api.launch(body.program, body.arguments, environment=body.environment, blobs=body.blobs)
+            inferlet = await caller.api.launch(
+                body.program, body.arguments, environment=body.environment, blobs=body.blobs
+            )
             launched(inferlet)
         return inferlet.info()
 
     @router.get("", summary="List inferlets", response_class=Response, responses=LISTED)
-    async def list_inferlets() -> Response:
+    async def list_inferlets(caller: FromTenant) -> Response:
         """Running and recently ended inferlets."""
-        return Response(bytes(listing.encoded()), media_type="application/json")
+        return Response(bytes(caller.listing.encoded()), media_type="application/json")
 
     @router.get("/{inferlet}", summary="Look at an inferlet")
-    async def get_inferlet(inferlet: str) -> InferletInfo:
+    async def get_inferlet(inferlet: str, caller: FromTenant) -> InferletInfo:
         """Its status, result or error, and what it uses."""
-        return api.inferlet(inferlet).info()
+        return caller.api.inferlet(inferlet).info()
 
     @router.delete("/{inferlet}", summary="End an inferlet")
-    async def terminate(inferlet: str) -> InferletInfo:
+    async def terminate(inferlet: str, caller: FromTenant) -> InferletInfo:
         """Ends it and frees what it holds. Nothing happens if it has ended already."""
-        api.terminate(inferlet, "terminated by a client")
-        return api.inferlet(inferlet).info()
+        caller.api.terminate(inferlet, "terminated by a client")
+        return caller.api.inferlet(inferlet).info()
 
     @router.get("/{inferlet}/logs", summary="Read the log of an inferlet")
-    async def logs(inferlet: str) -> list[LogEntry]:
+    async def logs(inferlet: str, caller: FromTenant) -> list[LogEntry]:
         """Lines of stdout, stderr and `log`, oldest first. The server keeps the newest lines, within bounds."""
-        return log_entries(api, inferlet)
+        return log_entries(caller.api, inferlet)
 
     @router.post(
         "/{inferlet}/messages", status_code=202, summary="Send a message to an inferlet", openapi_extra=MESSAGE
     )
-    async def send(inferlet: str, request: Request) -> InferletInfo:
+    async def send(inferlet: str, request: Request, caller: FromTenant) -> InferletInfo:
         """409 `conflict` if it has ended, 503 `overloaded` if it does not keep up."""
-        target = api.inferlet(inferlet)
+        target = caller.api.inferlet(inferlet)
         body = await read_body(request, MessageBody)
-        api.send(target.id, body.text, body.blobs)
+        caller.api.send(target.id, body.text, body.blobs)
         return target.info()
 
     @router.get("/{inferlet}/events", summary="Stream the events of an inferlet", response_class=StreamingResponse)
-    async def events(inferlet: str) -> StreamingResponse:
+    async def events(inferlet: str, caller: FromTenant) -> StreamingResponse:
         """Server-sent events: `message` {text}, `log` {time, stream, text}, at the end `ended` {status, result, error}.
 
         Events that nobody has read come first. Only one client may read; a second one gets 409 `conflict`. The inferlet
         continues when the client disconnects. Try `curl -N`.
         """
-        return stream_events(api.inferlet(inferlet), attachments)
+        return stream_events(caller.api.inferlet(inferlet), attachments)
 
     return router

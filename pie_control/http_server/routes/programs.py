@@ -8,8 +8,8 @@ from fastapi import APIRouter, Query, Request
 
 from pie_control.errors import UnknownName
 from pie_control.programs.store import ProgramInfo
-from pie_control.server_api import ServerApi
 
+from ..callers import FromTenant
 from ..views import find_program
 
 BODY = {
@@ -24,13 +24,14 @@ BODY = {
 }
 
 
-def programs_router(api: ServerApi) -> APIRouter:
-    """Routes over the programs of the server."""
+def programs_router() -> APIRouter:
+    """Routes over the programs of a tenant."""
     router = APIRouter(prefix="/v1/programs", tags=["programs"])
 
     @router.post("", summary="Upload a program", openapi_extra=BODY)
     async def upload(
         request: Request,
+        caller: FromTenant,
         name: Annotated[str, Query(description="Its name; `launch` finds the newest program with a name.")] = "",
     ) -> ProgramInfo:
         """Stores a program under its content hash. Uploading the same bytes again changes nothing but the name.
@@ -40,25 +41,25 @@ def programs_router(api: ServerApi) -> APIRouter:
         or has some that cannot be printed. 413 `storage-full`: delete programs first. 422 `bad-program` says what is
         wrong: the line of a syntax error, what a component lacks, or that it takes too long to compile.
         """
-        return await api.upload(await request.body(), name)
+        return await caller.api.upload(await request.body(), name)
 
     @router.get("", summary="List programs")
-    async def list_programs() -> list[ProgramInfo]:
+    async def list_programs(caller: FromTenant) -> list[ProgramInfo]:
         """All programs that can be launched."""
-        return list(api.programs())
+        return list(caller.api.programs())
 
     @router.get("/{program}", summary="Look for a program")
-    async def get_program(program: str) -> ProgramInfo:
+    async def get_program(program: str, caller: FromTenant) -> ProgramInfo:
         """The program with this content hash; 404 `unknown-name` if it was not uploaded."""
-        found = find_program(api, program)
+        found = find_program(caller.api, program)
         if found is None:
             raise UnknownName(f"no program {program!r}: upload it first")
         return found
 
     @router.delete("/{program:path}", summary="Delete a program")
-    async def delete_program(program: str) -> ProgramInfo:
+    async def delete_program(program: str, caller: FromTenant) -> ProgramInfo:
         """Deletes a program, given by its content hash, a unique beginning of it, or a name, with all of its names.
         Its inferlets go on; it can no longer be launched. 404 `unknown-name` if there is none."""
-        return api.remove_program(program)
+        return caller.api.remove_program(program)
 
     return router

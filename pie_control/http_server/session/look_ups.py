@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pie_control.server_api import ServerApi
+from pie_control.tenant_api import TenantApi
 
 from .. import messages as wire
 from ..views import describe_model, find_program, log_entries
 
 
-def look_up(api: ServerApi, request: wire.Request) -> object:
+def look_up(server: ServerApi, api: TenantApi, request: wire.Request) -> object:
     """The answer to a request that changes nothing."""
     match request:
         case wire.Inferlet(inferlet=inferlet):
@@ -20,7 +21,7 @@ def look_up(api: ServerApi, request: wire.Request) -> object:
         case wire.Programs():
             return api.programs()
         case wire.Models():
-            return [describe_model(model) for model in api.models()]
+            return [describe_model(model) for model in server.models()]
         case wire.Statistics():
-            return api.statistics()
+            return server.statistics()
     raise AssertionError(f"{type(request).__name__} is not a look-up")

@@ -20,9 +20,9 @@ from pie_control.server_api import ServerApi
 
 from .. import messages as wire
 from ..attachments import Attachments
+from ..callers import Caller
 from ..failures import error_body
 from ..launches import Launches
-from ..views import Listing
 from .channel import Channel
 from .look_ups import look_up
 from .send_buffer import SendBuffer
@@ -42,13 +42,14 @@ class Session:
     """One connection."""
 
     def __init__(
-        self, websocket: WebSocket, api: ServerApi, attachments: Attachments, launches: Launches, listing: Listing
+        self, websocket: WebSocket, server: ServerApi, caller: Caller, attachments: Attachments, launches: Launches
     ) -> None:
         self._websocket = websocket
-        self._api = api
+        self._server = server
+        self._api = caller.api
         self._attachments = attachments
         self._client_launches = launches
-        self._listing = listing
+        self._listing = caller.listing
         self._buffer = SendBuffer()
         self._channels: dict[str, Channel] = {}
         self._launches: set[asyncio.Task[None]] = set()
@@ -127,7 +128,7 @@ class Session:
             case wire.Inferlets():
                 return self._listing.encoded()
             case _:
-                return look_up(self._api, request)
+                return look_up(self._server, self._api, request)
         return None
 
     # ---- inferlets ----

@@ -79,7 +79,7 @@ async def compile_in_guest(instance: Instance, compilation: Compilation) -> str:
             await asyncio.sleep(0)
         error = instance.outcome()
         if error is not None:
-            raise BadProgram(f"the program does not compile:\n{error}")
+            raise BadProgram(f"the program cannot be used:\n{error}")
         return compilation.code
     finally:
         instance.close()

@@ -136,7 +136,8 @@ class Runs(Generic[Q]):
         one["service_class"] = holdings.standing.service_class
         one["steps"], one["position"] = command.steps, command.position
         one["embed"] = holdings.embeds.physical[command.embed]
-        one["input"] = holdings.embeds.physical[command.input]
+        if command.steps > 1:  # else nothing is put there, and it may have no memory yet
+            one["input"] = holdings.embeds.physical[command.input]
         one["params"] = param_rows((command.params,))
         one["random"], one["masked"] = bool(command.uniform), command.allowed is not None
         one["listed"], one["adapter"] = run.listed, command.adapter

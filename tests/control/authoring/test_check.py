@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from inferlet_sdk.guest.package import PURE
 from pie_control.authoring.check import check
 from pie_control.authoring.new import make
 from pie_control.cli.main import main
@@ -150,6 +152,23 @@ def test_a_folder_is_one_program(tmp_path: Path) -> None:
     ]
     with pytest.raises(BadRequest, match="no main"):
         check(tmp_path)
+
+
+def test_what_an_upload_refuses_in_wheels_is_found(tmp_path: Path) -> None:
+    folder = make("story", tmp_path)
+    with zipfile.ZipFile(folder / "fast.whl", "w") as content:
+        content.writestr("fast/__init__.py", "")
+        content.writestr("fast/core.so", b"")
+    (folder / "broken.whl").write_bytes(b"nothing")
+    found = [(each.file, each.message, each.advice) for each in check(folder)]
+    assert found == [
+        ("broken.whl", "this is no wheel that can be read", "download it again"),
+        ("fast.whl", "the wheel has compiled code (fast/core.so), which cannot run here", PURE),
+    ]
+    for name in ("story.zip", "story.whl", "story.wasm"):
+        (tmp_path / name).write_bytes(b"PK")
+        with pytest.raises(BadRequest, match="is no source"):
+            check(tmp_path / name)
 
 
 def test_the_command_prints_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

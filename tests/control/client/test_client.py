@@ -225,6 +225,14 @@ def test_no_server_is_told() -> None:
             asyncio.run(Client(address).connect())
 
 
+def test_a_server_of_another_kind_is_told() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        with pytest.raises(ServerUnavailable, match="is it a Pie server"):
+            await Client(f"{url}/elsewhere").connect()
+
+    serve_async(test)
+
+
 def test_a_launch_takes_files_and_bytes(tmp_path: Path) -> None:
     (tmp_path / "cat.png").write_bytes(b"cat")
 

@@ -65,7 +65,7 @@ def test_a_child_goes_to_the_host_of_its_parent_in_its_standing(tmp_path: Path) 
         assert (first.parent, first.child, first.arguments, first.environment) == (1, 7, ["-x"], {"a": "b"})
         assert (first.standing, second.standing) == (STANDING, STANDING)
         assert library.asked == [("its name", scene.program.owner), (scene.program.hash, scene.program.owner)]
-        entry = scene.registry.get(f"i{first.number}")
+        entry = scene.registry.get(f"i{first.number}", STANDING.tenant.name)
         assert (entry.host, entry.info().parent, parent.info().parent) == (parent.host, parent.id, None)
 
     with_parent(tmp_path, body)

@@ -90,3 +90,13 @@ def test_children_exceed_what_is_left_and_their_parent_does_not() -> None:
     root.charge(4.5)
     child.charge(1.0)
     assert (root.spent, root.is_exceeded) == (10.25, True)
+
+
+def test_the_turn_that_goes_on_counts() -> None:
+    time = ProcessorTime(1.0, 0.1)
+    time.charge(0.25)
+    assert time.spent_at(7.0) == 0.25  # no turn goes on
+    time.turn_begins(100.0, processor=7.0)
+    assert time.spent_at(7.5) == 0.75
+    assert time.turn_ends(7.75) == 0.75
+    assert time.spent_at(9.0) == time.spent == time.used == 1.0

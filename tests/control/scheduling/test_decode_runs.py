@@ -402,3 +402,22 @@ def test_batches_hold_rows_of_runs_behind_commands() -> None:
     world.drain()
     assert plain.token(future) == int(scores_after([66, 67]).argmax())
     assert [one.answers[run_of(one)] for one in runs] == [tuple(expected(8, 3)), tuple(expected(8, 5))]
+
+
+def test_a_run_of_one_step_does_not_wait_for_the_memory_of_its_input() -> None:
+    """Nothing is put there. Another queue allocates it, out of what a wave in flight still uses."""
+    world = World(num_embeds=40)
+    inferlet = world.open(2, 40)
+    inferlet.embed(0, 3, tokens=[1, 2, 3])
+    inferlet.forward(0, 3, 5)
+    world.drain()
+    inferlet.embed(3, 20, at=20)
+    world.turn()
+    behind = inferlet.create_queue()
+    inferlet.call("dealloc_emb", inferlet.queue, [inferlet.embeds + 20, 20])
+    added = inferlet.call("alloc_emb", behind, 20)
+    future = inferlet.call("decode", inferlet.queue, inferlet.embeds + 5, greedy(), added + 19, 3, [], [], 1, [], "")
+    world.turn()
+    assert len(world.sent) == 2, "it goes beside the wave that is under way"
+    world.drain()
+    assert inferlet.answers[future] == (int(scores_after([1, 2, 3]).argmax()),)

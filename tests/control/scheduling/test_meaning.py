@@ -44,9 +44,17 @@ def test_random_programs_are_told_what_their_calls_mean(share: int, adapters: di
             "mask_kvpage",
             "forward_with_mask",
             "forward_with_adapter",
+            "forward_with_scores",
+            "forward_with_adapter_and_scores",
+            "forward_with_dist",
+            "forward_with_sampling",
+            "continue_with_dist",
+            "export_kvpage",
             "decode",
         )
     }
     accepted = {name.removesuffix(" refused") for name in refused}
-    tried = {"ended", "cancelled", "verify", "imported", *refused, *accepted}
+    lists = {"get_logprobs", "get_logprobs_at", "get_next_dist", "get_next_dists"}
+    chosen = {"reserve_kvpage", "sample_constrained", "sample_with_logprobs", "verify"}
+    tried = {"ended", "cancelled", "imported", *lists, *chosen, *refused, *accepted}
     assert made.keys() >= tried or PROGRAMS < 1000, f"{tried - made.keys()} is not tried"

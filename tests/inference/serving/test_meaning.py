@@ -29,10 +29,11 @@ from pie_inference.serving.worker import Worker
 from pie_inference.testing.checkpoints import make_checkpoint
 from pie_inference.testing.triton_interpreter import Interpreter
 from tests.helpers.adapters import make_adapter
-from tests.helpers.dense_llama import DenseLlama, Undecided
+from tests.helpers.dense_llama import DenseLlama
 from tests.helpers.issue_order import IssueOrder
 from tests.helpers.random_calls import POLICIES, play
 from tests.helpers.scheduling import World, greedy
+from tests.helpers.undecided import Undecided
 from tests.helpers.whole_state import largest_difference, poison
 
 FIRST = int(os.environ.get("PIE_WORKER_FIRST", "0"))

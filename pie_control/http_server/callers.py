@@ -1,0 +1,86 @@
+"""For whom a request is served: the tenant whose token it shows, or the default tenant where there is no file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, cast
+
+from fastapi import Depends
+from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
+
+from pie_control.errors import Forbidden, Unauthorized
+from pie_control.server_api import ServerApi
+from pie_control.tenant_api import TenantApi
+from pie_control.tenants.accounts import Account, Accounts
+from pie_control.tenants.tenant import DEFAULT_STANDING
+
+from .views import Listing
+
+BEARER = "bearer "
+HOW = "the header `Authorization: Bearer TOKEN`, or PIE_TOKEN or --token of the command line, shows it"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A tenant: what it can do, its inferlets as JSON, and what it may do beside."""
+
+    api: TenantApi
+    account: Account
+    listing: Listing = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "listing", Listing(self.api))
+
+    def check_may_load_adapters(self) -> None:
+        """Raises Forbidden."""
+        if not self.account.may_load_adapters:
+            name = self.account.standing.tenant.name
+            raise Forbidden(
+                f"tenant {name} may not load or drop adapters, which all tenants share: "
+                "the operator allows it by `may_load_adapters = true` in the file of tenants"
+            )
+
+
+class Callers:
+    """All tenants of the server. Belongs to the thread of its event loop."""
+
+    def __init__(self, server: ServerApi, accounts: Accounts | None) -> None:
+        """`accounts`: None means that there are no tokens, and everybody is the default tenant."""
+        self._server = server
+        self._accounts = accounts
+        self._default = Caller(server, Account(DEFAULT_STANDING, may_load_adapters=True))
+        self._known: dict[str, Caller] = {}
+
+    def use(self, accounts: Accounts) -> None:
+        """Asks for tokens of these tenants from now on. Open sessions and inferlets stay as they are."""
+        self._accounts = accounts
+
+    def of(self, headers: Headers) -> Caller:
+        """Who sends a request; raises Unauthorized."""
+        if self._accounts is None:
+            return self._default
+        given = headers.get("authorization", "")
+        if not given.lower().startswith(BEARER):
+            raise Unauthorized(f"this server asks for a token, which its operator gives you; {HOW}")
+        account = self._accounts.of(given[len(BEARER) :].strip())
+        if account is None:
+            raise Unauthorized(f"no tenant of this server has this token: ask its operator for one; {HOW}")
+        return self._caller(account)
+
+    def _caller(self, account: Account) -> Caller:
+        """The same for all tokens of a tenant, so that it keeps its blobs, until the file says something else of it."""
+        name = account.standing.tenant.name
+        known = self._known.get(name)
+        if known is None or known.account != account:
+            known = self._known[name] = Caller(self._server.of(account.standing), account)
+        return known
+
+
+async def caller_of(connection: HTTPConnection) -> Caller:  # a coroutine, because FastAPI runs functions on threads
+    """Who sends a request, as the guard found out."""
+    return cast("Caller", connection.state.caller)
+
+
+FromTenant = Annotated[Caller, Depends(caller_of)]
+"""A route's parameter: who sends the request."""

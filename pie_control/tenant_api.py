@@ -1,0 +1,116 @@
+"""What the clients of one tenant can do: its programs, blobs and inferlets. Another tenant's do not exist for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from .config import ServerConfig
+from .engine.hosts import Hosts
+from .engine.model import Model
+from .errors import BadRequest, WorkerUnavailable
+from .inferlets.events import Event
+from .inferlets.lifecycle import Status
+from .programs.library import ProgramLibrary
+from .programs.store import ProgramInfo
+from .registry.blobs import BlobStore
+from .registry.entry import Entry, InferletInfo
+from .registry.registry import Registry
+from .tenants.tenant import DEFAULT_STANDING, Standing
+from .texts import byte_size
+
+
+class TenantApi:
+    """Programs and inferlets of one tenant. All methods belong to the thread of one event loop; their errors are those
+    of `pie_control.errors`."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        library: ProgramLibrary,
+        registry: Registry,
+        hosts: Hosts,
+        models: Mapping[str, Model],
+        standing: Standing = DEFAULT_STANDING,
+    ) -> None:
+        self.config = config
+        self.standing = standing
+        self._tenant = standing.tenant.name
+        self._library = library
+        self._registry = registry
+        self._hosts = hosts
+        self._models = models
+        self._blobs = BlobStore(config.limits.max_blob_bytes)
+
+    # ---- programs ----
+
+    async def upload(self, data: bytes, name: str) -> ProgramInfo:
+        """Stores a program and makes it ready to launch; raises BadProgram, BadRequest (a name that cannot be),
+        StorageFull, Overloaded, HostUnavailable."""
+        return await self._library.upload(data, name, (await self._hosts.place()).programs, self._tenant)
+
+    def programs(self) -> tuple[ProgramInfo, ...]:
+        """All programs that the tenant can launch."""
+        return self._library.all(self._tenant)
+
+    def remove_program(self, program: str) -> ProgramInfo:
+        """Deletes a program (hash, unique prefix of it, or name); its inferlets go on. Raises UnknownName,
+        BadRequest."""
+        return self._library.remove(program, self._tenant)
+
+    # ---- blobs ----
+
+    async def upload_blob(self, data: bytes) -> str:
+        """Keeps bytes for a while, for `launch` and `send`; returns their content hash. Raises StorageFull."""
+        return await self._blobs.put(data)
+
+    # ---- inferlets ----
+
+    async def launch(
+        self,
+        program: str,
+        arguments: Sequence[str] = (),
+        *,
+        environment: Mapping[str, str] | None = None,
+        blobs: Mapping[str, str] | None = None,
+        listener: Callable[[Event], None] | None = None,
+    ) -> Entry:
+        """Starts an inferlet of a program (hash, unique prefix of it, or name). `blobs`: hashes of uploaded ones, by
+        the names under which the inferlet knows them. `listener` hears its events on the loop's thread and must not
+        block. Raises UnknownName, BadRequest, Overloaded; WorkerUnavailable if no
+        model has a worker, now or soon, HostUnavailable if no host runs. A launch waits for no model."""
+        self._check_launch(arguments, environment or {})
+        found_blobs = self._blobs.find(blobs or {})
+        host = await self._hosts.place()
+        with host.launching():
+            found = await self._library.find(program, host.programs, self._tenant)
+        if all(model.is_down for model in self._models.values()):
+            raise WorkerUnavailable("; ".join(model.why_down() for model in self._models.values()))
+        entry = self._registry.new(found, self._hosts.post, self._hosts.tell_room, self.standing)
+        self._hosts.launch(host, entry, arguments, environment or {}, found_blobs)
+        if listener is not None:
+            entry.attach(listener)
+        return entry
+
+    def _check_launch(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        texts = (*arguments, *environment.keys(), *environment.values())
+        size, limit = sum(map(byte_size, texts)), self.config.limits.max_message_bytes
+        if size > limit:
+            raise BadRequest(f"arguments and environment have {size} bytes, more than {limit}: send them later")
+
+    def send(self, id: str, text: str, blobs: Mapping[str, str] | None = None) -> None:
+        """Sends a message to an inferlet. `blobs`: hashes of uploaded ones, by the names under which the inferlet gets
+        them. Raises UnknownName, BadRequest, Conflict, Overloaded."""
+        self._registry.get(id, self._tenant).send(text, self._blobs.find(blobs or {}))
+
+    def inferlet(self, id: str) -> Entry:
+        """A running or recently ended inferlet; raises UnknownName."""
+        return self._registry.get(id, self._tenant)
+
+    def inferlets(self) -> tuple[InferletInfo, ...]:
+        """Running and recently ended inferlets."""
+        return self._registry.infos(self._tenant)
+
+    def terminate(self, id: str, reason: str) -> None:
+        """Ends an inferlet, soon if its host is another process; nothing happens if it has ended. Raises
+        UnknownName."""
+        self._hosts.stop(self._registry.get(id, self._tenant), Status.TERMINATED, reason)

@@ -1,0 +1,88 @@
+"""Whom a request stands for, and what happens when the file of tenants changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from starlette.datastructures import Headers
+
+from pie_control.cli.commands.serve import read_tenants_at_hangup
+from pie_control.config import build_config, find_accounts
+from pie_control.errors import Forbidden, Unauthorized
+from pie_control.http_server.callers import Callers
+from pie_control.http_server.server import HttpServer
+from pie_control.server_api import ServerApi
+from tests.control.tenants.test_accounts import ALICE, BOB, NEW, written
+from tests.helpers.fake_server_api import FakeServerApi
+from tests.helpers.guard import HANG_SECONDS
+
+
+def tenants(**tokens: str) -> str:
+    return "\n".join(f'[tenants.{name}]\ntokens = ["{token}"]' for name, token in tokens.items())
+
+
+def headers(token: str) -> Headers:
+    return Headers({"authorization": f"Bearer {token}"})
+
+
+def test_without_a_file_everybody_is_one_tenant_with_all_rights() -> None:
+    server = cast(ServerApi, FakeServerApi())
+    callers = Callers(server, None)
+    found = callers.of(Headers({}))
+    assert found is callers.of(headers("anything"))
+    assert found.api is server
+    found.check_may_load_adapters()
+
+
+def test_a_tenant_is_the_same_with_all_of_its_tokens_until_the_file_changes_it(tmp_path: Path) -> None:
+    text = f'[tenants.alice]\ntokens = ["{ALICE}", "{NEW}"]\n' + tenants(bob=BOB)
+    callers = Callers(cast(ServerApi, FakeServerApi()), find_accounts(str(written(tmp_path, text))))
+    alice, bob = callers.of(headers(ALICE)), callers.of(headers(BOB))
+    assert callers.of(headers(NEW)) is alice is not bob
+    assert alice.listing is not bob.listing
+    with pytest.raises(Forbidden, match="tenant alice"):
+        alice.check_may_load_adapters()
+    callers.use(find_accounts(str(written(tmp_path, tenants(alice=NEW, carol=BOB)))))
+    assert callers.of(headers(NEW)) is alice  # and keeps its blobs
+    assert callers.of(headers(BOB)).account.standing.tenant.name == "carol"
+    with pytest.raises(Unauthorized):
+        callers.of(headers(ALICE))
+    callers.use(find_accounts(str(written(tmp_path, tenants(alice=NEW) + "\nweight = 3"))))
+    assert callers.of(headers(NEW)).account.standing.tenant.weight == 3.0
+
+
+def test_a_hangup_reads_the_file_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = written(tmp_path, tenants(alice=ALICE))
+    config = build_config({"tenants": str(path)}).resolved()
+    assert config.accounts is not None
+
+    class Server:
+        callers = Callers(cast(ServerApi, FakeServerApi()), config.accounts)
+
+    async def hang_up(text: str, told: str) -> None:
+        path.write_text(text)
+        caplog.clear()
+        os.kill(os.getpid(), signal.SIGHUP)
+        async with asyncio.timeout(HANG_SECONDS):
+            while told not in caplog.text:
+                await asyncio.sleep(0.001)
+
+    async def check() -> None:
+        read_tenants_at_hangup(config, cast(HttpServer, cast(Any, Server())))
+        try:
+            await hang_up(tenants(bob=BOB), "from now on")
+            assert Server.callers.of(headers(BOB)).account.standing.tenant.name == "bob"
+            await hang_up("[tenants.carol]", "the tenants stay as they were")
+            assert Server.callers.of(headers(BOB)).account.standing.tenant.name == "bob"
+            assert BOB not in caplog.text
+        finally:
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(check())
