@@ -163,9 +163,10 @@ def test_masks_are_made_beside_the_forward_and_taken_where_their_run_goes_on(mon
     vars(constraints)["_ahead"].settle()
     made = [one.mask is not None for one in vars(constraints)["_runs"].values()]
     assert made == [True, True, False]
-    made_here, write = [], Matcher.write_mask
+    made_here: list[Matcher] = []
+    write = Matcher.write_mask
     with monkeypatch.context() as patch:
-        patch.setattr(Matcher, "write_mask", lambda one, address: made_here.append(one) or write(one, address))
+        patch.setattr(Matcher, "write_mask", lambda *given: (made_here.append(given[0]), write(*given)))
         step = constraints.step(batch(row(1, 1), row(2, 0, DATE)))  # the second one's step is run once more
     assert made_here == [vars(constraints)["_runs"][2].matcher]
     assert [allowed(step, place) for place in (0, 1)] == [reference(DATE, b"1"), reference(DATE, b"")]
