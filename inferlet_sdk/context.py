@@ -28,6 +28,7 @@ from inferlet_sdk.search.select import most_likely
 from inferlet_sdk.sequences.joining import join_sequences
 from inferlet_sdk.sequences.queues import queues_of
 from inferlet_sdk.sequences.sequence import TokenSequence
+from inferlet_sdk.sequences.stepping import next_dist, try_next_dist
 from inferlet_sdk.sharing.named import export, open_sequence
 from inferlet_sdk.sharing.prefixes import share_prefix
 from inferlet_sdk.traits import Dist
@@ -128,11 +129,11 @@ class Context(FilledContext):
     async def next_dist(self, k: int = 256, temperature: float = 1.0) -> Dist:
         """The distribution of the next token, cut to the `k` most probable tokens."""
         sequence = self._settled("next_dist")
-        if (dist := sequence.try_next_dist(k, temperature)) is not None:
+        if (dist := try_next_dist(sequence, k, temperature)) is not None:
             return dist
         if not sequence.computed:
             await share_prefix(sequence)
-        return await sequence.next_dist(k, temperature)
+        return await next_dist(sequence, k, temperature)
 
     async def score(self, continuation: str | Sequence[int]) -> list[float]:
         """Log-probability of each token of a continuation, without appending it."""

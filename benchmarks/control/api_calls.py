@@ -42,6 +42,7 @@ CONTROL_CALLS = {
     **dict.fromkeys(("get_next_dists", "get_logprobs_at", "available_adapters"), BLOCK),
     **dict.fromkeys(("forward_with_sampling", "forward_with_dist", "forward_with_mask"), BLOCK),
     **dict.fromkeys(("forward_with_adapter", "forward_with_scores", "forward_with_adapter_and_scores"), BLOCK),
+    "forward_with": BLOCK,
     **dict.fromkeys(("decode", "decode_with_matcher"), 8),
     **dict.fromkeys(("export_kvpage", "import_kvpage", "unexport_kvpage", "list_exports"), BLOCK),
     **dict.fromkeys(("grammar_matcher", "fork_matcher", "destroy_matcher", "grammar_mask", "grammar_accept"), BLOCK),

@@ -21,6 +21,7 @@ from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.generation.scoring import logprobs_at
 from inferlet_sdk.grammars.guide import Guide
 from inferlet_sdk.sequences.sequence import TokenSequence
+from inferlet_sdk.sequences.stepping import next_dist, step_and_sample, try_next_dist
 from inferlet_sdk.sharing.prefixes import share_prefix
 from inferlet_sdk.traits.arguments import LARGEST_U32, whole
 from inferlet_sdk.traits.fused import await_scored_token
@@ -221,7 +222,7 @@ class SampledTokens:
             sequence.flush()
             return _sample_with_logprobs(sequence, self._sampler, self._handle, self._logprobs)
         if not self._sampler.looks_back and sequence.computed == sequence.output_of == len(sequence.tokens) - 1:
-            return sequence.step_and_sample(sequence.tokens[-1], self._handle)
+            return step_and_sample(sequence, sequence.tokens[-1], self._handle)
         sequence.flush()
         return _sample(sequence, self._sampler, self._handle)
 
@@ -260,7 +261,7 @@ def _sample_with_logprobs(sequence: TokenSequence, sampler: Sampler, handle: int
 async def _choose(sequence: TokenSequence, sampler: DistSampler) -> int:
     """The token that a function of the inferlet, or an `async def`, chooses after a sequence that works."""
     k, temperature = sampler.k, sampler.temperature
-    dist = sequence.try_next_dist(k, temperature) or await sequence.next_dist(k, temperature)
+    dist = try_next_dist(sequence, k, temperature) or await next_dist(sequence, k, temperature)
     chosen = sampler.choose(dist)
     if type(chosen) is not int and isawaitable(chosen):
         chosen = await chosen

@@ -13,6 +13,7 @@ from math import log
 from typing import NamedTuple
 
 from inferlet_sdk.sequences.sequence import TokenSequence
+from inferlet_sdk.sequences.stepping import next_dist
 
 from .hypotheses import Found, Hypothesis, mean
 
@@ -70,7 +71,7 @@ async def search(sequence: TokenSequence, width: int, length: int, stop: Collect
 async def _steps(live: list[Beam], width: int, stop: Collection[int]) -> list[_Step]:
     """The most likely continuations by one token, the best one first."""
     k = min(2 * width + len(stop), live[0].branch.info.max_dist)
-    dists = await gather(*(beam.branch.next_dist(k, 1.0) for beam in live))
+    dists = await gather(*(next_dist(beam.branch, k, 1.0) for beam in live))
     steps = [
         _Step(beam, token, log(probability))
         for beam, dist in zip(live, dists, strict=True)

@@ -14,19 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inferlet_sdk import bindings, traits
+from inferlet_sdk import traits
 from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.dropped import drop, give_back
-from inferlet_sdk.errors import Exhausted, InvalidState, QuotaExceeded, from_host
-from inferlet_sdk.event_loop import loop_with_others
-from inferlet_sdk.futures import HostFuture
+from inferlet_sdk.errors import Exhausted, InvalidState, QuotaExceeded
 from inferlet_sdk.images import Image, Seen, SeenImages
 from inferlet_sdk.sequences.last_step import LastStep
 from inferlet_sdk.sequences.output_embed import OutputEmbed
 from inferlet_sdk.sequences.page_table import PageTable
 from inferlet_sdk.sequences.queues import KEPT_INPUTS, Queue, Queues
-from inferlet_sdk.traits.arguments import LARGEST_U32, number, whole
-from inferlet_sdk.traits.output_text import Dist, await_dist
 
 MAX_CHUNK = 2048
 """Most tokens in one `forward`, which bounds the embeds that a long prompt needs. An `embed_txt` and the `forward`
@@ -60,10 +56,10 @@ class TokenSequence:
         self.pages = PageTable(queues)
         self.drops: list[tuple[int, int, int]] = []  # what was dropped, and how many tokens had keys then
         self.output = OutputEmbed()
-        self._queue: Queue | None = None  # at the first use, and from then on
+        self.last_queue: Queue | None = None  # at the first use, and from then on
         self._own: Queue | None = None
-        self._uses = 0
-        self._step: LastStep | None = None
+        self.uses = 0  # calls of `begin` that were not ended
+        self.last_step: LastStep | None = None  # that gave a distribution
         queues.join()
         self.closed = False
         if parent is not None:
@@ -77,22 +73,22 @@ class TokenSequence:
 
     def begin(self) -> None:
         """Begins to work: `queue` is a queue until as many calls of `end`."""
-        if self._uses == 0:
-            queue = self._queue
+        if self.uses == 0:
+            queue = self.last_queue
             if queue is not None and queue.users == 0:  # nobody has taken it since: as `take` does, at once
                 queue.users = 1
             else:
                 give_back()
-                self._queue = self._own or self.queues.take(queue)
-        self._uses += 1
+                self.last_queue = self._own or self.queues.take(queue)
+        self.uses += 1
 
     def end(self) -> None:
         """Ends what `begin` began."""
         if self.closed:
             return
-        self._uses -= 1
-        if self._uses == 0 and self._queue is not self._own:
-            self.queues.give(self._queue)
+        self.uses -= 1
+        if self.uses == 0 and self.last_queue is not self._own:
+            self.queues.give(self.last_queue)
 
     def __enter__(self) -> int:
         self.begin()
@@ -104,15 +100,15 @@ class TokenSequence:
     @property
     def queue(self) -> int:
         """The number of the queue with which it works."""
-        assert self._uses, "the sequence does not work"
-        assert self._queue is not None
-        return self._queue.number
+        assert self.uses, "the sequence does not work"
+        assert self.last_queue is not None
+        return self.last_queue.number
 
     @property
     def busy_queue(self) -> Queue:
         """The queue with which it works, with its embeds."""
-        assert self._queue is not None
-        return self._queue
+        assert self.last_queue is not None
+        return self.last_queue
 
     @property
     def has_queue_alone(self) -> bool:
@@ -128,10 +124,10 @@ class TokenSequence:
         """A queue of its own from now on, which the program may use too."""
         if self.closed:
             raise InvalidState("the context is closed and has no queue any more")
-        if self._own is None and self._uses == 0:
+        if self._own is None and self.uses == 0:
             self._own = self.queues.own()
-        elif self._own is None and self._queue is not None and self.queues.try_part_with(self._queue):
-            self._own = self._queue
+        elif self._own is None and self.last_queue is not None and self.queues.try_part_with(self.last_queue):
+            self._own = self.last_queue
         return self._own.number if self._own is not None else self.queue
 
     # ---- life ----
@@ -175,8 +171,8 @@ class TokenSequence:
             return
         with self.queues.some() as queue:
             self.closed = True
-            if self._uses and self._queue is not self._own:
-                self.queues.give(self._queue)
+            if self.uses and self.last_queue is not self._own:
+                self.queues.give(self.last_queue)
             self.pages.close(queue)
             self.output.release(queue)
         if self._own is not None:
@@ -187,11 +183,11 @@ class TokenSequence:
 
     def flush(self) -> None:
         """Runs all pending tokens; the output embed then belongs to the last one. The sequence must be working."""
-        if self._pending():
+        if self.pending():
             self.compute(len(self.tokens), self.output.own)
             self.output_of = self.computed
 
-    def _pending(self) -> int:
+    def pending(self) -> int:
         """Number of tokens that have to run for the output of the last one."""
         if not self.tokens:
             raise InvalidState("the context is empty: `fill` it before generating")
@@ -202,81 +198,6 @@ class TokenSequence:
         self.rewind(len(self.tokens) - 1)
         return len(self.tokens) - self.computed
 
-    def try_next_dist(self, k: int, temperature: float) -> Dist | None:
-        """The distribution after the last token, if this goes on from the last step by one token, and nothing else goes
-        on in the program. One call with two numbers, because this is the hot path."""
-        step, start, queue, pages = self._step, self.computed, self._queue, self.pages
-        if (
-            step is None
-            or queue is None
-            or queue.last_step is not step
-            or step.stop != start
-            or len(self.tokens) != start + 1
-            or start >= pages.capacity
-            or step.context is not pages.context
-            or step.output is not pages.output
-            or step.embed is not self.output.own
-            or step.k != k
-            or step.temperature != temperature
-            or (queue.users and not self._uses)
-            or loop_with_others() is not None
-        ):
-            return None
-        try:
-            dist = Dist(*bindings.fused.continue_with_dist(queue.number, self.tokens[start]))
-        except bindings.HostError as error:
-            self._step, self.computed = None, start + 1
-            self.rewind(start)  # nobody knows whether the token has run
-            raise from_host(error) from None
-        self.computed = self.output_of = step.stop = start + 1
-        return dist
-
-    async def next_dist(self, k: int, temperature: float) -> Dist:
-        """The distribution after the last token. A few pending tokens run in the same call."""
-        if type(k) is not int or not 0 <= k <= LARGEST_U32:
-            k = whole(k, "k")
-        if type(temperature) is not float:
-            temperature = number(temperature, "temperature")
-        self.begin()
-        try:
-            future = self._issue_dist(k, temperature)
-            if loop_with_others() is None:
-                return await_dist(future)
-            return await HostFuture(future, await_dist)
-        except bindings.HostError as error:
-            raise from_host(error) from None
-        finally:
-            self.end()
-
-    def _issue_dist(self, k: int, temperature: float) -> int:
-        """The future of the distribution after the last token."""
-        tokens, start = self.tokens, self.computed
-        stop = len(tokens)
-        if start != stop - 1 or not self.output.own or self.adapter:  # it is not the step after another one
-            if not 0 < self._pending() <= KEPT_INPUTS or self.adapter or self.images.after(self.computed):
-                self.flush()
-                return int(bindings.output_text.get_next_dist(self.queue, self.output_embed, k, temperature))
-            start = self.computed
-        queue, pages = self._queue, self.pages
-        assert queue is not None
-        if stop > pages.capacity:
-            pages.reserve(queue.number, stop)
-        future: int = bindings.fused.forward_with_dist(
-            queue.number,
-            tokens[start:],
-            list(range(start + self.offset, stop + self.offset)),
-            queue.input if stop - start == 1 else list(queue.inputs(stop - start).ranges),
-            pages.context,
-            pages.output,
-            self.output.own[0],
-            k,
-            temperature,
-        )
-        self.computed = self.output_of = stop
-        step = LastStep(stop, pages, self.output.own, k, temperature)
-        self._step = queue.last_step = step if step.is_short else None
-        return future
-
     @property
     def output_embed(self) -> int:
         """The address of the output embed, after `flush`. Only for reading."""
@@ -285,8 +206,8 @@ class TokenSequence:
     def compute(self, end: int, output_embeds: Sequence[int]) -> None:
         """Runs pending tokens up to `end`; the last outputs go to `output_embeds` (ranges)."""
         if 0 < end - self.computed <= KEPT_INPUTS:
-            assert self._queue is not None
-            inputs = self._queue.inputs(end - self.computed)
+            assert self.last_queue is not None
+            inputs = self.last_queue.inputs(end - self.computed)
             self.run(self.tokens[self.computed : end], inputs, Embeds(output_embeds))
         while self.computed < end:
             inputs = self._alloc_inputs(min(end - self.computed, MAX_CHUNK))
@@ -315,39 +236,6 @@ class TokenSequence:
         else:
             traits.forward(self.queue, pages[0], inputs, pages[1], outputs)
         self.computed = stop
-
-    def step_and_sample(self, token: int, sampler: int) -> int:
-        """Runs one token or token reference, keeps its output and samples the next token there. Gives the future.
-        Makes a raw host call because this is the hot path."""
-        position, queue = self.computed, self._queue
-        assert queue is not None
-        if not self.output.own:
-            self.output.take(self.queue)
-        if position >= self.pages.capacity:
-            self.pages.reserve(queue.number, position + 1)
-        if self.adapter:
-            self._step_with_adapter(queue, token)
-            return int(bindings.fused.sample(queue.number, self.output.own[0], sampler))
-        number: int = bindings.fused.forward_with_sampling(
-            queue.number,
-            [token],
-            [position + self.offset],
-            queue.input,
-            self.pages.context,
-            self.pages.output,
-            self.output.own[0],
-            sampler,
-        )
-        self.computed = self.output_of = position + 1
-        return number
-
-    def _step_with_adapter(self, queue: Queue, token: int) -> None:
-        bindings.input_text.embed_txt(queue.number, [token], [self.computed], queue.input)
-        pages = self.pages
-        bindings.forward_with_adapter.forward_with_adapter(
-            queue.number, self.adapter, pages.context, queue.input, pages.output, self.output.own
-        )
-        self.computed = self.output_of = self.computed + 1
 
     def rewind(self, length: int) -> None:
         """Drops keys and values after the first `length` tokens."""

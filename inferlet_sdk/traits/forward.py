@@ -16,6 +16,7 @@ from inferlet_sdk.traits.arguments import (
     place_ranges,
     queue_number,
 )
+from inferlet_sdk.traits.forwarding import Mask, forward_lists, forward_with
 
 __all__ = [
     "forward",
@@ -31,23 +32,22 @@ def forward(
     input_embeds: Embeds | Iterable[int],
     output_pages: Pages | Iterable[int] = (),
     output_embeds: Embeds | Iterable[int] = (),
+    *,
+    mask: Mask | None = None,
+    adapter: str = "",
 ) -> None:
     """Runs the Transformer over the input embeds.
 
     Each query attends to the tokens of `context` at smaller positions, and causally to the other inputs. Keys and
     values go to the next free slots of `output_pages`, in order; without output pages they are dropped. The outputs of
     the last `len(output_embeds)` inputs go to `output_embeds`. An output embed that is fed back as an input needs
-    a position of its own, see `set_positions`. Raises InvalidState if there is no free slot, or if an input embed was
-    never filled.
+    a position of its own, see `set_positions`. `mask` is that of `forward_with_mask`, `adapter` the name of that of
+    `forward_with_adapter`. Raises InvalidState if there is no free slot, or if an input embed was never filled.
     """
-    call(
-        bindings.forward.forward,
-        queue_number(queue),
-        page_ranges(context, "context"),
-        embed_ranges(input_embeds, "input_embeds"),
-        page_ranges(output_pages, "output_pages"),
-        embed_ranges(output_embeds, "output_embeds"),
-    )
+    if mask is not None or adapter:
+        forward_with(queue, context, input_embeds, output_pages, output_embeds, mask=mask, adapter=adapter)
+        return
+    call(bindings.forward.forward, *forward_lists(queue, context, input_embeds, output_pages, output_embeds))
 
 
 def forward_with_mask(
@@ -56,22 +56,15 @@ def forward_with_mask(
     input_embeds: Embeds | Iterable[int],
     output_pages: Pages | Iterable[int],
     output_embeds: Embeds | Iterable[int],
-    mask: Iterable[Iterable[int]],
+    mask: Mask,
 ) -> None:
     """Does `forward` with a mask in place of the rule by positions: for each input the columns that it sees, such as
     `range(0, 8)`. Columns are the tokens in `context`, in the order of its filled slots, then the inputs.
 
     A hidden token has a column and stays hidden. Inputs may see later ones, if all fit into one batch.
     """
-    call(
-        bindings.forward.forward_with_mask,
-        queue_number(queue),
-        page_ranges(context, "context"),
-        embed_ranges(input_embeds, "input_embeds"),
-        page_ranges(output_pages, "output_pages"),
-        embed_ranges(output_embeds, "output_embeds"),
-        mask_rows(mask, "mask"),
-    )
+    lists = forward_lists(queue, context, input_embeds, output_pages, output_embeds)
+    call(bindings.forward.forward_with_mask, *lists, mask_rows(mask, "mask"))
 
 
 def mask_kvpage(queue: int | HasQueue, pages: Pages | Iterable[int], hidden: Iterable[int] = ()) -> None:

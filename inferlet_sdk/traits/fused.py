@@ -17,9 +17,7 @@ from inferlet_sdk.traits.arguments import (
     biases,
     embed_ranges,
     number,
-    numbers,
     one_embed,
-    page_ranges,
     queue_number,
     references,
     sampler_number,
@@ -27,6 +25,7 @@ from inferlet_sdk.traits.arguments import (
     whole,
 )
 from inferlet_sdk.traits.arguments import tokens as token_list
+from inferlet_sdk.traits.forwarding import Mask, forward_with, step_lists, step_with
 from inferlet_sdk.traits.output_text import Dist, await_dist
 from inferlet_sdk.traits.runs import DecodeRun, RunTokens, decode, watch_run
 
@@ -39,6 +38,7 @@ __all__ = [
     "create_sampler",
     "decode",
     "destroy_sampler",
+    "forward_with",
     "forward_with_dist",
     "forward_with_sampling",
     "sample",
@@ -161,19 +161,17 @@ def forward_with_sampling(
     output: Pages | Iterable[int],
     output_embed: int | Embeds,
     sampler: int,
+    *,
+    mask: Mask | None = None,
+    adapter: str = "",
 ) -> TokenFuture:
-    """Does `embed_txt`, `forward` and `sample` in one call."""
-    future = call(
-        bindings.fused.forward_with_sampling,
-        queue_number(queue),
-        references(tokens),
-        numbers(positions, "positions", "a position"),
-        embed_ranges(inputs, "inputs"),
-        page_ranges(context, "context"),
-        page_ranges(output, "output"),
-        one_embed(output_embed, "output_embed"),
-        sampler_number(sampler),
-    )
+    """Does `embed_txt`, `forward` and `sample` in one call; `mask` and `adapter` as in `forward`."""
+    lists = step_lists(queue, tokens, positions, inputs, context, output, output_embed)
+    chosen = sampler_number(sampler)
+    if mask is not None or adapter:
+        future = step_with(lists, mask, adapter, sampler=chosen)
+    else:
+        future = call(bindings.fused.forward_with_sampling, *lists, chosen)
     return TokenFuture(future, bindings.fused.await_token)
 
 
@@ -187,26 +185,24 @@ def forward_with_dist(
     output_embed: int | Embeds,
     k: int = 256,
     temperature: float = 1.0,
+    *,
+    mask: Mask | None = None,
+    adapter: str = "",
 ) -> HostFuture[Dist]:
-    """Does `embed_txt`, `forward` and `get_next_dist` in one call."""
-    future = call(
-        bindings.fused.forward_with_dist,
-        queue_number(queue),
-        references(tokens),
-        numbers(positions, "positions", "a position"),
-        embed_ranges(inputs, "inputs"),
-        page_ranges(context, "context"),
-        page_ranges(output, "output"),
-        one_embed(output_embed, "output_embed"),
-        whole(k, "k"),
-        number(temperature, "temperature"),
-    )
+    """Does `embed_txt`, `forward` and `get_next_dist` in one call; `mask` and `adapter` as in `forward`."""
+    lists = step_lists(queue, tokens, positions, inputs, context, output, output_embed)
+    wanted = whole(k, "k"), number(temperature, "temperature")
+    if mask is not None or adapter:
+        future = step_with(lists, mask, adapter, dist=wanted)
+    else:
+        future = call(bindings.fused.forward_with_dist, *lists, *wanted)
     return HostFuture(future, await_dist)
 
 
 def continue_with_dist(queue: int | HasQueue, token: int | TokenFuture) -> Dist:
-    """The step behind the last `forward_with_dist` of the queue: one token more, at the next position, with the same
-    pages, output embed, `k` and `temperature`. Suspends the whole program until the distribution is there."""
+    """The step behind the last `forward_with_dist` without a mask of the queue: one token more, at the next position,
+    with the same pages, output embed, adapter, `k` and `temperature`. Suspends the whole program until the distribution
+    is there."""
     arguments = queue_number(queue), *references([token], "token")
     return Dist(*call(bindings.fused.continue_with_dist, *arguments))
 

@@ -12,6 +12,15 @@ def find_adapter(space: AddressSpace, name: str) -> int:
     """The number of an adapter that the model has now; raises NotFound."""
     number = space.adapters.get(name)
     if number is None:
-        known = ", ".join(space.adapters) or "none"
-        raise NotFound(f"model {space.model.name} has no adapter {name[:80]!r}; available-adapters gives: {known}")
+        raise NotFound(f"model {space.model.name} has no adapter {name[:80]!r}; {_those_there(space)}")
     return number
+
+
+def check_adapter(space: AddressSpace, number: int) -> None:
+    """Raises NotFound if the model has no adapter of this number any more."""
+    if number != NO_ADAPTER and number not in space.adapters.values():
+        raise NotFound(f"the adapter was dropped from model {space.model.name}; {_those_there(space)}")
+
+
+def _those_there(space: AddressSpace) -> str:
+    return f"available-adapters gives: {', '.join(space.adapters) or 'none'}"

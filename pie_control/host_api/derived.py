@@ -69,7 +69,8 @@ def _await(take: Function) -> Function:
 
 
 def _function(call: Call) -> Function:
-    _space, *parameters = inspect.signature(call.issue).parameters.values()
+    _space, *given = inspect.signature(call.issue).parameters.values()
+    parameters = [one for one in given if one.kind is not one.KEYWORD_ONLY]  # those are for other rooms
     if call.value is None:
         function = _plain(call, parameters)
     else:

@@ -638,10 +638,13 @@ class FakeHost:
         self, queue: int, adapter: str, context: list[int], inputs: list[int], output: list[int], embeds: list[int]
     ) -> None:
         """An input is another token with an adapter."""
+        self._change(inputs, adapter)
+        self._forward(queue, context, inputs, output, embeds)
+
+    def _change(self, inputs: list[int], adapter: str) -> None:
         change = self._change_of(adapter)
         held = {embed: self._as_input(embed) for embed in expand(inputs)}
         self.embeds.update({embed: pair and (pair[0] + change, pair[1]) for embed, pair in held.items()})
-        self._forward(queue, context, inputs, output, embeds)
 
     def _forward_with_scores(
         self, queue: int, context: list[int], inputs: list[int], output: list[int], embeds: list[int]
@@ -917,11 +920,48 @@ class FakeHost:
         self.last_steps[queue] = positions[-1], inputs[0], context, output, embed, k, temperature
         return self._get_next_dist(queue, embed, k, temperature)
 
+    def _forward_with(
+        self,
+        queue: int,
+        tokens: list[int],
+        positions: list[int],
+        inputs: list[int],
+        context: list[int],
+        output: list[int],
+        embeds: list[int],
+        mask: list[int],
+        options: str,
+    ) -> int:
+        given = json.loads(options or "{}")
+        assert given.keys() <= {"adapter", "scores", "dist", "sampler"}
+        adapter, dist, sampler = given.get("adapter", ""), given.get("dist"), given.get("sampler")
+        assert bool(tokens) == bool(dist or sampler)
+        self._embed_txt(queue, tokens, positions, inputs if tokens else [])
+        self._change(inputs, adapter)
+        seen, new = sum(len(self.pages[page]) for page in expand(context)), len(expand(inputs))
+        if mask:
+            self._forward_with_mask(queue, context, inputs, output, embeds, mask)
+        else:
+            self._forward(queue, context, inputs, output, embeds)
+        if given.get("scores"):
+            return self._future([0.0] * seen + [1.0] * new)
+        if sampler:
+            return self._sample(queue, embeds[0], sampler)
+        if not dist:
+            return 0
+        wanted = dist["k"], dist["temperature"]
+        self.last_steps[queue] = positions[-1], inputs[0], context, output, embeds[0], *wanted, adapter
+        return self._get_next_dist(queue, embeds[0], *wanted)
+
     def _continue_with_dist(self, queue: int, token: int) -> tuple[str, str, float]:
         if queue not in self.last_steps:
             raise refuse("invalid-state", f"queue {queue} has had no step to go on from")
-        position, embed, *rest = self.last_steps[queue]
-        return self._await_packed_dist(self._forward_with_dist(queue, [token], [position + 1], [embed, 1], *rest))
+        position, embed, context, output, target, k, temperature, *adapter = self.last_steps[queue]
+        lists = queue, [token], [position + 1], [embed, 1], context, output
+        if adapter:
+            options = json.dumps({"adapter": adapter[0], "dist": {"k": k, "temperature": temperature}})
+            return self._await_packed_dist(self._forward_with(*lists, [target, 1], [], options))
+        return self._await_packed_dist(self._forward_with_dist(*lists, target, k, temperature))
 
     def _forward_with_sampling(
         self,

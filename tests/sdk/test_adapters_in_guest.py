@@ -94,6 +94,65 @@ async def main(args, adapter=None):
         return [type(error).__name__, str(error)]
 """
 
+COMBINED = """
+from inferlet_sdk import *
+from inferlet_sdk import bindings
+
+MASK = [range(0, 2), range(1, 4)]
+
+async def read(args, adapter, mask):
+    queue = traits.create_queue(args.model)
+    inputs, output, pages = traits.alloc_emb(queue, 40), traits.alloc_emb(queue), traits.alloc_kvpage(queue, 6)
+    sampler = traits.create_sampler(temperature=0.0)
+    how = dict(adapter=adapter, mask=mask)
+
+    def fill(count, start):
+        traits.embed_txt(queue, range(60, 60 + count), range(start, start + count), inputs[:count])
+        return inputs[:count]
+
+    traits.forward(queue, pages, fill(2, 0), pages, output, adapter=adapter)
+    told = [(await traits.get_next_dist(queue, output, 3)).tokens]
+    traits.forward(queue, pages, fill(2, 2), pages, output, **how)
+    told.append((await traits.get_next_dist(queue, output, 3)).tokens)
+    wide = [range(0, 5), range(1, 6)] if mask else None
+    scores = traits.forward_with_scores(queue, pages, fill(2, 4), pages, output, adapter=adapter, mask=wide)
+    told.append([len(await scores), (await traits.get_next_dist(queue, output, 3)).tokens])
+    step = ([70, 71], [6, 7], inputs[:2], pages, pages, output)
+    how["mask"] = [range(1, 7), range(1, 8)] if mask else None
+    told.append((await traits.forward_with_dist(queue, *step, 3, **how)).tokens)
+    try:
+        told.append(traits.continue_with_dist(queue, 72).tokens)
+    except InvalidState as error:
+        told.append("no step" in str(error) or str(error))
+        traits.forward_with_dist(queue, [72], [8], inputs[:1], pages, pages, output, 3, adapter=adapter).cancel()
+    token = traits.forward_with_sampling(queue, [73], [9], inputs[:1], pages, pages, output, sampler, adapter=adapter)
+    traits.embed_txt(queue, [token], [10], inputs[:1])
+    traits.forward(queue, pages, inputs[:1], pages, output, adapter=adapter)
+    told += [await token, await traits.sample(queue, output, sampler)]
+    await traits.synchronize(queue)
+    traits.destroy_queue(queue)
+    return told
+
+async def main(args):
+    queue = traits.create_queue(args.model)
+    wanted = [(adapter, mask) for adapter in ("", "poet", "painter") for mask in (None, MASK)]
+    found = {f"{adapter} {bool(mask)}": await read(args, adapter, mask) for adapter, mask in wanted}
+    refused = []
+    lists = [], [], [0, 1], [], [], [], []
+    two = '{"scores": true, "dist": {}}'
+    for options in ('{"masks": []}', '{"adapter": "nobody"}', '{"sampler": 999}', two, "x", '{"dist": {}}'):
+        try:
+            bindings.fused.forward_with(queue, *lists, options)
+        except bindings.HostError as error:
+            refused.append(error.value.code)
+    for wrong in (dict(adapter=7), dict(mask=[7]), dict(mask=7)):
+        try:
+            traits.forward(queue, (), [0], **wrong)
+        except TypeError as error:
+            refused.append(str(error).partition(":")[0])
+    return [found, refused, traits.usage().futures]
+"""
+
 REFUSED = """
 from inferlet_sdk import *
 
@@ -182,5 +241,35 @@ def test_keys_are_shared_only_with_the_adapter_that_made_them(guest_cache: Path,
             assert told[0] == "NotFound"
             another = await run(server, KEPT, {"adapter": "poet"})
             assert another == await run(server, KEPT, {"adapter": "poet", "share": False}) != made["poet"]
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("hosts", [0, 2])
+def test_masks_and_adapters_go_with_all_that_can_be_read(guest_cache: Path, tmp_path: Path, hosts: int) -> None:
+    async def check() -> None:
+        write(tmp_path, ("poet", "painter"))
+        given = [f"{name}={tmp_path / name}" for name in ("poet", "painter")]
+        client = InProcessClient(FakeModel(num_pages=4096))
+        async with started(guest_cache, client, hosts=hosts, adapter=given, warm_pool=0) as server:
+            async with asyncio.timeout(HANG_SECONDS):
+                found, refused, futures = await run(server, COMBINED)
+        for masked in (False, True):
+            ways = [found[f"{adapter} {masked}"] for adapter in ("", "poet", "painter")]
+            for place in range(7):
+                if not (masked and place == 4):  # nothing goes on from a step with a mask
+                    assert len({str(way[place]) for way in ways}) == 3, f"{place} of {masked}"
+        for adapter in ("", "poet", "painter"):
+            plain, masked = found[f"{adapter} False"], found[f"{adapter} True"]
+            assert plain[0] == masked[0]
+            assert plain[1] != masked[1]
+            assert plain[2][0] == masked[2][0] == 6
+            assert plain[3] != masked[3]
+            assert masked[4] is True
+        assert refused == [
+            *("invalid-argument", "not-found", "not-found", "invalid-argument", "invalid-argument", "invalid-argument"),
+            *("adapter", "mask[0]", "mask"),
+        ]
+        assert futures == 0
 
     asyncio.run(check())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inferlet_sdk import Context, WorkerFailed
+from inferlet_sdk import Context, IgnoreStopTokens, WorkerFailed
 from inferlet_sdk.event_loop import run
 from tests.helpers.fake_host import refuse
 from tests.sdk.test_context import expected, install
@@ -127,3 +127,32 @@ def test_long_lists_of_pages_go_with_each_step() -> None:
     assert run(main()) == [97, 98, 99, *expected([97, 98, 99], 90)]
     assert "continue_with_dist" in host.calls
     assert host.calls[-1] != "continue_with_dist"
+
+
+@pytest.mark.parametrize("position", [0, 40])
+def test_a_step_with_an_adapter_is_one_call_like_any_other(position: int) -> None:
+    """Of distributions, and of tokens that are asked for one by one."""
+    host = install(page_size=100)
+    host.adapters = ["poet"]
+
+    async def main() -> list[list[int]]:
+        by_dist = Context(adapter="poet", position=position).fill("abc")
+        await steps(by_dist, 2)
+        del host.calls[:]
+        await steps(by_dist, 6)
+        assert host.calls == ["continue_with_dist"] * 6
+        one_by_one = Context(adapter="poet", position=position).fill("abc")
+        generation = one_by_one.generate(8, stop=IgnoreStopTokens(), run_ahead=False)
+        await anext(generation)
+        del host.calls[:]
+        async for _ in generation:
+            pass
+        assert host.calls.count("forward_with") == 7
+        assert not {"embed_txt", "forward_with_adapter", "sample"} & set(host.calls)
+        at_once = Context(adapter="poet", position=position).fill("abc")
+        await at_once.generate_until(IgnoreStopTokens(), 8)
+        return [list(one.tokens) for one in (by_dist, one_by_one, at_once)]
+
+    by_dist, one_by_one, at_once = run(main())
+    assert by_dist == one_by_one == at_once
+    assert at_once != [97, 98, 99, *expected([97, 98, 99], 8)]

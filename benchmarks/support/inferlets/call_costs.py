@@ -133,6 +133,7 @@ def model_calls(world: World) -> dict[str, Callable[..., Any]]:
         "forward_with_scores": lambda: traits.forward_with_scores(*world.forwarded()),
         "forward_with_adapter_and_scores":
             lambda: traits.forward_with_adapter_and_scores(queue, "adapter", *world.forwarded()[1:]),
+        "forward_with": lambda: traits.forward_with(*world.forwarded(), mask=mask, adapter="adapter"),
         "create_sampler": lambda: traits.create_sampler(temperature=0.0), "destroy_sampler": traits.destroy_sampler,
         "sample": lambda: traits.sample(queue, output[0], sampler),
         "sample_constrained": lambda: traits.sample_constrained(queue, output[0], sampler),

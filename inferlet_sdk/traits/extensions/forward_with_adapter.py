@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.errors import call
-from inferlet_sdk.traits.arguments import HasQueue, embed_ranges, page_ranges, queue_number, text
+from inferlet_sdk.traits.arguments import HasQueue, queue_number, text
+from inferlet_sdk.traits.forwarding import forward_lists
 
 __all__ = [
     "available_adapters",
@@ -34,12 +35,5 @@ def forward_with_adapter(
     better. Raises NotFound if the model has no such adapter; if it is dropped before the command runs, what is computed
     from it fails with WorkerFailed.
     """
-    call(
-        bindings.forward_with_adapter.forward_with_adapter,
-        queue_number(queue),
-        text(adapter, "adapter"),
-        page_ranges(context, "context"),
-        embed_ranges(input_embeds, "input_embeds"),
-        page_ranges(output_pages, "output_pages"),
-        embed_ranges(output_embeds, "output_embeds"),
-    )
+    number, *lists = forward_lists(queue, context, input_embeds, output_pages, output_embeds)
+    call(bindings.forward_with_adapter.forward_with_adapter, number, text(adapter, "adapter"), *lists)

@@ -10,7 +10,8 @@ from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.errors import call
 from inferlet_sdk.futures import HostFuture
-from inferlet_sdk.traits.arguments import HasQueue, embed_ranges, page_ranges, queue_number, text
+from inferlet_sdk.traits.arguments import HasQueue, text
+from inferlet_sdk.traits.forwarding import Mask, forward_lists, forward_with
 
 __all__ = [
     "forward_with_adapter_and_scores",
@@ -24,6 +25,9 @@ def forward_with_scores(
     input_embeds: Embeds | Iterable[int],
     output_pages: Pages | Iterable[int] = (),
     output_embeds: Embeds | Iterable[int] = (),
+    *,
+    mask: Mask | None = None,
+    adapter: str = "",
 ) -> HostFuture[list[float]]:
     """Does `forward`, and gives the score of each token that it saw: first those of `context` that are not hidden and
     are at a smaller position than some input, in their order, then the inputs.
@@ -32,14 +36,11 @@ def forward_with_scores(
     layers, so the scores add up to the number of inputs. It costs much more than `forward`: ask now and then. Raises
     InvalidArgument for more inputs than go into one batch, and for very many pairs of an input and a token.
     """
-    future = call(
-        bindings.introspective_forward.forward_with_scores,
-        queue_number(queue),
-        page_ranges(context, "context"),
-        embed_ranges(input_embeds, "input_embeds"),
-        page_ranges(output_pages, "output_pages"),
-        embed_ranges(output_embeds, "output_embeds"),
-    )
+    lists = queue, context, input_embeds, output_pages, output_embeds
+    if mask is not None or adapter:
+        future = forward_with(*lists, mask=mask, adapter=adapter, scores=True)
+    else:
+        future = call(bindings.introspective_forward.forward_with_scores, *forward_lists(*lists))
     return HostFuture(future, _await_scores)
 
 
@@ -53,15 +54,9 @@ def forward_with_adapter_and_scores(
 ) -> HostFuture[list[float]]:
     """Does `forward_with_scores` with an adapter, as `forward_with_adapter`. Raises NotFound if the model has no such
     adapter."""
-    future = call(
-        bindings.introspective_forward.forward_with_adapter_and_scores,
-        queue_number(queue),
-        text(adapter, "adapter"),
-        page_ranges(context, "context"),
-        embed_ranges(input_embeds, "input_embeds"),
-        page_ranges(output_pages, "output_pages"),
-        embed_ranges(output_embeds, "output_embeds"),
-    )
+    number, *lists = forward_lists(queue, context, input_embeds, output_pages, output_embeds)
+    name = text(adapter, "adapter")
+    future = call(bindings.introspective_forward.forward_with_adapter_and_scores, number, name, *lists)
     return HostFuture(future, _await_scores)
 
 

@@ -116,8 +116,8 @@ class ForwardBatch(LongBatch[PassCommand]):
         self._ends.append(self.tokens)
 
     def add_step(self, queue: Hashable, command: PassCommand, holdings: Holdings) -> None:
-        """As `add`, for a command of one token that keeps its key and has one output, without mask or adapter: the
-        rule where programs decide about each token."""
+        """As `add`, for a command of one token that keeps its key and has one output, without a mask: the rule
+        where programs decide about each token."""
         assert command.own is not None
         embeds, pages = holdings.embeds.physical, holdings.pages.physical
         self._written.note(queue, command.outputs)
@@ -131,6 +131,8 @@ class ForwardBatch(LongBatch[PassCommand]):
         self._keys.close()
         page, offset = divmod(slot, self.context.model.page_size)
         self._slots.append(pages[page] * self.context.model.page_size + offset)
+        if command.adapter != NO_ADAPTER:
+            self._adapters[len(self.commands) - 1] = command.adapter
         self.tokens += 1
         self._ends.append(self.tokens)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
 from pie_control.errors import InvalidArgument
@@ -14,6 +14,7 @@ from ..adapters import NO_ADAPTER
 from ..arrays import addresses
 from ..kind import Stage, define
 from .batch import ForwardBatch, ForwardCommand, PassCommand
+from .masks import seen_through
 
 
 def issue(
@@ -23,33 +24,27 @@ def issue(
     input_embeds: Sequence[int],
     output_pages: Sequence[int],
     output_embeds: Sequence[int],
+    *,
+    adapter: int = NO_ADAPTER,
+    mask: Sequence[int] | None = None,
 ) -> None:
-    """The four lists are ranges. Raises InvalidArgument (no input, too many outputs, too long), NotFound, InvalidState
-    (embed never filled, no free slot, a decode run of another queue uses an output embed)."""
-    run(space, queue, context, input_embeds, output_pages, output_embeds, NO_ADAPTER)
-
-
-def run(
-    space: AddressSpace,
-    queue: int,
-    context: Sequence[int],
-    input_embeds: Sequence[int],
-    output_pages: Sequence[int],
-    output_embeds: Sequence[int],
-    adapter: int,
-    see: Callable[[int], Context] | None = None,
-) -> None:
-    """The same, with an adapter. `see`: what so many inputs see; by default what their positions say."""
+    """The four lists are ranges. `mask` is that of `forward_with_mask`. Raises InvalidArgument (no input, too many
+    outputs, too long), NotFound, InvalidState (embed never filled, no free slot, a decode run of another queue uses an
+    output embed)."""
     space.check_command(queue)
-    sources = parse_ranges(input_embeds, "embed")
-    if not sources:
-        raise InvalidArgument("forward needs at least one input embed")
-    positions = space.embeds.filled_positions(sources)
-    seen = None if see is None else see(len(positions))
-    found = check(space, queue, context, sources, positions, output_pages, output_embeds, adapter, seen)
+    inputs, positions = filled(space, input_embeds)
+    found = check(space, queue, context, inputs, positions, output_pages, output_embeds, adapter, mask)
     command = ForwardCommand(space.owner, queue, space.next_seq(), found.after, None, (), *found[1:])
     take_effect(space, command)
     space.issue(command)
+
+
+def filled(space: AddressSpace, input_embeds: Sequence[int]) -> tuple[tuple[Range, ...], Sequence[int]]:
+    """The inputs of a forward, and their positions. Raises InvalidArgument, NotFound, InvalidState."""
+    inputs = parse_ranges(input_embeds, "embed")
+    if not inputs:
+        raise InvalidArgument("a forward needs at least one input embed")
+    return inputs, space.embeds.filled_positions(inputs)
 
 
 class Checked(NamedTuple):
@@ -74,14 +69,16 @@ def check(
     positions: Sequence[int],
     output_pages: Sequence[int],
     output_embeds: Sequence[int],
-    adapter: int = NO_ADAPTER,
-    seen: Context | None = None,
+    adapter: int,
+    mask: Sequence[int] | None,
 ) -> Checked:
     """A forward over inputs that hold tokens at these positions, as many; changes nothing. Raises as `issue`."""
     count = len(positions)
     read = parse_ranges(context, "context page")
-    if seen is None:
+    if mask is None:
         seen = space.pages.context(read, min(positions), max(positions))
+    else:
+        seen = seen_through(space, context, mask, count)
     if seen.tokens + count > space.model.max_context:
         _refuse_length(space, seen, count)
     written = parse_ranges(output_pages, "output page")

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
-from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
-from pie_control.resources.ranges import parse_ranges
-from pie_control.resources.tables.contexts import Context, Mask
 
-from ..adapters import NO_ADAPTER
 from ..kind import define
 from . import forward
 
@@ -28,54 +21,7 @@ def issue(
 ) -> None:
     """`mask`: for each input in turn the number of its ranges, then first and length of each. Columns are the tokens of
     the context, hidden or not, then the inputs. Raises as `forward`, and InvalidArgument (mask)."""
-
-    def see(count: int) -> Context:
-        return _see(space, context, mask, count)
-
-    forward.run(space, queue, context, input_embeds, output_pages, output_embeds, NO_ADAPTER, see)
-
-
-def _see(space: AddressSpace, context: Sequence[int], mask: Sequence[int], count: int) -> Context:
-    seen, shown = space.pages.all_tokens(parse_ranges(context, "context page"))
-    columns = np.concatenate((shown, np.ones(count, np.bool_)))
-    rows, firsts, lasts = _parse(mask, count, len(columns))
-    kept = np.concatenate(([0], np.cumsum(columns, dtype=np.int32)))  # hidden tokens are no keys
-    begins, ends = kept[firsts], kept[lasts]
-    later = bool((ends > seen.tokens + rows + 1).any())
-    some = ends > begins
-    queries, first, last = (numbers[some].astype(np.int32) for numbers in (rows, begins, ends))
-    return Context(seen.intervals, seen.tokens, mask=Mask(queries, first, last, later))
-
-
-def _parse(
-    mask: Sequence[int], count: int, columns: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Query, first column and the one behind the last, of each range."""
-    pairs: list[int] = []
-    counts: list[int] = []
-    place = 0
-    for query in range(count):
-        if place >= len(mask) or mask[place] < 0 or place + 1 + 2 * mask[place] > len(mask):
-            raise InvalidArgument(
-                f"the mask ends within input {query} of {count}: it has the number of ranges of each input, then first "
-                "and length of each of them"
-            )
-        counts.append(mask[place])
-        pairs += mask[place + 1 : place + 1 + 2 * mask[place]]
-        place += 1 + 2 * mask[place]
-    if place < len(mask):
-        raise InvalidArgument(f"the mask has {len(mask) - place} numbers behind those of the last of {count} inputs")
-    rows = np.repeat(np.arange(count), counts)
-    ranges = np.array(pairs, np.int64).reshape(-1, 2)
-    firsts, lasts = ranges[:, 0], ranges.sum(1)
-    wrong = (ranges < 0).any(1) | (lasts > columns)
-    if wrong.any():
-        bad = int(wrong.argmax())
-        raise InvalidArgument(
-            f"range ({firsts[bad]}, {ranges[bad, 1]}) of input {rows[bad]} is not within the {columns} columns of the "
-            f"mask: the {columns - count} tokens of the context, hidden or not, then the {count} inputs"
-        )
-    return rows, firsts, lasts
+    forward.issue(space, queue, context, input_embeds, output_pages, output_embeds, mask=mask)
 
 
 CALL = define(__name__, issue)

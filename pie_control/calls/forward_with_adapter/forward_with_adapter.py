@@ -26,7 +26,7 @@ def issue(
 ) -> None:
     """Raises as `forward`; NotFound if the model has no such adapter."""
     number = find_adapter(space, adapter)
-    forward.run(space, queue, context, input_embeds, output_pages, output_embeds, number)
+    forward.issue(space, queue, context, input_embeds, output_pages, output_embeds, adapter=number)
 
 
 CALL = define(__name__, issue)

@@ -6,10 +6,11 @@ from pie_control.errors import InvalidState
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.tables.contexts import Context
 
-from ..adapters import NO_ADAPTER
+from ..adapters import check_adapter
 from . import forward_with_dist
 from .forward_with_dist import DistStep
 from .last_step import MOST_NUMBERS, LastStep, Place
+from .step import Way
 
 
 def last_step(space: AddressSpace, queue: int) -> LastStep:
@@ -25,17 +26,17 @@ def last_step(space: AddressSpace, queue: int) -> LastStep:
 
 
 def issue(space: AddressSpace, queue: int, token: int, future: int) -> None:
-    """Raises as `forward_with_dist`, and InvalidState if there was none to go on from."""
+    """Raises as `forward_with_dist`, InvalidState if there was none to go on from, and NotFound if its adapter was
+    dropped."""
     last = last_step(space, queue)
     if last.goes_on(space, token):
         assert last.place is not None
         space.check_command(queue)
         _go_on(space, queue, last, last.place, token, future)
         return
-    forward_with_dist.issue(
-        space, queue, [token], [last.position + 1], (last.embed, 1), last.context, last.pages, last.output, last.k,
-        last.temperature, future,
-    )  # fmt: skip
+    check_adapter(space, last.adapter)
+    way = Way([token], [last.position + 1], (last.embed, 1), last.context, last.pages, last.output, last.adapter)
+    forward_with_dist.issue_way(space, queue, way, last.k, last.temperature, future)
     last_step(space, queue).find_place(space)
 
 
@@ -47,7 +48,7 @@ def _go_on(space: AddressSpace, queue: int, last: LastStep, place: Place, token:
     own, positions = ((slot, stop),), (position,)
     command = DistStep(
         space.owner, queue, seq, 0, future, (), 1, False, Context(place.intervals, tokens), ((embed, embed + 1),),
-        positions, own, ((output, output + 1),), NO_ADAPTER, (token,), last.k, last.temperature,
+        positions, own, ((output, output + 1),), last.adapter, (token,), last.k, last.temperature,
     )  # fmt: skip
     stamp = space.stamp(queue)
     space.pages.append(own, positions, stamp)

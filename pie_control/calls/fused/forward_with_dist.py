@@ -10,7 +10,7 @@ from pie_control.resources.ranges import parse_ranges
 from ..kind import define
 from ..output_text import get_next_dist
 from .last_step import MOST_NUMBERS, LastStep
-from .step import StepCommand, issue_step
+from .step import StepCommand, Way, issue_step
 
 
 class DistStep(StepCommand, frozen=True):
@@ -36,28 +36,27 @@ def issue(
     future: int,
 ) -> None:
     """With one output embed. If one of the three is refused, nothing has happened. Raises as they do."""
+    way = Way(tokens, positions, input_embeds, context, output_pages, output_embed)
+    issue_way(space, queue, way, k, temperature, future)
+
+
+def issue_way(space: AddressSpace, queue: int, way: Way, k: int, temperature: float, future: int) -> None:
+    """The same, with all that a step may have."""
     chosen = get_next_dist.check(space, k, temperature)
     command = issue_step(
         space,
         queue,
-        tokens,
-        positions,
-        input_embeds,
-        context,
-        output_pages,
-        output_embed,
+        way,
         future,
         DistStep,
         lambda: (chosen, temperature),
-        lambda: get_next_dist.issue(space, queue, output_embed, k, temperature, future),
+        lambda: get_next_dist.issue(space, queue, way.output_embed, k, temperature, future),
     )
-    if len(context) + len(output_pages) > MOST_NUMBERS:
+    if way.mask is not None or len(way.context) + len(way.output_pages) > MOST_NUMBERS:
         space.last_steps.pop(queue, None)
         return
-    (embed, _), *_ = parse_ranges(input_embeds, "embed") if command is None else command.inputs
-    space.last_steps[queue] = LastStep(
-        command, positions[-1], embed, context, output_pages, output_embed, chosen, temperature
-    )
+    (embed, _), *_ = parse_ranges(way.input_embeds, "embed") if command is None else command.inputs
+    space.last_steps[queue] = LastStep(command, way, embed, chosen, temperature)
 
 
 CALL = define(__name__, issue, value=get_next_dist.Dist)

@@ -10,7 +10,7 @@ from ..kind import define
 from ..sampler import Bias, Sampler, SamplingParams
 from ..scores import NO_SCORES
 from . import sample
-from .step import StepCommand, issue_step
+from .step import StepCommand, Way, issue_step
 
 
 class SampleStep(StepCommand, frozen=True):
@@ -40,21 +40,22 @@ def issue(
     future: int,
 ) -> None:
     """With one output embed. If one of the three is refused, nothing has happened. Raises as they do."""
+    way = Way(tokens, positions, input_embeds, context, output_pages, output_embed)
+    issue_way(space, queue, way, sampler, future)
+
+
+def issue_way(space: AddressSpace, queue: int, way: Way, sampler: Sampler, future: int) -> None:
+    """The same, with all that a step may have."""
     if sampler.bias is not None:
         sampler.bias.check(space.model.vocab_size)
     issue_step(
         space,
         queue,
-        tokens,
-        positions,
-        input_embeds,
-        context,
-        output_pages,
-        output_embed,
+        way,
         future,
         SampleStep,
         lambda: (sampler.params, sampler.draw(), sampler.bias),
-        lambda: sample.issue(space, queue, output_embed, sampler, future),
+        lambda: sample.issue(space, queue, way.output_embed, sampler, future),
     )
 
 

@@ -6,13 +6,13 @@ one sees is what the last one saw, and the token that it ran, and nothing has to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.ranges import Range, parse_ranges
 
-from .step import StepCommand
+from ..adapters import NO_ADAPTER
+from .step import StepCommand, Way
 
 MOST_NUMBERS = 64
 """In the lists of pages of a step that is remembered."""
@@ -33,25 +33,16 @@ class LastStep:
     """The arguments of a step, for the next one. `embed` takes single tokens, `command` is None if it was handed on in
     parts."""
 
-    __slots__ = ("command", "context", "embed", "k", "output", "pages", "place", "position", "temperature")
+    __slots__ = ("adapter", "command", "context", "embed", "k", "output", "pages", "place", "position", "temperature")
 
-    def __init__(
-        self,
-        command: StepCommand | None,
-        position: int,
-        embed: int,
-        context: Sequence[int],
-        pages: Sequence[int],
-        output: int,
-        k: int,
-        temperature: float,
-    ) -> None:
+    def __init__(self, command: StepCommand | None, way: Way, embed: int, k: int, temperature: float) -> None:
         self.command = command
-        self.position = position
+        self.position = way.positions[-1]
         self.embed = embed
-        self.context = context
-        self.pages = pages
-        self.output = output
+        self.context = way.context
+        self.pages = way.output_pages
+        self.output = way.output_embed
+        self.adapter = way.adapter
         self.k = k
         self.temperature = temperature
         self.place: Place | None = None
@@ -67,6 +58,7 @@ class LastStep:
             and 0 <= token < space.model.vocab_size
             and self.position + 1 < space.model.max_context
             and place.tokens < space.model.max_context
+            and (self.adapter == NO_ADAPTER or self.adapter in space.adapters.values())
             and _is_undisturbed(space)
         )
 

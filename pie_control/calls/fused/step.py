@@ -8,13 +8,14 @@ happened if one of the three is refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Holdings
 from pie_control.resources.ranges import Range
 
+from ..adapters import NO_ADAPTER
 from ..forward import forward
 from ..forward.batch import PassCommand
 from ..input_text import embed_txt
@@ -54,7 +55,7 @@ class StepCommand(PassCommand, frozen=True):
             return False
         if not embeds.try_add(queue, self, holdings, 0):
             return False
-        if self.size == 1 and self.own is not None:  # a step has no mask and no adapter
+        if self.size == 1 and self.own is not None:  # a step has no mask
             passes.add_step(queue, self, holdings)
         else:
             passes.add(queue, self, holdings, 0, self.size)
@@ -63,15 +64,23 @@ class StepCommand(PassCommand, frozen=True):
         return True
 
 
+class Way(NamedTuple):
+    """What the guest says of a step, but for its output: lists as `embed_txt` and `forward` take them."""
+
+    tokens: Sequence[int]
+    positions: Sequence[int]
+    input_embeds: Sequence[int]
+    context: Sequence[int]
+    output_pages: Sequence[int]
+    output_embed: int
+    adapter: int = NO_ADAPTER
+    mask: Sequence[int] | None = None
+
+
 def issue_step(
     space: AddressSpace,
     queue: int,
-    tokens: Sequence[int],
-    positions: Sequence[int],
-    input_embeds: Sequence[int],
-    context: Sequence[int],
-    output_pages: Sequence[int],
-    output_embed: int,
+    way: Way,
     future: int,
     kind: type[StepCommand],
     fields: Callable[[], tuple[Any, ...]],
@@ -79,16 +88,19 @@ def issue_step(
 ) -> StepCommand | None:
     """The step, unless it is handed on in parts. `fields` gives what is the kind's own, once nothing can be refused any
     more; `issue_output` issues the call of the output alone. Raises as `embed_txt` and `forward` do."""
+    tokens, positions, input_embeds, context, output_pages, output_embed, adapter, mask = way
     space.check_command(queue)
     inputs = embed_txt.check_lengths(tokens, positions, input_embeds)
     if not inputs:
         raise InvalidArgument("a step needs at least one token")
     literal, references = embed_txt.check(space, queue, tokens, positions, inputs)
-    found = forward.check(space, queue, context, inputs, positions, output_pages, (output_embed, 1))
-    if found.size > min(MOST_TOKENS, space.model.max_batch_tokens) or found.context.by_position:
+    outputs = (output_embed, 1)
+    found = forward.check(space, queue, context, inputs, positions, output_pages, outputs, adapter, mask)
+    seen = found.context
+    if found.size > min(MOST_TOKENS, space.model.max_batch_tokens) or seen.by_position or seen.mask is not None:
         space.check_command(queue, 3)
         embed_txt.issue(space, queue, tokens, positions, input_embeds)
-        forward.issue(space, queue, context, input_embeds, output_pages, (output_embed, 1))
+        forward.issue(space, queue, context, input_embeds, output_pages, outputs, adapter=adapter, mask=mask)
         issue_output()
         return None
     after = found.after if space.has_one_queue else max(found.after, space.hazards.of_writing(queue, inputs))

@@ -23,7 +23,7 @@ def issue(
 ) -> None:
     """Raises as `forward_with_scores`; NotFound if the model has no such adapter."""
     number = find_adapter(space, adapter)
-    forward_with_scores.run(space, queue, context, input_embeds, output_pages, output_embeds, number, future)
+    forward_with_scores.issue(space, queue, context, input_embeds, output_pages, output_embeds, future, adapter=number)
 
 
 CALL = define(__name__, issue, value=forward_with_scores.Scores)

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
-from pie_control.resources.ranges import parse_ranges
 from pie_inference.protocol import Forward, ForwardWithScores, ForwardWithScoresResult, Result
 
 from ..adapters import NO_ADAPTER
@@ -47,28 +46,14 @@ def issue(
     output_pages: Sequence[int],
     output_embeds: Sequence[int],
     future: int,
+    *,
+    adapter: int = NO_ADAPTER,
+    mask: Sequence[int] | None = None,
 ) -> None:
     """Raises as `forward`; InvalidArgument for more inputs than go into one batch, or too many pairs."""
-    run(space, queue, context, input_embeds, output_pages, output_embeds, NO_ADAPTER, future)
-
-
-def run(
-    space: AddressSpace,
-    queue: int,
-    context: Sequence[int],
-    input_embeds: Sequence[int],
-    output_pages: Sequence[int],
-    output_embeds: Sequence[int],
-    adapter: int,
-    future: int,
-) -> None:
-    """The same, with an adapter."""
     space.check_command(queue)
-    sources = parse_ranges(input_embeds, "embed")
-    if not sources:
-        raise InvalidArgument("forward-with-scores needs at least one input embed")
-    positions = space.embeds.filled_positions(sources)
-    found = forward.check(space, queue, context, sources, positions, output_pages, output_embeds, adapter)
+    inputs, positions = forward.filled(space, input_embeds)
+    found = forward.check(space, queue, context, inputs, positions, output_pages, output_embeds, adapter, mask)
     _check_size(space, found)
     command = ScoresCommand(
         space.owner, queue, space.next_seq(), found.after, future, (), *found._replace(whole=True)[1:]

@@ -127,9 +127,9 @@ def test_most_steps_look_at_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def look(*arguments: Any) -> None:
         looked.append(1)
-        forward_with_dist.issue(*arguments)
+        forward_with_dist.issue_way(*arguments)
 
-    monkeypatch.setattr(continue_with_dist, "forward_with_dist", SimpleNamespace(issue=look))
+    monkeypatch.setattr(continue_with_dist, "forward_with_dist", SimpleNamespace(issue_way=look))
     for token in range(8):  # two pages of four
         step_on(inferlet, token)
     assert len(looked) == 2, "one for each page"

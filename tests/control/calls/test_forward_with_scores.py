@@ -19,7 +19,7 @@ from .test_forward_with_adapter import ADAPTERS, named, world_with_adapters
 NAME = "forward_with_scores"
 REFUSED = [
     refusal(NotFound, NO_QUEUE, NAME, 9, [0, 1], [3, 1], [0, 1], []),
-    refusal(InvalidArgument, "forward-with-scores needs at least one input embed", NAME, Q, [0, 1], [], [0, 2], []),
+    refusal(InvalidArgument, "a forward needs at least one input embed", NAME, Q, [0, 1], [], [0, 2], []),
     refusal(InvalidState, "embed 4 was never filled", NAME, Q, [0, 1], [3, 2], [0, 2], []),
     refusal(NotFound, "KV page 4 is not allocated", NAME, Q, [3, 2], [3, 1], [0, 1], []),
     refusal(InvalidState, "2 tokens need 2 free slots", NAME, Q, [0, 1], [0, 2], [0, 1], []),
@@ -136,7 +136,7 @@ def test_with_an_adapter_it_is_refused_as_without() -> None:
     inferlet, handed_on = prepare()
     inferlet.space.adapters = {"poet": 5}
     before = len(handed_on)
-    with pytest.raises(InvalidArgument, match="forward-with-scores needs at least one input embed"):
+    with pytest.raises(InvalidArgument, match="a forward needs at least one input embed"):
         inferlet.call(WITH_ADAPTER, Q, "poet", [0, 1], [], [0, 1], [])
     with pytest.raises(NotFound, match="queue 9 does not exist"):
         inferlet.call(WITH_ADAPTER, 9, "poet", [0, 1], [3, 1], [0, 1], [])

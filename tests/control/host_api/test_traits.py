@@ -181,6 +181,38 @@ async def main(args):
     assert model.asked == {"EmbedTxt", "Forward"}
 
 
+def test_options_of_traits_that_are_missing_are_refused_by_name(guest_cache: Path) -> None:
+    source = """
+from inferlet_sdk import Unsupported, traits
+
+async def main(args):
+    queue = traits.create_queue(args.model)
+    kv, embeds = traits.alloc_kvpage(queue), traits.alloc_emb(queue, 1)
+    traits.embed_txt(queue, [65], [0], embeds)
+    refused = []
+    for options in ({"adapter": "poet"}, {"mask": [range(1)], "adapter": "poet"}):
+        try:
+            traits.forward(queue, kv, embeds, kv, embeds, **options)
+        except Unsupported as error:
+            refused.append(error.message)
+    try:
+        traits.forward_with_scores(queue, kv, embeds, kv, embeds, mask=[range(1)])
+    except Unsupported as error:
+        refused.append(error.message)
+    future = traits.forward_with_dist(queue, [65], [0], embeds, kv, kv, embeds, mask=[range(1)])
+    return [refused, len((await future).tokens), traits.usage().futures]
+"""
+    calls = tuple(set(ALL) - {"forward_with_adapter", "forward_with_scores"})
+    refused, tokens, futures = run_on(guest_cache, Partial(calls=calls), source)
+    assert [message.partition("; it has")[0] for message in refused] == [
+        "model fake does not implement ForwardWithAdapter (forward-with-adapter belongs to it)",
+        "model fake does not implement ForwardWithAdapter (forward-with-adapter belongs to it)",
+        "model fake does not implement IntrospectiveForward (forward-with-scores belongs to it)",
+    ]
+    assert tokens > 0
+    assert futures == 0
+
+
 def test_a_model_without_a_tokenizer_serves_what_needs_no_text(guest_cache: Path) -> None:
     source = """
 from inferlet_sdk import Unsupported, traits
