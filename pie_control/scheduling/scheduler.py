@@ -53,7 +53,7 @@ class Scheduler:
     ) -> None:
         self.model = model
         self._policy = policy or Adaptive()
-        self._backlog = Backlog(model.page_size)
+        self._backlog = Backlog(model.page_size, model.max_batch_tokens)
         self._memory = Memory(model, contention or FirstComeFirstServed())
         self.forget_exports = self._memory.forget_exports  # for those who know that keys may not be right any more
         self._accounts: dict[Owner, Account] = {}
