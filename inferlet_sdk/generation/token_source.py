@@ -106,7 +106,7 @@ class RunTokens:
         pause = FIRST_PAUSE
         while True:
             if self._run is None and self._guide is not None and not self._sequence.tokens[self._start :]:
-                await self._guide.open(self._sequence.info.name)
+                await self._guide.open(self._sequence.queues)
                 forced = self._forced((), left)
                 if forced.tokens or forced.complete:
                     return forced
@@ -148,7 +148,7 @@ class RunTokens:
     async def _issue(self, left: int, held: str) -> None:
         sequence, constraint = self._sequence, None
         if self._guide is not None:
-            await self._guide.open(sequence.info.name)
+            await self._guide.open(sequence.queues)
             constraint = self._guide.at(sequence.tokens[self._start :]), self._guide.skip
         most, logprobs = min(left, self._most), self._logprobs
         self._run = run = DecodeRun(sequence, self._sampler, self._handle, most, self._stop, logprobs, constraint)

@@ -71,9 +71,13 @@ class Grammar:
         give_back()
         queue = traits.create_queue(model if model is not None else traits.available_models()[0])
         try:
-            compiled = await traits.grammar_compile(queue, self.kind, self.text, whitespace=self.whitespace)
+            return await self.matcher_on(queue)
         finally:
             traits.destroy_queue(queue)
+
+    async def matcher_on(self, queue: int) -> Matcher:
+        """The same, for the model of a queue."""
+        compiled = await traits.grammar_compile(queue, self.kind, self.text, whitespace=self.whitespace)
         try:
             return Matcher(traits.grammar_matcher(compiled))
         finally:

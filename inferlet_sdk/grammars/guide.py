@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.grammars.grammar import Grammar, Matcher
+from inferlet_sdk.sequences.queues import Queues
 
 SKIP = 10
 """So many forced tokens are run together, in one forward: for fewer, it usually costs more to begin a new run behind
@@ -26,11 +27,12 @@ class Guide:
         self._accepted: list[int] = []  # tokens of the generation
         self.skip = skip
 
-    async def open(self, model: str) -> None:
+    async def open(self, queues: Queues) -> None:
         """Makes the matcher, if there is none yet."""
         if self._matcher is None:
             assert isinstance(self._given, Grammar)
-            self._matcher = await self._given.matcher(model)
+            with queues.some() as queue:
+                self._matcher = await self._given.matcher_on(queue)
 
     def at(self, tokens: Sequence[int]) -> int:
         """The number of the matcher, behind these tokens, which are all of the generation so far."""
@@ -57,7 +59,7 @@ class Guide:
         complete then."""
         self.follow(tokens)
         assert self._matcher is not None
-        forced = self._matcher.forced() if self.skip else []
+        forced = self._matcher.forced() if self.skip and most > 0 else []
         if not forced or len(forced) < self.skip:
             return [], self._matcher.state.over
         self.follow([*tokens, *forced[:most]])

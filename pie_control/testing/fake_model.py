@@ -323,7 +323,7 @@ class FakeModel:
         result = SampleResult(tokens) if own is None else scored(batch, tokens, own)
         if step is None:
             return result
-        step.sampled(tokens.item)
+        step.sampled(tokens.tolist)
         self._faults += step.faults.items()
         return msgspec.structs.replace(result, over=step.over(len(tokens)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -59,13 +59,14 @@ def _follow_grammars(served: ServedModel, batch: Sample, logits: Tensor) -> Step
     return step
 
 
-def _reader(host: Tensor, end: Marker | None) -> Callable[[int], int]:
-    """Gives the token of a row, once the device is so far."""
+def _reader(host: Tensor, end: Marker | None) -> Callable[[], Sequence[int]]:
+    """Gives the tokens, once the device is so far."""
 
-    def read(row: int) -> int:
+    def read() -> Sequence[int]:
         if end is not None:
             end.synchronize()
-        return int(host[row])
+        tokens: list[int] = host.tolist()
+        return tokens
 
     return read
 

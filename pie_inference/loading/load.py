@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 
 import torch
 
@@ -64,8 +63,7 @@ def load(plan: ServingPlan) -> ServedModel:
 
 
 def _constraints(plan: ServingPlan) -> Constraints:
-    clock = time.process_time if plan.device.type == "cpu" else time.perf_counter
-    return Constraints(plan.tokenizer.tokenizer, plan.model.vocab_size, plan.tokenizer.stop_tokens, clock)
+    return Constraints(plan.tokenizer.tokenizer, plan.model.vocab_size, plan.tokenizer.stop_tokens)
 
 
 def _adapters(plan: ServingPlan, weights: WeightLoader) -> Adapters:

@@ -203,7 +203,7 @@ class PacedModel:
         return result if step is None else self._follow(step, result)
 
     def _follow(self, step: Step, result: SampleResult) -> SampleResult:
-        step.sampled(lambda row: int(result.tokens[row]))
+        step.sampled(result.tokens.tolist)
         self._faults += step.faults.items()
         return msgspec.structs.replace(result, over=step.over(len(result.tokens)))
 

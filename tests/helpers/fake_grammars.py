@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from pie_control.calls.grammar.matching import least_forced
 from pie_inference.grammars import engine
-from pie_inference.grammars.pace import AT_FIRST
-from pie_inference.grammars.rows import AS_PAYS
 from pie_inference.grammars.sources import GrammarError, source_of
 from pie_inference.grammars.stack import start_deep
 from pie_inference.testing import byte_tokenizer
@@ -90,7 +89,7 @@ def is_over(matcher: FakeMatcher, made: list[int], skip: int) -> bool:
     """Whether a run ends with the last of the tokens made."""
     one = FakeMatcher(matcher.grammar, matcher.tokens).inner()
     one.accept(made)
-    return one.is_over or (0 < skip <= len(one.forced()) >= (AT_FIRST if skip == AS_PAYS else skip))
+    return one.is_over or 0 < least_forced(skip) <= len(one.forced())
 
 
 __all__ = ["FakeMatcher", "GrammarError", "bits", "compiled", "constrained", "deep", "is_over", "vocabulary"]

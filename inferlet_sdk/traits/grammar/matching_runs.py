@@ -34,8 +34,8 @@ def decode_with_matcher(
     """As `decode`, but the tokens keep to a grammar, from where the matcher stands; the matcher does not move.
 
     The run is over where nothing can follow but a stop token, and where `skip` tokens or more are forced (0: it goes on
-    there; 1: where so many are that it pays to run them together). `take` raises Busy if the worker has not compiled
-    the grammar yet: issue the run again in a moment.
+    there; 1: where 10 or more are, which usually pays). `take` raises Busy if the worker has not compiled the grammar
+    yet: issue the run again in a moment.
     """
     given = run_arguments(
         queue, embed, sampler, input, position, context, pages, steps, stop, recent, window, allowed, adapter, logprobs

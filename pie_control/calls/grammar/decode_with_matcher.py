@@ -11,7 +11,7 @@ from ..fused import decode
 from ..kind import define
 from ..sampler import Sampler
 from ..values import Run
-from .matching import Constraint, Matcher
+from .matching import Constraint, Matcher, least_forced
 
 
 def issue(
@@ -33,10 +33,9 @@ def issue(
     """The matcher stays as it is. Raises InvalidArgument (a matcher of another model) and as `decode`."""
     if matcher.vocabulary_size != space.model.vocab_size:
         raise InvalidArgument("the matcher belongs to a grammar of another model: compile it with a queue of this one")
-    constraint = Constraint(matcher.source, tuple(matcher.tokens), skip)
-    decode.issue_run(
-        space, queue, embed, sampler, input, position, context, pages, steps, stop, options, constraint, future
-    )
+    constraint = Constraint(matcher.source, tuple(matcher.tokens), least_forced(skip))
+    run = embed, sampler, input, position, context, pages, steps, stop, options
+    decode.issue(space, queue, *run, future, constraint=constraint)
 
 
 CALL = define(__name__, issue, value=Run)

@@ -6,11 +6,21 @@ from collections.abc import Sequence
 
 from pie_control.record import Record
 
+WHERE_IT_PAYS = 1
+"""As `skip`: the run is over where it usually pays to run the forced tokens together."""
+USUALLY_PAYS = 10
+"""So many forced tokens take about as long one by one as a new run takes to begin. It is fixed: a model may write a
+forced text with other tokens than those that are run together, so what followed the load would change texts."""
+
+
+def least_forced(skip: int) -> int:
+    """How many forced tokens end a run that was issued with `skip`; 0: none do."""
+    return USUALLY_PAYS if skip == WHERE_IT_PAYS else skip
+
 
 class Constraint(Record, frozen=True, tag=None):
     """What a decode run has to keep to. `source`: the grammar, as the engine compiles it; `accepted`: tokens before the
-    run; `skip`: the run is over where so many tokens are forced (0: it goes on; 1: as many as it
-    pays to run together)."""
+    run; `skip`: the run is over where so many tokens are forced (0: it goes on)."""
 
     source: str
     accepted: Sequence[int]

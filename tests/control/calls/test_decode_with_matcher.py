@@ -58,6 +58,13 @@ def test_the_command_says_what_the_matcher_has_accepted() -> None:
     assert handed_on[-1].constraint is None
 
 
+@pytest.mark.parametrize(("skip", "least"), [(0, 0), (1, 10), (2, 2), (10, 10), (40, 40)])
+def test_how_many_forced_tokens_end_a_run_is_a_fixed_number(skip: int, least: int) -> None:
+    inferlet, handed_on = prepare()
+    inferlet.call("decode_with_matcher", *arguments(skip=skip))
+    assert handed_on[-1].constraint.skip == least
+
+
 def test_a_grammar_that_waits_is_counted() -> None:
     _space, _queue, *parameters = inspect.signature(decode_with_matcher.issue).parameters.values()
     weigh = weigher(parameters[:-1])

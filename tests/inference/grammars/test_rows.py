@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pie_inference.grammars import ahead
 from pie_inference.grammars import rows as rows_module
-from pie_inference.grammars.rows import AS_PAYS, Constraints, Step
-from pie_inference.grammars.sources import source_of
+from pie_inference.grammars import runs as runs_module
+from pie_inference.grammars.engine import Matcher
+from pie_inference.grammars.rows import Constraints, Step
+from pie_inference.grammars.sources import GrammarError, source_of
 from pie_inference.protocol import GrammarStart, Sample
 from pie_inference.testing import byte_tokenizer
 from pie_inference.testing.worker_batches import indptr, ints, sample_batch
@@ -27,8 +30,8 @@ LONG = source_of("lark", 'start: ("yes" | "no") ", that is what they said" /[.!]
 COUNT = source_of("lark", "start: /[ab]/~1..2000")
 
 
-def make(clock: Callable[[], float] = time.perf_counter) -> Constraints:
-    return Constraints(byte_tokenizer.tokenizer_json(), byte_tokenizer.VOCAB_SIZE, (byte_tokenizer.END,), clock)
+def make() -> Constraints:
+    return Constraints(byte_tokenizer.tokenizer_json(), byte_tokenizer.VOCAB_SIZE, (byte_tokenizer.END,))
 
 
 def row(number: int, count: int, source: str = "", accepted: Sequence[int] = (), skip: int = 0) -> Any:
@@ -88,11 +91,12 @@ def test_a_grammar_that_is_not_compiled_keeps_nobody_waiting() -> None:
     assert begin(constraints, row(2, 0, WORDS)).faults == {}
 
 
-@settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 10_000))
-def test_masks_are_those_of_the_engine_step_by_step(seed: int) -> None:
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 10_000), least=st.sampled_from([0, ahead.LEAST_WORDS]))
+def test_masks_are_those_of_the_engine_step_by_step(seed: int, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three runs side by side; steps are run twice, as after a failure of a neighbour, or a step behind is launched
-    before the token of the one before was read."""
+    before the token of the one before was read. Masks are made ahead on a thread, or not."""
+    monkeypatch.setattr(ahead, "LEAST_WORDS", least)
     choose, constraints = random.Random(seed), make()
     sources = {1: WORDS, 2: DATE, 3: LONG}
     made: dict[int, list[int]] = {number: [] for number in sources}
@@ -111,7 +115,7 @@ def test_masks_are_those_of_the_engine_step_by_step(seed: int) -> None:
             number = numbers[at]
             assert allowed(step, place) == reference(live[number], made[number])
             tokens[at] = choose.choice(allowed(step, place))
-        step.sampled(lambda at, tokens=tokens: tokens[at])  # type: ignore[misc]
+        step.sampled(lambda tokens=tokens: tokens)  # type: ignore[misc]
         over = step.over(len(numbers))
         for at, number in enumerate(numbers):
             made[number].append(tokens[at])
@@ -128,12 +132,12 @@ def test_a_second_step_waits_for_the_token_of_the_first_and_not_for_its_answer()
     constraints = make()
     asked = []
     first = begin(constraints, row(1, 0, DATE))
-    first.sampled(lambda at: asked.append(at) or ord("4"))  # type: ignore[func-returns-value]
+    first.sampled(lambda: asked.append(0) or [ord("4")])  # type: ignore[func-returns-value]
     assert asked == []
     second = constraints.step(batch(row(1, 1)))
     assert asked == [0]
     assert allowed(second, 0) == reference(DATE, [ord("4")])
-    second.sampled(lambda _: ord("2"))
+    second.sampled(lambda: [ord("2")])
     assert not first.over(1)[0]
     assert not second.over(1)[0]
     assert allowed(constraints.step(batch(row(1, 2))), 0) == [ord("/")]
@@ -145,33 +149,53 @@ def test_a_run_is_over_where_enough_is_forced() -> None:
         step = begin(constraints, row(number, 0, LONG, (), skip))
         for count, token in enumerate(b"no"):
             step = step if not count else constraints.step(batch(row(number, count)))
-            step.sampled(lambda _, token=token: token)  # type: ignore[misc]
+            step.sampled(lambda token=token: [token])  # type: ignore[misc]
             at_end = step.over(1)[0]
         assert at_end == over, skip
 
 
-def test_a_run_is_over_where_it_pays_to_run_forced_tokens_together() -> None:
-    now = [0.0]
-    constraints = make(lambda: now[0])
-    over = []
-    for number, seconds in ((1, 0.0001), (2, 0.02)):
-        for _ in range(100):
-            now[0] += seconds
-            step = begin(constraints, row(number, 0, LONG, (), AS_PAYS))
-        step.sampled(lambda _: ord("n"))
-        step.over(1)
-        now[0] += seconds
-        step = constraints.step(batch(row(number, 1)))
-        step.sampled(lambda _: ord("o"))
-        over.append(bool(step.over(1)[0]))
-    assert over == [False, True]  # 24 tokens are forced
+def test_masks_are_made_beside_the_forward_and_taken_where_their_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "LEAST_WORDS", 0)
+    constraints = make()
+    step = begin(constraints, row(1, 0, DATE), row(2, 0, DATE), row(3, 0, source_of("regex", "a")))
+    step.sampled(lambda: b"12a")
+    assert step.over(3).tolist() == [False, False, True]
+    vars(constraints)["_ahead"].settle()
+    made = [one.mask is not None for one in vars(constraints)["_runs"].values()]
+    assert made == [True, True, False]
+    made_here: list[Matcher] = []
+    write = Matcher.write_mask
+    with monkeypatch.context() as patch:
+        patch.setattr(Matcher, "write_mask", lambda *given: (made_here.append(given[0]), write(*given)))
+        step = constraints.step(batch(row(1, 1), row(2, 0, DATE)))  # the second one's step is run once more
+    assert made_here == [vars(constraints)["_runs"][2].matcher]
+    assert [allowed(step, place) for place in (0, 1)] == [reference(DATE, b"1"), reference(DATE, b"")]
+
+
+def test_a_matcher_that_fails_ahead_fails_its_own_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "LEAST_WORDS", 0)
+    constraints = make()
+    step = begin(constraints, row(1, 0, DATE), row(2, 0, WORDS))
+    step.sampled(lambda: b"1a")
+    bad, write = vars(constraints)["_runs"][1].matcher, Matcher.write_mask
+
+    def fail(matcher: Matcher, address: int) -> None:
+        if matcher is bad:
+            raise GrammarError("too slow")
+        write(matcher, address)
+
+    monkeypatch.setattr(Matcher, "write_mask", fail)
+    assert not step.over(2).any()
+    step = constraints.step(batch(row(1, 1), row(2, 1)))
+    assert {place: fault.message for place, fault in step.faults.items()} == {0: "too slow"}
+    assert allowed(step, 0) == reference(WORDS, b"a")
 
 
 def test_a_run_goes_on_where_the_tokens_before_it_stand() -> None:
     constraints = make()
     step = begin(constraints, row(1, 0, LONG, b"yes, that"))
     assert allowed(step, 0) == [ord(" ")]
-    step.sampled(lambda _: ord(" "))
+    step.sampled(lambda: [ord(" ")])
     step.over(1)
     constraints.step(batch(row(0, 0), ended=[1]))
     kept = vars(constraints)["_kept"]
@@ -237,8 +261,8 @@ def test_a_batch_without_what_a_matcher_begins_with_is_refused() -> None:
 def test_a_grammar_that_takes_too_long_ends_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
     constraints = make()
     step = begin(constraints, row(1, 0, DATE))
-    step.sampled(lambda _: ord("1"))
-    monkeypatch.setattr(rows_module, "SECONDS_PER_TOKEN", -1e9)
+    step.sampled(lambda: [ord("1")])
+    monkeypatch.setattr(runs_module, "SECONDS_PER_TOKEN", -1e9)
     step = constraints.step(batch(row(1, 1)))
     assert "s for 1 tokens: simplify it" in step.faults[0].message
     assert not step.faults[0].busy
