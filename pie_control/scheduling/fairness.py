@@ -54,7 +54,9 @@ class Share(Generic[Q]):
     def __init__(self, parent: Share[Q] | None, weight: float = 1.0, credit: float = inf) -> None:
         self.parent = parent
         self.weight = weight
-        self.credit = credit if parent is None else parent.credit  # what a child may be behind the clock, at most
+        self.credit: float = (
+            credit if parent is None else parent.credit
+        )  # what a child may be behind the clock, at most
         self.tag = 0.0  # virtual time at which its next service starts
         self.clock = 0.0  # virtual time among its children
         self.lag = 0.0  # of a leaf in the long line: cost of its next part

@@ -355,7 +355,12 @@ def test_who_has_not_fitted_for_long_does_not_go_before_all_who_come(before: int
     arena = Arena(num_pages=2000)
     victim = arena.join(Standing(Tenant("victim")), tokens=63)
     one, other = Standing(Tenant("one")), Standing(Tenant("other"))
-    crowd = [arena.join(one, 3, 63), arena.join(one, tokens=4), Prefiller(arena, 2, 64, other), arena.join(other)]
+    crowd: list[Any] = [
+        arena.join(one, 3, 63),
+        arena.join(one, tokens=4),
+        Prefiller(arena, 2, 64, other),
+        arena.join(other),
+    ]
     arena.run_busy(before, crowd)
     victim.forward(1)
     arena.run_busy(LIMIT + 7, crowd)  # one forward of the tenant may go before it
