@@ -153,6 +153,7 @@ class RecordedAuthor(Author):
     """Writes down what it would call."""
 
     knows_grammars = False  # a worker of its own compiles them when they come
+    composes = False
 
     def __init__(
         self,
