@@ -53,7 +53,7 @@ class Scheduler:
     ) -> None:
         self.model = model
         self._policy = policy or Adaptive()
-        self._backlog = Backlog(model.page_size)
+        self._backlog = Backlog(model.page_size, model.max_batch_tokens)
         self._memory = Memory(model, contention or FirstComeFirstServed())
         self.drop_adapter = self._memory.drop_adapter
         self._accounts: dict[Owner, Account] = {}

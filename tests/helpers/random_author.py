@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,8 +22,9 @@ from pie_control.calls.sampler import SamplingParams
 from pie_control.errors import CallError, Exhausted
 from pie_control.resources.kinds import PAGES as PAGE_POOL
 from tests.helpers.issue_order import Exported, IssueOrder, Step
+from tests.helpers.languages import END, LANGUAGES, Standing
 from tests.helpers.naive_sampler import Drawing, choose
-from tests.helpers.scheduling import Inferlet, name_token
+from tests.helpers.scheduling import COMPOSED, Inferlet, name_token
 from tests.helpers.undecided import Undecided
 from tests.helpers.wanted import Anything, Distribution, Each, Exactly, Floats, Numbers, Scored, Wanted, plain
 
@@ -69,8 +70,19 @@ class Run:
     plan: Sequence[Step]
 
 
+class Beside(NamedTuple):
+    """What goes beside a step: an adapter or "", and a mask as calls take it, or nothing."""
+
+    adapter: str
+    mask: list[int]
+
+
 class Author:
     """Makes random calls of one inferlet, and the same in the interpreter."""
+
+    knows_grammars = True
+    """Whether the worker has them compiled (languages.py)."""
+    composes = True  # whether it puts masks and adapters beside steps, and both beside forwards
 
     def __init__(
         self,
@@ -127,6 +139,7 @@ class Author:
             self.decode,
             self.end_a_run,
             self.free,
+            self.reserve_kvpage,
             self.create_or_destroy,
             self.synchronize,
             self.prioritize,
@@ -235,9 +248,14 @@ class Author:
         outputs = self._outputs(inputs)
         if choice.random() < 0.3:
             mask = self._mask(len(self.means.columns(context)), len(inputs))
-            accepted = self.means.forward(context, inputs, targets, outputs, mask)
-            lists = map(flat, (context, inputs, targets, outputs))
-            self.attempt(accepted, "forward_with_mask", queue, *lists, ranges_of(mask))
+            adapter = choice.choice(self.adapters) if self.composes else ""
+            accepted = self.means.forward(context, inputs, targets, outputs, mask, adapter)
+            seen, given, *rest = map(flat, (context, inputs, targets, outputs))
+            if adapter:
+                options = json.dumps({"adapter": adapter})
+                self.attempt(accepted, COMPOSED, queue, [], [], given, seen, *rest, ranges_of(mask), options, None)
+            else:
+                self.attempt(accepted, "forward_with_mask", queue, seen, given, *rest, ranges_of(mask))
             return
         adapter = choice.choice(self.adapters)
         lists = map(flat, (context, inputs, targets, outputs))
@@ -262,8 +280,9 @@ class Author:
         if future is not None and scores is not None:
             self.wanted[future] = Numbers(scores)
 
-    def _step(self, queue: int) -> tuple[bool, list[Any], int]:
-        """The arguments of a step, but for the last ones; whether it is accepted, and its output embed."""
+    def _step(self, queue: int) -> tuple[bool, list[Any], int, Beside]:
+        """The arguments of a step, but for the last ones; whether it is accepted, its output embed, and what goes
+        beside it."""
         choice, lists = self.choice, (self.readable(), self.writable())
         context, targets = (choice.sample(pages, min(len(pages), choice.randint(0, 12))) for pages in lists)
         inputs = choice.sample(self.embeds, choice.choice([1, 1, 2, choice.randint(1, min(20, len(self.embeds)))]))
@@ -271,19 +290,40 @@ class Author:
         first = choice.choice([HIGHEST + 1, choice.randint(0, HIGHEST)])
         positions = list(range(first, first + len(inputs)))
         named, tokens = self._named(queue, len(inputs))
-        accepted = self.means.step(tokens, positions, inputs, context, targets, output)
-        return accepted, [queue, named, positions, flat(inputs), flat(context), flat(targets), output], output
+        adapter, mask = "", None
+        if self.composes:
+            adapter = choice.choice(["", choice.choice(self.adapters)])
+            if choice.random() < 0.2:
+                mask = self._mask(len(self.means.columns(context)), len(inputs))
+        accepted = self.means.step(tokens, positions, inputs, context, targets, output, mask, adapter)
+        step = [queue, named, positions, flat(inputs), flat(context), flat(targets), output]
+        return accepted, step, output, Beside(adapter, [] if mask is None else ranges_of(mask))
+
+    def _attempt_step(
+        self, accepted: bool, name: str, step: list[Any], beside: Beside, rest: tuple[Any, ...], **reads: Any
+    ) -> int | None:
+        """The call of this name, or the same with what goes beside it. `rest`: the last arguments; `reads`: the option
+        that stands for them."""
+        if not beside.adapter and not beside.mask:
+            return self.attempt(accepted, name, *step, *rest)
+        *lists, output = step
+        options = json.dumps({"adapter": beside.adapter, **reads})
+        sampler = rest[0] if "sampler" in reads else None
+        return self.attempt(accepted, COMPOSED, *lists, [output, 1], beside.mask, options, sampler)
 
     def steps_with_dists(self, queue: int) -> None:
         """A step that reads its distribution, and further ones, which go on from there; now and then something comes
         between."""
         choice = self.choice
-        accepted, step, output = self._step(queue)
+        accepted, step, output, beside = self._step(queue)
         k, temperature = choice.randint(1, 20), choice.choice([0.5, 1.0])
-        future = self.attempt(accepted, "forward_with_dist", *step, k, temperature)
+        dist = {"k": k, "temperature": temperature}
+        future = self._attempt_step(accepted, "forward_with_dist", step, beside, (k, temperature), dist=dist)
         if future is None:
             return
         self.wanted[future] = self._distribution(output, k, temperature)
+        if beside.mask:
+            return  # nothing goes on from it
         _, _, (*_, position), (embed, *_), context, targets, _ = step
         context, targets = context[::2], targets[::2]
         for _ in range(choice.randint(0, MOST_CONTINUED)):
@@ -295,23 +335,26 @@ class Author:
             if gone or embed not in self.embeds or output not in self.embeds or not self.alive:
                 return
             position += 1
-            accepted = self.means.step([token], [position], [embed], context, targets, output)
+            accepted = self.means.step([token], [position], [embed], context, targets, output, None, beside.adapter)
             future = self.attempt(accepted, "continue_with_dist", queue, *named)
             if future is None:
                 return
             self.wanted[future] = self._distribution(output, k, temperature)
 
     def step_with_token(self, queue: int) -> None:
-        accepted, step, output = self._step(queue)
+        accepted, step, output, beside = self._step(queue)
         drawing = self.choice.choice([self.greedy, *self.drawings])
         token = None
         if accepted:
             with suppress(Undecided):
                 token = self._drawn(output, drawing)
             if token is None:  # it has happened, so it is read otherwise
-                self.ask(self._distribution(output, 5, 1.0), "forward_with_dist", *step, 5, 1.0)
+                dist = {"k": 5, "temperature": 1.0}
+                future = self._attempt_step(True, "forward_with_dist", step, beside, (5, 1.0), dist=dist)
+                assert future is not None
+                self.wanted[future] = self._distribution(output, 5, 1.0)
                 return
-        future = self.attempt(accepted, "forward_with_sampling", *step, drawing)
+        future = self._attempt_step(accepted, "forward_with_sampling", step, beside, (drawing,), sampler=1)
         if future is not None and token is not None:
             drawing.used()
             self._sampled(future, queue, token)
@@ -442,7 +485,8 @@ class Author:
         tokens = [choice.sample(range(250), 3) for _ in rows]
         logprobs = [log_softmax(self._logits(embed))[own] for embed, own in zip(rows, tokens, strict=True)]
         listed = [token for own in tokens for token in own]
-        self.ask(Numbers(np.concatenate(logprobs).tolist()), "get_logprobs_at", queue, flat(rows), listed)
+        scale = max(float(np.abs(log_softmax(self._logits(embed))).max()) for embed in rows)
+        self.ask(Numbers(np.concatenate(logprobs).tolist(), scale), "get_logprobs_at", queue, flat(rows), listed)
 
     def verify(self, queue: int) -> None:
         choice, filled = self.choice, self._outputs_filled()
@@ -478,24 +522,47 @@ class Author:
         drawing = choice.choice([self.greedy, self.new_drawing()])
         numbers, (recent, allowed), window = drawing.numbers(steps), self._bounds(), choice.choice([0, 3])
         options: dict[str, Any] = {"recent": recent, "window": window} | ({"adapter": adapter} if adapter else {})
-        if allowed is not None:
-            options["allowed"] = bits_of(allowed, self.inferlet.space.model.vocab_size)
+        language = choice.choice(LANGUAGES) if self.knows_grammars and choice.random() < 0.4 else None
+        begun = b""
+        if language is not None:
+            allowed = None
+            word = choice.choice(sorted(language.words))
+            begun = word[: choice.randrange(len(word))]
 
         def next_token(output: Any, own: Sequence[int]) -> int:
             counted = [*recent, *own][-window:]  # 0: all
-            return self._choose(means.model.logits(output), drawing, numbers[len(own)], counted, allowed)
+            may_come = allowed
+            if language is not None:
+                if is_end(own):
+                    return END
+                may_come = language.allowed(begun + bytes(own))
+            return self._choose(means.model.logits(output), drawing, numbers[len(own)], counted, may_come)
 
+        def is_end(own: Sequence[int]) -> bool:
+            return language is not None and (END in own or language.is_over(begun + bytes(own)))
+
+        vocabulary = self.inferlet.space.model.vocab_size
+        if allowed is not None:
+            options["allowed"] = bits_of(allowed, vocabulary)
         try:
             plan = means.plan_run(embed, position, context, targets, steps, adapter, next_token)
         except Undecided:
             return
         stop = [choice.choice(plan)[0]] if plan and choice.random() < 0.3 else []
-        arguments = embed, drawing, input, position, flat(context), flat(targets), steps, stop, json.dumps(options)
-        future = self.attempt(plan is not None, "decode", queue, *arguments)
+        chosen: tuple[object, ...] = embed, drawing
+        if language is not None:
+            stop, chosen = [END], (*chosen, Standing(language, begun, vocabulary), 0)
+        arguments = *chosen, input, position, flat(context), flat(targets), steps, stop, json.dumps(options)
+        name = "decode" if language is None else "decode_with_matcher"
+        future = self.attempt(plan is not None, name, queue, *arguments)
         if future is None or plan is None:
             return
         tokens = [token for token, *_ in plan]
-        plan = plan[: tokens.index(stop[0]) + 1] if stop else plan
+        if language is not None:
+            ends = (n for n in range(1, len(tokens) + 1) if is_end(tokens[:n]))
+            plan = plan[: next(ends, len(tokens))]
+        elif stop:
+            plan = plan[: tokens.index(stop[0]) + 1]
         used = [embed, input] if steps > 1 else []
         self.embeds = [one for one in self.embeds if one not in used]
         means.empty(used)
@@ -586,7 +653,7 @@ class Author:
         again = choice.choice(self.queues)
         match choice.randrange(3):
             case 0:
-                self._allocate_pages(queue, choice.randint(1, 3), reserve=choice.random() < 0.5)
+                self._allocate_pages(queue, choice.randint(1, 3))
             case 1:
                 pages = self.writable()
                 pages = choice.sample(pages, min(choice.randint(1, 3), max(0, len(pages) - 1)))
@@ -599,6 +666,9 @@ class Author:
                 self.means.forget([], embeds)
                 self.embeds = [embed for embed in self.embeds if embed not in embeds]
                 self._allocate_embeds(again, 3)
+
+    def reserve_kvpage(self, queue: int) -> None:
+        self._allocate_pages(queue, self.choice.randint(1, 2), reserve=True)
 
     def _allocate_pages(self, queue: int, count: int, reserve: bool = False) -> None:
         fits = len(self.means.pages) + count <= PAGE_POOL.pool_size(self.inferlet.space.model)
