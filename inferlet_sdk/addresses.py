@@ -19,7 +19,7 @@ class Addresses:
         flat = tuple(ranges)
         if len(flat) % 2:
             raise ValueError(f"ranges are pairs (first, length), but there are {len(flat)} numbers")
-        self.ranges = flat
+        self.ranges: tuple[int, ...] = flat
         self._length = sum(flat[1::2])
 
     @classmethod

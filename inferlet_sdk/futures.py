@@ -25,7 +25,7 @@ class HostFuture(Generic[T]):
 
     def __init__(self, number: int, finish: Callable[[int], T]) -> None:
         """`finish` waits for the future of this number and takes its value: an `await-*` function of the host."""
-        self.number = number
+        self.number: int = number
         self._finish = finish
         self._taken = False
         self._value: T | None = None

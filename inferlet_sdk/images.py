@@ -46,7 +46,7 @@ class Image:
     def __init__(self, blob: str | Blob) -> None:
         """Raises NotFound, with the names that there are."""
         self._blob = blob if isinstance(blob, Blob) else Blob.open(text(blob, "name"))
-        self.name = self._blob.name
+        self.name: str = self._blob.name
         self._model = ""  # whose tokens and pixels these are
         self._tokens: Sequence[int] = ()
 

@@ -26,6 +26,8 @@ ROOT = Path(__file__).parent.parent
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 ANSWER_SECONDS = 5
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+EDITABLE = ("--config-settings", "editable_mode=compat", "--editable")
+"""By a path, which type checkers and editors follow; they do not follow the import hook that is setuptools' default."""
 WITH_TORCH = ("torch", "triton")  # torch's package requires one version of triton
 
 
@@ -120,7 +122,7 @@ def main(extras: list[str]) -> int:
         elif not install_torch(choose(os.environ.get("TORCH_INDEX"), os.environ), str(file)):
             return 1
         project = f"{ROOT}[{','.join(extras)}]" if extras else str(ROOT)
-        return 0 if pip_install("--constraint", str(file), "--editable", project) else 1
+        return 0 if pip_install("--constraint", str(file), *EDITABLE, project) else 1
 
 
 if __name__ == "__main__":

@@ -214,6 +214,7 @@ def counting(rng: random.Random) -> Story:
     words = ["no", "one", *NUMBER_WORDS]
     count = rng.randint(3, 6)
     lines = [f"{hero} had {words[count]} {noun}."]
+    plural = noun
     for _ in range(rng.randint(1, 3)):
         change = rng.randint(1, 3)
         if count + change > 10 or (rng.random() < 0.5 and count >= change):
@@ -247,7 +248,7 @@ def letter(rng: random.Random) -> Story:
         ("{friend}", "{friend}", "dear {friend}", "my friend", "everyone", "dear {adult2}", "world", "dear reader")
     )
     lines = [fill(rng, "Hello, " + to + "!", slots)]
-    body = rng.sample(LETTER_LINES[1:-1], rng.randint(2, 4))
+    body: list[str] = rng.sample(LETTER_LINES[1:-1], rng.randint(2, 4))
     if "I am writing to you from {place.the}." in body:
         body.sort(key=lambda line: not line.startswith("I am writing"))
     if rng.random() < 0.6:

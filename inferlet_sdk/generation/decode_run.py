@@ -60,7 +60,7 @@ class DecodeRun:
         queue, position = sequence.busy_queue, sequence.computed
         steps = min(most, STEPS if sequence.has_queue_alone else STEPS_OF_SHARED)
         room = sequence.pages.reserve_for_run(queue.number, position + steps - 1)
-        self.steps = min(steps, room - position + 1)
+        self.steps: int = min(steps, room - position + 1)
         self._sequence = sequence
         self._position = position
         self._taken = 0

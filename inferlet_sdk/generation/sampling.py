@@ -92,8 +92,8 @@ class Mirostat:
 
     def __init__(self, target: float = 5.0, *, rate: float = 0.1, seed: int | None = None) -> None:
         """`target`: bits a token; `rate`: how much of an error the bound follows."""
-        self.target = number(target, "target")
-        self.rate = number(rate, "rate")
+        self.target: float = number(target, "target")
+        self.rate: float = number(rate, "rate")
         self.bound = 2 * self.target
         self._random = random.Random(seed)
 

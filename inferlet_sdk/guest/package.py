@@ -168,7 +168,7 @@ class Loader:
 
     def __init__(self, package: Package) -> None:
         self._package = package
-        self.files = package.files
+        self.files: dict[str, bytes] = package.files
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         module = self._package.modules.get(name)

@@ -62,7 +62,7 @@ class Response:
         told = json_text.loads(about)
         self.status: int = told["status"]
         self.url: str = told["url"]
-        self.headers = Headers([(name, value) for name, value in told["headers"]])
+        self.headers: Headers = Headers([(name, value) for name, value in told["headers"]])
         self._host = bindings.core
         self._body: int | None = body
         self._whole: bytes | None = None

@@ -15,9 +15,9 @@ class LastStep:
     __slots__ = ("context", "embed", "k", "output", "stop", "temperature")
 
     def __init__(self, stop: int, pages: PageTable, embed: list[int], k: int, temperature: float) -> None:
-        self.stop = stop
+        self.stop: int = stop
         self.context, self.output = pages.context, pages.output
-        self.embed = embed
+        self.embed: list[int] = embed
         self.k, self.temperature = k, temperature
 
     @property

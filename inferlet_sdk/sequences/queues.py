@@ -46,8 +46,8 @@ class Queue:
     __slots__ = ("_embeds", "input", "last_step", "number", "users")
 
     def __init__(self, number: int, embed: Embeds) -> None:
-        self.number = number
-        self.input = list(embed.ranges)
+        self.number: int = number
+        self.input: list[int] = list(embed.ranges)
         self.users = 0
         self.last_step: object | None = None
         self._embeds = embed

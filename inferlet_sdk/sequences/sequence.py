@@ -53,9 +53,9 @@ class TokenSequence:
         self.shares = True  # whether other inferlets of the tenant may use keys of its prompt
         self.computed = 0
         self.output_of = 0
-        self.pages = PageTable(queues)
+        self.pages: PageTable = PageTable(queues)
         self.drops: list[tuple[int, int, int]] = []  # what was dropped, and how many tokens had keys then
-        self.output = OutputEmbed()
+        self.output: OutputEmbed = OutputEmbed()
         self.last_queue: Queue | None = None  # at the first use, and from then on
         self._own: Queue | None = None
         self.uses = 0  # calls of `begin` that were not ended

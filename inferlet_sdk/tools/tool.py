@@ -35,8 +35,8 @@ class Tool(Generic[P, R]):
         told = read_docstring(inspect.getdoc(function) or "")
         self.function = function
         self.name = _checked_name(getattr(function, "__name__", "") if name is None else checked_text(name, "name"))
-        self.description = told.description if description is None else checked_text(description, "description")
-        self.parameters = _parameters(self.name, function, told.parameters)
+        self.description: str = told.description if description is None else checked_text(description, "description")
+        self.parameters: Record = _parameters(self.name, function, told.parameters)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)

@@ -35,7 +35,7 @@ class Dist:
         self._packed = tokens, probabilities
         self._tokens: list[int] | None = None
         self._probabilities: list[float] | None = None
-        self.rest = rest
+        self.rest: float = rest
         """Probability mass of all other tokens."""
 
     def __repr__(self) -> str:

@@ -9,10 +9,11 @@ NO_ADAPTER = -1
 
 
 def find_adapter(space: AddressSpace, name: str) -> int:
-    """The number of an adapter that the model has now; raises NotFound."""
+    """The number of an adapter that the model has now, which the inferlet uses from now on; raises NotFound."""
     number = space.adapters.get(name)
     if number is None:
         raise NotFound(f"model {space.model.name} has no adapter {name[:80]!r}; {_those_there(space)}")
+    space.adapters_used.add(number)
     return number
 
 

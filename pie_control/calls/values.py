@@ -22,11 +22,15 @@ class Run(NamedTuple):
     """Of a decode run, whose tokens come some at a time (`AddressSpace.run_advanced`)."""
 
 
+_NONE = np.zeros(0, np.int32)
+
+
 class Import(NamedTuple):
     """Of an import. The pages themselves are the address space's business; here is what is known of what they hold."""
 
     positions: NDArray[np.int32]  # of each slot, as in resources/tables/slots.py
     tokens: NDArray[np.int32]  # of all slots that hold one, or none if its maker did not tell
+    adapters: NDArray[np.int32] = _NONE  # numbers of those that the keys may depend on
 
 
 class Completion(NamedTuple):

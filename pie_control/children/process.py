@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -76,7 +77,7 @@ class ChildProcess:
         """How the process ended and what it said last: the predicate of a sentence."""
         self._read_stderr()
         code = self._process.poll()
-        how = "runs" if code is None else f"ended with status {code}" if code >= 0 else f"was killed by signal {-code}"
+        how = "runs" if code is None else f"ended with status {code}" if code >= 0 else _killed_by(-code)
         said = "\n".join(self._tail)
         return how + (f"; its last words:\n{said}" if said else "")
 
@@ -166,3 +167,10 @@ class _ExitWatch:
     def _fire(self) -> None:
         self.close()
         self._on_exit()
+
+
+def _killed_by(number: int) -> str:
+    why = ""
+    if number == getattr(signal, "SIGBUS", 0):
+        why = " (SIGBUS: a file that it had mapped became shorter; leave the files of a served model as they are)"
+    return f"was killed by signal {number}{why}"

@@ -96,7 +96,11 @@ class Connection:
             if error.response.status_code == errors.Unauthorized.status:
                 raise errors.Unauthorized(_reason(error)) from None
             raise ServerUnavailable(f"{server} refuses the connection: {_reason(error)}") from None
-        except (OSError, TimeoutError, InvalidHandshake, InvalidURI, ValueError) as error:
+        except TimeoutError:
+            raise ServerUnavailable(
+                f"{server} takes connections, but does not answer within {timeout:g} s: it may be starting; try again"
+            ) from None
+        except (OSError, InvalidHandshake, InvalidURI, ValueError) as error:
             raise ServerUnavailable(
                 f"no Pie server answers at {server} ({error}): start one with `pie serve`"
             ) from None

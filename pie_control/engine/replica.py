@@ -87,11 +87,11 @@ class Replica:
         return await self._client.load_adapter(message)
 
     def drop_adapter(self, message: DropAdapter) -> None:
-        """Forgets an adapter, behind the waves that were sent; and all exports, as another adapter may get its name,
-        and nobody knows which keys it has changed."""
+        """Forgets an adapter, behind the waves that were sent; and exports made with it, as another adapter may get its
+        name."""
         self._client.drop_adapter(message)
         if self.life.serves:
-            self._scheduler.forget_exports()
+            self._scheduler.drop_adapter(message.number)
 
     # ---- inferlets ----
 

@@ -86,7 +86,8 @@ def is_address(name: str) -> bool:
 
 class Guard:
     """ASGI middleware. A program may have `max_program_bytes`, a blob `max_blob_bytes`, every other body
-    `max_json_bytes`. Routes find the `Caller` in the state of the request."""
+    `max_json_bytes`. Routes find the `Caller` in the state of the request; for OPEN_PATHS it may
+    be None."""
 
     def __init__(
         self,
@@ -115,13 +116,15 @@ class Guard:
             await self._admit(scope, headers, receive, send)
 
     async def _admit(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
-        if scope["path"] not in OPEN_PATHS:
-            try:
-                scope.setdefault("state", {})["caller"] = self._callers.of(headers)
-            except Unauthorized as refusal:
+        state = scope.setdefault("state", {})
+        try:
+            state["caller"] = self._callers.of(headers)
+        except Unauthorized as refusal:
+            if scope["path"] not in OPEN_PATHS:
                 answer = response(refusal.status, error_body(refusal))
                 answer.headers["www-authenticate"] = "Bearer"
                 return await answer(scope, receive, send)
+            state["caller"] = None
         return await self._app(scope, self._bounded(receive, scope["path"]), send)
 
     def _bounded(self, receive: Receive, path: str) -> Receive:

@@ -54,6 +54,7 @@ class AddressSpace:
         self.owner = owner
         self.model = model
         self.adapters = adapters  # numbers of those that the model has now
+        self.adapters_used: set[int] = set()  # that keys may depend on, whether they were dropped since or not
         self.ledger = ledger
         self._held = dict.fromkeys(RESOURCES, 0)  # its part of the ledger
         self.pages = PageTable(model.page_size)

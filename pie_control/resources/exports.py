@@ -40,6 +40,7 @@ class Export:
     name: str
     owner: Owner  # who made it
     future: int  # of its command
+    adapters: Sequence[int] = ()  # numbers of those that its keys may depend on
     pages: Sequence[int] = ()  # physical, none while it is announced
     positions: Numbers = field(default_factory=lambda: np.zeros(0, np.int32))
     tokens: Numbers = field(default_factory=lambda: np.zeros(0, np.int32))
@@ -66,13 +67,15 @@ class Exports:
         self._standing: dict[tuple[str, str], Export] = {}
         self._coming: dict[tuple[str, str], Export] = {}  # the newest of its name that does not stand yet
         self._held: dict[Export, None] = {}  # these do not stand yet either
-        self._freed = False
+        self._dropped: set[int] = set()  # adapters
         self._of_tenant: dict[str, list[int]] = {}  # number and pages of what stands
 
     # ---- life ----
 
     def announce(self, export: Export) -> None:
         self._coming[export.key] = export
+        if export.adapters:
+            self._reject_outdated(export)
 
     def hold(self, export: Export, pages: Sequence[int]) -> None:
         """The export has its turn. Raises QuotaExceeded: it is larger than all that its tenant may hold."""
@@ -148,13 +151,21 @@ class Exports:
             return self._drop(standing)
         return None if coming is None else ()
 
-    def clear(self) -> Iterator[Sequence[int]]:
-        """All names are free. Gives pages, to be released."""
+    def drop_adapter(self, adapter: int) -> Iterator[Sequence[int]]:
+        """Nothing that an adapter has changed is there any more, or will be: another one may get its name. Gives pages,
+        to be released."""
+        self._dropped.add(adapter)
         for export in (*self._coming.values(), *self._held):
-            export.unwanted = True
-        self._coming.clear()
+            self._reject_outdated(export)
         for export in list(self._standing.values()):
-            yield self._drop(export)
+            if adapter in export.adapters:
+                yield self._drop(export)
+
+    def _reject_outdated(self, export: Export) -> None:
+        if not self._dropped.isdisjoint(export.adapters):
+            export.unwanted = True
+            if self._coming.get(export.key) is export:
+                del self._coming[export.key]
 
     def listed(self, tenant: Tenant, prefix: str, most: int) -> list[Export]:
         """Those of a tenant that stand, the last used first."""

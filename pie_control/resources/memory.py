@@ -209,9 +209,9 @@ class Memory:
             shed = True
         return shed
 
-    def forget_exports(self) -> None:
-        """Drops all exports; those who have imported them keep their pages."""
-        for pages in self.exports.clear():
+    def drop_adapter(self, adapter: int) -> None:
+        """Drops what was exported with an adapter; those who have imported it keep their pages."""
+        for pages in self.exports.drop_adapter(adapter):
             self.release_pages(pages)
 
     def _first_shortage(self, resource: Resource, coming: int) -> Shortage | None:

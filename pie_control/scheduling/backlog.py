@@ -30,15 +30,17 @@ from .decoding.runs import Rows, Runs
 from .fairness import Line, Tenants
 
 PATIENCE = 6
-"""Waves that may be formed in a row while a command does not fit into what those before it leave; the next one begins
-with it. Only a forward that must not be split can be so large. It goes within eight waves: one more may pass before it
-is its turn, for it lags (fairness.py)."""
+"""Waves between two that begin with a command which did not fit into what others left of the one before. Only a forward
+that must not be split can be so large. So all others have six of seven waves, and such forwards the seventh, in fair
+order: one goes within eight waves, and within seven more for each that goes before it. There are few of these, for
+nobody is far behind the clock (fairness.py)."""
 
 
 class Backlog:
     """The only place that puts commands into queues and takes them out."""
 
-    def __init__(self, page_size: int) -> None:
+    def __init__(self, page_size: int, wave: int) -> None:
+        """`wave`: input tokens of one."""
         self.runs: Runs[CommandQueue] = Runs(page_size)
         self.now = 0.0  # seconds; of the turn
         self.queues = 0  # that hold commands
@@ -51,10 +53,10 @@ class Backlog:
         self.new: dict[CommandQueue, None] = {}
         self.local: dict[CommandQueue, None] = {}
         self.starved: dict[tuple[Owner, int], CommandQueue] = {}  # by inferlet and sequence number of the command
-        self.tenants: Tenants[CommandQueue] = Tenants()
+        self.tenants: Tenants[CommandQueue] = Tenants(wave)
         self._unranked: dict[Account, None] = {}  # whose guests' priorities have to be looked at anew
         self._misfit: CommandQueue | None = None  # did not fit into the last wave, the first such
-        self._misfits = 0  # waves with one, since one was let first
+        self._since_misfit = PATIENCE  # waves, since one was let first
 
     # ---- inferlets ----
 
@@ -240,22 +242,21 @@ class Backlog:
         self._unranked.clear()
 
     def overdue(self) -> CommandQueue | None:
-        """A queue whose turn it was long ago, but whose command needs a wave almost of its own. Nobody gets one from
-        those of a higher class."""
+        """A queue whose turn it was in the last wave, but whose command needs one almost of its own. Nobody gets that
+        from those of a higher class."""
         queue = self._misfit
-        if queue is None or queue.line is None or self._misfits < PATIENCE:
+        if queue is None or queue.line is None or self._since_misfit < PATIENCE:
             return None
         own = queue.account.standing.service_class
         if any(self.all_ready()[:own]):
             return None
-        self._misfits = 0
+        self._since_misfit = -1  # this wave does not count
         return queue
 
     def note_misfit(self, queue: CommandQueue | None) -> None:
         """The first queue whose command did not fit into the wave that was formed."""
         self._misfit = queue
-        if queue is not None:
-            self._misfits += 1
+        self._since_misfit += 1
 
     def check_integrity(self, accounts: dict[Owner, Account]) -> None:
         """Asserts that the counts are those of the queues, and that every queue with commands is in one place."""

@@ -5,7 +5,9 @@ queues. Each is a `Share` with a *tag*: the virtual time at which its next servi
 by its cost (input tokens, and a little for each command) over the weight. The next service is that of the smallest
 tag, at each level of the tree; so those that always have work share the cost by their weights. A parent's *clock* is
 the virtual time among its children. Who was idle begins at the clock, not before: nobody saves credit up, and nobody
-can be starved by newcomers.
+can be starved by newcomers. Nor does anybody whose command does not fit into what others leave of each wave: when it
+is served, with that or something smaller, it is behind the clock by the `credit` of its parent at most. Without that it
+would go before all who come for as long as it could not go.
 
 Ready queues wait in one of two lines. In the short line they have few tokens to run, or have not been looked at yet. In
 the long line their first command is a long one, of more than FEW tokens. It *lags*: it is compared as if its next part
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from heapq import heapify, heappop, heappush, heapreplace
+from math import inf
 from typing import Generic, TypeVar
 
 from pie_control.tenants.tenant import ServiceClass, Standing
@@ -29,6 +32,9 @@ COMMAND_COST = 0.25
 """Of each command, in tokens, beside the tokens that it runs: so floods of cheap commands are counted."""
 FEW = 16
 """A command of more tokens than this lags. A queue gives way to others after a service that costs as much."""
+
+LEAST_CREDIT = 4 * FEW
+"""Tokens, where waves are tiny: a service of each line, and what it takes too much."""
 
 Q = TypeVar("Q")
 
@@ -43,11 +49,14 @@ class Line(IntEnum):
 class Share(Generic[Q]):
     """One of those that share what their parent gets. `Q` is the type of the leaves, the queues."""
 
-    __slots__ = ("clock", "heaps", "lag", "listed", "parent", "rank", "ready", "tag", "tickets", "weight")
+    __slots__ = ("clock", "credit", "heaps", "lag", "listed", "parent", "rank", "ready", "tag", "tickets", "weight")
 
-    def __init__(self, parent: Share[Q] | None, weight: float = 1.0) -> None:
+    def __init__(self, parent: Share[Q] | None, weight: float = 1.0, credit: float = inf) -> None:
         self.parent = parent
         self.weight = weight
+        self.credit: float = (
+            credit if parent is None else parent.credit
+        )  # what a child may be behind the clock, at most
         self.tag = 0.0  # virtual time at which its next service starts
         self.clock = 0.0  # virtual time among its children
         self.lag = 0.0  # of a leaf in the long line: cost of its next part
@@ -115,7 +124,7 @@ class Share(Generic[Q]):
         """It was served. A clock does not count the service of one that lagged: it had to be late to begin with."""
         share = self
         while (parent := share.parent) is not None:
-            start = share.tag
+            start = max(share.tag, parent.clock - parent.credit)
             share.tag = finish = start + cost / share.weight
             reached = start if lagging else finish
             if parent.clock < reached:
@@ -138,8 +147,11 @@ def goes_before(short: Share[Q], long: Share[Q]) -> bool:
 class Tenants(Generic[Q]):
     """The upper levels of the tree: service classes, and tenants that have inferlets."""
 
-    def __init__(self) -> None:
-        self.classes: tuple[Share[Q], ...] = tuple(Share(None) for _ in ServiceClass)
+    def __init__(self, wave: float = inf) -> None:
+        """`wave`: input tokens of a wave. That is more than who is served in order is ever behind others of its weight:
+        a part of a long command, and a service of each line."""
+        self._wave = max(wave, LEAST_CREDIT)
+        self.classes: tuple[Share[Q], ...] = tuple(Share(None, credit=self._wave) for _ in ServiceClass)
         self._shares: dict[tuple[ServiceClass, str], Share[Q]] = {}
         self._inferlets: dict[tuple[ServiceClass, str], int] = {}
 
@@ -150,6 +162,7 @@ class Tenants(Generic[Q]):
             root = self.classes[standing.service_class]
             self._shares[key] = Share(root)
             self._inferlets[key] = 0
+            root.credit = max(root.credit, self._wave / tenant.weight)  # who has little weight leaps with the clock
         self._inferlets[key] += 1
         share = self._shares[key]
         share.weight = tenant.weight

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from pie_control.calls.exports.export_kvpage import ExportCommand
 from pie_control.calls.exports.import_kvpage import ImportCommand
 from pie_control.calls.exports.list_exports import MOST_LISTED, ListCommand, Listing
@@ -43,7 +45,7 @@ class LocalCommands:
     def announce(self, account: Account, command: Command) -> None:
         """A command has arrived: if it is an export, imports wait for it from now on."""
         if type(command) is ExportCommand and command.future is not None:
-            export = Export(account.standing.tenant, command.name, command.owner, command.future)
+            export = Export(account.standing.tenant, command.name, command.owner, command.future, command.adapters)
             self._announced[command.owner, command.future] = export
             self._memory.exports.announce(export)
 
@@ -119,12 +121,13 @@ class LocalCommands:
 
     def _serve(self, export: Export, now: float) -> None:
         """Those who wait for it have its pages."""
+        found = Import(export.positions, export.tokens, np.array(export.adapters, np.int32))
         for owner, future in export.waiting:
             account = self._accounts.get(owner)
             if account is not None and future in account.futures:
                 export.used = now
                 self._memory.lend(account.holdings, future, export.pages)
-                self._answer(owner, future, Import(export.positions, export.tokens))
+                self._answer(owner, future, found)
         export.waiting.clear()
 
     def _fail(self, export: Export, error: CallError) -> None:

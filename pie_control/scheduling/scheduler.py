@@ -53,9 +53,9 @@ class Scheduler:
     ) -> None:
         self.model = model
         self._policy = policy or Adaptive()
-        self._backlog = Backlog(model.page_size)
+        self._backlog = Backlog(model.page_size, model.max_batch_tokens)
         self._memory = Memory(model, contention or FirstComeFirstServed())
-        self.forget_exports = self._memory.forget_exports  # for those who know that keys may not be right any more
+        self.drop_adapter = self._memory.drop_adapter
         self._accounts: dict[Owner, Account] = {}
         self._in_flight: deque[Wave] = deque()
         self._lost = False

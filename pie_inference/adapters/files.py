@@ -10,18 +10,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..errors import AdapterError
 from .peft_config import PeftConfig, read_peft_config
+from .tensor_file import DTYPES, TensorFile, TensorFileError
 
 FILE = "adapter_model.safetensors"
-FORMATS = ("F32", "F16", "BF16", "F64")
-"""Number formats by their names in safetensors."""
 
 ROOTS = ("model.language_model", "language_model.model", "model")
 """Beginnings of the names of a text model's layers, in models with and without images."""
@@ -55,9 +52,9 @@ def read_adapter(folder: Path, modules: Mapping[str, ModuleShape], most_numbers:
     if not path.exists():
         raise AdapterError(f"{path}: there is no such file{_other_format(folder)}")
     try:
-        with safe_open(path, framework="pt") as file:
+        with TensorFile(path) as file:
             return _Reader(config, path, file, modules).read(most_numbers)
-    except (OSError, SafetensorError) as error:
+    except (OSError, TensorFileError) as error:
         raise AdapterError(f"{path}: unreadable: {error}") from None
 
 
@@ -73,7 +70,7 @@ def _other_format(folder: Path) -> str:
 class _Reader:
     """Reads one file."""
 
-    def __init__(self, config: PeftConfig, path: Path, file: Any, modules: Mapping[str, ModuleShape]) -> None:
+    def __init__(self, config: PeftConfig, path: Path, file: TensorFile, modules: Mapping[str, ModuleShape]) -> None:
         self._config = config
         self._path = path
         self._file = file
@@ -98,7 +95,7 @@ class _Reader:
         """The tensors of each module, by part; and the beginning of the names of layers. Raises AdapterError."""
         parts: dict[str, dict[str, str]] = {}
         root = "model"
-        for tensor in self._file.keys():  # noqa: SIM118  # it is no mapping
+        for tensor in self._file.tensors:
             found = TENSOR.fullmatch(tensor)
             module = common_name(found["module"]) if found else ""
             if found is None or module not in self._modules:
@@ -131,20 +128,19 @@ class _Reader:
     def _check_shapes(self, module: str, rank: int, parts: Mapping[str, str]) -> None:
         ins, outs = self._shape_of(module)
         for part, expected in (("A", [rank, ins]), ("B", [outs, rank])):
-            stored = self._file.get_slice(parts[part])
-            shape, format = list(stored.get_shape()), stored.get_dtype()
+            shape, format, _, _ = self._file.tensors[parts[part]]
             if shape != expected:
                 raise AdapterError(
                     f"{self._path}: tensor {parts[part]!r} has shape {shape}, expected {expected}: the adapter's base "
                     f"model {self._config.base[:200]!r} is not of this shape, or its rank is not {rank}"
                 )
-            if format not in FORMATS:
+            if format not in DTYPES:
                 raise AdapterError(
-                    f"{self._path}: tensor {parts[part]!r} is stored as {format}, expected {', '.join(FORMATS)}"
+                    f"{self._path}: tensor {parts[part]!r} is stored as {format}, expected {', '.join(DTYPES)}"
                 )
 
     def _weights(self, parts: Mapping[str, str], scale: float) -> tuple[Tensor, Tensor]:
-        down, up = (self._file.get_tensor(parts[part]).to(torch.float32) for part in "AB")
+        down, up = (self._file.read(parts[part]).to(torch.float32) for part in "AB")
         for part, weight in (("A", down), ("B", up)):
             if not bool(weight.isfinite().all()):
                 raise AdapterError(f"{self._path}: tensor {parts[part]!r} has numbers that are not finite")

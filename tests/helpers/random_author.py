@@ -127,6 +127,7 @@ class Author:
             self.decode,
             self.end_a_run,
             self.free,
+            self.reserve_kvpage,
             self.create_or_destroy,
             self.synchronize,
             self.prioritize,
@@ -586,7 +587,7 @@ class Author:
         again = choice.choice(self.queues)
         match choice.randrange(3):
             case 0:
-                self._allocate_pages(queue, choice.randint(1, 3), reserve=choice.random() < 0.5)
+                self._allocate_pages(queue, choice.randint(1, 3))
             case 1:
                 pages = self.writable()
                 pages = choice.sample(pages, min(choice.randint(1, 3), max(0, len(pages) - 1)))
@@ -599,6 +600,9 @@ class Author:
                 self.means.forget([], embeds)
                 self.embeds = [embed for embed in self.embeds if embed not in embeds]
                 self._allocate_embeds(again, 3)
+
+    def reserve_kvpage(self, queue: int) -> None:
+        self._allocate_pages(queue, self.choice.randint(1, 2), reserve=True)
 
     def _allocate_pages(self, queue: int, count: int, reserve: bool = False) -> None:
         fits = len(self.means.pages) + count <= PAGE_POOL.pool_size(self.inferlet.space.model)

@@ -24,12 +24,13 @@ MOST_SLOTS = 1 << 17
 
 class ExportCommand(Command, frozen=True):
     """Done when the worker has run all that writes the pages. `positions`: what the address space knows of each
-    slot."""
+    slot; `adapters`: numbers of those that the keys may depend on."""
 
     name: str
     pages: Sequence[Range]
     positions: NDArray[np.int32]
     tokens: NDArray[np.int32]
+    adapters: Sequence[int]
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         return merge(self.pages) if resource is PAGES else ()
@@ -54,7 +55,8 @@ def issue(space: AddressSpace, queue: int, name: str, pages: Sequence[int], toke
     seq = space.next_seq()
     space.pages.seal(ranges)
     space.watch(future, lambda value: space.pages.unseal(ranges) if isinstance(value, CallError) else None)
-    space.issue(ExportCommand(space.owner, queue, seq, after, future, (), name, ranges, positions, named))
+    adapters = tuple(space.adapters_used)
+    space.issue(ExportCommand(space.owner, queue, seq, after, future, (), name, ranges, positions, named, adapters))
 
 
 def _parse_tokens(text: str, count: int, vocab_size: int) -> NDArray[np.int32]:

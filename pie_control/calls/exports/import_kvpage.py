@@ -51,6 +51,7 @@ def _arrived(space: AddressSpace, future: int, value: object) -> None:
         space.tell(Discard(space.owner, future))
         return
     first = space.adopt(value.positions)
+    space.adapters_used.update(value.adapters.tolist())
     space.imports[future] = (first, count)
     space.tell(Adopt(space.owner, future, first))
 

@@ -103,28 +103,11 @@ def issue(
     stop: Sequence[int],
     options: str,
     future: int,
+    *,
+    constraint: Constraint | None = None,
 ) -> None:
-    """`context` and `pages` are ranges. Raises InvalidArgument, NotFound, InvalidState (no output at `embed`, too few
-    free slots, a run of another queue uses an embed)."""
-    issue_run(space, queue, embed, sampler, input, position, context, pages, steps, stop, options, None, future)
-
-
-def issue_run(
-    space: AddressSpace,
-    queue: int,
-    embed: int,
-    sampler: Sampler,
-    input: int,
-    position: int,
-    context: Sequence[int],
-    pages: Sequence[int],
-    steps: int,
-    stop: Sequence[int],
-    options: str,
-    constraint: Constraint | None,
-    future: int,
-) -> None:
-    """The same, for a run that may have to keep to a grammar."""
+    """`context` and `pages` are ranges; `constraint`: a grammar that the run keeps to. Raises InvalidArgument,
+    NotFound, InvalidState (no output at `embed`, too few free slots, a run of another queue uses an embed)."""
     check_output(space, queue, embed)
     _check_numbers(space, input, steps, stop)
     chosen = _parse_options(space, options)

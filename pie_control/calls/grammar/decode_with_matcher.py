@@ -34,9 +34,8 @@ def issue(
     if matcher.vocabulary_size != space.model.vocab_size:
         raise InvalidArgument("the matcher belongs to a grammar of another model: compile it with a queue of this one")
     constraint = Constraint(matcher.source, tuple(matcher.tokens), least_forced(skip))
-    decode.issue_run(
-        space, queue, embed, sampler, input, position, context, pages, steps, stop, options, constraint, future
-    )
+    run = embed, sampler, input, position, context, pages, steps, stop, options
+    decode.issue(space, queue, *run, future, constraint=constraint)
 
 
 CALL = define(__name__, issue, value=Run)

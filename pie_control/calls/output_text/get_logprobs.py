@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -14,10 +13,11 @@ from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Holdings
 from pie_inference.protocol import GetLogprobs, GetLogprobsResult, Result
 
-from ..arrays import as_int32, ends_of
+from ..arrays import as_int32
 from ..kind import Stage, WaveContext, define
 from ..outputs import RowBatch, RowCommand, check_output, note_reading
-from ..tokens import MOST_LISTED, check_vocabulary
+from ..tokens import check_vocabulary
+from .listed import Listed
 
 
 class Logprobs(NamedTuple):
@@ -46,29 +46,22 @@ def issue(space: AddressSpace, queue: int, embed: int, tokens: Sequence[int], fu
 class LogprobsBatch(RowBatch[LogprobsCommand]):
     def __init__(self, context: WaveContext) -> None:
         super().__init__(context)
-        self._listed = 0
+        self._listed = Listed()
 
     def try_add(self, queue: Hashable, command: LogprobsCommand, holdings: Holdings, done: int) -> int:
-        if self._listed and self._listed + len(command.tokens) > MOST_LISTED:
+        if not self._listed.has_room(command.tokens) or super().try_add(queue, command, holdings, done) == done:
             return done
-        added = super().try_add(queue, command, holdings, done)
-        if added > done:
-            self._listed += len(command.tokens)
-        return added
-
-    def _ends(self) -> NDArray[np.int32]:
-        return ends_of(len(command.tokens) for command in self.commands)
+        self._listed.add(command.tokens)
+        return 1
 
     def build(self) -> GetLogprobs:
-        tokens = chain.from_iterable(command.tokens for command in self.commands)
-        return GetLogprobs(embeds=as_int32(self._embeds), indptr=self._ends(), tokens=as_int32(list(tokens)))
+        return GetLogprobs(embeds=as_int32(self._embeds), indptr=self._listed.ends(), tokens=self._listed.tokens())
 
     def values(self, result: Result) -> Sequence[Logprobs]:
-        ends = self._ends().tolist()
-        if not isinstance(result, GetLogprobsResult) or len(result.logprobs) != ends[-1]:
+        told = self._listed.split(result.logprobs) if isinstance(result, GetLogprobsResult) else None
+        if told is None:
             raise self.misfit(result)
-        logprobs = result.logprobs.astype(np.float32, copy=False)
-        return [Logprobs(logprobs[begin:end].copy()) for begin, end in pairwise(ends)]  # a view keeps the whole wave's
+        return [Logprobs(one) for one in told]
 
 
 CALL = LogprobsCommand.call = define(__name__, issue, value=Logprobs, stage=Stage.OUTPUT, new_batch=LogprobsBatch)

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from itertools import chain, pairwise
-
-import numpy as np
-from numpy.typing import NDArray
 
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
@@ -19,6 +15,7 @@ from ..kind import Stage, WaveContext, define
 from ..outputs import RowsBatch, RowsCommand, check_outputs, note_reading
 from ..tokens import MOST_LISTED, check_vocabulary
 from .get_logprobs import Logprobs
+from .listed import Listed
 
 
 class LogprobsAtCommand(RowsCommand, frozen=True):
@@ -43,33 +40,27 @@ def issue(space: AddressSpace, queue: int, embeds: Sequence[int], tokens: Sequen
 class LogprobsAtBatch(RowsBatch[LogprobsAtCommand]):
     def __init__(self, context: WaveContext) -> None:
         super().__init__(context)
-        self._listed = 0
+        self._listed = Listed()
 
     def try_add(self, queue: Hashable, command: LogprobsAtCommand, holdings: Holdings, done: int) -> int:
-        if self._listed and self._listed + len(command.tokens) > MOST_LISTED:
+        if not self._listed.has_room(command.tokens) or super().try_add(queue, command, holdings, done) == done:
             return done
-        added = super().try_add(queue, command, holdings, done)
-        if added > done:
-            self._listed += len(command.tokens)
-        return added
-
-    def _ends(self) -> NDArray[np.int32]:
-        return ends_of(len(command.tokens) for command in self.commands)
+        self._listed.add(command.tokens)
+        return 1
 
     def build(self) -> GetLogprobsAt:
         return GetLogprobsAt(
             embeds=as_int32(self._embeds),
             indptr=ends_of(command.count for command in self.commands),
-            tokens=as_int32(list(chain.from_iterable(command.tokens for command in self.commands))),
-            token_indptr=self._ends(),
+            tokens=self._listed.tokens(),
+            token_indptr=self._listed.ends(),
         )
 
     def values(self, result: Result) -> Sequence[Logprobs]:
-        ends = self._ends().tolist()
-        if not isinstance(result, GetLogprobsAtResult) or len(result.logprobs) != ends[-1]:
+        told = self._listed.split(result.logprobs) if isinstance(result, GetLogprobsAtResult) else None
+        if told is None:
             raise self.misfit(result)
-        logprobs = result.logprobs.astype(np.float32, copy=False)
-        return [Logprobs(logprobs[begin:end].copy()) for begin, end in pairwise(ends)]  # a view keeps the whole wave's
+        return [Logprobs(one) for one in told]
 
 
 CALL = LogprobsAtCommand.call = define(__name__, issue, value=Logprobs, stage=Stage.OUTPUT, new_batch=LogprobsAtBatch)

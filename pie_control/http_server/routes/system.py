@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from pie_control.server_api import ServerApi
@@ -26,9 +26,11 @@ def system_router(api: ServerApi, version: str) -> APIRouter:
         return Response(encode(api.statistics()), media_type="application/json")
 
     @router.get("/health", summary="Check health")
-    async def health() -> dict[str, str | list[str]]:
-        """Answers when the server accepts requests. `outages` has a line for each worker that does not serve."""
+    async def health(request: Request) -> dict[str, str | list[str]]:
+        """Answers when the server accepts requests. `outages` has a line for each worker that does not serve, for those
+        who may use the server."""
         outages = list(api.outages())
-        return {"status": "degraded" if outages else "ok", "server": "pie", "version": version, "outages": outages}
+        status, told = "degraded" if outages else "ok", outages if request.state.caller is not None else []
+        return {"status": status, "server": "pie", "version": version, "outages": told}
 
     return router

@@ -20,6 +20,22 @@ KINDS: dict[torch.dtype, Any] = {
 """Types of matrices."""
 
 
+@triton.jit
+def _tile(tiles, table, slots):
+    """Slot of the adapter of this tile, its first row and the one behind its last, and its features."""
+    tile = tl.program_id(0) * 3
+    slot = tl.load(tiles + tile)
+    return slot, tl.load(tiles + tile + 1), tl.load(tiles + tile + 2), tl.load(table + 2 * slots + slot)
+
+
+@triton.jit
+def _rows_of(rows, begin, end, TILE_ROWS: tl.constexpr):
+    """Places of a tile's rows among all that have adapters, which of them are there, and the rows themselves."""
+    place = begin + tl.arange(0, TILE_ROWS)
+    there = place < end
+    return place, there, tl.load(rows + place, mask=there, other=0).to(tl.int64)
+
+
 @triton.jit(do_not_specialize=["slots", "inputs_stride"])
 def shrink(
     hidden,  # float32 [SPLITS, rows, MOST_FEATURES]
@@ -39,17 +55,11 @@ def shrink(
     SPLIT_INS: tl.constexpr,
 ):
     """The first product. Grid (tiles, blocks of features, parts of the inputs), whose sums are added by `expand`."""
-    tile = tl.program_id(0) * 3
-    slot = tl.load(tiles + tile)
-    begin = tl.load(tiles + tile + 1)
-    end = tl.load(tiles + tile + 2)
-    features = tl.load(table + 2 * slots + slot)
+    slot, begin, end, features = _tile(tiles, table, slots)
     feature = tl.program_id(1) * BLOCK_FEATURES + tl.arange(0, BLOCK_FEATURES)
     if begin < end and tl.program_id(1) * BLOCK_FEATURES < features:
         down = tl.load(table + slot).to(tl.pointer_type(KIND))
-        place = begin + tl.arange(0, TILE_ROWS)
-        there = place < end
-        row = tl.load(rows + place, mask=there, other=0).to(tl.int64)
+        place, there, row = _rows_of(rows, begin, end, TILE_ROWS)
         first = tl.program_id(2) * SPLIT_INS
         sums = tl.zeros((TILE_ROWS, BLOCK_FEATURES), tl.float32)
         for start in range(first, min(first + SPLIT_INS, INS), BLOCK_INS):
@@ -89,16 +99,10 @@ def expand(
     SPLITS: tl.constexpr,
 ):
     """The second product, added to the results. Grid (tiles, blocks of outputs)."""
-    tile = tl.program_id(0) * 3
-    slot = tl.load(tiles + tile)
-    begin = tl.load(tiles + tile + 1)
-    end = tl.load(tiles + tile + 2)
-    features = tl.load(table + 2 * slots + slot)
+    slot, begin, end, features = _tile(tiles, table, slots)
     if begin < end and features > 0:
         up = tl.load(table + slots + slot).to(tl.pointer_type(KIND))
-        place = begin + tl.arange(0, TILE_ROWS)
-        there = place < end
-        row = tl.load(rows + place, mask=there, other=0).to(tl.int64)
+        place, there, row = _rows_of(rows, begin, end, TILE_ROWS)
         column = tl.program_id(1) * BLOCK_OUTS + tl.arange(0, BLOCK_OUTS)
         inside = column < OUTS
         sums = tl.zeros((TILE_ROWS, BLOCK_OUTS), tl.float32)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pie_control.calls.output_text import get_logprobs
+from pie_control.calls.output_text import listed
+from pie_control.calls.output_text.get_logprobs import Logprobs
 from pie_control.calls.output_text.get_next_dists import Dists
 from pie_control.errors import CallError, InvalidArgument, InvalidState, NotFound
 from pie_inference.protocol import GetLogprobs, GetNextDists
@@ -57,7 +58,7 @@ def test_an_output_that_another_queue_writes_is_waited_for() -> None:
 
 
 def test_a_wave_scores_a_bounded_number_of_tokens_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(get_logprobs, "MOST_LISTED", 10)
+    monkeypatch.setattr(listed, "MOST_LISTED", 10)
     world = World()
     inferlet = world.open(8, 8)
     inferlet.embed(0)
@@ -66,7 +67,7 @@ def test_a_wave_scores_a_bounded_number_of_tokens_and_the_next_one_goes_on(monke
     futures = [inferlet.call("get_logprobs", 1, inferlet.embeds, [1] * size) for size in sizes]
     assert [len(by_kind(wave)[GetLogprobs].tokens) for wave in world.drain()] == [10, 1, 20, 3]
     answers = [inferlet.answers[future] for future in futures]
-    assert [len(answer.logprobs) for answer in answers if isinstance(answer, get_logprobs.Logprobs)] == sizes
+    assert [len(answer.logprobs) for answer in answers if isinstance(answer, Logprobs)] == sizes
 
 
 # ---- several embeds in one call ----

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,15 @@ def test_no_server_is_told() -> None:
     for address in ("http://127.0.0.1:1", "127.0.0.1:8011", "http://"):
         with pytest.raises(ServerUnavailable, match="http://"):
             asyncio.run(Client(address).connect())
+
+
+def test_a_server_that_starts_is_told() -> None:
+    with socket.socket() as starting:  # it listens before it loads, and answers when it is ready
+        starting.bind(("127.0.0.1", 0))
+        starting.listen()
+        url = f"http://127.0.0.1:{starting.getsockname()[1]}"
+        with pytest.raises(ServerUnavailable, match=r"does not answer within 0\.05 s: it may be starting"):
+            asyncio.run(Client(url).connect(timeout=0.05))
 
 
 def test_a_server_of_another_kind_is_told() -> None:

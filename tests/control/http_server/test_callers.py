@@ -6,9 +6,11 @@ import asyncio
 import logging
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import httpx
 import pytest
 from starlette.datastructures import Headers
 
@@ -16,8 +18,10 @@ from pie_control.cli.commands.serve import read_tenants_at_hangup
 from pie_control.config import build_config, find_accounts
 from pie_control.errors import Forbidden, Unauthorized
 from pie_control.http_server.callers import Callers
+from pie_control.http_server.listening import bind
 from pie_control.http_server.server import HttpServer
 from pie_control.server_api import ServerApi
+from pie_control.tenants.accounts import Accounts
 from tests.control.tenants.test_accounts import ALICE, BOB, NEW, written
 from tests.helpers.fake_server_api import FakeServerApi
 from tests.helpers.guard import HANG_SECONDS
@@ -86,3 +90,24 @@ def test_a_hangup_reads_the_file_again(tmp_path: Path, caplog: pytest.LogCapture
 
     with caplog.at_level(logging.INFO):
         asyncio.run(check())
+
+
+def test_health_tells_everybody_how_it_is_and_tenants_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeServerApi, "outages", lambda _: ("worker 1: /srv/secret/model is cut off",))
+
+    async def check(accounts: Accounts | None, seen: list[bool]) -> None:
+        config = replace(build_config({}), accounts=accounts)
+        server = HttpServer(cast(ServerApi, FakeServerApi()), bind("127.0.0.1", 0), config)
+        await server.start()
+        try:
+            async with httpx.AsyncClient(base_url=server.url, trust_env=False) as http:
+                answers = [
+                    await http.get("/v1/health", headers=given) for given in (Headers({}), headers("x"), headers(ALICE))
+                ]
+        finally:
+            await server.close()
+        assert [one.json()["status"] for one in answers] == ["degraded"] * 3
+        assert ["secret" in one.text for one in answers] == seen
+
+    asyncio.run(check(None, [True, True, True]))
+    asyncio.run(check(find_accounts(str(written(tmp_path, tenants(alice=ALICE)))), [False, False, True]))

@@ -94,6 +94,19 @@ def test_both_ends_may_look_for_messages_before_they_sleep(poll_us: int) -> None
     run(test)
 
 
+def test_what_shortens_a_mapped_file_is_told() -> None:
+    async def test() -> None:
+        client = paced("1ms")
+        first = await client.start()
+        lost = loss_of(client)
+        os.kill(first.pid, signal.SIGBUS)
+        told = await asyncio.wait_for(lost, HANG_SECONDS)
+        assert f"killed by signal {int(signal.SIGBUS)} (SIGBUS: a file that it had mapped became shorter" in told
+        await client.close()
+
+    run(test)
+
+
 def test_a_paced_worker_that_is_killed_is_replaced() -> None:
     async def test() -> None:
         client = paced("1ms")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from pie_control.resources.kinds import PAGES
 from pie_control.scheduling import Reason
 from pie_control.tenants.tenant import Standing, Tenant
 from pie_inference.protocol import Failure, Forward
+from tests.helpers.random_calls import write_adapters
 from tests.helpers.scheduling import Inferlet, World, by_kind
 
 
@@ -301,3 +303,74 @@ def test_what_an_import_says_crosses() -> None:
     assert isinstance(answer, Import)
     np.testing.assert_array_equal(answer.tokens, [65, 66, 67])
     np.testing.assert_array_equal(answer.positions[:3] >= 0, [True, False, True])
+
+
+# ---- adapters ----
+
+
+def export_with(inferlet: Inferlet, adapter: str, name: str) -> int:
+    """Fills its pages with an adapter, or with none, and exports them."""
+    inferlet.embed(0, 9, tokens=list(range(65, 74)))
+    if adapter:
+        pages = [inferlet.pages, 3]
+        inferlet.call("forward_with_adapter", 1, adapter, pages, [inferlet.embeds, 9], pages, [])
+    else:
+        inferlet.forward(0, 9, 63)
+    future: int = inferlet.call("export_kvpage", 1, name, [inferlet.pages, 3], "")
+    return future
+
+
+def names(inferlet: Inferlet, world: World) -> set[str]:
+    future = inferlet.call("list_exports", 1, "")
+    world.drain()
+    listing = inferlet.answers[future]
+    assert isinstance(listing, Listing)
+    return {one["name"] for one in json.loads(listing.text)}
+
+
+def test_a_dropped_adapter_takes_only_what_was_exported_with_it(tmp_path: Path) -> None:
+    world = World()
+    world.load_adapters(write_adapters(tmp_path))
+    for adapter in ("", "formal", "short"):
+        export_with(world.open(3, 64), adapter, f"of {adapter}")
+    reader = world.open(8, 64)
+    importing = reader.call("import_kvpage", 1, "of formal")
+    world.drain()
+    imported(reader, importing)
+    reader.call("export_kvpage", 1, "again", [reader.pages, 1], "")
+    assert names(reader, world) == {"of ", "of formal", "of short", "again"}
+    before = used(world)
+    world.scheduler.drop_adapter(world.adapters["formal"])
+    assert names(reader, world) == {"of ", "of short"}, "nor is there what depends on an import with it"
+    assert used(world) == before, "their makers and who has imported them keep their pages"
+    missing = reader.call("import_kvpage", 1, "of formal")
+    world.drain()
+    assert isinstance(reader.answers[missing], NotFound)
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_what_is_exported_with_an_adapter_that_is_dropped_meanwhile_never_stands(tmp_path: Path, held: bool) -> None:
+    """Whether its command has had its turn by then, or comes later still."""
+    world = World()
+    world.load_adapters(write_adapters(tmp_path))
+    maker, reader = world.open(3, 64), world.open(3, 64)
+    if held:
+        exported = export_with(maker, "formal", "late")
+        importing = reader.call("import_kvpage", 1, "late")
+        world.turn()
+        world.scheduler.drop_adapter(world.adapters["formal"])
+    else:
+        maker.embed(0, 9, tokens=list(range(65, 74)))
+        maker.call("forward_with_adapter", 1, "formal", [maker.pages, 3], [maker.embeds, 9], [maker.pages, 3], [])
+        world.drain()
+        world.scheduler.drop_adapter(world.adapters["formal"])
+        exported = maker.call("export_kvpage", 1, "late", [maker.pages, 3], "")
+        importing = reader.call("import_kvpage", 1, "late")
+    world.drain()
+    assert maker.answers[exported] == Done()
+    assert isinstance(reader.answers[importing], NotFound)
+    assert names(reader, world) == set()
+    for one in (maker, reader):
+        world.close(one)
+    world.drain()
+    assert used(world) == 0

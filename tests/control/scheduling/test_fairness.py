@@ -14,14 +14,17 @@ from pie_control.ids import Owner
 from pie_control.resources.quotas import Quota
 from pie_control.scheduling import Adaptive, Closed, Opened
 from pie_control.scheduling.account import CommandQueue
-from pie_control.scheduling.forming.taking import Taking
+from pie_control.scheduling.backlog import PATIENCE
+from pie_control.scheduling.fairness import FEW
+from pie_control.scheduling.forming.taking import PARTS, Taking
 from pie_control.tenants.tenant import DEFAULT_TENANT, ServiceClass, Standing, Tenant
 from pie_inference.protocol import Forward, RunWave
-from tests.helpers.scheduling import Inferlet, World
+from tests.helpers.scheduling import SIZES, Inferlet, World
 
 ONE_AHEAD = Adaptive(max_in_flight=1)
 DEFAULT = Standing()
 BATCH = Standing(DEFAULT_TENANT, ServiceClass.BATCH)
+WAVE = SIZES["max_batch_tokens"]
 LIMIT = 8
 """Waves within which a ready command goes if its inferlet has not used its share up."""
 
@@ -294,34 +297,45 @@ def test_a_forward_is_not_held_up_for_its_length(tokens: int) -> None:
 # ---- bounds ----
 
 
+Draw = st.tuples(st.booleans(), st.integers(1, 64), st.sampled_from([1, 17, 64, 63, 4]), st.sampled_from([-5, 0, 1000]))
+"""Of who comes beside: whether its forwards can be split, its queues, the tokens of a forward, its priority."""
+
+
 @settings(max_examples=40, deadline=None)
-@given(data=st.data(), crowd=st.integers(1, 8), tenants=st.booleans())
+@given(data=st.data(), crowd=st.lists(Draw, min_size=1, max_size=8), tenants=st.booleans())
 def test_a_command_of_who_has_not_used_up_its_share_goes_within_eight_waves(
-    data: st.DataObject, crowd: int, tenants: bool
+    data: st.DataObject, crowd: list[tuple[bool, int, int, int]], tenants: bool
 ) -> None:
     """Others arrive as they like, with any number of queues, any priority and any length, and may leave and come again.
-    The victim issues one command at a time, rests, and issues the next."""
+    The victim issues one command at a time, rests, and issues the next.
+
+    It may need a wave of its own. Then it goes within seven waves more for each other one of that kind that goes
+    before it: of a tenant (or inferlet) as many as make up for what it may be behind the clock, a wave and a part."""
     arena = Arena(num_pages=2000)
     victim = arena.join(Standing(Tenant("victim")) if tenants else DEFAULT, tokens=data.draw(st.integers(1, 64)))
-    sizes = st.tuples(st.integers(1, 64), st.sampled_from([1, 17, 64, 63, 4]), st.sampled_from([-5, 0, 1000]))
     others = []
-    for number in range(crowd):
-        queues, tokens, priority = data.draw(sizes)
+    smallest: dict[int, int] = {}  # of the forwards that cannot be split and are not short, by tenant or inferlet
+    for number, (can_be_split, queues, tokens, priority) in enumerate(crowd):
         standing = Standing(Tenant(f"other {number % 2}")) if tenants else DEFAULT
         others.append(
             Prefiller(arena, min(queues, 8), tokens, standing, priority)
-            if data.draw(st.booleans())
+            if can_be_split
             else arena.join(standing, queues, tokens, priority)
         )
-    busy = st.lists(st.integers(0, 3), min_size=crowd, max_size=crowd)
+        if not can_be_split and tokens > FEW:
+            own = number % 2 if tenants else number
+            smallest[own] = min(tokens, smallest.get(own, tokens))
+    ahead = sum(-(-(WAVE + WAVE // PARTS + FEW) // tokens) for tokens in smallest.values())
+    limit = LIMIT + (PATIENCE + 1) * ahead * (victim.tokens > FEW)
+    busy = st.lists(st.integers(0, 3), min_size=len(crowd), max_size=len(crowd))
     for _ in range(6):
         for _ in range(data.draw(st.integers(0, 12))):  # its share of these waves covers its next command
             _play(arena, others, data.draw(busy))
-        for _ in range(victim.tokens * (crowd + 1) // 64):
-            _play(arena, others, [2] * crowd)
+        for _ in range(victim.tokens * (len(crowd) + 1) // WAVE):
+            _play(arena, others, [2] * len(crowd))
         victim.forward(1)
-        for waves in range(1, LIMIT + 2):
-            assert waves <= LIMIT, "it waits too long"
+        for waves in range(1, limit + 2):
+            assert waves <= limit, "it waits too long"
             _play(arena, others, data.draw(busy))
             if not victim.waiting(1):
                 break
@@ -332,6 +346,25 @@ def _play(arena: Arena, others: list[Any], deep: list[int]) -> None:
         if commands:
             player.keep_busy(commands)
     arena.wave()
+
+
+@pytest.mark.parametrize("before", [10, 40])
+def test_who_has_not_fitted_for_long_does_not_go_before_all_who_come(before: int) -> None:
+    """A tenant has forwards that need a wave of their own, which they get seldom, and small ones. What it did not get
+    meanwhile counts for no more than a wave: else its small forwards would go first as long as it had waited."""
+    arena = Arena(num_pages=2000)
+    victim = arena.join(Standing(Tenant("victim")), tokens=63)
+    one, other = Standing(Tenant("one")), Standing(Tenant("other"))
+    crowd: list[Any] = [
+        arena.join(one, 3, 63),
+        arena.join(one, tokens=4),
+        Prefiller(arena, 2, 64, other),
+        arena.join(other),
+    ]
+    arena.run_busy(before, crowd)
+    victim.forward(1)
+    arena.run_busy(LIMIT + 7, crowd)  # one forward of the tenant may go before it
+    assert not victim.waiting(1)
 
 
 # ---- within an inferlet ----

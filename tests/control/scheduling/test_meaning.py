@@ -15,7 +15,7 @@ import pytest
 
 from tests.helpers.random_calls import run_random_programs, write_adapters
 
-SHARES = 20
+SHARES = 5
 FIRST = int(os.environ.get("PIE_RANDOM_FIRST", "0"))
 PROGRAMS = int(os.environ.get("PIE_RANDOM_PROGRAMS", "1000"))
 

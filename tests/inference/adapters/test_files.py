@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from pie_inference.adapters import patterns
 from pie_inference.adapters.files import FILE
 from pie_inference.adapters.peft_config import CONFIG_FILE
+from pie_inference.adapters.tensor_file import TensorFile, TensorFileError
 from pie_inference.config import WorkerConfig
 from pie_inference.protocol import DropAdapter, LoadAdapter, RunWave
 from pie_inference.serving.worker import Worker
@@ -108,6 +110,8 @@ def huge_shape(folder: Path) -> None:
     write_file(folder, header(len(text), text.encode()) + bytes(4))
 
 
+NEGATIVE = json.dumps({"a": {"dtype": "F32", "shape": [4], "data_offsets": [-8, 8]}}).encode()
+
 FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing file": (lambda folder: (folder / FILE).unlink(), "there is no such file"),
     "pickle": (
@@ -125,9 +129,31 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty": (lambda folder: write_file(folder, b""), "unreadable"),
     "no safetensors": (lambda folder: write_file(folder, b"\x80\x04" + b"x" * 100), "unreadable"),
     "huge header": (lambda folder: write_file(folder, header(1 << 62, b"{}")), "unreadable"),
+    "no tensors in the header": (lambda folder: write_file(folder, header(6, b'{"a":1')), "unreadable"),
+    "a header of lists": (lambda folder: write_file(folder, header(2, b"[]")), "unreadable"),
+    "a nested header": (lambda folder: write_file(folder, header(200000, b"[" * 200000)), "unreadable"),
+    "negative places": (
+        lambda folder: write_file(folder, header(len(NEGATIVE), NEGATIVE) + bytes(16)),
+        "unreadable",
+    ),
     "huge shape": (huge_shape, "unreadable"),
     "cut off": (lambda folder: write_file(folder, (folder / FILE).read_bytes()[:-100]), "unreadable"),
 }
+
+
+def test_a_file_that_is_shortened_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    path = make_adapter(tmp_path) / FILE
+    with TensorFile(path) as file:
+        names = list(file.tensors)
+        os.truncate(path, path.stat().st_size - 100)  # a mapped file would end this process
+        found: list[torch.Tensor] = []
+        with pytest.raises(TensorFileError, match="shortened while it was read"):
+            found.extend(file.read(name) for name in names)
+    assert len(found) == len(names) - 1 > 0
+    whole = load_file(make_adapter(tmp_path) / FILE)
+    with TensorFile(path) as file:
+        assert whole.keys() == file.tensors.keys()
+        assert all(torch.equal(file.read(name), whole[name]) for name in whole)
 
 
 @pytest.mark.parametrize("name", FILES)
