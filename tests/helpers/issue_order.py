@@ -232,11 +232,13 @@ class IssueOrder:
         context: Sequence[int],
         targets: Sequence[int],
         output: int,
+        mask: Mask | None = None,
+        adapter: str = "",
     ) -> bool:
         """`embed_txt` and `forward`, both or none."""
         before = dict(self.embeds), set(self.outputs)
         self.embed_txt(tokens, positions, inputs)
-        if self.forward(context, inputs, targets, [output]):
+        if self.forward(context, inputs, targets, [output], mask, adapter):
             return True
         self.embeds, self.outputs = before
         return False

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from pie_control.errors import CallError, Exhausted
 from pie_control.resources.kinds import PAGES as PAGE_POOL
 from tests.helpers.issue_order import Exported, IssueOrder, Step
 from tests.helpers.naive_sampler import Drawing, choose
-from tests.helpers.scheduling import Inferlet, name_token
+from tests.helpers.scheduling import COMPOSED, Inferlet, name_token
 from tests.helpers.undecided import Undecided
 from tests.helpers.wanted import Anything, Distribution, Each, Exactly, Floats, Numbers, Scored, Wanted, plain
 
@@ -69,8 +69,17 @@ class Run:
     plan: Sequence[Step]
 
 
+class Beside(NamedTuple):
+    """What goes beside a step: an adapter or "", and a mask as calls take it, or nothing."""
+
+    adapter: str
+    mask: list[int]
+
+
 class Author:
     """Makes random calls of one inferlet, and the same in the interpreter."""
+
+    composes = True  # whether it puts masks and adapters beside steps, and both beside forwards
 
     def __init__(
         self,
@@ -236,9 +245,14 @@ class Author:
         outputs = self._outputs(inputs)
         if choice.random() < 0.3:
             mask = self._mask(len(self.means.columns(context)), len(inputs))
-            accepted = self.means.forward(context, inputs, targets, outputs, mask)
-            lists = map(flat, (context, inputs, targets, outputs))
-            self.attempt(accepted, "forward_with_mask", queue, *lists, ranges_of(mask))
+            adapter = choice.choice(self.adapters) if self.composes else ""
+            accepted = self.means.forward(context, inputs, targets, outputs, mask, adapter)
+            seen, given, *rest = map(flat, (context, inputs, targets, outputs))
+            if adapter:
+                options = json.dumps({"adapter": adapter})
+                self.attempt(accepted, COMPOSED, queue, [], [], given, seen, *rest, ranges_of(mask), options, None)
+            else:
+                self.attempt(accepted, "forward_with_mask", queue, seen, given, *rest, ranges_of(mask))
             return
         adapter = choice.choice(self.adapters)
         lists = map(flat, (context, inputs, targets, outputs))
@@ -263,8 +277,9 @@ class Author:
         if future is not None and scores is not None:
             self.wanted[future] = Numbers(scores)
 
-    def _step(self, queue: int) -> tuple[bool, list[Any], int]:
-        """The arguments of a step, but for the last ones; whether it is accepted, and its output embed."""
+    def _step(self, queue: int) -> tuple[bool, list[Any], int, Beside]:
+        """The arguments of a step, but for the last ones; whether it is accepted, its output embed, and what goes
+        beside it."""
         choice, lists = self.choice, (self.readable(), self.writable())
         context, targets = (choice.sample(pages, min(len(pages), choice.randint(0, 12))) for pages in lists)
         inputs = choice.sample(self.embeds, choice.choice([1, 1, 2, choice.randint(1, min(20, len(self.embeds)))]))
@@ -272,19 +287,40 @@ class Author:
         first = choice.choice([HIGHEST + 1, choice.randint(0, HIGHEST)])
         positions = list(range(first, first + len(inputs)))
         named, tokens = self._named(queue, len(inputs))
-        accepted = self.means.step(tokens, positions, inputs, context, targets, output)
-        return accepted, [queue, named, positions, flat(inputs), flat(context), flat(targets), output], output
+        adapter, mask = "", None
+        if self.composes:
+            adapter = choice.choice(["", choice.choice(self.adapters)])
+            if choice.random() < 0.2:
+                mask = self._mask(len(self.means.columns(context)), len(inputs))
+        accepted = self.means.step(tokens, positions, inputs, context, targets, output, mask, adapter)
+        step = [queue, named, positions, flat(inputs), flat(context), flat(targets), output]
+        return accepted, step, output, Beside(adapter, [] if mask is None else ranges_of(mask))
+
+    def _attempt_step(
+        self, accepted: bool, name: str, step: list[Any], beside: Beside, rest: tuple[Any, ...], **reads: Any
+    ) -> int | None:
+        """The call of this name, or the same with what goes beside it. `rest`: the last arguments; `reads`: the option
+        that stands for them."""
+        if not beside.adapter and not beside.mask:
+            return self.attempt(accepted, name, *step, *rest)
+        *lists, output = step
+        options = json.dumps({"adapter": beside.adapter, **reads})
+        sampler = rest[0] if "sampler" in reads else None
+        return self.attempt(accepted, COMPOSED, *lists, [output, 1], beside.mask, options, sampler)
 
     def steps_with_dists(self, queue: int) -> None:
         """A step that reads its distribution, and further ones, which go on from there; now and then something comes
         between."""
         choice = self.choice
-        accepted, step, output = self._step(queue)
+        accepted, step, output, beside = self._step(queue)
         k, temperature = choice.randint(1, 20), choice.choice([0.5, 1.0])
-        future = self.attempt(accepted, "forward_with_dist", *step, k, temperature)
+        dist = {"k": k, "temperature": temperature}
+        future = self._attempt_step(accepted, "forward_with_dist", step, beside, (k, temperature), dist=dist)
         if future is None:
             return
         self.wanted[future] = self._distribution(output, k, temperature)
+        if beside.mask:
+            return  # nothing goes on from it
         _, _, (*_, position), (embed, *_), context, targets, _ = step
         context, targets = context[::2], targets[::2]
         for _ in range(choice.randint(0, MOST_CONTINUED)):
@@ -296,23 +332,26 @@ class Author:
             if gone or embed not in self.embeds or output not in self.embeds or not self.alive:
                 return
             position += 1
-            accepted = self.means.step([token], [position], [embed], context, targets, output)
+            accepted = self.means.step([token], [position], [embed], context, targets, output, None, beside.adapter)
             future = self.attempt(accepted, "continue_with_dist", queue, *named)
             if future is None:
                 return
             self.wanted[future] = self._distribution(output, k, temperature)
 
     def step_with_token(self, queue: int) -> None:
-        accepted, step, output = self._step(queue)
+        accepted, step, output, beside = self._step(queue)
         drawing = self.choice.choice([self.greedy, *self.drawings])
         token = None
         if accepted:
             with suppress(Undecided):
                 token = self._drawn(output, drawing)
             if token is None:  # it has happened, so it is read otherwise
-                self.ask(self._distribution(output, 5, 1.0), "forward_with_dist", *step, 5, 1.0)
+                dist = {"k": 5, "temperature": 1.0}
+                future = self._attempt_step(True, "forward_with_dist", step, beside, (5, 1.0), dist=dist)
+                assert future is not None
+                self.wanted[future] = self._distribution(output, 5, 1.0)
                 return
-        future = self.attempt(accepted, "forward_with_sampling", *step, drawing)
+        future = self._attempt_step(accepted, "forward_with_sampling", step, beside, (drawing,), sampler=1)
         if future is not None and token is not None:
             drawing.used()
             self._sampled(future, queue, token)

@@ -152,6 +152,8 @@ def _mask_rows(flat: Sequence[int]) -> list[list[int]]:
 class RecordedAuthor(Author):
     """Writes down what it would call."""
 
+    composes = False
+
     def __init__(
         self,
         recording: Recording,

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from pie_control.calls import CALLS
 from pie_control.calls.core import create_queue, destroy_queue
-from pie_control.calls.fused import continue_with_dist, decode
+from pie_control.calls.fused import continue_with_dist, decode, forward_with
 from pie_control.calls.fused.sample import Token
 from pie_control.calls.kind import Bind
 from pie_control.calls.sampler import Sampler, SamplingParams
@@ -43,6 +43,7 @@ from pie_control.testing.fake_model import FakeModel
 from pie_inference.protocol import AdapterLoaded, Batch, LoadAdapter, ModelDescription, RunWave, WaveDone
 
 GOES_ON = "continue_with_dist"
+COMPOSED = "forward_with"
 """A call that is another way to issue `forward_with_dist`."""
 SIZES = {"page_size": 4, "num_pages": 200, "num_embeds": 1024, "num_token_slots": 512, "max_batch_tokens": 64}
 
@@ -105,6 +106,8 @@ class Inferlet:
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Makes a call by its name; gives the number of its future, if it has one."""
+        if name == COMPOSED:
+            return self._compose(*arguments)
         issue: Callable[..., Any] = continue_with_dist.issue if name == GOES_ON else CALLS[name].issue
         if name != GOES_ON and CALLS[name].value is None:
             return issue(self.space, *arguments)
@@ -113,6 +116,16 @@ class Inferlet:
         self.futures = future
         self.accepted.add(future)
         return future
+
+    def _compose(self, *arguments: Any) -> int | None:
+        """`forward_with`, with the sampler in place of its number behind the options."""
+        *lists, options, sampler = arguments
+        wanted = forward_with.parse(options)
+        issue: Callable[..., None] = forward_with.issue
+        future = self.futures + wanted.reads
+        issue(self.space, *lists, wanted, sampler, future)
+        self.expect(future)
+        return future if wanted.reads else None
 
     def expect(self, future: int) -> None:
         """A call was made beside `call` that this future answers."""
