@@ -201,8 +201,7 @@ def _qwen_coder(writer: _Writer, tools: Sequence[Called], many: bool) -> _Group:
 
 
 def _parameter(writer: _Writer, tool: Called, name: str) -> str:
-    values = [_written(writer, tool.properties[name])]
-    part = rf'{literal(f"<parameter={name}>{chr(10)}")} {writer.any_of(values)} "\n"'
+    part = rf'{literal(f"<parameter={name}>{chr(10)}")} {_written(writer, tool.properties[name])} "\n"'
     return part if name in tool.required else f"({part})?"
 
 
