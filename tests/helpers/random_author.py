@@ -22,6 +22,7 @@ from pie_control.calls.sampler import SamplingParams
 from pie_control.errors import CallError, Exhausted
 from pie_control.resources.kinds import PAGES as PAGE_POOL
 from tests.helpers.issue_order import Exported, IssueOrder, Step
+from tests.helpers.languages import END, LANGUAGES, Standing
 from tests.helpers.naive_sampler import Drawing, choose
 from tests.helpers.scheduling import COMPOSED, Inferlet, name_token
 from tests.helpers.undecided import Undecided
@@ -79,6 +80,8 @@ class Beside(NamedTuple):
 class Author:
     """Makes random calls of one inferlet, and the same in the interpreter."""
 
+    knows_grammars = True
+    """Whether the worker has them compiled (languages.py)."""
     composes = True  # whether it puts masks and adapters beside steps, and both beside forwards
 
     def __init__(
@@ -482,7 +485,8 @@ class Author:
         tokens = [choice.sample(range(250), 3) for _ in rows]
         logprobs = [log_softmax(self._logits(embed))[own] for embed, own in zip(rows, tokens, strict=True)]
         listed = [token for own in tokens for token in own]
-        self.ask(Numbers(np.concatenate(logprobs).tolist()), "get_logprobs_at", queue, flat(rows), listed)
+        scale = max(float(np.abs(log_softmax(self._logits(embed))).max()) for embed in rows)
+        self.ask(Numbers(np.concatenate(logprobs).tolist(), scale), "get_logprobs_at", queue, flat(rows), listed)
 
     def verify(self, queue: int) -> None:
         choice, filled = self.choice, self._outputs_filled()
@@ -518,24 +522,47 @@ class Author:
         drawing = choice.choice([self.greedy, self.new_drawing()])
         numbers, (recent, allowed), window = drawing.numbers(steps), self._bounds(), choice.choice([0, 3])
         options: dict[str, Any] = {"recent": recent, "window": window} | ({"adapter": adapter} if adapter else {})
-        if allowed is not None:
-            options["allowed"] = bits_of(allowed, self.inferlet.space.model.vocab_size)
+        language = choice.choice(LANGUAGES) if self.knows_grammars and choice.random() < 0.4 else None
+        begun = b""
+        if language is not None:
+            allowed = None
+            word = choice.choice(sorted(language.words))
+            begun = word[: choice.randrange(len(word))]
 
         def next_token(output: Any, own: Sequence[int]) -> int:
             counted = [*recent, *own][-window:]  # 0: all
-            return self._choose(means.model.logits(output), drawing, numbers[len(own)], counted, allowed)
+            may_come = allowed
+            if language is not None:
+                if is_end(own):
+                    return END
+                may_come = language.allowed(begun + bytes(own))
+            return self._choose(means.model.logits(output), drawing, numbers[len(own)], counted, may_come)
 
+        def is_end(own: Sequence[int]) -> bool:
+            return language is not None and (END in own or language.is_over(begun + bytes(own)))
+
+        vocabulary = self.inferlet.space.model.vocab_size
+        if allowed is not None:
+            options["allowed"] = bits_of(allowed, vocabulary)
         try:
             plan = means.plan_run(embed, position, context, targets, steps, adapter, next_token)
         except Undecided:
             return
         stop = [choice.choice(plan)[0]] if plan and choice.random() < 0.3 else []
-        arguments = embed, drawing, input, position, flat(context), flat(targets), steps, stop, json.dumps(options)
-        future = self.attempt(plan is not None, "decode", queue, *arguments)
+        chosen: tuple[object, ...] = embed, drawing
+        if language is not None:
+            stop, chosen = [END], (*chosen, Standing(language, begun, vocabulary), 0)
+        arguments = *chosen, input, position, flat(context), flat(targets), steps, stop, json.dumps(options)
+        name = "decode" if language is None else "decode_with_matcher"
+        future = self.attempt(plan is not None, name, queue, *arguments)
         if future is None or plan is None:
             return
         tokens = [token for token, *_ in plan]
-        plan = plan[: tokens.index(stop[0]) + 1] if stop else plan
+        if language is not None:
+            ends = (n for n in range(1, len(tokens) + 1) if is_end(tokens[:n]))
+            plan = plan[: next(ends, len(tokens))]
+        elif stop:
+            plan = plan[: tokens.index(stop[0]) + 1]
         used = [embed, input] if steps > 1 else []
         self.embeds = [one for one in self.embeds if one not in used]
         means.empty(used)

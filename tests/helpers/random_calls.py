@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pie_control.scheduling import Adaptive, DispatchPolicy, Eager, KOnly, TOnly
-from tests.helpers.issue_order import NO_ADAPTERS, Exported, HashModel, IssueOrder
+from tests.helpers.issue_order import NO_ADAPTERS, VOCAB, Exported, HashModel, IssueOrder
+from tests.helpers.languages import have_compiled
 from tests.helpers.random_author import CLOSE, EMBEDS, PAGES, Author
 from tests.helpers.scheduling import World
 
@@ -62,6 +63,7 @@ def run_random_programs(
     most_untold = choice.choice([0, 2, 6])
     world.lateness = lambda: late.randint(0, most_untold)
     world.load_adapters(adapters)
+    have_compiled(vars(world.model)["_constraints"], VOCAB)
     model = HashModel(adapters)
     play(world, choice, [IssueOrder(PAGE_SIZE, most_tokens, model) for _ in range(number)], made)
     for inferlet in list(world.inferlets.values()):

@@ -152,6 +152,7 @@ def _mask_rows(flat: Sequence[int]) -> list[list[int]]:
 class RecordedAuthor(Author):
     """Writes down what it would call."""
 
+    knows_grammars = False  # a worker of its own compiles them when they come
     composes = False
 
     def __init__(

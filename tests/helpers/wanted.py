@@ -74,15 +74,17 @@ class Exactly:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Such as log-probabilities."""
+    """Such as log-probabilities. `scale`: the largest number that they were worked out from. A log-probability is the
+    difference of a logit and the logarithm of a sum, which are float32: it is as inexact as these, however small."""
 
     values: Sequence[float]
+    scale: float = 1.0
 
     def check(self, value: Any, close: float) -> None:
         assert len(value) == len(self.values), f"{len(value)} numbers in place of {len(self.values)}"
         if len(value):
             far = np.abs(np.array(value) - np.array(self.values)).max()
-            assert far <= close * max(1.0, np.abs(self.values).max()), f"numbers differ by {far}"
+            assert far <= close * max(self.scale, np.abs(self.values).max()), f"numbers differ by {far}"
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,8 @@ class Scored:
         assert token == self.token, f"token {token} in place of {self.token}"
         assert tokens[0] == token
         assert len(tokens) == len(logprobs) == 1 + min(self.alternatives, len(self.logprobs))
-        Numbers(self.logprobs[tokens].tolist()).check(logprobs, close)
+        scale = float(np.abs(self.logprobs).max())
+        Numbers(self.logprobs[tokens].tolist(), scale).check(logprobs, close)
         least = min(logprobs[1:], default=np.inf)
         others = np.delete(self.logprobs, tokens[1:]) if self.alternatives else self.logprobs[:0]
-        assert others.max(initial=-np.inf) <= least + close * max(1.0, abs(least)), "an alternative was left out"
+        assert others.max(initial=-np.inf) <= least + close * scale, "an alternative was left out"

@@ -56,6 +56,6 @@ def test_random_programs_are_told_what_their_calls_mean(share: int, adapters: di
     }
     accepted = {name.removesuffix(" refused") for name in refused}
     lists = {"get_logprobs", "get_logprobs_at", "get_next_dist", "get_next_dists"}
-    chosen = {"reserve_kvpage", "sample_constrained", "sample_with_logprobs", "verify"}
+    chosen = {"reserve_kvpage", "sample_constrained", "sample_with_logprobs", "verify", "decode_with_matcher"}
     tried = {"ended", "cancelled", "imported", *lists, *chosen, *refused, *accepted}
     assert made.keys() >= tried or PROGRAMS < 1000, f"{tried - made.keys()} is not tried"

@@ -31,6 +31,7 @@ from pie_inference.testing.triton_interpreter import Interpreter
 from tests.helpers.adapters import make_adapter
 from tests.helpers.dense_llama import DenseLlama
 from tests.helpers.issue_order import IssueOrder
+from tests.helpers.languages import have_compiled
 from tests.helpers.random_calls import POLICIES, play
 from tests.helpers.scheduling import World, greedy
 from tests.helpers.undecided import Undecided
@@ -110,6 +111,8 @@ def test_random_programs_are_told_what_their_calls_mean(
 def run_programs(form: Form, checkpoint: Path, adapters: dict[str, Path], seeds: range) -> None:
     worker, model = form.worker(checkpoint), DenseLlama(checkpoint, form.logits, adapters)
     made, undecided = Counter[str](), 0
+    assert worker._served.constraints is not None
+    have_compiled(worker._served.constraints, worker.describe()[0].vocab_size)
     for seed in seeds:
         poison(worker)
         choice = random.Random(seed)
