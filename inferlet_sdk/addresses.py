@@ -46,6 +46,8 @@ class Addresses:
     def __getitem__(self, index: slice) -> Self: ...
     def __getitem__(self, index: int | slice) -> int | Self:
         if isinstance(index, int):
+            if self.ranges and 0 <= index < self.ranges[1]:
+                return self.ranges[0] + index  # most have one range
             return self._at(range(self._length)[index])
         start, stop, step = index.indices(self._length)
         if step != 1:

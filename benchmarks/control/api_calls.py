@@ -44,7 +44,7 @@ CONTROL_CALLS = {
     **dict.fromkeys(("forward_with_adapter", "forward_with_scores", "forward_with_adapter_and_scores"), BLOCK),
     "forward_with": BLOCK,
     **dict.fromkeys(("decode", "decode_with_matcher"), 8),
-    **dict.fromkeys(("export_kvpage", "import_kvpage", "unexport_kvpage", "list_exports"), BLOCK),
+    **dict.fromkeys(("export_kvpage", "import_kvpage", "unexport_kvpage", "list_exports"), 5),
     **dict.fromkeys(("grammar_matcher", "fork_matcher", "destroy_matcher", "grammar_mask", "grammar_accept"), BLOCK),
     **dict.fromkeys(("grammar_rollback", "grammar_forced", "grammar_state"), BLOCK),
     **dict.fromkeys(("grammar_compile", "destroy_grammar"), 5),

@@ -13,10 +13,12 @@ from inferlet_sdk import traits
 from inferlet_sdk.context import Context
 from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.generation.sampling import AnySampler, Greedy
+from inferlet_sdk.grammars.grammar import Grammar
 from inferlet_sdk.schemas.mismatch import SchemaMismatch, Truncated
 from inferlet_sdk.sequences.queues import Queues, queues_of
 from inferlet_sdk.tools.events import Call, CallStarted, Event, Malformed, Text
 from inferlet_sdk.tools.formats.dialect import Dialect, dialect_of
+from inferlet_sdk.tools.formats.grammars import AUTO, REQUIRED, Called, call_grammar
 from inferlet_sdk.tools.tool import Tool, as_text, as_tool
 from inferlet_sdk.traits.arguments import whole
 
@@ -131,6 +133,8 @@ class Tools:
         max_tokens: int | None = None,
         sampler: AnySampler = _GREEDY,
         rounds: int = 8,
+        choice: str = AUTO,
+        strict: bool = False,
         raise_errors: bool = False,
         on_text: Hook | None = None,
         on_event: Hook | None = None,
@@ -142,18 +146,40 @@ class Tools:
         `max_tokens` tokens. `on_text` gets the text as it comes, such as `args.send`; `on_event` everything: `Text`,
         `CallStarted`, `Call`, `Malformed` and `CallResult`. What a tool raises, wrong arguments and unknown names are
         told to the model, unless `raise_errors`. Raises TooManyRounds, and Truncated if `max_tokens` end a call.
+
+        `choice`: the model may answer or call ("auto"), or it has to call first: any of the tools, once or several
+        times ("required"), or once the one of this name. `strict`: calls are kept to the tools and their schemas while
+        they are written, so none is malformed; a call that `choice` asks for is in any case.
         """
         whole(rounds, "rounds", least=0)
         new = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
         queues = queues_of(ctx.model.name)
         dialect = dialect_of(queues, self.format)
-        run = _Run(self, ctx, queues, dialect, (max_tokens, sampler), raise_errors, (on_text, on_event), rounds)
+        later = self._grammar(dialect, AUTO) if strict else None
+        first = later if choice == AUTO else self._grammar(dialect, choice)
+        options = max_tokens, sampler
+        run = _Run(self, ctx, queues, dialect, options, raise_errors, (on_text, on_event), rounds, first)
         ctx.fill_chat(new, tools=self)
         while (turn := await run.turn()).calls:
+            run.grammar = later
             run.calls += turn.results
             run.rounds_left -= 1
             ctx.fill_chat([], reply=self._reply(dialect, turn))
         return Answer(turn.plain, run.calls, turn.stop_reason)
+
+    def _grammar(self, dialect: Dialect, choice: str) -> Grammar | None:
+        """What the model may write in one go; None: anything, as there are no tools."""
+        if choice not in (AUTO, REQUIRED, *self._tools):
+            raise ValueError(
+                f"choice: {choice!r} is neither {AUTO!r} nor {REQUIRED!r} nor a tool: there are "
+                f"{', '.join(self._tools) or 'none'}"
+            )
+        if not self._tools:
+            if choice == REQUIRED:
+                raise ValueError("choice: there are no tools, so none can be required: give some to `Tools`")
+            return None
+        tools = [Called(one.name, one.parameters.schema()) for one in self._tools.values()]
+        return Grammar.of_lark(call_grammar(dialect.format.name, tools, dialect.shown, choice))
 
     def _reply(self, dialect: Dialect, turn: _Turn) -> list[Mapping[str, Any]]:
         """The messages for what the model wrote, and what its calls gave."""
@@ -208,6 +234,8 @@ class _Run:
     raise_errors: bool
     hooks: tuple[Hook | None, Hook | None]
     rounds_left: int
+    grammar: Grammar | None
+    """What the next turn is kept to."""
     calls: list[CallResult] = field(default_factory=list)
 
     async def turn(self) -> _Turn:
@@ -215,7 +243,7 @@ class _Run:
         max_tokens, sampler = self.options
         turn, parser = _Turn(), self.dialect.format.parser()
         tasks: list[asyncio.Task[CallResult]] = []
-        generation = self.ctx.generate(max_tokens, sampler=sampler)
+        generation = self.ctx.generate(max_tokens, sampler=sampler, grammar=self.grammar)
         reader = _Reader(generation, self.queues, self.dialect.shown)
         try:
             async for piece in generation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -104,16 +104,24 @@ class Sampler:
     """Parameters and random numbers. The n-th token of a seed is always the same draw, so tokens do not depend on what
     else is batched."""
 
-    __slots__ = ("_draws", "_random", "_returned", "bias", "params")
+    __slots__ = ("_draws", "_made", "_returned", "_seed", "bias", "params")
 
     def __init__(self, params: SamplingParams, seed: int | None, bias: Bias | None = None) -> None:
         """Raises InvalidArgument."""
         params.check()
         self.params = params
         self.bias = bias
-        self._random = random.Random(seed).random
+        self._seed = seed
+        self._made: Callable[[], float] | None = None
         self._draws = 0
         self._returned: deque[float] = deque()
+
+    @property
+    def _random(self) -> Callable[[], float]:
+        """Made when it is first needed: greedy sampling draws nothing, and the state of one takes 2.5 KB."""
+        if self._made is None:
+            self._made = random.Random(self._seed).random
+        return self._made
 
     def draw(self) -> float:
         """A number in [0, 1)."""

@@ -6,8 +6,11 @@ import json
 import time
 from typing import Any
 
+import msgspec
+
 from ..calls.values import Done
 from ..errors import InvalidState
+from ..inferlets.model import ModelView
 from ..inferlets.relations.mail import Letter
 from ..programs.host.python_source import Compilation
 from ..sandbox.fibers import SUSPEND
@@ -106,16 +109,23 @@ def available_models(guest: Guest) -> list[str]:
 
 
 def available_traits(guest: Guest, model: str) -> str:
+    return guest.model(model).text("traits", _traits)
+
+
+def _traits(model: ModelView) -> str:
     return json.dumps(
         [
             {"name": trait.name, "version": trait.version, "functions": functions, "supertraits": trait.supertraits}
-            for trait, functions in traits_of(guest.model(model).description)
+            for trait, functions in traits_of(model.description)
         ]
     )
 
 
 def get_model_info(guest: Guest, model: str) -> str:
-    found = guest.model(model)
+    return guest.model(model).text("info", _model_info)
+
+
+def _model_info(found: ModelView) -> str:
     about = found.description
     same = {name: getattr(about, name) for name in MODEL_INFO}
     special = {f"{name}_text": _text(about.tokenizer_config.get(f"{name}_token")) for name in ("bos", "eos")}
@@ -139,7 +149,7 @@ def destroy_queue(guest: Guest, queue: int) -> None:
 def usage(guest: Guest) -> str:
     pages, embeds = guest.usage()
     limits = guest.inferlet.limits
-    return json.dumps(
+    return msgspec.json.encode(
         {
             "pages": pages,
             "max_pages": limits.max_pages,
@@ -153,4 +163,4 @@ def usage(guest: Guest) -> str:
             "cpu_nanoseconds": int(guest.inferlet.processor_time.spent_at(time.thread_time()) * 1e9),
             "max_cpu_nanoseconds": int(limits.cpu_seconds * 1e9),
         }
-    )
+    ).decode()

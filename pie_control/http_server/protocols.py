@@ -92,6 +92,16 @@ class SessionProtocol(WebSocketsSansIOProtocol):
             self.watch.begin_frame()
             self.watch.received += len(data)
 
+    def send_receive_event_to_app(self) -> None:
+        """uvicorn stops reading at each message until the application has taken it, at the price of several system
+        calls. Here one may wait for it meanwhile."""
+        paused, self.read_paused = self.read_paused, True
+        super().send_receive_event_to_app()
+        self.read_paused = paused
+        if not paused and self.queue.qsize() > 1:
+            self.read_paused = True
+            self.transport.pause_reading()
+
     async def send(self, message: Any) -> None:
         await super().send(message)
         if message["type"] == "websocket.http.response.body":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pie_inference.protocol import ModelDescription
 
@@ -30,6 +30,7 @@ class ModelView:
         self.name = description.name
         self.description = description
         self.down: str | None = None  # why no worker serves it, now or soon
+        self._texts: dict[str, str] = {}
         self._adapters: dict[str, int] = {}  # numbers by name; address spaces see changes
         self._ledgers = ledgers
         self._spaces: dict[Owner, AddressSpace] = {}
@@ -51,6 +52,13 @@ class ModelView:
         return self._tokenizer is not None and self._tokenizer.has_chat_template
 
     # ---- for inferlets ----
+
+    def text(self, name: str, make: Callable[[ModelView], str]) -> str:
+        """A text about the model, which does not change: made once for all inferlets."""
+        found = self._texts.get(name)
+        if found is None:
+            found = self._texts[name] = make(self)
+        return found
 
     def open(
         self,

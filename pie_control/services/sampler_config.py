@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +16,8 @@ MAX_CONFIG = 1 << 14
 """Characters: settings are a few numbers, and the largest logit bias."""
 MAX_DEPTH = 8
 """Levels: more than settings have."""
+MOST_REMEMBERED = 256
+"""Texts whose meaning is known: programs make the same sampler again and again."""
 SEEDS = 2**64
 PARAMS = {
     "temperature": "temperature",
@@ -33,6 +36,11 @@ KEYS = (*PARAMS, "logit_bias", "seed")
 
 def new_sampler(config: str) -> Sampler:
     """Raises InvalidArgument, naming the key."""
+    return Sampler(*_settings(config))
+
+
+@functools.lru_cache(MOST_REMEMBERED)
+def _settings(config: str) -> tuple[SamplingParams, int | None, Bias | None]:
     given = _parse(config)
     for key, value in given.items():
         _check(key, value)
@@ -41,7 +49,7 @@ def new_sampler(config: str) -> Sampler:
     if seed is not None and not 0 <= seed < SEEDS:
         raise InvalidArgument(f"seed is {seed}; it must lie between 0 and {SEEDS - 1}")
     bias = _parse_bias(settings.pop("logit_bias", {}))
-    return Sampler(SamplingParams(**{PARAMS[key]: value for key, value in settings.items()}), seed, bias)
+    return SamplingParams(**{PARAMS[key]: value for key, value in settings.items()}), seed, bias
 
 
 def _parse_bias(given: Any) -> Bias | None:

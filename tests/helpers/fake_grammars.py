@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,9 +78,11 @@ class FakeMatcher:
         return b64encode(self.inner().mask().tobytes()).decode()
 
 
-def constrained(matcher: FakeMatcher, token: int, made: list[int]) -> int:
-    """The token, or the next one that may come after those made."""
+def constrained(matcher: FakeMatcher, token: int, made: list[int], stop: Sequence[int]) -> int:
+    """The token, or the next one that may come after those made; one of `stop` where the text may end."""
     one = FakeMatcher(matcher.grammar, [*matcher.tokens, *made]).inner()
+    if token in stop and one.is_accepting:
+        return token
     allowed = bits(one)
     return min(allowed, key=lambda other: (other < token, other))
 

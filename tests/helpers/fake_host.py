@@ -1040,12 +1040,12 @@ class FakeHost:
         state = run.state + tuple((token, -1) for token in recent)
         token = self.model.next_token(state)
         if run.matcher is not None:
-            token = constrained(run.matcher, token, run.made)
+            token = constrained(run.matcher, token, run.made, run.stop)
         if run.alternatives is not None:
             run.scores.append(self._scores(state, run.alternatives))
         run.left = 0 if token in run.stop else run.left - 1
         run.made.append(token)
-        if run.matcher is not None and is_over(run.matcher, run.made, run.skip):
+        if run.matcher is not None and token not in run.stop and is_over(run.matcher, run.made, run.skip):
             run.left = 0
         run.untaken.append(token)
         if run.watch is not None:

@@ -19,7 +19,7 @@ from inferlet_sdk.tools.formats.marked import MarkedParser
 from inferlet_sdk.tools.formats.parser import LONGEST_CALL, LONGEST_NAME
 
 BEGIN, END = "<tool_call>", "</tool_call>"
-_FUNCTION, _PARAMETER, _VALUE_END, _FUNCTION_END = "<function=", "<parameter=", "</parameter>", "</function>"
+_FUNCTION, _PARAMETER, VALUE_END, _FUNCTION_END = "<function=", "<parameter=", "</parameter>", "</function>"
 _SPACE = re.compile(r"\s*")
 
 
@@ -59,12 +59,12 @@ class QwenCoderParser(MarkedParser):
         if not name:
             return self._go(self._something_else)
         start = at + len(_PARAMETER) + len(name) + 1
-        end = self._buffer.find(_VALUE_END, start, LONGEST_CALL)
+        end = self._buffer.find(VALUE_END, start, LONGEST_CALL)
         if end < 0:
             return self._give_up_too_long()
         value = self._buffer[start:end].removeprefix("\n").removesuffix("\n")
         self._arguments[name] = Written(value)
-        self._at = end + len(_VALUE_END)
+        self._at = end + len(VALUE_END)
         return True
 
     def _tag(self, at: int, tag: str) -> str | None:

@@ -11,7 +11,8 @@ from pie_control.errors import InvalidArgument, InvalidState
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Holdings
 from pie_control.resources.kinds import PAGES, Resource
-from pie_control.resources.ranges import Range, parse_ranges, total_length
+from pie_control.resources.ranges import Range, merge, parse_ranges, total_length
+from pie_control.resources.tables.slots import is_token
 from pie_inference.protocol import CopyKvpage
 
 from ..arrays import as_int32, ends_of
@@ -40,43 +41,45 @@ def issue(space: AddressSpace, queue: int, source: Sequence[int], target: Sequen
     """Slots are page * page_size + offset, as ranges. Raises NotFound, InvalidArgument, InvalidState (empty
     source, a target that a decode run has reserved or sees)."""
     space.check_command(queue)
-    read, write = _slots(space, source, "source slot"), _slots(space, target, "target slot")
+    (read, from_pages), (write, to_pages) = _slots(space, source, "source slot"), _slots(space, target, "target slot")
     if len(read) != len(write):
         raise InvalidArgument(f"{len(read)} source slots and {len(write)} target slots; the numbers must be equal")
     if not len(read):
         return
-    filled = space.pages.filled(read)
+    filled = is_token(space.pages.positions[read])
     if not filled.all():
         raise InvalidState(f"source slot {read[~filled][0]} holds no token; copy filled slots only")
     if space.pages.withheld or space.pages.sealed:
         space.pages.check_not_withheld(write)
-    after = _hazard(space, queue, read, write)
+    after = _hazard(space, queue, write, from_pages, to_pages)
     seq = space.next_seq()
-    space.pages.copy(read, write, space.stamp(queue))
+    space.pages.copy(read, write, [page for first, last in to_pages for page in range(first, last)], space.stamp(queue))
     space.issue(CopyCommand(space.owner, queue, seq, after, None, (), read, write))
 
 
-def _slots(space: AddressSpace, flat: Sequence[int], what: str) -> NDArray[np.int64]:
+def _slots(space: AddressSpace, flat: Sequence[int], what: str) -> tuple[NDArray[np.int64], tuple[Range, ...]]:
+    """The slots, and the pages that they are in."""
     ranges = parse_ranges(flat, what)
     count, size = total_length(ranges), space.model.page_size
     if count > MOST_SLOTS:
         raise InvalidArgument(f"{count} {what}s are more than {MOST_SLOTS}: copy them in several calls")
-    space.pages.check_owned([(first // size, (last - 1) // size + 1) for first, last in ranges])
+    pages = [(first // size, (last - 1) // size + 1) for first, last in ranges]
+    space.pages.check_owned(pages)
     pieces = [np.arange(first, last, dtype=np.int64) for first, last in ranges]
-    return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
+    return np.concatenate(pieces) if pieces else np.empty(0, np.int64), merge(pages)
 
 
-def _hazard(space: AddressSpace, queue: int, read: NDArray[np.int64], write: NDArray[np.int64]) -> int:
-    overwritten = space.pages.filled(write)
+def _hazard(
+    space: AddressSpace, queue: int, write: NDArray[np.int64], from_pages: Sequence[Range], to_pages: Sequence[Range]
+) -> int:
+    overwritten = is_token(space.pages.positions[write])
     if overwritten.any():
         if space.runs:
             space.runs.check_emptied((write[overwritten] // space.model.page_size).tolist())
         return space.seq  # earlier commands may read what is overwritten
-    pages = np.unique(np.concatenate([read, write]) // space.model.page_size).tolist()
-    after = space.hazards.of_emptied(pages)
-    if space.has_one_queue:
-        return after
-    return max(after, space.hazards.of_pages(queue, [(page, page + 1) for page in pages]))
+    pages = (*from_pages, *to_pages)
+    after = space.hazards.of_emptied(page for first, last in pages for page in range(first, last))
+    return after if space.has_one_queue else max(after, space.hazards.of_pages(queue, pages))
 
 
 class CopyBatch(Batch[CopyCommand]):

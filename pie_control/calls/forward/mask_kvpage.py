@@ -13,6 +13,7 @@ import numpy as np
 from pie_control.errors import InvalidArgument, InvalidState
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.ranges import parse_ranges, total_length
+from pie_control.resources.tables.slots import is_token
 
 from ..kind import define
 
@@ -22,20 +23,19 @@ def issue(space: AddressSpace, queue: int, pages: Sequence[int], hidden: Sequenc
     slot), InvalidState (no token there)."""
     space.check_queue(queue)
     parsed, ranges = parse_ranges(pages, "KV page"), parse_ranges(hidden, "hidden slot")
-    slots = space.pages.slots_of(parsed)
-    hide = np.zeros(len(slots), np.bool_)
+    held = space.pages.held_in(parsed)
+    hide = np.zeros(len(held), np.bool_)
     for first, last in ranges:
-        if last > len(slots):
+        if last > len(held):
             raise InvalidArgument(
-                f"hidden slot {last - 1} is not in the {total_length(parsed)} pages, which have {len(slots)} slots: "
+                f"hidden slot {last - 1} is not in the {total_length(parsed)} pages, which have {len(held)} slots: "
                 "count slots along the list of pages, from 0 on"
             )
         hide[first:last] = True
-    empty = hide & ~space.pages.filled(slots)
+    empty = hide > is_token(held)
     if empty.any():
         raise InvalidState(f"slot {int(empty.argmax())} of the pages holds no token; hide filled slots only")
-    if len(slots):
-        space.pages.mask(parsed, hide)
+    space.pages.mask(parsed, held, hide)
 
 
 CALL = define(__name__, issue)

@@ -20,13 +20,14 @@ from ..arrays import ends_of, join
 def seen_through(space: AddressSpace, context: Sequence[int], mask: Sequence[int], count: int) -> Context:
     """What `count` inputs see through a mask, as `forward_with_mask` takes it. Raises InvalidArgument."""
     seen, shown = space.pages.all_tokens(parse_ranges(context, "context page"))
-    columns = np.concatenate((shown, np.ones(count, np.bool_)))
-    rows, firsts, lasts = _parse(mask, count, len(columns))
-    kept = np.concatenate(([0], np.cumsum(columns, dtype=np.int32)))  # hidden tokens are no keys
-    begins, ends = kept[firsts], kept[lasts]
+    columns = count + (seen.tokens if shown is None else len(shown))
+    rows, begins, ends = _parse(mask, count, columns)
+    if shown is not None:  # hidden tokens are no keys
+        kept = np.concatenate(([0], np.cumsum(shown), seen.tokens + 1 + np.arange(count)))
+        begins, ends = kept[begins], kept[ends]
     later = bool((ends > seen.tokens + rows + 1).any())
     some = ends > begins
-    queries, first, last = (numbers[some].astype(np.int32) for numbers in (rows, begins, ends))
+    queries, first, last = np.stack((rows, begins, ends))[:, some].astype(np.int32)
     return Context(seen.intervals, seen.tokens, mask=Mask(queries, first, last, later))
 
 
@@ -50,9 +51,9 @@ def _parse(
         raise InvalidArgument(f"the mask has {len(mask) - place} numbers behind those of the last of {count} inputs")
     rows = np.repeat(np.arange(count), counts)
     ranges = np.array(pairs, np.int64).reshape(-1, 2)
-    firsts, lasts = ranges[:, 0], ranges.sum(1)
-    wrong = (ranges < 0).any(1) | (lasts > columns)
-    if wrong.any():
+    firsts, lasts = ranges[:, 0], ranges[:, 0] + ranges[:, 1]
+    if ranges.min(initial=0) < 0 or lasts.max(initial=0) > columns:
+        wrong = (ranges < 0).any(1) | (lasts > columns)
         bad = int(wrong.argmax())
         raise InvalidArgument(
             f"range ({firsts[bad]}, {ranges[bad, 1]}) of input {rows[bad]} is not within the {columns} columns of the "

@@ -18,6 +18,7 @@ from pie_control.resources.intervals import intervals_of
 from pie_control.resources.kinds import EMBEDS, Resource
 from pie_control.resources.ranges import Range, merge, parse_ranges
 from pie_control.resources.tables.contexts import Context
+from pie_control.resources.tables.reservations import reserve
 from pie_control.resources.tables.runs import HeldRun
 
 from ..adapters import NO_ADAPTER, find_adapter
@@ -117,7 +118,7 @@ def issue(
     embeds = merge(((embed, embed + 1), (input, input + 1))) if steps > 1 else ()
     space.runs.check_embeds(queue, embeds)
     seen = _context(space, read, position, steps)
-    reservation = space.pages.reserve(written, steps - 1) if steps > 1 else None  # nothing is refused from here on
+    reservation = reserve(space.pages, written, steps - 1) if steps > 1 else None  # nothing is refused from here on
     own = intervals_of(np.array(reservation.slots)) if reservation is not None else ()
     after = _hazards(space, queue, (*read, *written), own, embeds)
     seq, before = note_reading(space, queue, ((embed, embed + 1),))

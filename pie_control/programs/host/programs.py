@@ -15,7 +15,7 @@ from ...sandbox import wasi
 from ...sandbox.compiled import crossings
 from ...sandbox.components import Component, load_compiled
 from ...sandbox.contract import Contract
-from ...sandbox.engine import LinkError, Ticker, new_engine
+from ...sandbox.engine import TICK_SECONDS, TICKS_AT_ONCE, LinkError, Ticker, address_of, new_engine
 from ...sandbox.fibers import Instance
 from ...sandbox.functions import HostFunction
 from ...sandbox.linker import LinkedComponent
@@ -53,6 +53,9 @@ class HostPrograms:
         try:
             component = load_compiled(self._engine, guest)
             self._crossings = crossings.find(guest.parent)
+            if self._crossings is not None:
+                engine = address_of(self._engine)
+                self._ticker.tick = self._crossings.ticks(engine, TICK_SECONDS, TICKS_AT_ONCE)
             for way in {None, self._crossings}:
                 self_test(self._engine, way)
             linked = self._check_and_link(component)

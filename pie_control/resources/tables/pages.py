@@ -16,7 +16,7 @@ has no memory yet. Which is which, the slots say (slots.py); `fill` and `top` co
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,17 +29,11 @@ from .addresses import AddressAllocator
 from .contexts import Context
 from .slots import EMPTY, RESERVED, SEALED, UNBOUND, hidden, is_token, is_withheld, shown
 from .spans import Spans
+from .summaries import IRREGULAR, summaries, summary
 
 NOT_OWNED = -1
-IRREGULAR = -2
-
-
-class Reservation(NamedTuple):
-    """Slots that one decode run fills, in order."""
-
-    slots: list[int]  # virtual
-    withheld: NDArray[np.int64]  # these, and what is behind them in pages without memory: nobody else may use it
-    unbound: frozenset[int]  # pages that had no memory when they were reserved
+FAR = np.iinfo(np.int32).max
+"""Behind all positions."""
 
 
 class PageTable:
@@ -102,12 +96,18 @@ class PageTable:
 
     def context(self, ranges: Sequence[Range], smallest: int, largest: int) -> Context:
         """What queries at positions `smallest` .. `largest` read of the pages. Raises NotFound."""
+        regular = self._regular_context(ranges, smallest)
+        return self._context_by_slot(ranges, smallest, largest) if regular is None else regular
+
+    def _regular_context(self, ranges: Sequence[Range], below: int) -> Context | None:
+        """All tokens of the pages, if they are the first slots of each range, at positions < `below`, and none is
+        hidden."""
         intervals: list[Range] = []
         tokens = 0
         for first, last in ranges:
-            slots = self._regular_prefix(first, last, smallest)
+            slots = self._regular_prefix(first, last, below)
             if slots is None:
-                return self._context_by_slot(ranges, smallest, largest)
+                return None
             if slots:
                 start = first * self.page_size
                 append_interval(intervals, start, start + slots)
@@ -138,9 +138,11 @@ class PageTable:
         slots = slots[seen]
         return Context(intervals_of(slots), len(slots), bool((positions[seen] >= smallest).any()))
 
-    def all_tokens(self, ranges: Sequence[Range]) -> tuple[Context, NDArray[np.bool_]]:
-        """All tokens of the pages that are not hidden; and of each token, hidden or not, whether it is among them.
-        Raises NotFound."""
+    def all_tokens(self, ranges: Sequence[Range]) -> tuple[Context, NDArray[np.bool_] | None]:
+        """All tokens of the pages that are not hidden; and of each token, hidden or not, whether it is among them,
+        or None if all are. Raises NotFound."""
+        if (regular := self._regular_context(ranges, FAR)) is not None:
+            return regular, None
         slots = self.slots_of(ranges)
         slots = slots[is_token(self.positions[slots])]
         seen = self.positions[slots] > EMPTY
@@ -151,7 +153,16 @@ class PageTable:
         self.check_owned(ranges)
         size = self.page_size
         pieces = [np.arange(first * size, last * size) for first, last in ranges]
+        if len(pieces) == 1:
+            return pieces[0]
         return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
+
+    def held_in(self, ranges: Sequence[Range]) -> NDArray[np.int32]:
+        """A copy of what all slots of the pages hold, in order. Raises NotFound."""
+        self.check_owned(ranges)
+        size = self.page_size
+        pieces = [self.positions[first * size : last * size] for first, last in ranges]
+        return np.concatenate(pieces) if pieces else np.empty(0, np.int32)
 
     # ---- writing ----
 
@@ -174,7 +185,7 @@ class PageTable:
 
     def _free_by_slot(self, ranges: Sequence[Range], count: int) -> tuple[Range, ...]:
         slots = self.slots_of(ranges)
-        free = slots[self._free_places(slots, self.positions[slots] == EMPTY, count)]
+        free = slots[self.free_places(slots, self.positions[slots] == EMPTY, count)]
         if len(free) < count:
             raise InvalidState(
                 f"{count} tokens need {count} free slots, the output pages have {len(free)}; "
@@ -182,7 +193,7 @@ class PageTable:
             )
         return intervals_of(free)
 
-    def _free_places(self, slots: NDArray[np.int64], free: NDArray[np.bool_], count: int) -> NDArray[np.int64]:
+    def free_places(self, slots: NDArray[np.int64], free: NDArray[np.bool_], count: int) -> NDArray[np.int64]:
         """The first `count` places in a list of slots where they are free, or fewer. Raises InvalidState if one of a
         page that is sealed is among them."""
         places = np.flatnonzero(free)[:count]
@@ -213,69 +224,73 @@ class PageTable:
         self.positions[begin:end] = positions
         first, last = begin // size, (end - 1) // size + 1
         self.writes[first:last] = [stamp] * (last - first)
-        self._summarize(first)
-        if last - first > 1:
-            self._summarize(last - 1)
+        self._summarize({first, last - 1})
         if last - first > 2:
             tops = self.positions[(first + 1) * size : (last - 1) * size].reshape(-1, size).max(axis=1)
             self.fill[first + 1 : last - 1] = [size] * len(tops)
             self.top[first + 1 : last - 1] = tops.tolist()
 
-    def copy(self, source: NDArray[np.int64], target: NDArray[np.int64], stamp: int) -> None:
-        """Copies positions from slots to slots."""
+    def copy(self, source: NDArray[np.int64], target: NDArray[np.int64], pages: Sequence[int], stamp: int) -> None:
+        """Copies positions from slots to slots, which are in these pages."""
         self.positions[target] = self.positions[source]
-        for page in np.unique(target // self.page_size).tolist():
-            self._summarize(page)
+        self._summarize(pages)
+        for page in pages:
             self.writes[page] = stamp
         self._spans.clear()
 
     def trim(self, ranges: Sequence[Range], keep: int) -> list[int]:
         """Empties all slots of the pages but the first `keep`; returns the pages that lost tokens."""
         shortened = self.filled_behind(ranges, keep)
-        for page, tail in shortened.items():
+        for tail in shortened.values():
             tail[is_token(tail)] = EMPTY
-            self._summarize(page)
+        self._summarize(shortened)
         self._spans.clear()
         return list(shortened)
 
     def filled_behind(self, ranges: Sequence[Range], keep: int) -> dict[int, NDArray[np.int32]]:
         """The pages that hold tokens behind the first `keep` slots, with their slots from there on."""
-        size = self.page_size
-        pages = (page for first, last in ranges for page in range(first, last))
-        kept = ((page, max(0, keep - place * size)) for place, page in enumerate(pages))
-        tails = ((page, self.positions[page * size + own : (page + 1) * size]) for page, own in kept if own < size)
-        return {page: tail for page, tail in tails if is_token(tail).any()}
+        size, found, kept = self.page_size, {}, keep
+        for page in (page for first, last in ranges for page in range(first, last)):
+            own, fill = max(kept, 0), self.fill[page]
+            kept -= size
+            if own < fill or (fill == IRREGULAR and own < size):
+                tail = self.positions[page * size + own : (page + 1) * size]
+                if fill != IRREGULAR or is_token(tail).any():
+                    found[page] = tail
+        return found
 
-    def mask(self, ranges: Sequence[Range], hide: NDArray[np.bool_]) -> None:
-        """Hides some tokens of the pages, by the places of their slots along the list, and shows all others."""
-        slots = self.slots_of(ranges)
-        found = self.positions[slots]
-        tokens = is_token(found)
-        seen = shown(found[tokens])
-        found[tokens] = np.where(hide[tokens], hidden(seen), seen)
-        self.positions[slots] = found
+    def mask(self, ranges: Sequence[Range], held: NDArray[np.int32], hide: NDArray[np.bool_]) -> None:
+        """Hides some tokens of the pages, by the places of their slots along the list, and shows all others. `held`:
+        as `held_in` gives it."""
+        seen = shown(held)
+        after = np.where(hide, hidden(seen), seen)
+        if (after == held).all():
+            return
+        done, size = 0, self.page_size
         for first, last in ranges:
-            for page in range(first, last):
-                self._summarize(page)
+            count = (last - first) * size
+            self.positions[first * size : last * size] = after[done : done + count]
+            self._summarize_all(first, last)
+            done += count
         self._spans.clear()
 
-    def _summarize(self, page: int) -> None:
-        slots = self.positions[page * self.page_size : (page + 1) * self.page_size]
-        filled = is_token(slots)
-        count = int(np.count_nonzero(filled))
-        self.top[page] = max(int(slots.max()), EMPTY)
-        self.fill[page] = count if (slots[:count] > EMPTY).all() else IRREGULAR
+    def _summarize(self, pages: Iterable[int]) -> None:
+        """Notes what a few pages hold."""
+        size = self.page_size
+        for page in pages:
+            self.fill[page], self.top[page] = summary(self.positions[page * size : (page + 1) * size])
 
-    def filled(self, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of the slots hold a token; the caller has checked that their pages are owned."""
-        return is_token(self.positions[slots])
+    def _summarize_all(self, first: int, last: int) -> None:
+        """The same for many."""
+        slots = self.positions[first * self.page_size : last * self.page_size].reshape(-1, self.page_size)
+        self.fill[first:last], self.top[first:last] = summaries(slots)
 
     # ---- exports and imports ----
 
     def read(self, ranges: Sequence[Range]) -> NDArray[np.int32]:
         """What is known of all slots of pages, in order. Raises NotFound, InvalidState (a decode run will fill one, or
         its page has no memory yet)."""
-        found = self.positions[self.slots_of(ranges)]
+        found = self.held_in(ranges)
         if self.withheld and ((found == RESERVED) | (found == UNBOUND)).any():
             raise InvalidState(
                 "a decode run goes on that writes to these pages, or one of them was reserved and has no memory: wait "
@@ -313,8 +328,7 @@ class PageTable:
         self.positions[first * self.page_size : (first + count) * self.page_size] = np.where(
             is_token(positions), positions, EMPTY
         )
-        for page in range(first, first + count):
-            self._summarize(page)
+        self._summarize_all(first, first + count)
         self.seal(((first, first + count),))
         return first
 
@@ -348,24 +362,6 @@ class PageTable:
         self.positions[first * self.page_size : (first + count) * self.page_size] = UNBOUND
         self.withheld += count * self.page_size
 
-    def reserve(self, ranges: Sequence[Range], count: int) -> Reservation:
-        """Reserves the next `count` slots in list order that are free, or have no memory yet. Raises NotFound,
-        InvalidState."""
-        slots, size = self.slots_of(ranges), self.page_size
-        held = self.positions[slots]
-        taken = slots[self._free_places(slots, (held == EMPTY) | (held == UNBOUND), count)]
-        if len(taken) < count:
-            raise InvalidState(
-                f"a decode run of {count + 1} steps needs {count} free slots, its pages have {len(taken)}; "
-                "reserve pages and name them behind the others, or run fewer steps"
-            )
-        unbound = np.unique(taken[self.positions[taken] == UNBOUND] // size)
-        behind = (unbound[:, None] * size + np.arange(size)).reshape(-1)
-        withheld = np.union1d(taken, behind)
-        self.withheld += int((self.positions[withheld] == EMPTY).sum())
-        self.positions[withheld] = RESERVED
-        return Reservation(taken.tolist(), withheld, frozenset(unbound.tolist()))
-
     def fill_reserved(self, slot: int, position: int) -> None:
         """The run that reserved a slot has filled it. Nothing happens if the page was given back."""
         page = slot // self.page_size
@@ -378,17 +374,7 @@ class PageTable:
             if position > self.top[page]:
                 self.top[page] = position
         else:
-            self._summarize(page)
-
-    def unreserve(self, reservation: Reservation, filled: int) -> None:
-        """A run has ended that filled the first slots: the others are free, but in pages that it has not reached, which
-        have no memory still."""
-        slots, size = reservation.withheld, self.page_size
-        slots = slots[self.positions[slots] == RESERVED]  # the others were filled, or given back
-        reached = {slot // size for slot in reservation.slots[:filled]}
-        unbound = np.isin(slots // size, list(reservation.unbound - reached))
-        self.positions[slots] = np.where(unbound, UNBOUND, EMPTY)
-        self.withheld -= int((~unbound).sum())
+            self._summarize((page,))
 
     def _grow(self, added: int) -> None:
         self.fill.extend([NOT_OWNED] * added)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pie_control.errors import InvalidState
 from pie_control.resources.ranges import Range, overlap
 
-from .pages import PageTable, Reservation
+from .pages import PageTable
+from .reservations import Reservation, unreserve
 
 
 @dataclass(slots=True, eq=False)
@@ -71,7 +72,7 @@ class HeldRuns:
         if run is None:
             return False
         if run.reservation is not None:
-            self._pages.unreserve(run.reservation, max(run.delivered - 1, 0))
+            unreserve(self._pages, run.reservation, max(run.delivered - 1, 0))
         run.use_draws(run.delivered)
         return True
 

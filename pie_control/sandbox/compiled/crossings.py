@@ -112,6 +112,19 @@ class Crossings:
         self._api = _Api(*addresses, running, None, SUSPEND, continue_guest, *_NAMES)
         self._library.set_up(ctypes.byref(self._api))
 
+    def ticks(self, engine: int, seconds: float, count: int) -> Callable[[], int]:
+        """A function that increments the epoch of an engine, of this address, so many times, with a pause before each;
+        it gives `count`. Other threads run meanwhile."""
+        tick = ctypes.CDLL(self._library._name).tick
+        tick.argtypes, tick.restype = (c_void_p, c_void_p, c_uint64, c_uint64), None
+        increment = ctypes.cast(LIBRARY["wasmtime_engine_increment_epoch"], c_void_p).value
+
+        def ticks() -> int:
+            tick(increment, engine, int(seconds * 1e9), count)
+            return count
+
+        return ticks
+
     def crossing(
         self,
         kinds: Sequence[Any],

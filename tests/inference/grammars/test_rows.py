@@ -166,12 +166,12 @@ def test_masks_are_made_beside_the_forward_and_taken_where_their_run_goes_on(mon
     made_here: list[Matcher] = []
     write = Matcher.write_mask
 
-    def noted(matcher: Matcher, address: int) -> None:
-        made_here.append(matcher)
-        write(matcher, address)
+    def write_here(one: Matcher, address: int) -> None:
+        made_here.append(one)
+        write(one, address)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Matcher, "write_mask", noted)
+        patch.setattr(Matcher, "write_mask", write_here)
         step = constraints.step(batch(row(1, 1), row(2, 0, DATE)))  # the second one's step is run once more
     assert made_here == [vars(constraints)["_runs"][2].matcher]
     assert [allowed(step, place) for place in (0, 1)] == [reference(DATE, b"1"), reference(DATE, b"")]

@@ -313,3 +313,36 @@ def test_results_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     answer, _ = chat(Scripted(monkeypatch, chat_templates.QWEN, [call, "ok"]), long)
     assert answer.calls[0].text == "x" * 20_000 + "... (10000 more characters)"
     assert answer.calls[0].value == "x" * 30_000
+
+
+CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 3}}\n</tool_call>'
+
+
+def test_a_strict_call_keeps_to_the_tools_and_their_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = CALL.replace("add", "sub").replace('"b"', '"c"')
+    model = Scripted(monkeypatch, chat_templates.QWEN, [wrong, f"So:\n{wrong}", "Five."])
+    answer, _ = chat(model, add, strict=True)
+    assert [(one.name, one.arguments, one.value) for one in answer.calls] == 2 * [("add", {"a": 2, "b": 3}, 5)]
+    assert answer.text == "Five."
+
+
+@pytest.mark.parametrize("choice", ["required", "add"])
+def test_a_model_that_has_to_call_calls_first_and_then_answers(monkeypatch: pytest.MonkeyPatch, choice: str) -> None:
+    begin, end = CALL.split("2")
+    model = Scripted(monkeypatch, chat_templates.QWEN, [f"{'~' * len(begin)}2{end}", "Five."])
+    answer, text = chat(model, add, look_up_slowly, choice=choice)
+    assert [(one.name, one.value) for one in answer.calls] == [("add", 5)]
+    assert (answer.text, answer.stop_reason) == ("Five.", "stop")
+    assert text.count("~") == 0
+
+
+def test_a_choice_that_there_is_not_is_refused_before_anything_is_appended(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Scripted(monkeypatch, chat_templates.QWEN, ["Five."])
+    for tools, choice, message in (
+        ((add,), "sub", "choice: 'sub' is neither 'auto' nor 'required' nor a tool: there are add"),
+        ((), "required", "choice: there are no tools, so none can be required"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            chat(model, *tools, choice=choice)
+    assert model.rendered == []
+    assert chat(model, strict=True)[0].text == "Five."

@@ -81,7 +81,8 @@ def _copy(choice: random.Random, table: PageTable, slow: SlowTable, ranges: list
     source = choice.sample(sorted(slow.filled), min(3, len(slow.filled)))
     target = choice.sample(slow.slots(ranges), min(len(source), len(slow.slots(ranges))))
     source = source[: len(target)]
-    table.copy(np.array(source, np.int64), np.array(target, np.int64), 1)
+    pages = sorted({slot // SIZE for slot in target})
+    table.copy(np.array(source, np.int64), np.array(target, np.int64), pages, 1)
     slow.filled.update(zip(target, [slow.filled[slot] for slot in source], strict=True))
 
 

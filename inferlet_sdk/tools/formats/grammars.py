@@ -1,0 +1,233 @@
+"""Grammars of what a model may write when it has tools: text and calls, or calls alone, whose arguments keep to the
+schemas of the tools. In the syntax of Lark, as llguidance reads it.
+
+A marker that is a special token is named by its number: text cannot hold it. One that is text ends the text in front of
+it, so that goes up to the first marker, and what has no marker goes on to the end.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from inferlet_sdk.tools.formats import deepseek, hermes, llama, mistral, qwen_coder, signature
+
+AUTO, REQUIRED = "auto", "required"
+
+Schema = Mapping[str, Any]
+_AS_DUMPED = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
+
+
+@dataclass(frozen=True)
+class Called:
+    """A tool: its name, and the schema of its parameters."""
+
+    name: str
+    parameters: Schema
+
+    @property
+    def properties(self) -> Mapping[str, Schema]:
+        found: Mapping[str, Schema] = self.parameters.get("properties", {})
+        return found
+
+    @property
+    def required(self) -> Sequence[str]:
+        found: Sequence[str] = self.parameters.get("required", ())
+        return found
+
+
+def call_grammar(format: str, tools: Sequence[Called], shown: Mapping[int, str], choice: str) -> str:
+    """What may be written in a format: text and calls ("auto"), one or more calls ("required"), or one call of the tool
+    of this name. `shown`: markers that are special tokens."""
+    many = choice in (AUTO, REQUIRED)
+    writer = _Writer(shown)
+    group = _GROUPS[format](writer, tools if many else [tool for tool in tools if tool.name == choice], many)
+    start = writer.with_text(group) if choice == AUTO else writer.alone(group, many)
+    return "\n".join((f"start: {start}", *writer.rules))
+
+
+@dataclass(frozen=True)
+class _Group:
+    """One call, or several that stand together: `marker` and what follows it. `bare`: the marker may be missing at the
+    start of an answer, which then begins with `{`. `between` stands between groups; None: there is only one."""
+
+    marker: str
+    rest: str
+    between: str | None = None
+    bare: bool = False
+
+
+class _Writer:
+    """Rules so far, and how their parts are written."""
+
+    def __init__(self, shown: Mapping[int, str]) -> None:
+        self.rules: list[str] = []
+        self._special = {marker: token for token, marker in shown.items()}
+
+    def rule(self, text: str, attributes: str = "") -> str:
+        """A new rule; its name."""
+        name = f"r{len(self.rules)}"
+        self.rules.append(f"{name}{attributes}: {text}")
+        return name
+
+    def mark(self, marker: str) -> str:
+        """A marker as a part of a rule."""
+        token = self._special.get(marker)
+        return literal(marker) if token is None else f"<[{token}]>"
+
+    def has(self, marker: str) -> bool:
+        """Whether it is a special token."""
+        return marker in self._special
+
+    def json(self, schema: Schema) -> str:
+        """A value that keeps to a schema, as `json.dumps` writes it."""
+        return self.rule(f"%json {json.dumps({**schema, **_AS_DUMPED})}")
+
+    def any_of(self, parts: Sequence[str]) -> str:
+        return self.rule(" | ".join(parts))
+
+    def alone(self, group: _Group, many: bool) -> str:
+        """Calls without text."""
+        mark = self.mark(group.marker)
+        first = f"{mark}?" if group.bare else mark
+        more = "" if group.between is None or not many else f" ({group.between} {first} {group.rest})*"
+        return f"{first} {group.rest}{more}"
+
+    def with_text(self, group: _Group) -> str:
+        """Text, and calls within it."""
+        first = r"\s*[^\s{]" if group.bare else ""  # what begins otherwise is a call
+        lead, tail = self._texts(group.marker, first)
+        if not group.bare:
+            return f"({lead} {group.rest})* {tail}?"
+        calls = self.rule(self.alone(group, True))
+        more = f"{group.rest} ({group.between} {self.mark(group.marker)}? {group.rest})*"
+        return f"{calls} | {tail}? | {lead} {more}"
+
+    def _texts(self, marker: str, first: str) -> tuple[str, str]:
+        """Text up to a marker, with it, and text without one, which is not empty."""
+        text = f"/{first}(?s:.{'*' if first else '+'})/"
+        if self.has(marker):
+            tail = self.rule(text)
+            return self.rule(f"{tail if first else tail + '?'} {self.mark(marker)}"), tail
+        end = pattern(marker)
+        self.rules += [
+            f"LEAD: /{first}(?s:.*){end}/ & ~/(?s:.*){end}(?s:.+)/",
+            f"TAIL: {text} & ~/(?s:.*){end}(?s:.*)/",
+        ]
+        return self.rule("LEAD", "[lazy]"), self.rule("TAIL")
+
+
+def literal(text: str) -> str:
+    """A text as a part of a rule."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def pattern(text: str) -> str:
+    """A text within a regular expression."""
+    return re.escape(text).replace("/", r"\/")
+
+
+def _objects(writer: _Writer, tools: Sequence[Called], key: str) -> str:
+    """{"name": ..., key: {...}} of any of the tools."""
+    heads = [literal(f'{{"name": {json.dumps(tool.name)}, "{key}": ') for tool in tools]
+    return writer.any_of(
+        [f'{head} {writer.json(tool.parameters)} "}}"' for head, tool in zip(heads, tools, strict=True)]
+    )
+
+
+def _hermes(writer: _Writer, tools: Sequence[Called], many: bool) -> _Group:
+    return _Group(
+        hermes.BEGIN, rf'"\n" {_objects(writer, tools, "arguments")} "\n" {writer.mark(hermes.END)}', r'"\n"?'
+    )
+
+
+def _llama(writer: _Writer, tools: Sequence[Called], many: bool) -> _Group:
+    return _Group(llama.TAG, _objects(writer, tools, "parameters"), "/; ?/", bare=True)
+
+
+def _mistral(writer: _Writer, tools: Sequence[Called], many: bool) -> _Group:
+    """Models whose vocabulary has a marker in front of the arguments write calls one by one, others a list."""
+    if writer.has(mistral.ARGUMENTS):
+        arguments = writer.mark(mistral.ARGUMENTS)
+        calls = [f"{literal(tool.name)} {arguments} {writer.json(tool.parameters)}" for tool in tools]
+        return _Group(mistral.BEGIN, writer.any_of(calls), '""')
+    one = _objects(writer, tools, "arguments")
+    more = f'(", " {one})*' if many else ""
+    return _Group(mistral.BEGIN, f'/ ?\\[/ {one} {more} "]"')
+
+
+def _deepseek(writer: _Writer, tools: Sequence[Called], many: bool) -> _Group:
+    """As V3 and as V3.1 write it."""
+    call, separator, end = map(writer.mark, (deepseek.CALL, deepseek.SEPARATOR, deepseek.CALL_END))
+    calls = []
+    for tool in tools:
+        arguments = writer.json(tool.parameters)
+        calls.append(f"{literal(tool.name)} {separator} {arguments}")
+        calls.append(rf'"function" {separator} {literal(tool.name)} "\n```json\n" {arguments} "\n```"')
+    one = writer.rule(f"{call} ({' | '.join(calls)}) {end}")
+    return _Group(
+        deepseek.BEGIN,
+        f"{one} {writer.rule(rf'({literal(chr(10))}? {one})*') if many else ''} {writer.mark(deepseek.END)}",
+    )
+
+
+def _signature(writer: _Writer, tools: Sequence[Called], many: bool) -> _Group:
+    calls = [f'{literal(tool.name + "(")} {_in_order(writer, tool)} ")"' for tool in tools]
+    return _Group(signature.BEGIN, f"{writer.any_of(calls)} {writer.mark(signature.END)}", '""')
+
+
+def _in_order(writer: _Writer, tool: Called) -> str:
+    """Arguments by their place: the last ones may be missing if they may all."""
+    names = list(tool.properties)
+    needed = max((names.index(name) + 1 for name in tool.required), default=0)
+    written = ""
+    for place in reversed(range(len(names))):
+        one = writer.json(tool.properties[names[place]])
+        part = f'", " {one} {written}' if place else f"{one} {written}"
+        written = part if place < needed else f"({part})?"
+    return written
+
+
+def _qwen_coder(writer: _Writer, tools: Sequence[Called], many: bool) -> _Group:
+    calls = []
+    for tool in tools:
+        parameters = [_parameter(writer, tool, name) for name in tool.properties]
+        calls.append(rf'{literal(f"<function={tool.name}>{chr(10)}")} {" ".join(parameters)} "</function>\n"')
+    rest = rf'"\n" {writer.any_of(calls)} {writer.mark(qwen_coder.END)}'
+    return _Group(qwen_coder.BEGIN, rest, r'"\n"?')
+
+
+def _parameter(writer: _Writer, tool: Called, name: str) -> str:
+    part = rf'{literal(f"<parameter={name}>{chr(10)}")} {_written(writer, tool.properties[name])} "\n"'
+    return part if name in tool.required else f"({part})?"
+
+
+def _written(writer: _Writer, schema: Schema) -> str:
+    """A value up to its end tag: a text as it is where the parameter takes any, words of an enumeration, else JSON."""
+    options: Sequence[Schema] = schema.get("anyOf", [schema])
+    if any(option.get("type", "string") == "string" and "enum" not in option for option in options):
+        return writer.rule(f"/(?s:.*){pattern(qwen_coder.VALUE_END)}/", "[lazy]")
+    end = literal(f"\n{qwen_coder.VALUE_END}")
+    parts = [
+        part
+        for option in options
+        for part in (map(_word, option["enum"]) if "enum" in option else [writer.json(option)])
+    ]
+    return f"({' | '.join(parts)}) {end}"
+
+
+def _word(value: object) -> str:
+    return literal(value if isinstance(value, str) else json.dumps(value))
+
+
+_GROUPS: Mapping[str, Callable[[_Writer, Sequence[Called], bool], _Group]] = {
+    "hermes": _hermes,
+    "qwen_coder": _qwen_coder,
+    "llama": _llama,
+    "mistral": _mistral,
+    "deepseek": _deepseek,
+    "signature": _signature,
+}

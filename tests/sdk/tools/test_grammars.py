@@ -1,0 +1,179 @@
+"""Grammars of calls: what may be written under one is what the parser of its format reads, and a tool takes it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inferlet_sdk.tools.events import Call, Event, Malformed, Text
+from inferlet_sdk.tools.formats.dialect import FORMATS
+from inferlet_sdk.tools.formats.grammars import AUTO, REQUIRED, Called, call_grammar
+from inferlet_sdk.tools.tool import Tool
+from pie_inference.grammars.engine import Grammar, Matcher, Vocabulary
+from pie_inference.grammars.sources import source_of
+from pie_inference.testing import byte_tokenizer
+from tests.helpers.fake_grammars import deep
+
+SPECIAL = {name: tuple(one.markers) for name, one in FORMATS.items()}
+"""Markers by format: each format is tried with markers that are special tokens, and with such that are text."""
+ALL = [(name, special) for name in FORMATS for special in (False, True)]
+
+
+END_OF_TEXT = list(b"\n</parameter>")
+
+
+def add(a: int, b: int = 1) -> int:
+    return a + b
+
+
+def look(word: Literal["red", "green"], note: str, sizes: list[int], deep: bool | None = None) -> str:
+    return word
+
+
+def now() -> str:
+    return "noon"
+
+
+TOOLS: list[Tool[..., Any]] = [Tool(add), Tool(look), Tool(now)]
+
+
+def called() -> list[Called]:
+    return [Called(one.name, one.declaration["function"]["parameters"]) for one in TOOLS]
+
+
+class Model:
+    """A vocabulary of bytes in which the markers of a format are special tokens, or none is."""
+
+    def __init__(self, format: str, special: bool) -> None:
+        markers = SPECIAL[format] if special else ()
+        self.size = byte_tokenizer.VOCAB_SIZE + len(markers)
+        self.shown = {byte_tokenizer.VOCAB_SIZE + place: marker for place, marker in enumerate(markers)}
+        tokenizer = byte_tokenizer.tokenizer_json(self.size, markers)
+        self._vocabulary = Vocabulary(tokenizer, self.size, (byte_tokenizer.END,))
+        self._format = format
+
+    def matcher(self, choice: str) -> Matcher:
+        source = source_of("lark", call_grammar(self._format, called(), self.shown, choice))
+        matcher: Matcher = deep(lambda: Grammar(self._vocabulary, source)).matcher()
+        return matcher
+
+    def tokens(self, text: str) -> list[int]:
+        """With its markers as special tokens."""
+        for token, marker in self.shown.items():
+            before, found, behind = text.partition(marker)
+            if found:
+                return [*self.tokens(before), token, *self.tokens(behind)]
+        return list(text.encode())
+
+    def text(self, tokens: Sequence[int]) -> str:
+        parts = [self.shown[token].encode() if token in self.shown else bytes([token]) for token in tokens]
+        return b"".join(parts).decode(errors="replace")
+
+    def events(self, text: str) -> list[Event]:
+        parser = FORMATS[self._format].parser()
+        return [*parser.feed(text), *parser.finish()]
+
+
+def write(model: Model, matcher: Matcher, seed: int, most: int = 400) -> tuple[str, bool]:
+    """A text at random under a grammar, and whether it is whole: the end comes as soon as it may, texts are short."""
+    choose, tokens = random.Random(seed), list[int]()
+    plain, ends = set(range(32, 127)), set(b'"},]<)\n')
+    while len(tokens) < most and not matcher.is_over:
+        allowed = np.flatnonzero(np.unpackbits(matcher.mask(), bitorder="little")).tolist()
+        if byte_tokenizer.END in allowed and tokens:
+            return model.text(tokens), True
+        if choose.random() < 0.1:  # a text of any length ends with this
+            tokens += END_OF_TEXT[: matcher.accept(END_OF_TEXT)]
+            continue
+        forms = [token for token in allowed if token in ends or token >= 256] if choose.random() < 0.4 else []
+        likely = forms or [token for token in allowed if token in plain] or allowed
+        token = choose.choice([one for one in likely if one != byte_tokenizer.END])
+        assert matcher.accept((token,)) == 1
+        tokens.append(token)
+    return model.text(tokens), matcher.is_over
+
+
+@pytest.fixture(scope="module")
+def models() -> Callable[[str, bool], Model]:
+    made = {key: Model(*key) for key in ALL}
+    return lambda name, special: made[name, special]
+
+
+@pytest.mark.parametrize(("name", "special"), ALL)
+@pytest.mark.parametrize("choice", [REQUIRED, "add", "look", "now"])
+def test_what_is_written_under_a_grammar_is_read_and_taken(
+    models: Callable[[str, bool], Model], name: str, special: bool, choice: str
+) -> None:
+    model, whole = models(name, special), 0
+    matcher = model.matcher(choice)
+    tools = {one.name: one for one in TOOLS}
+    for seed in range(12):
+        matcher.rewind()
+        text, is_whole = write(model, matcher, seed)
+        whole += is_whole
+        found = model.events(text) if is_whole else []
+        assert not [event for event in found if isinstance(event, Malformed)], text
+        calls = [event for event in found if isinstance(event, Call)]
+        assert bool(calls) == is_whole, text
+        for call in calls:
+            assert choice in (REQUIRED, call.name)
+            tools[call.name].bind(call.arguments)
+        assert choice == REQUIRED or len(calls) == is_whole
+        assert "".join(event.text for event in found if isinstance(event, Text)).strip() == ""
+    assert whole >= 6
+
+
+ADD = {
+    "hermes": '<tool_call>\n{"name": "add", "arguments": {"a": 2}}\n</tool_call>',
+    "qwen_coder": "<tool_call>\n<function=add>\n<parameter=a>\n2\n</parameter>\n</function>\n</tool_call>",
+    "llama": '{"name": "add", "parameters": {"a": 2}}',
+    "mistral": '[TOOL_CALLS] [{"name": "add", "arguments": {"a": 2}}]',
+    "deepseek": '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>add\n```json\n{"a": 2}\n```'
+    "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "signature": "<tool>add(2)</tool>",
+}
+
+
+def may_be_written(model: Model, choice: str, text: str) -> bool:
+    matcher, tokens = model.matcher(choice), model.tokens(text)
+    return matcher.accept(tokens) == len(tokens) and (matcher.is_accepting or matcher.is_over)
+
+
+@pytest.mark.parametrize(("name", "special"), ALL)
+def test_a_model_may_answer_or_call_and_calls_only_what_there_is(
+    models: Callable[[str, bool], Model], name: str, special: bool
+) -> None:
+    model, call = models(name, special), ADD[name]
+    if name == "mistral" and special:
+        call = '[TOOL_CALLS]add[ARGS]{"a": 2}'
+    begin = "<|python_tag|>" if name == "llama" else ""
+    for text in ("It is [5] <b> or so.", f"Let me see. {begin}{call}", call):
+        assert may_be_written(model, AUTO, text), text
+    other = call.replace("add", "sub")
+    for wrong in (other, call.replace("2", '"two"'), f"Let me see. {begin}{other}"):
+        assert not may_be_written(model, AUTO, wrong), wrong
+    for choice in (REQUIRED, "add"):
+        assert may_be_written(model, choice, call), choice
+        assert not may_be_written(model, choice, "It is 5.")
+        assert not may_be_written(model, choice, f"Well. {call}")
+    assert not may_be_written(model, "now", call)
+
+
+@settings(max_examples=40, deadline=None)
+@given(text=st.text(st.characters(codec="utf-8", exclude_characters="{[<"), max_size=40))
+def test_any_text_without_a_marker_may_be_written_beside_tools(text: str) -> None:
+    for name in FORMATS:
+        assert may_be_written(_text_model(name), AUTO, text), name
+
+
+_models: dict[str, Model] = {}
+
+
+def _text_model(name: str) -> Model:
+    return _models.setdefault(name, Model(name, False))
