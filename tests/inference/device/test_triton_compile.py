@@ -34,7 +34,10 @@ VECTORS = ("cache", "key_value", "query", "output", *LAYERS)
 INTEGERS = ("window", "splits", "num_rows", "inner", "heads")
 ITEM_SIZES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
-pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION"),
+    pytest.mark.filterwarnings("ignore:AnnAssign.__init__ missing:DeprecationWarning"),  # Triton's, from Python 3.13 on
+]
 
 
 @pytest.fixture(autouse=True)
