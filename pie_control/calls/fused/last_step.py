@@ -74,7 +74,8 @@ class LastStep:
         *before, (start, until) = seen.intervals or ((slot, slot),)
         behind_all = until == slot and bool(ranges) and ranges[-1][0] <= page < ranges[-1][1]
         regular = stop == slot + 1 and space.pages.fill[page] == stop - page * size
-        if behind_all and regular and seen.mask is None and not seen.by_position:
+        sees_all = space.pages.all_tokens(ranges)[0].tokens == seen.tokens + 1  # none that the next position uncovers
+        if behind_all and regular and sees_all and seen.mask is None and not seen.by_position:
             intervals = (*before, (start, stop))
             self.place = Place(space.seq, space.pages.changes, stop, (page + 1) * size, intervals, seen.tokens + 1)
 
