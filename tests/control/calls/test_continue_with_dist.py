@@ -136,6 +136,22 @@ def test_most_steps_look_at_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [one.tokens[0] for one in handed_on if isinstance(one, DistStep)] == [65, *range(8)]
 
 
+def test_the_next_position_may_uncover_a_token_of_the_context() -> None:
+    context, commands = [3, 1, 0, 2], []
+    for goes_on in (True, False):
+        inferlet, handed_on = prepare(queues=1)
+        inferlet.call("embed_txt", Q, [69], [4], [3, 1])
+        inferlet.call("forward", Q, [0, 1], [3, 1], [3, 1], [])  # a token at position 4, which 5 sees and 4 does not
+        for position in (3, 4, 5):
+            if goes_on and position > 3:
+                step_on(inferlet, 65)
+            else:
+                lists = [4, 1], context, context[2:]
+                inferlet.call("forward_with_dist", Q, [65], [position], *lists, OUTPUT, 7, 0.5)
+        commands.append(msgspec.msgpack.encode(handed_on[-1]))
+    assert commands[0] == commands[1]
+
+
 def test_a_token_may_be_a_reference() -> None:
     inferlet, handed_on = prepare(queues=1)
     inferlet.call("forward_with_dist", Q, [65], [3], [4, 1], CONTEXT, CONTEXT, OUTPUT, 7, 0.5)
