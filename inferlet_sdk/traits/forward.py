@@ -44,7 +44,7 @@ def forward(
     a position of its own, see `set_positions`. `mask` is that of `forward_with_mask`, `adapter` the name of that of
     `forward_with_adapter`. Raises InvalidState if there is no free slot, or if an input embed was never filled.
     """
-    if mask is not None or adapter:
+    if mask is not None or adapter != "":
         forward_with(queue, context, input_embeds, output_pages, output_embeds, mask=mask, adapter=adapter)
         return
     call(bindings.forward.forward, *forward_lists(queue, context, input_embeds, output_pages, output_embeds))

@@ -25,6 +25,7 @@ from inferlet_sdk.traits.arguments import (
     sampler_number,
     text,
     whole,
+    wrong,
 )
 
 Mask = Iterable[Iterable[int]]
@@ -104,10 +105,17 @@ def forward_with(
     """
     lists = forward_lists(queue, context, input_embeds, output_pages, output_embeds)
     filling = references(tokens), numbers(positions, "positions", "a position")
-    wanted = None if dist is None else (whole(dist[0], "k"), number(dist[1], "temperature"))
     chosen = None if sampler is None else sampler_number(sampler)
-    options = options_text(text(adapter, "adapter"), flag(scores, "scores"), wanted, chosen)
+    options = options_text(text(adapter, "adapter"), flag(scores, "scores"), _checked_dist(dist), chosen)
     return _call(lists[0], *filling, lists[2], lists[1], *lists[3:], mask, options)
+
+
+def _checked_dist(dist: object) -> tuple[int, float] | None:
+    if dist is None:
+        return None
+    if not isinstance(dist, tuple | list) or len(dist) != 2:
+        raise wrong("dist", "k and temperature, as in (256, 1.0)", dist)
+    return whole(dist[0], "dist[0]"), number(dist[1], "dist[1]")
 
 
 def step_with(

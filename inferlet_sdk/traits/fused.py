@@ -168,7 +168,7 @@ def forward_with_sampling(
     """Does `embed_txt`, `forward` and `sample` in one call; `mask` and `adapter` as in `forward`."""
     lists = step_lists(queue, tokens, positions, inputs, context, output, output_embed)
     chosen = sampler_number(sampler)
-    if mask is not None or adapter:
+    if mask is not None or adapter != "":
         future = step_with(lists, mask, adapter, sampler=chosen)
     else:
         future = call(bindings.fused.forward_with_sampling, *lists, chosen)
@@ -192,7 +192,7 @@ def forward_with_dist(
     """Does `embed_txt`, `forward` and `get_next_dist` in one call; `mask` and `adapter` as in `forward`."""
     lists = step_lists(queue, tokens, positions, inputs, context, output, output_embed)
     wanted = whole(k, "k"), number(temperature, "temperature")
-    if mask is not None or adapter:
+    if mask is not None or adapter != "":
         future = step_with(lists, mask, adapter, dist=wanted)
     else:
         future = call(bindings.fused.forward_with_dist, *lists, *wanted)

@@ -136,11 +136,6 @@ class AppHost:
 
     # ---- placement ----
 
-    @property
-    def is_filling(self) -> bool:
-        """Whether there may soon be no room for further inferlets."""
-        return self.report.memory_bytes > self.max_guest_bytes / 2 > 0
-
     def load(self) -> HostLoad:
         """What placement looks at."""
         held = self.report.memory_bytes

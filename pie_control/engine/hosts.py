@@ -165,8 +165,7 @@ class Hosts:
         until = monotonic() + PATIENCE_SECONDS
         while True:
             for host in self.all:
-                if len(self.all) > 1 or host.is_filling:
-                    host.ask(if_older=ASK_SECONDS)
+                host.ask(if_older=ASK_SECONDS)
             loads = [host.load() for host in self.all]
             chosen = place_on_host(loads)
             if chosen is not None:

@@ -43,6 +43,7 @@ WRONG: dict[str, list[Any]] = {
     "k": NO_NUMBER,
     "top_k": NO_NUMBER,
     "sampler": [*NO_NUMBER, "greedy"],
+    "dist": [5, "abc", (1,), (1, 2, 3), (1.5, 1.0), (1, "a"), (-1, 1.0)],
     "detokenizer": NO_NUMBER,
     "embed": [*NO_NUMBER, Embeds((1, 2)), Embeds(), Pages((1, 1))],
     "output_embed": [*NO_NUMBER, Embeds((1, 2)), Pages((1, 1))],
@@ -101,8 +102,6 @@ WRONG: dict[str, list[Any]] = {
     "tools": NO_CHAT,
 }
 """Wrong values of parameters. Every parameter is given something of no type at all, besides."""
-NONE_ALLOWED = {("http_post", "text"), ("http_request", "text")}
-"""Parameters of which None is no wrong value here."""
 
 CALLS = {
     name: call
@@ -201,7 +200,7 @@ def done(result: object) -> None:
 @pytest.mark.parametrize(("name", "parameter"), CASES, ids=lambda value: value)
 def test_a_wrong_value_is_told_by_name(name: str, parameter: str, host: FakeHost) -> None:
     for wrong in (Wrong(), *WRONG.get(parameter, ())):
-        if wrong is None and (name, parameter) in NONE_ALLOWED:
+        if wrong is None and inspect.signature(CALLS[name]).parameters[parameter].default is None:
             continue
         positional, values = arguments_with(name, parameter, wrong)
         with pytest.raises((TypeError, ValueError)) as caught:

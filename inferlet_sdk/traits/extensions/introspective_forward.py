@@ -37,7 +37,7 @@ def forward_with_scores(
     InvalidArgument for more inputs than go into one batch, and for very many pairs of an input and a token.
     """
     lists = queue, context, input_embeds, output_pages, output_embeds
-    if mask is not None or adapter:
+    if mask is not None or adapter != "":
         future = forward_with(*lists, mask=mask, adapter=adapter, scores=True)
     else:
         future = call(bindings.introspective_forward.forward_with_scores, *forward_lists(*lists))
