@@ -8,6 +8,11 @@ SMALL_MODEL_BYTES = 64 << 20
 """Below this size of the weights, a second core helps the control process more than it helps a wave."""
 
 
+def usable_cores() -> int:
+    """Cores on which this process may run."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def default_threads(weight_bytes: int) -> int:
     """The default number of threads: one for a small model; else all cores but one, which the control process and the
     inferlets need, and at least two if there are two cores.
@@ -18,7 +23,7 @@ def default_threads(weight_bytes: int) -> int:
     """
     if weight_bytes < SMALL_MODEL_BYTES:
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     return max(min(cores, 2), cores - 1)
 
 

@@ -16,14 +16,16 @@ LEAST_WORDS = 256
 class MasksAhead:
     """From `begin` to `settle`, the matchers of these runs belong to the thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: bool) -> None:
+        """`wanted`: False where no processor is free for it."""
+        self._wanted = wanted
         self._threads: ThreadPoolExecutor | None = None
         self._going: Future[None] | None = None
 
     def begin(self, runs: Sequence[MatchedRun], vocabulary: Vocabulary) -> None:
         """Makes the mask of each run, where there is enough to do."""
         self.settle()
-        if len(runs) * vocabulary.words < LEAST_WORDS:
+        if not self._wanted or len(runs) * vocabulary.words < LEAST_WORDS:
             return
         if self._threads is None:
             self._threads = ThreadPoolExecutor(1, "masks")

@@ -8,7 +8,7 @@ goes back. Two steps may be under way on a device: then the second one waits her
 device computes the output that it samples from.
 
 Where a processor computes, the token of a step is known before the next one is launched: then the masks are made on a
-thread, beside the forward (ahead.py).
+thread, beside the forward (ahead.py), unless the forward takes all processors.
 
 A run is over where nothing can follow in its grammar, or where `skip` tokens are forced: its program runs them
 together. A grammar that is not compiled yet fails its run as *busy*: its program issues the run again, and nobody else
@@ -136,13 +136,15 @@ class Constraints:
         tokenizer: bytes,
         vocab_size: int,
         stop_tokens: Sequence[int],
+        ahead: bool = True,
     ) -> None:
-        """From tokenizer.json, which is read when the first grammar comes."""
+        """From tokenizer.json, which is read when the first grammar comes. `ahead`: a processor is free to make masks
+        beside the forward."""
         self._library = Library(lambda: Vocabulary(tokenizer, vocab_size, stop_tokens))
         self._runs: dict[int, MatchedRun] = {}
         self._kept: list[MatchedRun] = []
         self._replays = Replays()
-        self._ahead = MasksAhead()
+        self._ahead = MasksAhead(ahead)
 
     def __len__(self) -> int:
         return len(self._runs)

@@ -11,6 +11,7 @@ from ..adapters.products.choose import choose_products
 from ..attention.choose import choose_attention
 from ..device.host_memory import release_freed
 from ..device.machine import free_bytes_of_rank
+from ..device.threads import usable_cores
 from ..execution.graphs import make_executor
 from ..execution.image_encoder import ImageEncoder
 from ..execution.served_model import ServedModel
@@ -63,7 +64,8 @@ def load(plan: ServingPlan) -> ServedModel:
 
 
 def _constraints(plan: ServingPlan) -> Constraints:
-    return Constraints(plan.tokenizer.tokenizer, plan.model.vocab_size, plan.tokenizer.stop_tokens)
+    ahead = plan.threads * plan.ranks.size < usable_cores()
+    return Constraints(plan.tokenizer.tokenizer, plan.model.vocab_size, plan.tokenizer.stop_tokens, ahead)
 
 
 def _adapters(plan: ServingPlan, weights: WeightLoader) -> Adapters:
