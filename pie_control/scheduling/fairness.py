@@ -54,9 +54,7 @@ class Share(Generic[Q]):
     def __init__(self, parent: Share[Q] | None, weight: float = 1.0, credit: float = inf) -> None:
         self.parent = parent
         self.weight = weight
-        self.credit: float = (
-            credit if parent is None else parent.credit
-        )  # what a child may be behind the clock, at most
+        self.credit: float = credit if parent is None else parent.credit  # how far a child may be behind the clock
         self.tag = 0.0  # virtual time at which its next service starts
         self.clock = 0.0  # virtual time among its children
         self.lag = 0.0  # of a leaf in the long line: cost of its next part
@@ -158,14 +156,14 @@ class Tenants(Generic[Q]):
     def enter(self, standing: Standing) -> Share[Q]:
         """An inferlet begins; the share of its tenant."""
         tenant, key = standing.tenant, (standing.service_class, standing.tenant.name)
+        root = self.classes[standing.service_class]
         if key not in self._shares:
-            root = self.classes[standing.service_class]
             self._shares[key] = Share(root)
             self._inferlets[key] = 0
-            root.credit = max(root.credit, self._wave / tenant.weight)  # who has little weight leaps with the clock
         self._inferlets[key] += 1
         share = self._shares[key]
-        share.weight = tenant.weight
+        share.weight = tenant.weight  # the operator may have changed it
+        root.credit = max(root.credit, self._wave / tenant.weight)  # who has little weight leaps with the clock
         return share
 
     def leave(self, standing: Standing) -> None:

@@ -15,7 +15,7 @@ from pie_control.resources.quotas import Quota
 from pie_control.scheduling import Adaptive, Closed, Opened
 from pie_control.scheduling.account import CommandQueue
 from pie_control.scheduling.backlog import PATIENCE
-from pie_control.scheduling.fairness import FEW
+from pie_control.scheduling.fairness import FEW, Tenants
 from pie_control.scheduling.forming.taking import PARTS, Taking
 from pie_control.tenants.tenant import DEFAULT_TENANT, ServiceClass, Standing, Tenant
 from pie_inference.protocol import Forward, RunWave
@@ -368,6 +368,16 @@ def test_who_has_not_fitted_for_long_does_not_go_before_all_who_come(before: int
 
 
 # ---- within an inferlet ----
+
+
+def test_a_tenant_whose_weight_was_lowered_may_be_as_far_behind_as_a_new_one() -> None:
+    """One service moves it by more of the clock than the others: without credit for that, it would get too little."""
+    lowered, new = Tenants[CommandQueue](100), Tenants[CommandQueue](100)
+    for weight in (1.0, 0.01):
+        lowered.enter(Standing(Tenant("t", weight)))
+    new.enter(Standing(Tenant("t", 0.01)))
+    assert [one.credit for one in lowered.classes] == [one.credit for one in new.classes]
+    assert lowered.classes[ServiceClass.INTERACTIVE].credit == 100 / 0.01
 
 
 def test_a_guest_orders_its_own_queues() -> None:
