@@ -106,7 +106,7 @@ def test_constrained(tmp_path: Path) -> None:
     for text in ("free", "kept"):
         parts = [row[f"{text}_{part}_us"] for part in ("worker", "control", "hosts")]
         assert min(parts) > 0
-        assert row[f"{text}_waves"] * row[f"{text}_rows"] >= 80 * row[f"{text}_steps"]
+        assert row[f"{text}_waves"] >= 40 * row[f"{text}_steps"]
         assert 1 <= row[f"{text}_rows"] <= 2
         assert 0 <= row[f"{text}_ends"] < 1
     assert row["work"] > 0

@@ -37,7 +37,7 @@ class Slow:
         self.sources: list[str] = []
         self.begun, self.go_on = threading.Semaphore(0), threading.Event()
         self._compile: Callable[..., engine.Grammar] = engine.Grammar
-        monkeypatch.setattr(grammars.engine, "Grammar", self.compile)
+        monkeypatch.setattr(engine, "Grammar", self.compile)
 
     def compile(self, vocabulary: Any, source: str) -> engine.Grammar:
         self.sources.append(source)
