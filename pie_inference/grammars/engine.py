@@ -25,6 +25,8 @@ SLOWEST_STEP = 0.05
 """Seconds of processor time of one step. Usual grammars take 0.01 to 0.1 ms, and a few ms now and then."""
 REHEARSALS = 3
 REHEARSED_STEPS = 40
+FASTEST_PACE = 1e-6
+"""Seconds that accepting a token takes at least."""
 WORD = 32
 """Tokens: the mask of the engine has whole words of so many."""
 
@@ -82,6 +84,8 @@ class Grammar:
         self._first = LLMatcher(vocabulary.inner, source, log_level=0, limits=_LIMITS)
         self._check(self._first)
         self._lock = threading.Lock()
+        self.pace = FASTEST_PACE
+        """Seconds of processor time to accept a token, about; in the slowest rehearsal."""
         self._rehearse()
 
     def _check(self, matcher: LLMatcher) -> None:
@@ -98,24 +102,37 @@ class Grammar:
         takes too long."""
         for seed in range(REHEARSALS):
             one, choose = self.matcher(), random.Random(seed)
+            walked: list[int] = []
             for _ in range(REHEARSED_STEPS):
                 before = time.thread_time()
-                if not self._rehearse_step(one, choose):
+                token = self._rehearse_step(one, choose)
+                if token is None:
                     break
+                walked.append(token)
                 _check_pace(time.thread_time() - before)
-            one.rewind()
+            self._note_pace(one, walked)
             self._first = one.inner
 
-    def _rehearse_step(self, one: Matcher, choose: random.Random) -> bool:
+    def _rehearse_step(self, one: Matcher, choose: random.Random) -> int | None:
+        """The token that the matcher has accepted; None at the end."""
         if one.is_over:
-            return False
+            return None
         tokens = np.flatnonzero(np.unpackbits(one.mask(), bitorder="little"))
         if one.at == 0 and not len(tokens):
             raise GrammarError("the grammar allows no text")
-        if not len(tokens) or not one.accept((int(choose.choice(tokens)),)):
-            return False
+        token = int(choose.choice(tokens)) if len(tokens) else None
+        if token is None or not one.accept((token,)):
+            return None
         one.forced()
-        return True
+        return token
+
+    def _note_pace(self, one: Matcher, walked: Sequence[int]) -> None:
+        """How long the matcher takes to accept these tokens once more. Leaves it at the beginning."""
+        one.rewind()
+        before = time.thread_time()
+        one.accept(walked)
+        self.pace = max(self.pace, (time.thread_time() - before) / max(len(walked), 1))
+        one.rewind()
 
 
 def _check_pace(seconds: float) -> None:
