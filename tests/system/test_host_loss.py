@@ -21,7 +21,15 @@ from pie_control.testing.in_process import InProcessClient
 from pie_inference.protocol import RunWave, WaveDone
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import Listener, launch, run, started
-from tests.system.test_hostile_programs import HEADER, LIMITS, NEIGHBOUR, PROGRAMS, outcome_of
+from tests.system.test_hostile_programs import (
+    ENDLESS,
+    HEADER,
+    LIMITS,
+    NEIGHBOUR,
+    PROGRAMS,
+    SHORT_TIME,
+    outcome_of,
+)
 
 GENERATE = """
 from inferlet_sdk import Context, IgnoreStopTokens
@@ -170,13 +178,16 @@ def test_a_host_that_dies_again_and_again_is_told_of(guest_cache: Path) -> None:
     asyncio.run(check())
 
 
-def test_hostile_programs_end_as_they_do_without_hosts(guest_cache: Path) -> None:
+@pytest.mark.parametrize("endless", [False, True], ids=["others", "endless ones"])
+def test_hostile_programs_end_as_they_do_without_hosts(endless: bool, guest_cache: Path) -> None:
     """Several at a time on each of two hosts; none of them ends a host."""
 
     async def check() -> None:
         client = InProcessClient(FakeModel(num_pages=1 << 15))
         places = asyncio.Semaphore(6)
-        async with started(guest_cache, client, hosts=2, **LIMITS) as server, asyncio.timeout(4 * HANG_SECONDS):
+        limits = LIMITS | (SHORT_TIME if endless else {})
+        programs = [path for path in PROGRAMS if (path in ENDLESS) is endless]
+        async with started(guest_cache, client, hosts=2, **limits) as server, asyncio.timeout(4 * HANG_SECONDS):
             neighbours = [await launch(server, NEIGHBOUR) for _ in range(2)]
 
             async def judge(program: Path) -> str | None:
@@ -189,7 +200,7 @@ def test_hostile_programs_end_as_they_do_without_hosts(guest_cache: Path) -> Non
                 )
                 return None if fits else f"{program.stem}: {ended.status}: {ended.error}"
 
-            wrong = [each for each in await asyncio.gather(*map(judge, PROGRAMS)) if each]
+            wrong = [each for each in await asyncio.gather(*map(judge, programs)) if each]
             assert wrong == []
             assert {entry.host for entry, _ in neighbours} == {1, 2}
             for entry, listener in neighbours:
