@@ -13,6 +13,8 @@ IRREGULAR = -2
 def summary(page: Slots) -> tuple[int, int]:
     """Of one page. (For so few numbers, lists are several times as fast as arrays.)"""
     slots: list[int] = page.tolist()
+    if min(slots) > EMPTY:
+        return len(slots), max(slots)
     count = sum([slot > EMPTY or slot <= HIDDEN for slot in slots])
     regular = min(slots[:count], default=0) > EMPTY
     return count if regular else IRREGULAR, max(*slots, EMPTY)
