@@ -139,7 +139,9 @@ class ServerConfig:
         "processes for inferlets; 0: the server's own; `pie serve` by default: one for two cores, 8 at most",
     )
     host_timeout: float = _setting(30.0, "seconds after which one of them that does not answer is replaced; 0: never")
-    warm_pool: int = _setting(128, "Python guests kept ready for the next launch, 3.4 MB each", least=0)
+    warm_pool: int = _setting(
+        128, "Python guests that wait for launches, 2.4 MB each; more after bursts; 0: none", least=0
+    )
     policy: str = _setting(
         "adaptive", "when waves are sent (paper, section 6.1)", choices=("adaptive", "eager", "k-only", "t-only")
     )
@@ -178,11 +180,6 @@ class ServerConfig:
     def max_host_bytes(self) -> int:
         """Memory that the inferlets of one host may take together, in bytes."""
         return self.max_guest_bytes // max(1, self.hosts)
-
-    @property
-    def host_warm_pool(self) -> int:
-        """Python guests kept ready on one host."""
-        return -(-self.warm_pool // max(1, self.hosts))
 
     def worker_arguments(self, model: ModelPath) -> list[str]:
         """Command line of a worker of one of the models."""

@@ -36,6 +36,7 @@ from .programs.prepared import PreparedPrograms
 from .programs.program_host import ProgramHost
 from .programs.python_guest import compiled_guest
 from .programs.store import Program, ProgramStore, StoreLimits
+from .programs.warm_pool import part_of
 from .registry.registry import Registry
 from .resources.contention import FirstComeFirstServed
 from .scheduling import Adaptive, DispatchPolicy, Eager, KOnly, Scheduler, TOnly
@@ -89,7 +90,8 @@ def _build(
 ) -> ServerApi:
     models = {model.name: _build_model(config, model, make_client) for model in config.models}
     loop, registry = Loop(), Registry(config.limits, config.max_inferlets)
-    settings = HostSettings(config.limits, config.max_host_bytes, config.host_warm_pool, config.http_allow)
+    pool = part_of(max(1, config.hosts), config.warm_pool, config.max_inferlets, config.max_host_bytes)
+    settings = HostSettings(config.limits, config.max_host_bytes, pool, config.http_allow)
     hosts = Hosts(links, settings, registry, models, loop, library.lost)
     hosts.on_child = ChildLaunches(library, registry, hosts).take
     return ServerApi(config, library, registry, hosts, models, loop, make_guest)

@@ -37,12 +37,14 @@ class GuestStatistics:
 
 @dataclass(frozen=True)
 class InferletStatistics:
-    """Counts of inferlets; `ended` by status; `warm` instances wait for a launch, on all hosts together."""
+    """Counts of inferlets; `ended` by status; `warm` instances wait for a launch and `warm_wanted` shall, on all hosts
+    together."""
 
     running: int
     launched: int
     ended: dict[str, int]
     warm: int
+    warm_wanted: int
     runner: GuestStatistics
 
 
@@ -142,9 +144,9 @@ class ServerApi(TenantApi):
             sum(host.guest_seconds for host in hosts),
             sum(host.memory_bytes for host in hosts),
         )
-        warm = sum(host.warm for host in hosts)
+        warm, wanted = sum(host.warm for host in hosts), sum(host.warm_wanted for host in hosts)
         return ServerStatistics(
-            InferletStatistics(counts.running, counts.launched, counts.ended, warm, runner),
+            InferletStatistics(counts.running, counts.launched, counts.ended, warm, wanted, runner),
             hosts,
             {name: model.statistics() for name, model in self._models.items()},
             self.outages(),

@@ -38,9 +38,9 @@ _fresh = count()
 @dataclass(frozen=True)
 class Plan:
     """A row for each number of launches at once in `warm` and in `cold`, of `launches` launches in at least
-    `least_rounds` rounds, with `warm_pool` ready guests before each, on `hosts` application hosts; -1: as many as a
-    server starts by itself. `tree`: the tree to serve from, if not this one; then the rows without network are left
-    out."""
+    `least_rounds` rounds, with at least `warm_pool` ready guests before each, on `hosts` application hosts; -1: as many
+    as a server starts by itself. `tree`: the tree to serve from, if not this one; then the rows without network are
+    left out."""
 
     warm: tuple[int, ...]
     cold: tuple[int, ...]
@@ -83,8 +83,8 @@ class Target(Protocol):
     async def launch(self, program: str) -> Running:
         """A new inferlet."""
 
-    async def ready_guests(self) -> int:
-        """Guests in the pool."""
+    async def missing_guests(self, least: int) -> int:
+        """How many fewer wait for a launch than the server wants, or than `least`."""
 
 
 class Session:
@@ -97,8 +97,9 @@ class Session:
     async def upload(self, program: bytes) -> str:
         return await self._client.upload(program, "first_message")
 
-    async def ready_guests(self) -> int:
-        return int((await self._client.statistics())["inferlets"]["warm"])
+    async def missing_guests(self, least: int) -> int:
+        counts = (await self._client.statistics())["inferlets"]
+        return int(max(counts.get("warm_wanted", 0), least) - counts["warm"])  # older servers want what they were told
 
 
 class InProcess:
@@ -115,8 +116,9 @@ class InProcess:
         await self._api.launch(program, listener=running.deliver)
         return running
 
-    async def ready_guests(self) -> int:
-        return self._api.statistics().inferlets.warm
+    async def missing_guests(self, least: int) -> int:
+        counts = self._api.statistics().inferlets
+        return max(counts.warm_wanted, least) - counts.warm
 
 
 @asynccontextmanager
@@ -176,11 +178,12 @@ async def _launch_fresh(target: Target) -> Running:
 
 async def _measure(target: Target, concurrent: int, start: Start, plan: Plan) -> list[float]:
     rounds = max(plan.least_rounds, plan.launches // concurrent)
+    await _round(target, concurrent, start, plan)  # from now on the pool of ready guests is as large as this takes
     return [seconds for _ in range(rounds) for seconds in await _round(target, concurrent, start, plan)]
 
 
 async def _round(target: Target, concurrent: int, start: Start, plan: Plan) -> list[float]:
-    while await target.ready_guests() < plan.warm_pool:
+    while await target.missing_guests(plan.warm_pool) > 0:
         await asyncio.sleep(REST_SECONDS)
     return list(await asyncio.gather(*(_time_to_first_message(start) for _ in range(concurrent))))
 

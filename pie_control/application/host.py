@@ -22,6 +22,7 @@ from ..inferlets.manager import InferletManager
 from ..inferlets.model import ModelView
 from ..inferlets.relations.topics import Reached, Topics
 from ..programs.host.programs import HostPrograms
+from ..programs.warm_pool import WarmPool
 from ..resources.quotas import Ledgers, Quota
 from ..sandbox.contract import Contract
 from ..scheduling.turn import RunTokens
@@ -66,7 +67,7 @@ REPORT_SECONDS = 0.25
 """Between reports of what inferlets use, while something changes."""
 
 
-MakePrograms = Callable[[Contract, int, int], HostPrograms]
+MakePrograms = Callable[[Contract, int, WarmPool], HostPrograms]
 """What makes the programs of a host, as `HostPrograms` does."""
 
 
@@ -328,6 +329,7 @@ class Host:
                 counts.turns,
                 counts.preemptions,
                 self._programs.warm,
+                self._programs.warm_wanted,
                 [Usage(*one) for one in self._inferlets.take_usage()],
             )
         )

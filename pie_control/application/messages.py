@@ -50,6 +50,7 @@ from pie_control.config import InferletLimits
 from pie_control.errors import CallError
 from pie_control.ids import Owner
 from pie_control.inferlets import events
+from pie_control.programs.warm_pool import WarmPool
 from pie_control.record import Record
 from pie_control.scheduling.turn import Closed, Ending, Note, Opened, Progress, RunTokens
 from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
@@ -64,7 +65,7 @@ class Welcome(Record, frozen=True):
     host: int
     limits: InferletLimits
     max_guest_bytes: int  # memory of all inferlets of this host; 0: no bound
-    warm_pool: int  # Python guests kept ready for the next launch
+    warm_pool: WarmPool  # Python guests that wait for a launch
     guest: str  # path of the compiled Python guest
     http_allow: Sequence[str] = ()  # servers that inferlets may send requests to
 
@@ -327,13 +328,14 @@ class Usage(Record, frozen=True, tag=None):
 
 class Report(Record, frozen=True):
     """About four times a second while something changes. Counts since the start of the host; `usage` of the inferlets
-    for which it has changed."""
+    for which it has changed; `warm` Python guests wait for a launch, and `warm_wanted` shall."""
 
     memory_bytes: int
     guest_seconds: float
     turns: int
     preemptions: int
     warm: int
+    warm_wanted: int = 0
     usage: Sequence[Usage] = ()
 
 

@@ -13,6 +13,7 @@ from math import inf
 
 from ..application.messages import FromHost, HostLink, Launch, Ping, Pong, Quiet, Report, Results, ToHost
 from ..errors import HostUnavailable
+from ..programs.warm_pool import WARM_BYTES
 from ..registry.entry import Entry
 from .host_programs import HostPrograms
 from .life import Life
@@ -33,7 +34,8 @@ REPORT, GREETING = 0, 1
 @dataclass(frozen=True)
 class HostStatistics:
     """One application host, as it told last; counts since it was started last. Memory in bytes, processor time of
-    guests in seconds; `warm` instances wait for a launch. `host`: its number, 0: in the control process."""
+    guests in seconds; `warm` instances wait for a launch, and `warm_wanted` shall. `host`: its number, 0: in the
+    control process."""
 
     host: int
     state: str
@@ -45,6 +47,7 @@ class HostStatistics:
     turns: int
     preemptions: int
     warm: int
+    warm_wanted: int
 
 
 class AppHost:
@@ -69,6 +72,7 @@ class AppHost:
         self.life = Life("host", self.start, self._start_failed, clock, sleep)
         self._launching = 0
         self._launched = 0  # since the last report
+        self._launched_since_asked = 0
         self._link = link
         self._clock = clock
         self._greeting = greeting
@@ -139,9 +143,13 @@ class AppHost:
     def load(self) -> HostLoad:
         """What placement looks at."""
         held = self.report.memory_bytes
-        has_room = not self.max_guest_bytes or held <= self.max_guest_bytes * LAUNCHES_UNTIL
-        warm = max(0, self.report.warm - self._launched)
-        return HostLoad(self.life.serves, has_room, len(self.entries) + self._launching, held, warm)
+        needed = held - WARM_BYTES * self.report.warm  # those that wait are for launches
+        has_room = not self.max_guest_bytes or needed <= self.max_guest_bytes * LAUNCHES_UNTIL
+        return HostLoad(self.life.serves, has_room, len(self.entries) + self._launching, held, self._warm)
+
+    @property
+    def _warm(self) -> int:
+        return max(0, self.report.warm - self._launched)
 
     @contextmanager
     def launching(self) -> Iterator[None]:
@@ -156,6 +164,7 @@ class AppHost:
         """Launches an inferlet, which counts here until it ends."""
         self.entries[entry.number] = entry
         self._launched += 1
+        self._launched_since_asked += 1
         self.post(message)
 
     # ---- messages ----
@@ -187,12 +196,14 @@ class AppHost:
 
     def ask(self, if_older: float = 0.0) -> None:
         """Asks for a fresh report, unless one is on its way, or the last one is not older than so many seconds. A host
-        in this process answers at once."""
+        in this process answers at once. To another one the question goes with what else is said in this turn."""
         now = self._clock()
         if self.life.serves and not self._asked and now - self._asked_at >= if_older:
             self._asked, self._asked_at = True, now
+            self._launched_since_asked = 0
             self.post(Ping(REPORT))
-            self.flush()
+            if self.number == 0:
+                self.flush()
 
     # ---- what it says ----
 
@@ -210,7 +221,8 @@ class AppHost:
         return {replica: self._heard.get(replica, 0) for _, replica, _ in self._told}
 
     def take_report(self, message: Report) -> None:
-        self.report, self._asked, self._launched = message, False, 0
+        self._launched = self._launched_since_asked if self._asked else 0  # it may not know of these
+        self.report, self._asked = message, False
         for usage in message.usage:
             if entry := self.entries.get(usage.number):
                 entry.uses(usage.cpu_seconds, usage.pages, usage.embeds)
@@ -227,5 +239,6 @@ class AppHost:
             report.guest_seconds,
             report.turns,
             report.preemptions,
-            report.warm,
+            self._warm,
+            report.warm_wanted,
         )

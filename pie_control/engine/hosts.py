@@ -43,6 +43,7 @@ from ..inferlets.events import Ended
 from ..inferlets.lifecycle import Status
 from ..inferlets.mailbox import NO_BLOBS
 from ..programs.program_host import ProgramHost
+from ..programs.warm_pool import WarmPool
 from ..registry.entry import Entry
 from ..registry.registry import Registry
 from ..scheduling import Turn
@@ -68,11 +69,11 @@ RETRY_SECONDS = 0.05
 @dataclass(frozen=True)
 class HostSettings:
     """What each host is told: bounds of one inferlet, memory of all its inferlets in bytes (0: no bound), how many
-    Python guests it keeps ready for the next launch, and servers that inferlets may send requests to."""
+    Python guests wait there for a launch, and servers that inferlets may send requests to."""
 
     limits: InferletLimits
     max_guest_bytes: int
-    warm_pool: int
+    warm_pool: WarmPool
     http_allow: Sequence[str] = ()
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from ..config import InferletLimits
 from ..programs.host.programs import HostPrograms
 from ..programs.host.python_guests import ProgramOwner
+from ..programs.warm_pool import WARM_BYTES
 from ..sandbox.fibers import Instance, Step
 from ..services.aside import Aside
 from ..services.timers import Timers
@@ -37,6 +38,10 @@ MOST_UNFREED, FREED_AT_ONCE = 64, 3
 """Instances of inferlets that have ended and wait to be freed, and how many of them one slice frees."""
 LARGE_BYTES = 4 << 20
 """An instance that holds as much is freed at once."""
+WARM_UNTIL = 3 / 4
+"""Share of the memory for guests up to which some are made ahead."""
+MOST_DROPPED = 8
+"""Guests that wait for a launch and are freed at once, when memory is short: that takes a millisecond each."""
 
 
 class Usage(NamedTuple):
@@ -128,7 +133,7 @@ class InferletManager:
         self._turns_before = self.runner.turns
         if self._unfreed:
             self._free(FREED_AT_ONCE)
-        elif not self._programs.warm_one():
+        elif not self._programs.warm_one(self.guest_bytes < self._max_guest_bytes * WARM_UNTIL):
             return
         self._keep_up_later(IDLE_UPKEEP_SECONDS if hurries else UPKEEP_SECONDS)
 
@@ -177,11 +182,15 @@ class InferletManager:
 
     def _make_room(self, inferlet: Inferlet) -> None:
         """Ends the inferlet that just ran if it has more than an equal share of the memory, else the largest one;
-        nobody if it is enough to free those that have ended."""
+        nobody if it is enough to free those that have ended, or some that wait for a launch."""
         if self._unfreed:
             self._free(len(self._unfreed))
-            if self.guest_bytes <= self._max_guest_bytes:
-                return
+        if self.guest_bytes > self._max_guest_bytes and self._programs.warm:
+            over = self.guest_bytes - self._max_guest_bytes
+            self._programs.drop_warm(min(MOST_DROPPED, -(-over // WARM_BYTES)))
+            self.runner.memory.settle()
+        if self.guest_bytes <= self._max_guest_bytes:
+            return
         if inferlet.memory_bytes < self._max_guest_bytes / len(self._running):
             inferlet = max(self._running.values(), key=lambda one: one.memory_bytes)
         if inferlet.memory_bytes >= LEAST_TO_END:
@@ -219,6 +228,7 @@ class InferletManager:
         idle = [one for one in self._running.values() if one.last_activity < oldest and not one.kin.children]
         for inferlet in idle:
             self.end(inferlet, Status.EXCEEDED, f"was idle for more than {self._limits.idle_seconds:g} s")
+        self._keep_up_later(UPKEEP_SECONDS)  # with time, fewer guests wait, and there may be memory for more
 
     # ---- look-ups ----
 

@@ -20,7 +20,7 @@ from .tensor_file import DTYPES, TensorFile, TensorFileError
 
 FILE = "adapter_model.safetensors"
 
-ROOTS = ("model.language_model", "language_model.model", "model")
+ROOTS = ("model.text_model", "model.language_model", "language_model.model", "model")
 """Beginnings of the names of a text model's layers, in models with and without images."""
 TENSOR = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<part>[AB])(?:\.(?!weight$)[^.]+)?\.weight")
 

@@ -15,13 +15,25 @@ from tests.helpers.adapters import merged
 from tests.helpers.issue_order import NO_ADAPTERS, Held, Mask
 from tests.helpers.undecided import Undecided
 
+TEXT = "model.text_model."
+"""Before the names of weights, in models that see."""
 CLOSE = 1e-4
 """Logits that differ by less may come in another order in float32."""
 
 
+def _text_weights(folder: Path) -> dict[str, Tensor]:
+    """As a Llama names them."""
+    whole = {name: weight.double() for name, weight in load_file(folder / "model.safetensors").items()}
+    if not any(name.startswith(TEXT) for name in whole):
+        return whole
+    text = {name: weight for name, weight in whole.items() if name.startswith((TEXT, "lm_head."))}
+    return {name.replace(TEXT, "model.", 1): weight for name, weight in text.items()}
+
+
 class DenseLlama:
-    """Implements `Arithmetic` for checkpoints of `make_checkpoint`, with its default sizes but for the layers. An embed
-    is a vector, a key the keys and values of all layers."""
+    """Implements `Arithmetic` for checkpoints of `make_checkpoint`, with its default sizes but for the layers, and for
+    what is not vision in those of `make_vision_checkpoint`. An embed is a vector, a key the keys and values of all
+    layers."""
 
     heads, kv_heads, dim, epsilon, theta = 4, 2, 16, 1e-5, 10_000.0
     draws_in_order = True
@@ -29,7 +41,7 @@ class DenseLlama:
     def __init__(self, folder: Path, close: float = CLOSE, adapters: Mapping[str, Path] = NO_ADAPTERS) -> None:
         """`close`: of logits, see CLOSE. `adapters`: folders that `make_adapter` made, by name."""
         self.close = close
-        self._weights = {name: weight.double() for name, weight in load_file(folder / "model.safetensors").items()}
+        self._weights = _text_weights(folder)
         self._adapted = {name: DenseLlama(folder) for name in adapters}
         for name, model in self._adapted.items():
             model._weights = merged(model._weights, adapters[name])

@@ -164,8 +164,12 @@ class IssueOrder:
         self.empty(embeds)
 
     def embed_txt(self, tokens: Sequence[int], positions: Sequence[int], embeds: Sequence[int]) -> None:
-        for token, position, embed in zip(tokens, positions, embeds, strict=True):
-            self.embeds[embed] = self.model.embed(token), position
+        self.fill(list(map(self.model.embed, tokens)), positions, embeds)
+
+    def fill(self, values: Sequence[Any], positions: Sequence[int], embeds: Sequence[int]) -> None:
+        """With what stands for tokens, or for parts of an image."""
+        for value, position, embed in zip(values, positions, embeds, strict=True):
+            self.embeds[embed] = value, position
             self.outputs.discard(embed)
 
     def set_positions(self, positions: Sequence[int], embeds: Sequence[int]) -> bool:

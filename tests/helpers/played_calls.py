@@ -29,7 +29,16 @@ class Player:
         self.futures: dict[int, Any] = {}
         self.values: dict[int, Any] = {}  # of calls that wait in place
         self.page_size = traits.get_model_info(args.model).page_size
+        self.images: list[int] = []
         self.samplers = [traits.create_sampler(**sampler_options(one)) for one in program["samplers"]]
+
+    async def load(self, images: int) -> None:
+        """Those of the client."""
+        queue = traits.create_queue(self.args.model)
+        for number in range(images):
+            with Blob.open(f"image {number}") as blob:
+                self.images.append((await traits.load_image(queue, blob.handle)).image)
+        traits.destroy_queue(queue)
 
     async def play(self, steps: list[dict[str, Any]]) -> bool:
         """False if an export was not found."""
@@ -78,6 +87,9 @@ class Player:
         if name == "sample_with_logprobs":
             queue, embed, sampler, recent, allowed, alternatives = arguments
             return traits.sample_with_logprobs(queue, embed, sampler, alternatives, recent, allowed)
+        if name == "embed_img":
+            queue, image, first, positions, embeds = arguments
+            return traits.embed_img(queue, image, positions, embeds, first)
         if name == "decode":
             *arguments, options = arguments
             return traits.decode(*arguments, **options)
@@ -97,6 +109,8 @@ class Player:
                 return Slots.of(self.pages[one // size] * size + one % size for one in value)
             case "k":
                 return self.samplers[value]
+            case "i":
+                return self.images[value]
             case "t":
                 return [self.token(one) for one in value]
             case "o":
@@ -173,4 +187,6 @@ def plain(value: Any) -> Any:
 async def main(args: Any) -> bool:
     with Blob.open("program") as blob:
         program = json.loads(blob.text())
-    return await Player(args, program).play(program["steps"])
+    player = Player(args, program)
+    await player.load(program["images"])
+    return await player.play(program["steps"])

@@ -24,6 +24,7 @@ from pie_control.resources.kinds import PAGES as PAGE_POOL
 from tests.helpers.issue_order import Exported, IssueOrder, Step
 from tests.helpers.languages import END, LANGUAGES, Standing
 from tests.helpers.naive_sampler import Drawing, choose
+from tests.helpers.pictures import Picture
 from tests.helpers.scheduling import COMPOSED, Inferlet, name_token
 from tests.helpers.undecided import Undecided
 from tests.helpers.wanted import Anything, Distribution, Each, Exactly, Floats, Numbers, Scored, Wanted, plain
@@ -60,6 +61,16 @@ def ranges_of(mask: Sequence[Sequence[bool]]) -> list[int]:
     return [number for row in rows for number in (len(row), *flat(row))]
 
 
+def _handed(argument: object) -> object:
+    """As a call takes it."""
+    match argument:
+        case Drawing():
+            return argument.sampler
+        case Picture():
+            return argument.image
+    return argument
+
+
 @dataclass(frozen=True)
 class Run:
     """A decode run that may go on."""
@@ -92,11 +103,14 @@ class Author:
         made: Counter[str],
         shared: dict[str, Exported],
         settle: Callable[[], None],
+        pictures: Sequence[Picture] = (),
     ) -> None:
-        """`shared`: what inferlets have exported, by name; `settle`: runs all that waits."""
+        """`shared`: what inferlets have exported, by name; `settle`: runs all that waits; `pictures`: that programs
+        may have, as the model sees them."""
         self.inferlet = inferlet
         self.shared = shared
         self.settle = settle
+        self.pictures = pictures
         self.imports: set[int] = set()  # futures; what they ask for may be gone
         self.runs: dict[int, Run] = {}  # by future, those that may go on
         self.adapters = ["", *inferlet.space.adapters]
@@ -119,6 +133,7 @@ class Author:
 
     def step(self) -> None:
         calls = [self.embed_txt] * 2 + [self.forward] * 4 + [self.sample] * 2 + [self.copy_kvpage, self.trim_kvpage]
+        calls += [self.embed_img] * 2 if self.pictures else []
         calls += [
             self.rewrite,
             self.set_positions,
@@ -177,7 +192,7 @@ class Author:
         """Makes a call that must be accepted, or refused. Gives its value."""
         self.made[name if accepted else f"{name} refused"] += 1
         value, refusal = None, None
-        given = [one.sampler if isinstance(one, Drawing) else one for one in arguments]
+        given = [_handed(one) for one in arguments]
         try:
             value = self.inferlet.call(name, *given)
         except CallError as error:
@@ -204,6 +219,23 @@ class Author:
         named, tokens = self._named(queue, len(embeds))
         self.attempt(True, "embed_txt", queue, named, positions, flat(embeds))
         self.means.embed_txt(tokens, positions, embeds)
+
+    def embed_img(self, queue: int) -> None:
+        """A part of an image, often all of it, in any embeds; sometimes more than it has."""
+        choice, picture = self.choice, self.choice.choice(self.pictures)
+        vectors = len(picture.vectors)
+        first = choice.choice([0, 0, choice.randrange(vectors)])
+        count = choice.choice([vectors - first, choice.randint(0, vectors - first)])
+        if choice.random() < 0.03:
+            first, count = vectors, 1
+        count = min(count, len(self.embeds))
+        embeds = choice.sample(self.embeds, count)
+        start = choice.randint(0, HIGHEST)
+        positions = choice.choice([list(range(start, start + count)), [choice.randint(0, HIGHEST) for _ in embeds]])
+        accepted = first + count <= vectors
+        self.attempt(accepted, "embed_img", queue, picture, first, positions, flat(embeds))
+        if accepted:
+            self.means.fill(picture.vectors[first : first + count], positions, embeds)
 
     def _named(self, queue: int, count: int) -> tuple[list[int], list[int]]:
         """Tokens as calls name them, and the tokens."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from pie_control.scheduling import Adaptive, DispatchPolicy, Eager, KOnly, TOnly
 from tests.helpers.issue_order import NO_ADAPTERS, VOCAB, Exported, HashModel, IssueOrder
 from tests.helpers.languages import have_compiled
+from tests.helpers.pictures import Picture, fake_pictures
 from tests.helpers.random_author import CLOSE, EMBEDS, PAGES, Author
 from tests.helpers.scheduling import World
 
@@ -65,7 +66,9 @@ def run_random_programs(
     world.load_adapters(adapters)
     have_compiled(vars(world.model)["_constraints"], VOCAB)
     model = HashModel(adapters)
-    play(world, choice, [IssueOrder(PAGE_SIZE, most_tokens, model) for _ in range(number)], made)
+    play(
+        world, choice, [IssueOrder(PAGE_SIZE, most_tokens, model) for _ in range(number)], made, CLOSE, fake_pictures()
+    )
     for inferlet in list(world.inferlets.values()):
         world.close(inferlet)
     _settle(world)
@@ -75,12 +78,17 @@ def run_random_programs(
 
 
 def play(
-    world: World, choice: random.Random, meanings: Sequence[IssueOrder], made: Counter[str], close: float = CLOSE
+    world: World,
+    choice: random.Random,
+    meanings: Sequence[IssueOrder],
+    made: Counter[str],
+    close: float = CLOSE,
+    pictures: Sequence[Picture] = (),
 ) -> list[Author]:
     """Runs a program of an inferlet for each of `meanings`, to the end. Gives their authors."""
     shared: dict[str, Exported] = {}
     authors = [
-        Author(world.open(), random.Random(choice.random()), means, made, shared, lambda: _settle(world))
+        Author(world.open(), random.Random(choice.random()), means, made, shared, lambda: _settle(world), pictures)
         for means in meanings
     ]
     for _ in range(STEPS):

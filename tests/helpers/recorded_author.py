@@ -20,6 +20,7 @@ from pie_control.resources.kinds import PAGES as PAGE_POOL
 from pie_inference.protocol import ModelDescription
 from tests.helpers.issue_order import Exported, IssueOrder
 from tests.helpers.naive_sampler import Drawing
+from tests.helpers.pictures import Picture
 from tests.helpers.random_author import Author, flat
 from tests.helpers.scheduling import GOES_ON
 from tests.helpers.undecided import Undecided
@@ -38,6 +39,7 @@ ARGUMENTS = {
     "trim_kvpage": "qpn",
     "mask_kvpage": "qpr",
     "embed_txt": "qtne",
+    "embed_img": "qinne",
     "set_positions": "qne",
     "forward": "qpepe",
     "forward_with_mask": "qpepem",
@@ -62,7 +64,7 @@ ARGUMENTS = {
     "set_queue_priority": "qn",
 }
 """The kinds of arguments of each call: q queue, p pages, e embeds, s slots, r places, m mask, t tokens and o one, k
-sampler, b bits of tokens, j options, n as it is."""
+sampler, i image, b bits of tokens, j options, n as it is."""
 
 
 @dataclass
@@ -71,6 +73,7 @@ class Program:
 
     steps: list[dict[str, Any]] = field(default_factory=list)
     samplers: list[dict[str, Any]] = field(default_factory=list)
+    images: list[Picture] = field(default_factory=list)
     wanted: dict[int, Wanted] = field(default_factory=dict)  # by future
 
 
@@ -119,6 +122,8 @@ class Recording:
             return [first + n for first, count in zip(value[::2], value[1::2], strict=True) for n in range(count)]
         if kind == "k":
             return self._sampler(value)
+        if kind == "i":
+            return self._image(value)
         if kind == "t":
             return [_token(one) for one in value]
         return _token(value) if kind == "o" else value
@@ -129,6 +134,12 @@ class Recording:
             self._kept.append(drawing)
             self.program.samplers.append(drawing.options)
         return self._samplers[id(drawing)]
+
+    def _image(self, picture: Picture) -> int:
+        images = self.program.images
+        if picture not in images:
+            images.append(picture)
+        return images.index(picture)
 
 
 def gives_future(name: str) -> bool:
@@ -163,12 +174,13 @@ class RecordedAuthor(Author):
         made: Counter[str],
         shared: dict[str, Exported],
         name: str,
+        pictures: Sequence[Picture],
     ) -> None:
         """`shared`: what this program and others export, by name; `name`: of this program."""
         self.recording = recording
         self.name = name
         self.open: list[int] = []  # futures that were not awaited
-        super().__init__(recording, choice, means, made, shared, lambda: None)  # type: ignore[arg-type]
+        super().__init__(recording, choice, means, made, shared, lambda: None, pictures)  # type: ignore[arg-type]
 
     def attempt(self, accepted: bool, name: str, *arguments: Any) -> int | None:
         self.made[name if accepted else f"{name} refused"] += 1
@@ -265,6 +277,7 @@ def record(
     model: ModelDescription,
     adapters: Sequence[str],
     made: Counter[str],
+    pictures: Sequence[Picture],
     steps: int = 40,
 ) -> list[Program] | None:
     """Programs of `count` inferlets that run at a time; each may import what those before it export. None if a token
@@ -275,7 +288,7 @@ def record(
         recording = Recording(Program(), model, adapters)
         try:
             author = RecordedAuthor(
-                recording, random.Random(choice.random()), new_meaning(), made, shared, f"{seed} {number}"
+                recording, random.Random(choice.random()), new_meaning(), made, shared, f"{seed} {number}", pictures
             )
             for _ in range(steps):
                 author.step()

@@ -33,13 +33,18 @@ def load_model(folder: Path) -> Any:
 def load_processor(folder: Path, image_seq_len: int) -> Any:
     """The processor that transformers makes of the files of a folder. (It takes no torchvision.)"""
     from transformers import PreTrainedTokenizerFast
-    from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
     from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 
     make_tokenizer: Any = PreTrainedTokenizerFast
     tokenizer = make_tokenizer(tokenizer_file=str(folder / "tokenizer.json"), eos_token="<|end|>")
-    images = Idefics3ImageProcessorPil.from_pretrained(folder)
-    return Idefics3Processor(images, tokenizer, image_seq_len)
+    return Idefics3Processor(load_image_processor(folder), tokenizer, image_seq_len)
+
+
+def load_image_processor(folder: Path) -> Any:
+    """Its part that makes tiles of images."""
+    from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+
+    return Idefics3ImageProcessorPil.from_pretrained(folder)
 
 
 def expected_logprobs(model: Any, processor: Any, text: str, images: Sequence[Image.Image]) -> tuple[list[int], Any]:
@@ -52,4 +57,4 @@ def expected_logprobs(model: Any, processor: Any, text: str, images: Sequence[Im
     return tokens, logits.log_softmax(-1).numpy()
 
 
-__all__ = ["AROUND", "IMAGE", "expected_logprobs", "load_model", "load_processor", "picture"]
+__all__ = ["AROUND", "IMAGE", "expected_logprobs", "load_image_processor", "load_model", "load_processor", "picture"]

@@ -21,20 +21,23 @@ import pytest
 import torch
 
 from pie_control.server_api import ServerApi
-from pie_inference.testing.checkpoints import make_checkpoint
+from pie_inference.config import WorkerConfig
+from pie_inference.serving.worker import Worker
+from pie_inference.testing.vision_checkpoint import VOCAB, make_vision_checkpoint
 from tests.helpers.adapters import make_adapter
 from tests.helpers.dense_llama import DenseLlama
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.issue_order import IssueOrder
+from tests.helpers.pictures import real_pictures
 from tests.helpers.recorded_author import ARGUMENTS, Program, record
 from tests.helpers.scheduling import describe
 from tests.helpers.servers import launch, started
 
 FIRST = int(os.environ.get("PIE_SANDBOX_FIRST", "0"))
-PROGRAMS = int(os.environ.get("PIE_SANDBOX_PROGRAMS", "6"))  # with some inferlets each
+PROGRAMS = int(os.environ.get("PIE_SANDBOX_PROGRAMS", "8"))  # with some inferlets each
 TOGETHER = 3  # inferlets
 PLAYER = (Path(__file__).parents[1] / "helpers" / "played_calls.py").read_text()
-PAGE_SIZE, MOST_TOKENS, PAGES, VOCABULARY = 8, 8, 21, 272
+PAGE_SIZE, MOST_TOKENS, PAGES = 8, 8, 21
 SIZES: dict[str, Any] = {
     "page_size": PAGE_SIZE,
     "max_batch_tokens": MOST_TOKENS,
@@ -66,7 +69,7 @@ FORMS = [
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("model"))
+    return make_vision_checkpoint(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
@@ -83,13 +86,16 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def programs(checkpoint: Path, adapters: dict[str, Path]) -> list[list[Program]]:
     """Of inferlets that run at a time."""
     model = describe(num_pages=PAGES, page_size=PAGE_SIZE, max_batch_tokens=MOST_TOKENS, max_batch_rows=5)
-    model = msgspec.structs.replace(model, vocab_size=VOCABULARY)
+    model = msgspec.structs.replace(model, vocab_size=VOCAB)
     dense, made = DenseLlama(checkpoint, adapters=adapters), Counter[str]()
     new_meaning = partial(IssueOrder, PAGE_SIZE, MOST_TOKENS, dense)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # what is computed is tiny
+    vision = Worker(WorkerConfig(checkpoint, "model", attention="torch", pages=2, embeds=1)).describe()[0].vision
+    assert vision is not None
+    pictures = real_pictures(checkpoint, vision)
     seeds = range(FIRST, FIRST + PROGRAMS)
-    found = [record(seed, TOGETHER, new_meaning, model, list(adapters), made) for seed in seeds]
+    found = [record(seed, TOGETHER, new_meaning, model, list(adapters), made, pictures) for seed in seeds]
     torch.set_num_threads(threads)
     assert found.count(None) <= PROGRAMS // 3, "too much is undecided"
     tried = ARGUMENTS.keys() - {"create_queue", "destroy_queue", "import_kvpage"} | {
@@ -97,7 +103,7 @@ def programs(checkpoint: Path, adapters: dict[str, Path]) -> list[list[Program]]
         "cancelled",
         "decode refused",
     }
-    assert made.keys() >= tried or PROGRAMS < 6, f"{tried - made.keys()} is not tried"
+    assert made.keys() >= tried or PROGRAMS < 8, f"{tried - made.keys()} is not tried"
     return [one for one in found if one is not None]
 
 
@@ -116,7 +122,7 @@ def test_inferlets_are_told_what_their_calls_mean(
             for together in programs:
                 outcomes += Counter(await asyncio.gather(*(play(server, one, form.close) for one in together)))
             assert outcomes["finished"] > outcomes.total() // 2
-            assert outcomes["evicted"] or PROGRAMS < 6, "there were pages for all"
+            assert outcomes["evicted"] or PROGRAMS < 8, "there were pages for all"
             await nothing_is_held(server)
 
     asyncio.run(check())
@@ -134,8 +140,9 @@ async def nothing_is_held(server: ServerApi) -> None:
 
 async def play(server: ServerApi, program: Program, close: float) -> str:
     """Runs a program, and compares what it was told. Gives how it ended."""
-    given = json.dumps({"samplers": program.samplers, "steps": program.steps}).encode()
-    _, listener = await launch(server, PLAYER, blobs={"program": given})
+    images = {f"image {number}": picture.data for number, picture in enumerate(program.images)}
+    given = json.dumps({"samplers": program.samplers, "images": len(images), "steps": program.steps}).encode()
+    _, listener = await launch(server, PLAYER, blobs={"program": given, **images})
     ended = await listener.ended
     told = dict(map(json.loads, listener.messages))
     for future, value in told.items():

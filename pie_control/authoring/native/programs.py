@@ -9,6 +9,7 @@ from typing import cast
 from ...errors import BadProgram
 from ...programs.host.programs import HostPrograms
 from ...programs.host.python_guests import ProgramOwner
+from ...programs.warm_pool import WarmPool
 from ...sandbox.contract import Contract
 from ...sandbox.fibers import Instance
 from .instance import NativeInstance
@@ -17,8 +18,8 @@ from .instance import NativeInstance
 class NativePrograms(HostPrograms):
     """`instances` has that of each inferlet, by its id; the text of a program is its path."""
 
-    def __init__(self, contract: Contract, memory_bytes: int, made_ahead: int) -> None:
-        super().__init__(contract, memory_bytes, made_ahead)
+    def __init__(self, contract: Contract, memory_bytes: int, pool: WarmPool) -> None:
+        super().__init__(contract, memory_bytes, pool)
         self.contract = contract
         self.instances: dict[str, NativeInstance] = {}
         self.expects = False

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...client.running import Content
 from ...errors import PieError
 from ...inferlets.events import Ended, Event
+from ...programs.warm_pool import WarmPool
 from ...runtime import ClientFactory, build_server_without_sandbox
 from ...sandbox.contract import Contract
 from ..server_thread import Heard, ServerThread
@@ -42,8 +43,8 @@ class NativeServer(ServerThread):
         self._folder = tempfile.TemporaryDirectory(prefix="pie-native-")
 
     async def _begin(self) -> None:
-        def make_programs(contract: Contract, memory_bytes: int, made_ahead: int) -> NativePrograms:
-            self._programs = NativePrograms(contract, memory_bytes, made_ahead)
+        def make_programs(contract: Contract, memory_bytes: int, pool: WarmPool) -> NativePrograms:
+            self._programs = NativePrograms(contract, memory_bytes, pool)
             return self._programs
 
         folder = Path(self._folder.name)

@@ -21,6 +21,7 @@ from ...sandbox.functions import HostFunction
 from ...sandbox.linker import LinkedComponent
 from ...sandbox.selftest import self_test
 from ...sandbox.values import ContractError
+from ..warm_pool import WarmPool
 from .python_guests import ProgramOwner, PythonGuests, owned
 from .python_source import Compilation, compile_in_guest
 
@@ -34,15 +35,15 @@ class PythonProgram:
 
 
 class HostPrograms:
-    """A `ProgramHost`, here. Instances have `memory_bytes` each; `made_ahead` Python guests wait for a launch. Belongs
-    to one event loop."""
+    """A `ProgramHost`, here. Instances have `memory_bytes` each; Python guests of `pool` wait for a launch. Belongs to
+    one event loop."""
 
-    def __init__(self, contract: Contract, memory_bytes: int, made_ahead: int) -> None:
+    def __init__(self, contract: Contract, memory_bytes: int, pool: WarmPool) -> None:
         self._engine = new_engine()
         self._ticker = Ticker(self._engine)
         self._contract = contract
         self._memory_bytes = memory_bytes
-        self._most_ahead = made_ahead
+        self._pool = pool
         self._programs: dict[str, PythonProgram | LinkedComponent] = {}
         self._python: PythonGuests | None = None
         self._crossings: crossings.Crossings | None = None
@@ -61,7 +62,7 @@ class HostPrograms:
             linked = self._check_and_link(component)
         except (LinkError, ContractError) as error:
             raise ConfigError(f"the Python guest does not fit this server: {error}") from error
-        self._python = PythonGuests(linked, self._memory_bytes, self._most_ahead)
+        self._python = PythonGuests(linked, self._memory_bytes, self._pool)
 
     @property
     def _guests(self) -> PythonGuests:
@@ -116,14 +117,25 @@ class HostPrograms:
         owner.source = name, found.text, found.code
         return self._guests.take(owner)
 
-    def warm_one(self) -> bool:
-        """Works for one slice of time on a Python guest that a launch can use; False if there are enough."""
-        return self._python is not None and self._python.make_ahead()
+    def warm_one(self, has_room: bool = True) -> bool:
+        """Works for one slice of time on the Python guests that wait, which become more or fewer; False if there are as
+        many as shall. `has_room`: there is memory for a further one."""
+        return self._python is not None and self._python.make_ahead(has_room)
+
+    def drop_warm(self, most: int) -> None:
+        """Frees some of the Python guests that wait."""
+        if self._python is not None:
+            self._python.drop(most)
 
     @property
     def warm(self) -> int:
         """Python guests that wait for a launch."""
         return 0 if self._python is None else self._python.ready
+
+    @property
+    def warm_wanted(self) -> int:
+        """How many shall wait, by the demand of late."""
+        return 0 if self._python is None else self._python.wanted
 
     @property
     def is_warm(self) -> bool:

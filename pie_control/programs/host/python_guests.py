@@ -9,11 +9,14 @@ memory only for launches that come one by one.
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from ...sandbox.fibers import Instance, Linked, Owner, Step
 from ..program_host import SourceText
+from ..warm_pool import Demand, WarmPool
 from .python_source import MadeAhead
 
 MOST_REHEARSED = 16
@@ -26,12 +29,15 @@ class ProgramOwner(Owner, Protocol):
 
 
 class PythonGuests:
-    """Instances with `memory_bytes` each; up to `most_ahead` are made ahead."""
+    """Instances with `memory_bytes` each; as many are made ahead as the demand of late asks for, within `pool`."""
 
-    def __init__(self, guest: Linked, memory_bytes: int, most_ahead: int) -> None:
+    def __init__(
+        self, guest: Linked, memory_bytes: int, pool: WarmPool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._guest = guest
         self._memory_bytes = memory_bytes
-        self._most_ahead = most_ahead
+        self._demand = Demand(pool)
+        self._clock = clock
         self._begun: deque[Instance] = deque()
         self._rehearsed: deque[Instance] = deque()
         self._at_work: Instance | None = None
@@ -44,9 +50,14 @@ class PythonGuests:
         return len(self._begun) + len(self._rehearsed)
 
     @property
+    def wanted(self) -> int:
+        """How many shall wait."""
+        return self._demand.wanted(self._clock())
+
+    @property
     def is_full(self) -> bool:
         """Whether as many wait as shall; what is left is to rehearse."""
-        return self.ready >= self._most_ahead
+        return self.ready >= self.wanted
 
     def new(self, owner: Owner) -> Instance:
         """An instance that has not begun; it asks its owner for the program."""
@@ -54,6 +65,7 @@ class PythonGuests:
 
     def take(self, owner: ProgramOwner) -> Instance:
         """An instance for an owner that has a program: one that waits, or a new one."""
+        self._demand.taken(self._clock())
         waiting = self._rehearsed or self._begun
         if not waiting:
             return self.new(owner)
@@ -61,30 +73,47 @@ class PythonGuests:
         instance.resume(False)  # no rehearsal: there is a program
         return instance
 
-    def make_ahead(self) -> bool:
-        """Works for one slice of time on an instance that is made ahead; False if there is nothing to do."""
-        if self._at_work is None and not self._take_up():
+    def make_ahead(self, has_room: bool = True) -> bool:
+        """Works for one slice of time on an instance that is made ahead, or frees one that is too many; False if there
+        is nothing to do. `has_room`: there is memory for a further one."""
+        if self._at_work is None:
+            if self.ready > self.wanted:
+                self.drop(1)
+                return True
+            self._take_up(has_room)
+        if self._at_work is None:
             return False
-        assert self._at_work is not None
         if self._at_work.step() is Step.PREEMPTED:
             return True
         if self._is_new:  # this guest is our own code: now it waits
             self._is_new = False
             self._at_work.resume(True)
             return True
-        (self._rehearsed if self._rehearses else self._begun).append(self._at_work)
+        if self._rehearses:
+            self._rehearsed.append(self._at_work)
+        else:
+            self._begun.append(self._at_work)
+            self._demand.made()
         self._at_work = None
         return True
 
-    def _take_up(self) -> bool:
+    def _take_up(self, has_room: bool) -> None:
         """Begins an instance, if there are too few, or a rehearsal."""
         self._rehearses = self.is_full
+        if self._rehearses:
+            self._demand.filled()
+        if not has_room:
+            return
         if not self._rehearses:
             self._at_work, self._is_new = self.new(MadeAhead()), True
         elif self._begun and len(self._rehearsed) < MOST_REHEARSED:
             self._at_work = self._begun.popleft()
             self._at_work.resume(True)
-        return self._at_work is not None
+
+    def drop(self, most: int) -> None:
+        """Frees some of those that wait, first those that have not rehearsed."""
+        for _ in range(min(most, self.ready)):
+            (self._begun or self._rehearsed).pop().close()
 
     def close(self) -> None:
         """Frees what waits. Idempotent."""

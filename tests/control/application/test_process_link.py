@@ -21,11 +21,12 @@ from pie_control.application.messages import FromHost, Post, Said, Welcome
 from pie_control.application.process_link import ProcessLink
 from pie_control.config import InferletLimits
 from pie_control.errors import HostUnavailable
+from pie_control.programs.warm_pool import WarmPool
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.small_host import REFUSING_HOST, SILENT_MODULE, SMALL_HOST
 
 MIB = 1 << 20
-WELCOME = Welcome(3, InferletLimits(), 0, 0, "")
+WELCOME = Welcome(3, InferletLimits(), 0, WarmPool(), "")
 
 
 def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -43,6 +43,7 @@ from pie_control.inferlets.events import Ended, Event, Message
 from pie_control.inferlets.lifecycle import Status
 from pie_control.inferlets.model import SpaceEvent
 from pie_control.programs.store import ProgramStore
+from pie_control.programs.warm_pool import WARM_BYTES, WarmPool
 from pie_control.registry.entry import MAX_INBOX_BYTES, Entry
 from pie_control.registry.registry import Registry
 from pie_control.scheduling import Closed, Opened, Scheduler
@@ -64,7 +65,7 @@ class Scene:
         self.registry = Registry(LIMITS, 100)
         self.loop = Loop()
         self.lost: list[object] = []
-        settings = HostSettings(LIMITS, 1000, 7)
+        settings = HostSettings(LIMITS, 1000, WarmPool(7, 9))
         models = {"fake": self.model}
         self.hosts = Hosts(self.links, settings, self.registry, models, self.loop, self.lost.append)
         self.program = ProgramStore(folder).describe(b"def main(args): ...", "nothing")
@@ -94,6 +95,11 @@ class Scene:
         ]
         self.link(entry).says(Commands("fake", events))
 
+    async def report(self) -> None:
+        """Asks the hosts how they are, and hears it."""
+        self.hosts.statistics()
+        await asyncio.sleep(0)
+
     def quiet(self, *links: PlayedHost, results: int = 0) -> None:
         for link in links:
             link.says(Quiet(results))
@@ -115,7 +121,7 @@ def play(folder: Path, body: Callable[[Scene], Awaitable[None]]) -> None:
 def test_a_host_is_told_first_what_it_needs(tmp_path: Path) -> None:
     async def body(scene: Scene) -> None:
         for number, link in scene.links.items():
-            assert link.take(Welcome) == [Welcome(number, LIMITS, 1000, 7, "/guest")]
+            assert link.take(Welcome) == [Welcome(number, LIMITS, 1000, WarmPool(7, 9), "/guest")]
             (state,) = link.take(ModelState)
             assert (state.name, state.down) == ("fake", None)
 
@@ -142,10 +148,12 @@ def test_a_host_without_memory_takes_none(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(hosts, "ASK_SECONDS", 0)
 
     async def body(scene: Scene) -> None:
-        scene.links[1].memory_bytes = 900
+        scene.links[1].memory_bytes = 900 + 4 * WARM_BYTES  # of four guests that wait for launches
+        await scene.report()
         assert [(await scene.launch()).host for _ in range(3)] == [2, 2, 2]
-        scene.links[2].memory_bytes = 900
-        with pytest.raises(Overloaded, match="all inferlets together hold 0 MiB of 0 MiB: try again"):
+        scene.links[2].memory_bytes = 900 + 4 * WARM_BYTES
+        await scene.report()
+        with pytest.raises(Overloaded, match="all inferlets together hold 18 MiB of 0 MiB: try again"):
             await scene.launch()
 
     play(tmp_path, body)
@@ -159,6 +167,7 @@ def test_hosts_are_not_asked_for_each_of_many_launches(tmp_path: Path, monkeypat
             link.take(Ping)
         for _ in range(5):
             await scene.launch()
+        await asyncio.sleep(0)
         assert [len(link.take(Ping)) for link in scene.links.values()] == [1, 1]
 
     play(tmp_path, body)
@@ -187,7 +196,7 @@ def test_a_record_says_what_its_host_told(tmp_path: Path) -> None:
         entry.attach(heard.append)
         assert entry.info().status == "created"
         message = Message("hello", inferlet=entry.id)
-        scene.link(entry).says(Started(1), Said(1, message), Report(0, 0.0, 0, 0, 0, [Usage(1, 1.5, 3, 4)]))
+        scene.link(entry).says(Started(1), Said(1, message), Report(0, 0.0, 0, 0, 0, usage=[Usage(1, 1.5, 3, 4)]))
         info = entry.info()
         assert (info.status, info.cpu_seconds, info.pages, info.embeds) == ("running", 1.5, 3, 4)
         ended = Ended("finished", "7", inferlet=entry.id)

@@ -15,6 +15,7 @@ from pie_control.errors import BadRequest, Conflict, Overloaded, UnknownName
 from pie_control.inferlets import manager
 from pie_control.inferlets.events import Ended, Event
 from pie_control.inferlets.runner import Runner
+from pie_control.programs.host import python_guests
 from pie_control.programs.host.programs import HostPrograms
 from pie_control.registry import registry
 from pie_control.registry.entry import Entry
@@ -67,9 +68,9 @@ def test_guests_are_made_ahead_beside_an_endless_loop_but_not_between_launches(
     monkeypatch.setattr(manager, "MOST_POSTPONED", sys.maxsize)
     slices: list[bool] = []  # whether an inferlet wanted a turn
 
-    def warm_one(programs: HostPrograms) -> bool:
+    def warm_one(programs: HostPrograms, has_room: bool) -> bool:
         slices.append(runners[0].has_ready)
-        return make_ahead(programs)
+        return make_ahead(programs, has_room)
 
     def new_runner(*given: Any) -> Runner:
         runners.append(Runner(*given))
@@ -191,6 +192,25 @@ def test_a_modest_inferlet_does_not_end_for_a_large_one(guest_cache: Path) -> No
         await modest.until_messages(1)
 
     on_server(guest_cache, body, max_guest_bytes=160 << 20, warm_pool=0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process holds")
+def test_guests_that_wait_are_freed_before_an_inferlet_ends_for_memory(
+    guest_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(python_guests, "MOST_REHEARSED", 0)
+
+    async def body(server: ServerApi) -> None:
+        def warm() -> int:
+            return server.statistics().inferlets.warm
+
+        await until(lambda: warm() == 16)
+        _, large = await launch(server, GROW, {"mebibytes": 126})
+        await large.until_messages(1)  # it has what the others held
+        assert warm() < 15
+        assert await run(server, HELLO) == "hello"
+
+    on_server(guest_cache, body, max_guest_bytes=160 << 20, warm_pool=16)
 
 
 def test_no_more_than_the_most_run_at_a_time(guest_cache: Path) -> None:

@@ -19,6 +19,7 @@ from pie_control.programs.host.python_guests import PythonGuests
 from pie_control.programs.host.python_source import Compilation
 from pie_control.programs.program_host import SourceText
 from pie_control.programs.python_guest import compiled_guest
+from pie_control.programs.warm_pool import QUIET_SECONDS, WarmPool
 from pie_control.sandbox.fibers import Step
 
 DRAWS = "import random, secrets\ndef main(args):\n    return [random.random(), random.random(), secrets.token_hex(8)]\n"
@@ -35,7 +36,7 @@ class Runs(Compilation):
 
 @pytest.fixture
 def programs(guest_cache: Path) -> Iterator[HostPrograms]:
-    programs = HostPrograms(host_api.contract(), 64 << 20, made_ahead=3)
+    programs = HostPrograms(host_api.contract(), 64 << 20, WarmPool(3, 6))
     programs.start(asyncio.run(compiled_guest(guest_cache)))
     programs.provide("draws", DRAWS, "")
     yield programs
@@ -125,6 +126,38 @@ def test_programs_have_the_seed_of_the_standard_library(programs: HostPrograms) 
     assert first[2] == "Random.seed"
 
 
+def test_the_pool_grows_to_a_burst_and_shrinks_after_quiet_minutes(
+    programs: HostPrograms, guests: PythonGuests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(python_guests, "MOST_REHEARSED", 1)
+    now = 0.0
+    monkeypatch.setattr(guests, "_clock", lambda: now)
+    make_all_ahead(programs)
+    assert (programs.warm, programs.warm_wanted) == (3, 3)
+    for _ in range(5):
+        result_of(programs)
+    assert (programs.warm, programs.warm_wanted, programs.is_warm) == (0, 5, False)
+    make_all_ahead(programs)
+    assert (programs.warm, programs.is_warm) == (5, True)
+    now = 2 * QUIET_SECONDS
+    left = []
+    while programs.warm_one():
+        left.append((len(guests._rehearsed), len(guests._begun)))
+    assert left == [(1, 3), (1, 2)]  # one at a time, and the best stay
+
+
+def test_none_is_made_without_room_but_those_too_many_are_freed(programs: HostPrograms, guests: PythonGuests) -> None:
+    assert not programs.warm_one(has_room=False)
+    assert programs.warm == 0
+    make_all_ahead(programs)
+    result_of(programs)
+    assert not programs.warm_one(has_room=False)
+    assert programs.warm == 2
+    programs.drop_warm(10)
+    assert programs.warm == 0
+    assert all(not waiting for waiting in (guests._begun, guests._rehearsed))
+
+
 def test_what_is_half_made_is_freed(programs: HostPrograms, guests: PythonGuests) -> None:
     make_all_ahead(programs)
     result_of(programs)
@@ -137,7 +170,7 @@ def test_what_is_half_made_is_freed(programs: HostPrograms, guests: PythonGuests
 
 
 def test_before_the_start_there_are_no_guests(guest_cache: Path) -> None:
-    programs = HostPrograms(host_api.contract(), 64 << 20, made_ahead=3)
+    programs = HostPrograms(host_api.contract(), 64 << 20, WarmPool(3, 6))
     programs.provide("draws", DRAWS, "")
     assert not programs.warm_one()
     assert programs.warm == 0

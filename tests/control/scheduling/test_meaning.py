@@ -37,6 +37,7 @@ def test_random_programs_are_told_what_their_calls_mean(share: int, adapters: di
         f"{name} refused"
         for name in (
             "forward",
+            "embed_img",
             "sample",
             "set_positions",
             "copy_kvpage",

@@ -26,12 +26,13 @@ import torch
 from pie_inference.config import WorkerConfig
 from pie_inference.cpu_kernels.library import find_library
 from pie_inference.serving.worker import Worker
-from pie_inference.testing.checkpoints import make_checkpoint
 from pie_inference.testing.triton_interpreter import Interpreter
+from pie_inference.testing.vision_checkpoint import make_vision_checkpoint
 from tests.helpers.adapters import make_adapter
 from tests.helpers.dense_llama import DenseLlama
 from tests.helpers.issue_order import IssueOrder
 from tests.helpers.languages import have_compiled
+from tests.helpers.pictures import real_pictures
 from tests.helpers.random_calls import POLICIES, play
 from tests.helpers.scheduling import World, greedy
 from tests.helpers.undecided import Undecided
@@ -46,7 +47,7 @@ MOST_TOKENS = 8  # in a batch, so that most forwards are split
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("model"))
+    return make_vision_checkpoint(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
@@ -111,8 +112,11 @@ def test_random_programs_are_told_what_their_calls_mean(
 def run_programs(form: Form, checkpoint: Path, adapters: dict[str, Path], seeds: range) -> None:
     worker, model = form.worker(checkpoint), DenseLlama(checkpoint, form.logits, adapters)
     made, undecided = Counter[str](), 0
+    (description,) = worker.describe()
     assert worker._served.constraints is not None
-    have_compiled(worker._served.constraints, worker.describe()[0].vocab_size)
+    have_compiled(worker._served.constraints, description.vocab_size)
+    assert description.vision is not None
+    pictures = real_pictures(checkpoint, description.vision)
     for seed in seeds:
         poison(worker)
         choice = random.Random(seed)
@@ -120,7 +124,7 @@ def run_programs(form: Form, checkpoint: Path, adapters: dict[str, Path], seeds:
         world.load_adapters(adapters)
         meanings = [IssueOrder(PAGE_SIZE, MOST_TOKENS, model) for _ in range(choice.randint(1, 3))]
         try:
-            for author in play(world, choice, meanings, made, form.close):
+            for author in play(world, choice, meanings, made, form.close, pictures):
                 if author.alive:
                     far = largest_difference(worker, world, author.inferlet.owner, author.means)
                     assert far < form.state, f"what is in memory differs by {far}"
@@ -132,6 +136,7 @@ def run_programs(form: Form, checkpoint: Path, adapters: dict[str, Path], seeds:
     assert undecided <= len(seeds) // 5
     assert made["sample"] + made["get_logprobs"] + made["get_next_dist"] >= len(seeds) // 2
     assert made["compared"] > len(seeds) // 2
+    assert made["embed_img"] > len(seeds) // 2
 
 
 @pytest.mark.parametrize("position", [None, 5, 9])
