@@ -25,7 +25,7 @@ def parse_ranges(flat: Sequence[int], what: str) -> tuple[Range, ...]:
         first, length = flat
         if length > 0 <= first:
             return ((first, first + length),)
-    return _parse_many(flat, what)
+    return _parse_many(flat, what) if flat else ()
 
 
 def _parse_many(flat: Sequence[int], what: str) -> tuple[Range, ...]:

@@ -27,7 +27,8 @@ from ...resources.hazards import make_stamp
 
 NUMBER_BYTES = 40
 """Of a number in a list of Python."""
-SMALL_BYTES = 16 * NUMBER_BYTES
+SMALL_NUMBERS = 16
+SMALL_BYTES = SMALL_NUMBERS * NUMBER_BYTES
 """Lists of one call that are not counted."""
 
 DIST_BYTES = 8
@@ -67,6 +68,12 @@ def weigher(parameters: Sequence[inspect.Parameter]) -> Callable[[Sequence[Any]]
     matchers = [place for place, one in enumerate(parameters) if one.annotation == "Matcher"]
     images = [place for place, one in enumerate(parameters) if one.annotation == "Image"]
 
+    def weigh_lists(arguments: Sequence[Any]) -> int:
+        numbers = 0
+        for place in lists:
+            numbers += len(arguments[place])
+        return numbers * NUMBER_BYTES if numbers > SMALL_NUMBERS else 0
+
     def weigh(arguments: Sequence[Any]) -> int:
         size = 0
         for place in lists:
@@ -80,7 +87,7 @@ def weigher(parameters: Sequence[inspect.Parameter]) -> Callable[[Sequence[Any]]
             size += arguments[place].weight(arguments[place + 1], len(arguments[place + 2]))
         return size if size > SMALL_BYTES else 0
 
-    return weigh
+    return weigh if texts or matchers or images else weigh_lists
 
 
 class PendingBytes:

@@ -105,6 +105,9 @@ class PageTable:
 
     def context(self, ranges: Sequence[Range], smallest: int, largest: int) -> Context:
         """What queries at positions `smallest` .. `largest` read of the pages. Raises NotFound."""
+        if len(ranges) == 1 and (slots := self._regular_prefix(*ranges[0], smallest)):
+            start = ranges[0][0] * self.page_size
+            return Context(((start, start + slots),), slots)
         regular = self._regular_context(ranges, smallest)
         return self._context_by_slot(ranges, smallest, largest) if regular is None else regular
 
@@ -136,7 +139,7 @@ class PageTable:
         if tail == last:
             return span.full * self.page_size
         fill = self.fill[tail]
-        if fill < 0 or self.top[tail] >= below or any(self.fill[tail + 1 : last]):
+        if fill < 0 or self.top[tail] >= below or (tail + 1 < last and any(self.fill[tail + 1 : last])):
             return None
         return span.full * self.page_size + fill
 
