@@ -31,9 +31,10 @@ MOST_LIVE = 128
 MOST_MESSAGE = 2000
 """Characters of what is said about a grammar."""
 SHORT_GRAMMAR = 4096
-"""Characters of one that takes less than about a millisecond for each of these:"""
-SHORT_TOKENS = 100
+"""Characters of one that takes less than about a millisecond for what does not look at tokens; and for a mask over"""
 SHORT_VOCABULARY = 1 << 14
+SHORT_SECONDS = 0.0005
+"""To accept tokens, at the pace of the grammar. A thread takes longer to begin than a usual grammar for 100 tokens."""
 
 
 class _Options(msgspec.Struct, forbid_unknown_fields=True):
@@ -100,7 +101,7 @@ class Matcher(matching.Matcher):
         """Whether it takes less than about a millisecond to accept so many tokens, or to say what is asked."""
         if self._engine is None:
             tokens += len(self.tokens)
-        small = len(self.source) <= SHORT_GRAMMAR and tokens <= SHORT_TOKENS
+        small = len(self.source) <= SHORT_GRAMMAR and tokens * self.grammar.engine.pace <= SHORT_SECONDS
         return small and (not mask or self.grammar.engine.vocabulary.size <= SHORT_VOCABULARY)
 
     def forget(self) -> None:
