@@ -34,8 +34,10 @@ IDLE_UPKEEP_SECONDS = 0.005
 two milliseconds at most."""
 MOST_POSTPONED = 10
 """Slices that are postponed, one after the other, because inferlets want turns."""
-MOST_UNFREED, FREED_AT_ONCE = 64, 3
+MOST_UNFREED, FREED_AT_ONCE = 512, 3
 """Instances of inferlets that have ended and wait to be freed, and how many of them one slice frees."""
+UNFREED_UNTIL = 1 / 2
+"""Share of the memory for guests up to which they wait."""
 LARGE_BYTES = 4 << 20
 """An instance that holds as much is freed at once."""
 WARM_UNTIL = 3 / 4
@@ -140,7 +142,7 @@ class InferletManager:
     def _free_later(self, instance: Instance) -> None:
         """Frees an instance that is done, at leisure: that takes as long as half a launch."""
         self._unfreed.append(instance)
-        if len(self._unfreed) > MOST_UNFREED:
+        if len(self._unfreed) > MOST_UNFREED or self.guest_bytes > self._max_guest_bytes * UNFREED_UNTIL:
             self._free(1)
         self._keep_up_later(UPKEEP_SECONDS)
 
