@@ -13,7 +13,6 @@ from typing import NamedTuple, Protocol
 from ..config import InferletLimits
 from ..programs.host.programs import HostPrograms
 from ..programs.host.python_guests import ProgramOwner
-from ..programs.warm_pool import WARM_BYTES
 from ..sandbox.fibers import Instance, Step
 from ..services.aside import Aside
 from ..services.timers import Timers
@@ -187,9 +186,10 @@ class InferletManager:
         nobody if it is enough to free those that have ended, or some that wait for a launch."""
         if self._unfreed:
             self._free(len(self._unfreed))
-        if self.guest_bytes > self._max_guest_bytes and self._programs.warm:
-            over = self.guest_bytes - self._max_guest_bytes
-            self._programs.drop_warm(min(MOST_DROPPED, -(-over // WARM_BYTES)))
+        for _ in range(min(MOST_DROPPED, self._programs.warm)):
+            if self.guest_bytes <= self._max_guest_bytes:
+                return
+            self._programs.drop_warm(1)
             self.runner.memory.settle()
         if self.guest_bytes <= self._max_guest_bytes:
             return
