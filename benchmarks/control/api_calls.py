@@ -47,7 +47,7 @@ CONTROL_CALLS = {
     **dict.fromkeys(("export_kvpage", "import_kvpage", "unexport_kvpage", "list_exports"), 5),
     **dict.fromkeys(("grammar_matcher", "fork_matcher", "destroy_matcher", "grammar_mask", "grammar_accept"), BLOCK),
     **dict.fromkeys(("grammar_rollback", "grammar_forced", "grammar_state"), BLOCK),
-    **dict.fromkeys(("grammar_compile", "destroy_grammar"), 5),
+    **dict.fromkeys(("grammar_compile", "destroy_grammar", "open_matcher", "advance_matcher"), 5),
     **dict.fromkeys(("open_blob", "read_blob", "close_blob"), BLOCK),
     **dict.fromkeys(("broadcast", "subscribe", "next_published", "unsubscribe"), BLOCK),
     **dict.fromkeys(("send_child", "receive_child", "join"), BLOCK),

@@ -43,6 +43,9 @@ class Pieces(NamedTuple):
     complete: bool = False
 
 
+NOTHING = Pieces((), ())
+
+
 async def _until_done(number: int) -> None:
     """Waits, unless the call that takes the value may suspend the whole guest."""
     loop = loop_with_others()
@@ -105,9 +108,8 @@ class RunTokens:
     async def _next(self, left: int, held: str) -> Pieces:
         pause = FIRST_PAUSE
         while True:
-            if self._run is None and self._guide is not None and not self._sequence.tokens[self._start :]:
-                await self._guide.open(self._sequence.queues)
-                forced = self._forced((), left)
+            if self._run is None and not self._sequence.tokens[self._start :]:
+                forced = await self._forced_first(left)
                 if forced.tokens or forced.complete:
                     return forced
             if self._run is None:
@@ -132,18 +134,22 @@ class RunTokens:
         if not over:
             return Pieces(tokens, texts, logprobs)
         self._run = None
-        if self._guide is None or (tokens and tokens[-1] in self._stop):
-            return Pieces(tokens, texts, logprobs)
+        if self._guide is None or len(tokens) >= left or (tokens and tokens[-1] in self._stop):
+            return Pieces(tokens, texts, logprobs)  # nothing comes behind these
         forced = self._forced(tokens, left)
         return Pieces([*tokens, *forced.tokens], [*texts, *forced.texts], logprobs, forced.complete)
+
+    async def _forced_first(self, left: int) -> Pieces:
+        """What is forced before all tokens."""
+        guide = self._guide
+        return self._forced((), left) if guide is not None and await guide.open(self._sequence.queues) else NOTHING
 
     def _forced(self, tokens: Sequence[int], left: int) -> Pieces:
         """What is forced behind these tokens, if it is enough to be run together."""
         assert self._guide is not None
         before = [*self._sequence.tokens[self._start :], *tokens]
-        forced, complete = self._guide.forced(before, left - len(tokens))
-        texts = [traits.push_tokens(self._detokenizer, [token]) for token in forced]
-        return Pieces(forced, texts, complete=complete)
+        found = self._guide.advance(before, left - len(tokens), self._detokenizer)
+        return Pieces(found.forced, found.texts, complete=found.over)
 
     async def _issue(self, left: int, held: str) -> None:
         sequence, constraint = self._sequence, None

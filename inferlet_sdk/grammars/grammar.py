@@ -21,7 +21,7 @@ from inferlet_sdk.dropped import drop, give_back
 from inferlet_sdk.errors import InvalidState
 from inferlet_sdk.traits.arguments import flag, wrong
 from inferlet_sdk.traits.arguments import text as checked_text
-from inferlet_sdk.traits.grammar.matchers import GrammarState
+from inferlet_sdk.traits.grammar.matchers import Advanced, GrammarState
 
 
 def _written(schema: Mapping[Any, Any]) -> str:
@@ -77,11 +77,12 @@ class Grammar:
 
     async def matcher_on(self, queue: int) -> Matcher:
         """The same, for the model of a queue."""
-        compiled = await traits.grammar_compile(queue, self.kind, self.text, whitespace=self.whitespace)
-        try:
-            return Matcher(traits.grammar_matcher(compiled))
-        finally:
-            traits.destroy_grammar(compiled)
+        return (await self.opened_on(queue))[0]
+
+    async def opened_on(self, queue: int) -> tuple[Matcher, bool]:
+        """The same, and whether `Matcher.advance` has something to do at once."""
+        opened = await traits.open_matcher(queue, self.kind, self.text, whitespace=self.whitespace)
+        return Matcher(opened.matcher), opened.advances
 
 
 class Matcher:
@@ -109,6 +110,10 @@ class Matcher:
     def accept(self, tokens: Sequence[int]) -> int:
         """Accepts tokens up to the first that may not come; returns how many."""
         return traits.grammar_accept(self.number, tokens)
+
+    def advance(self, tokens: Sequence[int], skip: int, most: int, detokenizer: int) -> Advanced:
+        """Accepts tokens, and those that are forced behind them (`traits.advance_matcher`)."""
+        return traits.advance_matcher(self.number, detokenizer, tokens, skip, most)
 
     def rollback(self, count: int) -> None:
         """Takes back the last `count` tokens."""

@@ -9,11 +9,12 @@ from typing import Any, TypedDict
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.grammars.grammar import Grammar, Matcher
 from inferlet_sdk.sequences.queues import Queues
+from inferlet_sdk.traits.grammar.matchers import Advanced
 
-SKIP = 10
-"""So many forced tokens are run together, in one forward: for fewer, it usually costs more to begin a new run behind
-them. Always the same number, because a model may write a forced text with other tokens than those that are run
-together, and what it writes must not depend on how busy a server is."""
+WHERE_IT_PAYS = 1
+"""As `skip`: forced tokens are run together where there are so many that this usually pays, as the host says. That
+number never depends on how busy a server is, because a model may write a forced text with other tokens than those that
+are run together."""
 
 
 class Guide:
@@ -21,18 +22,20 @@ class Guide:
     gave stands behind the generation's tokens at its end."""
 
     def __init__(self, given: Grammar | Matcher, skip: int) -> None:
-        """`skip`: so many forced tokens are run together; 0: none are."""
+        """`skip`: which forced tokens are run together, as of `advance_matcher`; 0: none are."""
         self._given = given
         self._matcher: Matcher | None = given if isinstance(given, Matcher) else None
         self._accepted: list[int] = []  # tokens of the generation
         self.skip = skip
 
-    async def open(self, queues: Queues) -> None:
-        """Makes the matcher, if there is none yet."""
-        if self._matcher is None:
-            assert isinstance(self._given, Grammar)
-            with queues.some() as queue:
-                self._matcher = await self._given.matcher_on(queue)
+    async def open(self, queues: Queues) -> bool:
+        """Makes the matcher, if there is none yet. Whether `advance` may find something behind no token."""
+        if self._matcher is not None:
+            return True
+        assert isinstance(self._given, Grammar)
+        with queues.some() as queue:
+            self._matcher, advances = await self._given.opened_on(queue)
+        return advances
 
     def at(self, tokens: Sequence[int]) -> int:
         """The number of the matcher, behind these tokens, which are all of the generation so far."""
@@ -44,26 +47,30 @@ class Guide:
         """The matcher accepts what it lacks, and takes back what was cut off."""
         if self._matcher is None:
             return
-        same = min(len(tokens), len(self._accepted))
-        while same and self._accepted[same - 1] != tokens[same - 1]:
-            same -= 1  # what was cut off is at the end
-        if same < len(self._accepted):
-            self._matcher.rollback(len(self._accepted) - same)
-            del self._accepted[same:]
+        same = self._take_back(tokens)
         if same < len(tokens):
             count = self._matcher.accept(tokens[same:])
             self._accepted += tokens[same : same + count]
 
-    def forced(self, tokens: Sequence[int], most: int) -> tuple[list[int], bool]:
-        """At most so many of the tokens that are forced behind these, if there are enough; and whether the text is
-        complete then."""
-        self.follow(tokens)
+    def _take_back(self, tokens: Sequence[int]) -> int:
+        """The matcher takes back what was cut off; how many of the tokens it has accepted."""
+        same = min(len(tokens), len(self._accepted))
+        while same and self._accepted[same - 1] != tokens[same - 1]:
+            same -= 1  # what was cut off is at the end
+        if same < len(self._accepted):
+            assert self._matcher is not None
+            self._matcher.rollback(len(self._accepted) - same)
+            del self._accepted[same:]
+        return same
+
+    def advance(self, tokens: Sequence[int], most: int, detokenizer: int) -> Advanced:
+        """Goes behind these tokens, which are all of the generation so far, and behind at most `most` that are forced
+        then, if that pays."""
+        same = self._take_back(tokens)
         assert self._matcher is not None
-        forced = self._matcher.forced() if self.skip and most > 0 else []
-        if not forced or len(forced) < self.skip:
-            return [], self._matcher.state.over
-        self.follow([*tokens, *forced[:most]])
-        return forced[:most], self._matcher.state.over
+        found = self._matcher.advance(tokens[same:], self.skip, most, detokenizer)
+        self._accepted += [*tokens[same : same + found.accepted], *found.forced]
+        return found
 
     def close(self, tokens: Sequence[int]) -> None:
         """The generation has ended with these tokens."""
@@ -100,7 +107,8 @@ def as_guide(kept: Kept, sampler: Sampler | DistSampler, logprobs: object, draft
         )
     if draft is not None:
         raise ValueError("draft: what a draft guesses cannot be kept to a grammar: leave one of them out")
-    return Guide(given, SKIP if logprobs is None else 0)  # forced tokens have no log-probabilities, so they are sampled
+    skip = WHERE_IT_PAYS if logprobs is None else 0  # forced tokens have no log-probabilities, so they are sampled
+    return Guide(given, skip)
 
 
 def _no_such_option(name: str) -> str:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..errors import QuotaExceeded
-from ..services.grammars import Grammar, Matcher
+from ..services.grammars import Advanced, Grammar, Matcher
+from ..services.tokenizer import SHORT_TOKENS, Detokenizer
 from .guest import Guest
 from .suspending import suspending, when_done
 
@@ -18,8 +19,18 @@ MOST_GRAMMARS = 32
 """Of one inferlet at a time: a compiled grammar takes some megabytes at most."""
 
 
+MOST_MATCHED = 256
+"""Grammars of the matchers of one inferlet."""
+
+
 class _Compiled(NamedTuple):
     """What the future of `grammar-compile` gives."""
+
+    grammar: Grammar
+
+
+class _Opened(NamedTuple):
+    """What the future of `open-matcher` gives."""
 
     grammar: Grammar
 
@@ -29,13 +40,22 @@ def _run(guest: Guest, is_short: bool, work: Callable[[], Any]) -> Any:
 
 
 def grammar_compile(guest: Guest, queue: int, kind: str, text: str, options: str) -> int:
-    grammars = guest.model_of(queue).grammars
-    found, future = grammars.find(kind, text, options), guest.futures.new(len(text))
+    return _compile(guest, queue, (kind, text, options), _Compiled)
+
+
+def open_matcher(guest: Guest, queue: int, kind: str, text: str, options: str) -> int:
+    return _compile(guest, queue, (kind, text, options), _Opened)
+
+
+def _compile(guest: Guest, queue: int, given: tuple[str, str, str], value: Callable[[Grammar], object]) -> int:
+    """The future of a `value` of the grammar."""
+    grammars, (_, text, _) = guest.model_of(queue).grammars, given
+    found, future = grammars.find(*given), guest.futures.new(len(text))
     if found is not None:
-        guest.inferlet.resolve(future, _Compiled(found))
+        guest.inferlet.resolve(future, value(found))
         return future
     try:
-        guest.inferlet.resolve_aside(future, lambda: _Compiled(grammars.compile(kind, text, options)))
+        guest.inferlet.resolve_aside(future, lambda: value(grammars.compile(*given)))
     except BaseException:
         guest.futures.forget(future)
         raise
@@ -58,7 +78,24 @@ def destroy_grammar(guest: Guest, grammar: int) -> None:
 
 
 def grammar_matcher(guest: Guest, grammar: int) -> int:
-    return guest.add_handle(Matcher(guest.handle(grammar, Grammar)))
+    return _add_matcher(guest, guest.handle(grammar, Grammar))
+
+
+def _add_matcher(guest: Guest, grammar: Grammar) -> int:
+    held = {one.grammar for one in guest.handles_of(Matcher)}
+    if len(held) >= MOST_MATCHED and grammar not in held:
+        raise QuotaExceeded(f"there are matchers of {MOST_MATCHED} grammars: destroy some first")
+    return guest.add_handle(Matcher(grammar))
+
+
+def take_matcher(guest: Guest, future: int) -> tuple[int, bool]:
+    grammar = guest.futures.take(future, _Opened).grammar
+    return _add_matcher(guest, grammar), grammar.advances
+
+
+@suspending
+def await_matcher(guest: Guest, future: int) -> Any:
+    return when_done(guest, future, lambda: take_matcher(guest, future))
 
 
 def fork_matcher(guest: Guest, matcher: int) -> int:
@@ -80,6 +117,19 @@ def grammar_mask(guest: Guest, matcher: int) -> Any:
 def grammar_accept(guest: Guest, matcher: int, tokens: list[int]) -> Any:
     one = guest.handle(matcher, Matcher)
     return _run(guest, one.is_short(len(tokens)), lambda: one.accept(tokens))
+
+
+@suspending
+def advance_matcher(guest: Guest, matcher: int, detokenizer: int, tokens: list[int], skip: int, most: int) -> Any:
+    one, text = guest.handle(matcher, Matcher), guest.handle(detokenizer, Detokenizer)
+    if not one.is_short(len(tokens)):
+        return guest.inferlet.run_aside(lambda: _with_texts(one.advance(tokens, skip, most), text))
+    found = one.advance(tokens, skip, most)
+    return _run(guest, len(found.forced) <= SHORT_TOKENS, lambda: _with_texts(found, text))
+
+
+def _with_texts(found: Advanced, text: Detokenizer) -> tuple[int, list[int], list[str], bool]:
+    return found.accepted, found.forced, [text.push((token,)) for token in found.forced], found.over
 
 
 @suspending

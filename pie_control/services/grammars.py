@@ -7,8 +7,10 @@ were used last keep what the engine has found out.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,9 +31,10 @@ MOST_LIVE = 128
 MOST_MESSAGE = 2000
 """Characters of what is said about a grammar."""
 SHORT_GRAMMAR = 4096
-"""Characters of one that takes less than about a millisecond for each of these:"""
-SHORT_TOKENS = 100
+"""Characters of one that takes less than about a millisecond for what does not look at tokens; and for a mask over"""
 SHORT_VOCABULARY = 1 << 14
+SHORT_SECONDS = 0.0005
+"""To accept tokens, at the pace of the grammar. A thread takes longer to begin than a usual grammar for 100 tokens."""
 
 
 class _Options(msgspec.Struct, forbid_unknown_fields=True):
@@ -41,14 +44,27 @@ class _Options(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Grammar:
-    """A handle of an inferlet: a compiled grammar. `most`: tokens that a matcher of it accepts."""
+    """A handle of an inferlet: a compiled grammar. `most`: tokens that a matcher of it accepts; `advances`: whether one
+    at the beginning has something to do before a run (`Matcher.advance`)."""
 
-    __slots__ = ("engine", "live", "most")
+    __slots__ = ("advances", "engine", "live", "most")
 
     def __init__(self, compiled: engine.Grammar, most: int, live: Live) -> None:
+        """Raises GrammarError."""
+        first = compiled.matcher()
         self.engine = compiled
         self.most = most
         self.live = live
+        self.advances = first.forces(matching.USUALLY_PAYS) or first.is_over
+
+
+class Advanced(NamedTuple):
+    """`accepted`: how many of the tokens; `forced`: those behind them that were accepted as well; `over`: nothing can
+    follow but a stop token."""
+
+    accepted: int
+    forced: list[int]
+    over: bool
 
 
 class Live:
@@ -85,7 +101,7 @@ class Matcher(matching.Matcher):
         """Whether it takes less than about a millisecond to accept so many tokens, or to say what is asked."""
         if self._engine is None:
             tokens += len(self.tokens)
-        small = len(self.source) <= SHORT_GRAMMAR and tokens <= SHORT_TOKENS
+        small = len(self.source) <= SHORT_GRAMMAR and tokens * self.grammar.engine.pace <= SHORT_SECONDS
         return small and (not mask or self.grammar.engine.vocabulary.size <= SHORT_VOCABULARY)
 
     def forget(self) -> None:
@@ -155,6 +171,19 @@ class Matcher(matching.Matcher):
             self.forget()
             raise _refused(error) from None
 
+    def advance(self, tokens: Sequence[int], skip: int, most: int) -> Advanced:
+        """Accepts tokens; and if it accepts all, and so many are forced behind them as `skip` says (grammar.wit), those
+        as well, but `most` at most."""
+        least, accepted, forced = matching.least_forced(skip), self.accept(tokens), []
+        if least and most and accepted == len(tokens):
+            found = self.forced()
+            forced = found[:most] if len(found) >= least else []
+            self.accept(forced)
+        try:
+            return Advanced(accepted, forced, self._live().is_over)
+        except GrammarError as error:
+            raise _refused(error) from None
+
     def state(self) -> str:
         """As JSON (grammar.wit)."""
         try:
@@ -176,6 +205,8 @@ class Grammars:
         self._found: OrderedDict[tuple[str, str, str], Grammar] = OrderedDict()
         self._characters = 0
         self._live = Live()
+        self._compiling: dict[tuple[str, str, str], threading.Lock] = {}
+        self._waiting: Counter[tuple[str, str, str]] = Counter()  # who compile one, or wait for who does
 
     def find(self, kind: str, text: str, options: str) -> Grammar | None:
         """One that is compiled."""
@@ -186,18 +217,36 @@ class Grammars:
             return found
 
     def compile(self, kind: str, text: str, options: str) -> Grammar:
-        """Takes 1 to 1000 ms; the first time a second more. Raises InvalidArgument, Unsupported."""
-        found = self.find(kind, text, options)
-        if found is not None:
-            return found
-        vocabulary = self._of_model()
+        """Takes 1 to 1000 ms; the first time a second more. Of those who come with the same text at once, one compiles
+        it. Raises InvalidArgument, Unsupported."""
+        key = kind, text, options
+        with self._alone(key):
+            found = self.find(*key)
+            if found is not None:
+                return found
+            vocabulary = self._of_model()
+            try:
+                compiled = engine.Grammar(vocabulary, _source(*key))
+                grammar = Grammar(compiled, self._description.max_context, self._live)
+            except GrammarError as error:
+                raise _refused(error) from None
+            self._keep(key, grammar)
+            return grammar
+
+    @contextmanager
+    def _alone(self, key: tuple[str, str, str]) -> Iterator[None]:
+        """Waits for others who compile the same."""
+        with self._lock:
+            own = self._compiling.setdefault(key, threading.Lock())
+            self._waiting[key] += 1
         try:
-            compiled = engine.Grammar(vocabulary, _source(kind, text, options))
-        except GrammarError as error:
-            raise _refused(error) from None
-        grammar = Grammar(compiled, self._description.max_context, self._live)
-        self._keep((kind, text, options), grammar)
-        return grammar
+            with own:
+                yield
+        finally:
+            with self._lock:
+                self._waiting[key] -= 1
+                if not self._waiting[key]:
+                    del self._waiting[key], self._compiling[key]
 
     def _of_model(self) -> engine.Vocabulary:
         one = self._description

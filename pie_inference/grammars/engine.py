@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 from numpy.typing import NDArray
 
 from .sources import GrammarError, in_words
@@ -25,6 +25,11 @@ SLOWEST_STEP = 0.05
 """Seconds of processor time of one step. Usual grammars take 0.01 to 0.1 ms, and a few ms now and then."""
 REHEARSALS = 3
 REHEARSED_STEPS = 40
+FASTEST_PACE = 1e-6
+"""Seconds that accepting a token takes at least."""
+LONG_BATCH = 0.005
+"""Seconds for the masks of all runs."""
+APART = 16
 WORD = 32
 """Tokens: the mask of the engine has whole words of so many."""
 
@@ -82,6 +87,8 @@ class Grammar:
         self._first = LLMatcher(vocabulary.inner, source, log_level=0, limits=_LIMITS)
         self._check(self._first)
         self._lock = threading.Lock()
+        self.pace = FASTEST_PACE
+        """Seconds of processor time to accept a token, about; in the slowest rehearsal."""
         self._rehearse()
 
     def _check(self, matcher: LLMatcher) -> None:
@@ -98,24 +105,37 @@ class Grammar:
         takes too long."""
         for seed in range(REHEARSALS):
             one, choose = self.matcher(), random.Random(seed)
+            walked: list[int] = []
             for _ in range(REHEARSED_STEPS):
                 before = time.thread_time()
-                if not self._rehearse_step(one, choose):
+                token = self._rehearse_step(one, choose)
+                if token is None:
                     break
+                walked.append(token)
                 _check_pace(time.thread_time() - before)
-            one.rewind()
+            self._note_pace(one, walked)
             self._first = one.inner
 
-    def _rehearse_step(self, one: Matcher, choose: random.Random) -> bool:
+    def _rehearse_step(self, one: Matcher, choose: random.Random) -> int | None:
+        """The token that the matcher has accepted; None at the end."""
         if one.is_over:
-            return False
+            return None
         tokens = np.flatnonzero(np.unpackbits(one.mask(), bitorder="little"))
         if one.at == 0 and not len(tokens):
             raise GrammarError("the grammar allows no text")
-        if not len(tokens) or not one.accept((int(choose.choice(tokens)),)):
-            return False
+        token = int(choose.choice(tokens)) if len(tokens) else None
+        if token is None or not one.accept((token,)):
+            return None
         one.forced()
-        return True
+        return token
+
+    def _note_pace(self, one: Matcher, walked: Sequence[int]) -> None:
+        """How long the matcher takes to accept these tokens once more. Leaves it at the beginning."""
+        one.rewind()
+        before = time.thread_time()
+        one.accept(walked)
+        self.pace = max(self.pace, (time.thread_time() - before) / max(len(walked), 1))
+        one.rewind()
 
 
 def _check_pace(seconds: float) -> None:
@@ -124,6 +144,42 @@ def _check_pace(seconds: float) -> None:
             f"the grammar takes {1000 * seconds:.0f} ms for a token, more than {1000 * SLOWEST_STEP:.0f}: use shorter "
             "constants, and fewer or shorter repetitions"
         )
+
+
+class ManyMasks:
+    """Writes the masks of many matchers in one call of the engine: one by one they would cost another thread, which
+    wants Python's lock between them, as much again. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._inner = LLExecutor(1)
+        self._apart = 0  # batches that are still written one by one
+
+    def write(self, matchers: Sequence[Matcher], masks: NDArray[np.uint32]) -> list[bool]:
+        """Writes the mask of each matcher to a row of `Vocabulary.masks`; for which of them it could. Leaves other
+        threads running meanwhile.
+
+        Nobody can tell whose time a batch took, so each gets an equal part; behind one that took long they are written
+        one by one for a while, and so counted."""
+        before = time.perf_counter()
+        if self._apart:
+            self._apart -= 1
+            return [_try_write(one, row) for one, row in zip(matchers, masks, strict=True)]
+        places = [(one.inner, place) for place, one in enumerate(matchers)]
+        self._inner.unsafe_compute_mask_ptr(places, masks.ctypes.data, masks.strides[0], len(matchers))
+        seconds = time.perf_counter() - before
+        if seconds > LONG_BATCH:
+            self._apart = APART
+        for one in matchers:
+            one.seconds += seconds / len(matchers)
+        return [not one.inner.is_error() for one in matchers]
+
+
+def _try_write(one: Matcher, row: NDArray[np.uint32]) -> bool:
+    try:
+        one.write_mask(row.ctypes.data)
+    except GrammarError:
+        return False
+    return True
 
 
 class Matcher:

@@ -110,11 +110,17 @@ def test_contexts(tmp_path: Path) -> None:
 
 
 def test_constrained(tmp_path: Path) -> None:
-    (row,) = run(tmp_path, "constrained", *["--models", "demo", "--inferlets", "2", "--tokens", "40", "--rounds", "1"])
+    (row,) = run(tmp_path, "constrained", *["--models", "demo", "--inferlets", "2", "--tokens", "40", "--pairs", "1"])
     assert (row["model"], row["inferlets"]) == ("demo", 2)
-    assert 0 < row["steps"] <= 1  # below 1 where names of keys were not sampled
-    assert row["ratio"] == pytest.approx(row["kept_tokens_s"] / row["free_tokens_s"], rel=0.01)
-    assert min(row[f"{text}_{part}_us"] for text in ("free", "kept") for part in ("worker", "control")) > 0
+    assert 0 < row["kept_steps"] <= row["free_steps"] == 1  # below 1 where names of keys were not sampled
+    assert row["low"] == row["ratio"] == row["high"] == pytest.approx(row["kept_tokens_s"] / row["free_tokens_s"], 0.01)
+    for text in ("free", "kept"):
+        parts = [row[f"{text}_{part}_us"] for part in ("worker", "control", "hosts")]
+        assert min(parts) > 0
+        assert row[f"{text}_waves"] >= 40 * row[f"{text}_steps"]
+        assert 1 <= row[f"{text}_rows"] <= 2
+        assert 0 <= row[f"{text}_ends"] < 1
+    assert row["work"] > 0
 
 
 def test_by_position(tmp_path: Path) -> None:

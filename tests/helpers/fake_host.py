@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from inferlet_sdk import bindings
+from pie_control.calls.grammar.matching import WHERE_IT_PAYS, least_forced
 from pie_control.services.stop_strings import StopStrings
 from tests.helpers import wit
 from tests.helpers.fake_grammars import FakeMatcher, GrammarError, compiled, constrained, is_over
@@ -1156,6 +1157,26 @@ class FakeHost:
     def _grammar_matcher(self, grammar: int) -> int:
         return self._handle(FakeMatcher(self.grammars[grammar], []))
 
+    def _open_matcher(self, queue: int, kind: str, text: str, options: str) -> int:
+        return self._grammar_compile(queue, kind, text, options)
+
+    def _take_matcher(self, number: int) -> tuple[int, bool]:
+        found = self._take(number)
+        if isinstance(found, HostError):
+            raise found
+        matcher = FakeMatcher(found, [])
+        return self._handle(matcher), is_over(matcher, [], WHERE_IT_PAYS)
+
+    def _advance_matcher(
+        self, matcher: int, detokenizer: int, tokens: list[int], skip: int, most: int
+    ) -> tuple[int, list[int], list[str], bool]:
+        one, least = self.grammars[matcher], least_forced(skip)
+        accepted = one.accept(tokens)
+        found = one.inner().forced() if least and accepted == len(tokens) else []
+        forced = found[:most] if len(found) >= least else []
+        one.accept(forced)
+        return accepted, forced, [self._push_tokens(detokenizer, [token]) for token in forced], one.inner().is_over
+
     def _fork_matcher(self, matcher: int) -> int:
         return self._handle(FakeMatcher(self.grammars[matcher].grammar, self.grammars[matcher].tokens))
 
@@ -1195,7 +1216,7 @@ class FakeHost:
         self.runs[number].skip = skip
         return number
 
-    _destroy_matcher, _await_grammar = _destroy_grammar, _take_grammar
+    _destroy_matcher, _await_grammar, _await_matcher = _destroy_grammar, _take_grammar, _take_matcher
 
     def _source(self) -> tuple[str, str, str]:
         raise AssertionError("tests call run_program")

@@ -8,12 +8,13 @@ import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pie_control.config import ModelPath, ServerConfig, build_config
 from pie_control.inference_client.interface import InferenceClient
 from pie_control.inferlets.events import Ended, Event, LogLine, Message
 from pie_control.inferlets.inferlet import Inferlet
+from pie_control.inferlets.manager import InferletManager
 from pie_control.programs.python_guest import guest_hash
 from pie_control.registry.entry import Entry
 from pie_control.runtime import build_server
@@ -90,8 +91,12 @@ async def launch(
 
 def hosted(server: ServerApi, inferlet: Entry) -> Inferlet:
     """A running inferlet itself, in a server whose host is in this process."""
-    host = vars(server)["_hosts"].all[inferlet.host]
-    found: Inferlet = vars(vars(host)["_link"])["_host"]._inferlets.try_running(inferlet.number)
+    return cast(Inferlet, inferlets_of(server, inferlet.host).try_running(inferlet.number))
+
+
+def inferlets_of(server: ServerApi, host: int) -> InferletManager:
+    """The inferlets of a host that is in this process."""
+    found: InferletManager = vars(vars(vars(server)["_hosts"].all[host])["_link"])["_host"]._inferlets
     return found
 
 

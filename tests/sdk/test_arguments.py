@@ -126,7 +126,7 @@ RIGHT: dict[str, Any] = {
     "output_embeds": Embeds((1, 1)), "draft": [1], "tokens": [1], "recent": [1], "stop": [1], "positions": [0],
     "hidden": [1], "strings": ["x"], "mask": [[0]], "messages": [{"role": "user", "content": "x"}], "tools": [],
     "headers": {}, "params": {}, "kwargs": {}, "environment": {}, "logit_bias": {1: 1.0}, "futures": [],
-    "matcher": 1, "grammar": 1, "kind": "regex", "whitespace": False, "skip": True,
+    "matcher": 1, "grammar": 1, "kind": "regex", "whitespace": False, "skip": 1,
     "future": HostFuture(1, lambda number: number),
 }  # fmt: skip
 OF_CALLS: dict[tuple[str, str], Any] = {

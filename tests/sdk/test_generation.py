@@ -528,3 +528,23 @@ def test_a_run_that_the_worker_is_not_ready_for_is_issued_again_by_the_short_way
 
     assert run(main()) == [97, 98, 99, *expected([97, 98, 99], 12)]
     assert len(refused) == 2
+
+
+def grammar_crossings(**options: Any) -> list[str]:
+    """For what a whole text of 20 tokens at most, which is kept to a grammar, crosses beside what a free one does."""
+    host = install(page_size=100)
+    run(Context().fill(PROMPT).generate_until(ALL, max_tokens=20, **options))
+    return [name for name in host.calls if "matcher" in name or "grammar" in name]
+
+
+@pytest.mark.parametrize("kept", [{"regex": "[a-z]{50}"}, {"schema": {"type": "string", "minLength": 40}}])
+def test_a_kept_text_crosses_three_times_more_than_a_free_one(kept: dict[str, Any]) -> None:
+    crossed = ["open_matcher", "await_matcher", "decode_with_matcher", "destroy_matcher"]  # a free one: decode
+    assert grammar_crossings(**kept) == crossed
+
+
+def test_forced_tokens_cross_once_for_all_of_them() -> None:
+    assert grammar_crossings(regex="abcdefghijklmno[0-9]{2}") == [
+        *("open_matcher", "await_matcher", "advance_matcher"),
+        *("decode_with_matcher", "advance_matcher", "destroy_matcher"),
+    ]

@@ -153,6 +153,8 @@ def model_calls(world: World) -> dict[str, Callable[..., Any]]:
         "grammar_rollback": lambda count: traits.grammar_rollback(matcher, count),
         "grammar_forced": lambda: traits.grammar_forced(matcher),
         "grammar_state": lambda: traits.grammar_state(matcher),
+        "open_matcher": lambda: traits.open_matcher(queue, *GRAMMAR),
+        "advance_matcher": lambda: traits.advance_matcher(matcher, world.detokenizer, world.tokens[:1], 1, 8),
         "export_kvpage": world.export,
         "import_kvpage": lambda: traits.import_kvpage(queue, world.name),
         "unexport_kvpage": lambda _: traits.unexport_kvpage(queue, world.exported.pop()),

@@ -11,8 +11,9 @@ async def main(args: Args, prompt: str, max_tokens: int, schema: str = "") -> di
     args.send("here")
     ctx = Context(args.model).fill(prompt)
     await ctx.flush()
+    wanted = json.loads(schema) if schema else None  # a program has it in its source
     args.send("ready")
     await args.receive()
-    generation = ctx.generate(max_tokens, stop=IgnoreStopTokens(), schema=json.loads(schema) if schema else None)
+    generation = ctx.generate(max_tokens, stop=IgnoreStopTokens(), schema=wanted)
     text = await generation.whole()
     return {"text": text, "tokens": len(generation.tokens)}

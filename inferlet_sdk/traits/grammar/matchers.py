@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from inferlet_sdk import bindings
 from inferlet_sdk.errors import call
@@ -15,7 +15,10 @@ from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.arguments import tokens as token_list
 
 __all__ = [
+    "Advanced",
     "GrammarState",
+    "OpenedMatcher",
+    "advance_matcher",
     "destroy_grammar",
     "destroy_matcher",
     "fork_matcher",
@@ -26,6 +29,7 @@ __all__ = [
     "grammar_matcher",
     "grammar_rollback",
     "grammar_state",
+    "open_matcher",
 ]
 
 KINDS = ("json-schema", "regex", "lark")
@@ -43,17 +47,49 @@ class GrammarState:
     """How many it has accepted."""
 
 
+class OpenedMatcher(NamedTuple):
+    """A matcher at the beginning. `advances`: `advance_matcher` has something to do before a run begins."""
+
+    matcher: int
+    advances: bool
+
+
+class Advanced(NamedTuple):
+    """`accepted`: how many of the tokens; `forced`: those behind them that it has accepted as well, with the text that
+    each completes; `over`: nothing can follow but a stop token."""
+
+    accepted: int
+    forced: list[int]
+    texts: list[str]
+    over: bool
+
+
 def grammar_compile(queue: int | HasQueue, kind: str, text: str, *, whitespace: bool = False) -> HostFuture[int]:
     """Compiles a grammar: `kind` is "json-schema" (the text is the schema), "regex" or "lark". `whitespace`: whether
     JSON may have any whitespace; by default it is written as `json.dumps` does.
 
     The future fails with InvalidArgument if the grammar is wrong; the message says where.
     """
+    given = _grammar(queue, kind, text, whitespace)
+    return HostFuture(call(bindings.grammar.grammar_compile, *given), bindings.grammar.await_grammar)
+
+
+def open_matcher(queue: int | HasQueue, kind: str, text: str, *, whitespace: bool = False) -> HostFuture[OpenedMatcher]:
+    """A matcher at the beginning of a grammar, which is compiled as by `grammar_compile`: what was compiled before is
+    there at once. The future fails as that of `grammar_compile`."""
+    given = _grammar(queue, kind, text, whitespace)
+    return HostFuture(call(bindings.grammar.open_matcher, *given), _opened)
+
+
+def _opened(future: int) -> OpenedMatcher:
+    return OpenedMatcher(*bindings.grammar.await_matcher(future))
+
+
+def _grammar(queue: int | HasQueue, kind: str, text: str, whitespace: bool) -> tuple[int, str, str, str]:
     if kind not in KINDS:
         raise ValueError(f"kind: {kind!r} is none of {', '.join(KINDS)}")
     options = json.dumps({"whitespace": True}) if flag(whitespace, "whitespace") else ""
-    future = call(bindings.grammar.grammar_compile, queue_number(queue), kind, checked_text(text, "text"), options)
-    return HostFuture(future, bindings.grammar.await_grammar)
+    return queue_number(queue), kind, checked_text(text, "text"), options
 
 
 def destroy_grammar(grammar: int) -> None:
@@ -74,6 +110,14 @@ def fork_matcher(matcher: int) -> int:
 def destroy_matcher(matcher: int) -> None:
     """Frees a matcher."""
     call(bindings.grammar.destroy_matcher, whole(matcher, "matcher"))
+
+
+def advance_matcher(matcher: int, detokenizer: int, tokens: Sequence[int], skip: int, most: int) -> Advanced:
+    """Accepts tokens; and if it accepts all, and `skip` tokens or more are forced behind them (0: none count; 1: 10 or
+    more, as in `decode_with_matcher`), these as well, but `most` at most."""
+    numbers = whole(skip, "skip"), whole(most, "most")
+    handles = whole(matcher, "matcher"), whole(detokenizer, "detokenizer")
+    return Advanced(*call(bindings.grammar.advance_matcher, *handles, token_list(tokens), *numbers))
 
 
 def grammar_mask(matcher: int) -> str:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pie_inference.grammars import ahead
 from pie_inference.grammars import rows as rows_module
 from pie_inference.grammars import runs as runs_module
-from pie_inference.grammars.engine import Matcher
+from pie_inference.grammars.engine import ManyMasks, Matcher
 from pie_inference.grammars.rows import Constraints, Step
 from pie_inference.grammars.sources import GrammarError, source_of
 from pie_inference.protocol import GrammarStart, Sample
@@ -189,6 +189,13 @@ def test_a_matcher_that_fails_ahead_fails_its_own_row(monkeypatch: pytest.Monkey
             raise GrammarError("too slow")
         write(matcher, address)
 
+    def fail_ahead(_: ManyMasks, matchers: Sequence[Matcher], masks: Any) -> list[bool]:
+        assert len(matchers) == len(masks) == 2
+        for matcher, row in zip(matchers, masks, strict=True):
+            write(matcher, row.ctypes.data)
+        return [matcher is not bad for matcher in matchers]
+
+    monkeypatch.setattr(ManyMasks, "write", fail_ahead)
     monkeypatch.setattr(Matcher, "write_mask", fail)
     assert not step.over(2).any()
     step = constraints.step(batch(row(1, 1), row(2, 1)))
