@@ -23,6 +23,7 @@ from ..attachments import Attachments
 from ..callers import Caller
 from ..failures import error_body
 from ..launches import Launches
+from ..protocols import POLICY_VIOLATION, TRY_AGAIN_LATER
 from .channel import Channel
 from .eager import begin
 from .look_ups import look_up
@@ -35,7 +36,6 @@ REQUESTS_IN_A_TURN = 32
 in each of which all inferlets that can run do so."""
 COSTS = {wire.Send: 1, wire.Launch: 4}
 """As how many of them a request counts; others take a turn for themselves."""
-TRY_AGAIN_LATER = 1013
 DISCONNECTED = "its client disconnected"
 
 
@@ -78,7 +78,7 @@ class Session:
                 await self._buffer.room()
                 frame = await self._websocket.receive()
                 if frame["type"] == "websocket.disconnect":
-                    if frame.get("code") == TRY_AGAIN_LATER:
+                    if frame.get("code") in (TRY_AGAIN_LATER, POLICY_VIOLATION):
                         self._end = frame.get("reason") or DISCONNECTED
                     return
                 for request in self._read(frame.get("text") or frame.get("bytes") or ""):
