@@ -53,8 +53,7 @@ def test_a_launch_and_a_question_are_answered_in_one_frame(guest_cache: Path) ->
         assert control.heard == [[Report, Pong]]
         control.heard.clear()
         control.says(Ping(0), Provide("p", PROGRAM, ""), Launch(1, "p", "p", [], {}, 0.0))
-        (first,) = control.heard
-        assert [kind for kind in first if kind is not Quiet][:3] == [Report, Pong, Started]
+        assert [kind for kind in control.heard[0] if kind is not Quiet][:3] == [Report, Pong, Started]
         host.close()
 
     asyncio.run(check(asyncio.run(compiled_guest(guest_cache))))

@@ -215,3 +215,157 @@ def test_guests_that_wait_are_freed_before_an_inferlet_ends_for_memory(
         assert len(dropped) > 1
 
     on_server(guest_cache, body, max_guest_bytes=160 << 20, warm_pool=16)
+
+
+def test_no_more_than_the_most_run_at_a_time(guest_cache: Path) -> None:
+    async def body(server: ServerApi) -> None:
+        first, listener = await launch(server, WAIT)
+        await launch(server, WAIT)
+        with pytest.raises(Overloaded, match="2 inferlets run"):
+            await launch(server, WAIT)
+        first.send("go")
+        await listener.ended
+        assert await run(server, HELLO) == "hello"
+
+    on_server(guest_cache, body, max_inferlets=2)
+
+
+def test_hundreds_wait_at_a_time_and_the_next_launches_work(guest_cache: Path) -> None:
+    async def body(server: ServerApi) -> None:
+        waiting = [await launch(server, WAIT) for _ in range(300)]
+        for _, listener in waiting:
+            await listener.until_messages(1)
+        assert await run(server, HELLO) == "hello"
+        for number, (inferlet, _) in enumerate(waiting):
+            inferlet.send(str(number))
+        ended = [await listener.ended for _, listener in waiting]
+        assert [one.result for one in ended] == [f'"{number}"' for number in range(300)]
+
+    on_server(guest_cache, body)
+
+
+def test_terminating_twice_is_terminating_once(guest_cache: Path) -> None:
+    async def body(server: ServerApi) -> None:
+        inferlet, listener = await launch(server, WAIT)
+        await listener.until_messages(1)
+        server.terminate(inferlet.id, "first")
+        server.terminate(inferlet.id, "second")
+        assert await listener.ended == Ended("terminated", None, "first", inferlet="i1")
+        assert server.statistics().inferlets.ended["terminated"] == 1
+        with pytest.raises(Conflict, match="has ended"):
+            inferlet.send("too late")
+
+    on_server(guest_cache, body)
+
+
+def test_an_inferlet_can_be_terminated_before_its_first_turn(guest_cache: Path) -> None:
+    async def body(server: ServerApi) -> None:
+        inferlet, listener = await launch(server, WAIT)
+        server.terminate(inferlet.id, "at once")
+        assert (await listener.ended).status == "terminated"
+
+    on_server(guest_cache, body)
+
+
+@pytest.mark.parametrize("whom", ["itself", "another"])
+def test_a_listener_may_terminate(whom: str, guest_cache: Path) -> None:
+    """It is called from within a turn of the inferlet that it hears."""
+
+    async def body(server: ServerApi) -> None:
+        ended: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+        other, waiting = await launch(server, WAIT)
+        await waiting.until_messages(1)
+
+        def listener(event: Event) -> None:
+            if isinstance(event, Ended):
+                ended.set_result(event)
+            else:
+                server.terminate(inferlet.id if whom == "itself" else other.id, "by a listener")
+
+        program = (await server.upload(WAIT.encode(), "wait")).program
+        inferlet = await server.launch(program, listener=listener)
+        if whom == "itself":
+            assert await ended == Ended("terminated", None, "by a listener", inferlet="i2")
+        else:
+            assert await waiting.ended == Ended("terminated", None, "by a listener", inferlet="i1")
+            inferlet.send("it goes on")
+            assert await ended == Ended("finished", '"it goes on"', inferlet="i2")
+
+    on_server(guest_cache, body)
+
+
+def test_a_listener_that_fails_does_not_keep_an_inferlet_from_ending(guest_cache: Path) -> None:
+    def fails(_event: Event) -> None:
+        raise RuntimeError("of the listener")
+
+    async def body(server: ServerApi) -> None:
+        program = (await server.upload(HELLO.encode(), "hello")).program
+        inferlet = await server.launch(program, listener=fails)
+        await until(partial(has_finished, inferlet))
+        assert server.inferlet(inferlet.id).info().result == '"hello"'
+
+    on_server(guest_cache, body)
+
+
+def test_ended_inferlets_are_kept_within_bounds(guest_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "KEPT_ENDED", 3)
+
+    async def body(server: ServerApi) -> None:
+        ended = []
+        for _ in range(5):
+            inferlet, listener = await launch(server, HELLO)
+            await listener.ended
+            ended.append(inferlet.id)
+        assert [info.id for info in server.inferlets()] == ended[2:]
+        with pytest.raises(UnknownName, match="ended long ago"):
+            server.inferlet(ended[0])
+
+    on_server(guest_cache, body)
+
+
+def test_what_ended_inferlets_keep_is_bounded_in_bytes(guest_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "KEPT_ENDED_BYTES", 250_000)
+    talk = "def main(args):\n    args.send('x' * 100_000)\n"
+
+    async def body(server: ServerApi) -> None:
+        program = (await server.upload(talk.encode(), "talk")).program
+        for _ in range(5):
+            inferlet = await server.launch(program)
+            await until(partial(has_finished, inferlet))
+        assert len(server.inferlets()) == 2
+        heard: list[Event] = []
+        server.inferlet(inferlet.id).attach(heard.append)
+        assert len(heard) == 2
+
+    on_server(guest_cache, body)
+
+
+def test_messages_are_bounded_in_bytes(guest_cache: Path) -> None:
+    program = """
+from inferlet_sdk import QuotaExceeded
+def main(args):
+    args.send("ü" * 512)
+    try:
+        args.send("ü" * 513)
+    except QuotaExceeded as error:
+        return str(error)
+"""
+
+    async def body(server: ServerApi) -> None:
+        assert "1026 bytes are more" in await run(server, program)
+        inferlet, _ = await launch(server, WAIT)
+        with pytest.raises(BadRequest, match="more than 1024"):
+            await server.launch(inferlet.program.hash, ["世" * 400])
+
+    on_server(guest_cache, body, max_message_bytes=1024)
+
+
+def test_a_stopping_server_ends_what_runs(guest_cache: Path) -> None:
+    async def check() -> None:
+        async with started(guest_cache, InProcessClient(FakeModel())) as server:
+            _, listener = await launch(server, WAIT)
+            await listener.until_messages(1)
+        await server.close()
+        assert await listener.ended == Ended("terminated", None, "the server stops", inferlet="i1")
+
+    asyncio.run(check())
