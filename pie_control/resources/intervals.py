@@ -55,4 +55,5 @@ def slots_in(intervals: Sequence[Range]) -> NDArray[np.int64]:
     lengths = bounds[:, 1] - bounds[:, 0]
     ends = np.cumsum(lengths)
     shifts = np.repeat(bounds[:, 0] - ends + lengths, lengths)
-    return np.arange(len(shifts)) + shifts
+    slots: NDArray[np.int64] = np.arange(len(shifts)) + shifts
+    return slots
