@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from binascii import b2a_base64
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain
@@ -36,6 +37,20 @@ def join(one: NDArray[Any], more: NDArray[Any]) -> NDArray[Any]:
 
 def addresses(ranges: Sequence[Range]) -> Iterator[int]:
     return chain.from_iterable(range(first, last) for first, last in ranges)
+
+
+def append_slots(intervals: Iterable[Range], physical: Sequence[int], page_size: int, into: array[int]) -> None:
+    """Appends the physical slots of intervals of virtual ones; `physical` has the page of each address."""
+    for start, stop in intervals:
+        while start < stop:
+            page = start // page_size
+            end = min(stop, (page + 1) * page_size)
+            shift = (physical[page] - page) * page_size
+            if end == start + 1:
+                into.append(start + shift)
+            else:
+                into.extend(range(start + shift, end + shift))
+            start = end
 
 
 class WrittenEmbeds:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.frames import CloseCode
 
 from pie_control import errors
 from pie_control.errors import PieError
@@ -166,7 +167,10 @@ class Connection:
                 for message in wire.decode_frame(frame):
                     self._take(message)
         except Exception as error:  # whatever stops the reader must reach those who wait for replies
-            self._lose(ServerUnavailable(f"the connection to {self._server} broke: {error}"))
+            if self._socket.close_code == CloseCode.POLICY_VIOLATION:
+                self._lose(errors.Unauthorized(f"{self._server} ended the session: {self._socket.close_reason}"))
+            else:
+                self._lose(ServerUnavailable(f"the connection to {self._server} broke: {error}"))
         else:
             reason = self._socket.close_reason or "the server ended it"
             self._lose(ServerUnavailable(f"the connection to {self._server} was closed: {reason}"))

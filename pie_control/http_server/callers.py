@@ -8,6 +8,7 @@ from typing import Annotated, cast
 from fastapi import Depends
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
+from starlette.types import Scope
 
 from pie_control.errors import Forbidden, Unauthorized
 from pie_control.server_api import ServerApi
@@ -19,6 +20,8 @@ from .views import Listing
 
 BEARER = "bearer "
 HOW = "the header `Authorization: Bearer TOKEN`, or PIE_TOKEN or --token of the command line, shows it"
+
+REMOVED = "the token of this connection is no tenant's any more: ask the operator of the server for another"
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Callers:
         self._known: dict[str, Caller] = {}
 
     def use(self, accounts: Accounts) -> None:
-        """Asks for tokens of these tenants from now on. Open sessions and inferlets stay as they are."""
+        """Asks for tokens of these tenants from now on. What is under way goes on: see `HttpServer.use`."""
         self._accounts = accounts
 
     def of(self, headers: Headers) -> Caller:
@@ -67,6 +70,14 @@ class Callers:
         if account is None:
             raise Unauthorized(f"no tenant of this server has this token: ask its operator for one; {HOW}")
         return self._caller(account)
+
+    def objection(self, scope: Scope) -> str:
+        """Why a request that was let in may not go on; empty if it may."""
+        try:
+            self.of(Headers(scope=scope))
+        except Unauthorized:
+            return REMOVED if scope.get("state", {}).get("caller") else ""
+        return ""
 
     def _caller(self, account: Account) -> Caller:
         """The same for all tokens of a tenant, so that it keeps its blobs, until the file says something else of it."""

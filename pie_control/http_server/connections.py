@@ -11,7 +11,10 @@ import asyncio
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Protocol
+
+from starlette.types import Scope
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +41,9 @@ class Watched(Protocol):
 
     def is_reading(self) -> str:
         """The part of a request that it waits for: "head", "body", "frame" or ""."""
+
+    def serves(self) -> Scope | None:
+        """The request that is under way, or the session."""
 
     def say_last(self, status: int, code: str, message: str) -> None:
         """Tells the client why the connection ends, and begins to close it."""
@@ -126,6 +132,13 @@ class Connections:
         self._by_address[watch.address] -= 1
         if not self._by_address[watch.address]:
             del self._by_address[watch.address]
+
+    def check(self, objection: Callable[[Scope], str]) -> None:
+        """Ends those whose request or session may not go on: `objection` says why, or nothing."""
+        for watch in list(self._watches):
+            served = watch.protocol.serves()
+            if watch.cut_at is None and served is not None and (reason := objection(served)):
+                self._end(watch, 401, "unauthorized", reason)
 
     # ---- the sweep ----
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
+from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from pie_control.errors import Unauthorized
+
 from .connections import Connections, Watch
 from .messages import encode
 
-TRY_AGAIN_LATER = 1013
-"""The code with which a session ends whose client does not read."""
-PHRASES = {408: "Request Timeout", 503: "Service Unavailable"}
+TRY_AGAIN_LATER, POLICY_VIOLATION = 1013, 1008
+"""The codes with which the server ends a session (RFC 6455): its client does not read, or may not use it any more."""
+PHRASES = {401: "Unauthorized", 408: "Request Timeout", 503: "Service Unavailable"}
 MAX_REASON_BYTES = 123
 """Of the frame that closes a WebSocket (RFC 6455)."""
 
@@ -53,6 +56,9 @@ class HttpProtocol(H11Protocol):
         if self.cycle.response_complete:
             return "" if self.timeout_keep_alive_task else "head"
         return "body" if self.cycle.more_body else ""
+
+    def serves(self) -> Scope | None:
+        return None if self.cycle is None or self.cycle.response_complete else cast("Scope", self.scope)
 
     def say_last(self, status: int, code: str, message: str) -> None:
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
@@ -110,11 +116,15 @@ class SessionProtocol(WebSocketsSansIOProtocol):
     def is_reading(self) -> str:
         return "frame" if self.watch.received else ""
 
+    def serves(self) -> Scope | None:
+        return cast("Scope", self.scope) if self.handshake_complete else None
+
     def say_last(self, status: int, code: str, message: str) -> None:
+        closing = POLICY_VIOLATION if status == Unauthorized.status else TRY_AGAIN_LATER
         self.stop_keepalive()
-        self.queue.put_nowait({"type": "websocket.disconnect", "code": TRY_AGAIN_LATER, "reason": message})
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": closing, "reason": message})
         if self.handshake_complete and not self.close_sent:
-            self.conn.send_close(TRY_AGAIN_LATER, message[:MAX_REASON_BYTES])
+            self.conn.send_close(closing, message[:MAX_REASON_BYTES])
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.close_sent = True
         self.transport.close()

@@ -11,6 +11,7 @@ import uvicorn
 
 from pie_control.config import ServerConfig
 from pie_control.server_api import ServerApi
+from pie_control.tenants.accounts import Accounts
 
 from .app import create_app
 from .callers import Callers
@@ -35,11 +36,11 @@ class HttpServer:
     """The HTTP API of one runtime on one listening socket, which it owns. `close` takes at most about 1 s."""
 
     def __init__(self, api: ServerApi, listener: socket.socket, config: ServerConfig) -> None:
-        self.callers = Callers(api, config.accounts)
+        self._callers = Callers(api, config.accounts)
         self._connections = Connections(config.max_connections, config.max_connections_per_client)
         members = {"registry": self._connections}
         settings = uvicorn.Config(
-            create_app(api, config, self.callers),
+            create_app(api, config, self._callers),
             http=type("Http", (HttpProtocol,), members),
             ws=type("Session", (SessionProtocol,), members),
             log_config=None,  # its messages go where ours go
@@ -69,6 +70,12 @@ class HttpServer:
     def is_idle(self) -> bool:
         """Whether no inferlet can run now."""
         return self._api.is_idle
+
+    def use(self, accounts: Accounts) -> None:
+        """Asks for tokens of these tenants from now on. Sessions and requests whose token is none of theirs end, and
+        with a session what ends with it; other inferlets stay as they are."""
+        self._callers.use(accounts)
+        self._connections.check(self._callers.objection)
 
     async def start(self) -> None:
         """Returns when the server accepts requests."""

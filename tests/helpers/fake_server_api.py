@@ -201,7 +201,9 @@ BODIES: tuple[Body, ...] = (hello, echo, fail, rude, wait, flood, heedless, tick
 class FakeServerApi:
     """Has the methods of a `ServerApi`. It knows the programs of this file; an uploaded text runs as `kwargs`."""
 
-    def __init__(self) -> None:
+    def __init__(self, ids: Iterator[int] | None = None) -> None:
+        self.tenants: dict[str, FakeServerApi] = {}  # the last one of each
+        self._ids = ids or itertools.count(1)  # of the inferlets of all tenants
         self.uploads = 0
         self.blobs: dict[str, bytes] = {}
         self.launched_with: dict[str, bytes] = {}  # the last inferlet
@@ -227,7 +229,8 @@ class FakeServerApi:
         return self._add(data, name, kwargs)
 
     def of(self, standing: Standing) -> FakeServerApi:
-        return FakeServerApi()
+        self.tenants[standing.tenant.name] = found = FakeServerApi(self._ids)
+        return found
 
     def programs(self) -> tuple[ProgramInfo, ...]:
         return tuple(self._programs.values())
@@ -256,7 +259,7 @@ class FakeServerApi:
         if not found:
             raise UnknownName(f"no program {program!r}: upload it first")
         self.launched_with = {name: self.blobs[digest] for name, digest in (blobs or {}).items()}
-        inferlet = FakeInferlet(f"i{len(self._inferlets) + 1}", found[-1], arguments, environment or {})
+        inferlet = FakeInferlet(f"i{next(self._ids)}", found[-1], arguments, environment or {})
         self._inferlets[inferlet.id] = inferlet
         if listener is not None:
             inferlet.attach(listener)

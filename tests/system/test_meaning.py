@@ -37,7 +37,7 @@ FIRST = int(os.environ.get("PIE_SANDBOX_FIRST", "0"))
 PROGRAMS = int(os.environ.get("PIE_SANDBOX_PROGRAMS", "8"))  # with some inferlets each
 TOGETHER = 3  # inferlets
 PLAYER = (Path(__file__).parents[1] / "helpers" / "played_calls.py").read_text()
-PAGE_SIZE, MOST_TOKENS, PAGES = 8, 8, 21
+PAGE_SIZE, MOST_TOKENS, PAGES = 8, 8, 16
 SIZES: dict[str, Any] = {
     "page_size": PAGE_SIZE,
     "max_batch_tokens": MOST_TOKENS,

@@ -63,7 +63,7 @@ def read_tenants_at_hangup(config: ServerConfig, server: HttpServer) -> None:
 
     def read() -> None:
         try:
-            server.callers.use(find_accounts(config.tenants))
+            server.use(find_accounts(config.tenants))
         except ConfigError as error:
             log.error("the tenants stay as they were: %s", error)
         else:

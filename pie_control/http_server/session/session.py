@@ -23,7 +23,9 @@ from ..attachments import Attachments
 from ..callers import Caller
 from ..failures import error_body
 from ..launches import Launches
+from ..protocols import POLICY_VIOLATION, TRY_AGAIN_LATER
 from .channel import Channel
+from .eager import begin
 from .look_ups import look_up
 from .send_buffer import SendBuffer
 
@@ -34,7 +36,6 @@ REQUESTS_IN_A_TURN = 32
 in each of which all inferlets that can run do so."""
 COSTS = {wire.Send: 1, wire.Launch: 4}
 """As how many of them a request counts; others take a turn for themselves."""
-TRY_AGAIN_LATER = 1013
 DISCONNECTED = "its client disconnected"
 
 
@@ -77,7 +78,7 @@ class Session:
                 await self._buffer.room()
                 frame = await self._websocket.receive()
                 if frame["type"] == "websocket.disconnect":
-                    if frame.get("code") == TRY_AGAIN_LATER:
+                    if frame.get("code") in (TRY_AGAIN_LATER, POLICY_VIOLATION):
                         self._end = frame.get("reason") or DISCONNECTED
                     return
                 for request in self._read(frame.get("text") or frame.get("bytes") or ""):
@@ -138,9 +139,10 @@ class Session:
             raise Overloaded(f"{MAX_LAUNCHES} launches of this connection are under way: wait for some of them")
         if len(self._channels) >= self._client_launches.most:
             raise Overloaded(f"{len(self._channels)} inferlets of this connection run, or their events wait to be read")
-        task = asyncio.create_task(self._launch(request))
-        self._launches.add(task)
-        task.add_done_callback(self._launches.discard)
+        task = begin(self._launch(request))
+        if task is not None:
+            self._launches.add(task)
+            task.add_done_callback(self._launches.discard)
 
     async def _launch(self, request: wire.Launch) -> None:
         try:

@@ -44,7 +44,7 @@ def test_slots_are_paired_in_the_order_of_the_lists() -> None:
     inferlet, handed_on = prepare()
     inferlet.call("copy_kvpage", Q, [2, 1, 0, 1], [8, 2])
     copy = handed_on[-1]
-    assert (copy.source.tolist(), copy.target.tolist(), copy.after) == ([2, 0], [8, 9], 0)
+    assert (copy.source, copy.target, copy.size, copy.after) == (((2, 3), (0, 1)), ((8, 10),), 2, 0)
     assert inferlet.space.pages.positions[8:10].tolist() == [2, 0]
 
 

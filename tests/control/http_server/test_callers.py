@@ -15,6 +15,7 @@ import pytest
 from starlette.datastructures import Headers
 
 from pie_control.cli.commands.serve import read_tenants_at_hangup
+from pie_control.client import Client
 from pie_control.config import build_config, find_accounts
 from pie_control.errors import Forbidden, Unauthorized
 from pie_control.http_server.callers import Callers
@@ -68,6 +69,7 @@ def test_a_hangup_reads_the_file_again(tmp_path: Path, caplog: pytest.LogCapture
 
     class Server:
         callers = Callers(cast(ServerApi, FakeServerApi()), config.accounts)
+        use = callers.use
 
     async def hang_up(text: str, told: str) -> None:
         path.write_text(text)
@@ -111,3 +113,43 @@ def test_health_tells_everybody_how_it_is_and_tenants_why(tmp_path: Path, monkey
 
     asyncio.run(check(None, [True, True, True]))
     asyncio.run(check(find_accounts(str(written(tmp_path, tenants(alice=ALICE)))), [False, False, True]))
+
+
+def test_what_is_under_way_ends_when_its_token_is_removed(tmp_path: Path) -> None:
+    both, one = (
+        find_accounts(str(written(tmp_path, text))) for text in (tenants(alice=ALICE, bob=BOB), tenants(alice=ALICE))
+    )
+
+    async def check() -> None:
+        api = FakeServerApi()
+        config = replace(build_config({}), accounts=both)
+        server = HttpServer(cast(ServerApi, api), bind("127.0.0.1", 0), config)
+        await server.start()
+        try:
+            async with (
+                asyncio.timeout(HANG_SECONDS),
+                Client(server.url, ALICE) as alice,
+                Client(server.url, BOB) as bob,
+                httpx.AsyncClient(base_url=server.url, trust_env=False, headers=headers(BOB)) as http,
+            ):
+                stays, ends = await alice.launch("echo"), await bob.launch("echo")
+                streamed = (await http.post("/v1/inferlets", json={"program": "echo"})).json()["id"]
+                async with http.stream("GET", f"/v1/inferlets/{streamed}/events") as events:
+                    server.use(one)
+                    with pytest.raises(Unauthorized, match=r"is no tenant's any more: ask the operator"):
+                        await ends.result()
+                    with pytest.raises(httpx.RemoteProtocolError):
+                        async for _ in events.aiter_bytes():
+                            pass
+                with pytest.raises(Unauthorized):
+                    await bob.launch("echo")
+                await stays.send("goes on")
+                assert await stays.receive() == "goes on"
+                of_bob = api.tenants["bob"]
+                while of_bob.inferlet(ends.id).info().status == "running":
+                    await asyncio.sleep(0.001)
+                assert of_bob.inferlet(streamed).info().status == "running"
+        finally:
+            await server.close()
+
+    asyncio.run(check())

@@ -166,6 +166,9 @@ class Played:
     def is_reading(self) -> str:
         return ""
 
+    def serves(self) -> None:
+        return None
+
     def say_last(self, status: int, code: str, message: str) -> None:
         self.said.append(message)
 
