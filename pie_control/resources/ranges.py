@@ -70,8 +70,11 @@ def overlap(ordered: Sequence[Range], others: Sequence[Range]) -> bool:
 
 def merge(ranges: Iterable[Range]) -> tuple[Range, ...]:
     """The same addresses as ascending, disjoint ranges."""
+    ordered = sorted(ranges)
+    if len(ordered) == 1:
+        return tuple(ordered)
     merged: list[Range] = []
-    for first, last in sorted(ranges):
+    for first, last in ordered:
         if merged and first <= merged[-1][1]:
             first, last = merged[-1][0], max(last, merged.pop()[1])
         merged.append((first, last))

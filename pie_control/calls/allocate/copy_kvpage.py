@@ -8,8 +8,10 @@ from collections.abc import Hashable, Sequence
 from pie_control.errors import InvalidArgument, InvalidState
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Holdings
+from pie_control.resources.intervals import slots_in
 from pie_control.resources.kinds import PAGES, Resource
 from pie_control.resources.ranges import Range, merge, parse_ranges, total_length
+from pie_control.resources.tables.reservations import check_not_withheld
 from pie_control.resources.tables.slots import is_token
 from pie_inference.protocol import CopyKvpage
 
@@ -44,26 +46,25 @@ def issue(space: AddressSpace, queue: int, source: Sequence[int], target: Sequen
         raise InvalidArgument(f"{count} source slots and {total_length(write)} target slots; the numbers must be equal")
     if not count:
         return
-    for first, last in read:
-        if not space.pages.all_filled(first, last):
-            empty = first + int(is_token(space.pages.positions[first:last]).argmin())
-            raise InvalidState(f"source slot {empty} holds no token; copy filled slots only")
+    if not space.pages.all_filled(read):
+        empty = slots_in(read)[int(is_token(space.pages.held_at(read)).argmin())]
+        raise InvalidState(f"source slot {empty} holds no token; copy filled slots only")
     if space.pages.withheld or space.pages.sealed:
-        for first, last in write:
-            space.pages.check_not_withheld(first, last)
+        space.pages.check_unsealed(addresses(to_pages))
+        check_not_withheld(space.pages, write)
     after = _hazard(space, queue, write, from_pages, to_pages)
     seq = space.next_seq()
-    space.pages.copy(read, write, merge(to_pages), space.stamp(queue))
+    space.pages.copy(read, write, to_pages, space.stamp(queue))
     space.issue(CopyCommand(space.owner, queue, seq, after, None, (), read, write))
 
 
 def _slots(space: AddressSpace, flat: Sequence[int], what: str) -> tuple[Sequence[Range], Sequence[Range]]:
-    """The slots, and the pages of each range of them."""
+    """The slots, and the pages that they are in."""
     ranges = parse_ranges(flat, what)
     count = total_length(ranges)
     if count > MOST_SLOTS:
         raise InvalidArgument(f"{count} {what}s are more than {MOST_SLOTS}: copy them in several calls")
-    pages = _pages_of(ranges, space.model.page_size)
+    pages = merge(_pages_of(ranges, space.model.page_size))
     space.pages.check_owned(pages)
     return ranges, pages
 
@@ -75,10 +76,10 @@ def _pages_of(slots: Sequence[Range], size: int) -> Sequence[Range]:
 def _hazard(
     space: AddressSpace, queue: int, write: Sequence[Range], from_pages: Sequence[Range], to_pages: Sequence[Range]
 ) -> int:
-    overwritten = [pages for slots, pages in zip(write, to_pages, strict=True) if not space.pages.none_filled(*slots)]
-    if overwritten:
+    if not space.pages.none_filled(write):
         if space.runs:
-            space.runs.check_emptied(addresses(overwritten))
+            overwritten = slots_in(write)[is_token(space.pages.held_at(write))]
+            space.runs.check_emptied(set((overwritten // space.model.page_size).tolist()))
         return space.seq  # earlier commands may read what is overwritten
     pages = (*from_pages, *to_pages)
     after = space.hazards.of_emptied(addresses(pages)) if space.hazards.rewrites else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import compress
+from itertools import chain, compress, repeat
 from operator import add, ge, sub
 from typing import Any, NoReturn
 
@@ -35,24 +35,25 @@ def seen_through(space: AddressSpace, context: Sequence[int], mask: Sequence[int
 
 def _parse(mask: Sequence[int], count: int, columns: int) -> tuple[list[int], list[int], list[int]]:
     """Query, first column and the one behind the last, of each range."""
-    rows: list[int] = []
-    begins: list[int] = []
-    lengths: list[int] = []
+    counts: list[int] = []
+    pairs: list[int] = []
     place = 0
+    size = len(mask)
     for query in range(count):
-        ranges = mask[place] if place < len(mask) else -1
+        ranges = mask[place] if place < size else -1
         behind = place + 1 + 2 * ranges
-        if ranges < 0 or behind > len(mask):
+        if ranges < 0 or behind > size:
             raise InvalidArgument(
                 f"the mask ends within input {query} of {count}: it has the number of ranges of each input, then first "
                 "and length of each of them"
             )
-        rows += [query] * ranges
-        begins += mask[place + 1 : behind : 2]
-        lengths += mask[place + 2 : behind : 2]
+        counts.append(ranges)
+        pairs += mask[place + 1 : behind]
         place = behind
     if place < len(mask):
         raise InvalidArgument(f"the mask has {len(mask) - place} numbers behind those of the last of {count} inputs")
+    rows = list(chain.from_iterable(map(repeat, range(count), counts)))
+    begins, lengths = pairs[::2], pairs[1::2]
     ends = list(map(add, begins, lengths))
     if min(begins, default=0) < 0 or min(lengths, default=0) < 0 or max(ends, default=0) > columns:
         _refuse_range(rows, begins, lengths, count, columns)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pie_control.errors import InvalidState, NotFound
-from pie_control.resources.intervals import append_interval, intervals_of
+from pie_control.resources.intervals import append_interval, intervals_of, slots_in
 from pie_control.resources.ranges import Range
 
 from .addresses import AddressAllocator
@@ -160,17 +160,25 @@ class PageTable:
         seen = self.positions[slots] > EMPTY
         return Context(intervals_of(slots[seen]), int(seen.sum())), seen
 
-    def all_filled(self, start: int, stop: int) -> bool:
-        """Whether these slots, of pages that are owned, all hold a token."""
-        page = start // self.page_size
-        within = stop <= page * self.page_size + self.fill[page]  # the tokens of a regular page
-        return within or bool(is_token(self.positions[start:stop]).all())
+    def held_at(self, intervals: Sequence[Range]) -> NDArray[np.int32]:
+        """What slots of pages that are owned hold, in order."""
+        if len(intervals) == 1:
+            return self.positions[slice(*intervals[0])]
+        return self.positions[slots_in(intervals)]
 
-    def none_filled(self, start: int, stop: int) -> bool:
+    def all_filled(self, intervals: Sequence[Range]) -> bool:
+        """Whether these slots, of pages that are owned, all hold a token."""
+        start, stop = intervals[0]
+        page = start // self.page_size
+        within = len(intervals) == 1 and stop <= page * self.page_size + self.fill[page]  # the tokens of a regular page
+        return within or bool(is_token(self.held_at(intervals)).all())
+
+    def none_filled(self, intervals: Sequence[Range]) -> bool:
         """Whether these slots, of pages that are owned, all hold none."""
-        page, size = start // self.page_size, self.page_size
-        behind = stop <= (page + 1) * size and 0 <= self.fill[page] <= start - page * size
-        return behind or not is_token(self.positions[start:stop]).any()
+        (start, stop), size = intervals[0], self.page_size
+        page = start // size
+        behind = len(intervals) == 1 and stop <= (page + 1) * size and 0 <= self.fill[page] <= start - page * size
+        return behind or not is_token(self.held_at(intervals)).any()
 
     def slots_of(self, ranges: Sequence[Range]) -> NDArray[np.int64]:
         """All slots of the pages, in order. Raises NotFound."""
@@ -261,10 +269,11 @@ class PageTable:
 
     def copy(self, source: Sequence[Range], target: Sequence[Range], pages: Sequence[Range], stamp: int) -> None:
         """Copies positions from slots to as many slots, which are in these pages."""
-        held, done = np.concatenate([self.positions[first:last] for first, last in source]), 0
-        for first, last in target:
-            self.positions[first:last] = held[done : done + last - first]
-            done += last - first
+        held = self.held_at(source).copy()
+        if len(target) == 1:
+            self.positions[slice(*target[0])] = held
+        else:
+            self.positions[slots_in(target)] = held
         for first, last in pages:
             self._summarize_all(first, last)
             self.writes[first:last] = [stamp] * (last - first)
@@ -379,18 +388,6 @@ class PageTable:
             f"page {page} is sealed, for it was exported or imported: nobody writes to it. Leave it out of the pages "
             "that are written, or copy its tokens to a page of your own (copy-kvpage)"
         )
-
-    # ---- decode runs ----
-
-    def check_not_withheld(self, start: int, stop: int) -> None:
-        """Raises InvalidState if a slot is reserved by a run, or has no memory yet, or is in a sealed page."""
-        self.check_unsealed(range(start // self.page_size, (stop - 1) // self.page_size + 1))
-        bad = is_withheld(self.positions[start:stop])
-        if bad.any():
-            raise InvalidState(
-                f"slot {start + int(bad.argmax())} belongs to a decode run that goes on, or to a reserved page without "
-                "memory: only runs write there"
-            )
 
     def _grow(self, added: int) -> None:
         self.fill.extend([NOT_OWNED] * added)

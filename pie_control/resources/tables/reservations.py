@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from pie_control.errors import InvalidState
-from pie_control.resources.intervals import append_interval, intervals_of
+from pie_control.resources.intervals import append_interval, intervals_of, slots_in
 from pie_control.resources.ranges import Range, total_length
 
 from .pages import NOT_OWNED, PageTable
-from .slots import EMPTY, RESERVED, UNBOUND
+from .slots import EMPTY, RESERVED, UNBOUND, is_withheld
 
 
 class Reservation(NamedTuple):
@@ -100,6 +100,16 @@ def withhold(table: PageTable, first: int, count: int) -> None:
     """Pages that were just allocated have no memory yet."""
     table.positions[first * table.page_size : (first + count) * table.page_size] = UNBOUND
     table.withheld += count * table.page_size
+
+
+def check_not_withheld(table: PageTable, slots: Sequence[Range]) -> None:
+    """Raises InvalidState if one of these slots is reserved by a run, or has no memory yet."""
+    bad = is_withheld(table.held_at(slots))
+    if bad.any():
+        raise InvalidState(
+            f"slot {slots_in(slots)[int(bad.argmax())]} belongs to a decode run that goes on, or to a reserved page "
+            "without memory: only runs write there"
+        )
 
 
 def fill_reserved(table: PageTable, slot: int, position: int) -> None:

@@ -84,8 +84,10 @@ def _copy(choice: random.Random, table: PageTable, slow: SlowTable, ranges: list
     if not source:
         return
     read, written = ([(slot, slot + 1) for slot in slots] for slots in (source, target))
-    assert all(table.all_filled(*one) for one in read)
-    assert [not table.none_filled(*one) for one in written] == [slot in slow.filled for slot in target]
+    assert all(table.all_filled([one]) for one in read)
+    assert table.all_filled(read)
+    assert [not table.none_filled([one]) for one in written] == [slot in slow.filled for slot in target]
+    assert table.none_filled(written) is slow.filled.keys().isdisjoint(target)
     table.copy(read, written, merge((slot // SIZE, slot // SIZE + 1) for slot in target), 1)
     slow.filled.update(zip(target, [slow.filled[slot] for slot in source], strict=True))
 
