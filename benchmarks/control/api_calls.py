@@ -27,35 +27,32 @@ from ..support.surroundings import demo_adapter, web_server
 BLOCK = 20
 """Calls in a block, where nothing else is said: what a block pays once, since the processor's caches are full of other
 inferlets', is shared by as many in each row."""
-CONTROL_CALLS = {
-    **dict.fromkeys(("now", "clock", "get_arg", "get_env", "available_models", "blob_names", "blob_size"), BLOCK),
-    **dict.fromkeys(("send", "wait", "push_tokens", "set_queue_priority", "sleep", "cancel", "receive"), BLOCK),
-    **dict.fromkeys(("get_model_info", "usage", "set_result", "log", "synchronize"), BLOCK),
-    **dict.fromkeys(("create_queue", "destroy_queue"), BLOCK),
-    **dict.fromkeys(("tokenize", "detokenize", "create_detokenizer", "destroy_detokenizer"), BLOCK),
-    **dict.fromkeys(("create_sampler", "destroy_sampler"), BLOCK),
-    **dict.fromkeys(("available_traits", "format_chat", "tokenize_chat"), 4),
-    "get_vocabs": 1,
-    **dict.fromkeys(("alloc_kvpage", "reserve_kvpage", "dealloc_kvpage", "alloc_emb", "dealloc_emb"), BLOCK),
-    **dict.fromkeys(("copy_emb", "copy_kvpage", "set_positions", "trim_kvpage", "mask_kvpage"), BLOCK),
-    **dict.fromkeys(("sample_constrained", "sample_with_logprobs", "verify"), BLOCK),
-    **dict.fromkeys(("get_next_dists", "get_logprobs_at", "available_adapters"), BLOCK),
-    **dict.fromkeys(("forward_with_sampling", "forward_with_dist", "forward_with_mask"), BLOCK),
-    **dict.fromkeys(("forward_with_adapter", "forward_with_scores", "forward_with_adapter_and_scores"), BLOCK),
-    "forward_with": BLOCK,
-    **dict.fromkeys(("decode", "decode_with_matcher"), 8),
+CONTROL_CALLS = (
+    "now", "clock", "get_arg", "get_env", "available_models", "blob_names", "blob_size", "send", "wait",
+    "push_tokens", "set_queue_priority", "sleep", "cancel", "receive", "get_model_info", "usage", "set_result", "log",
+    "synchronize", "create_queue", "destroy_queue", "tokenize", "detokenize", "create_detokenizer",
+    "destroy_detokenizer", "create_sampler", "destroy_sampler", "available_traits", "format_chat", "tokenize_chat",
+    "get_vocabs", "alloc_kvpage", "reserve_kvpage", "dealloc_kvpage", "alloc_emb", "dealloc_emb", "copy_emb",
+    "copy_kvpage", "set_positions", "trim_kvpage", "mask_kvpage", "sample_constrained", "sample_with_logprobs",
+    "verify", "get_next_dists", "get_logprobs_at", "available_adapters", "forward_with_sampling", "forward_with_dist",
+    "forward_with_mask", "forward_with_adapter", "forward_with_scores", "forward_with_adapter_and_scores",
+    "forward_with", "decode", "decode_with_matcher", "export_kvpage", "import_kvpage", "unexport_kvpage",
+    "list_exports", "grammar_matcher", "fork_matcher", "destroy_matcher", "grammar_mask", "grammar_accept",
+    "grammar_rollback", "grammar_forced", "grammar_state", "grammar_compile", "destroy_grammar", "open_matcher",
+    "advance_matcher", "open_blob", "read_blob", "close_blob", "broadcast", "subscribe", "next_published",
+    "unsubscribe", "send_child", "receive_child", "join", "http_request", "read_body", "close_body",
+)  # fmt: skip
+"""`clock`: WASI's."""
+ISSUED_CALLS = ("embed_txt", "forward", "sample", "get_next_dist", "get_logprobs")
+"""Calls that also have a row of layer "inference"."""
+SHORT_BLOCKS = {
+    **dict.fromkeys(("available_traits", "format_chat", "tokenize_chat", "http_request", "read_body", "close_body"), 4),
     **dict.fromkeys(("export_kvpage", "import_kvpage", "unexport_kvpage", "list_exports"), 5),
-    **dict.fromkeys(("grammar_matcher", "fork_matcher", "destroy_matcher", "grammar_mask", "grammar_accept"), BLOCK),
-    **dict.fromkeys(("grammar_rollback", "grammar_forced", "grammar_state"), BLOCK),
-    **dict.fromkeys(("grammar_compile", "destroy_grammar", "open_matcher", "advance_matcher"), 5),
-    **dict.fromkeys(("open_blob", "read_blob", "close_blob"), BLOCK),
-    **dict.fromkeys(("broadcast", "subscribe", "next_published", "unsubscribe"), BLOCK),
-    **dict.fromkeys(("send_child", "receive_child", "join"), BLOCK),
-    **dict.fromkeys(("http_request", "read_body", "close_body"), 4),
+    **dict.fromkeys(("grammar_compile", "destroy_grammar"), 5),
+    **dict.fromkeys(("decode", "decode_with_matcher"), 8),
+    "get_vocabs": 1,
 }
-"""Calls in a block. `clock`: WASI's."""
-ISSUED_CALLS = dict.fromkeys(("embed_txt", "forward", "sample", "get_next_dist", "get_logprobs"), BLOCK)
-"""Calls in a block, for calls that also have a row of layer "inference"."""
+"""Calls in a block, where BLOCK would hold too much, or take too long."""
 INFERENCE_CALLS = 10
 OUTSIDE, MOST_OUTSIDE = ("http_request", "read_body", "close_body"), 32
 """Calls, and the inferlets that make them at most: a host has 256 requests open at a time."""
@@ -144,9 +141,9 @@ async def _rows(plan: Plan, client: Client, program: str, number: int, outside: 
 
 def _orders(inferlets: int) -> list[tuple[str, str, int]]:
     """All measurements: call, layer, and calls in a block."""
-    issued = CONTROL_CALLS | ISSUED_CALLS
+    issued = [call for call in (*CONTROL_CALLS, *ISSUED_CALLS) if inferlets <= MOST_OUTSIDE or call not in OUTSIDE]
     return [
-        *((call, "control", n) for call, n in issued.items() if inferlets <= MOST_OUTSIDE or call not in OUTSIDE),
+        *((call, "control", SHORT_BLOCKS.get(call, BLOCK)) for call in issued),
         *((call, "inference", INFERENCE_CALLS) for call in ISSUED_CALLS),
     ]
 

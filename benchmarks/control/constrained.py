@@ -70,7 +70,7 @@ class Plan:
 
 
 FULL = Plan(MODELS, (1, 8, 32), tokens=200, pairs=9)
-QUICK = Plan(MODELS, (32,), tokens=100, pairs=7)
+QUICK = Plan(MODELS, (32,), tokens=100, pairs=5)
 
 
 @dataclass(frozen=True)

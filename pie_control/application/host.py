@@ -125,12 +125,13 @@ class Host:
     # ---- what control says ----
 
     def take(self, messages: Sequence[ToHost]) -> None:
-        """Takes a frame."""
+        """Takes a frame. What it answers goes with what a round says, if one comes at once: an inferlet that waits for
+        its turn would wait for a frame more, and control for two."""
         if self._pauses:
             self._rounds.hold()
         for message in messages:
             self._takers[type(message)](message)
-        if self._said:
+        if self._said and not self._rounds.is_due:
             self._speak(quiet=False)
 
     def _model_state(self, message: ModelState) -> None:

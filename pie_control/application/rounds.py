@@ -24,6 +24,11 @@ class Rounds:
         """No round until `let_go`, which comes in this turn of the event loop."""
         self._is_held = True
 
+    @property
+    def is_due(self) -> bool:
+        """Whether `let_go` makes a round."""
+        return self._is_due
+
     def let_go(self) -> None:
         """The round that was asked for meanwhile, at once: a turn of the event loop less for an inferlet that waits."""
         self._is_held = False

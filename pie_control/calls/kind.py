@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from math import inf
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from pie_control import errors
@@ -20,6 +19,7 @@ from pie_control.resources.holdings import Freed, Holdings, Reference
 from pie_control.resources.kinds import Resource
 from pie_control.resources.pool import Pool
 from pie_control.resources.ranges import EVERYTHING, Range
+from pie_control.resources.tile_slots import TileSlots
 from pie_inference import protocol
 from pie_inference.protocol import ModelDescription
 
@@ -86,7 +86,8 @@ class BulkyCommand(WorkerCommand, frozen=True):
 
 
 class LongCommand(WorkerCommand, frozen=True):
-    """One of `size` parts (input tokens), which may be split between waves anywhere unless it is `whole`."""
+    """One of `size` parts (input tokens, or work worth as much), which may be split between waves unless it is
+    `whole`."""
 
     size: int
     whole: bool
@@ -95,6 +96,11 @@ class LongCommand(WorkerCommand, frozen=True):
     def bounded(self) -> bool:
         """Whether its batch bounds it by more than the number of parts (`LongBatch.room_for`)."""
         return False
+
+    @property
+    def unit(self) -> int:
+        """Parts that stay together: it is split only between such units, of which it has a whole number."""
+        return 1
 
 
 class Bind(Command, frozen=True):
@@ -177,7 +183,7 @@ class WaveContext(NamedTuple):
     wave: int
     scratch_slot: int  # the first slot for keys that are dropped after the batch
     token_slots: Pool
-    most: float = inf  # input tokens, and work worth as much, that do not hold up those who decode
+    tile_slots: TileSlots
 
 
 C = TypeVar("C", bound=WorkerCommand)

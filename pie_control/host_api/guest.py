@@ -230,8 +230,12 @@ class Guest:
 
     def usage(self) -> tuple[int, int]:
         """Pages and embeds, over all models."""
-        held = [place.space.usage() for place in self._places.values()]
-        return sum(one.pages for one in held), sum(one.embeds for one in held)
+        pages = embeds = 0
+        for place in self._places.values():
+            held = place.space.usage()
+            pages += held.pages
+            embeds += held.embeds
+        return pages, embeds
 
     def release(self) -> None:
         """Gives back what the inferlet holds at models and outside. Idempotent."""

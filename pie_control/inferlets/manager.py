@@ -13,7 +13,6 @@ from typing import NamedTuple, Protocol
 from ..config import InferletLimits
 from ..programs.host.programs import HostPrograms
 from ..programs.host.python_guests import ProgramOwner
-from ..programs.warm_pool import WARM_BYTES
 from ..sandbox.fibers import Instance, Step
 from ..services.aside import Aside
 from ..services.timers import Timers
@@ -34,8 +33,10 @@ IDLE_UPKEEP_SECONDS = 0.005
 two milliseconds at most."""
 MOST_POSTPONED = 10
 """Slices that are postponed, one after the other, because inferlets want turns."""
-MOST_UNFREED, FREED_AT_ONCE = 64, 3
+MOST_UNFREED, FREED_AT_ONCE = 512, 3
 """Instances of inferlets that have ended and wait to be freed, and how many of them one slice frees."""
+UNFREED_UNTIL = 1 / 2
+"""Share of the memory for guests up to which they wait."""
 LARGE_BYTES = 4 << 20
 """An instance that holds as much is freed at once."""
 WARM_UNTIL = 3 / 4
@@ -140,7 +141,7 @@ class InferletManager:
     def _free_later(self, instance: Instance) -> None:
         """Frees an instance that is done, at leisure: that takes as long as half a launch."""
         self._unfreed.append(instance)
-        if len(self._unfreed) > MOST_UNFREED:
+        if len(self._unfreed) > MOST_UNFREED or self.guest_bytes > self._max_guest_bytes * UNFREED_UNTIL:
             self._free(1)
         self._keep_up_later(UPKEEP_SECONDS)
 
@@ -185,9 +186,10 @@ class InferletManager:
         nobody if it is enough to free those that have ended, or some that wait for a launch."""
         if self._unfreed:
             self._free(len(self._unfreed))
-        if self.guest_bytes > self._max_guest_bytes and self._programs.warm:
-            over = self.guest_bytes - self._max_guest_bytes
-            self._programs.drop_warm(min(MOST_DROPPED, -(-over // WARM_BYTES)))
+        for _ in range(min(MOST_DROPPED, self._programs.warm)):
+            if self.guest_bytes <= self._max_guest_bytes:
+                return
+            self._programs.drop_warm(1)
             self.runner.memory.settle()
         if self.guest_bytes <= self._max_guest_bytes:
             return

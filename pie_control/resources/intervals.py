@@ -47,3 +47,13 @@ def intervals_of(slots: NDArray[np.int64]) -> tuple[Range, ...]:
     starts = slots[np.concatenate([[0], breaks])].tolist()
     stops = (slots[np.concatenate([breaks - 1, [len(slots) - 1]])] + 1).tolist()
     return tuple(zip(starts, stops, strict=True))
+
+
+def slots_in(intervals: Sequence[Range]) -> NDArray[np.int64]:
+    """All slots of intervals, in order; there may be many intervals."""
+    bounds = np.array(intervals, np.int64).reshape(-1, 2)
+    lengths = bounds[:, 1] - bounds[:, 0]
+    ends = np.cumsum(lengths)
+    shifts = np.repeat(bounds[:, 0] - ends + lengths, lengths)
+    slots: NDArray[np.int64] = np.arange(len(shifts)) + shifts
+    return slots

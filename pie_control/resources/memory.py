@@ -30,6 +30,7 @@ from .holdings import UNBOUND, Holdings, Request, Returns
 from .kinds import PAGES, RESOURCES, Resource, scratch_pages
 from .pool import Pool, PoolUsage
 from .ranges import Range
+from .tile_slots import TileSlots
 
 _rank = attrgetter("rank")
 
@@ -63,6 +64,7 @@ class Memory:
         self.scratch_slot = PAGES.pool_size(model) * model.page_size
         self.pools = {resource: Pool(resource.pool_size(model)) for resource in RESOURCES}
         self.tokens = Pool(model.num_token_slots)
+        self.tiles = TileSlots(model.vision.tile_slots if model.vision is not None else 0)
         self.exports = Exports(self.pools[PAGES])
         self._shares = False  # whether an inferlet has imported pages
         self.wave = 0  # number of the next wave
@@ -93,6 +95,7 @@ class Memory:
             self._release(resource, holdings.binding(resource).unbind_all())
         for pages in holdings.lent.values():
             self.release_pages(pages)
+        self.tiles.drop(owner)
 
     # ---- binding ----
 
@@ -287,6 +290,7 @@ class Memory:
             requests = (one for holdings in self._holdings.values() for one in holdings.requests.values())
             assert set(line) == {one for one in requests if one.resource is resource and not one.granted}
         self.tokens.check_integrity()
+        self.tiles.check_integrity(self._holdings)
         self.exports.check_integrity()
 
 

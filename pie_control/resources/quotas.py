@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from pie_control.errors import QuotaExceeded
@@ -38,8 +39,7 @@ class Quota:
         return limit
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """What one inferlet holds now of one model: memory that it owns, and what it gave back and is still bound."""
 
     pages: int

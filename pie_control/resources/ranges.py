@@ -25,22 +25,27 @@ def parse_ranges(flat: Sequence[int], what: str) -> tuple[Range, ...]:
         first, length = flat
         if length > 0 <= first:
             return ((first, first + length),)
-    return _parse_many(flat, what)
+    return _parse_many(flat, what) if flat else ()
 
 
 def _parse_many(flat: Sequence[int], what: str) -> tuple[Range, ...]:
     if len(flat) % 2:
         raise InvalidArgument(f"a list of {what} ranges is first, length, first, length, ...; got {len(flat)} numbers")
-    pairs = list(zip(flat[::2], flat[1::2], strict=True))
-    for first, length in pairs:
+    ranges = []
+    end, ascends = 0, True
+    for first, length in zip(flat[::2], flat[1::2], strict=True):
         if first < 0 or length < 0:
             raise InvalidArgument(f"{what} range ({first}, {length}): neither number may be negative")
-    ranges = tuple((first, first + length) for first, length in pairs if length)
-    _refuse_overlap(ranges, what)
-    return ranges
+        if length:
+            ascends = ascends and first >= end
+            end = first + length
+            ranges.append((first, end))
+    if not ascends:
+        _refuse_overlap(ranges, what)
+    return tuple(ranges)
 
 
-def _refuse_overlap(ranges: tuple[Range, ...], what: str) -> None:
+def _refuse_overlap(ranges: Sequence[Range], what: str) -> None:
     ordered = sorted(ranges)
     for left, right in pairwise(ordered):
         if right[0] < left[1]:
@@ -65,8 +70,11 @@ def overlap(ordered: Sequence[Range], others: Sequence[Range]) -> bool:
 
 def merge(ranges: Iterable[Range]) -> tuple[Range, ...]:
     """The same addresses as ascending, disjoint ranges."""
+    ordered = sorted(ranges)
+    if len(ordered) == 1:
+        return tuple(ordered)
     merged: list[Range] = []
-    for first, last in sorted(ranges):
+    for first, last in ordered:
         if merged and first <= merged[-1][1]:
             first, last = merged[-1][0], max(last, merged.pop()[1])
         merged.append((first, last))

@@ -113,10 +113,10 @@ class CommandQueue(Share["CommandQueue"]):
 
     def join_wave(self, wave: int, stage: int) -> bool:
         """The wave holds a command of this queue, at a stage; whether that is news."""
-        self.stage = stage
         if self.last_wave == wave:
+            self.stage = max(self.stage, stage)  # one that passed those before it is at an earlier stage
             return False
-        self.last_wave = wave
+        self.stage, self.last_wave = stage, wave
         return True
 
 

@@ -58,10 +58,10 @@ from pie_inference.protocol import (
     join_results,
 )
 from pie_inference.testing import byte_tokenizer
-from pie_inference.testing.small_vision import VISION, tile_hashes
+from pie_inference.testing.small_vision import VISION, Tiles
 
 from .fake_adapters import FakeAdapters
-from .fake_masks import explicit_mask
+from .fake_masks import explicit_mask, range_mask
 from .fake_sampling import bias, choose, forbid, scored, softmax
 from .filled_array import FilledArray
 
@@ -136,6 +136,7 @@ class FakeModel:
         self._host_positions = np.zeros(page_size * num_host_pages, np.int64)
         self._embeds = FilledArray("embed", num_embeds)
         self._tokens = FilledArray("token slot", num_token_slots)
+        self._tiles = Tiles(vision or VISION)
         self._constraints = Constraints(self._description.tokenizer, byte_tokenizer.VOCAB_SIZE, (byte_tokenizer.END,))
         self._faults: list[tuple[int, Fault]] = []
         self._adapters = FakeAdapters()
@@ -228,7 +229,7 @@ class FakeModel:
         self._embeds.write(batch.embeds, mix(self._resolve(batch.tokens)))
 
     def _embed_img(self, batch: EmbedImg) -> None:
-        self._embeds.write(batch.embeds, tile_hashes(batch))
+        self._embeds.write(batch.embeds, self._tiles.run(batch))
 
     def _resolve(self, tokens: Array) -> Integers:
         """Replaces token slots by the tokens in them."""
@@ -283,7 +284,7 @@ class FakeModel:
         if batch.position_keys is not None and batch.position_keys[n]:
             return self._position_mask(batch, n, slots)
         if batch.masked is not None and batch.masked[n]:
-            return _range_mask(batch, n, count, len(slots))
+            return range_mask(batch, n, count, len(slots))
         return explicit_mask(batch, n, count, len(slots))
 
     def _position_mask(self, batch: Forward, n: int, slots: Integers) -> NDArray[np.bool_]:
@@ -383,18 +384,3 @@ class FakeModel:
         logprobs = np.log(np.array([softmax(row) for row in self._scores(batch.embeds)]))
         rows = np.repeat(np.arange(len(batch.embeds)), np.diff(batch.indptr))
         return GetLogprobsResult(logprobs[rows, batch.tokens].astype(np.float32))
-
-
-def _range_mask(batch: Forward, n: int, queries: int, keys: int) -> NDArray[np.bool_]:
-    """The mask [queries, keys] of sequence n, from the ranges that its queries see."""
-    assert batch.range_indptr is not None
-    assert batch.range_rows is not None
-    assert batch.range_begins is not None
-    assert batch.range_ends is not None
-    mask = np.zeros((queries, keys), np.bool_)
-    for place in range(batch.range_indptr[n], batch.range_indptr[n + 1]):
-        begin, end = batch.range_begins[place], batch.range_ends[place]
-        if not 0 <= begin <= end <= keys:
-            raise ValueError(f"a query sees keys {begin} to {end} of {keys}")
-        mask[batch.range_rows[place], begin:end] = True
-    return mask

@@ -16,11 +16,12 @@ STEPS = ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb")
 FILTERS = (0, 1, 2, 3, 4, 5)
 """Ways of scaling images, by Pillow's numbers."""
 LANCZOS = 1
-MOST_TILES = 16
-"""In one batch, whatever they cost: bounds the memory for pixels and patches."""
+TILE_SLOTS = 16
+"""Tiles that are under way at a time, between their first layer and their last, which bounds the memory for what is
+between two layers (SmolVLM: 3 MB each in float32)."""
 SHARE_OF_WAVE = 4
-"""The tiles of a wave may cost one part in this many of what the most input tokens of a wave do: so images slow down
-those who decode beside them less than prompts may."""
+"""A layer of a tile, which goes as a whole, counts as one part in this many of the most input tokens of a wave at most:
+so that there is room for it beside those who decode."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,6 @@ class ImageProcessor:
 
     def describe(self, vision: VisionConfig, token_work: int, max_batch_tokens: int) -> Vision:
         """For the control layer. `token_work`: multiplications for a token, of which a wave has `max_batch_tokens`."""
-        worth = max_batch_tokens * token_work // (SHARE_OF_WAVE * vision.tile_work)
         return Vision(
             tile_size=vision.tile_size,
             tile_embeds=vision.tile_embeds,
@@ -46,8 +46,9 @@ class ImageProcessor:
             resample=self.resample,
             placeholder=vision.placeholder,
             layout=vision.layout,
-            max_batch_tiles=min(max(1, worth), MOST_TILES),
-            tile_tokens=-(-vision.tile_work // token_work),
+            layers=vision.layers,
+            layer_tokens=max(1, min(-(-vision.layer_work // token_work), max_batch_tokens // SHARE_OF_WAVE)),
+            tile_slots=TILE_SLOTS,
         )
 
 

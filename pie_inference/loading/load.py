@@ -20,11 +20,12 @@ from ..kv_cache import sizing
 from ..kv_cache.copy_lane import make_lane
 from ..kv_cache.host_pages import HostPages
 from ..kv_cache.pages import KvCache, lazy_zeros
-from ..models.interface import Model
 from ..models.registry import build_model
+from ..models.vision import VisionTower
 from ..ops.choose import choose_ops
 from ..protocol import BATCHES, EXTENSIONS, EmbedImg, ModelDescription, call_name
 from ..quantization.choose import choose_quantizer
+from .image_processor import TILE_SLOTS
 from .plan import ServingPlan
 from .progress import LoadProgress
 from .weights import WeightLoader
@@ -59,7 +60,7 @@ def load(plan: ServingPlan) -> ServedModel:
         tokens=torch.zeros(plan.config.token_slots, dtype=torch.int64, device=plan.device),
         description=_describe(plan, host_pages, weights.bytes_loaded),
         constraints=_constraints(plan) if plan.ranks.rank == 0 else None,
-        images=_image_encoder(plan, model),
+        images=_image_encoder(plan, model.vision),
     )
 
 
@@ -75,10 +76,11 @@ def _adapters(plan: ServingPlan, weights: WeightLoader) -> Adapters:
     return Adapters(weights.adapted, products, plan.dtype, plan.device, config.max_adapters, most_bytes)
 
 
-def _image_encoder(plan: ServingPlan, model: Model) -> ImageEncoder | None:
-    if model.vision is None or plan.images is None:
+def _image_encoder(plan: ServingPlan, tower: VisionTower | None) -> ImageEncoder | None:
+    config = plan.model.vision
+    if config is None or tower is None or plan.images is None:
         return None
-    return ImageEncoder(model.vision, plan.images, plan.dtype, plan.device)
+    return ImageEncoder(config, tower, plan.images, TILE_SLOTS, plan.dtype, plan.device)
 
 
 def _weight_loader(plan: ServingPlan, progress: LoadProgress) -> WeightLoader:

@@ -82,8 +82,14 @@ class Vision(msgspec.Struct, frozen=True):
     resample: int  # how images are scaled, by Pillow's numbers
     placeholder: int  # the token that stands for a vector
     layout: ImageLayout
-    max_batch_tiles: int  # in one EmbedImg
-    tile_tokens: int = 0  # what a tile costs, in input tokens
+    layers: int  # that a tile passes through
+    layer_tokens: int  # what one of them costs, in input tokens; a wave has room for it
+    tile_slots: int  # for states of tiles between two layers
+
+    @property
+    def tile_tokens(self) -> int:
+        """What a tile costs, in input tokens."""
+        return self.layers * self.layer_tokens
 
 
 class ModelDescription(Message, frozen=True):

@@ -26,7 +26,7 @@ import numpy as np
 from . import rows as _rows  # noqa: F401  # its classes are among those below
 from .batch import Array, Batch, Layout, Result, call_name
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 """Raised by every change of this file that an older peer would misread; checked when a worker connects."""
 
 
@@ -78,17 +78,23 @@ class EmbedTxt(Batch, frozen=True):
 
 
 class EmbedImg(Batch, frozen=True):
-    """Fills embeds from tiles of images: command n fills its embeds with the vectors of tile rows[n] from firsts[n] on.
-    The wave has it before EmbedTxt."""
+    """Takes tiles of images through the layers begins[n]:ends[n] of the vision tower. Command n begins at layer 0 with
+    the pixels tiles[rows[n]], at any other with what an earlier batch left in tile slot slots[n]. If it ends at the
+    last layer, it fills its embeds with the vectors of the tile from firsts[n] on; else it leaves the state of the tile
+    in the slot, and has no embeds. A slot may be read by one command and written by a later one. The wave has it before
+    EmbedTxt."""
 
     ragged: ClassVar[Layout] = {"indptr": ("embeds",)}
     shared: ClassVar[tuple[str, ...]] = ("tiles",)
 
-    rows: Array  # int32 [N], of `tiles`
+    rows: Array  # int32 [N], of `tiles`; -1 unless it begins at layer 0
+    begins: Array  # int32 [N]
+    ends: Array  # int32 [N]
+    slots: Array  # int32 [N]
     firsts: Array  # int32 [N]
     embeds: Array  # int32 [E], no embed twice
     indptr: Array  # int32 [N + 1]
-    tiles: Array  # uint8 [M, tile_size, tile_size, 3], M is at most `max_batch_tiles`
+    tiles: Array  # uint8 [M, tile_size, tile_size, 3]
 
 
 class Forward(Batch, frozen=True):

@@ -57,7 +57,7 @@ from ..protocol import (
     call_name,
 )
 from . import byte_tokenizer
-from .small_vision import VISION, tile_hashes
+from .small_vision import VISION, Tiles
 
 Hashes = NDArray[np.uint64]
 
@@ -118,6 +118,7 @@ class PacedModel:
         self._faults: list[tuple[int, Fault]] = []
         self._embeds = np.zeros(sizes["embeds"], np.uint64)
         self._tokens = np.zeros(options.token_slots, np.int32)
+        self._tiles = Tiles()
         self._handlers: dict[type[Batch], Callable[[Any], Result | None]] = {
             SwapOut: _nothing,
             SwapIn: _nothing,
@@ -169,7 +170,7 @@ class PacedModel:
         self._embeds[batch.embeds] = np.where(references, self._tokens[-1 - batch.tokens * references], batch.tokens)
 
     def _embed_img(self, batch: EmbedImg) -> None:
-        self._embeds[batch.embeds] = tile_hashes(batch)
+        self._embeds[batch.embeds] = self._tiles.run(batch)
 
     def _copy_emb(self, batch: CopyEmb) -> None:
         self._embeds[batch.target] = self._embeds[batch.source]

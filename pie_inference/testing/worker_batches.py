@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 
 from ..protocol import (
     Batch,
     CopyKvpage,
+    EmbedImg,
     EmbedTxt,
     Forward,
     GetLogprobs,
@@ -20,6 +22,7 @@ from ..protocol import (
     RunWave,
     Sample,
     SampleResult,
+    Vision,
     WaveDone,
 )
 
@@ -161,6 +164,41 @@ def is_dense(runs: Sequence[Run], page_size: int) -> bool:
 def embed_batch(embeds: np.ndarray, tokens: np.ndarray, lengths: Sequence[int] | None = None) -> EmbedTxt:
     """A batch of one command, unless `lengths` divides the arrays into several."""
     return EmbedTxt(embeds, tokens, indptr([len(embeds)] if lengths is None else lengths))
+
+
+def image_batch(
+    vision: Vision,
+    tiles: np.ndarray,
+    embeds: np.ndarray,
+    rows: Sequence[int],
+    firsts: Sequence[int] = (),
+    lengths: Sequence[int] = (),
+) -> EmbedImg:
+    """Command n fills `lengths[n]` of the embeds from tile `rows[n]`, which goes through all layers; left out: all
+    vectors of each."""
+    count = len(rows)
+    return EmbedImg(
+        rows=ints(rows),
+        begins=ints([0] * count),
+        ends=ints([vision.layers] * count),
+        slots=ints(range(count)),
+        firsts=ints(firsts or [0] * count),
+        embeds=embeds,
+        indptr=indptr(lengths or [vision.tile_embeds] * count),
+        tiles=tiles,
+    )
+
+
+def in_two(batch: EmbedImg, layer: int) -> tuple[EmbedImg, EmbedImg]:
+    """The same as two batches, up to a layer and from there on."""
+    count, none = len(batch.rows), np.zeros(0, np.int32)
+    before = msgspec.structs.replace(
+        batch, ends=np.full_like(batch.ends, layer), embeds=none, indptr=indptr([0] * count)
+    )
+    after = msgspec.structs.replace(
+        batch, rows=np.full_like(batch.rows, -1), begins=before.ends, tiles=np.zeros_like(batch.tiles[:0])
+    )
+    return before, after
 
 
 def copy_batch(source: np.ndarray, target: np.ndarray, lengths: Sequence[int] | None = None) -> CopyKvpage:

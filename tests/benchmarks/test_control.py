@@ -42,11 +42,24 @@ def test_api_calls(tmp_path: Path) -> None:
         assert waits or row["guest_us"] > 0 or row["call"] == "clock"
 
 
+def test_one_call(tmp_path: Path) -> None:
+    options = ["--calls", "sample", "--hosts", "0,1", "--poll-us", "0,50", "--count", "5", "--rounds", "1"]
+    rows = run(tmp_path, "one_call", *options)
+    assert [(row["hosts"], row["poll_us"]) for row in rows] == [(0, 0), (0, 50), (1, 0), (1, 50)]
+    for row in rows:
+        assert row["best_us"] <= row["way_us"]
+        assert row["control_us"] > 0
+        assert row["worker_us"] > 0
+        assert (row["hosts_us"] > 0) is (row["hosts"] == 1)
+
+
 def test_every_function_of_the_api_has_a_row_or_a_reason() -> None:
     functions = {one.name for one in wit.functions() if one.name.partition("_")[0] not in ("take", "await")}
-    rows = api_calls.CONTROL_CALLS | api_calls.ISSUED_CALLS
+    rows = {*api_calls.CONTROL_CALLS, *api_calls.ISSUED_CALLS}
+    assert len(rows) == len(api_calls.CONTROL_CALLS) + len(api_calls.ISSUED_CALLS)
+    assert rows >= api_calls.SHORT_BLOCKS.keys()
     assert {*rows, *api_calls.LEFT_OUT} == {*functions, "clock"}
-    assert not rows.keys() & api_calls.LEFT_OUT.keys()
+    assert not rows & api_calls.LEFT_OUT.keys()
 
 
 def test_tpot_compares_runs_with_the_same_tokens(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pie_control.host_api import grammar
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.protocol import Forward
@@ -258,3 +259,62 @@ def test_inferlets_that_end_leave_no_matchers_behind(guest_cache: Path) -> None:
     statuses, live = asyncio.run(main())
     assert statuses == ["finished", "failed"] * 4
     assert live == 0
+
+
+OPENED = """
+async def told(call):
+    try:
+        found = call()
+        return await found if isinstance(found, HostFuture) else found
+    except Exception as error:
+        return [type(error).__name__, str(error)]
+
+async def main(args):
+    queue = traits.create_queue(args.model)
+    text = traits.create_detokenizer(queue)
+    plain = await traits.open_matcher(queue, "regex", "[a-z]+")
+    forced = await traits.open_matcher(queue, "regex", "ab" + "x" * 150 + "[cd]y")
+    found = [plain.advances, forced.advances]
+    found.append(traits.advance_matcher(forced.matcher, text, list(b"a"), 1, 5))
+    found.append(traits.advance_matcher(forced.matcher, text, [], 1, 1000))
+    found.append(traits.advance_matcher(forced.matcher, text, list(b"cx"), 1, 1000))
+    found.append(traits.advance_matcher(forced.matcher, text, list(b"y"), 0, 1000))
+    found.append(traits.grammar_state(forced.matcher).tokens)
+    refused = [
+        lambda: traits.advance_matcher(77, text, [], 1, 1),
+        lambda: traits.advance_matcher(plain.matcher, 77, [], 1, 1),
+        lambda: traits.advance_matcher(plain.matcher, text, [1] * 5000, 1, 1),
+        lambda: traits.open_matcher(queue, "regex", "(a"),
+        lambda: traits.open_matcher(queue, "regex", "a" * 70000),
+        lambda: traits.open_matcher(queue, "regex", "third"),
+    ]
+    found.append([await told(one) for one in refused])
+    traits.destroy_matcher(forced.matcher)
+    return [*found, (await traits.open_matcher(queue, "regex", "third")).advances]
+"""
+ADVANCE_REFUSED = [
+    ("NotFound", "there is no matcher 77"),
+    ("NotFound", "there is no detokenizer 77"),
+    ("QuotaExceeded", "a matcher accepts 4096 tokens at most"),
+    ("InvalidArgument", "the regular expression is wrong"),
+    ("InvalidArgument", "a grammar of 70000 characters is longer than 65536"),
+    ("QuotaExceeded", "there are matchers of 2 grammars: destroy some first"),
+]
+
+
+def test_a_matcher_is_opened_and_goes_behind_what_is_forced(guest_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar, "MOST_MATCHED", 2)
+    *found, refused, again = asyncio.run(result_of(OPENED, guest_cache, hosts=0))
+    rest = "x" * 146
+    assert found == [
+        *(False, True),
+        [1, list(b"bxxxx"), list("bxxxx"), False],
+        [0, list(rest.encode()), list(rest), False],  # so many that their texts are made on a thread
+        [1, [], [], False],  # the second token may not come
+        [1, [], [], True],
+        154,
+    ]
+    for (kind, message), (wanted_kind, wanted) in zip(refused, ADVANCE_REFUSED, strict=True):
+        assert kind == wanted_kind, message
+        assert wanted in message
+    assert again is False

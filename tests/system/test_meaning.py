@@ -37,7 +37,7 @@ FIRST = int(os.environ.get("PIE_SANDBOX_FIRST", "0"))
 PROGRAMS = int(os.environ.get("PIE_SANDBOX_PROGRAMS", "8"))  # with some inferlets each
 TOGETHER = 3  # inferlets
 PLAYER = (Path(__file__).parents[1] / "helpers" / "played_calls.py").read_text()
-PAGE_SIZE, MOST_TOKENS, PAGES = 8, 8, 21
+PAGE_SIZE, MOST_TOKENS, PAGES = 8, 8, 18
 SIZES: dict[str, Any] = {
     "page_size": PAGE_SIZE,
     "max_batch_tokens": MOST_TOKENS,
@@ -121,8 +121,8 @@ def test_inferlets_are_told_what_their_calls_mean(
             outcomes = Counter[str]()
             for together in programs:
                 outcomes += Counter(await asyncio.gather(*(play(server, one, form.close) for one in together)))
-            assert outcomes["finished"] > outcomes.total() // 2
-            assert outcomes["evicted"] or PROGRAMS < 8, "there were pages for all"
+            assert outcomes["finished"] > outcomes.total() // 3, outcomes  # the oldest is never ended
+            assert outcomes["evicted"] or PROGRAMS < 8, f"there were pages for all: {outcomes}"
             await nothing_is_held(server)
 
     asyncio.run(check())

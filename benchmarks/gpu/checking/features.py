@@ -233,21 +233,25 @@ def _images(setting: Setting, folder: Path, dtype: str) -> Errors:
         defaults = {"device": setting.device.type, "pages": 64, "embeds": 2048}
         return Worker(WorkerConfig(folder, "model", dtype=dtype, **{**defaults, **options}))
 
-    found, expected = (torch.from_numpy(_seen(worker(**options))) for options in ({}, PLAIN))
-    return compare(found, expected.double(), IMAGE_ERROR[dtype])
+    found, expected = _seen(worker(), split=True), _seen(worker(**PLAIN), split=False)
+    return compare(torch.from_numpy(found), torch.from_numpy(expected).double(), IMAGE_ERROR[dtype])
 
 
-def _seen(worker: Any) -> np.ndarray:
-    """Log-probabilities behind the vectors of three tiles, some of which stand more than once."""
-    from pie_inference.protocol import EmbedImg, GetLogprobs, GetLogprobsResult
-    from pie_inference.testing.worker_batches import Driver, Extend, Keys, indptr, ints
+def _seen(worker: Any, split: bool) -> np.ndarray:
+    """Log-probabilities behind the vectors of three tiles, some of which stand more than once. `split`: they go through
+    the layers in two waves."""
+    from pie_inference.protocol import GetLogprobs, GetLogprobsResult
+    from pie_inference.testing.worker_batches import Driver, Extend, Keys, image_batch, in_two, indptr, ints
 
     vision = worker.describe()[0].vision
     order, size, whole = (2, 0, 0, 1), vision.tile_size, vision.tile_embeds
     count = whole * len(order)
     pixels = np.random.default_rng(0).integers(0, 256, (3, size, size, 3), np.uint8)
-    batch = EmbedImg(ints(order), ints([0] * len(order)), ints(range(count)), indptr([whole] * len(order)), pixels)
+    batch = image_batch(vision, pixels, ints(range(count)), order)
     driver = Driver(worker.run, "model")
+    if split:
+        before, batch = in_two(batch, 1)
+        driver.run(before)
     _, forward = driver.forward_batch([Extend(Keys(), [65] * count)])
     score = GetLogprobs(ints(range(count)) + driver.outputs, indptr([9] * count), ints(list(range(9)) * count))
     logprobs: np.ndarray = driver.ask(GetLogprobsResult, batch, forward, score).logprobs

@@ -7,7 +7,7 @@ until its effect or value is there.
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import pairwise
+from itertools import cycle, pairwise
 from time import monotonic_ns
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -53,6 +53,7 @@ class World:
             traits.forward(self.queue, pages, self.inputs, pages, self.output)
         traits.embed_txt(self.queue, [100], [self.position], self.input)
         self.slots = Slots([self.pages[0] * size, 1]), Slots([self.pages[3] * size, 1])
+        self.hidden = cycle(([0], [1]))  # slots
         self.detokenizer = traits.create_detokenizer(self.queue)
         self.blob = traits.open_blob("blob")
         self.subscription = traits.subscribe(self.name)
@@ -123,7 +124,7 @@ def model_calls(world: World) -> dict[str, Callable[..., Any]]:
         "copy_kvpage": lambda: traits.copy_kvpage(queue, *world.slots),
         "copy_emb": lambda: traits.copy_emb(queue, output, world.spare[:1]),
         "trim_kvpage": lambda: traits.trim_kvpage(queue, world.pages, world.position),
-        "mask_kvpage": lambda: traits.mask_kvpage(queue, world.pages),
+        "mask_kvpage": lambda: traits.mask_kvpage(queue, world.pages, next(world.hidden)),
         "set_positions": lambda: traits.set_positions(queue, [world.position], world.input),
         "embed_txt": lambda: traits.embed_txt(queue, [100], [world.position], world.input),
         "forward": lambda: traits.forward(*world.forwarded()),
@@ -266,6 +267,8 @@ class Bench:
             "reserve_kvpage": self.calls["dealloc_kvpage"],
             "import_kvpage": lambda imported: traits.dealloc_kvpage(world.queue, imported.pages),
             "fork_matcher": traits.destroy_matcher,
+            "mask_kvpage": lambda _: traits.mask_kvpage(world.queue, world.pages),
+            "copy_kvpage": lambda _: traits.trim_kvpage(world.queue, world.pages, world.position),
         }
 
     async def arguments(self, name: str) -> list[Any]:

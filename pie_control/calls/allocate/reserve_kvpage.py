@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.kinds import PAGES
+from pie_control.resources.tables.reservations import withhold
 
 from ..kind import define
 
@@ -17,7 +18,7 @@ def issue(space: AddressSpace, queue: int, count: int) -> int:
     space.check_queue(queue)
     space.check_allocation(PAGES, count)
     first = space.own(PAGES, count, queue)
-    space.pages.withhold(first, count)
+    withhold(space.pages, first, count)
     return first
 
 

@@ -20,6 +20,7 @@ from .names import check_name
 
 MOST_SLOTS = 1 << 17
 """Of one export."""
+_UNTOLD = np.zeros(0, np.int32)
 
 
 class ExportCommand(Command, frozen=True):
@@ -50,7 +51,7 @@ def issue(space: AddressSpace, queue: int, name: str, pages: Sequence[int], toke
     if not 0 < slots <= MOST_SLOTS:
         raise InvalidArgument(f"an export has 1 to {MOST_SLOTS // space.model.page_size} pages: name fewer, or some")
     positions = space.pages.read(ranges)
-    named = _parse_tokens(tokens, int(is_token(positions).sum()), space.model.vocab_size)
+    named = _parse_tokens(tokens, positions, space.model.vocab_size) if tokens else _UNTOLD
     after = 0 if space.has_one_queue else space.hazards.of_pages(queue, ranges)
     seq = space.next_seq()
     space.pages.seal(ranges)
@@ -59,9 +60,8 @@ def issue(space: AddressSpace, queue: int, name: str, pages: Sequence[int], toke
     space.issue(ExportCommand(space.owner, queue, seq, after, future, (), name, ranges, positions, named, adapters))
 
 
-def _parse_tokens(text: str, count: int, vocab_size: int) -> NDArray[np.int32]:
-    if not text:
-        return np.zeros(0, np.int32)
+def _parse_tokens(text: str, positions: NDArray[np.int32], vocab_size: int) -> NDArray[np.int32]:
+    count = int(is_token(positions).sum())
     try:
         tokens = np.frombuffer(binascii.a2b_base64(text, strict_mode=True), "<u4")
     except ValueError as error:

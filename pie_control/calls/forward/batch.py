@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from pie_control.resources.tables.contexts import Context, Mask
 from pie_inference.protocol import Forward
 
 from ..adapters import NO_ADAPTER
-from ..arrays import WrittenEmbeds, addresses, as_int32, join
+from ..arrays import WrittenEmbeds, addresses, append_slots, as_int32, join
 from ..columns import ForwardColumns
 from ..kind import Command, LongBatch, LongCommand, WaveContext
 from .masks import masks, more_without_masks
@@ -154,9 +154,8 @@ class ForwardBatch(LongBatch[PassCommand]):
         else:
             before = own if end == command.size else take_intervals(own, 0, end)
             self._keys.add(join_intervals(context, before), pages)
-            self._keys.resolve(
-                own if not begin and before is own else take_intervals(own, begin, end), pages, self._slots
-            )
+            added = own if not begin and before is own else take_intervals(own, begin, end)
+            append_slots(added, pages, self.context.model.page_size, self._slots)
         self._keys.close()
 
     def _add_scratch(self, count: int) -> None:
@@ -294,20 +293,6 @@ class _Keys:
         self._sequence_ends.append(len(self._pages))
         self._dense.append(self._is_dense)
         self._is_dense, self._partial = True, False
-
-    def resolve(self, intervals: Iterable[Range], physical: array[int], into: array[int]) -> None:
-        """Appends the physical slots of intervals of virtual slots."""
-        size = self._size
-        for start, stop in intervals:
-            while start < stop:
-                page = start // size
-                end = min(stop, (page + 1) * size)
-                shift = (physical[page] - page) * size
-                if end == start + 1:
-                    into.append(start + shift)
-                else:
-                    into.extend(range(start + shift, end + shift))
-                start = end
 
     def build(self) -> dict[str, NDArray[np.generic]]:
         begins = np.zeros(len(self._pages), np.int32)

@@ -23,6 +23,8 @@ def issue(space: AddressSpace, queue: int, pages: Sequence[int], hidden: Sequenc
     slot), InvalidState (no token there)."""
     space.check_queue(queue)
     parsed, ranges = parse_ranges(pages, "KV page"), parse_ranges(hidden, "hidden slot")
+    if not ranges and space.pages.all_shown(parsed):
+        return
     held = space.pages.held_in(parsed)
     hide = np.zeros(len(held), np.bool_)
     for first, last in ranges:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import chain, compress, repeat
+from operator import add, ge, sub
+from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
@@ -14,7 +15,7 @@ from pie_control.resources.ranges import parse_ranges
 from pie_control.resources.tables.contexts import Context, Mask
 from pie_inference.protocol import Forward
 
-from ..arrays import ends_of, join
+from ..arrays import as_int32, ends_of, join
 
 
 def seen_through(space: AddressSpace, context: Sequence[int], mask: Sequence[int], count: int) -> Context:
@@ -24,42 +25,51 @@ def seen_through(space: AddressSpace, context: Sequence[int], mask: Sequence[int
     rows, begins, ends = _parse(mask, count, columns)
     if shown is not None:  # hidden tokens are no keys
         kept = np.concatenate(([0], np.cumsum(shown), seen.tokens + 1 + np.arange(count)))
-        begins, ends = kept[begins], kept[ends]
-    later = bool((ends > seen.tokens + rows + 1).any())
-    some = ends > begins
-    queries, first, last = np.stack((rows, begins, ends))[:, some].astype(np.int32)
-    return Context(seen.intervals, seen.tokens, mask=Mask(queries, first, last, later))
+        begins, ends = kept[begins].tolist(), kept[ends].tolist()
+    if any(map(ge, begins, ends)):  # a range that has no key
+        some = [begin < end for begin, end in zip(begins, ends, strict=True)]
+        rows, begins, ends = (list(compress(column, some)) for column in (rows, begins, ends))
+    later = max(map(sub, ends, rows), default=0) > seen.tokens + 1
+    return Context(seen.intervals, seen.tokens, mask=Mask(as_int32(rows), as_int32(begins), as_int32(ends), later))
 
 
-def _parse(
-    mask: Sequence[int], count: int, columns: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def _parse(mask: Sequence[int], count: int, columns: int) -> tuple[list[int], list[int], list[int]]:
     """Query, first column and the one behind the last, of each range."""
-    pairs: list[int] = []
     counts: list[int] = []
+    pairs: list[int] = []
     place = 0
+    size = len(mask)
     for query in range(count):
-        if place >= len(mask) or mask[place] < 0 or place + 1 + 2 * mask[place] > len(mask):
+        ranges = mask[place] if place < size else -1
+        behind = place + 1 + 2 * ranges
+        if ranges < 0 or behind > size:
             raise InvalidArgument(
                 f"the mask ends within input {query} of {count}: it has the number of ranges of each input, then first "
                 "and length of each of them"
             )
-        counts.append(mask[place])
-        pairs += mask[place + 1 : place + 1 + 2 * mask[place]]
-        place += 1 + 2 * mask[place]
+        counts.append(ranges)
+        pairs += mask[place + 1 : behind]
+        place = behind
     if place < len(mask):
         raise InvalidArgument(f"the mask has {len(mask) - place} numbers behind those of the last of {count} inputs")
-    rows = np.repeat(np.arange(count), counts)
-    ranges = np.array(pairs, np.int64).reshape(-1, 2)
-    firsts, lasts = ranges[:, 0], ranges[:, 0] + ranges[:, 1]
-    if ranges.min(initial=0) < 0 or lasts.max(initial=0) > columns:
-        wrong = (ranges < 0).any(1) | (lasts > columns)
-        bad = int(wrong.argmax())
-        raise InvalidArgument(
-            f"range ({firsts[bad]}, {ranges[bad, 1]}) of input {rows[bad]} is not within the {columns} columns of the "
-            f"mask: the {columns - count} tokens of the context, hidden or not, then the {count} inputs"
-        )
-    return rows, firsts, lasts
+    rows = list(chain.from_iterable(map(repeat, range(count), counts)))
+    begins, lengths = pairs[::2], pairs[1::2]
+    ends = list(map(add, begins, lengths))
+    if min(begins, default=0) < 0 or min(lengths, default=0) < 0 or max(ends, default=0) > columns:
+        _refuse_range(rows, begins, lengths, count, columns)
+    return rows, begins, ends
+
+
+def _refuse_range(rows: list[int], begins: list[int], lengths: list[int], count: int, columns: int) -> NoReturn:
+    row, first, length = next(
+        (row, first, length)
+        for row, first, length in zip(rows, begins, lengths, strict=True)
+        if first < 0 or length < 0 or first + length > columns
+    )
+    raise InvalidArgument(
+        f"range ({first}, {length}) of input {row} is not within the {columns} columns of the mask: the "
+        f"{columns - count} tokens of the context, hidden or not, then the {count} inputs"
+    )
 
 
 def masks(of: Mapping[int, Mask], count: int) -> dict[str, Any]:

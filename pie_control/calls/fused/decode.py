@@ -7,16 +7,15 @@ its keys in the next reserved slot, and samples again. The command stands at the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import pack
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
-from pie_control.resources.intervals import intervals_of
 from pie_control.resources.kinds import EMBEDS, Resource
-from pie_control.resources.ranges import Range, merge, parse_ranges
+from pie_control.resources.ranges import Range, parse_ranges
 from pie_control.resources.tables.contexts import Context
 from pie_control.resources.tables.reservations import reserve
 from pie_control.resources.tables.runs import HeldRun
@@ -84,11 +83,15 @@ class _Options(msgspec.Struct, forbid_unknown_fields=True):
 class _Chosen(NamedTuple):
     """What the options mean."""
 
-    recent: Sequence[int]
-    window: int
-    allowed: bytes | None
-    alternatives: int
-    adapter: int
+    recent: Sequence[int] = ()
+    window: int = 0
+    allowed: bytes | None = None
+    alternatives: int = NO_SCORES
+    adapter: int = NO_ADAPTER
+
+
+_decoder = msgspec.json.Decoder(_Options)
+_NOTHING_SAID = _Chosen()
 
 
 def issue(
@@ -115,16 +118,17 @@ def issue(
     if sampler.bias is not None:
         sampler.bias.check(space.model.vocab_size)
     read, written = parse_ranges(context, "context page"), parse_ranges(pages, "page")
-    embeds = merge(((embed, embed + 1), (input, input + 1))) if steps > 1 else ()
-    space.runs.check_embeds(queue, embeds)
+    embeds = sorted(((embed, embed + 1), (input, input + 1))) if steps > 1 else ()
+    if space.runs:
+        space.runs.check_embeds(queue, embeds)
     seen = _context(space, read, position, steps)
     reservation = reserve(space.pages, written, steps - 1) if steps > 1 else None  # nothing is refused from here on
-    own = intervals_of(np.array(reservation.slots)) if reservation is not None else ()
+    own = reservation.own if reservation is not None else ()
     after = _hazards(space, queue, (*read, *written), own, embeds)
     seq, before = note_reading(space, queue, ((embed, embed + 1),))
     draws = sampler.draw_many(steps) if sampler.params.temperature else None
-    reads = merge((*read, *written))
-    space.runs.begin(future, HeldRun(queue, embeds, reads, reservation, position, draws.use if draws else _use_nothing))
+    use = draws.use if draws else _use_nothing
+    space.runs.begin(future, HeldRun(queue, embeds, (*read, *written), reservation, position, use))
     space.embeds.empty(embeds)
     space.issue(
         DecodeCommand(
@@ -142,7 +146,7 @@ def issue(
             steps,
             tuple(stop),
             sampler.params,
-            np.array(draws.numbers if draws else (), "<f8").tobytes(),
+            pack(f"<{steps}d", *draws.numbers) if draws else b"",
             chosen.recent if sampler.params.has_penalties else (),
             chosen.window,
             chosen.allowed,
@@ -178,8 +182,10 @@ def _check_numbers(space: AddressSpace, input: int, steps: int, stop: Sequence[i
 
 
 def _parse_options(space: AddressSpace, text: str) -> _Chosen:
+    if not text:
+        return _NOTHING_SAID
     try:
-        given = msgspec.json.decode(text or "{}", type=_Options)
+        given = _decoder.decode(text)
     except msgspec.MsgspecError as error:
         raise InvalidArgument(
             f"options are a JSON object with recent, window, allowed, logprobs and adapter: {error}"

@@ -55,8 +55,8 @@ def issue_way(space: AddressSpace, queue: int, way: Way, k: int, temperature: fl
     if way.mask is not None or len(way.context) + len(way.output_pages) > MOST_NUMBERS:
         space.last_steps.pop(queue, None)
         return
-    (embed, _), *_ = parse_ranges(way.input_embeds, "embed") if command is None else command.inputs
-    space.last_steps[queue] = LastStep(command, way, embed, chosen, temperature)
+    inputs = parse_ranges(way.input_embeds, "embed") if command is None else command.inputs
+    space.last_steps[queue] = LastStep(command, way, inputs[0][0], chosen, temperature)
 
 
 CALL = define(__name__, issue, value=get_next_dist.Dist)

@@ -105,10 +105,22 @@ def issue_step(
         return None
     after = found.after if space.has_one_queue else max(found.after, space.hazards.of_writing(queue, inputs))
     command = kind(space.owner, queue, space.next_seq(), after, future, references, *found[1:], literal, *fields())
-    embed_txt.take_effect(space, queue, inputs, positions)
-    forward.take_effect(space, command)
-    space.hazards.note_reads(command.outputs, space.stamp(queue), space.has_one_queue)
+    _take_effect(space, command)
     if kind.gives_token:
         space.add_sample(future, queue)
     space.issue(command)
     return command
+
+
+def _take_effect(space: AddressSpace, command: StepCommand) -> None:
+    """What a step that was just numbered changes."""
+    queue, positions, own = command.queue, command.positions, command.own
+    stamp = space.stamp(queue)
+    if command.size == 1 and space.has_one_queue:  # as each step of a generation
+        if own is not None:
+            space.pages.append(own, positions, stamp)
+        space.embeds.fill_step(command.inputs[0][0], command.embed, positions[0], stamp)
+        return
+    embed_txt.take_effect(space, queue, command.inputs, positions)
+    forward.take_effect(space, command)
+    space.hazards.note_reads(command.outputs, stamp, space.has_one_queue)

@@ -1,7 +1,8 @@
 """Fills embeds with the vectors of an image.
 
-A call becomes a command for each tile: the worker takes few of them in a wave, so that an image of many tiles takes
-several waves, and those who decode are not kept waiting. Pixels travel with the command that needs them.
+A call becomes a command for each tile, a long one: its parts are the layers of the vision tower, counted in the input
+tokens that they are worth. So it goes through as many of them in a wave as those who decode can wait for
+(scheduling/forming/chunks.py), and its state stays on the worker in between. Pixels travel with its first part.
 """
 
 from __future__ import annotations
@@ -21,17 +22,22 @@ from pie_control.resources.ranges import Range, parse_ranges, total_length
 from pie_inference.protocol import EmbedImg, ModelDescription, Vision
 
 from ..arrays import WrittenEmbeds, as_int32, ends_of
-from ..kind import Batch, BulkyCommand, Stage, WaveContext, define
+from ..kind import BulkyCommand, LongBatch, LongCommand, Stage, WaveContext, define
 from ..positions import check_positions
 from .image import Image
 
 
-class ImageCommand(BulkyCommand, frozen=True):
+class ImageCommand(BulkyCommand, LongCommand, frozen=True):
     """Vectors of one tile, from `first` on, and the embeds that they fill."""
 
     tile: bytes
     first: int
     embeds: Sequence[Range]
+    unit: int  # what a layer is worth
+
+    @property
+    def bounded(self) -> bool:
+        return True
 
     def check(self, model: ModelDescription) -> None:
         vision = model.vision
@@ -42,6 +48,8 @@ class ImageCommand(BulkyCommand, frozen=True):
         count = total_length(self.embeds)
         if not 0 <= self.first <= vision.tile_embeds - count:
             raise ValueError(f"a tile has {vision.tile_embeds} vectors: {self.first} to {self.first + count} are not")
+        if (self.size, self.whole, self.unit) != (vision.tile_tokens, False, vision.layer_tokens):
+            raise ValueError(f"a tile is worth {vision.layers} times {vision.layer_tokens} input tokens")
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         return self.embeds if resource is EMBEDS else ()
@@ -67,7 +75,7 @@ def issue(
     space.embeds.check_owned(ranges)
     if space.runs:
         space.runs.check_embeds(queue, ranges)
-    parts = image.parts(first, count)
+    parts, vision = image.parts(first, count), image.vision
     check_quota(space.waiting, len(parts), space.ledger.quota.commands, "waiting commands", "wait for results first")
     ends = list(accumulate((length for _, _, length in parts), initial=0))
     for (tile, start, length), done in zip(parts, ends, strict=False):
@@ -76,7 +84,8 @@ def issue(
         seq = space.next_seq()
         space.embeds.fill_inputs(own, positions[done : done + length])
         space.hazards.note_writes(own, space.stamp(queue))
-        space.issue(ImageCommand(space.owner, queue, seq, after, None, (), tile, start, own))
+        shape = vision.tile_tokens, False, tile, start, own, vision.layer_tokens
+        space.issue(ImageCommand(space.owner, queue, seq, after, None, (), *shape))
 
 
 def _cut(ranges: Sequence[Range], begin: int, end: int) -> Sequence[Range]:
@@ -90,47 +99,64 @@ def _cut(ranges: Sequence[Range], begin: int, end: int) -> Sequence[Range]:
     return tuple(found)
 
 
-class ImageBatch(Batch[ImageCommand]):
-    """No command writes an embed that an earlier one of its queue writes. Each tile is there once."""
+class ImageBatch(LongBatch[ImageCommand]):
+    """No command fills an embed that an earlier one of its queue fills. Each tile is there once."""
 
     def __init__(self, context: WaveContext) -> None:
         super().__init__(context)
         self._written = WrittenEmbeds()
         self._embeds: array[int] = array("i")
         self._lengths: list[int] = []
-        self._rows: dict[bytes, int] = {}  # of tiles
+        self._tiles: dict[bytes, int] = {}  # those that begin
+        self._rows: list[int] = []  # of these
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+        self._slots: list[int] = []
 
-    def try_add(self, queue: Hashable, command: ImageCommand, holdings: Holdings, done: int) -> int:
+    def can_add(self, queue: Hashable, command: ImageCommand) -> bool:
+        return queue not in self._written.first or self._written.disjoint(queue, command.embeds)
+
+    def room_for(self, command: ImageCommand) -> int:
+        """As many tiles are under way as there are slots."""
+        return command.size if self.context.tile_slots.has_room(command.owner, command.seq) else 0
+
+    def reserve(self, command: ImageCommand, parts: int) -> None:
+        self.context.tile_slots.take(command.owner, command.seq)
+
+    def add(self, queue: Hashable, command: ImageCommand, holdings: Holdings, begin: int, end: int) -> None:
+        """Adds the layers that the parts `begin` .. `end` are worth."""
+        layers = self._vision.layer_tokens
+        self.commands.append(command)
+        self.work += end - begin
+        self._rows.append(-1 if begin else self._tiles.setdefault(command.tile, len(self._tiles)))
+        self._begins.append(begin // layers)
+        self._ends.append(end // layers)
+        self._slots.append(self.context.tile_slots.take(command.owner, command.seq))
+        before = len(self._embeds)
+        if end == command.size:
+            self.context.tile_slots.release(command.owner, command.seq)
+            self._written.note(queue, command.embeds)
+            for first, last in command.embeds:
+                self._embeds.extend(holdings.embeds.physical[first:last])
+        self._lengths.append(len(self._embeds) - before)
+
+    @property
+    def _vision(self) -> Vision:
         vision = self.context.model.vision
         assert vision is not None, "the call was refused"
-        if command.tile not in self._rows and self._rows and self._is_full(vision):
-            return done
-        if queue in self._written.first and not self._written.disjoint(queue, command.embeds):
-            return done
-        self._written.note(queue, command.embeds)
-        self.commands.append(command)
-        self._rows.setdefault(command.tile, len(self._rows))
-        self.work = len(self._rows) * vision.tile_tokens
-        before = len(self._embeds)
-        for first, last in command.embeds:
-            self._embeds.extend(holdings.embeds.physical[first:last])
-        self._lengths.append(len(self._embeds) - before)
-        return 1
-
-    def _is_full(self, vision: Vision) -> bool:
-        """One tile goes in any case; more of them if those who decode beside them do not wait for long."""
-        return len(self._rows) >= vision.max_batch_tiles or self.work + vision.tile_tokens > self.context.most
+        return vision
 
     def build(self) -> EmbedImg:
-        vision = self.context.model.vision
-        assert vision is not None
-        pixels = np.frombuffer(b"".join(self._rows), np.uint8)
+        size = self._vision.tile_size
         return EmbedImg(
-            rows=as_int32([self._rows[command.tile] for command in self.commands]),
+            rows=as_int32(self._rows),
+            begins=as_int32(self._begins),
+            ends=as_int32(self._ends),
+            slots=as_int32(self._slots),
             firsts=as_int32([command.first for command in self.commands]),
             embeds=as_int32(self._embeds),
             indptr=ends_of(self._lengths),
-            tiles=pixels.reshape(len(self._rows), vision.tile_size, vision.tile_size, 3),
+            tiles=np.frombuffer(b"".join(self._tiles), np.uint8).reshape(len(self._tiles), size, size, 3),
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from ...calls.exports.export_kvpage import MOST_SLOTS
@@ -27,7 +28,8 @@ from ...resources.hazards import make_stamp
 
 NUMBER_BYTES = 40
 """Of a number in a list of Python."""
-SMALL_BYTES = 16 * NUMBER_BYTES
+SMALL_NUMBERS = 16
+SMALL_BYTES = SMALL_NUMBERS * NUMBER_BYTES
 """Lists of one call that are not counted."""
 
 DIST_BYTES = 8
@@ -67,6 +69,14 @@ def weigher(parameters: Sequence[inspect.Parameter]) -> Callable[[Sequence[Any]]
     matchers = [place for place, one in enumerate(parameters) if one.annotation == "Matcher"]
     images = [place for place, one in enumerate(parameters) if one.annotation == "Image"]
 
+    if not (lists or texts or matchers or images):
+        return _weigh_nothing
+    pick = itemgetter(*lists) if len(lists) > 1 else lambda arguments: [arguments[place] for place in lists]
+
+    def weigh_lists(arguments: Sequence[Any]) -> int:
+        numbers = sum(map(len, pick(arguments)))
+        return numbers * NUMBER_BYTES if numbers > SMALL_NUMBERS else 0
+
     def weigh(arguments: Sequence[Any]) -> int:
         size = 0
         for place in lists:
@@ -80,7 +90,11 @@ def weigher(parameters: Sequence[inspect.Parameter]) -> Callable[[Sequence[Any]]
             size += arguments[place].weight(arguments[place + 1], len(arguments[place + 2]))
         return size if size > SMALL_BYTES else 0
 
-    return weigh
+    return weigh if texts or matchers or images else weigh_lists
+
+
+def _weigh_nothing(_arguments: Sequence[Any]) -> int:
+    return 0
 
 
 class PendingBytes:

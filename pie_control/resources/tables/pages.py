@@ -15,14 +15,14 @@ has no memory yet. Which is which, the slots say (slots.py); `fill` and `top` co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pie_control.errors import InvalidState, NotFound
-from pie_control.resources.intervals import append_interval, intervals_of
+from pie_control.resources.intervals import append_interval, intervals_of, slots_in
 from pie_control.resources.ranges import Range
 
 from .addresses import AddressAllocator
@@ -32,6 +32,8 @@ from .spans import Spans
 from .summaries import IRREGULAR, summaries, summary
 
 NOT_OWNED = -1
+FEW_PAGES = 8
+"""So many are looked at one by one: an operation on an array takes longer than a look at a page."""
 FAR = np.iinfo(np.int32).max
 """Behind all positions."""
 
@@ -73,11 +75,12 @@ class PageTable:
             self.fill[first:last] = [NOT_OWNED] * (last - first)
             slots = self.positions[first * self.page_size : last * self.page_size]
             if self.withheld:
-                self.withheld -= int(is_withheld(slots).sum())
+                self.withheld -= int(np.count_nonzero(is_withheld(slots)))
             slots[:] = EMPTY
             self.owned -= last - first
-            for page in range(first, last) if self.sealed else ():
-                self.sealed.pop(page, None)
+            if self.sealed:
+                for page in range(first, last):
+                    self.sealed.pop(page, None)
         self._spans.clear()
 
     def release(self, ranges: Sequence[Range]) -> None:
@@ -94,8 +97,17 @@ class PageTable:
 
     # ---- reading ----
 
+    def behind_full(self, ranges: Sequence[Range]) -> Iterator[int]:
+        """The pages, which are owned, in order, but for those at the start of each range that are full."""
+        for first, last in ranges:
+            span = self._spans.full_pages(first, last)
+            yield from range(first + (span.full if span else 0), last)
+
     def context(self, ranges: Sequence[Range], smallest: int, largest: int) -> Context:
         """What queries at positions `smallest` .. `largest` read of the pages. Raises NotFound."""
+        if len(ranges) == 1 and (slots := self._regular_prefix(*ranges[0], smallest)):
+            start = ranges[0][0] * self.page_size
+            return Context(((start, start + slots),), slots)
         regular = self._regular_context(ranges, smallest)
         return self._context_by_slot(ranges, smallest, largest) if regular is None else regular
 
@@ -127,7 +139,7 @@ class PageTable:
         if tail == last:
             return span.full * self.page_size
         fill = self.fill[tail]
-        if fill < 0 or self.top[tail] >= below or any(self.fill[tail + 1 : last]):
+        if fill < 0 or self.top[tail] >= below or (tail + 1 < last and any(self.fill[tail + 1 : last])):
             return None
         return span.full * self.page_size + fill
 
@@ -148,6 +160,26 @@ class PageTable:
         seen = self.positions[slots] > EMPTY
         return Context(intervals_of(slots[seen]), int(seen.sum())), seen
 
+    def held_at(self, intervals: Sequence[Range]) -> NDArray[np.int32]:
+        """What slots of pages that are owned hold, in order."""
+        if len(intervals) == 1:
+            return self.positions[slice(*intervals[0])]
+        return self.positions[slots_in(intervals)]
+
+    def all_filled(self, intervals: Sequence[Range]) -> bool:
+        """Whether these slots, of pages that are owned, all hold a token."""
+        start, stop = intervals[0]
+        page = start // self.page_size
+        within = len(intervals) == 1 and stop <= page * self.page_size + self.fill[page]  # the tokens of a regular page
+        return within or bool(is_token(self.held_at(intervals)).all())
+
+    def none_filled(self, intervals: Sequence[Range]) -> bool:
+        """Whether these slots, of pages that are owned, all hold none."""
+        (start, stop), size = intervals[0], self.page_size
+        page = start // size
+        behind = len(intervals) == 1 and stop <= (page + 1) * size and 0 <= self.fill[page] <= start - page * size
+        return behind or not is_token(self.held_at(intervals)).any()
+
     def slots_of(self, ranges: Sequence[Range]) -> NDArray[np.int64]:
         """All slots of the pages, in order. Raises NotFound."""
         self.check_owned(ranges)
@@ -156,6 +188,11 @@ class PageTable:
         if len(pieces) == 1:
             return pieces[0]
         return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
+
+    def all_shown(self, ranges: Sequence[Range]) -> bool:
+        """Whether surely no token of the pages is hidden. Raises NotFound."""
+        self.check_owned(ranges)
+        return not any(IRREGULAR in self.fill[first:last] for first, last in ranges)
 
     def held_in(self, ranges: Sequence[Range]) -> NDArray[np.int32]:
         """A copy of what all slots of the pages hold, in order. Raises NotFound."""
@@ -224,18 +261,22 @@ class PageTable:
         self.positions[begin:end] = positions
         first, last = begin // size, (end - 1) // size + 1
         self.writes[first:last] = [stamp] * (last - first)
-        self._summarize({first, last - 1})
+        self.summarize({first, last - 1})
         if last - first > 2:
             tops = self.positions[(first + 1) * size : (last - 1) * size].reshape(-1, size).max(axis=1)
             self.fill[first + 1 : last - 1] = [size] * len(tops)
             self.top[first + 1 : last - 1] = tops.tolist()
 
-    def copy(self, source: NDArray[np.int64], target: NDArray[np.int64], pages: Sequence[int], stamp: int) -> None:
-        """Copies positions from slots to slots, which are in these pages."""
-        self.positions[target] = self.positions[source]
-        self._summarize(pages)
-        for page in pages:
-            self.writes[page] = stamp
+    def copy(self, source: Sequence[Range], target: Sequence[Range], pages: Sequence[Range], stamp: int) -> None:
+        """Copies positions from slots to as many slots, which are in these pages."""
+        held = self.held_at(source).copy()
+        if len(target) == 1:
+            self.positions[slice(*target[0])] = held
+        else:
+            self.positions[slots_in(target)] = held
+        for first, last in pages:
+            self._summarize_all(first, last)
+            self.writes[first:last] = [stamp] * (last - first)
         self._spans.clear()
 
     def trim(self, ranges: Sequence[Range], keep: int) -> list[int]:
@@ -243,7 +284,7 @@ class PageTable:
         shortened = self.filled_behind(ranges, keep)
         for tail in shortened.values():
             tail[is_token(tail)] = EMPTY
-        self._summarize(shortened)
+        self.summarize(shortened)
         self._spans.clear()
         return list(shortened)
 
@@ -274,14 +315,17 @@ class PageTable:
             done += count
         self._spans.clear()
 
-    def _summarize(self, pages: Iterable[int]) -> None:
+    def summarize(self, pages: Iterable[int]) -> None:
         """Notes what a few pages hold."""
         size = self.page_size
         for page in pages:
             self.fill[page], self.top[page] = summary(self.positions[page * size : (page + 1) * size])
 
     def _summarize_all(self, first: int, last: int) -> None:
-        """The same for many."""
+        """The same for pages that adjoin: there may be many."""
+        if last - first <= FEW_PAGES:
+            self.summarize(range(first, last))
+            return
         slots = self.positions[first * self.page_size : last * self.page_size].reshape(-1, self.page_size)
         self.fill[first:last], self.top[first:last] = summaries(slots)
 
@@ -317,9 +361,9 @@ class PageTable:
         """Of slots without a token, one kind by another."""
         for first, last in ranges:
             slots = self.positions[first * self.page_size : last * self.page_size]
-            found = slots == old
+            found = slots == np.int32(old)
             slots[found] = new
-            self.withheld += int(found.sum()) * (1 if old == EMPTY else -1)
+            self.withheld += int(np.count_nonzero(found)) * (1 if old == EMPTY else -1)
 
     def adopt(self, positions: NDArray[np.int32]) -> int:
         """First address of sealed pages with slots as `read` gave them elsewhere."""
@@ -344,37 +388,6 @@ class PageTable:
             f"page {page} is sealed, for it was exported or imported: nobody writes to it. Leave it out of the pages "
             "that are written, or copy its tokens to a page of your own (copy-kvpage)"
         )
-
-    # ---- decode runs ----
-
-    def check_not_withheld(self, slots: NDArray[np.int64]) -> None:
-        """Raises InvalidState if a slot is reserved by a run, or has no memory yet, or is in a sealed page."""
-        self.check_unsealed(np.unique(slots // self.page_size).tolist())
-        bad = slots[is_withheld(self.positions[slots])]
-        if len(bad):
-            raise InvalidState(
-                f"slot {bad[0]} belongs to a decode run that goes on, or to a reserved page without memory: "
-                "only runs write there"
-            )
-
-    def withhold(self, first: int, count: int) -> None:
-        """Pages that were just allocated have no memory yet."""
-        self.positions[first * self.page_size : (first + count) * self.page_size] = UNBOUND
-        self.withheld += count * self.page_size
-
-    def fill_reserved(self, slot: int, position: int) -> None:
-        """The run that reserved a slot has filled it. Nothing happens if the page was given back."""
-        page = slot // self.page_size
-        if self.fill[page] == NOT_OWNED:
-            return
-        self.withheld -= 1
-        self.positions[slot] = position
-        if self.fill[page] == slot - page * self.page_size:
-            self.fill[page] += 1
-            if position > self.top[page]:
-                self.top[page] = position
-        else:
-            self._summarize((page,))
 
     def _grow(self, added: int) -> None:
         self.fill.extend([NOT_OWNED] * added)

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pie_control.errors import InvalidState
-from pie_control.resources.ranges import Range, overlap
+from pie_control.resources.ranges import Range, merge, overlap
 
 from .pages import PageTable
-from .reservations import Reservation, unreserve
+from .reservations import Reservation, fill_reserved, unreserve
 
 
 @dataclass(slots=True, eq=False)
@@ -24,8 +24,8 @@ class HeldRun:
     """What one run holds. `reservation`: None for a run of one step, which fills no slot."""
 
     queue: int
-    embeds: Sequence[Range]  # that it writes
-    reads: Sequence[Range]  # pages, ascending
+    embeds: Sequence[Range]  # that it writes, ascending
+    reads: Sequence[Range]  # pages
     reservation: Reservation | None
     position: int  # of the first token that it runs
     use_draws: Callable[[int], None]  # told at the end how many tokens were delivered
@@ -59,9 +59,9 @@ class HeldRuns:
         before = run.delivered
         run.delivered = delivered = before + len(tokens)
         if run.reservation is not None:
-            slots, fill, position = run.reservation.slots, self._pages.fill_reserved, run.position
+            slots, pages, position = run.reservation.slots, self._pages, run.position
             for number in range(before - 1 if before else 0, delivered - 1):
-                fill(slots[number], position + number)
+                fill_reserved(pages, slots[number], position + number)
         if over:
             self.end(future)
         return True
@@ -96,7 +96,7 @@ class HeldRuns:
         """Whether tokens in these pages may be emptied or overwritten. Raises InvalidState if a run sees them."""
         ranges = [(page, page + 1) for page in pages]
         for future, run in self._runs.items():
-            if overlap(run.reads, ranges):
+            if overlap(merge(run.reads), ranges):
                 raise InvalidState(
                     f"decode run {future} goes on and sees tokens of these pages: wait for its end, or cancel it first"
                 )

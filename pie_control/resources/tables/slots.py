@@ -27,7 +27,7 @@ def is_token(slots: Slots) -> Booleans:
 
 def is_withheld(slots: Slots) -> Booleans:
     """Which hold nothing and are not free."""
-    found: Booleans = (slots < EMPTY) & (slots > HIDDEN)
+    found: Booleans = (slots < _EMPTY) & (slots > _HIDDEN)
     return found
 
 

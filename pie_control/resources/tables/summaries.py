@@ -13,6 +13,10 @@ IRREGULAR = -2
 def summary(page: Slots) -> tuple[int, int]:
     """Of one page. (For so few numbers, lists are several times as fast as arrays.)"""
     slots: list[int] = page.tolist()
+    fill = slots.index(EMPTY) if EMPTY in slots else len(slots)
+    tokens, rest = slots[:fill], slots[fill:]
+    if min(tokens, default=0) > EMPTY and max(rest, default=EMPTY) == EMPTY and min(rest, default=EMPTY) > HIDDEN:
+        return fill, max(tokens, default=EMPTY)
     count = sum([slot > EMPTY or slot <= HIDDEN for slot in slots])
     regular = min(slots[:count], default=0) > EMPTY
     return count if regular else IRREGULAR, max(*slots, EMPTY)

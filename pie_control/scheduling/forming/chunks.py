@@ -3,7 +3,8 @@
 Everybody in a wave waits for all of it. So while others take short steps, what long forwards add to a wave is bounded
 by measured times: it takes at most STRETCH times as long as the short steps alone, or SECONDS, if that is more. A long
 forward then has the better part of the worker's time, in chunks; where nobody else waits, it goes whole. Where the
-worker is fast against SECONDS, nothing is bounded. Tiles of images count as so many tokens as they are worth.
+worker is fast against SECONDS, nothing is bounded. Images go in layers of their tiles, which count as so many tokens as
+they are worth.
 """
 
 from __future__ import annotations

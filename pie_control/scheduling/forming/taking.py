@@ -70,7 +70,7 @@ class Taking:
     ) -> None:
         self.progress = False  # something took effect in the control layer
         self.reached: list[tuple[CommandQueue, Command]] = []  # what the control layer answers, but for allocations
-        self.context = WaveContext(model, memory.wave, memory.scratch_slot, memory.tokens, most)
+        self.context = WaveContext(model, memory.wave, memory.scratch_slot, memory.tokens, memory.tiles)
         self.batches: dict[Call, Any] = {}  # Batch, or LongBatch for calls whose commands are long
         self.used: dict[Account, int] = {}  # queues
         self.left = max_commands  # None: no limit but those of the worker
@@ -143,7 +143,8 @@ class Taking:
             size, following = self._take_short(visit, command)
         if following is None:
             self.room -= size
-            self.long += size if size > FEW else 0
+            is_rest = visit.queue.done and not visit.taken
+            self.long += size if size > FEW or is_rest else 0
             self._backlog.parts -= size
             visit.stage = max(visit.stage, stage)
             visit.taken += 1
@@ -253,13 +254,13 @@ class Taking:
         command = queue.commands[0]
         assert isinstance(command, LongCommand)
         size = command.size - queue.done - queue.granted
-        part = size if command.whole else min(size, self._part, self.room, max(1, self.long_room))
+        part = size if command.whole else self._part_of(command, size)
         batch = self.batch(command.call)
         room = batch.room_for(command) if command.bounded else part
         if room < part:
             part = 0 if command.whole else room
-            if not part and queue.granted:
-                return Next.DONE
+        if queue.granted and (not part or part > self.room):
+            return Next.DONE
         if not queue.granted:
             if not batch.can_add(queue, command):
                 return Next.DONE
@@ -284,6 +285,14 @@ class Taking:
         self._backlog.remove(queue, 1)
         queue.wait_in(Line.SHORT)
         return self.prefix(queue)
+
+    def _part_of(self, command: LongCommand, size: int) -> int:
+        """As much of what is left of a command as a queue gets at a time. A unit that is more than those who take short
+        steps can wait for goes alone."""
+        part = min(size, self._part, self.room, max(1, self.long_room))
+        if part >= command.unit:
+            return part - part % command.unit
+        return 0 if self.long else command.unit
 
     def add_granted(self) -> None:
         """Adds what was granted of long commands to their batches."""

@@ -105,7 +105,7 @@ class WaveBuilder:
         batches = [taking.batches[call] for call in sorted(filled, key=RANKS.__getitem__)]
         work = sum(batch.work for batch in batches)
         tokens = work + sum(batch.tokens for batch in batches)
-        return Wave(taking.context.wave, batches, taking.used, taken, tokens=tokens, long=taking.long + work)
+        return Wave(taking.context.wave, batches, taking.used, taken, tokens=tokens, long=taking.long)
 
     # ---- visits ----
 

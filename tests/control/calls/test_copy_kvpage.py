@@ -44,8 +44,20 @@ def test_slots_are_paired_in_the_order_of_the_lists() -> None:
     inferlet, handed_on = prepare()
     inferlet.call("copy_kvpage", Q, [2, 1, 0, 1], [8, 2])
     copy = handed_on[-1]
-    assert (copy.source.tolist(), copy.target.tolist(), copy.after) == ([2, 0], [8, 9], 0)
+    assert (copy.source, copy.target, copy.size, copy.after) == (((2, 3), (0, 1)), ((8, 10),), 2, 0)
     assert inferlet.space.pages.positions[8:10].tolist() == [2, 0]
+
+
+def test_many_slots_are_paired_like_few() -> None:
+    inferlet, handed_on = prepare()
+    inferlet.call("copy_kvpage", Q, [2, 1, 0, 1, 1, 1], [9, 1, 13, 2])
+    assert inferlet.space.pages.positions[8:16].tolist() == [-1, 2, -1, -1, -1, 0, 1, -1]
+    assert inferlet.space.pages.fill[2:4] == [-2, -2], "not the first slots of their pages"
+    inferlet.call("copy_kvpage", Q, [9, 1], [8, 1])
+    assert inferlet.space.pages.fill[2] == 2
+    assert handed_on[-1].after == 0
+    inferlet.call("copy_kvpage", Q, [0, 1], [14, 1])
+    assert handed_on[-1].after == handed_on[-2].seq, "a token is overwritten"
 
 
 def test_what_is_overwritten_must_not_be_read_any_more() -> None:

@@ -199,6 +199,17 @@ def test_others_do_not_write_embeds_of_a_run_but_its_queue_may_go_on() -> None:
     inferlet.call("embed_txt", OTHER_QUEUE, [1], [5], [4, 1])
 
 
+@pytest.mark.parametrize(("embed", "input"), [(1, 4), (4, 1)])
+def test_the_order_of_its_embeds_does_not_matter(embed: int, input: int) -> None:
+    inferlet, _ = prepare()
+    inferlet.call("copy_emb", Q, [2, 1], [embed, 1])
+    run(inferlet, embed=embed, input=input)
+    for written in (embed, input):
+        with pytest.raises(InvalidState, match="goes on and uses one of the embeds"):
+            inferlet.call("embed_txt", OTHER_QUEUE, [1], [9], [written, 1])
+    inferlet.call("embed_txt", OTHER_QUEUE, [1], [9], [3, 1])
+
+
 def test_what_a_run_sees_is_not_emptied_or_overwritten() -> None:
     inferlet, _ = prepare()
     future = run(inferlet)

@@ -12,12 +12,13 @@ import pytest
 from pie_control.calls.input_image.image import Image
 from pie_control.errors import InvalidArgument, InvalidState, NotFound, QuotaExceeded
 from pie_control.testing.fake_model import FakeModel
-from pie_inference.protocol import EmbedImg, EmbedTxt, Forward, ModelDescription, Sample
+from pie_inference.protocol import EmbedImg, EmbedTxt, Forward, Sample
 from pie_inference.testing.small_vision import VISION
 from tests.helpers.refusals import NO_QUEUE, OTHER_QUEUE, Q, Refusal, check_refused, prepare, refusal
-from tests.helpers.scheduling import Inferlet, World, by_kind
+from tests.helpers.scheduling import SIZES, Inferlet, World, by_kind
 
 VECTORS = VISION.tile_embeds
+WAVE = SIZES["max_batch_tokens"]
 
 
 def image(tiles: int, seed: int = 0) -> Image:
@@ -147,20 +148,40 @@ def test_what_is_filled_twice_holds_what_came_last() -> None:
     assert kinds(world) == [[EmbedImg], [EmbedImg]]
 
 
-def test_a_large_image_takes_as_many_waves_as_its_tiles_ask() -> None:
-    most = VISION.max_batch_tiles
+def layers_of(batches: dict[type, Any]) -> int:
+    """That the tiles of a wave go through."""
+    return int((batches[EmbedImg].ends - batches[EmbedImg].begins).sum()) if EmbedImg in batches else 0
+
+
+def tiles_under_way(world: World) -> int:
+    return len(vars(world.scheduler)["_memory"].tiles)
+
+
+def test_a_large_image_takes_as_many_waves_as_its_layers_ask() -> None:
+    most = WAVE // VISION.layer_tokens
     world, one = start()
-    look(one, image(2 * most + 1))
+    look(one, image(7))
     one.forward(0, 10, 120)
     batches = [by_kind(wave) for wave in world.drain()]
-    assert [len(wave[EmbedImg].tiles) for wave in batches] == [most, most, 1]
+    assert [layers_of(wave) for wave in batches] == [most, most, 7 * VISION.layers - 2 * most]
     assert [Forward in wave for wave in batches] == [False, False, True]
+    assert tiles_under_way(world) == 0
+
+
+def test_a_tile_goes_on_where_it_was_without_its_pixels() -> None:
+    world, one = start(max_batch_tokens=8)
+    look(one, image(1))
+    waves = [by_kind(wave)[EmbedImg] for wave in world.drain()]
+    assert [(wave.begins.tolist(), wave.ends.tolist()) for wave in waves] == [([0], [2]), ([2], [4]), ([4], [5])]
+    assert [(wave.rows.tolist(), len(wave.tiles)) for wave in waves] == [([0], 1), ([-1], 0), ([-1], 0)]
+    assert [len(wave.embeds) for wave in waves] == [0, 0, VECTORS]
+    assert len({wave.slots[0] for wave in waves}) == 1
 
 
 def test_those_who_decode_have_a_step_in_each_wave_beside_images() -> None:
     world, one = start()
     others = [world.open(8, 64) for _ in range(5)]
-    look(one, image(3 * VISION.max_batch_tiles))
+    look(one, image(12))
     for position in range(3):
         for other in others:
             other.step(position)
@@ -169,67 +190,119 @@ def test_those_who_decode_have_a_step_in_each_wave_beside_images() -> None:
     assert all(EmbedImg in wave for wave in steps[:3])
 
 
-SLOW = msgspec.structs.replace(VISION, tile_tokens=40)
-
-
-class SlowEyes(FakeModel):
-    """A tile is worth forty tokens."""
-
-    def describe(self) -> tuple[ModelDescription, ...]:
-        return tuple(msgspec.structs.replace(one, vision=SLOW) for one in super().describe())
+SLOW = msgspec.structs.replace(VISION, layers=8, layer_tokens=WAVE // 4)
 
 
 def seconds(batches: dict[type, Any]) -> float:
-    """Of a wave: 5 ms, and 1 ms a token."""
-    tiles = len(batches[EmbedImg].tiles) if EmbedImg in batches else 0
+    """Of a wave: 5 ms, and 10 ms a token."""
     tokens = len(batches[Forward].q_embeds) if Forward in batches else 0
-    return 0.005 + 0.001 * (tokens + SLOW.tile_tokens * tiles)
+    return 0.005 + 0.01 * (tokens + SLOW.layer_tokens * layers_of(batches))
 
 
-def test_tiles_of_a_wave_do_not_hold_up_those_who_decode() -> None:
-    """Alone, an image takes few waves; beside decodes, more of them, each of which takes 100 ms at most."""
-    world = World(model=SlowEyes())
-    one, others = world.open(8, 128), [world.open(8, 64) for _ in range(8)]
-    seen = dataclasses.replace(image(8), vision=SLOW)
+class SlowWorld:
+    """One inferlet has an image, whose layers are slow, and one decodes."""
 
-    def play() -> list[tuple[int, float]]:
-        """Tiles and seconds of each wave, of those with tiles."""
-        found, turn = list[tuple[int, float]](), world.turn()
-        sent = list(turn.waves)
-        while sent:
-            batches = by_kind(sent.pop(0))
-            if EmbedImg in batches:
-                found.append((len(batches[EmbedImg].tiles), seconds(batches)))
-            sent += world.turn(msgspec.structs.replace(world.run(), seconds=seconds(batches))).waves
-        return found
+    def __init__(self) -> None:
+        self.world = World(model=FakeModel("fake", **SIZES, vision=SLOW))
+        self.one, self.other = self.world.open(8, 128), self.world.open(30, 128)
+        self.position = 0
 
-    for position in range(12):
-        for other in others[: 1 + position % len(others)]:
-            other.step(position)
-        play()
-    look(one, seen)
-    for other in others:
-        other.step(12)
-    beside = play()
-    assert sum(tiles for tiles, _ in beside) == 8
-    assert max(took for _, took in beside) <= 0.1
-    look(one, dataclasses.replace(image(8, 1), vision=SLOW))
-    play()
-    look(one, dataclasses.replace(image(8, 2), vision=SLOW))
-    assert [tiles for tiles, _ in play()] == [8], "nobody has decoded lately"
+    def look(self, seed: int) -> None:
+        look(self.one, dataclasses.replace(image(1, seed), vision=SLOW))
+
+    def decode(self, steps: int) -> list[dict[type, Any]]:
+        """One inferlet asks for the next token whenever it has one, so often. Gives the waves until nobody waits."""
+        found, asked = list[dict[type, Any]](), 0
+        while True:
+            if asked < steps and asked == len(self.other.answers):
+                self.other.step(self.position)
+                self.position, asked = self.position + 1, asked + 1
+            turn = self.world.turn()
+            if not turn.waves and not self.world.sent:
+                return found
+            batches = by_kind(self.world.sent[0])
+            found.append(batches)
+            done = self.world.model.run(self.world.sent.popleft())
+            self.world.turn(msgspec.structs.replace(done, seconds=seconds(batches)), quiet=False)
+
+
+def test_a_decode_beside_a_slow_tile_gets_a_token_between_two_layers() -> None:
+    slow = SlowWorld()
+    slow.decode(20)  # so it is known how long waves take
+    slow.other.answers.clear()
+    slow.look(0)
+    beside = slow.decode(30)
+    seen = [layers_of(batches) for batches in beside]
+    assert seen[: SLOW.layers] == [1] * SLOW.layers
+    assert all(Sample in batches for batches in beside)
+    assert len(beside) == 30
+    slow.look(1)
+    slow.decode(0)
+    slow.look(2)
+    assert [layers_of(batches) for batches in slow.decode(0)] == [4, 4], "nobody has decoded lately"
+
+
+def test_a_tile_whose_inferlet_ends_leaves_nothing_behind() -> None:
+    world, one = start(max_batch_tokens=8)
+    look(one, image(1))
+    world.turn()
+    assert tiles_under_way(world) == 1
+    world.close(one)
+    world.drain()
+    assert tiles_under_way(world) == 0
+
+
+def test_a_tile_that_fails_on_its_way_ends_its_inferlet_and_leaves_nothing_behind() -> None:
+    world, one = start(max_batch_tokens=8)
+    other = world.open(8, 64)
+    world.may_fail = True
+    look(one, image(1))
+    look(other, image(1, 1))
+    world.turn()
+    slots = vars(vars(world.model)["_tiles"])["_slots"]
+    world.answer()
+    lost = vars(world.scheduler)["_memory"].tiles.take(one.owner, first_tile(world, one))
+    del slots[lost]
+    world.drain()
+    assert one.ending is not None
+    assert other.ending is None
+    assert tiles_under_way(world) == 0
+
+
+def first_tile(world: World, inferlet: Inferlet) -> int:
+    """The number of the command of an inferlet that is under way."""
+    (found,) = [seq for owner, seq in vars(vars(world.scheduler)["_memory"].tiles)["_slots"] if owner == inferlet.owner]
+    return int(found)
+
+
+def test_no_more_tiles_are_under_way_than_there_are_slots() -> None:
+    world = World(max_batch_tokens=24)
+    inferlets = [world.open(8, 64) for _ in range(2 * VISION.tile_slots)]
+    for seed, inferlet in enumerate(inferlets):
+        look(inferlet, image(2, seed))
+    most, layers = 0, 0
+    while waves := world.turn().waves:
+        layers += sum(layers_of(by_kind(wave)) for wave in waves)
+        most = max(most, tiles_under_way(world))
+        while world.sent:
+            world.answer()
+    assert most == VISION.tile_slots
+    assert layers == 2 * len(inferlets) * VISION.layers
+    assert tiles_under_way(world) == 0
+    assert all(inferlet.space.waiting == 0 for inferlet in inferlets)
 
 
 def test_several_images_share_a_wave_and_equal_tiles_travel_once() -> None:
     world, one = start()
     two = world.open(8, 64)
-    look(one, image(2))
-    look(two, image(2))
+    look(one, image(1))
+    look(two, image(1))
     look(two, image(1, 7), at=10)
     (wave,) = map(by_kind, world.drain())
     batch = wave[EmbedImg]
-    assert batch.rows.tolist() == [0, 1, 0, 1, 2]
-    assert batch.tiles.shape == (3, VISION.tile_size, VISION.tile_size, 3)
-    assert batch.indptr.tolist() == [0, 3, 6, 9, 12, 15]
+    assert sorted(batch.rows.tolist()) == [0, 0, 1]
+    assert batch.tiles.shape == (2, VISION.tile_size, VISION.tile_size, 3)
+    assert batch.indptr.tolist() == [0, 3, 6, 9]
 
 
 def test_more_tiles_than_may_wait_are_refused_at_once() -> None:
@@ -264,6 +337,9 @@ def test_what_cannot_be_is_not_believed(tile: bytes, first: int, embeds: Any, me
     command.check(inferlet.space.model)
     with pytest.raises(ValueError, match=re.escape(message)):
         msgspec.structs.replace(command, tile=tile, first=first, embeds=embeds).check(inferlet.space.model)
+    for changed in ({"size": 1}, {"whole": True}, {"unit": 1}):
+        with pytest.raises(ValueError, match="a tile is worth 5 times 4 input tokens"):
+            msgspec.structs.replace(command, **changed).check(inferlet.space.model)
     blind = msgspec.structs.replace(inferlet.space.model, vision=None)
     with pytest.raises(ValueError, match="takes no images"):
         command.check(blind)

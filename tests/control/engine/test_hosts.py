@@ -351,7 +351,7 @@ def test_a_host_that_hands_on_a_tile_of_another_size_is_lost_alone(tmp_path: Pat
         for entry in (first, second):
             scene.link(entry).says(Started(entry.number))
             scene.synchronizes(entry)
-        tile = ImageCommand(first.number, QUEUE, 5, 0, None, (), b"far too small", 0, ((0, 1),))
+        tile = ImageCommand(first.number, QUEUE, 5, 0, None, (), 20, False, b"far too small", 0, ((0, 1),), 4)
         scene.links[1].says(Commands(scene.model.name, [tile]))
         assert "said what cannot be" in str(first.info().error)
         assert second.info().status == "running"

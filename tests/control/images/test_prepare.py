@@ -25,7 +25,9 @@ VISION = Vision(
     resample=1,
     placeholder=0,
     layout=ImageLayout("<{row},{column}>{image}", "/", "|{image}|", "({image})"),
-    max_batch_tiles=4,
+    layers=2,
+    layer_tokens=4,
+    tile_slots=4,
 )
 
 

@@ -16,7 +16,7 @@ from pie_inference.config import WorkerConfig
 from pie_inference.protocol import EmbedImg, GetLogprobs, GetLogprobsResult, Vision
 from pie_inference.serving.worker import Worker
 from pie_inference.testing.vision_checkpoint import VOCAB, make_vision_checkpoint
-from pie_inference.testing.worker_batches import Driver, Extend, Keys, indptr, ints
+from pie_inference.testing.worker_batches import Driver, Extend, Keys, image_batch, indptr, ints
 from tests.helpers.oracle import assert_close
 from tests.helpers.vision import expected_logprobs, load_model, load_processor, picture
 
@@ -57,7 +57,7 @@ class Seeing:
         assert len(places) == len(tiles) * self.vision.tile_embeds
         for first in range(0, len(tiles), 3):
             some = tiles[first : first + 3]
-            batch = image_batch(self.vision, some, places[first * self.vision.tile_embeds :])
+            batch = whole_tiles(self.vision, some, places[first * self.vision.tile_embeds :])
             self.driver.run(batch)
         rows = ints(range(len(tokens))) + self.driver.outputs
         score = GetLogprobs(rows, indptr([VOCAB] * len(rows)), ints(list(range(VOCAB)) * len(rows)))
@@ -70,16 +70,11 @@ def as_png(image: Image.Image) -> bytes:
     return data.getvalue()
 
 
-def image_batch(vision: Vision, tiles: Sequence[bytes], embeds: np.ndarray) -> EmbedImg:
+def whole_tiles(vision: Vision, tiles: Sequence[bytes], embeds: np.ndarray) -> EmbedImg:
     """Whole tiles into the first of these embeds."""
     count, size = len(tiles), vision.tile_size
-    return EmbedImg(
-        rows=ints(range(count)),
-        firsts=ints([0] * count),
-        embeds=ints(embeds[: count * vision.tile_embeds]),
-        indptr=indptr([vision.tile_embeds] * count),
-        tiles=np.frombuffer(b"".join(tiles), np.uint8).reshape(count, size, size, 3),
-    )
+    pixels = np.frombuffer(b"".join(tiles), np.uint8).reshape(count, size, size, 3)
+    return image_batch(vision, pixels, ints(embeds[: count * vision.tile_embeds]), range(count))
 
 
 @pytest.fixture(scope="module", params=SHAPES)

@@ -79,17 +79,17 @@ def test_models_that_differ_are_refused(tmp_path: Path, name: str) -> None:
         read_architecture({**config, **changed})
 
 
-def test_tiles_of_a_wave_cost_a_share_of_its_tokens(tmp_path: Path) -> None:
-    """So images do not keep those who decode waiting."""
+def test_a_layer_of_a_tile_counts_as_a_share_of_a_wave_at_most(tmp_path: Path) -> None:
+    """So there is room for it beside those who decode."""
     few, many = (
         make_plan(config, read_model(config), SingleRank()).vision
         for config in (
-            WorkerConfig(make_vision_checkpoint(tmp_path), "model", max_batch_tokens=tokens) for tokens in (16, 512)
+            WorkerConfig(make_vision_checkpoint(tmp_path), "model", max_batch_tokens=tokens) for tokens in (4, 512)
         )
     )
     assert few is not None
     assert many is not None
-    assert few.max_batch_tiles == 1
-    assert 1 < many.max_batch_tiles <= 16
-    assert few.tile_tokens == many.tile_tokens > 0
-    assert many.max_batch_tiles in (512 // (4 * many.tile_tokens), 16)
+    assert few.layer_tokens == 4 // 4
+    assert few.layer_tokens < many.layer_tokens < 512 // 4
+    assert few.layers == many.layers == 2
+    assert many.tile_tokens == 2 * many.layer_tokens

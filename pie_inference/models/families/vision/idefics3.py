@@ -40,7 +40,9 @@ class Idefics3Config(llama.LlamaConfig):
             tile_embeds=self.tower.patches // self.scale_factor**2,
             placeholder=self.image_token,
             layout=LAYOUT,
-            tile_work=self.tower.patches * self.tower.parameters,
+            layers=self.tower.num_layers,
+            layer_work=self.tower.patches * self.tower.parameters,
+            state=(self.tower.patches, self.tower.hidden_size),
         )
 
 
@@ -87,8 +89,14 @@ class Idefics3Vision:
             f"{ROOT}.connector.modality_projection.proj.weight", config.hidden_size, width
         )
 
-    def __call__(self, tiles: Tensor) -> Tensor:
-        return shuffled(self._tower(tiles), self._factor) @ self._projection.T
+    def begin(self, tiles: Tensor) -> Tensor:
+        return self._tower.begin(tiles)
+
+    def run(self, states: Tensor, begin: int, end: int) -> Tensor:
+        return self._tower.run(states, begin, end)
+
+    def finish(self, states: Tensor) -> Tensor:
+        return shuffled(self._tower.finish(states), self._factor) @ self._projection.T
 
 
 def shuffled(patches: Tensor, factor: int) -> Tensor:

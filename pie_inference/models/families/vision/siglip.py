@@ -44,8 +44,8 @@ class SiglipConfig:
 
     @property
     def parameters(self) -> int:
-        """Numbers in the matrices of all layers."""
-        return self.num_layers * self.hidden_size * (4 * self.hidden_size + 2 * self.intermediate_size)
+        """Numbers in the matrices of a layer."""
+        return self.hidden_size * (4 * self.hidden_size + 2 * self.intermediate_size)
 
 
 def read(config: ConfigJson) -> SiglipConfig:
@@ -92,14 +92,21 @@ class SiglipTower:
         self._layers = [_Layer(config, weights, f"{root}.encoder.layers.{layer}") for layer in layers]
         self._last = Affine(weights, f"{root}.post_layernorm", size)
 
-    def __call__(self, tiles: Tensor) -> Tensor:
-        """Tiles [N, 3, S, S], normalized, to [N, patches, hidden_size]."""
+    def begin(self, tiles: Tensor) -> Tensor:
+        """Tiles [N, 3, S, S], normalized, to states [N, patches, hidden_size]."""
         patch = self._config.patch_size
         patches = functional.conv2d(tiles, self._patch.weight, self._patch.bias, stride=patch)
-        hidden = patches.flatten(2).transpose(1, 2) + self._positions
-        for layer in self._layers:
-            hidden = layer(hidden)
-        return normalized(hidden, self._last, self._config.norm_eps)
+        return patches.flatten(2).transpose(1, 2) + self._positions
+
+    def run(self, states: Tensor, begin: int, end: int) -> Tensor:
+        """States before layer `begin` to those before layer `end`."""
+        for layer in self._layers[begin:end]:
+            states = layer(states)
+        return states
+
+    def finish(self, states: Tensor) -> Tensor:
+        """States behind the last layer to what they say of each patch."""
+        return normalized(states, self._last, self._config.norm_eps)
 
 
 class _Layer:

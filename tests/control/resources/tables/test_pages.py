@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pie_control.errors import InvalidState, NotFound
 from pie_control.resources.intervals import join_intervals, take_intervals
+from pie_control.resources.ranges import merge
 from pie_control.resources.tables.addresses import INITIAL_CAPACITY
 from pie_control.resources.tables.pages import PageTable
 
@@ -81,8 +81,14 @@ def _copy(choice: random.Random, table: PageTable, slow: SlowTable, ranges: list
     source = choice.sample(sorted(slow.filled), min(3, len(slow.filled)))
     target = choice.sample(slow.slots(ranges), min(len(source), len(slow.slots(ranges))))
     source = source[: len(target)]
-    pages = sorted({slot // SIZE for slot in target})
-    table.copy(np.array(source, np.int64), np.array(target, np.int64), pages, 1)
+    if not source:
+        return
+    read, written = ([(slot, slot + 1) for slot in slots] for slots in (source, target))
+    assert all(table.all_filled([one]) for one in read)
+    assert table.all_filled(read)
+    assert [not table.none_filled([one]) for one in written] == [slot in slow.filled for slot in target]
+    assert table.none_filled(written) is slow.filled.keys().isdisjoint(target)
+    table.copy(read, written, merge((slot // SIZE, slot // SIZE + 1) for slot in target), 1)
     slow.filled.update(zip(target, [slow.filled[slot] for slot in source], strict=True))
 
 

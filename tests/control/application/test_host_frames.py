@@ -1,0 +1,59 @@
+"""How many frames a host in a process of its own says: what it answers waits for a round that comes at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pie_control.application.host import Host
+from pie_control.application.messages import (
+    FromHost,
+    Launch,
+    Ping,
+    Pong,
+    Provide,
+    Quiet,
+    Report,
+    Started,
+    ToHost,
+    Welcome,
+)
+from pie_control.config import InferletLimits
+from pie_control.programs.python_guest import compiled_guest
+from pie_control.programs.warm_pool import WarmPool
+
+PROGRAM = "def main(args):\n    return 'hello'\n"
+
+
+class Control:
+    """The `ControlLink` of a host that keeps the frames that it hears."""
+
+    on_messages: Callable[[Sequence[ToHost]], None]
+    on_pause: Callable[[], None] | None = None
+
+    def __init__(self) -> None:
+        self.heard: list[list[type]] = []
+
+    def send(self, messages: Sequence[FromHost]) -> None:
+        self.heard.append([type(message) for message in messages])
+
+    def says(self, *messages: ToHost) -> None:
+        """One frame, and no other behind it."""
+        self.on_messages(messages)
+        assert self.on_pause is not None
+        self.on_pause()
+
+
+def test_a_launch_and_a_question_are_answered_in_one_frame(guest_cache: Path) -> None:
+    async def check(guest: Path) -> None:
+        control = Control()
+        host = Host(Welcome(1, InferletLimits(), 0, WarmPool(), str(guest)), control)
+        control.says(Ping(0))
+        assert control.heard == [[Report, Pong]]
+        control.heard.clear()
+        control.says(Ping(0), Provide("p", PROGRAM, ""), Launch(1, "p", "p", [], {}, 0.0))
+        assert [kind for kind in control.heard[0] if kind is not Quiet][:3] == [Report, Pong, Started]
+        host.close()
+
+    asyncio.run(check(asyncio.run(compiled_guest(guest_cache))))
