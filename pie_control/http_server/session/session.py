@@ -25,7 +25,6 @@ from ..failures import error_body
 from ..launches import Launches
 from ..protocols import POLICY_VIOLATION, TRY_AGAIN_LATER
 from .channel import Channel
-from .eager import begin
 from .look_ups import look_up
 from .send_buffer import SendBuffer
 
@@ -139,10 +138,9 @@ class Session:
             raise Overloaded(f"{MAX_LAUNCHES} launches of this connection are under way: wait for some of them")
         if len(self._channels) >= self._client_launches.most:
             raise Overloaded(f"{len(self._channels)} inferlets of this connection run, or their events wait to be read")
-        task = begin(self._launch(request))
-        if task is not None:
-            self._launches.add(task)
-            task.add_done_callback(self._launches.discard)
+        task = asyncio.create_task(self._launch(request))
+        self._launches.add(task)
+        task.add_done_callback(self._launches.discard)
 
     async def _launch(self, request: wire.Launch) -> None:
         try:
