@@ -1,5 +1,6 @@
 # make demo    runs an inferlet on the demo model; the first time it sets up .venv
-# make test    runs all checks and tests
+# make test    runs all checks, and tests of everything
+# make test-all  the same with whole corpora and more examples: before a release (see docs/testing.md)
 # make serve   starts a server on the demo model
 # make clean   removes .venv and caches
 #
@@ -14,7 +15,7 @@ INSTALL := $(BIN)/python scripts/install.py
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test serve clean
+.PHONY: demo test test-all serve clean
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
@@ -25,6 +26,9 @@ serve: $(INSTALLED)
 
 test: $(INSTALLED_DEV)
 	@PATH="$(abspath $(BIN)):$$PATH" scripts/test
+
+test-all: $(INSTALLED_DEV)
+	@PATH="$(abspath $(BIN)):$$PATH" scripts/test all
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -14,6 +14,7 @@ from asyncio import gather
 
 from inferlet_sdk import traits
 from inferlet_sdk.addresses import Embeds, Pages, Slots
+from inferlet_sdk.chat import Answer, CallResult, Tools, TooManyRounds
 from inferlet_sdk.context import Context
 from inferlet_sdk.errors import (
     Busy,
@@ -41,16 +42,15 @@ from inferlet_sdk.guest.arguments import Args
 from inferlet_sdk.guest.data_files import program_files
 from inferlet_sdk.guest.program import inferlet
 from inferlet_sdk.images import Image
-from inferlet_sdk.outside.blobs import Blob, Message
-from inferlet_sdk.outside.children import Child, ChildEnd, ChildFailed, launch
-from inferlet_sdk.outside.http import Response, http_get, http_post, http_request
-from inferlet_sdk.outside.topics import Subscription, broadcast, subscribe
 from inferlet_sdk.retries import retry
 from inferlet_sdk.schemas import SchemaMismatch, Truncated, UnsupportedType, from_json, json_schema
 from inferlet_sdk.search.hypotheses import Hypothesis
-from inferlet_sdk.tools.chat import Answer, CallResult, Tools, TooManyRounds
 from inferlet_sdk.tools.tool import Tool, tool
 from inferlet_sdk.traits import Dist
+from inferlet_sdk.traits.outside.blobs import Blob, Message
+from inferlet_sdk.traits.outside.children import Child, ChildEnd, ChildFailed, launch
+from inferlet_sdk.traits.outside.http import Response, http_get, http_post, http_request
+from inferlet_sdk.traits.outside.topics import Subscription, broadcast, subscribe
 
 __all__ = [
     "Answer",

@@ -15,11 +15,11 @@ from inferlet_sdk.filling.filled_context import FilledContext
 from inferlet_sdk.filling.snapshots import restore, snapshot_of
 from inferlet_sdk.generation.drafting import Draft
 from inferlet_sdk.generation.generation import Generation, rules_of
+from inferlet_sdk.generation.kept import Kept, as_guide
 from inferlet_sdk.generation.sampling import AnySampler, Greedy, Sampler, as_sampler, seeded
 from inferlet_sdk.generation.scoring import score_tokens
 from inferlet_sdk.generation.stopping import StopConditions
 from inferlet_sdk.generation.token_source import sample_once
-from inferlet_sdk.grammars.guide import Kept, as_guide
 from inferlet_sdk.schemas.results import generate_value
 from inferlet_sdk.search.beam import search
 from inferlet_sdk.search.best_of import Judge, sample_many
@@ -28,7 +28,7 @@ from inferlet_sdk.search.select import most_likely
 from inferlet_sdk.sequences.joining import join_sequences
 from inferlet_sdk.sequences.queues import queues_of
 from inferlet_sdk.sequences.sequence import TokenSequence
-from inferlet_sdk.sequences.stepping import next_dist, try_next_dist
+from inferlet_sdk.sequences.stepping import next_dist
 from inferlet_sdk.sharing.named import export, open_sequence
 from inferlet_sdk.sharing.prefixes import share_prefix
 from inferlet_sdk.traits import Dist
@@ -129,8 +129,6 @@ class Context(FilledContext):
     async def next_dist(self, k: int = 256, temperature: float = 1.0) -> Dist:
         """The distribution of the next token, cut to the `k` most probable tokens."""
         sequence = self._settled("next_dist")
-        if (dist := try_next_dist(sequence, k, temperature)) is not None:
-            return dist
         if not sequence.computed:
             await share_prefix(sequence)
         return await next_dist(sequence, k, temperature)

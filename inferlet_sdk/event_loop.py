@@ -51,7 +51,7 @@ class _HostSelector:
         timer: int = bindings.core.sleep(max(0, math.ceil(timeout * 1e9)))
         done = self._wait([*self.waiters, timer])
         if timer in done:
-            bindings.core.take(timer)
+            bindings.core.await_done(timer)
             done.remove(timer)
         else:
             bindings.core.cancel(timer)
@@ -98,7 +98,7 @@ class HostEventLoop(asyncio.BaseEventLoop):
                 self._forget(number, future)
 
     def host_future(self, number: int) -> Generator[Any, None, None]:
-        """The same for one host future, for `yield from` in an `__await__`."""
+        """Waits for one host future, for `yield from` in an `__await__`."""
         future = self.create_future()
         waiters = self._selector.waiters
         if number in waiters:
@@ -202,7 +202,7 @@ def waited_for(coroutine: Coroutine[Any, Any, T]) -> Any:
 
 def _print_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Prints the traceback of a failed task that nobody awaits to the inferlet's log."""
-    from inferlet_sdk.tracebacks import format_error
+    from inferlet_sdk.tracebacks.report import format_error
 
     error = context.get("exception")
     print(context["message"] + ("\n" + format_error(error) if error else ""), file=_stderr())

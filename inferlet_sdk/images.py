@@ -14,11 +14,11 @@ from typing import NamedTuple, Protocol
 from inferlet_sdk import bindings, traits
 from inferlet_sdk.addresses import Embeds
 from inferlet_sdk.errors import InvalidState, QuotaExceeded
-from inferlet_sdk.outside.blobs import Blob
 from inferlet_sdk.texts import Noted, tokenize_noted
 from inferlet_sdk.traits.arguments import text, wrong
 from inferlet_sdk.traits.core import ModelInfo
 from inferlet_sdk.traits.input_image import LoadedImage
+from inferlet_sdk.traits.outside.blobs import Blob
 
 
 class _Held:

@@ -26,6 +26,9 @@ class AdapterLibrary:
     async def start(self) -> None:
         """Loads the adapters that the operator has named; raises ConfigError, WorkerUnavailable."""
         for given in self._config.adapters:
+            if given.model not in self._models:
+                known = ", ".join(self._models)
+                raise ConfigError(f"--adapter {given.name}: no model {given.model!r}; there are: {known}")
             try:
                 await self._models[given.model].adapters.load(given.name, given.path)
             except ClientError as error:

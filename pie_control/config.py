@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pie_control.errors import ConfigError
 from pie_control.host_memory import machine_memory
 from pie_control.services.http.rules import AllowList
+from pie_control.worker_settings import check_workers, find_secret, given_secret, pace_of, remote_of
 from pie_inference.options import (
     HUB_ID,
     OptionError,
@@ -28,22 +29,20 @@ from pie_inference.options import (
     read_options,
     to_arguments,
 )
-from pie_inference.options.pace import parse_pace
+from pie_inference.options.secret import SECRET_VARIABLE
 
 if TYPE_CHECKING:
     from pie_control.tenants.accounts import Accounts
 
 ENVIRONMENT_PREFIX = "PIE_"
-CLIENT_VARIABLES = frozenset({"PIE_SERVER", "PIE_TOKEN"})
-"""Read by the client side; no setting of a server."""
+LISTEN_VARIABLE = "PIE_LISTEN"
+OTHER_VARIABLES = frozenset({"PIE_SERVER", "PIE_TOKEN", LISTEN_VARIABLE, SECRET_VARIABLE})
+"""Read by clients and by `pie worker`, and the one whose value must not stand in a command line."""
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8011
 
 MIB = 1 << 20
-
-PACED = "paced:"
-"""What a worker that is no model begins with; behind it stands its pace."""
 
 MOST_DEFAULT_HOSTS = 8
 
@@ -124,9 +123,15 @@ class ServerConfig:
         (), "[MODEL/]NAME=FOLDER: a LoRA adapter as PEFT saves it, for the first model or another; may be repeated"
     )
     adapter_dir: str = _setting("", "folder whose subfolders clients may load as adapters; none can be by default")
-    replicas: int = _setting(1, "workers of each model", least=1)
-    worker: str = _setting(
-        "", "`paced:15ms+20us`: no model, but a stand-in that takes 15 ms for a wave and 20 us for each of its tokens"
+    replicas: int = _setting(1, "workers of each model on this machine", least=1)
+    worker: tuple[str, ...] = _setting(
+        (),
+        "tcp://HOST:PORT of a `pie worker`, may be repeated; or `paced:15ms+20us`: no model, but a stand-in that takes "
+        "15 ms for a wave and 20 us for each of its tokens",
+    )
+    secret_file: str = _setting("", "FILE with the secret that workers at tcp:// addresses have, too")
+    worker_wait: float = _setting(
+        300.0, "time that a server which starts waits for such workers, in seconds", least=0.001
     )
     wave_timeout: float = _setting(300.0, "seconds after which a worker that does not answer is restarted; 0: never")
     cache_dir: str = _setting("", "folder for what is compiled; default: $XDG_CACHE_HOME/pie or ~/.cache/pie")
@@ -159,19 +164,21 @@ class ServerConfig:
     )
     limits: InferletLimits = field(default_factory=InferletLimits)
     worker_options: WorkerOptions = field(default_factory=WorkerOptions)
-    models: tuple[ModelPath, ...] = ()  # worked out by `resolved`, as are
+    models: tuple[ModelPath, ...] = ()  # of this machine; worked out by `resolved`, as are
     adapters: tuple[AdapterPath, ...] = ()
+    worker_secret: str | None = field(default=None, repr=False)
     accounts: Accounts | None = None
 
     def resolved(self) -> ServerConfig:
         """A new config in which models, adapters, tenants, the cache folder and the bound on memory are worked out;
         raises ConfigError."""
-        models = _model_paths(self.model)
+        models = _model_paths(self.model) if self.model or not self.remote_workers else ()
         return replace(
             self,
             max_guest_bytes=self.max_guest_bytes or machine_memory() // 2,
             models=models,
-            adapters=tuple(_find_adapter(text, models) for text in self.adapter),
+            adapters=tuple(_find_adapter(text, models, bool(self.remote_workers)) for text in self.adapter),
+            worker_secret=find_secret(self.worker_secret, self.secret_file, self.remote_workers),
             accounts=find_accounts(self.tenants) if self.tenants else None,
             cache_dir=str(Path(self.cache_dir or default_cache_dir()).expanduser()),
         )
@@ -181,10 +188,20 @@ class ServerConfig:
         """Memory that the inferlets of one host may take together, in bytes."""
         return self.max_guest_bytes // max(1, self.hosts)
 
+    @property
+    def pace(self) -> str:
+        """How long waves take, where workers stand in for a GPU; empty: they run models."""
+        return pace_of(self.worker)
+
+    @property
+    def remote_workers(self) -> tuple[str, ...]:
+        """Addresses of workers that are started by hand."""
+        return remote_of(self.worker)
+
     def worker_arguments(self, model: ModelPath) -> list[str]:
         """Command line of a worker of one of the models."""
         own = ["--model", model.path, "--name", model.name, "--cache-dir", self.cache_dir]
-        pace = ["--pace", self.worker.removeprefix(PACED)] if self.worker else []
+        pace = ["--pace", self.pace] if self.pace else []
         return [*own, *pace, *to_arguments(self.worker_options)]
 
 
@@ -206,7 +223,7 @@ def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
     known = {f"{ENVIRONMENT_PREFIX}{each.name.upper()}": each.name for each in settings()}
     found = {}
     for name, value in environment.items():
-        if not name.startswith(ENVIRONMENT_PREFIX) or name in CLIENT_VARIABLES:
+        if not name.startswith(ENVIRONMENT_PREFIX) or name in OTHER_VARIABLES:
             continue
         if name not in known:
             raise ConfigError(f"unknown environment variable {name}{_suggestion(name, known)}")
@@ -231,8 +248,12 @@ def build_config(options: Mapping[str, object], environment: Mapping[str, str] |
     except OptionError as error:
         raise ConfigError(str(error)) from None
     limits = InferletLimits(**_parsed(known, of_limits))
-    config = ServerConfig(**_parsed(known, values), limits=limits, worker_options=worker_options)
-    _check_worker(config.worker)
+    given = _parsed(known, values)
+    secret = given_secret(environment or {})
+    config = ServerConfig(**given, limits=limits, worker_options=worker_options, worker_secret=secret)
+    check_workers(config.worker)
+    if config.remote_workers and "model" not in given:
+        config = replace(config, model=())
     AllowList(config.http_allow)
     return config
 
@@ -264,16 +285,6 @@ def _check(setting: Field[Any], value: str | int | float) -> None:
         raise ConfigError(f"{setting.name} must be one of {', '.join(choices)}, not {value!r}")
     if not isinstance(value, str) and not value >= least:  # also refuses NaN
         raise ConfigError(f"{setting.name} must be at least {least}, not {value}")
-
-
-def _check_worker(worker: str) -> None:
-    if worker and not worker.startswith(PACED):
-        raise ConfigError(f"worker must be left out or be paced:TIME, such as paced:15ms, not {worker!r}")
-    try:
-        if worker:
-            parse_pace(worker.removeprefix(PACED))
-    except OptionError as error:
-        raise ConfigError(f"worker: {error}") from None
 
 
 def _suggestion(name: str, known: Mapping[str, object]) -> str:
@@ -317,11 +328,17 @@ def find_accounts(file: str) -> Accounts:
     return accounts
 
 
-def _find_adapter(text: str, models: Sequence[ModelPath]) -> AdapterPath:
+def _find_adapter(text: str, models: Sequence[ModelPath], others: bool) -> AdapterPath:
+    """`others`: workers of other machines may serve more models, and read folders of their own."""
     found = NAMED_ADAPTER.fullmatch(text)
     if found is None:
         raise ConfigError(f"adapter must be [MODEL/]NAME=FOLDER, not {text!r}")
-    model, name, folder = found[1] or models[0].name, found[2], Path(found[3]).expanduser().resolve()
+    model = found[1] or (models[0].name if models else "")
+    name, folder = found[2], Path(found[3]).expanduser().resolve()
+    if not model:
+        raise ConfigError(f"adapter {name}: say for which model, as in --adapter MODEL/{name}={found[3]}")
+    if others and model not in [one.name for one in models]:
+        return AdapterPath(name, model, found[3])
     if model not in [one.name for one in models]:
         raise ConfigError(f"adapter {name}: no model {model!r}; there are: {', '.join(one.name for one in models)}")
     if not folder.is_dir():

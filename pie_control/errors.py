@@ -38,8 +38,7 @@ class PieError(Exception):
 
 
 class CallError(PieError):
-    """An API call is refused. types.wit lists the codes; a class with a new one is derived from that of the nearest old
-    one, which guests get that were built for a version in which the codes were an enum."""
+    """An API call is refused. types.wit lists the codes."""
 
     code = "invalid-argument"
 

@@ -28,6 +28,7 @@ from .engine.model import Model
 from .engine.replica import Replica
 from .inference_client.client import WorkerClient
 from .inference_client.interface import InferenceClient
+from .inference_client.local import LocalWorker
 from .inference_client.process import PACED_WORKER, WORKER
 from .programs.compiling import ProgramCompiler
 from .programs.library import ProgramLibrary
@@ -46,8 +47,11 @@ if TYPE_CHECKING:
     from .application.host import MakePrograms
 
 HOST_BYTES = 512 << 20
-"""Of memory that a host has beside its inferlets. With a quarter more than those may take it is killed: it ends single
+"""Memory that a host has beside its inferlets. With a quarter more than those may take it is killed: it ends single
 ones before."""
+
+REMOTE_PAUSE_SECONDS = 10.0
+"""The longest between two tries to reach a worker of another machine: a try costs next to nothing."""
 
 ClientFactory = Callable[[ServerConfig, ModelPath], InferenceClient]
 
@@ -94,7 +98,7 @@ def _build(
     settings = HostSettings(config.limits, config.max_host_bytes, pool, config.http_allow)
     hosts = Hosts(links, settings, registry, models, loop, library.lost)
     hosts.on_child = ChildLaunches(library, registry, hosts).take
-    return ServerApi(config, library, registry, hosts, models, loop, make_guest)
+    return ServerApi(config, library, registry, hosts, models, loop, make_guest, _reach_workers(config))
 
 
 def _host_links(config: ServerConfig) -> dict[int, HostLink]:
@@ -106,11 +110,12 @@ def _host_links(config: ServerConfig) -> dict[int, HostLink]:
 
 
 def _build_model(config: ServerConfig, model: ModelPath, make_client: ClientFactory) -> Model:
-    def make_scheduler(description: ModelDescription) -> Scheduler:
-        return Scheduler(description, make_policy(config), FirstComeFirstServed())
-
     clients = [make_client(config, model) for _ in range(config.replicas)]
-    return Model(model.name, [Replica(client, make_scheduler) for client in clients])
+    return Model(model.name, [Replica(client, _scheduler_maker(config)) for client in clients])
+
+
+def _scheduler_maker(config: ServerConfig) -> Callable[[ModelDescription], Scheduler]:
+    return lambda description: Scheduler(description, make_policy(config), FirstComeFirstServed())
 
 
 def make_policy(config: ServerConfig) -> DispatchPolicy:
@@ -127,10 +132,14 @@ def make_policy(config: ServerConfig) -> DispatchPolicy:
 
 def start_worker(config: ServerConfig, model: ModelPath) -> InferenceClient:
     """The client of a worker process of its own."""
-    module = PACED_WORKER if config.worker else WORKER
-    return WorkerClient(
-        config.worker_arguments(model),
-        module=module,
-        wave_seconds=config.wave_timeout,
-        poll_us=config.worker_options.poll_us,
-    )
+    module = PACED_WORKER if config.pace else WORKER
+    return WorkerClient(LocalWorker(config.worker_arguments(model), module), config.wave_timeout)
+
+
+def _reach_workers(config: ServerConfig) -> list[Replica]:
+    """Those that were started by hand. Which models they serve they say when they are reached."""
+    from .inference_client.remote import RemoteWorker  # which needs zmq
+
+    ways = [RemoteWorker(address, config.worker_secret, config.worker_wait) for address in config.remote_workers]
+    clients = [WorkerClient(way, config.wave_timeout) for way in ways]
+    return [Replica(client, _scheduler_maker(config), longest_pause=REMOTE_PAUSE_SECONDS) for client in clients]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from .config import ServerConfig
 from .engine.app_host import HostStatistics
 from .engine.hosts import Hosts
 from .engine.loop import Loop
-from .engine.model import Model, ReplicaStatistics
+from .engine.model import Model, ReplicaStatistics, join
+from .engine.replica import Replica
 from .errors import PieError
 from .programs.library import ProgramLibrary
 from .programs.python_guest import compiled_guest
@@ -69,13 +70,17 @@ class ServerApi(TenantApi):
         library: ProgramLibrary,
         registry: Registry,
         hosts: Hosts,
-        models: Mapping[str, Model],
+        models: dict[str, Model],
         loop: Loop,
         make_guest: Callable[[Path], Coroutine[Any, Any, Path]] = compiled_guest,
+        remote: Sequence[Replica] = (),
     ) -> None:
-        """`make_guest` gives the file of the compiled Python guest, by the cache folder."""
+        """`make_guest` gives the file of the compiled Python guest, by the cache folder. `remote`: workers whose models
+        join `models` when they have said them."""
         super().__init__(config, library, registry, hosts, models)
         self._make_guest = make_guest
+        self._all_models = models
+        self._remote = remote
         self._loop = loop
         self._closed = False
         self.adapters = AdapterLibrary(config, models, self._tell_hosts)
@@ -87,6 +92,9 @@ class ServerApi(TenantApi):
                 guest = tasks.create_task(self._make_guest(Path(self.config.cache_dir)))
                 for model in self._models.values():
                     tasks.create_task(model.start())
+                for replica in self._remote:
+                    tasks.create_task(replica.start())
+            join(self._all_models, self._remote)
             await self.adapters.start()
             self._loop.start(self._hosts, tuple(self._models.values()))
             await self._hosts.start(guest.result())
@@ -105,6 +113,7 @@ class ServerApi(TenantApi):
         await self._hosts.close()
         self._loop.close()
         await asyncio.gather(self._library.close(), *(model.close() for model in self._models.values()))
+        await asyncio.gather(*(replica.close() for replica in self._remote))  # of which some may serve no model yet
 
     @property
     def is_idle(self) -> bool:

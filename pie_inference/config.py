@@ -10,9 +10,8 @@ from pathlib import Path
 
 from .errors import ConfigError
 from .options import OptionError, WorkerOptions, add_arguments, given_options
-from .protocol.secret import SECRET_VARIABLE
-
-ENDPOINT_HELP = "ZeroMQ address that the control process has bound, or fd:NUMBER of a socket that it has handed over"
+from .options.address import AddressError, check_listening_address
+from .options.secret import SECRET_VARIABLE, SecretError, check_secret, read_secret
 
 
 @dataclass(frozen=True)
@@ -31,29 +30,61 @@ class WorkerConfig(WorkerOptions):
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a worker meets whom it serves: at the socket `endpoint` of the control process that has started it, or at
+    the address `listen`, where it waits for any server that knows the secret."""
+
+    endpoint: str  # fd:NUMBER; empty if it listens
+    listen: str | None = None
+    secret: str | None = None  # None: whoever reaches the address is served
+
+
+@dataclass(frozen=True)
 class ProcessOptions:
     """The command line of a worker."""
 
-    endpoint: str  # see ENDPOINT_HELP
+    place: Place
     parent: int | None  # process that the worker must not outlive
     config: WorkerConfig
-    secret: str | None = None  # shared with the control layer where others can reach the endpoint
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> ProcessOptions:
-    """Options of `python -m pie_inference.serving`, and the secret, which is taken out of the environment so that no
-    process that the worker starts sees it. Raises ConfigError; exits as argparse does."""
+    """Options of `python -m pie_inference.serving`. Raises ConfigError; exits as argparse does."""
     parser = argparse.ArgumentParser(
         "pie_inference.serving", description="Serves one model to a Pie control process.", allow_abbrev=False
     )
-    parser.add_argument("--endpoint", required=True, help=ENDPOINT_HELP)
-    parser.add_argument("--parent", type=int, help="process id that the worker must not outlive")
+    add_place_arguments(parser)
     parser.add_argument("--model", type=Path, required=True, help="folder of a checkpoint, or its id on the hub")
     parser.add_argument("--name", required=True, help="name under which the model is served")
     add_config_arguments(parser)
     given = parser.parse_args(arguments)
-    config = read_config(given, given.model, given.name)
-    return ProcessOptions(given.endpoint, given.parent, config, os.environ.pop(SECRET_VARIABLE, None))
+    return ProcessOptions(read_place(given), given.parent, read_config(given, given.model, given.name))
+
+
+def add_place_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options that `read_place` reads, and --parent."""
+    places = parser.add_mutually_exclusive_group(required=True)
+    places.add_argument("--endpoint", default="", help="fd:NUMBER of a socket that the control process has handed over")
+    places.add_argument("--listen", help="tcp://ADDRESS:PORT at which servers find the worker")
+    parser.add_argument("--secret-file", help=f"file with the secret of the servers (default: ${SECRET_VARIABLE})")
+    parser.add_argument("--parent", type=int, help="process id that the worker must not outlive")
+
+
+def read_place(given: argparse.Namespace) -> Place:
+    """Where a worker serves, with the secret, which is taken out of the environment so that no process that the worker
+    starts sees it. Raises ConfigError."""
+    secret = os.environ.pop(SECRET_VARIABLE, None)
+    if given.listen is None:
+        return Place(given.endpoint)
+    try:
+        if given.secret_file is not None:
+            secret = read_secret(given.secret_file)
+        elif secret is not None:
+            check_secret(secret, f"${SECRET_VARIABLE}")
+        check_listening_address(given.listen, secret)
+    except (SecretError, AddressError) as error:
+        raise ConfigError(str(error)) from None
+    return Place("", given.listen, secret)
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:

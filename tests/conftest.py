@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from filelock import FileLock
@@ -20,7 +21,13 @@ from pie_control.programs.python_guest import compiled_guest
 from pie_control.programs.store import ProgramStore
 from pie_inference.cpu_kernels.build import build
 from pie_inference.errors import KernelsUnavailable
-from pie_inference.testing.triton_interpreter import Interpreter, running_interpreter
+from testing.triton_interpreter import Interpreter, running_interpreter
+from tests.helpers import tiers
+from tests.helpers.fast_guard import guarded
+from tests.helpers.kernels import ISAS
+
+if TYPE_CHECKING:
+    from pie_inference.cpu_kernels.library import Library
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # each of these processes has a core; read when torch is imported
@@ -29,9 +36,46 @@ settings.register_profile("tests", settings.default, deadline=None, suppress_hea
 settings.load_profile("tests")  # how long an example takes says how much else the machine has to do
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tier", choices=tiers.TIERS, help="run the tests of this tier only (see docs/testing.md)")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """The default cache folder, of the tests and of what they start, is `cache_folder`, not the user's."""
     os.environ["XDG_CACHE_HOME"] = str(cache_folder(config).parent)
+    config.addinivalue_line("markers", "fast: needs no process, server or sandbox. Set by tests/helpers/tiers.py")
+    config.addinivalue_line("markers", "whole: only `make test-all` has time for it. Set by tests/helpers/tiers.py")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files without a fast test are not even imported in the fast tier."""
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return (config.getoption("--tier") == "fast" and is_test and not tiers.has_fast_tests(collection_path)) or None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tiers.mark(items)
+    tier = config.getoption("--tier")
+    if tier is None:
+        return
+    left_out = [item for item in items if not tiers.is_in(tier, item)]
+    items[:] = [item for item in items if tiers.is_in(tier, item)]
+    config.hook.pytest_deselected(items=left_out)
+    for item in items:
+        if isinstance(item, pytest.Function):
+            tiers.set_examples(item.function, tier)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    with guarded() if item.get_closest_marker("fast") else contextlib.nullcontext():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    with guarded() if pyfuncitem.get_closest_marker("fast") else contextlib.nullcontext():
+        return (yield)
 
 
 def cache_folder(config: pytest.Config) -> Path:
@@ -41,11 +85,25 @@ def cache_folder(config: pytest.Config) -> Path:
 
 @pytest.fixture(scope="session")
 def kernel_cache(pytestconfig: pytest.Config) -> Path:
-    """A cache folder with the kernels compiled, where they can be."""
+    """A cache folder with the kernels compiled, where they can be, for each of `ISAS`."""
     folder = cache_folder(pytestconfig)
     with FileLock(folder / "kernels.lock"), contextlib.suppress(KernelsUnavailable):
-        build(folder)
+        for isa in ISAS:
+            build(folder, max_isa=isa)
     return folder
+
+
+@pytest.fixture(scope="session", params=ISAS)
+def library(request: pytest.FixtureRequest, kernel_cache: Path) -> Library:
+    """The compiled kernels, for each instruction set."""
+    import torch
+
+    from pie_inference.cpu_kernels.library import find_library
+
+    found = find_library("auto", kernel_cache, torch.device("cpu"), request.param)
+    if found is None:
+        pytest.skip("the kernels cannot be built here")
+    return found
 
 
 @pytest.fixture(scope="session")

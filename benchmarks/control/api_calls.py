@@ -33,14 +33,12 @@ CONTROL_CALLS = (
     "synchronize", "create_queue", "destroy_queue", "tokenize", "detokenize", "create_detokenizer",
     "destroy_detokenizer", "create_sampler", "destroy_sampler", "available_traits", "format_chat", "tokenize_chat",
     "get_vocabs", "alloc_kvpage", "reserve_kvpage", "dealloc_kvpage", "alloc_emb", "dealloc_emb", "copy_emb",
-    "copy_kvpage", "set_positions", "trim_kvpage", "mask_kvpage", "sample_constrained", "sample_with_logprobs",
-    "verify", "get_next_dists", "get_logprobs_at", "available_adapters", "forward_with_sampling", "forward_with_dist",
-    "forward_with_mask", "forward_with_adapter", "forward_with_scores", "forward_with_adapter_and_scores",
-    "forward_with", "decode", "decode_with_matcher", "export_kvpage", "import_kvpage", "unexport_kvpage",
-    "list_exports", "grammar_matcher", "fork_matcher", "destroy_matcher", "grammar_mask", "grammar_accept",
-    "grammar_rollback", "grammar_forced", "grammar_state", "grammar_compile", "destroy_grammar", "open_matcher",
-    "advance_matcher", "open_blob", "read_blob", "close_blob", "broadcast", "subscribe", "next_published",
-    "unsubscribe", "send_child", "receive_child", "join", "http_request", "read_body", "close_body",
+    "copy_kvpage", "set_positions", "trim_kvpage", "mask_kvpage", "verify", "available_adapters", "decode",
+    "export_kvpage", "import_kvpage", "unexport_kvpage", "list_exports", "grammar_matcher", "fork_matcher",
+    "destroy_matcher", "grammar_mask", "grammar_accept", "grammar_rollback", "grammar_forced", "grammar_state",
+    "grammar_compile", "destroy_grammar", "open_matcher", "advance_matcher", "open_blob", "read_blob", "close_blob",
+    "broadcast", "subscribe", "next_published", "unsubscribe", "send_child", "receive_child", "join", "http_request",
+    "read_body", "close_body",
 )  # fmt: skip
 """`clock`: WASI's."""
 ISSUED_CALLS = ("embed_txt", "forward", "sample", "get_next_dist", "get_logprobs")
@@ -49,7 +47,7 @@ SHORT_BLOCKS = {
     **dict.fromkeys(("available_traits", "format_chat", "tokenize_chat", "http_request", "read_body", "close_body"), 4),
     **dict.fromkeys(("export_kvpage", "import_kvpage", "unexport_kvpage", "list_exports"), 5),
     **dict.fromkeys(("grammar_compile", "destroy_grammar"), 5),
-    **dict.fromkeys(("decode", "decode_with_matcher"), 8),
+    "decode": 8,
     "get_vocabs": 1,
 }
 """Calls in a block, where BLOCK would hold too much, or take too long."""
@@ -62,7 +60,6 @@ LEFT_OUT = {
     "launch": "it starts an inferlet: see the benchmark of this name",
     "cancel_child": "it ends what `send_child` needs",
     "drop_child": "it is for a child that runs no more, which is another benchmark's",
-    "continue_with_dist": "it waits for the worker: see the program `distributions` of the benchmark `scale`",
     "keep_body": "as `read_body`, but for the blob that it leaves",
     "watch_run": "once for a run of up to 512 tokens, beside `decode`",
     **dict.fromkeys(("num_embs_needed", "load_image", "drop_image", "embed_img"), "the demo model takes no images"),

@@ -15,9 +15,10 @@ import torch
 
 from pie_control.calls import CALLS
 from pie_control.calls.core import create_queue
+from pie_control.calls.forward import plain
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.quotas import Ledger, Quota
-from pie_control.scheduling import Eager, Event, Opened, Quiet, Scheduler
+from pie_control.scheduling import Eager, Event, HostQuiet, Opened, Scheduler
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.attention.position_masks import with_masks
 from pie_inference.kv_cache.pages import KvCache, KvShape
@@ -83,14 +84,16 @@ class _World:
             self.forward(range(first, min(first + CHUNK, context)), keep=True)
 
     def _call(self, name: str, *arguments: Any) -> None:
-        CALLS[name].issue(self._space, QUEUE, *arguments)
+        issue = CALLS[name].issue
+        assert issue is not None
+        issue(self._space, QUEUE, *arguments)
 
     def forward(self, positions: Sequence[int], keep: bool = False) -> tuple[float, Forward]:
         """Seconds to form the wave of a forward, and its batch."""
         count, pages = len(positions), [0, self.num_pages]
         self._call("embed_txt", [1] * count, positions, [0, count])
         self._turns()
-        self._call("forward", pages, [0, count], pages if keep else [], [])
+        plain.issue(self._space, QUEUE, pages, [0, count], pages if keep else [], [])
         seconds, (wave,) = timed(self._turn)
         (batch,) = wave.batches
         assert isinstance(batch, Forward)
@@ -105,7 +108,7 @@ class _World:
                 self._answer(wave)
 
     def _turn(self) -> Sequence[RunWave]:
-        turn = self._scheduler.turn(0.0, [*self._events, Quiet()])
+        turn = self._scheduler.turn(0.0, [*self._events, HostQuiet()])
         self._events.clear()
         for progress in turn.progress:
             self._space.progressed(progress.oldest, progress.taken)

@@ -24,12 +24,11 @@ from ..support.server import Server, serving
 
 @dataclass(frozen=True)
 class Plan:
-    """Of `calls`, `count` of each in each of `rounds` rounds, on servers with these numbers of `hosts` and settings of
-    `poll_us`, beside a worker that takes `pace_us` for a wave. `tree`: the tree to serve from, if not this one."""
+    """Of `calls`, `count` of each in each of `rounds` rounds, on servers with these numbers of `hosts`, beside a worker
+    that takes `pace_us` for a wave. `tree`: the tree to serve from, if not this one."""
 
     calls: tuple[str, ...] = ("sample", "get_next_dist")
     hosts: tuple[int, ...] = (0, 1)
-    poll_us: tuple[int, ...] = (0, 200)
     count: int = 300
     rounds: int = 5
     pace_us: int = 1000
@@ -47,7 +46,6 @@ class Row:
 
     call: str
     hosts: int
-    poll_us: int
     way_us: float
     best_us: float
     control_us: float
@@ -60,7 +58,6 @@ class _Target:
     """A server with its inferlet, and what was measured, by call."""
 
     hosts: int
-    poll_us: int
     server: Server
     running: Running
     times: dict[str, list[float]] = field(default_factory=dict)
@@ -70,7 +67,7 @@ class _Target:
 async def run(plan: Plan) -> list[Row]:
     """One row for each call and kind of server."""
     async with AsyncExitStack() as stack:
-        targets = [await _target(stack, plan, *kind) for kind in product(plan.hosts, plan.poll_us)]
+        targets = [await _target(stack, plan, hosts) for hosts in plan.hosts]
         for target, call in product(targets, plan.calls):
             await _calls(target.running, call, plan.count)  # warms up
         for _, call, target in product(range(plan.rounds), plan.calls, targets):
@@ -78,13 +75,13 @@ async def run(plan: Plan) -> list[Row]:
     return [_row(target, call, plan) for call, target in product(plan.calls, targets)]
 
 
-async def _target(stack: AsyncExitStack, plan: Plan, hosts: int, poll_us: int) -> _Target:
-    settings = {"worker": f"paced:{plan.pace_us}us", "hosts": hosts, "poll_us": poll_us, "warm_pool": 0}
+async def _target(stack: AsyncExitStack, plan: Plan, hosts: int) -> _Target:
+    settings = {"worker": f"paced:{plan.pace_us}us", "hosts": hosts, "warm_pool": 0}
     server = await stack.enter_async_context(serving(tree=plan.tree, cpu_seconds=1e6, **settings))
     client = await stack.enter_async_context(Client(server.url))
     running = await client.launch(await client.upload(source("one_call"), "one_call"))
     await running.receive()
-    return _Target(hosts, poll_us, server, running)
+    return _Target(hosts, server, running)
 
 
 async def _calls(running: Running, call: str, count: int) -> list[float]:
@@ -106,4 +103,4 @@ def _row(target: _Target, call: str, plan: Plan) -> Row:
         part: round(percentile([one.get(part, 0.0) for one in target.used[call]], 50), 1)
         for part in ("control", "hosts", "worker")
     }
-    return Row(call, target.hosts, target.poll_us, round(middle, 1), round(best, 1), *used.values())
+    return Row(call, target.hosts, round(middle, 1), round(best, 1), *used.values())

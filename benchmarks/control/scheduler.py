@@ -17,7 +17,7 @@ import numpy as np
 
 from pie_control.calls.allocate import alloc_emb, alloc_kvpage, reserve_kvpage
 from pie_control.calls.core import create_queue
-from pie_control.calls.forward import forward
+from pie_control.calls.forward import plain
 from pie_control.calls.fused import decode, sample
 from pie_control.calls.input_text import embed_txt
 from pie_control.calls.sampler import Sampler, SamplingParams
@@ -25,7 +25,7 @@ from pie_control.ids import Owner
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.contention import Action, Holder, Shortage, Wait
 from pie_control.resources.quotas import Ledger, Quota
-from pie_control.scheduling import Adaptive, Event, Opened, Quiet, Scheduler, Turn
+from pie_control.scheduling import Adaptive, Event, HostQuiet, Opened, Scheduler, Turn
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.protocol import ModelDescription, RunWave, Sample, SampleResult, WaveDone
 
@@ -125,20 +125,22 @@ class _World:
     def issue(self, position: int) -> None:
         for space, sampler in zip(self.spaces, self.samplers, strict=True):
             embed_txt.issue(space, QUEUE, [TOKEN], [position], INPUT)
-            forward.issue(space, QUEUE, (0, PAGES), INPUT, (0, PAGES), OUTPUT)
-            sample.issue(space, QUEUE, OUTPUT[0], sampler, position)
+            plain.issue(space, QUEUE, (0, PAGES), INPUT, (0, PAGES), OUTPUT)
+            sample.issue(space, QUEUE, OUTPUT[0], sampler, (), "", 0, position)
 
     def issue_runs(self, steps: int) -> None:
         """A run of each inferlet behind its first token."""
         pages = (0, PAGES)
         for space, sampler in zip(self.spaces, self.samplers, strict=True):
             embed_txt.issue(space, QUEUE, [TOKEN], [0], INPUT)
-            forward.issue(space, QUEUE, (0, 1), INPUT, (0, 1), OUTPUT)
-            decode.issue(space, QUEUE, OUTPUT[0], sampler, INPUT[0], 1, pages, pages, steps, [TOKEN + 1], "", 1)
+            plain.issue(space, QUEUE, (0, 1), INPUT, (0, 1), OUTPUT)
+            decode.issue(
+                space, QUEUE, OUTPUT[0], sampler, INPUT[0], 1, pages, pages, steps, [TOKEN + 1], "", None, 0, 1
+            )
 
     def form(self) -> Sequence[RunWave]:
         """One wave; with runs, the one that runs ahead too."""
-        return self._turn(Quiet()).waves
+        return self._turn(HostQuiet()).waves
 
     def finish(self, done: WaveDone) -> Sequence[RunWave]:
         """Takes an answer; the waves that runs go on with."""

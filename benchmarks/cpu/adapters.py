@@ -21,8 +21,8 @@ from pie_inference.adapters.products.torch_products import TorchProducts
 from pie_inference.config import WorkerConfig
 from pie_inference.protocol import LoadAdapter
 from pie_inference.serving.worker import Worker
-from pie_inference.testing.adapters.files import make_adapter, sizes_of
-from pie_inference.testing.worker_batches import Driver, Extend, Keys, ints
+from testing.adapters.files import make_adapter, sizes_of
+from testing.worker_batches import Driver, Extend, Keys, ints
 
 from ..support.models.random_models import LLAMA_160M, LLAMA_TINY, random_model
 from ..support.samples import median

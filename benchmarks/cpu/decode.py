@@ -1,48 +1,64 @@
 """How near does decoding a model of a billion parameters come to what the machine can do?
 
-`random-1b` has the shape of Llama-3.2-1B, with random weights in bfloat16. The whole system runs it: inferlets stream
-to a client. The bound follows from the machine's rates, which are measured beside each run.
+`random-1b` has the shape of Llama-3.2-1B, with random weights, in bfloat16 or quantized. The whole system runs it:
+inferlets stream to a client. The bound follows from the machine's rates, which are measured beside each run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+
+from pie_inference.inspection.rates import GEMM_SIZE
 
 from ..support.generation import Generated
-from ..support.models.large_model import LargeModel, random_prompts, served
+from ..support.models.large_model import LargeModel, QuantizedModel, served
 from ..support.models.random_models import LLAMA_1B, LLAMA_TINY
-from ..support.rooflines import GEMM_SIZE
 from ..support.samples import median
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, kw_only=True)
+class Plan(QuantizedModel):
     """`tokens` tokens are generated behind prompts of `prompt` tokens; one inferlet alone generates `single_tokens`, in
-    `rounds` rounds. The other options are as in `machine`. `tree`: the tree to serve from, if not this one."""
+    `rounds` rounds. `read_bytes` and `gemm_size` are as in `machine`; `pages`, `kernels`, `quantization` and `max_isa`
+    are options of the server. `tree`: the tree to serve from, if not this one."""
 
-    model: str
     concurrent: tuple[int, ...]
     prompt: int
     tokens: int
     single_tokens: int
     rounds: int
     read_bytes: int
-    pages: int
     gemm_size: int = GEMM_SIZE
-    tree: Path | None = None
 
 
-FULL = Plan(LLAMA_1B, (1, 16, 32), prompt=128, tokens=64, single_tokens=128, rounds=2, read_bytes=1 << 30, pages=2048)
-QUICK = Plan(LLAMA_TINY, (1, 4), prompt=32, tokens=8, single_tokens=8, rounds=1, read_bytes=1 << 26, pages=256)
+FULL = Plan(
+    model=LLAMA_1B,
+    pages=2048,
+    concurrent=(1, 16, 32),
+    prompt=128,
+    tokens=64,
+    single_tokens=128,
+    rounds=2,
+    read_bytes=1 << 30,
+)
+QUICK = Plan(
+    model=LLAMA_TINY,
+    pages=256,
+    concurrent=(1, 4),
+    prompt=32,
+    tokens=8,
+    single_tokens=8,
+    rounds=1,
+    read_bytes=1 << 26,
+)
 
 
 @dataclass(frozen=True)
 class Row:
     """`ms`: time of a token, end to end, or of a wave by the worker's own count. `bound_ms`: time to read all weights
-    and the keys and values of all sequences once, or to do all multiplications, whichever takes longer. `batch`:
-    average number of sequences in a wave."""
+    and the keys and values of all sequences once, or to do all multiplications,
+    whichever takes longer. `batch`: average number of sequences in a wave."""
 
     measure: str
     concurrent: int
@@ -54,17 +70,19 @@ class Row:
 
 async def run(plan: Plan) -> list[Row]:
     """Returns two rows for each number of inferlets."""
-    async with served(plan.model, plan.pages, plan.tree) as model:
+    async with served(plan, plan.quantization) as model:
         return [row for count in plan.concurrent for row in await _measure(model, plan, count)]
 
 
 async def _measure(model: LargeModel, plan: Plan, count: int) -> list[Row]:
     tokens = plan.tokens if count > 1 else plan.single_tokens
-    prompts = random_prompts(count, plan.prompt)
-    await model.warm_up(prompts)
+    await model.warm_up(count)
     rounds = plan.rounds if count == 1 else 1  # prompts take most of the time
     runs = [
-        (await model.generate(prompts, tokens), await model.rates_now(plan.read_bytes, plan.gemm_size))
+        (
+            await model.generate(model.new_prompts(count, plan.prompt), tokens),
+            await model.rates_now(plan.read_bytes, plan.gemm_size),
+        )
         for _ in range(rounds)
     ]
     context = plan.prompt + tokens / 2

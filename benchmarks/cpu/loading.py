@@ -22,7 +22,7 @@ from pie_inference.config import WorkerConfig
 from pie_inference.device.host_memory import lazy_zero_bytes
 from pie_inference.serving.worker import Worker
 from pie_inference.testing import byte_tokenizer
-from pie_inference.testing.checkpoints import tensor_shapes
+from testing.checkpoints import tensor_shapes
 
 SHARDS = 2
 BLOCK = 1 << 20

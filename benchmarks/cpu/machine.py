@@ -1,22 +1,28 @@
-"""How fast does this machine read memory and multiply bfloat16 matrices, which bounds a model on its CPU?"""
+"""How fast does this machine read memory and multiply matrices, which bounds a model on its CPU?"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from pie_inference.device.threads import default_threads
+from pie_inference.inspection.rates import GEMM_SIZE
+from pie_inference.options import WorkerOptions
 
-from ..support import rooflines
+from ..support.rooflines import measure_apart
 
 
 @dataclass(frozen=True)
 class Plan:
     """Memory is read in passes over `read_bytes` bytes; matrices have `gemm_size` rows and columns. `threads`: 0 for
-    the number that a worker would use for a large model."""
+    the number that a worker would use for a large model. `max_isa` is a worker's option."""
 
     read_bytes: int
-    gemm_size: int = rooflines.GEMM_SIZE
+    gemm_size: int = GEMM_SIZE
     threads: int = 0
+    max_isa: str = "auto"
+
+    def __post_init__(self) -> None:
+        WorkerOptions(max_isa=self.max_isa)
 
 
 FULL = Plan(1 << 30)
@@ -32,5 +38,6 @@ class Row:
 
 
 async def run(plan: Plan) -> list[Row]:
-    rates = await rooflines.measure_apart(plan.threads or default_threads(LARGE), plan.read_bytes, plan.gemm_size)
-    return [Row(rates.threads, round(rates.read / 1e9, 2), round(rates.gemm / 1e9, 1))]
+    threads = plan.threads or default_threads(LARGE)
+    rates = await measure_apart(threads, plan.read_bytes, plan.gemm_size, plan.max_isa)
+    return [Row(threads, round(rates.read_bytes / 1e9, 2), round(rates.gemm_operations / 1e9, 1))]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pie_inference.testing import byte_tokenizer
-from pie_inference.testing.checkpoints import tensor_shapes
+from testing.checkpoints import tensor_shapes
 
 from ..support.models.random_models import word_tokenizer
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from pie_inference.config import WorkerConfig
 from pie_inference.execution.launched import LaunchedWave
-from pie_inference.inspection.batches import DecodeBatch
 from pie_inference.protocol import Array, EmbedTxt, Forward, RunWave, Sample, SampleResult
 from pie_inference.serving.worker import Worker
+from pie_inference.trials.batches import DecodeBatch
 
 
 @dataclass(frozen=True)

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pie_inference.quantization.names import FORMATS, HEAD_FORMAT
 
 BYTES = 2  # per number in bfloat16
 
 
 @dataclass(frozen=True)
 class LlamaCosts:
-    """The costs of one model in bfloat16. Norms, rotations and the look-up of embeddings are small and left out."""
+    """The costs of one model that computes in bfloat16. Norms, rotations and the look-up of embeddings are small and
+    left out."""
 
     layer_weights: int  # numbers in the linear layers of all layers
+    layer_bytes: int  # memory of these
     head_weights: int
+    head_bytes: int
     key_values: int  # numbers that one token keeps in the cache
     scores_per_pair: int  # multiplications for one query and one key, all layers and heads, keys and values
 
     def step_bytes(self, sequences: int, context: float) -> float:
         """Bytes that one decode step reads: all weights once, and the keys and values of all sequences."""
-        return BYTES * (self.layer_weights + self.head_weights + sequences * context * self.key_values)
+        return self.layer_bytes + self.head_bytes + BYTES * sequences * context * self.key_values
 
     def step_operations(self, sequences: int, context: float) -> float:
         """Operations of one decode step."""
@@ -32,15 +39,29 @@ class LlamaCosts:
         return 2 * tokens * (self.layer_weights + (tokens + 1) / 2 * self.scores_per_pair)
 
 
-def llama_costs(checkpoint: Path) -> LlamaCosts:
-    """The costs of a checkpoint, from its config.json."""
+def llama_costs(checkpoint: Path, quantization: str) -> LlamaCosts:
+    """The costs of a checkpoint with this `--quantization`, from its config.json."""
     config: dict[str, Any] = json.loads((checkpoint / "config.json").read_text())
-    hidden_size, num_layers, head_dim = config["hidden_size"], config["num_hidden_layers"], config["head_dim"]
+    num_layers, head_dim, shapes = config["num_hidden_layers"], config["head_dim"], list(_layer_shapes(config))
     queries, key_values = config["num_attention_heads"] * head_dim, 2 * config["num_key_value_heads"] * head_dim
-    layer = hidden_size * (2 * queries + key_values + 3 * config["intermediate_size"])
+    head = config["vocab_size"], config["hidden_size"]
     return LlamaCosts(
-        layer_weights=num_layers * layer,
-        head_weights=config["vocab_size"] * hidden_size,
+        layer_weights=num_layers * sum(rows * columns for rows, columns in shapes),
+        layer_bytes=num_layers * sum(_bytes(rows, columns, quantization) for rows, columns in shapes),
+        head_weights=math.prod(head),
+        head_bytes=_bytes(*head, quantization if quantization == "none" else HEAD_FORMAT.name),
         key_values=num_layers * key_values,
         scores_per_pair=num_layers * 2 * queries,
     )
+
+
+def _layer_shapes(config: dict[str, Any]) -> Iterator[tuple[int, int]]:
+    """Output and input features of the linear layers of one Transformer layer."""
+    hidden_size, inner, head_dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    queries, keys = config["num_attention_heads"] * head_dim, config["num_key_value_heads"] * head_dim
+    yield from ((queries, hidden_size), (keys, hidden_size), (keys, hidden_size), (hidden_size, queries))
+    yield from ((inner, hidden_size), (inner, hidden_size), (hidden_size, inner))
+
+
+def _bytes(rows: int, columns: int, quantization: str) -> int:
+    return BYTES * rows * columns if quantization == "none" else FORMATS[quantization].nbytes(rows, columns)

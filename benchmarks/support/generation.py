@@ -44,13 +44,22 @@ class Generated:
 
 
 @dataclass(frozen=True)
-class _Stream:
-    """One inferlet as its client saw it: tokens between its first and its last message, and the times of these."""
+class Stream:
+    """One inferlet as its client saw it: `between` tokens came after the time `first`, until the time `last`."""
 
     tokens: list[int]
-    between: int  # 0 if the model gave special tokens only, which have no text
+    between: int
     first: float
     last: float
+
+    @classmethod
+    def of(cls, tokens: list[int], counts: Sequence[int], start: float, times: Sequence[float]) -> Stream:
+        """The stream begins with its first message, at which it had the first of `counts` tokens. If that message had
+        all of them (a piece has several tokens if the program is slower than the model; special tokens have no text),
+        it begins at `start`, when the inferlet was told to go."""
+        if counts[-1] > counts[0]:
+            return cls(tokens, counts[-1] - counts[0], times[0], times[-1])
+        return cls(tokens, counts[-1], start, times[-1])
 
 
 async def run_inferlets(
@@ -64,17 +73,14 @@ async def run_inferlets(
     elapsed, filled = time.perf_counter() - start, await client.statistics()
     streamed = await asyncio.gather(*(_stream(one) for one in running))
     after = await client.statistics()
-    timed = [one for one in streamed if one.between]
-    if not timed:
-        raise RuntimeError("the model gave only special tokens behind every prompt: there is nothing to time")
-    wall = max(one.last for one in timed) - min(one.first for one in timed)
+    wall = max(one.last for one in streamed) - min(one.first for one in streamed)
     return Generated(
         tokens=[one.tokens for one in streamed],
         prompts=1e3 * elapsed,
         prompt_waves=_waves(before, filled),
-        together=1e3 * wall / median([one.between for one in timed]),
-        per_token=1e3 * median([(one.last - one.first) / one.between for one in timed]),
-        tokens_per_second=sum(one.between for one in timed) / wall,
+        together=1e3 * wall / median([one.between for one in streamed]),
+        per_token=1e3 * median([(one.last - one.first) / one.between for one in streamed]),
+        tokens_per_second=sum(one.between for one in streamed) / wall,
         waves=_waves(filled, after),
     )
 
@@ -93,13 +99,13 @@ async def _fill_one(running: Running, prompt: Sequence[int]) -> None:
     await running.receive()
 
 
-async def _stream(running: Running) -> _Stream:
+async def _stream(running: Running) -> Stream:
+    start = time.perf_counter()
     go = asyncio.create_task(running.send("go"))
     times = [time.perf_counter() async for _ in running]
     await go
     result = await running.result()
-    counts = result["counts"]
-    return _Stream(result["tokens"], counts[-1] - counts[0], times[0], times[-1])
+    return Stream.of(result["tokens"], result["counts"], start, times)
 
 
 def _waves(before: dict[str, Any], after: dict[str, Any]) -> Waves:

@@ -93,7 +93,9 @@ class _Inferlets:
         self._ids: list[str] = []
 
     async def launch(self, program: str, count: int, arguments: list[str]) -> None:
-        await self._send([wire.Launch(id=number, program=program, arguments=arguments) for number in range(count)])
+        await self._send(
+            [wire.LaunchInferlet(id=number, program=program, arguments=arguments) for number in range(count)]
+        )
         ready = 0
         while ready < count:
             for message in await self._receive():

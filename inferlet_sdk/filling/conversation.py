@@ -48,7 +48,7 @@ class Conversation:
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> Conversation:
-        """That of a snapshot. Raises NotFound if the blob of an image is not there."""
+        """The conversation of a snapshot. Raises NotFound if the blob of an image is not there."""
         found = cls()
         found._messages, found._start, found._end = list(state["messages"]), state["start"], state["end"]
         found._images = [as_image(name) for name in state["images"]]

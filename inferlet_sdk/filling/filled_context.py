@@ -10,7 +10,6 @@ from inferlet_sdk.errors import InvalidState
 from inferlet_sdk.filling.conversation import Conversation
 from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.images import Image, as_image, take_noted
-from inferlet_sdk.outside.blobs import Blob
 from inferlet_sdk.sequences.page_table import check_droppable
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.texts import Noted, shown
@@ -18,6 +17,7 @@ from inferlet_sdk.tools.declaring import AnyTool
 from inferlet_sdk.traits.arguments import flag, numbers, whole, wrong
 from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.core import ModelInfo
+from inferlet_sdk.traits.outside.blobs import Blob
 
 
 class FilledContext:
@@ -182,7 +182,7 @@ class FilledContext:
         return self._read()
 
     def _read(self) -> TokenSequence:
-        """The same, for reading: a generation goes on."""
+        """The context for reading, while a generation goes on."""
         self._check_open()
         take_noted(self._noted, self._sequence)
         return self._sequence

@@ -21,7 +21,7 @@ STEPS = 512
 """Most steps of a run. What a program does not want any more is computed in vain until it says so; and a new run costs
 the time in which the program issues it."""
 STEPS_OF_SHARED = 16
-"""The same where others use the queue, because their commands come after the run."""
+"""Most steps of a run where others use the queue, because their commands come after the run."""
 
 
 class Following(NamedTuple):
@@ -40,7 +40,7 @@ class Taken(NamedTuple):
     logprobs: Sequence[TokenLogprobs]
 
 
-class DecodeRun:
+class IssuedRun:
     """A run that has been issued; `number` is its future."""
 
     def __init__(
@@ -69,11 +69,10 @@ class DecodeRun:
         self._has_logprobs = logprobs is not None
         try:
             self.number: int = call(
-                bindings.fused.decode if constraint is None else bindings.grammar.decode_with_matcher,
+                bindings.fused.decode,
                 queue.number,
                 sequence.own_output(),
                 handle,
-                *(constraint or ()),
                 queue.input[0],
                 position + sequence.offset,
                 sequence.pages.context,
@@ -81,6 +80,7 @@ class DecodeRun:
                 self.steps,
                 stop[:MOST_STOPS],
                 _options(sequence, sampler, logprobs),
+                *(constraint or (0, 0)),
             )
         except BaseException:
             sequence.pages.settle(queue.number, position)
@@ -105,7 +105,7 @@ class DecodeRun:
         self._followed = bool(following.stop)
 
     def try_take(self, detokenizer: int) -> tuple[list[int], list[str], bool] | None:
-        """As `take`, of a plain run; None if it has failed, which `take` tells then."""
+        """What `take` gives, for a plain run; None if it has failed, which `take` tells then."""
         try:
             taken: tuple[list[int], list[str], bool] = bindings.fused.take_run(self.number, detokenizer)
         except bindings.HostError as error:

@@ -16,7 +16,7 @@ from inferlet_sdk.generation.decode_run import Following
 from inferlet_sdk.generation.drafting import Draft, DraftedTokens
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.generation.stopping import StopConditions, StopRules, TextFilter, holds, stop_strings
-from inferlet_sdk.generation.token_source import RunTokens, TokenSource, token_source
+from inferlet_sdk.generation.token_source import RunTokenSource, TokenSource, token_source
 from inferlet_sdk.grammars.guide import Guide
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.texts import shown
@@ -96,7 +96,7 @@ class Generation:
 
     @property
     def logprobs(self) -> list[TokenLogprobs]:
-        """Of each of `tokens`: its log-probability, and the most probable tokens with theirs. Empty unless `generate`
+        """The log-probability of each of `tokens`, and the most probable tokens with theirs. Empty unless `generate`
         was told `logprobs=`. A token of which a stop string has left only a part has none."""
         return self._logprobs[: len(self.tokens)]
 
@@ -122,7 +122,7 @@ class Generation:
         """The next piece, if a run goes on whose tokens need no look, and nothing else goes on in the program; else "".
         One call to the host, because this is the hot path."""
         source = self._source
-        if type(source) is not RunTokens or not self._takes_all or self.is_waiting or self.stop_reason is not None:
+        if type(source) is not RunTokenSource or not self._takes_all or self.is_waiting or self.stop_reason is not None:
             return ""
         taken = source.try_take()
         return "" if taken is None else self._take_all(*taken)
@@ -194,7 +194,7 @@ class Generation:
         return piece
 
     def _take_all(self, tokens: Sequence[int], texts: Sequence[str]) -> str:
-        """The same where only a stop token or their number ends it: they end a run, too."""
+        """Takes all tokens where only a stop token or their number ends the generation: they end a run, too."""
         stopped = bool(tokens) and tokens[-1] in self._rules.tokens
         count = len(tokens) - stopped
         self._sequence.tokens += tokens[:count]
@@ -284,7 +284,7 @@ class Generation:
             return False
         if self._source is None:
             self._begin()
-        assert isinstance(self._source, RunTokens)
+        assert isinstance(self._source, RunTokenSource)
         self._source.follow(Following(stop, send), self._left, self._held)
         return True
 

@@ -38,7 +38,7 @@ class Sampler:
     logit_bias: Mapping[int, float] | None = None
     """Added to the logits of tokens, -1000 to 1000 each, for at most 512 tokens."""
     seed: int | None = None
-    """The same seed gives the same tokens, at any load of the server; None: a random seed."""
+    """Equal seeds give equal tokens, at any load of the server; None: a random seed."""
     typical_p: float = 1.0
     """Only the tokens whose surprise is closest to the entropy, as many as reach this mass (locally typical sampling);
     1: all."""

@@ -58,7 +58,7 @@ async def _append_chunk(sequence: TokenSequence, tokens: Sequence[int], run: int
 
 
 async def logprobs_at(queue: int, outputs: Embeds, tokens: Sequence[int], alternatives: int) -> list[TokenLogprobs]:
-    """Of a token at each output, with as many alternatives."""
+    """The score of a token at each output, with as many alternatives."""
     own = traits.get_logprobs_at(queue, outputs, tokens)
     dists = traits.get_next_dists(queue, outputs, alternatives) if alternatives else None
     others: list[list[tuple[int, float]]] = [[] for _ in tokens]

@@ -13,15 +13,15 @@ from typing import NamedTuple
 
 from inferlet_sdk import bindings, traits
 from inferlet_sdk.addresses import Embeds
-from inferlet_sdk.errors import Busy, Cancelled, call, from_host
+from inferlet_sdk.errors import Busy, Cancelled, from_host
 from inferlet_sdk.event_loop import loop_with_others
 from inferlet_sdk.futures import TokenFuture
-from inferlet_sdk.generation.decode_run import DecodeRun, Following
+from inferlet_sdk.generation.decode_run import Following, IssuedRun
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.generation.scoring import logprobs_at
 from inferlet_sdk.grammars.guide import Guide
 from inferlet_sdk.sequences.sequence import TokenSequence
-from inferlet_sdk.sequences.stepping import next_dist, step_and_sample, try_next_dist
+from inferlet_sdk.sequences.stepping import next_dist, step_and_sample
 from inferlet_sdk.sharing.prefixes import share_prefix
 from inferlet_sdk.traits.arguments import LARGEST_U32, whole
 from inferlet_sdk.traits.fused import await_scored_token
@@ -39,7 +39,7 @@ class Pieces(NamedTuple):
     tokens: Sequence[int]
     texts: Sequence[str]
     logprobs: Sequence[TokenLogprobs] = ()
-    """Of each token, if they were asked for."""
+    """The scores of each token, if they were asked for."""
     complete: bool = False
 
 
@@ -53,7 +53,7 @@ async def _until_done(number: int) -> None:
         await loop.any_host_future((number,))
 
 
-class RunTokens:
+class RunTokenSource:
     """Tokens from a sampler on the worker, by decode runs."""
 
     def __init__(
@@ -73,7 +73,7 @@ class RunTokens:
         self._stop = stop
         self._logprobs = logprobs
         self._handle = sampler.create()
-        self._run: DecodeRun | None = None
+        self._run: IssuedRun | None = None
         self._following: Following | None = None
         self._guide = guide
         self._start = len(sequence.tokens)
@@ -157,7 +157,7 @@ class RunTokens:
             await self._guide.open(sequence.queues)
             constraint = self._guide.at(sequence.tokens[self._start :]), self._guide.skip
         most, logprobs = min(left, self._most), self._logprobs
-        self._run = run = DecodeRun(sequence, self._sampler, self._handle, most, self._stop, logprobs, constraint)
+        self._run = run = IssuedRun(sequence, self._sampler, self._handle, most, self._stop, logprobs, constraint)
         if self._following is not None:
             run.follow(self._detokenizer, self._following, held, more=left > run.steps)
 
@@ -226,7 +226,7 @@ class SampledTokens:
         sequence = self._sequence
         if self._logprobs is not None:
             sequence.flush()
-            return _sample_with_logprobs(sequence, self._sampler, self._handle, self._logprobs)
+            return _sample(sequence, self._sampler, self._handle, 1 + self._logprobs)
         if not self._sampler.looks_back and sequence.computed == sequence.output_of == len(sequence.tokens) - 1:
             return step_and_sample(sequence, sequence.tokens[-1], self._handle)
         sequence.flush()
@@ -245,29 +245,17 @@ class SampledTokens:
         traits.destroy_sampler(self._handle)
 
 
-def _sample(sequence: TokenSequence, sampler: Sampler, handle: int) -> int:
-    """Samples at the output embed of a sequence that works; returns the future."""
-    queue, embed = sequence.queue, sequence.output_embed
-    if not sampler.looks_back:
-        number: int = bindings.fused.sample(queue, embed, handle)
-    else:
-        recent = sequence.tokens[-sampler.window :]
-        number = bindings.fused.sample_constrained(queue, embed, handle, recent, "")
-    return number
-
-
-def _sample_with_logprobs(sequence: TokenSequence, sampler: Sampler, handle: int, alternatives: int) -> int:
+def _sample(sequence: TokenSequence, sampler: Sampler, handle: int, logprobs: int = 0) -> int:
+    """Samples at the output embed of a sequence that works, with so many log-probabilities; returns the future."""
     recent = sequence.tokens[-sampler.window :] if sampler.looks_back else []
-    future: int = call(
-        bindings.fused.sample_with_logprobs, sequence.queue, sequence.output_embed, handle, recent, "", alternatives
-    )
-    return future
+    number: int = bindings.fused.sample(sequence.queue, sequence.output_embed, handle, recent, "", logprobs)
+    return number
 
 
 async def _choose(sequence: TokenSequence, sampler: DistSampler) -> int:
     """The token that a function of the inferlet, or an `async def`, chooses after a sequence that works."""
     k, temperature = sampler.k, sampler.temperature
-    dist = try_next_dist(sequence, k, temperature) or await next_dist(sequence, k, temperature)
+    dist = await next_dist(sequence, k, temperature)
     chosen = sampler.choose(dist)
     if type(chosen) is not int and isawaitable(chosen):
         chosen = await chosen
@@ -317,7 +305,7 @@ class ChosenTokens:
         self._closed = True
 
 
-TokenSource = RunTokens | SampledTokens | ChosenTokens
+TokenSource = RunTokenSource | SampledTokens | ChosenTokens
 
 
 def token_source(
@@ -335,5 +323,5 @@ def token_source(
     if isinstance(sampler, DistSampler):
         return ChosenTokens(sequence, sampler, detokenizer, logprobs)
     if run_ahead or guide is not None:
-        return RunTokens(sequence, sampler, detokenizer, stop, logprobs, guide, LARGEST_U32 if run_ahead else 1)
+        return RunTokenSource(sequence, sampler, detokenizer, stop, logprobs, guide, LARGEST_U32 if run_ahead else 1)
     return SampledTokens(sequence, sampler, detokenizer, logprobs)

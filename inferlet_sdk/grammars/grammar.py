@@ -76,11 +76,11 @@ class Grammar:
             traits.destroy_queue(queue)
 
     async def matcher_on(self, queue: int) -> Matcher:
-        """The same, for the model of a queue."""
+        """A matcher for the model of a queue."""
         return (await self.opened_on(queue))[0]
 
     async def opened_on(self, queue: int) -> tuple[Matcher, bool]:
-        """The same, and whether `Matcher.advance` has something to do at once."""
+        """A matcher for the model of a queue, and whether `Matcher.advance` has something to do at once."""
         opened = await traits.open_matcher(queue, self.kind, self.text, whitespace=self.whitespace)
         return Matcher(opened.matcher), opened.advances
 
@@ -124,7 +124,7 @@ class Matcher:
         return traits.grammar_forced(self.number)
 
     def mask(self) -> bytes:
-        """Bits of the tokens that may come next, lowest bit first: `allowed` of `sample_constrained`."""
+        """Bits of the tokens that may come next, lowest bit first: `allowed` of `sample`."""
         return b64decode(traits.grammar_mask(self.number))
 
     def allows(self, token: int) -> bool:

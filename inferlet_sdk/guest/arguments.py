@@ -19,8 +19,8 @@ from inferlet_sdk import traits
 from inferlet_sdk.event_loop import run_blocking
 from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.generation.generation import Generation
-from inferlet_sdk.outside.blobs import Message
 from inferlet_sdk.traits.core import LogLevel
+from inferlet_sdk.traits.outside.blobs import Message
 
 
 class UsageError(Exception):

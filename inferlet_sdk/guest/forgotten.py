@@ -11,9 +11,9 @@ from types import CoroutineType
 from typing import Any
 
 _MOST = 8
-"""That are told."""
+"""Most of them that are told."""
 _LINES = 3
-"""Of the program, for one of them."""
+"""Lines of the program that are shown for one of them."""
 
 Forgotten = list[str]
 """A line for each."""

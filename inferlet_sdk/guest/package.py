@@ -25,7 +25,7 @@ from inferlet_sdk.guest.imports import Refused, check_imports
 
 MAX_FILES = 4096
 MAX_BYTES = 32 << 20
-"""Of all files, unpacked."""
+"""Most bytes of all files, unpacked."""
 ENTRIES = ("__main__.py", "main.py")
 COMPILED = (".so", ".pyd", ".dylib", ".dll")
 PURE = "the sandbox runs pure Python only: take a wheel whose name ends with -none-any.whl"

@@ -17,7 +17,7 @@ from inferlet_sdk.guest.arguments import Args, UsageError, bind
 from inferlet_sdk.guest.forgotten import advice_on_forgotten, not_awaited
 from inferlet_sdk.guest.imports import check_imports
 from inferlet_sdk.guest.package import Module, Package, begin, compile_package
-from inferlet_sdk.tracebacks import format_error
+from inferlet_sdk.tracebacks.report import format_error
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -63,7 +63,7 @@ def run_program(name: str, text: str, code: str = "") -> None:
 
 
 def run_entry(load: Callable[[], Callable[..., Any]], name: str) -> None:
-    """The same for a program whose entry `load` gives. KeyboardInterrupt goes on: outside of the sandbox, somebody
+    """Runs a program whose entry `load` gives. KeyboardInterrupt goes on: outside of the sandbox, somebody
     wants to end the program."""
     try:
         with not_awaited() as forgotten:

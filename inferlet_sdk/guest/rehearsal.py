@@ -63,7 +63,7 @@ def _host() -> Any:
     def same(numbers: list[int]) -> list[int]:
         return list(numbers)
 
-    dist = "BwAAAAgAAAA=", "AAAAPwAAgD4=", 0.25
+    dist = "BwAAAAgAAAA=", "AAAAPwAAgD4=", [0.25]
     info = {
         "name": "rehearsal", "architecture": "", "page_size": 16, "vocab_size": 1000, "max_context": 1000,
         "max_batch_tokens": 512, "max_dist": 256, "stop_tokens": [0], "bos_text": None, "eos_text": None,
@@ -71,7 +71,7 @@ def _host() -> Any:
     }  # fmt: skip
     core = SimpleNamespace(
         get_arg=list, get_env=list, send=nothing, receive=number, set_result=nothing,
-        sleep=number, wait=same, take=nothing, await_done=nothing, cancel=nothing, create_queue=number,
+        sleep=number, wait=same, await_done=nothing, cancel=nothing, create_queue=number,
         available_models=lambda: ["rehearsal"], get_model_info=lambda _: json.dumps(info), destroy_queue=nothing,
         synchronize=number,
     )  # fmt: skip
@@ -87,8 +87,8 @@ def _host() -> Any:
     )  # fmt: skip
     fused = SimpleNamespace(
         create_sampler=number, destroy_sampler=nothing, sample=number,
-        sample_constrained=number, forward_with_sampling=number, forward_with_dist=number, await_token=lambda _: 7,
-        continue_with_dist=lambda *_: dist, take_text=lambda *_: (7, "x"), decode=number, watch_run=nothing,
+        await_token=lambda _: 7,
+        take_text=lambda *_: (7, "x"), decode=number, watch_run=nothing,
         take_run=lambda *_: ([7], ["x"], False),
     )  # fmt: skip
     return SimpleNamespace(
@@ -97,9 +97,9 @@ def _host() -> Any:
         forward_with_adapter=None, introspective_forward=None,
         blobs=SimpleNamespace(await_mail=lambda _: ("message", [])),
         output_text=SimpleNamespace(
-            get_next_dist=number, await_packed_dist=lambda _: dist
+            get_next_dist=number, await_dists=lambda _: dist
         ),
-        forward=SimpleNamespace(forward=nothing), input_text=SimpleNamespace(embed_txt=nothing),
+        forward=SimpleNamespace(forward=number), input_text=SimpleNamespace(embed_txt=nothing),
     )  # fmt: skip
 
 

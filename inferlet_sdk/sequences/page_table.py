@@ -261,7 +261,7 @@ def check_droppable(tokens: int, start: int, stop: int) -> None:
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same in order, those that touch in one."""
+    """The ranges in order, those that touch in one."""
     found: list[tuple[int, int]] = []
     for start, stop in sorted(ranges):
         if found and start <= found[-1][1]:

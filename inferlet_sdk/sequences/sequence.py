@@ -19,7 +19,6 @@ from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.dropped import drop, give_back
 from inferlet_sdk.errors import Exhausted, InvalidState, QuotaExceeded
 from inferlet_sdk.images import Image, Seen, SeenImages
-from inferlet_sdk.sequences.last_step import LastStep
 from inferlet_sdk.sequences.output_embed import OutputEmbed
 from inferlet_sdk.sequences.page_table import PageTable
 from inferlet_sdk.sequences.queues import KEPT_INPUTS, Queue, Queues
@@ -33,7 +32,7 @@ LEAST_CHUNK = 32
 """A longer prompt is not run with fewer embeds than this: it would take very many calls."""
 
 SHOWN_TOKENS = 32
-"""Whose text tells people what a context is about."""
+"""The text of the last ones tells people what a context is about."""
 
 
 class TokenSequence:
@@ -59,7 +58,6 @@ class TokenSequence:
         self.last_queue: Queue | None = None  # at the first use, and from then on
         self._own: Queue | None = None
         self.uses = 0  # calls of `begin` that were not ended
-        self.last_step: LastStep | None = None  # that gave a distribution
         queues.join()
         self.closed = False
         if parent is not None:
@@ -216,7 +214,7 @@ class TokenSequence:
             traits.dealloc_emb(self.queue, inputs)
 
     def _alloc_inputs(self, count: int) -> Embeds:
-        """As many embeds as there are, at most `count`."""
+        """At most `count` embeds, or as many as there are."""
         while True:
             try:
                 return traits.alloc_emb(self.queue, count)
@@ -231,10 +229,7 @@ class TokenSequence:
         self.pages.reserve(self.queue, stop)
         self.images.embed(self.queue, self.info, tokens, start, self.offset, inputs)
         pages = self.pages.pages, Pages(self.pages.output)
-        if self.adapter:
-            traits.forward_with_adapter(self.queue, self.adapter, pages[0], inputs, pages[1], outputs)
-        else:
-            traits.forward(self.queue, pages[0], inputs, pages[1], outputs)
+        traits.forward(self.queue, pages[0], inputs, pages[1], outputs, adapter=self.adapter)
         self.computed = stop
 
     def rewind(self, length: int) -> None:

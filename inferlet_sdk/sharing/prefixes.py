@@ -14,17 +14,17 @@ from hashlib import sha256
 from inferlet_sdk import traits
 from inferlet_sdk.errors import Cancelled, PieError
 from inferlet_sdk.futures import HostFuture
-from inferlet_sdk.outside.exports import Imported
 from inferlet_sdk.sequences.sequence import TokenSequence
+from inferlet_sdk.traits.outside.exports import Imported
 
 LEAST_TOKENS = 256
-"""Of a prompt that may be shared: what is shorter runs faster than it is found."""
+"""Least tokens of a prompt that may be shared: what is shorter runs faster than it is found."""
 BLOCK_PAGES = 4
 """Pages of the first exports. With fewer, more of a prompt is shared, at more calls."""
 ALIKE = 16
 """Blocks of one size; then they have BLOCK_PAGES more, so that a prompt of thousands of tokens has not many more."""
 MOST_BLOCKS = 64
-"""Of one prompt."""
+"""Most of them for one prompt."""
 
 Block = tuple[int, int]
 """The first token, and the one behind the last."""

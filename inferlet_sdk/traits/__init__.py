@@ -4,10 +4,6 @@ Calls on a queue take effect in order. Calls whose result comes later return a `
 call `.result()` in a program without asyncio. Refused calls raise a `PieError`.
 """
 
-from inferlet_sdk.outside.children import *
-from inferlet_sdk.outside.exports import *
-from inferlet_sdk.outside.http import *
-from inferlet_sdk.outside.topics import *
 from inferlet_sdk.traits.allocate import *
 from inferlet_sdk.traits.blobs import *
 from inferlet_sdk.traits.core import *
@@ -19,4 +15,8 @@ from inferlet_sdk.traits.grammar import *
 from inferlet_sdk.traits.input_image import *
 from inferlet_sdk.traits.input_text import *
 from inferlet_sdk.traits.output_text import *
+from inferlet_sdk.traits.outside.children import *
+from inferlet_sdk.traits.outside.exports import *
+from inferlet_sdk.traits.outside.http import *
+from inferlet_sdk.traits.outside.topics import *
 from inferlet_sdk.traits.tokenize import *

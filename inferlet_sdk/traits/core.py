@@ -13,9 +13,9 @@ from inferlet_sdk.dropped import give_back
 from inferlet_sdk.errors import QuotaExceeded, call
 from inferlet_sdk.event_loop import until_any_done
 from inferlet_sdk.futures import HostFuture
-from inferlet_sdk.outside.blobs import Message, take_message
 from inferlet_sdk.traits.arguments import LARGEST_U64, HasQueue, number, queue_number, whole, wrong
 from inferlet_sdk.traits.arguments import text as checked_text
+from inferlet_sdk.traits.outside.blobs import Message, take_message
 
 __all__ = [
     "available_models",

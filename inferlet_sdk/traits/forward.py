@@ -10,13 +10,13 @@ from inferlet_sdk.errors import call
 from inferlet_sdk.traits.arguments import (
     HasQueue,
     embed_ranges,
-    mask_rows,
     numbers,
     page_ranges,
     place_ranges,
     queue_number,
+    wrong,
 )
-from inferlet_sdk.traits.forwarding import Mask, forward_lists, forward_with
+from inferlet_sdk.traits.forwarding import Mask, forward_lists, run
 
 __all__ = [
     "forward",
@@ -44,10 +44,7 @@ def forward(
     a position of its own, see `set_positions`. `mask` is that of `forward_with_mask`, `adapter` the name of that of
     `forward_with_adapter`. Raises InvalidState if there is no free slot, or if an input embed was never filled.
     """
-    if mask is not None or adapter != "":
-        forward_with(queue, context, input_embeds, output_pages, output_embeds, mask=mask, adapter=adapter)
-        return
-    call(bindings.forward.forward, *forward_lists(queue, context, input_embeds, output_pages, output_embeds))
+    run(*forward_lists(queue, context, input_embeds, output_pages, output_embeds), mask=mask, adapter=adapter)
 
 
 def forward_with_mask(
@@ -63,8 +60,9 @@ def forward_with_mask(
 
     A hidden token has a column and stays hidden. Inputs may see later ones, if all fit into one batch.
     """
-    lists = forward_lists(queue, context, input_embeds, output_pages, output_embeds)
-    call(bindings.forward.forward_with_mask, *lists, mask_rows(mask, "mask"))
+    if mask is None:
+        raise wrong("mask", "for each input the columns that it sees", mask)
+    run(*forward_lists(queue, context, input_embeds, output_pages, output_embeds), mask=mask)
 
 
 def mask_kvpage(queue: int | HasQueue, pages: Pages | Iterable[int], hidden: Iterable[int] = ()) -> None:

@@ -1,11 +1,8 @@
-"""What the calls that run the Transformer have in common, and the one that has all of it (fused.wit)."""
+"""The call that runs the Transformer, under all functions that do (forward.wit)."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from typing import Any
 
 from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds, Pages
@@ -71,17 +68,6 @@ def step_lists(
     )
 
 
-@lru_cache(maxsize=64)
-def options_text(
-    adapter: str, scores: bool = False, dist: tuple[int, float] | None = None, sampler: int | None = None
-) -> str:
-    """The options of `forward_with`; `dist`: k and temperature."""
-    options: dict[str, object] = {"adapter": adapter, "scores": scores, "sampler": sampler}
-    if dist is not None:
-        options["dist"] = {"k": dist[0], "temperature": dist[1]}
-    return json.dumps(options)
-
-
 def forward_with(
     queue: int | HasQueue,
     context: Pages | Iterable[int],
@@ -97,41 +83,81 @@ def forward_with(
     dist: tuple[int, float] | None = None,
     sampler: int | None = None,
 ) -> int:
-    """The call under `forward`, `forward_with_scores`, `forward_with_dist` and `forward_with_sampling`, which give what
-    is read, where they have a mask or an adapter. Gives the number of the future, 0 if nothing is read.
+    """The call of the host under all forwards: `forward`, `forward_with_scores`, `forward_with_dist` and
+    `forward_with_sampling` give what it reads. Gives the number of the future, 0 if nothing is read.
 
-    At most one of `scores`, `dist` (k and temperature) and `sampler`; the last two need `tokens` at `positions`, which
-    fill the inputs, and one output embed.
+    `tokens` at `positions` fill the inputs first. At most one of `scores`, `dist` (k and temperature) and `sampler`;
+    the last two read one output embed.
     """
     lists = forward_lists(queue, context, input_embeds, output_pages, output_embeds)
-    filling = references(tokens), numbers(positions, "positions", "a position")
-    chosen = None if sampler is None else sampler_number(sampler)
-    options = options_text(text(adapter, "adapter"), flag(scores, "scores"), _checked_dist(dist), chosen)
-    return _call(lists[0], *filling, lists[2], lists[1], *lists[3:], mask, options)
+    return run(
+        *lists,
+        references(tokens),
+        numbers(positions, "positions", "a position"),
+        mask=mask,
+        adapter=adapter,
+        scores=flag(scores, "scores"),
+        dist=_checked_dist(dist),
+        sampler=0 if sampler is None else sampler_number(sampler),
+    )
 
 
-def _checked_dist(dist: object) -> tuple[int, float] | None:
+def _checked_dist(dist: object) -> tuple[int, float]:
     if dist is None:
-        return None
+        return NO_DIST
     if not isinstance(dist, tuple | list) or len(dist) != 2:
         raise wrong("dist", "k and temperature, as in (256, 1.0)", dist)
-    return whole(dist[0], "dist[0]"), number(dist[1], "dist[1]")
+    return asked_dist(dist[0], dist[1], ("dist[0]", "dist[1]"))
 
 
-def step_with(
+def asked_dist(k: int, temperature: float, names: tuple[str, str] = ("k", "temperature")) -> tuple[int, float]:
+    """Checked arguments of a distribution that is read."""
+    wanted = whole(k, names[0]), number(temperature, names[1])
+    if wanted == NO_DIST:
+        raise ValueError(f"{names[1]}: it must be above 0")
+    return wanted
+
+
+def named_adapter(adapter: str) -> str:
+    """The name of an adapter, and not of none."""
+    if text(adapter, "adapter") == "":
+        raise ValueError("adapter: give the name of an adapter; `forward` runs without one")
+    return adapter
+
+
+NO_DIST = 0, 0.0
+
+
+def run(
+    queue: int,
+    context: list[int],
+    inputs: list[int],
+    pages: list[int],
+    outputs: list[int],
+    tokens: Sequence[int] = (),
+    positions: Sequence[int] = (),
+    *,
+    mask: Mask | None = None,
+    adapter: str = "",
+    scores: bool = False,
+    dist: tuple[int, float] = NO_DIST,
+    sampler: int = 0,
+) -> int:
+    """The same, with lists that are checked."""
+    rows = [] if mask is None else mask_rows(mask, "mask")
+    lists = queue, context, inputs, pages, outputs, list(tokens), list(positions), rows
+    return int(call(bindings.forward.forward, *lists, text(adapter, "adapter"), sampler, *dist, scores))
+
+
+def run_step(
     step: tuple[int, list[int], list[int], list[int], list[int], list[int], int],
     mask: Mask | None,
     adapter: str,
     *,
-    dist: tuple[int, float] | None = None,
-    sampler: int | None = None,
+    dist: tuple[int, float] = NO_DIST,
+    sampler: int = 0,
 ) -> int:
     """The same, with what `step_lists` gives."""
-    *lists, output = step
-    return _call(*lists, [output, 1], mask, options_text(text(adapter, "adapter"), False, dist, sampler))
-
-
-def _call(*arguments: Any) -> int:
-    *lists, mask, options = arguments
-    rows = [] if mask is None else mask_rows(mask, "mask")
-    return int(call(bindings.fused.forward_with, *lists, rows, options))
+    queue, tokens, positions, inputs, context, output, embed = step
+    lists = queue, context, inputs, output, [embed, 1], tokens, positions
+    return run(*lists, mask=mask, adapter=adapter, dist=dist, sampler=sampler)

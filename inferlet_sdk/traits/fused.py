@@ -12,6 +12,7 @@ from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.errors import call
 from inferlet_sdk.futures import REFERENCE_BIT, HostFuture, TokenFuture
 from inferlet_sdk.traits.arguments import (
+    LARGEST_U32,
     LARGEST_U64,
     HasQueue,
     biases,
@@ -25,7 +26,7 @@ from inferlet_sdk.traits.arguments import (
     whole,
 )
 from inferlet_sdk.traits.arguments import tokens as token_list
-from inferlet_sdk.traits.forwarding import Mask, forward_with, step_lists, step_with
+from inferlet_sdk.traits.forwarding import Mask, asked_dist, forward_with, run_step, step_lists
 from inferlet_sdk.traits.output_text import Dist, await_dist
 from inferlet_sdk.traits.runs import DecodeRun, RunTokens, decode, watch_run
 
@@ -34,7 +35,6 @@ __all__ = [
     "RunTokens",
     "ScoredToken",
     "Verified",
-    "continue_with_dist",
     "create_sampler",
     "decode",
     "destroy_sampler",
@@ -42,7 +42,6 @@ __all__ = [
     "forward_with_dist",
     "forward_with_sampling",
     "sample",
-    "sample_constrained",
     "sample_with_logprobs",
     "verify",
     "watch_run",
@@ -96,10 +95,37 @@ def destroy_sampler(sampler: int) -> None:
     call(bindings.fused.destroy_sampler, sampler_number(sampler))
 
 
-def sample(queue: int | HasQueue, embed: int | Embeds, sampler: int) -> TokenFuture:
-    """Samples a token at an output embed. `embed_txt` accepts the future before its value is known."""
-    future = call(bindings.fused.sample, queue_number(queue), one_embed(embed), sampler_number(sampler))
-    return TokenFuture(future, bindings.fused.await_token)
+def sample(
+    queue: int | HasQueue,
+    embed: int | Embeds,
+    sampler: int,
+    recent: Sequence[int | TokenFuture] = (),
+    allowed: bytes = b"",
+) -> TokenFuture:
+    """Samples a token at an output embed, with penalties over `recent` tokens, among the tokens whose bit is set in
+    `allowed` (lowest bit first; b"": all). `embed_txt` accepts the future before its value is known."""
+    return TokenFuture(_sample(queue, embed, sampler, recent, allowed, 0), bindings.fused.await_token)
+
+
+def _sample(
+    queue: int | HasQueue,
+    embed: int | Embeds,
+    sampler: int,
+    recent: Sequence[int | TokenFuture],
+    allowed: bytes,
+    logprobs: int,
+) -> int:
+    """The future of a token; `logprobs`: how many log-probabilities come with it."""
+    future: int = call(
+        bindings.fused.sample,
+        queue_number(queue),
+        one_embed(embed),
+        sampler_number(sampler),
+        references(recent, "recent"),
+        base64.b64encode(token_mask(allowed)).decode(),
+        logprobs,
+    )
+    return future
 
 
 @dataclass(frozen=True)
@@ -121,18 +147,10 @@ def sample_with_logprobs(
     recent: Sequence[int | TokenFuture] = (),
     allowed: bytes = b"",
 ) -> ScoredTokenFuture:
-    """Does `sample_constrained`, and gives the log-probability of the token and of the `alternatives` most probable
-    ones (at most 32). `embed_txt` accepts the future before its value is known."""
-    future = call(
-        bindings.fused.sample_with_logprobs,
-        queue_number(queue),
-        one_embed(embed),
-        sampler_number(sampler),
-        references(recent, "recent"),
-        base64.b64encode(token_mask(allowed)).decode(),
-        whole(alternatives, "alternatives"),
-    )
-    return ScoredTokenFuture(future, await_scored_token)
+    """Does `sample`, and gives the log-probability of the token and of the `alternatives` most probable ones (at most
+    32). `embed_txt` accepts the future before its value is known."""
+    logprobs = 1 + whole(alternatives, "alternatives", most=LARGEST_U32 - 1)
+    return ScoredTokenFuture(_sample(queue, embed, sampler, recent, allowed, logprobs), await_scored_token)
 
 
 class ScoredTokenFuture(HostFuture[ScoredToken]):
@@ -168,11 +186,7 @@ def forward_with_sampling(
     """Does `embed_txt`, `forward` and `sample` in one call; `mask` and `adapter` as in `forward`."""
     lists = step_lists(queue, tokens, positions, inputs, context, output, output_embed)
     chosen = sampler_number(sampler)
-    if mask is not None or adapter != "":
-        future = step_with(lists, mask, adapter, sampler=chosen)
-    else:
-        future = call(bindings.fused.forward_with_sampling, *lists, chosen)
-    return TokenFuture(future, bindings.fused.await_token)
+    return TokenFuture(run_step(lists, mask, adapter, sampler=chosen), bindings.fused.await_token)
 
 
 def forward_with_dist(
@@ -191,41 +205,7 @@ def forward_with_dist(
 ) -> HostFuture[Dist]:
     """Does `embed_txt`, `forward` and `get_next_dist` in one call; `mask` and `adapter` as in `forward`."""
     lists = step_lists(queue, tokens, positions, inputs, context, output, output_embed)
-    wanted = whole(k, "k"), number(temperature, "temperature")
-    if mask is not None or adapter != "":
-        future = step_with(lists, mask, adapter, dist=wanted)
-    else:
-        future = call(bindings.fused.forward_with_dist, *lists, *wanted)
-    return HostFuture(future, await_dist)
-
-
-def continue_with_dist(queue: int | HasQueue, token: int | TokenFuture) -> Dist:
-    """The step behind the last `forward_with_dist` without a mask of the queue: one token more, at the next position,
-    with the same pages, output embed, adapter, `k` and `temperature`. Suspends the whole program until the distribution
-    is there."""
-    arguments = queue_number(queue), *references([token], "token")
-    return Dist(*call(bindings.fused.continue_with_dist, *arguments))
-
-
-def sample_constrained(
-    queue: int | HasQueue,
-    embed: int | Embeds,
-    sampler: int,
-    recent: Sequence[int | TokenFuture] = (),
-    allowed: bytes = b"",
-) -> TokenFuture:
-    """Does `sample` with penalties over `recent` tokens, among the tokens whose bit is set in `allowed` (lowest bit
-    first).
-    """
-    future = call(
-        bindings.fused.sample_constrained,
-        queue_number(queue),
-        one_embed(embed),
-        sampler_number(sampler),
-        references(recent, "recent"),
-        base64.b64encode(token_mask(allowed)).decode(),
-    )
-    return TokenFuture(future, bindings.fused.await_token)
+    return HostFuture(run_step(lists, mask, adapter, dist=asked_dist(k, temperature)), await_dist)
 
 
 def verify(

@@ -66,19 +66,19 @@ def get_next_dist(
     queue: int | HasQueue, embed: int | Embeds, k: int = 256, temperature: float = 1.0
 ) -> HostFuture[Dist]:
     """The next-token distribution at an output embed, cut to `k` tokens, with logits divided by `temperature` (> 0)."""
-    future = call(
-        bindings.output_text.get_next_dist,
-        queue_number(queue),
-        one_embed(embed),
-        whole(k, "k"),
-        number(temperature, "temperature"),
-    )
-    return HostFuture(future, await_dist)
+    return HostFuture(_ask(queue, [one_embed(embed), 1], k, temperature), await_dist)
+
+
+def _ask(queue: int | HasQueue, embeds: list[int], k: int, temperature: float) -> int:
+    """The future of distributions."""
+    numbers = whole(k, "k"), number(temperature, "temperature")
+    return int(call(bindings.output_text.get_next_dist, queue_number(queue), embeds, *numbers))
 
 
 def await_dist(future: int) -> Dist:
     """The value of a distribution future."""
-    return Dist(*bindings.output_text.await_packed_dist(future))
+    tokens, probabilities, rest = bindings.output_text.await_dists(future)
+    return Dist(tokens, probabilities, rest[0])
 
 
 def get_next_dists(
@@ -86,18 +86,11 @@ def get_next_dists(
 ) -> HostFuture[list[Dist]]:
     """As `get_next_dist` at several output embeds, in one call and one future: at most 256, or what the operator of the
     worker has set."""
-    future = call(
-        bindings.output_text.get_next_dists,
-        queue_number(queue),
-        embed_ranges(embeds, "embeds"),
-        whole(k, "k"),
-        number(temperature, "temperature"),
-    )
-    return HostFuture(future, _await_dists)
+    return HostFuture(_ask(queue, embed_ranges(embeds, "embeds"), k, temperature), _await_dists)
 
 
 def _await_dists(future: int) -> list[Dist]:
-    tokens, probabilities, rest = bindings.output_text.await_packed_dists(future)
+    tokens, probabilities, rest = bindings.output_text.await_dists(future)
     ids, values = a2b_base64(tokens), a2b_base64(probabilities)
     size = len(ids) // len(rest)
     parts = (slice(begin, begin + size) for begin in range(0, len(ids), size))
@@ -113,11 +106,9 @@ def get_logprobs_at(
     """As `get_logprobs` at several output embeds, in one call and one future. `tokens` has as many for each embed,
     those of the first embed first; so have the log-probabilities. As many embeds as `get_next_dists`."""
     arguments = queue_number(queue), embed_ranges(embeds, "embeds"), token_list(tokens)
-    return HostFuture(call(bindings.output_text.get_logprobs_at, *arguments), bindings.output_text.await_logprobs)
+    return HostFuture(call(bindings.output_text.get_logprobs, *arguments), bindings.output_text.await_logprobs)
 
 
 def get_logprobs(queue: int | HasQueue, embed: int | Embeds, tokens: Sequence[int]) -> HostFuture[list[float]]:
     """Log-probabilities of given tokens at an output embed."""
-    arguments = queue_number(queue), one_embed(embed), token_list(tokens)
-    future = call(bindings.output_text.get_logprobs, *arguments)
-    return HostFuture(future, bindings.output_text.await_logprobs)
+    return get_logprobs_at(queue, Embeds((one_embed(embed), 1)), tokens)

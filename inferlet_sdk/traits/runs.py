@@ -8,7 +8,7 @@ from array import array
 from binascii import a2b_base64
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds, Pages
@@ -103,38 +103,22 @@ def decode(
     allowed: bytes = b"",
     logprobs: int | None = None,
     adapter: str = "",
+    matcher: int = 0,
+    skip: int = 0,
 ) -> DecodeRun:
     """Samples at `embed`, puts the token at `position` into embed `input`, runs it over `context` with its keys in the
     next free slot of `pages`, samples again, and so on: until there are `steps` tokens, or one of `stop`.
 
     `recent` are tokens before the run that penalties count, together with those of the run; of all, the last `window`
-    (0: all). `allowed` as in `sample_constrained`, `adapter` as in `forward_with_adapter`. `logprobs`: a number of
+    (0: all). `allowed` as in `sample`, `adapter` as in `forward_with_adapter`. `logprobs`: a number of
     alternatives, at most 32; each token comes with its log-probability and theirs. Raises InvalidState if there are too
     few free slots.
+
+    With a `matcher` the tokens keep to a grammar, from where it stands; it does not move. Then the run is over where
+    nothing can follow but a stop token, and where `skip` tokens or more are forced (0: it goes on there; 1: where 10 or
+    more are, which usually pays). `take` raises Busy if the worker has not compiled the grammar yet: issue the run
+    again in a moment.
     """
-    arguments = run_arguments(
-        queue, embed, sampler, input, position, context, pages, steps, stop, recent, window, allowed, adapter, logprobs
-    )
-    return DecodeRun(call(bindings.fused.decode, *arguments), logprobs is not None)
-
-
-def run_arguments(
-    queue: int | HasQueue,
-    embed: int | Embeds,
-    sampler: int,
-    input: int | Embeds,
-    position: int,
-    context: Pages | Iterable[int],
-    pages: Pages | Iterable[int],
-    steps: int,
-    stop: Sequence[int],
-    recent: Sequence[int],
-    window: int,
-    allowed: bytes,
-    adapter: str,
-    logprobs: int | None,
-) -> tuple[Any, ...]:
-    """Checked arguments of a decode run, as the host takes them."""
     options: dict[str, object] = {
         "recent": token_list(recent, "recent"),
         "window": whole(window, "window"),
@@ -143,7 +127,8 @@ def run_arguments(
     }
     if logprobs is not None:
         options["logprobs"] = whole(logprobs, "logprobs")
-    return (
+    number = call(
+        bindings.fused.decode,
         queue_number(queue),
         one_embed(embed),
         sampler_number(sampler),
@@ -154,7 +139,10 @@ def run_arguments(
         whole(steps, "steps"),
         token_list(stop, "stop"),
         json.dumps(options),
+        whole(matcher, "matcher"),
+        whole(skip, "skip"),
     )
+    return DecodeRun(number, logprobs is not None)
 
 
 def watch_run(

@@ -32,7 +32,7 @@ from pie_control.scheduling.turn import Ending, Progress, RunTokens
 from .messages import FromHost, Results, ToHost
 
 DTYPES = {np.dtype(name).str: np.dtype(name) for name in ("?", "u1", "<i4", "<i8", "<f4", "<f8")}
-"""Of arrays that may cross."""
+"""Number formats of arrays that may cross."""
 
 
 class FrameError(ValueError):
@@ -149,7 +149,7 @@ class _ErrorKind:
 
 
 _ERROR = "error"
-_VALUES: set[type[Any]] = {Done} | {call.value for call in CALLS.values() if call.value is not None}
+_VALUES: set[type[Any]] = {Done}.union(*(call.values for call in CALLS.values()))
 _KINDS: Mapping[str, _ValueKind | _ErrorKind] = {
     _ERROR: _ErrorKind(),
     **{kind.__name__: _ValueKind(kind) for kind in _VALUES},

@@ -58,7 +58,6 @@ from .messages import (
     Stop,
     Subscribe,
     ToHost,
-    Usage,
     Welcome,
 )
 from .rounds import Rounds
@@ -197,12 +196,12 @@ class Host:
 
     def _post(self, message: Post) -> None:
         if inferlet := self._inferlets.try_running(message.number):
-            inferlet.post(message.text, blobs=message.blobs)
+            inferlet.mail.post(message.text, blobs=message.blobs)
 
     def _room(self, message: Room) -> None:
         inferlet = self._inferlets.try_running(message.number)
         if inferlet is not None and inferlet.parent is None:  # what children send is read by their parents
-            inferlet.sender.room(message.taken_bytes, message.read)
+            inferlet.mail.sender.room(message.taken_bytes, message.read)
 
     def _stop(self, message: Stop) -> None:
         if inferlet := self._inferlets.try_running(message.number):
@@ -216,7 +215,7 @@ class Host:
         find = self._inferlets.try_running
         for completion in message.completions:
             if inferlet := find(completion.owner):
-                inferlet.resolve(completion.future, completion.value)
+                inferlet.waits.resolve(completion.future, completion.value)
         for ending in message.endings:
             if inferlet := find(ending.owner):
                 self._inferlets.end(inferlet, Status(ending.reason), str(ending.error))
@@ -231,9 +230,9 @@ class Host:
                 continue
             if row in runs.errors:
                 model.run_failed(owner, future, runs.errors[row])
-                inferlet.resolve(future, runs.errors[row])
+                inferlet.waits.resolve(future, runs.errors[row])
             elif model.run_advanced(owner, future, (token,), over):
-                inferlet.advance_run(future, (token,), over, (runs.scores[row],) if row in runs.scores else ())
+                inferlet.waits.advance_run(future, (token,), over, (runs.scores[row],) if row in runs.scores else ())
 
     def _published(self, message: Published) -> None:
         self._topics.published(message.broadcast, message.sender, message.topic, message.text, message.subscribers)
@@ -241,7 +240,7 @@ class Host:
     def _broadcasted(self, message: Broadcasted) -> None:
         self._topics.confirmed(message.number, message.future)
         if inferlet := self._inferlets.try_running(message.number):
-            inferlet.resolve(message.future, Reached(message.reached))
+            inferlet.waits.resolve(message.future, Reached(message.reached))
 
     def _ping(self, message: Ping) -> None:
         self._report()
@@ -331,7 +330,7 @@ class Host:
                 counts.preemptions,
                 self._programs.warm,
                 self._programs.warm_wanted,
-                [Usage(*one) for one in self._inferlets.take_usage()],
+                self._inferlets.take_usage(),
             )
         )
 

@@ -317,15 +317,6 @@ class Prepared(Record, frozen=True):
     error: str | None = None
 
 
-class Usage(Record, frozen=True, tag=None):
-    """What an inferlet has used and holds."""
-
-    number: Owner
-    cpu_seconds: float
-    pages: int
-    embeds: int
-
-
 class Report(Record, frozen=True):
     """About four times a second while something changes. Counts since the start of the host; `usage` of the inferlets
     for which it has changed; `warm` Python guests wait for a launch, and `warm_wanted` shall."""
@@ -336,7 +327,7 @@ class Report(Record, frozen=True):
     preemptions: int
     warm: int
     warm_wanted: int = 0
-    usage: Sequence[Usage] = ()
+    usage: Sequence[events.InferletUsage] = ()
 
 
 class Pong(Record, frozen=True):

@@ -17,8 +17,8 @@ from typing import NoReturn, Protocol
 
 from pie_inference.options import lifetime
 
-from ..children.stream import FrameStream
 from ..garbage import collect_at_leisure
+from ..processes.stream import FrameStream
 from .codec import VERSION, decode_for_host, encode_for_control
 from .messages import FromHost, HostReady, ToHost, Welcome
 

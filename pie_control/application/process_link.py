@@ -13,10 +13,10 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 
-from ..children.process import ChildProcess
-from ..children.stream import FrameStream
 from ..errors import HostUnavailable
 from ..host_memory import resident_memory
+from ..processes.process import ChildProcess
+from ..processes.stream import FrameStream
 from .codec import VERSION, FrameError, decode_for_control, encode_for_host
 from .messages import FromHost, HostReady, ToHost
 
@@ -55,7 +55,7 @@ class ProcessLink:
 
     @property
     def pid(self) -> int | None:
-        """Of the process; None while there is none."""
+        """The process's id; None while there is none."""
         return None if self._process is None else self._process.pid
 
     # ---- life ----

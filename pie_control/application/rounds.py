@@ -4,8 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from enum import StrEnum
 
 from ..inferlets.runner import Runner
+
+
+class RoundState(StrEnum):
+    """Where a host is between its rounds."""
+
+    IDLE = "idle"  # no round is asked for
+    SOON = "soon"  # one comes with the next turn of the event loop
+    RUNNING = "running"
+    HELD = "held"  # none comes until `let_go`
+    DUE = "due"  # held, and `let_go` makes one
+
+
+WOKEN = {RoundState.IDLE: RoundState.SOON, RoundState.HELD: RoundState.DUE}
+"""What a state becomes when a round is asked for; the others stay as they are. One that runs looks for itself."""
+STOPPED = {RoundState.IDLE: RoundState.HELD, RoundState.SOON: RoundState.DUE}
+"""What a state becomes when rounds are held; the others stay as they are."""
 
 
 class Rounds:
@@ -14,36 +31,39 @@ class Rounds:
     def __init__(self, speak: Callable[[bool], None]) -> None:
         self.runner: Runner
         self._speak = speak
-        self._soon: asyncio.Handle | None = None
-        self._running = False
+        self._state = RoundState.IDLE
+        self._soon: asyncio.Handle | None = None  # the round of the state SOON
         self._owed = False
-        self._is_held = False
-        self._is_due = False  # while it is held
+
+    def _become(self, state: RoundState) -> None:
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        if state is RoundState.SOON:
+            self._soon = asyncio.get_running_loop().call_soon(self._round)
+        self._state = state
 
     def hold(self) -> None:
         """No round until `let_go`, which comes in this turn of the event loop."""
-        self._is_held = True
+        if self._state in STOPPED:
+            self._become(STOPPED[self._state])
 
     @property
     def is_due(self) -> bool:
         """Whether `let_go` makes a round."""
-        return self._is_due
+        return self._state is RoundState.DUE
 
     def let_go(self) -> None:
-        """The round that was asked for meanwhile, at once: a turn of the event loop less for an inferlet that waits."""
-        self._is_held = False
-        if self._is_due:
-            self._is_due = False
-            if self._soon is not None:
-                self._soon.cancel()
+        """The round that was asked for, at once: a turn of the event loop less for an inferlet that waits."""
+        if self._state is RoundState.DUE:
             self._round()
+        elif self._state is RoundState.HELD:
+            self._become(RoundState.IDLE)
 
     def wake(self) -> None:
         """Asks for a round soon."""
-        if self._is_held:
-            self._is_due = True
-        elif self._soon is None and not self._running:
-            self._soon = asyncio.get_running_loop().call_soon(self._round)
+        if self._state in WOKEN:
+            self._become(WOKEN[self._state])
 
     def owe(self) -> None:
         """Asks for a round that ends with all inferlets waiting, even if none can run."""
@@ -51,8 +71,7 @@ class Rounds:
         self.wake()
 
     def _round(self) -> None:
-        self._soon = None
-        self._running = True
+        self._become(RoundState.RUNNING)
         try:
             if self.runner.run_ready():
                 self._say_quiet()
@@ -61,7 +80,7 @@ class Rounds:
             else:
                 self._speak(False)
         finally:
-            self._running = False
+            self._become(RoundState.IDLE)
             if self._owed or self.runner.has_work:
                 self.wake()
 
@@ -71,5 +90,4 @@ class Rounds:
 
     def close(self) -> None:
         """No round comes any more. Idempotent."""
-        if self._soon is not None:
-            self._soon.cancel()
+        self._become(RoundState.IDLE)

@@ -35,7 +35,7 @@ Mail = str | tuple[str, Mapping[str, Content]]
 """A message, or one with blobs."""
 
 
-class Session:
+class TestingServer:
     """The server of this process's tests, started when it is first needed. `tests` have one at a time."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class Session:
             self._server = None
 
 
-session = Session()
+session = TestingServer()
 
 
 def fake_client(_config: ServerConfig, model: ModelPath) -> InferenceClient:

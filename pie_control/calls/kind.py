@@ -8,8 +8,9 @@ effect as it arrives. All are frozen values with virtual addresses: they may tra
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from pie_control import errors
@@ -268,28 +269,42 @@ class Call:
     """One call of the API.
 
     `issue(space, queue, ...)` gets the arguments of the WIT function and returns its value. Where the call is answered
-    by a future, `value` is the type of its value, and the future's number is the last argument.
+    by a future, `value` is the type of its value, and the future's number is the last argument. `more_values`: others
+    that it may have, by the arguments. `result_bytes` gives the size of a value that may be large, at most, from the
+    arguments between the queue and the future; 0: it is small, None: with these arguments there is no future. `needs`:
+    parameters that only models with a further trait take, and the interface of that.
     """
 
     name: str  # as in the WIT, with underscores
     interface: str  # the WIT interface, with underscores: the trait
-    issue: Callable[..., Any]
+    issue: Callable[..., Any] | None = None  # None: a kind of commands that other calls give
     value: type[Any] | None = None
+    more_values: tuple[type[Any], ...] = ()
+    result_bytes: Callable[..., int | None] | None = None
+    needs: Mapping[str, str] = field(default_factory=dict)
     stage: Stage = Stage.CONTROL
     new_batch: type[Batch[Any]] | None = None
+
+    @property
+    def values(self) -> tuple[type[Any], ...]:
+        """All types that its value may have."""
+        return self.more_values if self.value is None else (self.value, *self.more_values)
 
 
 def define(
     module: str,
-    issue: Callable[..., Any],
+    issue: Callable[..., Any] | None = None,
     *,
     value: type[Any] | None = None,
+    more_values: tuple[type[Any], ...] = (),
+    result_bytes: Callable[..., int | None] | None = None,
+    needs: Mapping[str, str] = MappingProxyType({}),
     stage: Stage = Stage.CONTROL,
     new_batch: type[Batch[Any]] | None = None,
 ) -> Call:
     """The record of the call whose room is `module`: calls.<interface>.<name>."""
     *_, interface, name = module.split(".")
-    call = Call(name, interface, issue, value, stage, new_batch)
+    call = Call(name, interface, issue, value, more_values, result_bytes, needs, stage, new_batch)
     if new_batch is not None:
         new_batch.call = call
     return call

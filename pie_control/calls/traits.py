@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-VERSION = "0.2.0"
+VERSION = "0.3.0"
 """Of the package of WIT files, and so of each trait: all are published together (docs/adding-a-call.md)."""
 
 

@@ -16,9 +16,10 @@ from pie_control.config import (
     build_config,
     settings,
 )
+from pie_inference.options.secret import SECRET_VARIABLE
 
 METAVARS = {str: "TEXT", int: "N", float: "SECONDS", tuple: "NAME", type(None): "N"}
-MODEL_METAVAR = "[NAME=]MODEL"
+TUPLE_METAVARS = {"model": "[NAME=]MODEL", "worker": "ADDRESS"}
 DEFAULT_SERVER = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 
 
@@ -59,8 +60,8 @@ def add_settings(parser: argparse.ArgumentParser, without: tuple[str, ...] = ())
 
 
 def _metavar(setting: Field[Any]) -> str:
-    if setting.name == "model":
-        return MODEL_METAVAR
+    if setting.name in TUPLE_METAVARS:
+        return TUPLE_METAVARS[setting.name]
     return "|".join(setting.metadata["choices"]) or METAVARS[type(setting.default)]
 
 
@@ -79,7 +80,9 @@ def config_of(options: argparse.Namespace, **defaults: int) -> ServerConfig:
     """The configuration of the server that the command starts, whose own defaults go before the general ones; raises
     ConfigError."""
     own = {f"{ENVIRONMENT_PREFIX}{name.upper()}": str(value) for name, value in defaults.items()}
-    return build_config(given_settings(options), {**own, **os.environ}).resolved()
+    environment = {**own, **os.environ}
+    os.environ.pop(SECRET_VARIABLE, None)  # no process that this one starts sees it
+    return build_config(given_settings(options), environment).resolved()
 
 
 def examples_folder() -> Path:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pie_control.server_api import ServerApi
 
 
-class Target(Protocol):
+class RunTarget(Protocol):
     """Runs programs."""
 
     async def launch(self, program: str, arguments: Sequence[str], blobs: Mapping[str, Path]) -> Running:
@@ -71,7 +71,7 @@ class OwnTarget:
 
 
 @contextlib.asynccontextmanager
-async def server(url: str, token: str | None = None) -> AsyncIterator[Target]:
+async def server(url: str, token: str | None = None) -> AsyncIterator[RunTarget]:
     """Connects to a running server; raises ServerUnavailable, Unauthorized."""
     from pie_control.client import Client
 
@@ -80,7 +80,7 @@ async def server(url: str, token: str | None = None) -> AsyncIterator[Target]:
 
 
 @contextlib.asynccontextmanager
-async def own_server(config: ServerConfig) -> AsyncIterator[Target]:
+async def own_server(config: ServerConfig) -> AsyncIterator[RunTarget]:
     """Starts a server and its workers, and stops them at the end; raises WorkerUnavailable."""
     from pie_control.runtime import build_server
 

@@ -41,7 +41,7 @@ def write(text: str, stream: TextIO | None = None) -> None:
 
 
 def write_line(text: str, stream: TextIO | None = None) -> None:
-    """As `write`, with a newline."""
+    """Writes a text and a newline."""
     write(text + "\n", stream)
 
 

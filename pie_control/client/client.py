@@ -16,7 +16,7 @@ from pie_control.errors import BadRequest
 from pie_control.http_server import messages as wire
 from pie_control.inferlets.events import LogLine
 
-from .connection import Connection, ServerUnavailable, error_of
+from .connection import ServerSession, ServerUnavailable, error_of
 from .packages import name_of, read_file, read_program
 from .running import Running
 from .shipping import program_of
@@ -38,7 +38,7 @@ class Client:
         begins with https://."""
         self.server = server.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._connection: Connection | None = None
+        self._connection: ServerSession | None = None
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -50,7 +50,7 @@ class Client:
     async def connect(self, timeout: float = 10.0) -> None:
         """Connects within `timeout` seconds; raises ServerUnavailable."""
         if self._connection is None:
-            self._connection = await Connection.open(self.server, self.upload_blob, timeout, self._headers)
+            self._connection = await ServerSession.open(self.server, self.upload_blob, timeout, self._headers)
 
     async def close(self) -> None:
         """Disconnects. Idempotent."""
@@ -70,7 +70,7 @@ class Client:
         data = program if isinstance(program, bytes) else read_program(Path(program))
         name = name if name is not None else ("" if isinstance(program, bytes) else name_of(Path(program)))
         digest = hashlib.sha256(data).hexdigest()
-        known = await self._session.request(wire.Program, program=digest)
+        known = await self._session.request(wire.ShowProgram, program=digest)
         if known is None or (name and known["name"] != name):
             await self._request("POST", "/v1/programs", params={"name": name}, content=data)
         return digest
@@ -139,7 +139,7 @@ class Client:
         """
         uploaded = {name: await self.upload_blob(blob) for name, blob in (blobs or {}).items()}
         return await self._session.follow(
-            wire.Launch,
+            wire.LaunchInferlet,
             program=program,
             arguments=list(arguments),
             environment=dict(environment or {}),
@@ -179,15 +179,15 @@ class Client:
 
     async def programs(self) -> list[dict[str, Any]]:
         """All programs: program (content hash), name, kind, size."""
-        return await self._list(wire.Programs)
+        return await self._list(wire.ListPrograms)
 
     async def inferlets(self) -> list[dict[str, Any]]:
         """Running and recently ended inferlets: id, program, program_name, status, created, ended, ..."""
-        return await self._list(wire.Inferlets)
+        return await self._list(wire.ListInferlets)
 
     async def inferlet(self, inferlet: str) -> dict[str, Any]:
         """One inferlet, with the same fields as in `inferlets`; raises UnknownName."""
-        value: dict[str, Any] = await self._session.request(wire.Inferlet, inferlet=inferlet)
+        value: dict[str, Any] = await self._session.request(wire.ShowInferlet, inferlet=inferlet)
         return value
 
     async def logs(self, inferlet: str) -> tuple[LogLine, ...]:
@@ -212,7 +212,7 @@ class Client:
         return value
 
     @property
-    def _session(self) -> Connection:
+    def _session(self) -> ServerSession:
         if self._connection is None:
             raise ServerUnavailable("the client is not connected: use it in `async with`, or call `connect` first")
         return self._connection

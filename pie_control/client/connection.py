@@ -61,7 +61,7 @@ def session_url(server: str) -> str:
     return "ws" + server.removeprefix("http").rstrip("/") + "/v1/session"
 
 
-class Connection:
+class ServerSession:
     """A session with a server. Belongs to one event loop; is the `Link` of its inferlets."""
 
     def __init__(self, server: str, socket: ClientConnection, upload: Upload) -> None:
@@ -71,7 +71,7 @@ class Connection:
         self._upload = upload
         self._ids = itertools.count(1)
         self._replies: dict[int, asyncio.Future[Any]] = {}
-        self._following: dict[int, wire.Launch | wire.Attach] = {}
+        self._following: dict[int, wire.LaunchInferlet | wire.Attach] = {}
         self._undoing: set[asyncio.Task[Any]] = set()
         self._running: dict[str, Running] = {}
         self._lost: PieError | None = None
@@ -80,7 +80,7 @@ class Connection:
     @classmethod
     async def open(
         cls, server: str, upload: Upload, timeout: float = CONNECT_SECONDS, headers: Mapping[str, str] = NO_HEADERS
-    ) -> Connection:
+    ) -> ServerSession:
         """Connects; raises ServerUnavailable, Unauthorized."""
         try:
             # No proxy: it would delay every token, and a server on this machine needs none.
@@ -126,7 +126,7 @@ class Connection:
         """Sends a request and returns the value of its reply; raises the PieError that the server answers with."""
         return await self._exchange(kind(id=next(self._ids), **fields))
 
-    async def follow(self, kind: type[wire.Launch] | type[wire.Attach], /, **fields: Any) -> Running:
+    async def follow(self, kind: type[wire.LaunchInferlet] | type[wire.Attach], /, **fields: Any) -> Running:
         """Sends a request whose reply is the id of an inferlet; its events follow. Raises like `request`."""
         request = kind(id=next(self._ids), **fields)
         self._following[request.id] = request
@@ -201,9 +201,9 @@ class Connection:
         if reply is not None and not reply.done():
             reply.set_result(value)
 
-    def _undo(self, request: wire.Launch | wire.Attach, inferlet: str) -> None:
+    def _undo(self, request: wire.LaunchInferlet | wire.Attach, inferlet: str) -> None:
         """Undoes a launch or an attachment whose caller no longer waits for it."""
-        kind = wire.Terminate if isinstance(request, wire.Launch) else wire.Detach
+        kind = wire.Terminate if isinstance(request, wire.LaunchInferlet) else wire.Detach
         task = asyncio.create_task(self.request(kind, inferlet=inferlet))
         self._undoing.add(task)
         task.add_done_callback(self._undone)

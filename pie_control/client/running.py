@@ -13,7 +13,7 @@ from pie_control.errors import InferletEnded, PieError
 from pie_control.inferlets.events import Ended, Event, LogLine, Message
 
 Content = str | os.PathLike[str] | bytes
-"""Of a blob: the path of a file, or bytes."""
+"""What a blob is made of: the path of a file, or bytes."""
 
 
 class Link(Protocol):

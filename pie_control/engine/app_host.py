@@ -15,7 +15,7 @@ from ..application.messages import FromHost, HostLink, Launch, Ping, Pong, Quiet
 from ..errors import HostUnavailable
 from ..programs.warm_pool import WARM_BYTES
 from ..registry.entry import Entry
-from .host_programs import HostPrograms
+from .host_programs import RemotePrograms
 from .life import Life
 from .placement import HostLoad
 from .replica import Replica
@@ -50,6 +50,66 @@ class HostStatistics:
     warm_wanted: int
 
 
+class Reports:
+    """What a host has reported, and whether it is asked for more."""
+
+    def __init__(self) -> None:
+        self.last = NO_REPORT
+        self._is_asked = False
+        self._asked_at = -inf
+        self._launched = 0  # since the last report
+        self._launched_since_asked = 0
+
+    @property
+    def warm(self) -> int:
+        """Guests that wait for a launch, as far as is known."""
+        return max(0, self.last.warm - self._launched)
+
+    def launched(self) -> None:
+        """The host launches an inferlet."""
+        self._launched += 1
+        self._launched_since_asked += 1
+
+    def ask(self, now: float, if_older: float) -> bool:
+        """Whether to ask for a report: none is on its way, and it was not asked within so many seconds."""
+        if self._is_asked or now - self._asked_at < if_older:
+            return False
+        self._is_asked, self._asked_at = True, now
+        self._launched_since_asked = 0
+        return True
+
+    def take(self, report: Report) -> None:
+        self._launched = self._launched_since_asked if self._is_asked else 0  # it may not know of these
+        self.last, self._is_asked = report, False
+
+
+class ResultsTold:
+    """How much of what turns have told a host it has taken."""
+
+    def __init__(self) -> None:
+        self._said = self._taken = 0
+        self._waiting: deque[tuple[int, Replica, int]] = deque()  # results that it has not taken, and of which turn
+        self._heard: dict[Replica, int] = {}  # the last turn
+
+    @property
+    def are_taken(self) -> bool:
+        return self._taken == self._said
+
+    def tell(self, replica: Replica, turn: int) -> None:
+        """Results of the turn with this number are on their way."""
+        self._said += 1
+        self._waiting.append((self._said, replica, turn))
+
+    def take(self, results: int) -> Mapping[Replica, int]:
+        """The host has taken this many in all. The replicas that it has not heard to the end, each with the turn up to
+        which it has."""
+        self._taken = results
+        while self._waiting and self._waiting[0][0] <= results:
+            _, replica, turn = self._waiting.popleft()
+            self._heard[replica] = turn
+        return {replica: self._heard.get(replica, 0) for _, replica, _ in self._waiting}
+
+
 class AppHost:
     """One host. Messages wait for the next `flush`, so that one frame has all that was said in a turn."""
 
@@ -68,26 +128,25 @@ class AppHost:
         self.number = number
         self.max_guest_bytes = max_guest_bytes  # 0: no bound
         self.entries: dict[int, Entry] = {}
-        self.report = NO_REPORT
         self.life = Life("host", self.start, self._start_failed, clock, sleep)
         self._launching = 0
-        self._launched = 0  # since the last report
-        self._launched_since_asked = 0
+        self._reports = Reports()
+        self._results = ResultsTold()
         self._link = link
         self._clock = clock
         self._greeting = greeting
         self._on_lost = on_lost
         self._waiting: list[ToHost] = []
         self._soon: asyncio.Handle | None = None
-        self._results_said = self._results_taken = 0
-        self._told: deque[tuple[int, Replica, int]] = deque()  # results that it has not taken, and of which turn
-        self._heard: dict[Replica, int] = {}  # the last turn
-        self._asked = False  # for a report
-        self._asked_at = -inf  # when it was last asked
         self._began: asyncio.Future[None] | None = None  # its answer to the greeting
-        self.programs = HostPrograms(self.post)
+        self.programs = RemotePrograms(self.post)
         link.on_messages = lambda frame: on_frame(self, frame)
         link.on_lost = self._lost
+
+    @property
+    def report(self) -> Report:
+        """The last one, or an empty one."""
+        return self._reports.last
 
     # ---- life ----
 
@@ -113,12 +172,8 @@ class AppHost:
         when = f"is started again in {pause:.0f} s" if pause else "restarts"
         message = f"application host {self.number} died ({reason}); it {when}: launch again"
         log.warning(message)
-        self.report = NO_REPORT
+        self._reports, self._results = Reports(), ResultsTold()
         self._waiting.clear()
-        self._results_said = self._results_taken = 0
-        self._told.clear()
-        self._heard.clear()
-        self._asked, self._asked_at = False, -inf
         self.programs.lost()
         self.life.restart(pause)
         self._on_lost(self, message)
@@ -145,11 +200,7 @@ class AppHost:
         held = self.report.memory_bytes
         needed = held - WARM_BYTES * self.report.warm  # those that wait are for launches
         has_room = not self.max_guest_bytes or needed <= self.max_guest_bytes * LAUNCHES_UNTIL
-        return HostLoad(self.life.serves, has_room, len(self.entries) + self._launching, held, self._warm)
-
-    @property
-    def _warm(self) -> int:
-        return max(0, self.report.warm - self._launched)
+        return HostLoad(self.life.serves, has_room, len(self.entries) + self._launching, held, self._reports.warm)
 
     @contextmanager
     def launching(self) -> Iterator[None]:
@@ -163,8 +214,7 @@ class AppHost:
     def launch(self, entry: Entry, message: Launch) -> None:
         """Launches an inferlet, which counts here until it ends."""
         self.entries[entry.number] = entry
-        self._launched += 1
-        self._launched_since_asked += 1
+        self._reports.launched()
         self.post(message)
 
     # ---- messages ----
@@ -181,8 +231,7 @@ class AppHost:
     def post_results(self, replica: Replica, turn: int, results: Results) -> None:
         """What the turn of this number says to inferlets. From now on the host is not quiet, until it says so."""
         if self.life.serves:
-            self._results_said += 1
-            self._told.append((self._results_said, replica, turn))
+            self._results.tell(replica, turn)
             self._waiting.append(results)
 
     def flush(self) -> None:
@@ -197,10 +246,7 @@ class AppHost:
     def ask(self, if_older: float = 0.0) -> None:
         """Asks for a fresh report, unless one is on its way, or the last one is not older than so many seconds. A host
         in this process answers at once. To another one the question goes with what else is said in this turn."""
-        now = self._clock()
-        if self.life.serves and not self._asked and now - self._asked_at >= if_older:
-            self._asked, self._asked_at = True, now
-            self._launched_since_asked = 0
+        if self.life.serves and self._reports.ask(self._clock(), if_older):
             self.post(Ping(REPORT))
             if self.number == 0:
                 self.flush()
@@ -210,19 +256,15 @@ class AppHost:
     @property
     def is_quiet(self) -> bool:
         """Whether all of its inferlets wait, and no result is on its way to them."""
-        return self._results_taken == self._results_said
+        return self._results.are_taken
 
     def take_quiet(self, message: Quiet) -> Mapping[Replica, int]:
-        """All of its inferlets wait. The replicas of which it has not heard all, with the turns of which it has."""
-        self._results_taken = message.results
-        while self._told and self._told[0][0] <= message.results:
-            _, replica, turn = self._told.popleft()
-            self._heard[replica] = turn
-        return {replica: self._heard.get(replica, 0) for _, replica, _ in self._told}
+        """All of its inferlets wait. The replicas that it has not heard to the end, each with the turn up to which it
+        has."""
+        return self._results.take(message.results)
 
     def take_report(self, message: Report) -> None:
-        self._launched = self._launched_since_asked if self._asked else 0  # it may not know of these
-        self.report, self._asked = message, False
+        self._reports.take(message)
         for usage in message.usage:
             if entry := self.entries.get(usage.number):
                 entry.uses(usage.cpu_seconds, usage.pages, usage.embeds)
@@ -239,6 +281,6 @@ class AppHost:
             report.guest_seconds,
             report.turns,
             report.preemptions,
-            self._warm,
+            self._reports.warm,
             report.warm_wanted,
         )

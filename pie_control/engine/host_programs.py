@@ -10,7 +10,7 @@ from ..application.messages import Compile, Forget, LinkComponent, Prepared, Pro
 from ..errors import BadProgram, Overloaded
 
 
-class HostPrograms:
+class RemotePrograms:
     """What is asked of one host. `post` says it to the host; False: it is gone."""
 
     def __init__(self, post: Callable[[ToHost], bool]) -> None:

@@ -54,7 +54,7 @@ from .loop import Loop
 from .model import Model
 from .placement import place_on_host
 from .replica import Replica
-from .topics import Topics
+from .topics import TopicExchange
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class Hosts:
         ]
         self._homes: dict[int, AppHost] = {}  # by inferlet
         numbered = {host.number: host for host in self.all}
-        self.topics = Topics(lambda number, message: numbered[number].post(message))
+        self.topics = TopicExchange(lambda number, message: numbered[number].post(message))
         self._told: dict[str, tuple[str | None, Mapping[str, int]]] = {}  # of each model, why it is down; adapters
         self._teller: asyncio.TimerHandle | None = None
         self._frames: deque[tuple[AppHost, Sequence[FromHost]]] = deque()
@@ -349,7 +349,7 @@ class Hosts:
         )
 
     def statistics(self) -> tuple[HostStatistics, ...]:
-        """As fresh as the hosts' last reports; asks for new ones."""
+        """What the hosts' last reports say; new ones are asked for."""
         for host in self.all:
             host.ask()
         return tuple(host.statistics() for host in self.all)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from enum import StrEnum
 
 from ..errors import PieError
-from .restarts import Outage, Restarts
+from .restarts import LONGEST_PAUSE_SECONDS, Outage, Restarts
 
 PATIENCE_SECONDS = 5.0
 """What is lost is waited for if it is started again within this time. If it takes longer, who waits is told so."""
@@ -43,9 +43,11 @@ class Life:
         on_failed: Callable[[float], None],
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        longest_pause: float = LONGEST_PAUSE_SECONDS,
     ) -> None:
         """`what` lives: "worker". `start_again` calls `serve`, or raises an error that says why it cannot. Then
-        `on_failed` is called with the seconds until the next try. `clock` and `sleep` are in seconds."""
+        `on_failed` is called with the seconds until the next try, `longest_pause` at most. `clock` and `sleep` are in
+        seconds."""
         self.state = State.STARTING
         self._what = what
         self.restarts = 0
@@ -55,7 +57,7 @@ class Life:
         self._on_failed = on_failed
         self._clock = clock
         self._sleep = sleep
-        self._restarts = Restarts()
+        self._restarts = Restarts(longest_pause)
         self._restart: asyncio.Task[None] | None = None
 
     def _become(self, state: State) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from ..calls.exports.names import COPIES
 from ..calls.kind import BulkyCommand, Command
 from ..errors import WorkerError, WorkerUnavailable
 from ..ids import Owner
+from ..inference_client.interface import differences
 from ..scheduling import Closed, Ending, Event, Opened, Reason, SchedulerStatistics, Turn
 from .adapters import Adapters
 from .placement import place
@@ -155,3 +156,17 @@ class Model:
         """Ends the workers. Idempotent."""
         for replica in self.replicas:
             await replica.close()
+
+
+def join(models: MutableMapping[str, Model], replicas: Iterable[Replica]) -> None:
+    """Puts replicas that were started, and know their models only now, beside those that serve the same models. Raises
+    WorkerUnavailable for one that is not like them."""
+    for replica in replicas:
+        name = replica.description.name
+        others = models[name].replicas if name in models else ()
+        if others and (different := differences(others[0].description, replica.description)):
+            raise WorkerUnavailable(
+                f"two workers of model {name} are not alike: {different} differ; give one of the models another name, "
+                "as in `pie worker --model NAME=MODEL`"
+            )
+        models[name] = Model(name, [*others, replica])

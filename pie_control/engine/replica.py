@@ -16,8 +16,8 @@ from ..scheduling import (
     Closed,
     Ending,
     Event,
+    HostQuiet,
     Opened,
-    Quiet,
     Reason,
     Scheduler,
     SchedulerStatistics,
@@ -27,6 +27,7 @@ from ..scheduling import (
 from ..tenants.tenant import Tenant
 from .life import PATIENCE_SECONDS, Life
 from .placement import Load
+from .restarts import LONGEST_PAUSE_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +41,9 @@ class Replica:
         make_scheduler: Callable[[ModelDescription], Scheduler],
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        longest_pause: float = LONGEST_PAUSE_SECONDS,
     ) -> None:
-        """`clock` and `sleep` are in seconds."""
+        """`longest_pause`: between two tries to start the worker again. It, `clock` and `sleep` are in seconds."""
         self.description: ModelDescription
         self.prepare: Callable[[Replica], Awaitable[None]] = _prepare_nothing
         """Called with a worker that has started again, before it serves."""
@@ -57,7 +59,7 @@ class Replica:
         self._last_turn: Turn | None = None  # of a worker that was lost
         self.deadline: float | None = None  # for the next turn
         self._clock = clock
-        self.life = Life("worker", self._start_again, self._restart_failed, clock, sleep)
+        self.life = Life("worker", self._start_again, self._restart_failed, clock, sleep, longest_pause)
         client.on_wave_done = self._on_wave_done
         client.on_lost = self._on_lost
 
@@ -91,7 +93,8 @@ class Replica:
         name."""
         self._client.drop_adapter(message)
         if self.life.serves:
-            self._scheduler.drop_adapter(message.number)
+            self.take(message)
+            self._wake()
 
     # ---- inferlets ----
 
@@ -118,7 +121,7 @@ class Replica:
     def quiet(self, host: int, heard: int | None) -> None:
         """Every inferlet of a host waits, with what it was told up to the turn of this number; None: with all."""
         if self.life.serves:
-            self.take(Quiet(host, heard))
+            self.take(HostQuiet(host, heard))
 
     def turn(self) -> Turn | None:
         """A turn with what has happened; the waves of it are sent. None if nothing has, and no deadline has come, or
@@ -169,7 +172,7 @@ class Replica:
             return  # it is lost already
         pause = self.life.failed(reason)
         when = f"is started again in {pause:.0f} s: launch again then" if pause else "restarts: launch again"
-        lost = WorkerLost(f"the worker of model {self.description.name} died ({reason}); it {when}")
+        lost = WorkerLost(f"the worker of model {self.description.name} was lost ({reason}); it {when}")
         turn = self._last_words([*self._take_commands(), lost])
         ended = {ending.owner for ending in turn.endings}
         error = WorkerError(lost.message)
@@ -181,7 +184,7 @@ class Replica:
         self._on_results()
 
     def _last_words(self, events: list[Event]) -> Turn:
-        """Of the scheduler of a lost worker; nothing from one that has failed."""
+        """The last turn of the scheduler of a lost worker; one that has failed has nothing to say."""
         try:
             return self._scheduler.turn(self._clock(), events)
         except Exception:

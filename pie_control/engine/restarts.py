@@ -25,9 +25,10 @@ class Outage:
 
 
 class Restarts:
-    """Counts the tries to start one worker again."""
+    """Counts the tries to start one worker again, with pauses of at most `longest_pause` seconds between them."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest_pause: float = LONGEST_PAUSE_SECONDS) -> None:
+        self._longest_pause = longest_pause
         self._tries = 0
         self._pause = FIRST_PAUSE_SECONDS / 2  # before the next try, unless it is the first
         self._next = 0.0  # time of the next try
@@ -51,7 +52,7 @@ class Restarts:
     def try_begins(self) -> None:
         """The worker is being started again."""
         self._tries += 1
-        self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+        self._pause = min(2 * self._pause, self._longest_pause)
 
     def outage(self, now: float) -> Outage:
         """For a worker that does not serve."""

@@ -28,7 +28,7 @@ class _UnderWay:
     reached: int
 
 
-class Topics:
+class TopicExchange:
     """`post` says something to a host, by its number; False: it is gone. Belongs to the thread of one event loop."""
 
     def __init__(self, post: Callable[[int, ToHost], bool]) -> None:

@@ -41,26 +41,26 @@ def get_env(owner: Guest | Compilation) -> list[tuple[str, str]]:
 
 
 def send(guest: Guest, message: str) -> int | None:
-    return guest.inferlet.put_message(message, Done())
+    return guest.inferlet.mail.send(message, Done())
 
 
 def receive(guest: Guest) -> int:
-    return guest.inferlet.receive()
+    return guest.inferlet.mail.receive()
 
 
-def take_message(guest: Guest, future: int) -> str:
+def _take_message(guest: Guest, future: int) -> str:
     letter: Letter = guest.futures.take(future, Letter)
     assert letter.message is not None, "the mail of a client ends with the inferlet"
     if letter.message.blobs:
         letter.not_taken()
         names = ", ".join(map(repr, letter.message.blobs))
-        raise InvalidState(f"the message comes with blobs ({names}), and waits again: take it with blobs.take-mail")
+        raise InvalidState(f"the message comes with blobs ({names}), and waits again: take it with blobs.await-mail")
     return letter.message.text
 
 
 @suspending
 def await_message(guest: Guest, future: int) -> Any:
-    return when_done(guest, future, lambda: take_message(guest, future))
+    return when_done(guest, future, lambda: _take_message(guest, future))
 
 
 def set_result(owner: Guest | Compilation, value: str) -> None:
@@ -68,7 +68,7 @@ def set_result(owner: Guest | Compilation, value: str) -> None:
 
 
 def log(guest: Guest, level: int, message: str) -> None:
-    guest.inferlet.put_log(f"{LOG_LEVELS[level]}: {message}")
+    guest.inferlet.mail.log(f"{LOG_LEVELS[level]}: {message}")
 
 
 def now(_guest: Guest) -> int:
@@ -77,7 +77,7 @@ def now(_guest: Guest) -> int:
 
 def sleep(guest: Guest, nanoseconds: int) -> int:
     future = guest.futures.new()
-    guest.inferlet.resolve_later(future, Done(), time.monotonic_ns() + nanoseconds)
+    guest.inferlet.waits.resolve_later(future, Done(), time.monotonic_ns() + nanoseconds)
     return future
 
 
@@ -86,21 +86,20 @@ def wait(guest: Guest, futures: list[int]) -> Any:
     done = guest.futures.done(futures)
     if done or not futures:
         return done
-    guest.inferlet.await_futures(futures)
+    guest.inferlet.waits.await_futures(futures)
     return SUSPEND
-
-
-def take(guest: Guest, future: int) -> None:
-    guest.futures.take(future, Done)
 
 
 @suspending
 def await_done(guest: Guest, future: int) -> Any:
-    return when_done(guest, future, lambda: take(guest, future))
+    def take() -> None:
+        guest.futures.take(future, Done)
+
+    return when_done(guest, future, take)
 
 
 def cancel(guest: Guest, future: int) -> None:
-    guest.inferlet.cancel(future)
+    guest.inferlet.waits.cancel(future)
     guest.drop_import(future)
 
 

@@ -1,10 +1,9 @@
 """The host functions of the calls in `pie_control.calls`, derived from their records.
 
 A WIT function's arguments are passed on as they are, but for handles: where `issue` declares a `Sampler` or a
-`Matcher`, the guest gives its number. A call that is answered by a future returns its number, and the WIT functions
-`take-<value>` and `await-<value>`, named after the type of the value, take what it gives: the second one waits for it.
-(The tokens of a decode run are taken by a function of their own.) A call of a trait that the queue's model lacks is
-refused.
+`Matcher`, the guest gives its number. A call that is answered by a future returns its number, and the WIT function
+`await-<value>`, named after the type of the value, waits for what it gives. (The tokens of a decode run are taken by a
+function of their own.) A call of a trait that the queue's model lacks is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 
 from ..calls import CALLS
 from ..calls.fused import decode
-from ..calls.grammar.matching import Matcher
+from ..calls.fused.matching import Matcher
 from ..calls.input_image.image import Image
 from ..calls.kind import Call
 from ..calls.sampler import Sampler
@@ -25,7 +24,7 @@ from ..inferlets.runs import RunBuffer
 from ..resources.address_space import AddressSpace
 from .guest import Guest
 from .interfaces import Function
-from .limits.pending import RESULT_BYTES, weigher
+from .limits.pending import weigher
 from .suspending import suspending, when_done
 
 HANDLES: dict[str, type[object]] = {"Sampler": Sampler, "Image": Image, "Matcher": Matcher}
@@ -35,11 +34,11 @@ HANDLES: dict[str, type[object]] = {"Sampler": Sampler, "Image": Image, "Matcher
 def functions() -> Iterator[tuple[str, str, Function]]:
     """Interface, name and function of every call, and of what takes its value."""
     for call in CALLS.values():
-        yield call.interface, call.name, _function(call)
-        if call.value not in (None, Done, Run) and call.interface == _interface_of(call.value):
-            take = _take(call.value)
-            yield call.interface, "take_" + value_name(call.value), take
-            yield call.interface, "await_" + value_name(call.value), _await(take)
+        if call.issue is not None:
+            yield call.interface, call.name, _function(call)
+        for value in call.values:
+            if value not in (Done, Run) and call.interface == _interface_of(value):
+                yield call.interface, "await_" + value_name(value), _await(value)
 
 
 def value_name(value: type[Any]) -> str:
@@ -52,23 +51,22 @@ def _interface_of(value: type[Any]) -> str:
     return value.__module__.split(".")[-2]
 
 
-def _take(kind: type[Any]) -> Function:
-    def take(guest: Guest, future: int) -> Any:
-        value = guest.futures.take(future, kind)
-        return value[0] if len(value) == 1 else value
-
-    return take
-
-
-def _await(take: Function) -> Function:
+def _await(kind: type[Any]) -> Function:
     @suspending
     def wait(guest: Guest, future: int) -> Any:
-        return when_done(guest, future, lambda: take(guest, future))
+        def take() -> Any:
+            value = guest.futures.take(future, kind)
+            if hasattr(value, "packed"):
+                return value.packed()
+            return value[0] if len(value) == 1 else value
+
+        return when_done(guest, future, take)
 
     return wait
 
 
 def _function(call: Call) -> Function:
+    assert call.issue is not None
     _space, *given = inspect.signature(call.issue).parameters.values()
     parameters = [one for one in given if one.kind is not one.KEYWORD_ONLY]  # those are for other rooms
     if call.value is None:
@@ -82,6 +80,7 @@ def _function(call: Call) -> Function:
 
 
 def _plain(call: Call, parameters: list[inspect.Parameter]) -> Function:
+    assert call.issue is not None
     name, issue, weigh = call.name, call.issue, weigher(parameters[1:])
     kinds = _handles_among(parameters[1:])
 
@@ -101,28 +100,31 @@ def _plain(call: Call, parameters: list[inspect.Parameter]) -> Function:
 
 
 def _answered(call: Call, parameters: list[inspect.Parameter]) -> Function:
-    """The function of a call with a future: issues it, or leaves no future behind."""
+    """The function of a call with a future, which may be 0 for none: issues it, or leaves no future behind."""
+    assert call.issue is not None
     name, issue = call.name, call.issue
-    weigh, weigh_result = weigher(parameters[1:]), RESULT_BYTES.get(call.value or Done)
-    kinds = _handles_among(parameters[1:])
-    begin = _begin_run if call.value is Run else None
+    weigh, weigh_result = weigher(parameters[1:]), call.result_bytes
+    kinds, needs = _handles_among(parameters[1:]), _needs_among(call, parameters[1:])
+    stops = [one.name for one in parameters].index("stop") - 1 if call.value is Run else None
 
     def function(guest: Guest, queue: int, *arguments: Any) -> int:
         space = guest.space(queue, name)
+        if needs:
+            guest.check_needs(queue, needs, arguments)
         if kinds:
             arguments = _resolve(guest, arguments, kinds)
         size = weigh(arguments)
         result_size = weigh_result(*arguments) if weigh_result else 0
         if size or result_size:
-            guest.pending.check(size + result_size)
-        future = guest.futures.new(result_size)
+            guest.pending.check(size + (result_size or 0))
+        future = 0 if result_size is None else guest.futures.new(result_size)
         try:
             issue(space, queue, *arguments, future)
         except BaseException:
             guest.futures.forget(future)
             raise
-        if begin is not None:
-            begin(guest, space, future, arguments)
+        if stops is not None:
+            _begin_run(guest, space, future, arguments[stops])
         if size:
             guest.pending.issued(space, size)
         return future
@@ -130,20 +132,28 @@ def _answered(call: Call, parameters: list[inspect.Parameter]) -> Function:
     return function
 
 
-def _begin_run(guest: Guest, space: AddressSpace, future: int, arguments: tuple[Any, ...]) -> None:
-    """The future is that of a run; its stop tokens are the argument before the options."""
-    run = RunBuffer(arguments[-2], lambda: decode.cancel(space, future))
+def _begin_run(guest: Guest, space: AddressSpace, future: int, stop: Sequence[int]) -> None:
+    """The future is that of a run."""
+    run = RunBuffer(stop, lambda: decode.cancel(space, future))
     guest.futures.begin_run(future, run)
 
 
-def _handles_among(parameters: Sequence[inspect.Parameter]) -> dict[int, type[object]]:
-    """What the handles among the parameters stand for, by their places."""
-    return {place: HANDLES[one.annotation] for place, one in enumerate(parameters) if one.annotation in HANDLES}
+def _handles_among(parameters: Sequence[inspect.Parameter]) -> dict[int, tuple[type[object], bool]]:
+    """What the handles among the parameters stand for, by their places, and whether there may be none."""
+    kinds = [one.annotation.partition(" | None") for one in parameters]
+    return {place: (HANDLES[kind], bool(none)) for place, (kind, none, _) in enumerate(kinds) if kind in HANDLES}
 
 
-def _resolve(guest: Guest, arguments: tuple[Any, ...], kinds: dict[int, type[object]]) -> tuple[Any, ...]:
-    """What the handles among the arguments stand for."""
+def _needs_among(call: Call, parameters: Sequence[inspect.Parameter]) -> dict[int, str]:
+    """What a refusal of a parameter goes by, for those that need a further trait, by their places."""
+    places = [one.name for one in parameters]
+    return {places.index(name): f"{call.name}.{name}" for name in call.needs}
+
+
+def _resolve(guest: Guest, arguments: tuple[Any, ...], kinds: dict[int, tuple[type[object], bool]]) -> tuple[Any, ...]:
+    """What the handles among the arguments stand for. 0 is None where there may be none, and no handle elsewhere."""
     resolved = list(arguments)
-    for place, kind in kinds.items():
-        resolved[place] = guest.handle(resolved[place], kind)
+    for place, (kind, optional) in kinds.items():
+        number = resolved[place]
+        resolved[place] = guest.handle(number, kind) if number or not optional else None
     return tuple(resolved)

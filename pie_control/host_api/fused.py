@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,21 +9,15 @@ import msgspec
 import numpy as np
 
 from ..calls.arrays import packed
-from ..calls.fused import continue_with_dist as steps
-from ..calls.fused import forward_with as forward_with_room
 from ..calls.fused.sample import Token
-from ..calls.introspective_forward.forward_with_scores import Scores
-from ..calls.output_text.get_next_dist import Dist
 from ..calls.sampler import Sampler
 from ..calls.scores import Scores as TokenScores
 from ..errors import InvalidArgument
 from ..inferlets.runs import Taken, Watch
-from ..sandbox.fibers import SUSPEND
 from ..services.sampler_config import new_sampler
 from ..services.stop_strings import StopStrings
 from ..services.tokenizer import SHORT_TOKENS, Detokenizer
 from .guest import Guest
-from .limits.pending import DIST_BYTES, RESULT_BYTES, weigher
 from .suspending import suspending, when_done
 
 
@@ -34,65 +27,6 @@ def create_sampler(guest: Guest, config: str) -> int:
 
 def destroy_sampler(guest: Guest, sampler: int) -> None:
     guest.drop_handle(sampler, Sampler)
-
-
-@suspending
-def continue_with_dist(guest: Guest, queue: int, token: int) -> Any:
-    """Suspends until the distribution is there."""
-    space, futures = guest.queues[queue].space, guest.futures
-    size = DIST_BYTES * steps.last_step(space, queue).k
-    guest.pending.check(size)
-    future = futures.new(size)
-    try:
-        steps.issue(space, queue, token, future)
-    except BaseException:
-        futures.forget(future)
-        raise
-    guest.inferlet.await_futures([future], lambda done: futures.take(done[0], Dist).packed())
-    return SUSPEND
-
-
-def forward_with(
-    guest: Guest,
-    queue: int,
-    tokens: Sequence[int],
-    positions: Sequence[int],
-    input_embeds: Sequence[int],
-    context: Sequence[int],
-    output_pages: Sequence[int],
-    output_embeds: Sequence[int],
-    mask: Sequence[int],
-    options: str,
-) -> int:
-    """The number of a future of what the options ask for; 0 if that is nothing."""
-    wanted = forward_with_room.parse(options)
-    for call in wanted.calls():
-        guest.space(queue, call)
-    space, futures = guest.queues[queue].space, guest.futures
-    sampler = None if wanted.sampler is None else guest.handle(wanted.sampler, Sampler)
-    lists = tokens, positions, input_embeds, context, output_pages, output_embeds, mask
-    size = _weigh_forward((*lists, options))
-    result_size = _result_bytes(wanted, lists)
-    if size or result_size:
-        guest.pending.check(size + result_size)
-    future = futures.new(result_size) if wanted.reads else 0
-    try:
-        forward_with_room.issue(space, queue, *lists, wanted, sampler, future)
-    except BaseException:
-        futures.forget(future)
-        raise
-    if size:
-        guest.pending.issued(space, size)
-    return future
-
-
-_weigh_forward = weigher([*inspect.signature(forward_with).parameters.values()][2:])
-
-
-def _result_bytes(wanted: forward_with_room.Options, lists: tuple[Sequence[int], ...]) -> int:
-    if wanted.dist is not None:
-        return RESULT_BYTES[Dist](wanted.dist.k, wanted.dist.temperature)
-    return RESULT_BYTES[Scores](lists[3], lists[2], *lists[4:6]) if wanted.scores else 0
 
 
 @suspending
@@ -164,6 +98,6 @@ def watch_run(guest: Guest, run: int, detokenizer: int, options: str) -> None:
     except (msgspec.MsgspecError, RecursionError) as error:
         raise InvalidArgument(f"options are a JSON object with stop, held, send and more: {error}") from None
     stop = StopStrings(given.stop, given.held)
-    outlet = guest.inferlet.sender if given.send else None
+    outlet = guest.inferlet.mail.sender if given.send else None
     most = guest.inferlet.limits.max_message_bytes
-    guest.inferlet.watch_run(run, Watch(text, stop, outlet, most, given.more))
+    guest.inferlet.waits.watch_run(run, Watch(text, stop, outlet, most, given.more))

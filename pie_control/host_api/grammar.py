@@ -1,4 +1,4 @@
-"""grammar.wit: what may come next, handled by the host; `decode-with-matcher` is a call (pie_control/calls/grammar).
+"""grammar.wit: what may come next, handled by the host. Decode runs take a matcher (pie_control/calls/fused/decode.py).
 
 What may take longer than about a millisecond runs on a thread, while the guest is suspended.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..errors import QuotaExceeded
-from ..services.grammars import Advanced, Grammar, Matcher
+from ..services.grammars import Advanced, Grammar, GrammarMatcher
 from ..services.tokenizer import SHORT_TOKENS, Detokenizer
 from .guest import Guest
 from .suspending import suspending, when_done
@@ -36,7 +36,7 @@ class _Opened(NamedTuple):
 
 
 def _run(guest: Guest, is_short: bool, work: Callable[[], Any]) -> Any:
-    return work() if is_short else guest.inferlet.run_aside(work)
+    return work() if is_short else guest.inferlet.waits.run_aside(work)
 
 
 def grammar_compile(guest: Guest, queue: int, kind: str, text: str, options: str) -> int:
@@ -52,17 +52,17 @@ def _compile(guest: Guest, queue: int, given: tuple[str, str, str], value: Calla
     grammars, (_, text, _) = guest.model_of(queue).grammars, given
     found, future = grammars.find(*given), guest.futures.new(len(text))
     if found is not None:
-        guest.inferlet.resolve(future, value(found))
+        guest.inferlet.waits.resolve(future, value(found))
         return future
     try:
-        guest.inferlet.resolve_aside(future, lambda: value(grammars.compile(*given)))
+        guest.inferlet.background.resolve(future, lambda: value(grammars.compile(*given)))
     except BaseException:
         guest.futures.forget(future)
         raise
     return future
 
 
-def take_grammar(guest: Guest, future: int) -> int:
+def _take_grammar(guest: Guest, future: int) -> int:
     if guest.count_handles(Grammar) >= MOST_GRAMMARS:
         raise QuotaExceeded(f"{MOST_GRAMMARS} grammars exist: destroy some first")
     return guest.add_handle(guest.futures.take(future, _Compiled).grammar)
@@ -70,7 +70,7 @@ def take_grammar(guest: Guest, future: int) -> int:
 
 @suspending
 def await_grammar(guest: Guest, future: int) -> Any:
-    return when_done(guest, future, lambda: take_grammar(guest, future))
+    return when_done(guest, future, lambda: _take_grammar(guest, future))
 
 
 def destroy_grammar(guest: Guest, grammar: int) -> None:
@@ -82,48 +82,48 @@ def grammar_matcher(guest: Guest, grammar: int) -> int:
 
 
 def _add_matcher(guest: Guest, grammar: Grammar) -> int:
-    held = {one.grammar for one in guest.handles_of(Matcher)}
+    held = {one.grammar for one in guest.handles_of(GrammarMatcher)}
     if len(held) >= MOST_MATCHED and grammar not in held:
         raise QuotaExceeded(f"there are matchers of {MOST_MATCHED} grammars: destroy some first")
-    return guest.add_handle(Matcher(grammar))
+    return guest.add_handle(GrammarMatcher(grammar))
 
 
-def take_matcher(guest: Guest, future: int) -> tuple[int, bool]:
+def _take_matcher(guest: Guest, future: int) -> tuple[int, bool]:
     grammar = guest.futures.take(future, _Opened).grammar
     return _add_matcher(guest, grammar), grammar.advances
 
 
 @suspending
 def await_matcher(guest: Guest, future: int) -> Any:
-    return when_done(guest, future, lambda: take_matcher(guest, future))
+    return when_done(guest, future, lambda: _take_matcher(guest, future))
 
 
 def fork_matcher(guest: Guest, matcher: int) -> int:
-    return guest.add_handle(guest.handle(matcher, Matcher).fork())
+    return guest.add_handle(guest.handle(matcher, GrammarMatcher).fork())
 
 
 def destroy_matcher(guest: Guest, matcher: int) -> None:
-    guest.handle(matcher, Matcher).close()
-    guest.drop_handle(matcher, Matcher)
+    guest.handle(matcher, GrammarMatcher).close()
+    guest.drop_handle(matcher, GrammarMatcher)
 
 
 @suspending
 def grammar_mask(guest: Guest, matcher: int) -> Any:
-    one = guest.handle(matcher, Matcher)
+    one = guest.handle(matcher, GrammarMatcher)
     return _run(guest, one.is_short(mask=True), lambda: base64.b64encode(one.mask()).decode())
 
 
 @suspending
 def grammar_accept(guest: Guest, matcher: int, tokens: list[int]) -> Any:
-    one = guest.handle(matcher, Matcher)
+    one = guest.handle(matcher, GrammarMatcher)
     return _run(guest, one.is_short(len(tokens)), lambda: one.accept(tokens))
 
 
 @suspending
 def advance_matcher(guest: Guest, matcher: int, detokenizer: int, tokens: list[int], skip: int, most: int) -> Any:
-    one, text = guest.handle(matcher, Matcher), guest.handle(detokenizer, Detokenizer)
+    one, text = guest.handle(matcher, GrammarMatcher), guest.handle(detokenizer, Detokenizer)
     if not one.is_short(len(tokens)):
-        return guest.inferlet.run_aside(lambda: _with_texts(one.advance(tokens, skip, most), text))
+        return guest.inferlet.waits.run_aside(lambda: _with_texts(one.advance(tokens, skip, most), text))
     found = one.advance(tokens, skip, most)
     return _run(guest, len(found.forced) <= SHORT_TOKENS, lambda: _with_texts(found, text))
 
@@ -134,17 +134,17 @@ def _with_texts(found: Advanced, text: Detokenizer) -> tuple[int, list[int], lis
 
 @suspending
 def grammar_rollback(guest: Guest, matcher: int, count: int) -> Any:
-    one = guest.handle(matcher, Matcher)
+    one = guest.handle(matcher, GrammarMatcher)
     return _run(guest, one.is_short(count), lambda: one.rollback(count))
 
 
 @suspending
 def grammar_forced(guest: Guest, matcher: int) -> Any:
-    one = guest.handle(matcher, Matcher)
+    one = guest.handle(matcher, GrammarMatcher)
     return _run(guest, one.is_short(), one.forced)
 
 
 @suspending
 def grammar_state(guest: Guest, matcher: int) -> Any:
-    one = guest.handle(matcher, Matcher)
+    one = guest.handle(matcher, GrammarMatcher)
     return _run(guest, one.is_short(), one.state)

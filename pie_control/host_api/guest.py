@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..calls.core import create_queue, destroy_queue
 from ..calls.exports import import_kvpage
+from ..calls.fused.matching import Matcher
+from ..config import InferletLimits
 from ..errors import Cancelled, InvalidArgument, NotFound, QuotaExceeded, Unsupported
 from ..ids import Owner
 from ..images.reader import ImageReader
@@ -20,7 +22,7 @@ from ..resources.address_space import AddressSpace
 from ..resources.quotas import Quota
 from ..sandbox.fibers import Instance
 from ..sandbox.wasi import WasiState
-from ..services.grammars import Matcher
+from ..services.grammars import GrammarMatcher
 from ..services.http.outbound import HttpClient, Outbound
 from .limits.pending import PendingBytes
 from .traits import refusals
@@ -75,8 +77,8 @@ class Guest:
         self.inferlet = inferlet
         self.reach = reach
         self._outbound: Outbound | None = None
-        self.futures = inferlet.futures
-        self.pending = PendingBytes(inferlet.limits.max_pending_bytes, inferlet.futures)
+        self.futures = inferlet.waits.futures
+        self.pending = PendingBytes(inferlet.limits.max_pending_bytes, inferlet.waits.futures)
         self.models = models
         self.instance: Instance
         self.source: SourceText | None = None  # of a Python program
@@ -91,7 +93,7 @@ class Guest:
 
     @property
     def arguments(self) -> list[str]:
-        return self.inferlet.arguments
+        return list(self.inferlet.launched.arguments)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -101,10 +103,10 @@ class Guest:
         self.inferlet.put_result(text)
 
     def write_output(self, stream: str, data: bytes) -> None:
-        self.inferlet.write_output(stream, data)
+        self.inferlet.mail.sender.write(stream, data)
 
     def sleep_until(self, deadline_ns: int, value: object) -> None:
-        self.inferlet.sleep_until(deadline_ns, value)
+        self.inferlet.waits.sleep_until(deadline_ns, value)
 
     # ---- models and queues ----
 
@@ -121,18 +123,15 @@ class Guest:
         place = self._places.get(model.name)
         if place is None:
             one = self.inferlet
-            space = model.open(one.number, one.started, one.standing, self._lineage() if one.parent else ())
+            space = model.open(
+                one.number, one.life.started, one.launched.standing, self._lineage() if one.parent else ()
+            )
             place = self._places[model.name] = Place(model, space, refusals(model.description))
         return place
 
     def _lineage(self) -> list[tuple[Owner, Quota]]:
         """The root first, each with its quota."""
-        found: list[tuple[Owner, Quota]] = []
-        one: Inferlet | None = self.inferlet
-        while one is not None:
-            limits = one.limits
-            found.append((one.number, Quota(limits.max_pages, limits.max_embeds, limits.max_queues)))
-            one = one.parent
+        found = [(one.number, _quota(one.limits)) for one in self.inferlet.kin.lineage()]
         return found[::-1]
 
     def create_queue(self, name: str) -> int:
@@ -156,6 +155,14 @@ class Guest:
         if place is None or call in place.refusals:
             raise Unsupported(self._place_of(queue).refusals[call])
         return place.space
+
+    def check_needs(self, queue: int, needs: Mapping[int, str], arguments: Sequence[Any]) -> None:
+        """Raises Unsupported for an argument that the queue's model has no trait for; `needs` by the places of these,
+        with what their refusals go by."""
+        refusals = self.queues[queue].refusals
+        for place, name in needs.items() if refusals else ():
+            if arguments[place] and name in refusals:
+                raise Unsupported(refusals[name])
 
     def model_of(self, queue: int) -> ModelView:
         """The model of a queue; raises NotFound."""
@@ -186,9 +193,9 @@ class Guest:
         """What has this number; raises NotFound, InvalidArgument."""
         value = self._handles.get(number)
         if value is None:
-            raise NotFound(f"there is no {kind.__name__.lower()} {number}")
+            raise NotFound(f"there is no {_word(kind)} {number}")
         if not isinstance(value, kind):
-            raise InvalidArgument(f"handle {number} is a {type(value).__name__.lower()}, not a {kind.__name__.lower()}")
+            raise InvalidArgument(f"handle {number} is a {_word(type(value))}, not a {_word(kind)}")
         return value
 
     def handles_of(self, kind: type[T]) -> list[T]:
@@ -222,7 +229,7 @@ class Guest:
     def outbound(self) -> Outbound:
         """Its requests to servers outside; made at the first one."""
         if self._outbound is None:
-            limits, tenant = self.inferlet.limits, self.inferlet.standing.tenant
+            limits, tenant = self.inferlet.limits, self.inferlet.launched.standing.tenant
             self._outbound = self.reach.http.outbound(tenant, limits.max_http_requests, limits.max_http_bytes)
         return self._outbound
 
@@ -248,6 +255,15 @@ class Guest:
         self._places.clear()
         self.queues.clear()
         for value in self._handles.values():
-            if isinstance(value, Matcher):
+            if isinstance(value, GrammarMatcher):
                 value.close()
         self._handles.clear()
+
+
+def _quota(limits: InferletLimits) -> Quota:
+    return Quota(limits.max_pages, limits.max_embeds, limits.max_queues)
+
+
+def _word(kind: type[object]) -> str:
+    """What programs call a kind of handle."""
+    return "matcher" if issubclass(kind, Matcher) else kind.__name__.lower()

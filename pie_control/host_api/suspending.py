@@ -27,5 +27,5 @@ def when_done(guest: Guest, future: int, take: Callable[[], Any]) -> Any:
     """What `take` gives once a future is done; the guest is suspended until then."""
     if guest.futures.done((future,)):
         return take()
-    guest.inferlet.await_futures([future], lambda _done: take())
+    guest.inferlet.waits.await_futures([future], lambda _done: take())
     return SUSPEND

@@ -14,7 +14,7 @@ from .suspending import suspending
 
 
 def _run(guest: Guest, is_short: bool, work: Callable[[], Any]) -> Any:
-    return work() if is_short else guest.inferlet.run_aside(work)
+    return work() if is_short else guest.inferlet.waits.run_aside(work)
 
 
 @suspending
@@ -53,10 +53,10 @@ def get_vocabs(guest: Guest, queue: int) -> Any:
 @suspending
 def format_chat(guest: Guest, queue: int, messages: str, tools: str, add_generation_prompt: bool) -> Any:
     tokenizer = guest.model_of(queue).tokenizer
-    return guest.inferlet.run_aside(lambda: tokenizer.format_chat(messages, tools, add_generation_prompt))
+    return guest.inferlet.waits.run_aside(lambda: tokenizer.format_chat(messages, tools, add_generation_prompt))
 
 
 @suspending
 def tokenize_chat(guest: Guest, queue: int, messages: str, tools: str, add_generation_prompt: bool) -> Any:
     tokenizer = guest.model_of(queue).tokenizer
-    return guest.inferlet.run_aside(lambda: tokenizer.encode_chat(messages, tools, add_generation_prompt))
+    return guest.inferlet.waits.run_aside(lambda: tokenizer.encode_chat(messages, tools, add_generation_prompt))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from pie_inference.protocol import ModelDescription
 
-from ..calls import implemented_traits
+from ..calls import CALLS, implemented_traits
 from ..calls.traits import TRAITS, Trait
 from . import wit_files
 
@@ -19,7 +19,8 @@ def traits_of(model: ModelDescription) -> list[tuple[Trait, tuple[str, ...]]]:
 
 
 def refusals(model: ModelDescription) -> Mapping[str, str]:
-    """What is said to the calls of traits that the model lacks, by their names with underscores."""
+    """What is said to the calls of traits that the model lacks, by their names with underscores; and to parameters that
+    need such a trait, by the names of call and parameter."""
     return _refusals(model.name, model.calls, bool(model.tokenizer))
 
 
@@ -27,11 +28,15 @@ def refusals(model: ModelDescription) -> Mapping[str, str]:
 def _refusals(model: str, worker_calls: tuple[str, ...], has_tokenizer: bool) -> Mapping[str, str]:
     implemented = implemented_traits(worker_calls, has_tokenizer)
     there = ", ".join(trait.name for trait in implemented)
+    lacking = {trait.interface: trait for trait in TRAITS if trait not in implemented}
+    belong = {name.replace("-", "_"): (name, trait) for trait in lacking.values() for name in _functions(trait)}
+    for call in CALLS.values():
+        for parameter, interface in call.needs.items():
+            if interface in lacking:
+                belong[f"{call.name}.{parameter}"] = f"`{parameter}` of {call.name}", lacking[interface]
     return {
-        name.replace("-", "_"): f"model {model} does not implement {trait.name} ({name} belongs to it); it has: {there}"
-        for trait in TRAITS
-        if trait not in implemented
-        for name in _functions(trait)
+        key: f"model {model} does not implement {trait.name} ({name} belongs to it); it has: {there}"
+        for key, (name, trait) in belong.items()
     }
 
 

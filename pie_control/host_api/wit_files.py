@@ -1,4 +1,4 @@
-"""The WIT files of each published version; they come with the SDK."""
+"""The WIT files, which come with the SDK."""
 
 from __future__ import annotations
 
@@ -12,12 +12,6 @@ from ..sandbox.wit import WitPackage, read_package
 def current() -> WitPackage:
     """The version that the SDK has."""
     return read_package(sdk_folder() / "wit")
-
-
-@functools.cache
-def older(version: str) -> WitPackage:
-    """One that the SDK had."""
-    return read_package(sdk_folder() / "wit" / "published" / version)
 
 
 def names(package: WitPackage, interface: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from pie_control.server_api import ServerApi
 from . import failures
 from .attachments import Attachments
 from .callers import Callers, caller_of
-from .guard import Guard, Hosts, json_limit
+from .guard import AllowedHosts, Guard, json_limit
 from .launches import Launches
 from .routes.adapters import adapters_router
 from .routes.blobs import blobs_router
@@ -45,7 +45,7 @@ def create_app(api: ServerApi, config: ServerConfig, callers: Callers) -> FastAP
     attachments, launches = Attachments(), Launches(config.max_inferlets_per_client)
     app.add_middleware(
         Guard,
-        hosts=Hosts(config.host, config.allowed_hosts),
+        hosts=AllowedHosts(config.host, config.allowed_hosts),
         callers=callers,
         max_program_bytes=config.max_program_bytes,
         max_blob_bytes=config.limits.max_blob_bytes,

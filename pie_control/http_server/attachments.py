@@ -1,4 +1,4 @@
-"""Which client reads the events of which inferlet. One client at a time: a second one would take messages away."""
+"""Clients that read the events of inferlets. An inferlet has one at a time: a second one would take messages away."""
 
 from __future__ import annotations
 

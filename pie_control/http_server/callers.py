@@ -13,10 +13,10 @@ from starlette.types import Scope
 from pie_control.errors import Forbidden, Unauthorized
 from pie_control.server_api import ServerApi
 from pie_control.tenant_api import TenantApi
-from pie_control.tenants.accounts import Account, Accounts
+from pie_control.tenants.accounts import Accounts, TokenGrant
 from pie_control.tenants.tenant import DEFAULT_STANDING
 
-from .views import Listing
+from .views import InferletListing
 
 BEARER = "bearer "
 HOW = "the header `Authorization: Bearer TOKEN`, or PIE_TOKEN or --token of the command line, shows it"
@@ -29,11 +29,11 @@ class Caller:
     """A tenant: what it can do, its inferlets as JSON, and what it may do beside."""
 
     api: TenantApi
-    account: Account
-    listing: Listing = field(init=False)
+    account: TokenGrant
+    listing: InferletListing = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "listing", Listing(self.api))
+        object.__setattr__(self, "listing", InferletListing(self.api))
 
     def check_may_load_adapters(self) -> None:
         """Raises Forbidden."""
@@ -52,7 +52,7 @@ class Callers:
         """`accounts`: None means that there are no tokens, and everybody is the default tenant."""
         self._server = server
         self._accounts = accounts
-        self._default = Caller(server, Account(DEFAULT_STANDING, may_load_adapters=True))
+        self._default = Caller(server, TokenGrant(DEFAULT_STANDING, may_load_adapters=True))
         self._known: dict[str, Caller] = {}
 
     def use(self, accounts: Accounts) -> None:
@@ -79,8 +79,8 @@ class Callers:
             return REMOVED if scope.get("state", {}).get("caller") else ""
         return ""
 
-    def _caller(self, account: Account) -> Caller:
-        """The same for all tokens of a tenant, so that it keeps its blobs, until the file says something else of it."""
+    def _caller(self, account: TokenGrant) -> Caller:
+        """All tokens of a tenant share one caller, which keeps its blobs, until the file says something else of it."""
         name = account.standing.tenant.name
         known = self._known.get(name)
         if known is None or known.account != account:

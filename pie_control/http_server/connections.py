@@ -37,7 +37,7 @@ clock = time.monotonic
 class Watched(Protocol):
     """The protocol of a connection."""
 
-    watch: Watch
+    watch: WatchedConnection
 
     def is_reading(self) -> str:
         """The part of a request that it waits for: "head", "body", "frame" or ""."""
@@ -49,7 +49,7 @@ class Watched(Protocol):
         """Tells the client why the connection ends, and begins to close it."""
 
 
-class Watch:
+class WatchedConnection:
     """What the sweep knows of one connection. Times are of the monotonic clock."""
 
     __slots__ = ("address", "cut_at", "progress", "protocol", "received", "refused", "started", "transport", "unsent")
@@ -84,7 +84,7 @@ class Connections:
     def __init__(self, most: int, most_per_client: int) -> None:
         self._most = most
         self._most_per_client = most_per_client
-        self._watches: set[Watch] = set()
+        self._watches: set[WatchedConnection] = set()
         self._by_address: Counter[str] = Counter()
         self._refused = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -95,7 +95,7 @@ class Connections:
 
     def open(self, protocol: Watched, transport: asyncio.Transport, address: str) -> None:
         """Gives a new connection its `watch`. It may be refused; the protocol must then not serve it."""
-        watch = protocol.watch = Watch(protocol, transport, address)
+        watch = protocol.watch = WatchedConnection(protocol, transport, address)
         reason = self._objection(address)
         self._watches.add(watch)
         self._by_address[address] += 1
@@ -112,7 +112,7 @@ class Connections:
             )
         return ""
 
-    def _refuse(self, watch: Watch, reason: str) -> None:
+    def _refuse(self, watch: WatchedConnection, reason: str) -> None:
         watch.refused = True
         self._refused += 1
         self._by_address[watch.address] -= 1
@@ -121,7 +121,7 @@ class Connections:
         else:
             self._end(watch, 503, "overloaded", reason)
 
-    def close(self, watch: Watch) -> None:
+    def close(self, watch: WatchedConnection) -> None:
         """The connection is lost."""
         if watch not in self._watches:
             return
@@ -171,12 +171,12 @@ class Connections:
             elif part := _overdue(watch, now):
                 self._end(watch, 408, "bad-request", f"the {part} of the request did not arrive in time: send it again")
 
-    def _end(self, watch: Watch, status: int, code: str, message: str) -> None:
+    def _end(self, watch: WatchedConnection, status: int, code: str, message: str) -> None:
         watch.cut_at = clock() + GRACE_SECONDS
         watch.protocol.say_last(status, code, message)
 
 
-def _overdue(watch: Watch, now: float) -> str:
+def _overdue(watch: WatchedConnection, now: float) -> str:
     part = watch.protocol.is_reading()
     allowed = HEADER_SECONDS if part == "head" else BODY_SECONDS + watch.received / SLOWEST_BYTES
     return part if part and now - watch.started > allowed else ""

@@ -33,7 +33,7 @@ OPEN_PATHS = frozenset({"/v1/health", "/docs", "/redoc", "/openapi.json"})
 NETLOC = re.compile(r"(?:\[([^\]@\s]+)\]|([^:@/?#\s]+))(?::\d+)?")
 
 
-class Hosts:
+class AllowedHosts:
     """The names by which the server may be addressed, beside all addresses: `localhost`, the name that it listens on,
     and the operator's. Pages of the operator's names may use it too."""
 
@@ -92,7 +92,7 @@ class Guard:
     def __init__(
         self,
         app: ASGIApp,
-        hosts: Hosts,
+        hosts: AllowedHosts,
         callers: Callers,
         max_program_bytes: int,
         max_blob_bytes: int,

@@ -23,7 +23,7 @@ class _Tagged(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower, omit
 # ---- client to server -----------------------------------------------------------------------------------------------
 
 
-class Launch(_Tagged, frozen=True):
+class LaunchInferlet(_Tagged, frozen=True, tag="launch"):
     """Starts an inferlet; the value is its id. It ends with the connection unless `detached`.
 
     `program` is a content hash, a unique beginning of one, or a name. `logs` asks for `log` events too.
@@ -55,7 +55,7 @@ class Detach(_Tagged, frozen=True):
 
 
 class Send(_Tagged, frozen=True):
-    """Sends a message, which the inferlet's `receive` returns. `blobs`: as of `Launch`; they come with the message."""
+    """Sends a message, which the inferlet's `receive` returns. `blobs`: as of `LaunchInferlet`."""
 
     id: int
     inferlet: str
@@ -71,14 +71,14 @@ class Terminate(_Tagged, frozen=True):
     reason: str = "terminated by a client"
 
 
-class Inferlet(_Tagged, frozen=True):
+class ShowInferlet(_Tagged, frozen=True, tag="inferlet"):
     """The value describes one inferlet."""
 
     id: int
     inferlet: str
 
 
-class Inferlets(_Tagged, frozen=True):
+class ListInferlets(_Tagged, frozen=True, tag="inferlets"):
     """The value lists running and recently ended inferlets."""
 
     id: int
@@ -91,14 +91,14 @@ class Logs(_Tagged, frozen=True):
     inferlet: str
 
 
-class Program(_Tagged, frozen=True):
+class ShowProgram(_Tagged, frozen=True, tag="program"):
     """The value describes one program, or is null if the server does not have it."""
 
     id: int
     program: str
 
 
-class Programs(_Tagged, frozen=True):
+class ListPrograms(_Tagged, frozen=True, tag="programs"):
     """The value lists all programs."""
 
     id: int
@@ -117,7 +117,18 @@ class Statistics(_Tagged, frozen=True):
 
 
 Request = (
-    Launch | Attach | Detach | Send | Terminate | Inferlet | Inferlets | Logs | Program | Programs | Models | Statistics
+    LaunchInferlet
+    | Attach
+    | Detach
+    | Send
+    | Terminate
+    | ShowInferlet
+    | ListInferlets
+    | Logs
+    | ShowProgram
+    | ListPrograms
+    | Models
+    | Statistics
 )
 
 

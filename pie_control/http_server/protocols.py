@@ -12,21 +12,21 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from pie_control.errors import Unauthorized
 
-from .connections import Connections, Watch
+from .connections import Connections, WatchedConnection
 from .messages import encode
 
 TRY_AGAIN_LATER, POLICY_VIOLATION = 1013, 1008
 """The codes with which the server ends a session (RFC 6455): its client does not read, or may not use it any more."""
 PHRASES = {401: "Unauthorized", 408: "Request Timeout", 503: "Service Unavailable"}
 MAX_REASON_BYTES = 123
-"""Of the frame that closes a WebSocket (RFC 6455)."""
+"""The frame that closes a WebSocket has room for so many (RFC 6455)."""
 
 
 class HttpProtocol(H11Protocol):
     """A connection that serves requests, until one of them makes it a session."""
 
     registry: ClassVar[Connections]
-    watch: Watch
+    watch: WatchedConnection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -72,7 +72,7 @@ class SessionProtocol(WebSocketsSansIOProtocol):
     """A WebSocket."""
 
     registry: ClassVar[Connections]
-    watch: Watch
+    watch: WatchedConnection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

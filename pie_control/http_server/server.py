@@ -67,6 +67,11 @@ class HttpServer:
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     @property
+    def models(self) -> tuple[str, ...]:
+        """The names of what it serves."""
+        return tuple(model.name for model in self._api.models())
+
+    @property
     def is_idle(self) -> bool:
         """Whether no inferlet can run now."""
         return self._api.is_idle

@@ -67,7 +67,7 @@ def log_entries(api: TenantApi, inferlet: str) -> list[LogEntry]:
     return [LogEntry(line.time, line.stream, line.text) for line in api.inferlet(inferlet).logs()]
 
 
-class Listing:
+class InferletListing:
     """JSON of all inferlets of a tenant, made once for all who ask in the same turn of the loop: it may be long."""
 
     def __init__(self, api: TenantApi) -> None:

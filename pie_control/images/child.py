@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from pie_inference.options import lifetime
 
-from .messages import LENGTH_BYTES, Begun, Refused, decode_request, framed
+from .messages import LENGTH_BYTES, Begun, ImageRefused, decode_request, framed
 from .prepare import prepare
 from .tiling import BadImage
 
@@ -52,7 +52,7 @@ def serve(requests: BinaryIO, answers: BinaryIO, seconds: int) -> None:
         try:
             made = prepare(request.data, request.vision)
         except BadImage as error:
-            answers.write(framed(Refused(str(error), time.process_time() - begun)))
+            answers.write(framed(ImageRefused(str(error), time.process_time() - begun)))
         else:
             took = time.process_time() - begun
             answers.write(framed(Begun(made.width, made.height, made.rows, made.columns, len(made.tiles), took)))

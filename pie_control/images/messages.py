@@ -9,14 +9,14 @@ from pie_inference.protocol import Vision
 LENGTH_BYTES = 8
 
 
-class Request(msgspec.Struct, frozen=True, tag=True):
-    """Prepare an image for a model; answered by `Begun` and the tiles, a frame of bytes each, or `Refused`."""
+class PrepareImage(msgspec.Struct, frozen=True, tag=True):
+    """Prepare an image for a model; answered by `Begun` and the tiles, a frame of bytes each, or `ImageRefused`."""
 
     vision: Vision
     data: bytes
 
 
-class Prepared(msgspec.Struct, frozen=True):
+class PreparedImage(msgspec.Struct, frozen=True):
     """The tiles of an image, and its sides in pixels."""
 
     width: int
@@ -37,23 +37,23 @@ class Begun(msgspec.Struct, frozen=True, tag=True):
     seconds: float
 
 
-class Refused(msgspec.Struct, frozen=True, tag=True):
+class ImageRefused(msgspec.Struct, frozen=True, tag=True):
     """The image cannot be taken: why, and what to do."""
 
     reason: str
     seconds: float
 
 
-Answer = Begun | Refused
+Answer = Begun | ImageRefused
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def framed(message: Request | Answer | bytes) -> bytes:
+def framed(message: PrepareImage | Answer | bytes) -> bytes:
     """A frame: the length, and the message, or bytes as they are."""
     body = message if isinstance(message, bytes) else _encode(message)
     return len(body).to_bytes(LENGTH_BYTES, "little") + body
 
 
-decode_request = msgspec.msgpack.Decoder(Request).decode
+decode_request = msgspec.msgpack.Decoder(PrepareImage).decode
 decode_answer = msgspec.msgpack.Decoder(Answer).decode

@@ -10,18 +10,18 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from pie_inference.protocol import Vision
 
-from .messages import Prepared
+from .messages import PreparedImage
 from .tiling import MOST_PIXELS, BadImage, Tiling, check_size, tiling_of
 
 FORMATS = ("PNG", "JPEG")
 
 
-def prepare(data: bytes, vision: Vision) -> Prepared:
+def prepare(data: bytes, vision: Vision) -> PreparedImage:
     """What transformers makes of an image for a model, but for the last step, which makes numbers of bytes. Raises
     BadImage."""
     image = _read(data)
     tiling = tiling_of(vision, *image.size)
-    return Prepared(image.width, image.height, tiling.rows, tiling.columns, _tiles(image, tiling, vision))
+    return PreparedImage(image.width, image.height, tiling.rows, tiling.columns, _tiles(image, tiling, vision))
 
 
 def _read(data: bytes) -> Image.Image:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pie_inference.protocol import Vision
 
 from ..programs.fair_places import FairPlaces
-from .messages import LENGTH_BYTES, Prepared, Refused, Request, decode_answer, framed
+from .messages import LENGTH_BYTES, ImageRefused, PreparedImage, PrepareImage, decode_answer, framed
 from .tiling import BadImage, check_size, tiling_of
 
 PLACES = 2
@@ -23,17 +23,17 @@ PLACES = 2
 SECONDS = 20
 """For one image: a hundred times what a large photo takes."""
 BUFFER_BYTES = 1 << 20
-"""Of an answer, that are read ahead."""
+"""Most bytes of one answer that are read ahead."""
 MOST_ANSWER = 64 << 10
 """Bytes of an answer, but for tiles."""
 MEMORY_BYTES = 2 << 30
-"""Of one process: address space, of which Python and Pillow take a part."""
+"""Address space of one process; Python and Pillow take a part of it."""
 
 
 class ReadImage(NamedTuple):
     """A decoded image, and the processor time that it took, in seconds."""
 
-    image: Prepared
+    image: PreparedImage
     seconds: float
 
 
@@ -69,7 +69,7 @@ class ImageReader:
             keep = False
             try:
                 async with asyncio.timeout(SECONDS):
-                    answer = await child.ask(Request(vision, bytes(data)))
+                    answer = await child.ask(PrepareImage(vision, bytes(data)))
                 keep = True
             except TimeoutError:
                 raise BadImageAfter(
@@ -83,7 +83,7 @@ class ImageReader:
                     self._idle.append(child)
                 else:
                     child.kill()
-        if isinstance(answer, Refused):
+        if isinstance(answer, ImageRefused):
             raise BadImageAfter(answer.reason, answer.seconds)
         return answer
 
@@ -113,13 +113,13 @@ class _Child:
             process = subprocess.Popen([sys.executable, "-m", *arguments], stdin=end, stdout=end)
         return cls(process, *await asyncio.open_connection(sock=ours, limit=BUFFER_BYTES))
 
-    async def ask(self, request: Request) -> ReadImage | Refused:
+    async def ask(self, request: PrepareImage) -> ReadImage | ImageRefused:
         """Raises _Gone."""
         try:
             self._to.write(framed(request))
             await self._to.drain()
             answer = decode_answer(await self._frame())
-            if isinstance(answer, Refused):
+            if isinstance(answer, ImageRefused):
                 return answer
             size = 3 * request.vision.tile_size**2
             check_size(answer.width, answer.height)
@@ -128,7 +128,7 @@ class _Child:
             tiles = [await self._frame(size) for _ in range(answer.tiles)]
         except (OSError, EOFError, ValueError):  # it died, or does not do any more what it should
             raise _Gone from None
-        prepared = Prepared(answer.width, answer.height, answer.rows, answer.columns, tiles)
+        prepared = PreparedImage(answer.width, answer.height, answer.rows, answer.columns, tiles)
         return ReadImage(prepared, answer.seconds)
 
     async def _frame(self, size: int | None = None) -> bytes:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pie_inference.protocol import Vision
 
 LARGEST_SIDE = 4096
-"""Of an image once it is scaled, in pixels."""
+"""Most pixels of a side of an image once it is scaled."""
 MOST_PIXELS = 50_000_000
-"""Of an image, as its header says: a decoded pixel takes some 15 bytes until it is scaled."""
+"""Most pixels of an image, as its header says: a decoded one takes some 15 bytes until it is scaled."""
 MOST_RATIO = 200
-"""Of the sides of an image: a strip would become next to nothing when it is scaled."""
+"""Most by which one side may be longer than the other: a strip would become next to nothing when it is scaled."""
 
 
 class BadImage(ValueError):

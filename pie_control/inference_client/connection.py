@@ -1,20 +1,18 @@
-"""The way of messages to one worker and back, and how its end looks for them before it sleeps."""
+"""The way of messages to one worker and back."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from pie_inference.protocol import Ready
+
 OnFrames = Callable[[Sequence[bytes | memoryview]], None]
-OnDisconnected = Callable[[str | None], None]
+OnLost = Callable[[str], None]
 
 
 class Connection(Protocol):
-    """To one worker, the first and only one. All of it belongs to the loop in which it is made, with two handlers: for
-    the frames of each message, and for the end, with what is wrong if the worker has said what is no message.
-    `poll_us`: for so many microseconds after a message was sent, every turn of the loop looks for an answer, and none
-    sleeps."""
+    """To one worker. All of it belongs to the loop in which it is made."""
 
     def send(self, frames: list[bytes]) -> None:
         """Sends the frames of a message now, or as soon as can be. Never calls back from within."""
@@ -23,30 +21,26 @@ class Connection(Protocol):
         """Nothing is heard any more. Idempotent."""
 
 
-class Polling:
-    """Calls `look` with each turn of the loop, for `seconds` from `begin`, or until `stop`."""
+class Way(Protocol):
+    """How a client comes to its worker: it starts one, or reaches one that others have started. `open` may be called
+    again after `leave`."""
 
-    def __init__(self, seconds: float, look: Callable[[], object]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._seconds = seconds
-        self._look = look
-        self._until = 0.0  # by the clock of the loop
-        self._soon: asyncio.Handle | None = None
+    server: str
+    """What a client says to be told from those of other servers."""
+
+    def open(self, on_frames: OnFrames, on_lost: OnLost) -> Connection:
+        """Starts the worker, or begins to reach it. `on_frames` hears each message; `on_lost` that it has gone or
+        cannot be reached, and why. Raises OSError, ValueError."""
 
     @property
-    def is_on(self) -> bool:
-        """Whether the next turn of the loop looks."""
-        return self._soon is not None
+    def patience(self) -> float:
+        """Seconds for which a worker that is not ready is still waited for."""
 
-    def begin(self) -> None:
-        self._until = self._loop.time() + self._seconds
-        self._soon = self._soon or self._loop.call_soon(self._turn)
+    def gives_up(self) -> str:
+        """What is told when they are over."""
 
-    def stop(self) -> None:
-        self._until = 0.0
+    def why_not(self, ready: Ready) -> str | None:
+        """What is wrong with a worker that is ready; None: nothing, it serves from now on."""
 
-    def _turn(self) -> None:
-        self._soon = None
-        self._look()
-        if self._soon is None and self._loop.time() < self._until:
-            self._soon = self._loop.call_soon(self._turn)
+    async def leave(self, seconds: float) -> None:
+        """The worker is not needed any more. One that was started here has some seconds to end by itself."""

@@ -7,6 +7,11 @@ from typing import Protocol
 
 from pie_inference.protocol import AdapterLoaded, DropAdapter, LoadAdapter, ModelDescription, Ready, RunWave, WaveDone
 
+FORMS = ("dtype", "device", "page_bytes", "weight_bytes")
+POOLS = ("num_pages", "num_host_pages", "num_embeds", "num_token_slots", "max_swap_pages")
+OWN = frozenset((*FORMS, *POOLS))
+"""What workers of one model may differ in: inferlets do not see it, or are placed by it."""
+
 
 class InferenceClient(Protocol):
     """One worker as the control layer sees it.
@@ -63,3 +68,9 @@ def ignore_wave(done: WaveDone) -> None:
 
 def ignore_loss(reason: str) -> None:
     """Default of `on_lost`."""
+
+
+def differences(one: ModelDescription, other: ModelDescription) -> str:
+    """In what two workers differ that are to serve one model; "": in nothing that matters."""
+    names = [name for name in one.__struct_fields__ if name not in OWN]
+    return ", ".join(name for name in names if getattr(one, name) != getattr(other, name))

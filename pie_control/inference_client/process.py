@@ -6,17 +6,17 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 
+from pie_inference.options.secret import SECRET_VARIABLE
 from pie_inference.protocol.frames import DESCRIPTOR
-from pie_inference.protocol.secret import SECRET_VARIABLE
 
-from ..children.process import ChildProcess
+from ..processes.process import ChildProcess
 
 log = logging.getLogger("pie.worker")
 
 WORKER, PACED_WORKER = "pie_inference.serving", "pie_inference.testing.paced_worker"
 """The modules that are workers: one that runs a model, and one that only takes the time of one."""
 
-SPINNING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "20000", "KMP_BLOCKTIME": "0"}
+SPINNING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "0"}
 """OpenMP spins only for a moment while it waits: long spinning would take the control process's core, and without any
 each operation pays for waking a thread (2 threads, 160M parameters: 10 % of a wave)."""
 MALLOC = ("hugetlb=1", "mmap_threshold=4294967296", "trim_threshold=4294967296")

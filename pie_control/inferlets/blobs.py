@@ -34,7 +34,7 @@ class BlobTable:
 
     @property
     def names(self) -> list[str]:
-        """Of those that are kept, in the order in which they came."""
+        """The names of those that are kept, in the order in which they came."""
         return list(self._blobs)
 
     def open(self, name: str) -> Blob:

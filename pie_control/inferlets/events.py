@@ -1,8 +1,11 @@
-"""The events of an inferlet that its client receives. They are also the messages on the wire."""
+"""What others hear of an inferlet: events for its client, which are also the messages on the wire, and what it uses."""
 
 from __future__ import annotations
 
 import msgspec
+
+from ..ids import Owner
+from ..record import Record
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
@@ -33,3 +36,12 @@ class Ended(_Event, frozen=True, tag="ended"):
 
 
 Event = Message | LogLine | Ended
+
+
+class InferletUsage(Record, frozen=True, tag=None):
+    """What an inferlet has used, and holds now."""
+
+    number: Owner
+    cpu_seconds: float
+    pages: int
+    embeds: int

@@ -112,7 +112,7 @@ class FutureTable:
         return self._runs.get(number)
 
     def run(self, number: int) -> RunBuffer:
-        """The same; raises NotFound, InvalidArgument."""
+        """The run for which a future stands. Raises NotFound, InvalidArgument."""
         run = self._runs.get(number)
         if run is None and number in self._values:
             raise InvalidArgument(f"future {number} is not a decode run: `decode` gives these")

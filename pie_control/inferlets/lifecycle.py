@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from enum import StrEnum
 
 
@@ -35,3 +36,33 @@ def check_transition(before: Status, after: Status) -> None:
     """Raises IllegalTransition unless the table allows the step."""
     if after not in TRANSITIONS[before]:
         raise IllegalTransition(f"an inferlet that is {before} cannot become {after}")
+
+
+class InferletLife:
+    """Where one inferlet is in its life, and since when."""
+
+    __slots__ = ("_result", "last_turn", "started", "status")
+
+    def __init__(self, age: float) -> None:
+        """`age`: seconds since its launch was asked for."""
+        self.status = Status.CREATED
+        self.started = time.monotonic() - age
+        self.last_turn = time.monotonic()
+        self._result: str | None = None
+
+    def change(self, status: Status) -> None:
+        """Raises IllegalTransition."""
+        check_transition(self.status, status)
+        self.status = status
+
+    def turn_ended(self, now: float) -> None:
+        """`now`: of the monotonic clock, in seconds."""
+        self.last_turn = now
+
+    def put_result(self, text: str) -> None:
+        self._result = text
+
+    @property
+    def result_of_end(self) -> str | None:
+        """What an inferlet leaves that has finished; one that ends otherwise leaves nothing."""
+        return self._result if self.status is Status.FINISHED else None

@@ -17,7 +17,7 @@ IN_FLIGHT_BYTES = 256 << 10
 """Messages that wait for a client that reads: with more, their sender waits. Enough for the fastest reader, since it
 empties the outbox in each turn of the loop."""
 UNREAD_BYTES = 4 << 20
-"""The same while no client reads: many programs end before a client comes."""
+"""Messages that may wait while no client reads: many programs end before a client comes."""
 MAX_KEPT_BYTES = 8 << 20
 """Beyond it, the messages of a sender that does not wait are refused."""
 EVENT_BYTES = 64

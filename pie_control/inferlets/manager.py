@@ -8,7 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from ..config import InferletLimits
 from ..programs.host.programs import HostPrograms
@@ -16,7 +16,8 @@ from ..programs.host.python_guests import ProgramOwner
 from ..sandbox.fibers import Instance, Step
 from ..services.aside import Aside
 from ..services.timers import Timers
-from .inferlet import Holdings, Inferlet, Launched
+from .events import InferletUsage
+from .inferlet import Inferlet, Launched, ModelHoldings
 from .lifecycle import Status, check_transition
 from .relations.children import Outside
 from .runner import Runner
@@ -29,7 +30,7 @@ SWEEP_SECONDS = 1.0
 UPKEEP_SECONDS = 0.02
 """Between slices of work that can wait, while inferlets run."""
 IDLE_UPKEEP_SECONDS = 0.005
-"""The same if none has run since the last slice, and launches would have to do without: one that comes then waits for
+"""Between them if none has run since the last slice, and launches would have to do without: one that comes waits for
 two milliseconds at most."""
 MOST_POSTPONED = 10
 """Slices that are postponed, one after the other, because inferlets want turns."""
@@ -45,16 +46,7 @@ MOST_DROPPED = 8
 """Guests that wait for a launch and are freed at once, when memory is short: that takes a millisecond each."""
 
 
-class Usage(NamedTuple):
-    """What an inferlet has used, and holds now."""
-
-    number: int
-    cpu_seconds: float
-    pages: int
-    embeds: int
-
-
-class Guest(ProgramOwner, Holdings, Protocol):
+class InstanceOwner(ProgramOwner, ModelHoldings, Protocol):
     """The owner of an inferlet's instance and of its holdings."""
 
 
@@ -67,7 +59,7 @@ class InferletManager:
         programs: HostPrograms,
         limits: InferletLimits,
         max_guest_bytes: int,
-        make_guest: Callable[[Inferlet], Guest],
+        make_guest: Callable[[Inferlet], InstanceOwner],
         wake: Callable[[], None],
         outside: Outside,
     ) -> None:
@@ -101,9 +93,9 @@ class InferletManager:
         """Starts an inferlet of a program that can be launched here."""
         inferlet = Inferlet(launched, self._limits, self.runner.ready, self._outside, self._timers, self._aside)
         self._running[inferlet.number] = inferlet
-        if inferlet.parent is not None and launched.child is not None:
-            inferlet.parent.kin.children[inferlet.number] = inferlet
-            launched.child.begins(inferlet)
+        inferlet.kin.begins()
+        if launched.child is not None:
+            launched.child.begins(inferlet.mail)
         guest = self._make_guest(inferlet)
         try:
             inferlet.instance = self._programs.instance(launched.program, launched.name, guest)
@@ -164,10 +156,8 @@ class InferletManager:
             used = f"used more than {most:g} s of processor time{whose}"
             self.end(inferlet, Status.EXCEEDED, f"{used}: does a loop have no end? (--cpu-seconds)")
         elif inferlet.kin.is_family and (over := inferlet.kin.over_its_memory()) is not None:
-            held, most = over.memory_bytes() >> 20, over.limits.memory_bytes >> 20
-            self.end(
-                inferlet, Status.EXCEEDED, f"{over.memory_holder.id} and its children hold {held} MiB of {most} MiB"
-            )
+            held, most = over.family_bytes() >> 20, over.limits.memory_bytes >> 20
+            self.end(inferlet, Status.EXCEEDED, f"i{over.number} and its children hold {held} MiB of {most} MiB")
         elif self.guest_bytes > self._max_guest_bytes:
             self._make_room(inferlet)
 
@@ -175,7 +165,7 @@ class InferletManager:
 
     @property
     def guest_bytes(self) -> int:
-        """Of all guests, at the last reading."""
+        """Memory of all guests, at the last reading."""
         return self.runner.memory.resident - self._bytes_before
 
     def _memory_use(self) -> str:
@@ -193,10 +183,10 @@ class InferletManager:
             self.runner.memory.settle()
         if self.guest_bytes <= self._max_guest_bytes:
             return
-        if inferlet.memory_bytes < self._max_guest_bytes / len(self._running):
-            inferlet = max(self._running.values(), key=lambda one: one.memory_bytes)
-        if inferlet.memory_bytes >= LEAST_TO_END:
-            held = f"{inferlet.memory_bytes >> 20} MiB of it by this one"
+        if inferlet.kin.memory_bytes < self._max_guest_bytes / len(self._running):
+            inferlet = max(self._running.values(), key=lambda one: one.kin.memory_bytes)
+        if inferlet.kin.memory_bytes >= LEAST_TO_END:
+            held = f"{inferlet.kin.memory_bytes >> 20} MiB of it by this one"
             self.end(inferlet, Status.EXCEEDED, f"{self._memory_use()}, {held}: use less, or try again later")
 
     def end(self, inferlet: Inferlet, status: Status, error: str | None) -> None:
@@ -206,7 +196,7 @@ class InferletManager:
         check_transition(inferlet.status, status)
         self.runner.forget(inferlet)
         self.runner.memory.settle()
-        if status is Status.FINISHED and inferlet.memory_bytes < LARGE_BYTES:
+        if status is Status.FINISHED and inferlet.kin.memory_bytes < LARGE_BYTES:
             self._free_later(inferlet.instance)
         else:
             inferlet.instance.close()
@@ -216,9 +206,7 @@ class InferletManager:
         for child in tuple(inferlet.kin.children):
             self.end(self._running[child], Status.TERMINATED, f"its parent {inferlet.id} has ended ({status})")
         del self._running[inferlet.number]
-        if inferlet.parent is not None:
-            del inferlet.parent.kin.children[inferlet.number]
-            inferlet.parent.kin.left()
+        inferlet.kin.ended()
         self._had_turns.discard(inferlet)
         inferlet.holdings.release()
         self.runner.memory.settle()  # what was freed is nobody's growth
@@ -227,7 +215,7 @@ class InferletManager:
     def _sweep(self) -> None:
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
         oldest = time.monotonic() - self._limits.idle_seconds
-        idle = [one for one in self._running.values() if one.last_activity < oldest and not one.kin.children]
+        idle = [one for one in self._running.values() if one.life.last_turn < oldest and not one.kin.children]
         for inferlet in idle:
             self.end(inferlet, Status.EXCEEDED, f"was idle for more than {self._limits.idle_seconds:g} s")
         self._keep_up_later(UPKEEP_SECONDS)  # with time, fewer guests wait, and there may be memory for more
@@ -238,9 +226,9 @@ class InferletManager:
         """The inferlet with this number if it runs, else None."""
         return self._running.get(number)
 
-    def take_usage(self) -> list[Usage]:
-        """Of those that had a turn since it was asked last."""
-        usage = [Usage(one.number, one.processor_time.used, *one.holdings.usage()) for one in self._had_turns]
+    def take_usage(self) -> list[InferletUsage]:
+        """The usage of those that had a turn since it was asked last."""
+        usage = [InferletUsage(one.number, one.processor_time.used, *one.holdings.usage()) for one in self._had_turns]
         self._had_turns.clear()
         return usage
 

@@ -1,4 +1,4 @@
-"""Which inferlet holds how much of the memory of the process.
+"""The memory of the process, by the inferlets that hold it.
 
 Growth is charged to those that had a turn since the last reading, by the time that they took: who grows a lot takes
 long. A reading takes as long as a short turn, so there is one for each READ_AFTER_SECONDS of turns.
@@ -6,9 +6,8 @@ long. A reading takes as long as a short turn, so there is one for each READ_AFT
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from ..host_memory import MemoryMeter
+from .relations.children import Kin
 
 READ_AFTER_SECONDS = 0.001
 """Processor time of guests between two readings. In it a guest cannot touch more than a few megabytes."""
@@ -16,18 +15,12 @@ LEAST_SECONDS = 1e-6
 """Counted for a turn whose time cannot be measured."""
 
 
-class Grower(Protocol):
-    """An inferlet, as far as its memory goes."""
-
-    memory_bytes: int  # by which the process grew in its turns
-
-
 class MemoryUse:
     """Belongs to the thread that runs the inferlets."""
 
     def __init__(self) -> None:
         self._meter = MemoryMeter()
-        self._turns: list[tuple[Grower, float]] = []  # since the last reading
+        self._turns: list[tuple[Kin, float]] = []  # since the last reading
         self._seconds = 0.0
 
     @property
@@ -35,7 +28,7 @@ class MemoryUse:
         """Bytes that the process held at the last reading."""
         return self._meter.resident
 
-    def charge(self, inferlet: Grower, seconds: float) -> None:
+    def charge(self, inferlet: Kin, seconds: float) -> None:
         """The inferlet had a turn of so much processor time."""
         seconds = max(seconds, LEAST_SECONDS)
         self._turns.append((inferlet, seconds))
@@ -47,7 +40,7 @@ class MemoryUse:
         """Reads, and charges the growth to those who had turns; to nobody if none had."""
         growth = self._meter.growth()
         for inferlet, seconds in self._turns:
-            inferlet.memory_bytes += int(growth * seconds / self._seconds)
+            inferlet.grew(int(growth * seconds / self._seconds))
         self._turns.clear()
         self._seconds = 0.0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 OF_CHILDREN = 7 / 8
-"""Of a budget, that children may use up; the rest lets the parent hear of it."""
+"""Part of a budget that children may use up; the rest lets the parent hear of it."""
 
 
 class ProcessorTime:

@@ -112,8 +112,9 @@ class Runner:
         inferlet.before_step()
         step = inferlet.instance.step()
         elapsed = inferlet.processor_time.turn_ends(time.thread_time())  # without that in which the system runs others
-        self.memory.charge(inferlet, elapsed)
-        inferlet.last_activity = now = time.monotonic()
+        self.memory.charge(inferlet.kin, elapsed)
+        now = time.monotonic()
+        inferlet.life.turn_ended(now)
         self.turns += 1
         self._guest_seconds += elapsed
         if step is Step.PREEMPTED:

@@ -16,7 +16,7 @@ from ..services.stop_strings import StopStrings
 from ..services.tokenizer import Detokenizer
 
 UTF8_BYTES = 4
-"""Of a character, at most."""
+"""Most bytes of a character."""
 
 
 class Outlet(Protocol):
@@ -39,7 +39,7 @@ class Taken(NamedTuple):
     texts: Sequence[str] | None
     over: bool
     scores: Sequence[Scores]
-    """Of each token, if the run asked for them."""
+    """The scores of each token, if the run asked for them."""
 
 
 class Watch:

@@ -1,4 +1,4 @@
-"""Which programs are in the memory of which hosts, ready to launch.
+"""Programs that are ready to launch, in the memory of hosts.
 
 A program comes to a host when it is first launched there, and stays while there is room. The one that was launched
 longest ago makes room, on all hosts, and is loaded from disk when it is wanted again. Inferlets keep what they run.
@@ -23,7 +23,7 @@ Make = Callable[[Program, ProgramHost, bytes | None], Awaitable[int]]
 
 
 @dataclass
-class Prepared:
+class PreparedProgram:
     """`size` in bytes, on each of the hosts that have it."""
 
     size: int
@@ -38,7 +38,7 @@ class PreparedPrograms:
         self._store = store
         self._make = make
         self._most_bytes = most_bytes
-        self._ready: OrderedDict[str, Prepared] = OrderedDict()  # the one launched last is the last
+        self._ready: OrderedDict[str, PreparedProgram] = OrderedDict()  # the one launched last is the last
         self._bytes = 0
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
@@ -81,7 +81,7 @@ class PreparedPrograms:
 
     def _keep(self, program: str, size: int, host: ProgramHost) -> None:
         if program not in self._ready:
-            self._ready[program] = Prepared(size)
+            self._ready[program] = PreparedProgram(size)
             self._bytes += size
         self._ready[program].hosts.add(host)
         while self._bytes > self._most_bytes and len(self._ready) > 1:

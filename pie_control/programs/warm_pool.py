@@ -58,7 +58,7 @@ class Demand:
         self._missing = max(0, self._missing - 1)
 
     def filled(self) -> None:
-        """As many wait as shall, so none is missing, even if some that were taken were too many."""
+        """The pool is full, so none is missing, even if some that were taken were too many."""
         self._missing = 0
 
     def wanted(self, now: float) -> int:

@@ -13,13 +13,13 @@ from typing import NamedTuple
 from ..errors import BadRequest, StorageFull, UnknownName
 
 MOST_BYTES = 256 << 20
-"""Of all blobs, unless a single one may be larger. Those that were used longest ago make room."""
+"""Most bytes of all blobs, unless a single one may be larger. Those that were used longest ago make room."""
 KEPT_SECONDS = 600.0
 """Since a blob was uploaded or used."""
 MOST_NAME = 128
 """Characters of the name that an inferlet knows a blob by."""
 MOST_BLOBS = 64
-"""Of one inferlet."""
+"""Most blobs of one inferlet."""
 
 
 class _Kept(NamedTuple):

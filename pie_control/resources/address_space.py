@@ -61,7 +61,6 @@ class AddressSpace:
         self.embeds = EmbedTable()
         self.hazards = Hazards(self.pages, self.embeds)
         self.runs = HeldRuns(self.pages)
-        self.last_steps: dict[int, Any] = {}  # by queue, see calls/fused/continue_with_dist.py
         self.queues: set[int] = set()
         self._draining: deque[tuple[int, int]] = deque()  # (seq, queue), destroyed ones whose commands may wait
         self._last_queue = 0
@@ -110,7 +109,6 @@ class AddressSpace:
         """The queue takes no further command; those that it holds still wait. Raises as `check_queue`."""
         self.check_queue(queue)
         self.queues.remove(queue)
-        self.last_steps.pop(queue, None)
         self.ledger.close_queues(1)
         self._draining.append((self.seq, queue))
         self._count_queues()
@@ -139,7 +137,7 @@ class AddressSpace:
         return self.seq
 
     def stamp(self, queue: int) -> int:
-        """Of the last command, given that it is of this queue."""
+        """The stamp of the last command, given that it is of this queue."""
         return make_stamp(self.seq, queue)
 
     def issue(self, command: Any) -> None:
@@ -257,7 +255,6 @@ class AddressSpace:
             self.ledger.returning[freed.resource] -= freed.size
         self._freed.clear()
         self.runs.clear()
-        self.last_steps.clear()
         self.imports.clear()
         for resource, count in self._held.items():
             self._count(resource, -count)
@@ -287,5 +284,5 @@ class _Sample:
 
 
 def again(error: CallError) -> CallError:
-    """The same error to raise once more, without the traceback of the other times."""
+    """A copy of an error to raise once more, without the traceback of the other times."""
     return type(error)(*error.args)

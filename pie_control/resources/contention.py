@@ -1,4 +1,4 @@
-"""Which inferlet yields when a pool runs out (paper, section 5.2: first come, first served).
+"""Who yields when a pool runs out (paper, section 5.2: first come, first served).
 
 The scheduler asks the policy only when what is free and what is already coming back do not cover the request. A policy
 sees what each inferlet holds, in which class and for whom it works, what it waits for and since when, and answers with

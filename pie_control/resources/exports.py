@@ -23,9 +23,10 @@ from pie_control.ids import Owner
 from pie_control.tenants.tenant import Tenant
 
 from .pool import Pool
+from .tables.slots import is_token
 
 MOST_EXPORTS = 4096
-"""Of a tenant, at one worker."""
+"""Most exports of a tenant at one worker."""
 CHEAP_TOKENS = 8192
 """From a context of this length on, attention costs more than half of what a token costs."""
 
@@ -52,6 +53,24 @@ class Export:
     @property
     def key(self) -> tuple[str, str]:
         return self.tenant.name, self.name
+
+    def wait(self, owner: Owner, future: int) -> None:
+        """A future of an import gets it when it stands."""
+        self.waiting.append((owner, future))
+
+    def take_waiting(self) -> list[tuple[Owner, int]]:
+        """The futures that wait for it, which are answered now."""
+        waiting, self.waiting = self.waiting, []
+        return waiting
+
+    def fill(self, positions: Numbers, tokens: Numbers, now: float) -> None:
+        """What is known of its slots."""
+        self.positions, self.tokens, self.used = positions, tokens, now
+        self.num_tokens = int(is_token(positions).sum())
+
+    def use(self, now: float) -> None:
+        """An import gets its pages."""
+        self.used = now
 
     def value(self, now: float) -> float:
         """What it would cost to compute a page of it again, over the time for which nobody has used it."""

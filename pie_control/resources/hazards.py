@@ -91,7 +91,7 @@ class Hazards:
         return self.of_emptied(pages)
 
     def of_emptied(self, pages: Iterable[int]) -> int:
-        """The same for whole pages."""
+        """The newest command that may still use slots of these pages, which a trim has emptied."""
         return max((self.rewrites.get(page, 0) for page in pages), default=0)
 
     # ---- notes ----

@@ -234,7 +234,7 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class Holdings:
-    """Of one inferlet."""
+    """What one inferlet holds, and what it waits for."""
 
     owner: Owner
     created: float  # seconds

@@ -218,7 +218,7 @@ class Memory:
             self.release_pages(pages)
 
     def _first_shortage(self, resource: Resource, coming: int) -> Shortage | None:
-        """Of the first request in line that is not covered."""
+        """The shortage of the first request in line that is not covered."""
         pool = self.pools[resource]
         left = pool.free + pool.quarantined + coming
         for request in self._lines[resource]:

@@ -34,7 +34,7 @@ class Quota:
     commands: int = 1 << 16  # issued and not yet dispatched
 
     def limit(self, resource: Resource) -> int:
-        """Of a kind of memory."""
+        """The most that may be held of a kind of memory."""
         limit: int = getattr(self, resource.key)
         return limit
 
@@ -112,7 +112,7 @@ class Ledger:
         self.close_queues(-1)
 
     def close_queues(self, count: int) -> None:
-        """So many queues fewer."""
+        """The inferlet has closed some queues."""
         ledger: Ledger | None = self
         while ledger is not None:
             ledger.queues -= count

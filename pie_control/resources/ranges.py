@@ -69,7 +69,7 @@ def overlap(ordered: Sequence[Range], others: Sequence[Range]) -> bool:
 
 
 def merge(ranges: Iterable[Range]) -> tuple[Range, ...]:
-    """The same addresses as ascending, disjoint ranges."""
+    """Ascending, disjoint ranges of the addresses."""
     ordered = sorted(ranges)
     if len(ordered) == 1:
         return tuple(ordered)

@@ -60,10 +60,11 @@ class Contract:
         version = interface.partition("@")[2]
         edition = self._by_series.get(_series(version))
         if edition is None or _numbers(version) > _numbers(edition.version):
-            offered = ", ".join(one.version for one in reversed(self.editions))
+            versions = [one.version for one in reversed(self.editions)]
+            which, build = ("version", "it") if len(versions) == 1 else ("versions", "one of them")
             raise LinkError(
-                f"imports {interface}; this server offers {self._package} in the versions {offered}: "
-                "build the program against one of them"
+                f"imports {interface}; this server offers {self._package} in the {which} {', '.join(versions)}: "
+                f"build the program against {build}"
             )
         return edition
 

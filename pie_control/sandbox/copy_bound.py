@@ -17,7 +17,7 @@ from .engine import address_of
 
 DEFAULT_BYTES = 128 << 20
 COPIED_BYTES = 8 << 20
-"""Of one call; a number in a list counts as about 50. Enough for a list of 131,072 numbers or a text of 4 MiB."""
+"""Most bytes of one call; a number in a list counts as about 50. Enough for 131,072 numbers or a text of 4 MiB."""
 MESSAGE = "fuel allocated for hostcalls has been exhausted"
 """In the error of a call that is beyond the bound."""
 SEARCHED_BYTES = 2048

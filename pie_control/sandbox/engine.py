@@ -18,13 +18,13 @@ from .version import WASMTIME_VERSION
 TICK_SECONDS = 0.002
 """Time between two ticks. A guest that does not wait is interrupted after one to two ticks."""
 TICKS_AT_ONCE = 25
-"""Of the compiled way, which makes them without Python."""
+"""Ticks that the compiled way makes at once, without Python."""
 
 WASM_STACK_BYTES = 512 << 10
-"""Of a guest's own calls; one that needs more traps."""
+"""The stack of a guest's own calls; one that needs more traps."""
 FIBER_STACK_BYTES = 8 << 20
-"""Of a guest and of the host functions that it calls: these have about as much as on a thread, however deep the guest
-is. Only what is touched costs memory."""
+"""The stack of a guest and of the host functions that it calls: these have as much as on a thread, however deep the
+guest is. Only what is touched costs memory."""
 
 BROKEN_PYTHONS = ((3, 14, 0),)
 """They take a fiber's stack for an overflow of the thread's, and end the process (CPython issue 139653)."""

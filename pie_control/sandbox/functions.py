@@ -19,12 +19,12 @@ from .fibers import CONTINUATION, SUSPEND, Instance, running
 from .values import OF, SIZE, Result, reader, resource_number, writer
 
 MAX_ITEMS = 1 << 14
-"""Of a list that a guest passes, where nothing else is said: such a list is converted in a fraction of a millisecond,
+"""Most items of a list that a guest passes, where nothing else is said: it is converted in a fraction of a millisecond,
 and has room for all pages or embeds of an inferlet."""
 MAX_TEXT_BYTES = 4 << 20
-"""Of a text that a guest passes, in UTF-8. What a function does with it may be bounded more narrowly."""
+"""Most bytes of a text that a guest passes, in UTF-8. What a function does with it may be bounded more narrowly."""
 MAX_ERROR_BYTES = 4096
-"""Of the message of an error that a guest gets. It may quote what the guest passed."""
+"""Most bytes of the message of an error that a guest gets. It may quote what the guest passed."""
 
 _P, _N = ctypes.c_void_p, ctypes.c_size_t
 _u64 = ctypes.c_uint64.from_address
@@ -88,7 +88,7 @@ def _holds_resources(kind: Any) -> bool:
 
 
 def _reader_of_store(kind: Any) -> Callable[[int, int], Any]:
-    """Of a parameter of a function that takes resources."""
+    """The reader of a parameter of a function that takes resources."""
     if not _holds_resources(kind):
         read = reader(kind)
         return lambda _context, address: read(address)
@@ -101,7 +101,7 @@ def _read_resources(context: int, address: int) -> list[int]:
 
 
 def _bound(kind: Any, most: int | None) -> int | None:
-    """Of a parameter; None: values of its type have no size."""
+    """The bound of a parameter; None: values of its type have no size."""
     match kind:
         case wt.ListType():
             return most or MAX_ITEMS
@@ -148,26 +148,12 @@ def _error_writer(function: component.FuncType) -> Callable[[int, CallError], No
     kind: Any = function.result
     if not _is_call_error(kind):
         return None
-    write, code_of = writer(kind), _code_writer(kind.err.fields[0][1])
-    return lambda address, error: write(address, Result(False, (code_of(error), _message(error))))
+    write = writer(kind)
+    return lambda address, error: write(address, Result(False, (error.code, _message(error))))
 
 
 def _message(error: CallError) -> str:
     return cut_middle(str(error), MAX_ERROR_BYTES)
-
-
-def _code_writer(kind: Any) -> Callable[[CallError], Any]:
-    """How an error says its code: as text, or as a case of an enum in versions of the API that fixed the codes. For
-    a code that came later these have the code of the class above it."""
-    if not isinstance(kind, wt.EnumType):
-        return lambda error: error.code
-    cases = {name: case for case, name in enumerate(kind.names)}
-
-    def case_of(error: CallError) -> int:
-        codes = [getattr(one, "code", None) for one in type(error).__mro__]
-        return next(cases[code] for code in codes if code in cases)
-
-    return case_of
 
 
 def _python_way(implementation: HostFunction, function: component.FuncType) -> PythonWay:

@@ -15,7 +15,7 @@ FEATURES = ("flags", "Features")
 
 
 def code_version(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Of code that is compiled here: it runs on processors that can do the same, under this version of wasmtime."""
+    """The version of code that is compiled here: it runs on processors that can do the same, under this wasmtime."""
     processor = hashlib.sha256(f"{platform.machine()} {_features(cpuinfo)}".encode()).hexdigest()[:8]
     return f"{WASMTIME_VERSION}-{SETTINGS}-{processor}"
 

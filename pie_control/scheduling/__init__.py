@@ -3,7 +3,7 @@
 from .policies import Adaptive, DispatchPolicy, DispatchState, Eager, KOnly, TOnly
 from .scheduler import Scheduler
 from .statistics import SchedulerStatistics
-from .turn import Closed, Ending, Event, Opened, Progress, Quiet, Reason, RunTokens, Turn, WorkerLost
+from .turn import Closed, Ending, Event, HostQuiet, Opened, Progress, Reason, RunTokens, Turn, WorkerLost
 
 __all__ = [
     "Adaptive",
@@ -13,10 +13,10 @@ __all__ = [
     "Eager",
     "Ending",
     "Event",
+    "HostQuiet",
     "KOnly",
     "Opened",
     "Progress",
-    "Quiet",
     "Reason",
     "RunTokens",
     "Scheduler",

@@ -19,12 +19,12 @@ from pie_control.resources.holdings import Forgotten, Freed, Holdings, TokenSour
 from pie_control.resources.memory import Memory
 from pie_control.tenants.tenant import Standing
 
-from .decoding.run import Run
+from .decoding.run import DecodeRun
 from .fairness import Line, Share
 from .turn import Progress
 
 
-class Place(Enum):
+class Whereabouts(Enum):
     """Where an inferlet with nothing in its queues is, if others might wait for it (guests.py)."""
 
     FLIGHT = "a wave will wake it"
@@ -55,7 +55,7 @@ class CommandQueue(Share["CommandQueue"]):
         self.priority = 0  # its guest's
         self.closing = False  # it ends when it is empty
         self.commands: deque[Command] = deque()
-        self.run: Run[CommandQueue] | None = None  # that is under way: the commands wait for its end
+        self.run: DecodeRun[CommandQueue] | None = None  # that is under way: the commands wait for its end
         self.line: Line | None = None  # where it waits, if it is ready
         self.done = 0  # parts of the first command that earlier waves took
         self.granted = 0  # parts of it that the wave under formation will take, behind those
@@ -78,9 +78,14 @@ class CommandQueue(Share["CommandQueue"]):
             return False
         return not self.commands[0].after or self.commands[0].after < self.account.oldest_waiting
 
+    def prioritize(self, priority: int) -> None:
+        """Its guest wants it to go before, or after, other queues of its own."""
+        self.priority = priority
+        self.account.has_priorities()
+
     def put(self, command: Command) -> None:
         self.commands.append(command)
-        self.account.waiting += 1
+        self.account.command_waits()
 
     def take(self, count: int) -> None:
         """The first commands leave the queue."""
@@ -90,8 +95,11 @@ class CommandQueue(Share["CommandQueue"]):
             for _ in range(count):
                 self.commands.popleft()
         self.done = 0
-        self.account.waiting -= count
-        self.account.taken += count
+        self.account.commands_left(count)
+
+    def close(self) -> None:
+        """It ends when it is empty."""
+        self.closing = True
 
     def parts(self) -> int:
         """Parts of long commands in the queue."""
@@ -101,6 +109,22 @@ class CommandQueue(Share["CommandQueue"]):
         """A ready queue waits in this line from now on."""
         self.line, self.lag = line, lag
         self.enlist(line)
+
+    def lags(self, lag: float) -> None:
+        """The next part of its long command costs so much."""
+        self.lag = lag
+
+    def leave_line(self) -> None:
+        self.line = None
+
+    def begin_run(self, run: DecodeRun[CommandQueue]) -> None:
+        """The run holds the queue from now on."""
+        self.run = run
+
+    def end_run(self, last_wave: int) -> None:
+        """The commands have their turn. `last_wave` took the last step of the run."""
+        self.run = None
+        self.last_wave = last_wave
 
     def grant(self, parts: int) -> None:
         """The wave under formation will take this much more of the first command."""
@@ -164,8 +188,17 @@ class Account(Share[CommandQueue]):
         self.blocked: list[tuple[int, int, CommandQueue]] = []  # (after of the first command, number, queue), a heap
         self.ranked = False  # whether the guest has given priorities to queues
         self._heads: list[tuple[int, int, CommandQueue]] | None = None  # of several queues, see oldest_now
-        self.place: Place | None = None  # see guests.py
+        self.place: Whereabouts | None = None  # see guests.py
         self.expected = 1  # queues with which it was in a wave last
+
+    # ---- whether it is expected (guests.py) ----
+
+    def waits_in(self, place: Whereabouts | None) -> None:
+        self.place = place
+
+    def expect(self, queues: int) -> None:
+        """The wave that it was in last had this number of its queues."""
+        self.expected = queues
 
     # ---- queues ----
 
@@ -178,8 +211,20 @@ class Account(Share[CommandQueue]):
 
     def close_queue(self, queue: CommandQueue) -> None:
         """The queue ends after the commands that it holds."""
-        queue.closing = True
+        queue.close()
         self.forget_if_closed(queue)
+
+    def has_priorities(self) -> None:
+        """Its guest prefers some of its queues to others."""
+        self.ranked = True
+
+    def command_waits(self) -> None:
+        self.waiting += 1
+
+    def commands_left(self, count: int) -> None:
+        """Commands have left their queues."""
+        self.waiting -= count
+        self.taken += count
 
     def forget_if_closed(self, queue: CommandQueue) -> None:
         if queue.closing and not queue.commands and queue.run is None:
@@ -215,10 +260,21 @@ class Account(Share[CommandQueue]):
             if queue.line is not None:
                 waiting = bisect_right(afters, -queue.first_seq)  # those whose `after` is not below it
                 inherited = highest[waiting - 1] if waiting else queue.priority
-                queue.rank = -max(queue.priority, inherited)
+                queue.goes_as(-max(queue.priority, inherited))
         self.reorder()
 
     # ---- what arrives ----
+
+    def cancel(self, run: int) -> None:
+        """The run with this future waits in a queue, and shall not begin."""
+        self.cancelled.add(run)
+
+    def forget_cancelled(self, future: int | None) -> bool:
+        """Whether the run with this future, which has its turn, was cancelled."""
+        if future not in self.cancelled:
+            return False
+        self.cancelled.remove(future)
+        return True
 
     def command_arrived(self, command: Command) -> CallError | None:
         """Notes the future of a command, and the tokens that it names; the error of such a token, if it failed: the
@@ -289,6 +345,13 @@ class Account(Share[CommandQueue]):
             return False
         futures.remove(future)
         return True
+
+    def answer_all(self) -> list[int]:
+        """The futures that are still to be answered; they are answered now."""
+        futures = sorted(self.futures | self.runs)
+        self.futures.clear()
+        self.runs.clear()
+        return futures
 
     def relies_on(self, command: Command, stage: Stage) -> bool:
         """Whether the inferlet is wrong about its state if this command failed at this stage. A failed output is told

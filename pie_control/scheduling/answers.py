@@ -17,7 +17,7 @@ from pie_inference import protocol
 from pie_inference.protocol import SampleResult, WaveDone
 
 from .account import Account
-from .decoding.runs import Taken
+from .decoding.runs import TakenSteps
 from .turn import StepAnswers
 
 Answers = list[tuple[Batch[Any], Sequence[Value], Mapping[int, CallError]]]
@@ -30,11 +30,19 @@ class Wave:
     number: int
     batches: list[Batch[Any]]  # in the order of the message
     accounts: dict[Account, int]  # with the number of their queues in it, but for steps of runs
-    steps: Taken | None = None  # of decode runs
+    steps: TakenSteps | None = None  # of decode runs
     syncs: list[tuple[Owner, int]] = field(default_factory=list)  # futures that are done with this wave
     sent: float = 0.0  # seconds
     tokens: int = 0  # input tokens
     long: int = 0  # of these, tokens of long commands
+
+    def goes(self, now: float) -> None:
+        """It is sent now."""
+        self.sent = now
+
+    def ends(self, owner: Owner, future: int) -> None:
+        """The future is done with this wave."""
+        self.syncs.append((owner, future))
 
     def build(self) -> tuple[protocol.Batch, ...]:
         return tuple(batch.build() for batch in self.batches)

@@ -25,7 +25,7 @@ from pie_control.resources.holdings import Holdings
 from pie_control.tenants.tenant import ServiceClass, Standing
 
 from .account import Account, CommandQueue
-from .decoding.run import Run
+from .decoding.run import DecodeRun
 from .decoding.runs import Rows, Runs
 from .fairness import Line, Tenants
 
@@ -58,6 +58,9 @@ class Backlog:
         self._misfit: CommandQueue | None = None  # did not fit into the last wave, the first such
         self._since_misfit = PATIENCE  # waves, since one was let first
 
+    def turn_begins(self, now: float) -> None:
+        self.now = now
+
     # ---- inferlets ----
 
     def open(self, owner: Owner, holdings: Holdings, standing: Standing, host: int) -> Account:
@@ -82,8 +85,7 @@ class Backlog:
 
     def prioritize(self, queue: CommandQueue, priority: int) -> None:
         """Its guest wants it to go before, or after, other queues of its own."""
-        queue.priority = priority
-        queue.account.ranked = True
+        queue.prioritize(priority)
         self._unranked[queue.account] = None
 
     # ---- commands ----
@@ -123,10 +125,10 @@ class Backlog:
 
     # ---- decode runs ----
 
-    def begin_run(self, queue: CommandQueue, run: Run[CommandQueue]) -> None:
+    def begin_run(self, queue: CommandQueue, run: DecodeRun[CommandQueue]) -> None:
         """The wave takes the first step of a run of this queue, which holds the queue from now on."""
         self.ready[queue.account.standing.service_class] -= 1
-        queue.run = run
+        queue.begin_run(run)
         queue.account.holdings.freed.leaves(queue.commands, run.line)
 
     def end_run(self, queue: CommandQueue) -> None:
@@ -137,14 +139,13 @@ class Backlog:
             self.set_aside(queue)
         self.local.pop(queue, None)
         self.starved.pop((queue.account.owner, run.command.seq), None)
-        queue.run = None
-        queue.last_wave = self.runs.end(run)
+        queue.end_run(self.runs.end(run))
         if queue.commands:
             self.place(queue)
         else:
             queue.account.forget_if_closed(queue)
 
-    def go_on(self, runs: Iterable[Run[CommandQueue]]) -> None:
+    def go_on(self, runs: Iterable[DecodeRun[CommandQueue]]) -> None:
         """These have to go on to another page before their next step."""
         for run in runs:
             self.local[run.queue] = None
@@ -180,6 +181,11 @@ class Backlog:
         if queue.account.ranked:
             self._unranked[queue.account] = None
 
+    def does_not_fit(self, queue: CommandQueue) -> None:
+        """A new queue stands in line, though there is room for all others."""
+        self.new.pop(queue)
+        self.stand_in_line(queue)
+
     def set_aside(self, queue: CommandQueue) -> None:
         """A ready queue is not ready any more."""
         if queue.run is None:
@@ -187,8 +193,14 @@ class Backlog:
         if queue.line is None:
             self.new.pop(queue, None)
         else:
-            queue.line = None
+            queue.leave_line()
             queue.become_idle()
+
+    def take_locals(self) -> list[CommandQueue]:
+        """The queues whose first command has not been tried; whoever takes them finds a place for each."""
+        local = list(self.local)
+        self.local.clear()
+        return local
 
     def starve(self, queue: CommandQueue) -> None:
         """The first command of a queue, or its run, waits for memory."""
@@ -207,6 +219,17 @@ class Backlog:
 
     # ---- for the wave ----
 
+    def parts_taken(self, parts: int) -> None:
+        """A wave takes so many parts of long commands."""
+        self.parts -= parts
+
+    def bounds_met(self, command: LongCommand) -> None:
+        """Its batch has room for all of a command that has a bound of its own there."""
+        self.bounded.discard(command)
+
+    def wave_sent(self) -> None:
+        self.since = self.now
+
     def all_ready(self) -> list[int]:
         """Queues whose next command, or step of a run, can go to the worker, by class."""
         return list(map(add, self.ready, self.runs.ready_by_class()))
@@ -221,7 +244,7 @@ class Backlog:
         return tuple(counts)
 
     def first_of_new(self, number: int | None) -> list[CommandQueue]:
-        """So many new queues (None: all), and those that the inferlet of the last one has beside it."""
+        """This number of new queues (None: all), and those that the inferlet of the last one has beside it."""
         new = list(self.new)
         if number is None:
             return new

@@ -29,7 +29,7 @@ from typing import Generic, TypeVar
 from pie_control.tenants.tenant import ServiceClass, Standing
 
 COMMAND_COST = 0.25
-"""Of each command, in tokens, beside the tokens that it runs: so floods of cheap commands are counted."""
+"""What each command costs, in tokens, beside those that it runs: so floods of cheap commands are counted."""
 FEW = 16
 """A command of more tokens than this lags. A queue gives way to others after a service that costs as much."""
 
@@ -86,7 +86,19 @@ class Share(Generic[Q]):
             heap[:] = [(child.rank, child.tag, ticket, child) for _, _, ticket, child in heap]
             heapify(heap)
 
+    def weigh(self, weight: float) -> None:
+        """Its part of what is shared; the operator may change it."""
+        self.weight = weight
+
+    def give_credit(self, credit: float) -> None:
+        """A child may be as far behind the clock, at least."""
+        self.credit = max(self.credit, credit)
+
     # ---- of leaves ----
+
+    def goes_as(self, rank: int) -> None:
+        """Smaller ranks go before all others of the same parent, which has to `reorder` then."""
+        self.rank = rank
 
     def become_ready(self) -> None:
         """It has something to run. Those above it that were idle begin at the clocks of their parents."""
@@ -162,8 +174,8 @@ class Tenants(Generic[Q]):
             self._inferlets[key] = 0
         self._inferlets[key] += 1
         share = self._shares[key]
-        share.weight = tenant.weight  # the operator may have changed it
-        root.credit = max(root.credit, self._wave / tenant.weight)  # who has little weight leaps with the clock
+        share.weigh(tenant.weight)
+        root.give_credit(self._wave / tenant.weight)  # who has little weight leaps with the clock
         return share
 
     def leave(self, standing: Standing) -> None:

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 
 from pie_control.tenants.tenant import ServiceClass
 
-from .account import Account, Place
-from .statistics import Line
+from .account import Account, Whereabouts
+from .statistics import LinearFit
 
 STRAGGLERS = 8
 """One in so many of a delivery may be slow, and the others count as back."""
@@ -33,6 +33,15 @@ class Delivery:
         self.since = since
         self.count = self.left = 0
 
+    def woke(self, queues: int) -> None:
+        """One more inferlet was told, with so many queues."""
+        self.count += queues
+        self.left += queues
+
+    def left_hands(self, queues: int) -> None:
+        """One that was told is back, or has ended."""
+        self.left -= queues
+
     @property
     def is_back(self) -> bool:
         """Whether all but stragglers are."""
@@ -47,7 +56,7 @@ class Guests:
         self.now = 0.0  # its time
         self.in_flight = [0] * len(ServiceClass)  # queues of those in flight, by class
         self.in_hands = [0] * len(ServiceClass)
-        self.seconds = Line()  # over the size of a delivery
+        self.seconds = LinearFit()  # over the size of a delivery
         self._hands: dict[int, dict[Account, Delivery]] = {}  # by host
         self._deliveries: deque[Delivery] = deque()  # with somebody in hands, and perhaps others
 
@@ -60,6 +69,10 @@ class Guests:
 
     # ---- what happens ----
 
+    def turn_begins(self, now: float) -> None:
+        self.turn += 1
+        self.now = now
+
     def issued(self, account: Account) -> None:
         """An inferlet has issued a command."""
         if account.place is not None:
@@ -69,22 +82,21 @@ class Guests:
         """A wave goes out, with so many queues of each inferlet."""
         for account, queues in accounts.items():
             if not account.waiting and account.futures and account.place is None:
-                account.expected = queues
+                account.expect(queues)
                 self._fly(account)
 
     def told(self, account: Account) -> None:
         """A future of an inferlet is answered."""
-        if account.waiting or account.place is Place.HANDS:
+        if account.waiting or account.place is Whereabouts.HANDS:
             return
-        if account.place is Place.FLIGHT:
+        if account.place is Whereabouts.FLIGHT:
             self._leave(account, back=False)
         delivery = self._deliveries[-1] if self._deliveries else None
         if delivery is None or delivery.turn != self.turn:
             delivery = Delivery(self.turn, self.now)
             self._deliveries.append(delivery)
-        delivery.count += account.expected
-        delivery.left += account.expected
-        account.place = Place.HANDS
+        delivery.woke(account.expected)
+        account.waits_in(Whereabouts.HANDS)
         self.in_hands[account.standing.service_class] += account.expected
         self._hands.setdefault(account.host, {})[account] = delivery
 
@@ -105,25 +117,26 @@ class Guests:
     # ---- places ----
 
     def _fly(self, account: Account) -> None:
-        account.place = Place.FLIGHT
+        account.waits_in(Whereabouts.FLIGHT)
         self.in_flight[account.standing.service_class] += account.expected
 
     def _leave(self, account: Account, back: bool) -> None:
-        place, account.place = account.place, None
-        counts = self.in_flight if place is Place.FLIGHT else self.in_hands
+        place = account.place
+        account.waits_in(None)
+        counts = self.in_flight if place is Whereabouts.FLIGHT else self.in_hands
         counts[account.standing.service_class] -= account.expected
-        if place is Place.HANDS:
+        if place is Whereabouts.HANDS:
             delivery = self._hands[account.host].pop(account)
             was_back = delivery.is_back
-            delivery.left -= account.expected
+            delivery.left_hands(account.expected)
             if back and delivery.is_back and not was_back and delivery.turn != self.turn:
                 self.seconds.add(delivery.count, self.now - delivery.since)
 
     def check_integrity(self, accounts: Mapping[int, Account]) -> None:
         """Asserts that the counts are those of the inferlets."""
-        for place, counts in ((Place.FLIGHT, self.in_flight), (Place.HANDS, self.in_hands)):
+        for place, counts in ((Whereabouts.FLIGHT, self.in_flight), (Whereabouts.HANDS, self.in_hands)):
             there = [one for one in accounts.values() if one.place is place]
             assert not any(one.waiting for one in there), "an inferlet is expected whose commands wait"
             by_class = [sum(o.expected for o in there if o.standing.service_class == each) for each in ServiceClass]
             assert counts == by_class, f"{place}: {counts} instead of {by_class}"
-        assert sum(map(len, self._hands.values())) == sum(one.place is Place.HANDS for one in accounts.values())
+        assert sum(map(len, self._hands.values())) == sum(one.place is Whereabouts.HANDS for one in accounts.values())

@@ -23,7 +23,6 @@ from pie_control.errors import CallError, NotFound
 from pie_control.ids import Owner
 from pie_control.resources.exports import Export
 from pie_control.resources.memory import Memory
-from pie_control.resources.tables.slots import is_token
 
 from .account import Account, CommandQueue
 from .answers import Wave
@@ -61,7 +60,7 @@ class LocalCommands:
             case Synchronize():  # done with the last wave that its queue is in
                 for wave in waves:
                     if wave.number == queue.last_wave:
-                        wave.syncs.append((command.owner, command.future))
+                        wave.ends(command.owner, command.future)
                         return
                 answer = Done()
             case ExportCommand():
@@ -70,7 +69,7 @@ class LocalCommands:
             case ImportCommand():
                 export = exports.find(tenant, command.name)
                 if export is not None:
-                    export.waiting.append((command.owner, command.future))
+                    export.wait(command.owner, command.future)
                     if exports.stands(export):
                         self._serve(export, now)
                     return
@@ -98,8 +97,7 @@ class LocalCommands:
             return
         finally:
             self._memory.release_pages(pages)
-        export.positions, export.tokens, export.used = command.positions, command.tokens, now
-        export.num_tokens = int(is_token(command.positions).sum())
+        export.fill(command.positions, command.tokens, now)
         if wave is None:
             self._stand(export, now)
         else:
@@ -122,13 +120,12 @@ class LocalCommands:
     def _serve(self, export: Export, now: float) -> None:
         """Those who wait for it have its pages."""
         found = Import(export.positions, export.tokens, np.array(export.adapters, np.int32))
-        for owner, future in export.waiting:
+        for owner, future in export.take_waiting():
             account = self._accounts.get(owner)
             if account is not None and future in account.futures:
-                export.used = now
+                export.use(now)
                 self._memory.lend(account.holdings, future, export.pages)
                 self._answer(owner, future, found)
-        export.waiting.clear()
 
     def _fail(self, export: Export, error: CallError) -> None:
         self._memory.release_pages(self._memory.exports.fail(export))
@@ -136,9 +133,8 @@ class LocalCommands:
         self._refuse(export)
 
     def _refuse(self, export: Export) -> None:
-        for owner, future in export.waiting:
+        for owner, future in export.take_waiting():
             self._answer(owner, future, _missing(export.name))
-        export.waiting.clear()
 
     def _adopt(self, note: Adopt) -> None:
         if account := self._accounts.get(note.owner):

@@ -55,15 +55,15 @@ class DispatchPolicy(Protocol):
 WAVE_SECONDS = 0.0005
 """What a wave costs beside the worker's time: to form, to send, to answer it."""
 WORTH_SECONDS = 0.002
-"""Of a wave: below it, the worker's time is not worth a wave more."""
+"""A wave that takes the worker less is not worth a wave more."""
 SHORTEST_SECONDS = 0.002
 """An idle worker waits at least this long for those who are expected at any moment: timers are no more exact."""
 OVERRUN = 1.5
-"""Of their usual time: an idle worker waits no longer for guests."""
+"""An idle worker waits for guests no longer than this multiple of their usual time."""
 STRAGGLING = 1.25
-"""Nor, of that time, for those who are not back when most are."""
+"""It waits no longer than this multiple for those who are not back when most are."""
 GAIN = 1.03
-"""By which half waves have to be better, for it is never known well."""
+"""Half waves have to be better by this factor, for it is never known well."""
 LEAD_SECONDS = 0.001
 """A wave that waits for guests goes this long, and an eighth of a wave, before the worker should be done with its
 last one."""

@@ -7,7 +7,7 @@ that are about to issue something (guests.py), where that pays. Every accepted f
 wave or by the end of its inferlet. Waves are answered in the order in which they were sent.
 
 How to drive it: take a turn whenever something has come, with all that has come, in order: answers of the worker, what
-hosts sent, and `Quiet` of a host behind what it sent when all its inferlets wait; and at the deadline of the last turn,
+hosts sent, and `HostQuiet` behind what a host sent when all its inferlets wait; and at the deadline of the last turn,
 whatever has come. Send the waves first, then tell hosts the results. So: results, turn, hosts run what they woke, turn.
 
 No socket, clock or thread: `now` (seconds, any origin) is an argument, and nothing happens between turns.
@@ -30,19 +30,19 @@ from pie_control.resources.holdings import Forgotten
 from pie_control.resources.kinds import EMBEDS, PAGES
 from pie_control.resources.memory import Memory
 from pie_control.tenants.tenant import Tenant
-from pie_inference.protocol import ModelDescription, RunWave, WaveDone
+from pie_inference.protocol import DropAdapter, ModelDescription, RunWave, WaveDone
 
 from .account import Account, CommandQueue, take_progress
 from .answers import Answers, Wave, in_place, read_answers, read_steps
 from .backlog import Backlog
-from .decoding.runs import Taken
+from .decoding.runs import TakenSteps
 from .forming.chunks import Chunks
 from .forming.waves import WaveBuilder
 from .guests import Guests
 from .local import LocalCommands
 from .policies import Adaptive, DispatchPolicy, DispatchState
-from .statistics import Counts, Lately, Line, SchedulerStatistics
-from .turn import Closed, Ending, Event, Opened, Quiet, Reason, RunTokens, Turn, WorkerLost, join_tokens
+from .statistics import Counts, Lately, LinearFit, SchedulerStatistics
+from .turn import Closed, Ending, Event, HostQuiet, Opened, Reason, RunTokens, Turn, WorkerLost, join_tokens
 
 
 class Scheduler:
@@ -55,14 +55,13 @@ class Scheduler:
         self._policy = policy or Adaptive()
         self._backlog = Backlog(model.page_size, model.max_batch_tokens)
         self._memory = Memory(model, contention or FirstComeFirstServed())
-        self.drop_adapter = self._memory.drop_adapter
         self._accounts: dict[Owner, Account] = {}
         self._in_flight: deque[Wave] = deque()
         self._lost = False
         self._now = float("-inf")  # of the last turn
         self._counts = Counts()
         self._wave_seconds = Lately()
-        self._times = Line()  # seconds of a wave over its tokens
+        self._times = LinearFit()  # seconds of a wave over its tokens
         self._chunks = Chunks()
         self._answered = float("-inf")  # when the last wave was
         self._guests = Guests()
@@ -86,13 +85,15 @@ class Scheduler:
             Forgotten: self._forget_tokens,
             WaveDone: self._wave_done,
             WorkerLost: self._worker_lost,
-            Quiet: lambda event: self._guests.quiet(event.host, event.heard),
+            HostQuiet: lambda event: self._guests.quiet(event.host, event.heard),
+            DropAdapter: lambda event: self._memory.drop_adapter(event.number),
         }
 
     def turn(self, now: float, events: Iterable[Event]) -> Turn:
         """Takes events in order. Raises WorkerError if an answer of the worker does not fit: it must be restarted."""
-        self._now = self._backlog.now = self._guests.now = now
-        self._guests.turn += 1
+        self._now = now
+        self._backlog.turn_begins(now)
+        self._guests.turn_begins(now)
         takers, enqueue = self._takers, self._enqueue
         for event in events:
             takers.get(type(event), enqueue)(event)
@@ -172,7 +173,7 @@ class Scheduler:
         if queue.run is not None and queue.run.command.future == note.future:
             self._end_run(queue)
         else:
-            account.cancelled.add(note.future)
+            account.cancel(note.future)
 
     def _end_run(self, queue: CommandQueue) -> None:
         account, run = queue.account, queue.run
@@ -201,12 +202,8 @@ class Scheduler:
         """Closes an account for a reason that its inferlet must hear, and answers all its futures."""
         if self._close(account.owner) is None:
             return
-        failures = (
-            Completion(account.owner, future, again(error)) for future in sorted(account.futures | account.runs)
-        )
+        failures = (Completion(account.owner, future, again(error)) for future in account.answer_all())
         self._completions.extend(failures)
-        account.futures.clear()
-        account.runs.clear()
         self._endings.append(Ending(account.owner, reason, error))
 
     def _worker_lost(self, event: WorkerLost) -> None:
@@ -235,7 +232,8 @@ class Scheduler:
                 if builder.progress:
                     continue
                 return
-            self._backlog.since = wave.sent = self._now
+            wave.goes(self._now)
+            self._backlog.wave_sent()
             self._in_flight.append(wave)
             self._guests.sent(wave.accounts)
             self._waves.append(RunWave(wave.number, self.model.name, wave.build()))
@@ -323,7 +321,7 @@ class Scheduler:
             self._take_tokens(wave, wave.steps, done, answers)
         for owner, future in wave.syncs:
             self._answer(owner, future, Done())
-        self._counts.seconds += done.seconds
+        self._counts.answered(done.seconds)
         self._wave_seconds.add(done.seconds)
         if wave.tokens:
             self._times.add(wave.tokens, done.seconds)
@@ -335,7 +333,7 @@ class Scheduler:
             self._memory.all_completed()
         self._local.answered(wave.number, self._now)
 
-    def _take_tokens(self, wave: Wave, steps: Taken, done: WaveDone, answers: Answers) -> None:
+    def _take_tokens(self, wave: Wave, steps: TakenSteps, done: WaveDone, answers: Answers) -> None:
         found, ended = self._backlog.runs.answered(steps, read_steps(wave, done, answers))
         self._run_tokens.append(found)
         for run in ended:

@@ -51,6 +51,10 @@ class Counts:
             self.commands[name] += batch.count
             self.input_tokens += batch.tokens
 
+    def answered(self, seconds: float) -> None:
+        """The worker took this long for a wave."""
+        self.seconds += seconds
+
     def fields(self) -> dict[str, Any]:
         """Those of `SchedulerStatistics`."""
         return {
@@ -72,7 +76,7 @@ class Lately:
         self.mean += (value - self.mean) / 8 if self.mean else value
 
 
-class Line:
+class LinearFit:
     """A straight line through the last measurements of seconds over a size, newer ones counting more: what is `fixed`,
     and what each of the size costs. While sizes hardly differ, half of the mean counts as fixed."""
 

@@ -19,7 +19,7 @@ from pie_control.ids import Owner
 from pie_control.record import Record
 from pie_control.resources.holdings import Forgotten
 from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
-from pie_inference.protocol import RunWave, WaveDone
+from pie_inference.protocol import DropAdapter, RunWave, WaveDone
 
 
 class Opened(Record, frozen=True):
@@ -39,7 +39,7 @@ class Closed(Record, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Quiet:
+class HostQuiet:
     """Every inferlet of a host waits, with all that it was told up to the turn of number `heard` (None: with all there
     is to tell): nobody has to wait for one of them before something else happens."""
 
@@ -55,7 +55,7 @@ class WorkerLost:
 
 
 Note = OpenQueue | CloseQueue | Prioritize | Release | Forgotten | EndRun | Adopt | Discard
-Event = Opened | Closed | Command | Note | WaveDone | WorkerLost | Quiet
+Event = Opened | Closed | Command | Note | WaveDone | WorkerLost | HostQuiet | DropAdapter
 
 
 class Reason(StrEnum):
@@ -149,5 +149,5 @@ class Turn(NamedTuple):
     endings: tuple[Ending, ...]
     progress: tuple[Progress, ...]
     deadline: float | None  # when to take a turn though nothing happened; a later turn puts another in its place
-    number: int = 0  # for `Quiet.heard`
+    number: int = 0  # for `HostQuiet.heard`
     runs: RunTokens = RunTokens()

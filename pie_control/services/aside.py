@@ -27,7 +27,7 @@ LEAST_SECONDS = 0.0001
 """Counted for a job that took less: a thread had to be woken for it."""
 
 
-class Share:
+class ThreadShare:
     """What one inferlet has had of the threads."""
 
     __slots__ = ("until",)
@@ -41,7 +41,7 @@ class Job:
 
     __slots__ = ("_error", "_on_done", "_value", "_work", "done", "seconds", "share", "start")
 
-    def __init__(self, share: Share, work: Callable[[], Any], on_done: Callable[[], None]) -> None:
+    def __init__(self, share: ThreadShare, work: Callable[[], Any], on_done: Callable[[], None]) -> None:
         self.share = share
         self.start = 0.0  # in virtual time
         self.done = False
@@ -91,7 +91,7 @@ class Aside:
         self._count = 0
         self._now = 0.0  # virtual time: where the job stood that was begun last
 
-    def run(self, share: Share, work: Callable[[], Any], on_done: Callable[[], None]) -> Job:
+    def run(self, share: ThreadShare, work: Callable[[], Any], on_done: Callable[[], None]) -> Job:
         """Calls `work` on a thread when it is this share's turn, then `on_done` on the thread of the event loop."""
         job = Job(share, work, on_done)
         with self._lock:

@@ -24,7 +24,7 @@ SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 PROBE = "a text that is shown"
 MOST_PIECES = 1000
-"""Of what a template makes of one message, that are looked at."""
+"""Most pieces of what a template makes of one message that are looked at."""
 RENDER_SECONDS = 2.0
 """After this time a template is given up, at its next piece of text."""
 

@@ -18,14 +18,14 @@ from pie_inference.grammars import engine
 from pie_inference.grammars.sources import MOST_TEXT, GrammarError, source_of
 from pie_inference.protocol import ModelDescription
 
-from ..calls.grammar import matching
+from ..calls.fused import matching
 from ..errors import InvalidArgument, QuotaExceeded, Unsupported
 from ..texts import cut_middle
 from .nesting import check_depth
 
 MOST_GRAMMARS = 128
 MOST_CHARACTERS = 16 * MOST_TEXT
-"""Of all grammars of a model that are kept."""
+"""Most characters of all grammars of a model that are kept."""
 MOST_LIVE = 128
 """Matchers of a model that keep what the engine has found out: kilobytes each, and some megabytes at most."""
 MOST_MESSAGE = 2000
@@ -71,22 +71,22 @@ class Live:
     """The matchers that keep what the engine has found out. Used by several threads."""
 
     def __init__(self) -> None:
-        self._last: OrderedDict[Matcher, None] = OrderedDict()
+        self._last: OrderedDict[GrammarMatcher, None] = OrderedDict()
         self._lock = threading.Lock()
 
-    def use(self, matcher: Matcher) -> None:
+    def use(self, matcher: GrammarMatcher) -> None:
         with self._lock:
             self._last[matcher] = None
             self._last.move_to_end(matcher)
             while len(self._last) > MOST_LIVE:
                 self._last.popitem(last=False)[0].forget()
 
-    def drop(self, matcher: Matcher) -> None:
+    def drop(self, matcher: GrammarMatcher) -> None:
         with self._lock:
             self._last.pop(matcher, None)
 
 
-class Matcher(matching.Matcher):
+class GrammarMatcher(matching.Matcher):
     """A handle of an inferlet. What is not `is_short` belongs on a thread. Errors are InvalidArgument."""
 
     def __init__(self, grammar: Grammar, tokens: Sequence[int] = ()) -> None:
@@ -113,9 +113,9 @@ class Matcher(matching.Matcher):
         self.grammar.live.drop(self)
         self.forget()
 
-    def fork(self) -> Matcher:
+    def fork(self) -> GrammarMatcher:
         """One that has accepted the same tokens."""
-        other, inner = Matcher(self.grammar, self.tokens), self._engine
+        other, inner = GrammarMatcher(self.grammar, self.tokens), self._engine
         if inner is not None:
             other._engine = inner.fork()
             self.grammar.live.use(other)
@@ -185,7 +185,7 @@ class Matcher(matching.Matcher):
             raise _refused(error) from None
 
     def state(self) -> str:
-        """As JSON (grammar.wit)."""
+        """What it stands for, as JSON (grammar.wit)."""
         try:
             inner = self._live()
         except GrammarError as error:

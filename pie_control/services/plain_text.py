@@ -30,7 +30,7 @@ from ..errors import InvalidArgument
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the library works on the thread that calls it, not on its own
 
 MAX_TOKENS = 128 << 10
-"""That one call takes or gives."""
+"""Most tokens that one call takes or gives."""
 MARK = "\ufdd0"
 _OPEN, _CLOSE, _DIGITS = "\ufdd1", "\ufdef", [chr(0xFDD2 + digit) for digit in range(16)]
 _NONCHARACTERS = re.compile("[\ufdd0-\ufdef]")

@@ -13,7 +13,7 @@ from ..errors import InvalidArgument
 
 MAX_STRINGS = 16
 MAX_CHARACTERS = 1024
-"""Of all stop strings together. What is held back is shorter than the longest of them."""
+"""Most characters of all stop strings together. What is held back is shorter than the longest of them."""
 
 
 class StopStrings:

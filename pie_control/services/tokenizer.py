@@ -24,7 +24,7 @@ MAX_TEXT = 512 << 10
 SHORT_TEXT = 1000
 """Characters that take less than about a millisecond, so that everything else may wait for them."""
 SHORT_TOKENS = 250
-"""The same for tokens."""
+"""Tokens that take less than about a millisecond."""
 LONGEST_CHARACTER = 4
 """Tokens, if each is a byte."""
 BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")

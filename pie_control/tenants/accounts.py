@@ -34,7 +34,7 @@ MOST_WEIGHT = 1000.0
 ADVICE = "make one with: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
 
 
-class Account(msgspec.Struct, frozen=True):
+class TokenGrant(msgspec.Struct, frozen=True):
     """What a token stands for. `may_load_adapters`: it may load and drop adapters, which all tenants share."""
 
     standing: Standing
@@ -61,11 +61,11 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Accounts:
     """The tenants of a server, by their tokens, of which only digests are kept."""
 
-    def __init__(self, by_digest: Mapping[bytes, Account]) -> None:
+    def __init__(self, by_digest: Mapping[bytes, TokenGrant]) -> None:
         self._by_digest = by_digest
 
-    def of(self, token: str) -> Account | None:
-        """Whose token this is. The time that it takes says nothing about the tokens that there are."""
+    def of(self, token: str) -> TokenGrant | None:
+        """What this token stands for. The time that it takes says nothing about the tokens that there are."""
         return self._by_digest.get(_digest(token))
 
     @property
@@ -77,7 +77,7 @@ class Accounts:
 def read_accounts(path: Path) -> Accounts:
     """Reads the file; raises ConfigError, which never shows a token."""
     entries = _read(path)
-    found: dict[bytes, Account] = {}
+    found: dict[bytes, TokenGrant] = {}
     for name, entry in entries.items():
         try:
             account = _account(name, entry)
@@ -120,7 +120,7 @@ def _check_token(token: str) -> None:
         raise ConfigError(f"a token has characters that no header can hold: {ADVICE}")
 
 
-def _account(name: str, entry: _Entry) -> Account:
+def _account(name: str, entry: _Entry) -> TokenGrant:
     if not NAME.fullmatch(name):
         raise ConfigError("a name has 1 to 64 letters, digits and . _ -")
     if not entry.tokens:
@@ -131,7 +131,7 @@ def _account(name: str, entry: _Entry) -> Account:
         if (value := getattr(entry, bound)) is not None and value < 1:
             raise ConfigError(f"{bound} is at least 1, not {value}; leave it out for no bound of its own")
     tenant = Tenant(name, entry.weight, entry.max_pages, entry.max_embeds, entry.http_allow, entry.max_inferlets)
-    return Account(Standing(tenant, ServiceClass[entry.service_class.upper()]), entry.may_load_adapters)
+    return TokenGrant(Standing(tenant, ServiceClass[entry.service_class.upper()]), entry.may_load_adapters)
 
 
 def _digest(token: str) -> bytes:

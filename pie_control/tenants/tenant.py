@@ -29,7 +29,7 @@ class Tenant(Record, frozen=True, tag=None):
 
 
 DEFAULT_TENANT = Tenant("default")
-"""Of every inferlet on a server without a file of tenants."""
+"""The tenant of every inferlet on a server without a file of tenants."""
 
 
 class Standing(Record, frozen=True, tag=None):

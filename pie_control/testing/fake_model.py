@@ -58,7 +58,7 @@ from pie_inference.protocol import (
     join_results,
 )
 from pie_inference.testing import byte_tokenizer
-from pie_inference.testing.small_vision import VISION, Tiles
+from pie_inference.testing.small_vision import VISION, TileRunner
 
 from .fake_adapters import FakeAdapters
 from .fake_masks import explicit_mask, range_mask
@@ -136,7 +136,7 @@ class FakeModel:
         self._host_positions = np.zeros(page_size * num_host_pages, np.int64)
         self._embeds = FilledArray("embed", num_embeds)
         self._tokens = FilledArray("token slot", num_token_slots)
-        self._tiles = Tiles(vision or VISION)
+        self._tiles = TileRunner(vision or VISION)
         self._constraints = Constraints(self._description.tokenizer, byte_tokenizer.VOCAB_SIZE, (byte_tokenizer.END,))
         self._faults: list[tuple[int, Fault]] = []
         self._adapters = FakeAdapters()
@@ -163,7 +163,7 @@ class FakeModel:
         self._adapters.drop(message.number)
 
     def _run_batch(self, model: str, number: int, batch: Batch, failures: list[Failure]) -> Result | None:
-        """As a worker does it: what fails is taken apart. Where no command fails alone, all fail: they clash."""
+        """Runs a batch as a worker does: what fails is taken apart. If no command fails alone, all fail: they clash."""
         name = call_name(type(batch))
         try:
             result = self._handle(model, batch)
@@ -186,7 +186,7 @@ class FakeModel:
         return None
 
     def _take_faults(self, number: int, first: int, name: str) -> list[Failure]:
-        """Of rows that failed without the others."""
+        """The failures of rows that failed without the others."""
         faults, self._faults = self._faults, []
         return [Failure(number, first + row, f"{name}: {fault.message}", fault.busy) for row, fault in faults]
 
@@ -280,7 +280,7 @@ class FakeModel:
         return mix(np.array([np.sum(keys[row] * self._powers[: row.sum()]) for row in mask], np.uint64))
 
     def _mask(self, batch: Forward, n: int, count: int, slots: Integers) -> NDArray[np.bool_] | None:
-        """Which keys each query sees [queries, keys], where that is not the causal rule."""
+        """The keys that each query sees [queries, keys], where that is not the causal rule."""
         if batch.position_keys is not None and batch.position_keys[n]:
             return self._position_mask(batch, n, slots)
         if batch.masked is not None and batch.masked[n]:
@@ -288,7 +288,7 @@ class FakeModel:
         return explicit_mask(batch, n, count, len(slots))
 
     def _position_mask(self, batch: Forward, n: int, slots: Integers) -> NDArray[np.bool_]:
-        """Which keys each query sees [queries, keys], if it sees those in front by position."""
+        """The keys that each query sees [queries, keys], if it sees those in front by position."""
         queries = batch.q_positions[batch.q_indptr[n] : batch.q_indptr[n + 1]]
         by_position = int(batch.position_keys[n])  # type: ignore[index]
         if not 0 <= by_position <= len(slots) - len(queries):

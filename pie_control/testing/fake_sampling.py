@@ -64,7 +64,7 @@ def choose(batch: Sample | Verify, n: int, uniform: float, scores: Floats) -> in
 
 
 def most_typical(probabilities: Floats, mass: float) -> NDArray[np.int64]:
-    """Which are closest in surprise to the entropy of all, in this order: as many as reach the mass."""
+    """The tokens that are closest in surprise to the entropy of all, in this order, until they reach the mass."""
     shares = probabilities / probabilities.sum()
     with np.errstate(divide="ignore", invalid="ignore"):
         surprise = -np.log(shares)

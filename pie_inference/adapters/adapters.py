@@ -85,6 +85,11 @@ class Adapters:
             layer.loras.table = table
 
     @property
+    def numbers(self) -> tuple[int, ...]:
+        """Those that are loaded."""
+        return tuple(self._loaded)
+
+    @property
     def nbytes(self) -> int:
         """Memory of all adapters."""
         return sum(one.nbytes for one in self._loaded.values())

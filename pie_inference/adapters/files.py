@@ -1,7 +1,7 @@
 """The folder of an adapter, as PEFT saves it: adapter_config.json and adapter_model.safetensors.
 
-Nothing of it is executed. Names, shapes and sizes come from the header of the file and are checked against the model
-before a number is read.
+Nothing of it is executed. A file that is larger than what there is room for is not read. Names, shapes and number
+formats are checked against the model before a number is used.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from torch import Tensor
 
 from ..errors import AdapterError
 from .peft_config import PeftConfig, read_peft_config
-from .tensor_file import DTYPES, TensorFile, TensorFileError
+from .tensor_file import TensorFileError, read_tensors
 
 FILE = "adapter_model.safetensors"
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+MOST_HEADER = 16 << 20
+"""Bytes: the names, shapes and places of about 100,000 tensors."""
 
 ROOTS = ("model.text_model", "model.language_model", "language_model.model", "model")
 """Beginnings of the names of a text model's layers, in models with and without images."""
@@ -52,10 +55,10 @@ def read_adapter(folder: Path, modules: Mapping[str, ModuleShape], most_numbers:
     if not path.exists():
         raise AdapterError(f"{path}: there is no such file{_other_format(folder)}")
     try:
-        with TensorFile(path) as file:
-            return _Reader(config, path, file, modules).read(most_numbers)
+        tensors = read_tensors(path, most_numbers * torch.float64.itemsize + MOST_HEADER)
     except (OSError, TensorFileError) as error:
         raise AdapterError(f"{path}: unreadable: {error}") from None
+    return _Reader(config, path, tensors, modules).read(most_numbers)
 
 
 def _other_format(folder: Path) -> str:
@@ -68,12 +71,14 @@ def _other_format(folder: Path) -> str:
 
 
 class _Reader:
-    """Reads one file."""
+    """Finds the weights among the tensors of one file."""
 
-    def __init__(self, config: PeftConfig, path: Path, file: TensorFile, modules: Mapping[str, ModuleShape]) -> None:
+    def __init__(
+        self, config: PeftConfig, path: Path, tensors: Mapping[str, Tensor], modules: Mapping[str, ModuleShape]
+    ) -> None:
         self._config = config
         self._path = path
-        self._file = file
+        self._tensors = tensors
         self._modules = modules
 
     def read(self, most_numbers: int) -> Weights:
@@ -95,7 +100,7 @@ class _Reader:
         """The tensors of each module, by part; and the beginning of the names of layers. Raises AdapterError."""
         parts: dict[str, dict[str, str]] = {}
         root = "model"
-        for tensor in self._file.tensors:
+        for tensor in self._tensors:
             found = TENSOR.fullmatch(tensor)
             module = common_name(found["module"]) if found else ""
             if found is None or module not in self._modules:
@@ -128,20 +133,26 @@ class _Reader:
     def _check_shapes(self, module: str, rank: int, parts: Mapping[str, str]) -> None:
         ins, outs = self._shape_of(module)
         for part, expected in (("A", [rank, ins]), ("B", [outs, rank])):
-            shape, format, _, _ = self._file.tensors[parts[part]]
+            tensor = self._tensors[parts[part]]
+            shape = list(tensor.shape)
             if shape != expected:
                 raise AdapterError(
                     f"{self._path}: tensor {parts[part]!r} has shape {shape}, expected {expected}: the adapter's base "
                     f"model {self._config.base[:200]!r} is not of this shape, or its rank is not {rank}"
                 )
-            if format not in DTYPES:
+            if tensor.dtype not in DTYPES:
                 raise AdapterError(
-                    f"{self._path}: tensor {parts[part]!r} is stored as {format}, expected {', '.join(DTYPES)}"
+                    f"{self._path}: tensor {parts[part]!r} is stored as {_name(tensor.dtype)}, expected "
+                    f"{', '.join(map(_name, DTYPES))}"
                 )
 
     def _weights(self, parts: Mapping[str, str], scale: float) -> tuple[Tensor, Tensor]:
-        down, up = (self._file.read(parts[part]).to(torch.float32) for part in "AB")
+        down, up = (self._tensors[parts[part]].to(torch.float32) for part in "AB")
         for part, weight in (("A", down), ("B", up)):
             if not bool(weight.isfinite().all()):
                 raise AdapterError(f"{self._path}: tensor {parts[part]!r} has numbers that are not finite")
         return down, up * scale
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""Which rows of a batch have which adapter."""
+"""The rows of a batch, by their adapters."""
 
 from __future__ import annotations
 

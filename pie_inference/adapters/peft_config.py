@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import AdapterError, CheckpointError
-from ..loading.checkpoint import read_json
+from ..json_files import read_json
 from .patterns import full_matches, suffix_matches
 
 CONFIG_FILE = "adapter_config.json"

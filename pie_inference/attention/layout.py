@@ -123,7 +123,7 @@ class _Cutter:
         return Segment(pages, (sequences, slots), cut)
 
     def _inside(self, runs: Integers) -> Booleans:
-        """Which slots [S, P, page_size] of the pages of `runs` [S, P] are keys of the runs."""
+        """The slots [S, P, page_size] of the pages of `runs` [S, P] that are keys of the runs."""
         offsets = np.arange(self._page_size)
         begins, ends = self._batch.kv_begins[runs][..., None], self._batch.kv_ends[runs][..., None]
         inside: Booleans = (offsets >= begins) & (offsets < ends)

@@ -3,8 +3,9 @@
 
 #include "attention_decode.h"
 #include "attention_packed.h"
+#include "parallel.h"
 
-#include <atomic>
+static const int64_t WRITTEN_BYTES = 1 << 16;  // least bytes of new keys and values for a chunk
 
 template <class Number>
 static void write_rows(const Batch& batch, const Cache& cache, const Layer<Number>& layer, Range rows) {
@@ -18,28 +19,28 @@ static void write_rows(const Batch& batch, const Cache& cache, const Layer<Numbe
     }
 }
 
-// The data that the threads of one call share.
+// One call, and the data that its threads share.
 template <class Number>
 class Call {
   public:
     Call(const Batch& batch, const Cache& cache, const Tiles& tiles, const Layer<Number>& layer, float* partials)
         : batch_(batch), cache_(cache), tiles_(tiles), layer_(layer), partials_(partials) {}
 
-    void run(int64_t thread, int64_t threads) {
-        write_rows(batch_, cache_, layer_, share(batch_.num_rows, thread, threads));
-        barrier(threads);
-        int64_t packed = (tiles_.count - tiles_.num_decodes) * cache_.num_kv_heads;
-        for (int64_t n; (n = next_++) < packed + tiles_.num_decodes;) {
+    void run() {
+        const int64_t rows = batch_.num_rows, bytes = rows * 2 * cache_.num_kv_heads * cache_.head_dim * sizeof(Number);
+        const int64_t parts = std::max<int64_t>(std::min(bytes / WRITTEN_BYTES, rows), 1);
+        parallel(tiles_.threads, parts, [&](int64_t n) { write_rows(batch_, cache_, layer_, share(rows, n, parts)); });
+        const int64_t packed = (tiles_.count - tiles_.num_decodes) * cache_.num_kv_heads;
+        parallel(tiles_.threads, packed + tiles_.num_decodes, [&](int64_t n) {
             // The last tiles first: in a prefill they are the largest.
             if (n < packed) attend_packed(tiles_.tiles[tiles_.count - 1 - n / cache_.num_kv_heads], n % cache_.num_kv_heads);
-            else decode(tiles_.tiles[n - packed], packed);
-        }
+            else decode(n - packed);
+        });
         if (!tiles_.partials) return;
-        barrier(threads);
-        for (int64_t n; (n = next_merge_++) < tiles_.count;) {
+        parallel(tiles_.threads, tiles_.count, [&](int64_t n) {
             const Tile& tile = tiles_.tiles[n];
             if (tile.split == 0 && tile.num_splits > 1) merge(tile);
-        }
+        });
     }
 
   private:
@@ -50,12 +51,11 @@ class Call {
         else task.store_partial(partial_of(tile, head));
     }
 
-    void decode(const Tile& tile, int64_t packed) {
+    void decode(int64_t n) {
+        const Tile& tile = tiles_.tiles[n];
+        const Tile* upcoming = n + 1 < tiles_.num_decodes ? &tile + 1 : nullptr;
         DecodeTask<Number> task(batch_, cache_, layer_, tile, tiles_.window);
-        task.run([&] {
-            int64_t next = next_.load(std::memory_order_relaxed) - packed;
-            return next < tiles_.num_decodes ? &tiles_.tiles[next] : nullptr;
-        });
+        task.run(upcoming);
         for (int64_t head = 0; head < cache_.num_kv_heads; head++) {
             if (tile.num_splits == 1) task.store(head);
             else task.store_partial(head, partial_of(tile, head));
@@ -87,15 +87,13 @@ class Call {
     const Tiles& tiles_;
     const Layer<Number>& layer_;
     float* partials_;
-    std::atomic<int64_t> next_{0}, next_merge_{0};
 };
 
 template <class Number>
 static void attend(const Batch& batch, const Cache& cache, const Tiles& tiles, const Layer<Number>& layer) {
     static thread_local Memory memory;
     memory.reset(tiles.partials * sizeof(float));
-    Call<Number> call(batch, cache, tiles, layer, memory.take<float>(tiles.partials));
-    parallel(tiles.threads, [&](int64_t thread, int64_t threads) { call.run(thread, threads); });
+    Call<Number>(batch, cache, tiles, layer, memory.take<float>(tiles.partials)).run();
 }
 
 // Writes keys and values of all rows to their slots, then attends.

@@ -1,7 +1,9 @@
 // A `Forward` batch for the attention kernels. `attention/cpu/pages.py` has the same structures.
 #pragma once
 
-#include <cstdint>
+#include "vectors.h"
+
+#include <algorithm>
 
 // N sequences of T rows, with K keys in all. A key's rank is its index among the keys of its sequence.
 struct Batch {
@@ -62,4 +64,19 @@ struct Layer {
 template <class Number>
 static inline Number* output_of(const Cache& cache, const Layer<Number>& layer, int64_t row, int64_t head) {
     return layer.output + (row * cache.num_heads + head) * cache.head_dim;
+}
+
+// ---- Masks: a bit for each of 16 keys ----
+
+// The first `count` keys.
+static inline uint16_t first_keys(int64_t count) {
+    return uint16_t((1u << std::clamp<int64_t>(count, 0, 16)) - 1);
+}
+
+// Those of `count` keys that are at positions above `hidden`.
+static inline uint16_t keys_above(const int32_t* positions, int64_t count, int64_t hidden) {
+    uint32_t bits = 0;
+    for (int first = 0; first < 16; first += LANES)
+        bits |= bits_of(read<Ints>(positions + first, count - first) > int32_t(hidden)) << first;
+    return bits & first_keys(count);
 }

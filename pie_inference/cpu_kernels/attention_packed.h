@@ -5,24 +5,57 @@
 // are read once for the whole group, and a tile of queries is one product.
 #pragma once
 
+#include "attention_words.h"
 #include "online_softmax.h"
-#include "parallel.h"
-#include "tiles.h"
 
 static const int64_t BLOCK_BYTES = 1 << 15;  // of packed keys and values; fits the first-level cache beside the rest
 static const int64_t MOST_KEYS = 128;        // in a block
+static const int TILE_ROWS = 6;              // that are multiplied at a time
 
 template <class Number>
 static int64_t keys_per_block(int64_t head_dim) {
-    return std::clamp<int64_t>(BLOCK_BYTES / (2 * head_dim * (int64_t)sizeof(Number)) / 16 * 16, 16, MOST_KEYS);
+    const int64_t key_bytes = 2 * head_dim * sizeof(Factor<Number>);
+    return std::clamp<int64_t>(BLOCK_BYTES / key_bytes / UNIT * UNIT, UNIT, MOST_KEYS);
+}
+
+// Packs 16 keys as a unit [words][16].
+template <class Number>
+static void pack_keys(const Number* const* keys, int64_t head_dim, Word* unit) {
+    constexpr int PER = PER_WORD<Factor<Number>>;
+    const int64_t words = head_dim / PER;
+    for (int64_t first = 0; first < words; first += LANES)
+        for (int v = 0; v < VECTORS_PER_UNIT; v++) {
+            Words block[LANES];
+            UNROLLED
+            for (int lane = 0; lane < LANES; lane++)
+                block[lane] = factor_words(keys[v * LANES + lane] + first * PER, words - first);
+            transpose(block);
+            UNROLLED
+            for (int i = 0; i < LANES; i++)
+                if (first + i < words) write(unit + (first + i) * UNIT + v * LANES, block[i]);
+        }
+}
+
+// Packs UNITS * 16 columns, from `column` on, of `steps` words of values each, as units [steps][16], `stride` words apart.
+template <int UNITS, class Number>
+INLINE void pack_values(const Number* const* values, int64_t column, int64_t steps, Word* units, int64_t stride) {
+    for (int64_t step = 0; step < steps; step++) {
+        Words words[UNITS * VECTORS_PER_UNIT];
+        value_words<UNITS>(values + step * PER_WORD<Factor<Number>>, column, words);
+        UNROLLED
+        for (int v = 0; v < UNITS * VECTORS_PER_UNIT; v++)
+            write(units + v / VECTORS_PER_UNIT * stride + step * UNIT + v % VECTORS_PER_UNIT * LANES, words[v]);
+    }
 }
 
 // Attends with one key-value head of one tile.
 template <class Number>
 class PackedTask {
   public:
-    PackedTask(const Batch& batch, const Cache& cache, const Layer<Number>& layer, const Tile& tile, int64_t window, int64_t head)
-        : batch_(batch), cache_(cache), layer_(layer), tile_(tile), window_(window), head_(head), softmax_(layer, cache.head_dim) {
+    PackedTask(const Batch& batch, const Cache& cache, const Layer<Number>& layer, const Tile& tile, int64_t window,
+               int64_t head)
+        : batch_(batch), cache_(cache), layer_(layer), tile_(tile), window_(window), head_(head),
+          softmax_(layer, cache.head_dim) {
         dim_ = cache.head_dim;
         group_ = cache.group();
         rows_ = tile.num_queries * group_;
@@ -46,25 +79,28 @@ class PackedTask {
     void store_partial(float* partial) { softmax_.store_partial(0, rows_, partial); }
 
   private:
-    // The vectors of one block, and the masks that hide some of its keys from some queries.
+    // One block, and the masks that hide some of its keys from some queries.
     struct Block {
-        int64_t first, count, vectors;
-        const uint16_t* masks;  // of 16 keys each: [queries or 1][vectors]
-        bool masks_differ;      // between queries
+        int64_t first, count, units;  // a unit is 16 keys
+        const uint16_t* masks;        // [queries or 1][units]; null: all keys are visible
+        bool masks_differ;            // between queries
         int64_t first_row, end_row;
+
+        int64_t width() const { return units * UNIT; }
     };
 
     void take_memory() {
         static thread_local Memory memory;
-        int64_t packed = most_keys_ * dim_ * sizeof(Number), scores = MOST_ROWS * most_keys_;
-        memory.reset(2 * packed + rows_ * dim_ * sizeof(Number) + softmax_.bytes(rows_) + scores * (4 + sizeof(Number)) +
-                     (tile_.num_queries + 1) * most_keys_ / 8 + most_keys_ * 32 + 64 * 16);
+        int64_t packed = most_keys_ * dim_ * sizeof(Factor<Number>), scores = TILE_ROWS * most_keys_;
+        memory.reset(2 * packed + rows_ * dim_ * sizeof(Factor<Number>) + softmax_.bytes(rows_) +
+                     scores * (4 + sizeof(Factor<Number>)) + (tile_.num_queries + 1) * most_keys_ / 8 +
+                     most_keys_ * 16 + 64 * 16);
         packed_keys_ = memory.take<Word>(packed / 4);
         packed_values_ = memory.take<Word>(packed / 4);
-        queries_ = memory.take<Number>(rows_ * dim_);
+        queries_ = memory.take<Factor<Number>>(rows_ * dim_);
         softmax_.start(memory, rows_);
         scores_ = memory.take<float>(scores);
-        weights_ = memory.take<Number>(scores);
+        weights_ = memory.take<Factor<Number>>(scores);
         masks_ = memory.take<uint16_t>((tile_.num_queries + 1) * most_keys_ / 16);
         keys_ = memory.take<const Number*>(most_keys_);
         values_ = memory.take<const Number*>(most_keys_);
@@ -75,32 +111,42 @@ class PackedTask {
     void copy_queries() {
         const Number* from = layer_.query + first_row_of_batch() * layer_.query_stride + head_ * group_ * dim_;
         for (int64_t q = 0; q < tile_.num_queries; q++)
-            std::memcpy(queries_ + q * group_ * dim_, from + q * layer_.query_stride, group_ * dim_ * sizeof(Number));
+            copy_factors(from + q * layer_.query_stride, group_ * dim_, queries_ + q * group_ * dim_);
+    }
+
+    static void copy_factors(const Number* from, int64_t count, Factor<Number>* to) {
+        if constexpr (PIECES<Number> == 1) std::memcpy(to, from, count * sizeof(Number));
+        else
+            for (int64_t i = 0; i < count; i += LANES) ::store(to + i, load(from + i));
     }
 
     void attend_block(int64_t first, int64_t count) {
-        Block block = {first, count, (count + 15) / 16, masks_, false, 0, rows_};
+        Block block = {first, count, (count + UNIT - 1) / UNIT, masks_, false, 0, rows_};
         hide(block);
         if (block.first_row >= block.end_row) return;
         pack(block);
-        int64_t rows = block.end_row - block.first_row, parts = (rows + MOST_ROWS - 1) / MOST_ROWS;
+        int64_t rows = block.end_row - block.first_row, parts = (rows + TILE_ROWS - 1) / TILE_ROWS;
         for (int64_t part = 0; part < parts; part++) {
             Range range = share(rows, part, parts);
-            attend_rows(block, block.first_row + range.begin, range.end - range.begin);
+            attend_rows(block, block.first_row + range.begin, range.size());
         }
     }
 
     // Decides which keys of the block which queries see.
     void hide(Block& block) {
-        for (int64_t v = 0; v < block.vectors; v++) masks_[v] = first_lanes(block.count - 16 * v);
+        if (all_visible(block) && block.count % UNIT == 0) {
+            block.masks = nullptr;
+            return;
+        }
+        for (int64_t u = 0; u < block.units; u++) masks_[u] = first_keys(block.count - u * UNIT);
         if (all_visible(block)) return;
         block.masks_differ = true;
-        block.masks = masks_ + block.vectors;
+        block.masks = masks_ + block.units;
         int64_t first = tile_.num_queries, end = 0;
         for (int64_t q = 0; q < tile_.num_queries; q++) {
-            uint16_t* masks = masks_ + (q + 1) * block.vectors;
+            uint16_t* masks = masks_ + (q + 1) * block.units;
             uint16_t any = 0;
-            for (int64_t v = 0; v < block.vectors; v++) any |= masks[v] = masks_[v] & visible(q, block.first + 16 * v, masks_[v]);
+            for (int64_t u = 0; u < block.units; u++) any |= masks[u] = masks_[u] & visible(block, q, u * UNIT);
             if (!any) continue;
             first = std::min(first, q);
             end = q + 1;
@@ -122,83 +168,100 @@ class PackedTask {
     // Rank of the last key that the causal rule shows to query `q` of the tile.
     int64_t last_visible(int64_t q) const { return num_keys_ - num_queries_ + tile_.first_query + q; }
 
-    // Which of 16 keys, of which `present` exist, query `q` of the tile sees.
-    __mmask16 visible(int64_t q, int64_t key, __mmask16 present) const {
-        __mmask16 seen = present;
-        if (has_mask(batch_, tile_.sequence))
-            seen &= explicit_bits((tile_.first_query + q) * num_keys_ + key);
-        else
-            seen &= first_lanes(std::max<int64_t>(last_visible(q) + 1 - key, 0));
+    // Which of 16 keys of the block query `q` of the tile sees, among those that exist.
+    uint16_t visible(const Block& block, int64_t q, int64_t offset) const {
+        const int64_t key = block.first + offset;
+        uint16_t seen = has_mask(batch_, tile_.sequence) ? explicit_bits((tile_.first_query + q) * num_keys_ + key)
+                                                         : first_keys(last_visible(q) + 1 - key);
         if (window_) {
             const int32_t* positions = batch_.key_positions + batch_.key_indptr[tile_.sequence] + key;
-            __m512i hidden = _mm512_set1_epi32(int32_t(batch_.q_positions[first_row_of_batch() + q] - window_));
-            seen &= _mm512_cmpgt_epi32_mask(_mm512_maskz_loadu_epi32(present, positions), hidden);
+            const int64_t hidden = batch_.q_positions[first_row_of_batch() + q] - window_;
+            seen &= keys_above(positions, block.count - offset, hidden);
         }
         return seen;
     }
 
     // 16 bits of the sequence's mask.
-    uint32_t explicit_bits(int64_t bit) const {
+    uint16_t explicit_bits(int64_t bit) const {
         const uint8_t* end = batch_.mask_bits + batch_.mask_indptr[tile_.sequence + 1];
         const uint8_t* at = batch_.mask_bits + batch_.mask_indptr[tile_.sequence] + bit / 8;
         uint32_t bits = 0;
         std::memcpy(&bits, at, std::min<int64_t>(end - at, 4));
-        return bits >> bit % 8 & 0xffff;
+        return uint16_t(bits >> bit % 8);
     }
 
     // Meanwhile the vectors of the next block are prefetched: they are too scattered for the processor to predict, and
     // waiting for them would take several times as long as computing.
     void pack(const Block& block) {
         find(block.first, block.count);
-        int64_t width = 16 * block.vectors;
         const uint32_t* next = batch_.key_rows + batch_.key_indptr[tile_.sequence] + block.first + block.count;
         int64_t fetched = std::clamp<int64_t>(tile_.end_key - block.first - block.count, 0, most_keys_);
-        for (int64_t n = 0; n < block.count; n += 16) {
-            for (int64_t i = n; i < std::min(n + 16, fetched); i++) prefetch(next[i]);
-            pack_columns((const Word* const*)keys_ + n, std::min<int64_t>(block.count - n, 16), words(), packed_keys_ + n, width);
+        for (int64_t n = 0; n < block.count; n += UNIT) {
+            for (int64_t i = n; i < std::min(n + UNIT, fetched); i++) fetch(next[i]);
+            pack_keys(keys_ + n, dim_, packed_keys_ + n * words());
         }
-        pack_rows(values_, block.count, dim_, packed_values_);
-        int64_t filled = (block.count + NUMBERS_PER_WORD<Number> - 1) / NUMBERS_PER_WORD<Number>;
-        int64_t steps = width / NUMBERS_PER_WORD<Number>;
-        std::memset(packed_values_ + filled * dim_, 0, (steps - filled) * dim_ * sizeof(Word));
+        const int64_t stride = value_unit_words(block);
+        for (int64_t d = 0; d < dim_; d += 2 * UNIT) {
+            Word* units = packed_values_ + d / UNIT * stride;
+            if (d + UNIT < dim_) pack_values<2>(values_, d, value_steps(block), units, stride);
+            else pack_values<1>(values_, d, value_steps(block), units, stride);
+        }
     }
 
-    // Inline, because GCC drops calls of a function that only prefetches as without effect.
-    __attribute__((always_inline)) inline void prefetch(uint32_t row) const {
+    INLINE_MEMBER void fetch(uint32_t row) const {
         const char* key = (const char*)(layer_.cache + (row + head_ * cache_.page_size) * dim_);
         int64_t behind = cache_.num_kv_heads * cache_.page_size * dim_ * sizeof(Number);
-        for (int64_t i = 0; i < dim_ * (int64_t)sizeof(Number); i += 64) {
-            _mm_prefetch(key + i, _MM_HINT_T1);
-            _mm_prefetch(key + behind + i, _MM_HINT_T1);
+        for (int64_t i = 0; i < dim_ * (int64_t)sizeof(Number); i += LINE) {
+            prefetch(key + i);
+            prefetch(key + behind + i);
         }
     }
 
-    int64_t words() const { return dim_ / NUMBERS_PER_WORD<Number>; }
+    static constexpr int PER = PER_WORD<Factor<Number>>;
 
-    // Addresses of keys and values; a multiple of 16, the last ones repeated.
+    int64_t words() const { return dim_ / PER; }  // of a key
+    int64_t value_steps(const Block& block) const { return (block.count + PER - 1) / PER; }
+    int64_t value_unit_words(const Block& block) const { return block.width() / PER * UNIT; }
+
+    // Addresses of keys and values; whole units, the last ones repeated.
     void find(int64_t first, int64_t count) {
         const uint32_t* rows = batch_.key_rows + batch_.key_indptr[tile_.sequence] + first;
         const Number* keys = layer_.cache + head_ * cache_.page_size * dim_;
         int64_t behind = cache_.num_kv_heads * cache_.page_size * dim_;
-        for (int64_t n = 0; n < (count + 15) / 16 * 16; n++) {
+        for (int64_t n = 0; n < (count + UNIT - 1) / UNIT * UNIT; n++) {
             keys_[n] = keys + rows[std::min(n, count - 1)] * dim_;
             values_[n] = keys_[n] + behind;
         }
     }
 
-    // `count` <= MOST_ROWS rows against one block.
+    // `count` <= TILE_ROWS rows against one block.
     void attend_rows(const Block& block, int64_t first, int64_t count) {
-        int64_t width = 16 * block.vectors;
-        const Word* queries = (const Word*)(queries_ + first * dim_);
-        multiply_rows<Number, false>({queries, words(), packed_keys_, width, scores_, width, words()}, count, width);
+        const int64_t width = block.width();
+        const Left queries = {(const Word*)(queries_ + first * dim_), words()};
+        const Right keys = {(const char*)packed_keys_, words() * UNIT * (int64_t)sizeof(Word), block.units, dim_};
+        multiply_block<false>(queries, count, keys, scores_, width);
         for (int64_t n = 0; n < count; n++) {
-            int64_t row = first + n;
-            const uint16_t* masks = block.masks + (block.masks_differ ? row / group_ * block.vectors : 0);
-            softmax_.weigh(row, scores_ + n * width, weights_ + n * width, masks, block.vectors);
+            const uint16_t* masks = block.masks;
+            if (block.masks_differ) masks += (first + n) / group_ * block.units;
+            softmax_.weigh(first + n, scores_ + n * width, weights_ + n * width, masks, block.units);
         }
-        int64_t steps = width / NUMBERS_PER_WORD<Number>;
-        const Word* weights = (const Word*)weights_;
-        multiply_rows<Number, true>({weights, steps, packed_values_, dim_, softmax_.mixed(first), dim_, steps}, count, dim_);
+        const Left weights = {(const Word*)weights_, width / PER};
+        const Right values = {(const char*)packed_values_, value_unit_words(block) * (int64_t)sizeof(Word), dim_ / UNIT,
+                              value_steps(block) * PER};
+        multiply_block<true>(weights, count, values, softmax_.mixed(first), dim_);
+    }
+
+    // Like `multiply`, but in tiles of as many units as there are: head dimensions are often a few units.
+    template <bool ADD>
+    static void multiply_block(const Left& left, int64_t rows, Right right, float* sums, int64_t stride) {
+        using Form = Plain<Factor<Number>>;
+        with_constant<TILE_ROWS>(rows, [&](auto count) {
+            constexpr int ROWS = count.value, UNITS = most_units<Form>(ROWS);
+            for (; right.units > 0; right.units -= UNITS, right.from += UNITS * right.unit_stride, sums += UNITS * UNIT)
+                with_constant<UNITS>(std::min<int64_t>(right.units, UNITS), [&](auto units) {
+                    multiply_tile<Form, false, ADD, false, ROWS, units.value>(Form(), left, right, sums, stride);
+                });
+        });
     }
 
     const Batch& batch_;
@@ -209,7 +272,7 @@ class PackedTask {
     int64_t dim_, group_, rows_, most_keys_;
     int64_t num_queries_, num_keys_;  // of the sequence
     Word *packed_keys_, *packed_values_;
-    Number *queries_, *weights_;
+    Factor<Number> *queries_, *weights_;
     float* scores_;
     OnlineSoftmax<Number> softmax_;
     uint16_t* masks_;

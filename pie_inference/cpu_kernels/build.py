@@ -5,6 +5,7 @@ Imports no torch.
 from __future__ import annotations
 
 import functools
+import platform
 from pathlib import Path
 
 from ..errors import KernelsUnavailable
@@ -13,36 +14,54 @@ from ..options.compiling import SUFFIX, CannotCompile, compile_library, find_com
 
 SOURCES = Path(__file__).parent
 COMPILERS = ("g++", "clang++", "c++")
-FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC")
-NEEDED_FLAGS = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16"})
+FLAGS = ("-O3", "-std=c++17", "-ffp-contract=off", "-fPIC", "-pthread")
+"""Without contraction: the compiler would fuse products and sums in one kernel and not in another (`vectors.h`)."""
+AVX2 = frozenset({"avx2", "fma", "f16c"})
+"""The least that an x86 processor must have."""
 
 
-def build(cache_dir: Path, compilers: tuple[str, ...] = COMPILERS) -> Path:
-    """The compiled library. Raises KernelsUnavailable if this machine cannot compile or run it, or if others can write
-    into the cache folder."""
-    if missing := NEEDED_FLAGS - cpu_flags():
-        raise KernelsUnavailable(f"this CPU has no {', '.join(sorted(missing))}")
+def build(cache_dir: Path, compilers: tuple[str, ...] = COMPILERS, max_isa: str = "auto") -> Path:
+    """The compiled library; `max_isa` as in `WorkerOptions`. Raises KernelsUnavailable if this machine cannot compile
+    or run it, or if others can write into the cache folder."""
+    flags = (*FLAGS, *_flags_of_cpu(max_isa))
     try:
         compiler = find_compiler("C++", compilers)
         folder = private_folder(cache_dir / "kernels")
-        stem = _fingerprint(compiler)
+        stem = _fingerprint(compiler, flags)
         sources = sorted(SOURCES.glob("*.cpp"))
-        return find_sealed(folder, stem, SUFFIX) or compile_library(compiler, FLAGS, sources, folder, stem)
+        return find_sealed(folder, stem, SUFFIX) or compile_library(compiler, flags, sources, folder, stem)
     except (CannotCompile, NotPrivate) as error:
         raise KernelsUnavailable(str(error)) from error
+
+
+def _flags_of_cpu(max_isa: str) -> tuple[str, ...]:
+    if platform.machine() in ("aarch64", "arm64"):
+        return ("-mcpu=native",)
+    if missing := AVX2 - cpu_flags():
+        raise KernelsUnavailable(f"this CPU has no {', '.join(sorted(missing))}")
+    return ("-mavx2", "-mfma", "-mf16c") if max_isa == "avx2" else ("-march=native",)
 
 
 @functools.cache
 def cpu_flags() -> frozenset[str]:
     """Names of the CPU's instruction sets, as Linux lists them; empty on other systems."""
+    return frozenset(_first_in_cpuinfo("flags", "Features").split())
+
+
+def cpu_name() -> str:
+    """The CPU's name, as Linux lists it, or what the system says of it."""
+    return _first_in_cpuinfo("model name", "CPU part") or platform.processor() or platform.machine()
+
+
+def _first_in_cpuinfo(*names: str) -> str:
     try:
-        text = Path("/proc/cpuinfo").read_text()
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return frozenset()
-    lines = (line.partition(":") for line in text.splitlines())
-    return next((frozenset(value.split()) for key, _, value in lines if key.strip() == "flags"), frozenset())
+        return ""
+    fields = (line.partition(":") for line in lines)
+    return next((value.strip() for name, _, value in fields if name.strip() in names), "")
 
 
-def _fingerprint(compiler: str) -> str:
+def _fingerprint(compiler: str, flags: tuple[str, ...]) -> str:
     sources = sorted(SOURCES.glob("*.cpp")) + sorted(SOURCES.glob("*.h"))
-    return fingerprint(compiler, FLAGS, sources, sorted(cpu_flags()))
+    return fingerprint(compiler, flags, sources, sorted(cpu_flags()))

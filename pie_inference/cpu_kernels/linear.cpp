@@ -1,161 +1,250 @@
-// Linear layers: rows [M, K] times weights [N, K]. The weights are packed once, in a form that suits one row and thousands.
+// Linear layers: rows [M, K] times weights [N, K], which are packed once in units (`products.h`), in a form that suits one
+// row and thousands.
 //
-// A *step* is 32 bits of a row: one float, or a pair of bfloat16. The weights are in *panels* of 48 outputs, [steps][48]
-// without gaps (the last panel is 16, 32 or 48 wide). For each step, a tile of up to 8 rows loads 3 vectors of weights and
-// broadcasts one step of each row to a vector. So 24 vectors of sums stay in registers, and no sum goes across lanes.
-//
-// With few rows, memory is the bound: a thread reads its panels as one stream, with prefetch. With more rows than one tile,
-// a block of a panel stays in the second-level cache for all tiles. Prefetching the next block meanwhile, and packing rows
-// tile by tile, were both measured to be slower.
+// With few rows, memory is the bound: weights are decoded while they are multiplied, as streams with prefetch. With more
+// rows, a block of a few units stays in a cache for all tiles of rows; forms that are not multiplied as they are stored are
+// decoded into a buffer first.
 
 #include <algorithm>
 
+#include "forms.h"
+#include "memory.h"
 #include "parallel.h"
-#include "vectors.h"
 
-static const int LANES = 16, VECTORS = 3, WIDTH = VECTORS * LANES, ROWS = 8;
-static const int64_t BLOCK_STEPS = (256 << 10) / (WIDTH * 4);  // in a block of a panel, which stays in the second-level cache
-static const int64_t ROW_BLOCK = 256;                          // rows whose partial sums are kept
-static const int64_t STREAM_AHEAD = 4096;                      // bytes; 1024 and 16384 were measured to be slower
-static const int64_t WEIGHTS_PER_THREAD = 1 << 15;
-
-static inline __m512 multiply_add(__m512 sum, __m512 weights, __m512 row, float) {
-    return _mm512_fmadd_ps(weights, row, sum);
-}
-
-static inline __m512 multiply_add(__m512 sum, __m512 weights, __m512 row, bfloat16) {
-    return _mm512_dpbf16_ps(sum, (__m512bh)weights, (__m512bh)row);
-}
-
-template <class Number>
-struct Layer {
-    const float* weights;  // 32 bits are one step of one output
-    const Number* bias;    // or null
-    int64_t outs, steps;
+struct LinearLayer {
+    const char* weights;    // units [outs rounded up][ins][UNIT]
+    const bfloat16* scales; // 8 bits: [outs rounded up]; 4 bits: [units][groups][scale, zero][UNIT]
+    const void* bias;       // [outs] in the rows' format, or null
+    const uint16_t* codes;  // 8 bits: the bfloat16 number of each magnitude
+    int64_t outs, ins;      // ins: with padding, a multiple of the form's features
+    int64_t group;          // features that share a scale and a zero; 0: not in groups
 };
 
-// A tile of rows times a block of a panel.
+template <class Form>
+static constexpr bool IS_PLAIN = std::is_same_v<Form, Plain<typename Form::Factor>>;
+
+// Rows [count][ins] of `stride` numbers, and what they become.
 template <class Number>
-struct Tile {
-    const int32_t* rows;  // first step
-    int64_t row_stride;   // in steps
-    const float* weights;
-    int64_t steps;
-    bool first, last;   // of the blocks of the panel
-    float* partial;     // [rows, WIDTH], sums between blocks
-    bool stream;        // whether the weights come from memory, and are used once
-    const Number* bias;
-    Number* output;
-    int64_t output_stride, outs;  // outs: valid outputs of the panel
+struct Rows {
+    const Number* numbers;
+    int64_t stride, count;
+    Number* output;  // [count][outs]
 };
 
-template <class Number, int R, int V>
-static inline void finish(const Tile<Number>& tile, __m512 (&sums)[R][V]) {
-    for (int r = 0; r < R; r++)
-        for (int v = 0; v < V; v++) {
-            float* partial = tile.partial + r * WIDTH + v * LANES;
-            if (!tile.last) {
-                _mm512_storeu_ps(partial, sums[r][v]);
-                continue;
+template <class Number, class Form>
+class Linear {
+  public:
+    Linear(const LinearLayer& layer, const Rows<Number>& rows, int64_t threads)
+        : layer_(layer), rows_(rows), form_(make_form(layer)), words_(layer.ins / PER_WORD<Factor>) {
+        threads_ = std::min(threads, layer.outs * layer.ins / WEIGHTS_PER_THREAD + 1);
+        blocks_ = (rows.count + ROW_BLOCK - 1) / ROW_BLOCK;
+        groups_ = layer.group ? layer.ins / layer.group : 1;
+        units_ = (layer.outs + UNIT - 1) / UNIT;
+        few_ = share(rows.count, 0, blocks_).size() <= Form::MOST_DIRECT && rows.count <= Form::MOST_DIRECT;
+        units_per_chunk_ = few_ ? most_units<Form>((int)rows.count) : most_units<Plain<Factor>>(MOST_ROWS);
+    }
+
+    void run() {
+        if (COPIED || layer_.group) prepare();
+        int64_t columns = (units_ + units_per_chunk_ - 1) / units_per_chunk_;
+        parallel(threads_, blocks_ * columns, [&](int64_t chunk) {
+            int64_t first = chunk % columns * units_per_chunk_;
+            multiply_chunk(chunk / columns, {first, std::min(first + units_per_chunk_, units_)});
+        });
+    }
+
+  private:
+    using Factor = typename Form::Factor;
+
+    // Whether rows are copied: as interleaved words of factors, since a tile with few registers has none for its rows'
+    // addresses, and since rows may be of another format.
+    static constexpr bool COPIED = !WITH_PAIRS;
+    static constexpr int64_t CACHED_BYTES = WITH_PAIRS ? 256 << 10 : 16 << 10;  // of a block that is multiplied in place
+    static constexpr int64_t BUFFER_BYTES = 16 << 10;
+    static constexpr int64_t ROW_BLOCK = 256;  // rows whose sums are kept
+    static constexpr int64_t WEIGHTS_PER_THREAD = 1 << 16;
+
+    static Form make_form(const LinearLayer& layer) {
+        if constexpr (std::is_constructible_v<Form, const uint16_t*>) return Form(layer.codes);
+        else return Form();
+    }
+
+    // Copies rows and sums them group by group, block by block.
+    void prepare() {
+        static thread_local Memory memory;
+        memory.reset(rows_.count * (COPIED ? words_ * 4 : 0) + rows_.count * groups_ * 4 + 128);
+        copies_ = memory.take<Word>(COPIED ? rows_.count * words_ : 0);
+        row_sums_ = memory.take<float>(rows_.count * groups_);
+        const int64_t numbers = rows_.count * layer_.ins, parts = std::min(numbers / NUMBERS_PER_PART + 1, 4 * threads_);
+        int64_t tiles = 0;
+        for (int64_t block = 0; block < blocks_; block++) tiles += tiles_of(block_rows(block).size());
+        parallel(threads_, std::min(parts, tiles), [&](int64_t part) {
+            Range mine = share(tiles, part, std::min(parts, tiles));
+            int64_t first = 0;
+            for (int64_t block = 0; block < blocks_; block++) {
+                Range rows = block_rows(block);
+                int64_t count = tiles_of(rows.size());
+                for (int64_t n = std::max(mine.begin - first, INT64_C(0)); n < std::min(mine.end - first, count); n++) {
+                    Range tile = share(rows.size(), n, count);
+                    prepare_tile({rows.begin + tile.begin, rows.begin + tile.end});
+                }
+                first += count;
             }
-            __mmask16 mask = first_lanes(tile.outs - v * LANES);
-            __m512 sum = tile.bias ? _mm512_add_ps(sums[r][v], load(tile.bias + v * LANES, mask)) : sums[r][v];
-            store(tile.output + r * tile.output_stride + v * LANES, sum, mask);
-        }
-}
+        });
+    }
 
-template <class Number, int R, int V>
-static void multiply(const Tile<Number>& tile) {
-    __m512 sums[R][V];
-    for (int r = 0; r < R; r++)
-        for (int v = 0; v < V; v++)
-            sums[r][v] = tile.first ? _mm512_setzero_ps() : _mm512_loadu_ps(tile.partial + r * WIDTH + v * LANES);
-    const int32_t* rows = tile.rows;
-    const float* weights = tile.weights;
-    const int64_t stride = tile.row_stride;
-    const bool stream = tile.stream;
-    for (int64_t step = 0; step < tile.steps; step++, rows++, weights += V * LANES) {
-        if (stream)
-#pragma GCC unroll 3
-            for (int v = 0; v < V; v++) _mm_prefetch((const char*)(weights + v * LANES) + STREAM_AHEAD, _MM_HINT_T1);
-        __m512 w[V];
-#pragma GCC unroll 3
-        for (int v = 0; v < V; v++) w[v] = _mm512_loadu_ps(weights + v * LANES);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; r++) {
-            __m512 row = _mm512_castsi512_ps(_mm512_set1_epi32(rows[r * stride]));
-#pragma GCC unroll 3
-            for (int v = 0; v < V; v++) sums[r][v] = multiply_add(sums[r][v], w[v], row, Number{});
+    static constexpr int64_t NUMBERS_PER_PART = 1 << 15;
+
+    Range block_rows(int64_t block) const { return share(rows_.count, block, blocks_); }
+
+    void prepare_tile(Range tile) {
+        for (int64_t row = tile.begin; row < tile.end; row++) {
+            const Number* numbers = rows_.numbers + row * rows_.stride;
+            if (layer_.group)
+                for (int64_t g = 0; g < groups_; g++) row_sums_[row * groups_ + g] = sum(numbers + g * layer_.group);
+            if (COPIED) copy(numbers, copies_ + tile.begin * words_ + row - tile.begin, tile.size());
         }
     }
-    finish<Number, R, V>(tile, sums);
-}
 
-template <class Number, int V, int R = ROWS>
-static void multiply_rows(const Tile<Number>& tile, int64_t rows) {
-    if constexpr (R > 0) {
-        if (rows == R) return multiply<Number, R, V>(tile);
-        multiply_rows<Number, V, R - 1>(tile, rows);
+    float sum(const Number* numbers) const {
+        Floats sums = {};
+        for (int64_t i = 0; i < layer_.group; i += LANES) sums += load(numbers + i, layer_.group - i);
+        return sum_of(sums);
     }
-}
 
-template <class Number>
-static void multiply_any(const Tile<Number>& tile, int64_t rows, int64_t vectors) {
-    if (vectors == 3) return multiply_rows<Number, 3>(tile, rows);
-    if (vectors == 2) return multiply_rows<Number, 2>(tile, rows);
-    multiply_rows<Number, 1>(tile, rows);
-}
-
-// All tiles of a block of rows times one panel.
-template <class Number>
-static void multiply_panel(const Layer<Number>& layer, int64_t panel, const Number* rows, int64_t row_stride,
-                           int64_t count, Number* output) {
-    static thread_local float partial[ROW_BLOCK * WIDTH];
-    int64_t first_out = panel * WIDTH, outs = std::min<int64_t>(layer.outs - first_out, WIDTH);
-    int64_t vectors = (outs + LANES - 1) / LANES, tiles = (count + ROWS - 1) / ROWS;
-    int64_t blocks = tiles == 1 ? 1 : (layer.steps + BLOCK_STEPS - 1) / BLOCK_STEPS;
-    for (int64_t block = 0; block < blocks; block++) {
-        Range steps = share(layer.steps, block, blocks);
-        const float* weights = layer.weights + first_out * layer.steps + steps.begin * vectors * LANES;
-        for (int64_t i = 0; i < tiles; i++) {
-            Range mine = share(count, i, tiles);
-            Tile<Number> tile{(const int32_t*)(rows + mine.begin * row_stride) + steps.begin,
-                              row_stride * (int64_t)sizeof(Number) / 4,
-                              weights,
-                              steps.end - steps.begin,
-                              block == 0,
-                              block == blocks - 1,
-                              partial + mine.begin * WIDTH,
-                              tiles == 1,
-                              layer.bias ? layer.bias + first_out : nullptr,
-                              output + mine.begin * layer.outs + first_out,
-                              layer.outs,
-                              outs};
-            multiply_any(tile, mine.end - mine.begin, vectors);
+    // Copies a row as floats to every `step`-th word.
+    void copy(const Number* numbers, Word* to, int64_t step) const {
+        for (int64_t i = 0; i < layer_.ins; i += LANES) {
+            int64_t count = within_lanes(layer_.ins - i);
+            Words words = (Words)load(numbers + i, count);
+            for (int64_t lane = 0; lane < count; lane++) to[(i + lane) * step] = words[lane];
         }
     }
-}
+
+    Left left(Range rows, int64_t feature) const {
+        int64_t word = feature / PER_WORD<Factor>;
+        if (COPIED) return {copies_ + rows.begin * words_, words_, word};
+        return {(const Word*)(rows_.numbers + rows.begin * rows_.stride), rows_.stride / PER_WORD<Factor>, word};
+    }
+
+    Right right(Range units, int64_t feature, int64_t features) const {
+        int64_t unit_bytes = layer_.ins * Form::BYTES;
+        return {layer_.weights + units.begin * unit_bytes + feature * Form::BYTES, unit_bytes, units.size(), features};
+    }
+
+    void multiply_chunk(int64_t block, Range units) const {
+        static thread_local Memory memory;
+        Range rows = block_rows(block);
+        int64_t count = rows.size() * units.size() * UNIT;
+        memory.reset(2 * count * sizeof(float) + BUFFER_BYTES + 3 * 64);
+        float* sums = memory.take<float>(count);
+        float* part = layer_.group ? memory.take<float>(count) : sums;
+        char* buffer = memory.take<char>(BUFFER_BYTES);
+        if (layer_.group) std::fill(sums, sums + count, 0.0f);
+        for (int64_t g = 0; g < groups_; g++) {
+            int64_t size = layer_.ins / groups_;
+            multiply_features(rows, units, {g * size, (g + 1) * size}, part, buffer);
+            if (layer_.group) add_group(rows, units, g, part, sums);
+        }
+        finish(rows, units, sums);
+    }
+
+    int64_t features_at_a_time(int64_t units) const {
+        if (few_) return layer_.ins;
+        int64_t bytes = units * (IS_PLAIN<Form> ? Form::BYTES : Plain<Factor>::BYTES);
+        return (IS_PLAIN<Form> ? CACHED_BYTES : BUFFER_BYTES) / bytes / Form::FEATURES * Form::FEATURES;
+    }
+
+    void multiply_features(Range rows, Range units, Range all, float* sums, char* buffer) const {
+        int64_t most = features_at_a_time(units.size());
+        for (int64_t first = all.begin; first < all.end; first += most) {
+            int64_t features = std::min(most, all.end - first);
+            if (first == all.begin) multiply_block<false>(rows, left(rows, first), right(units, first, features), sums, buffer);
+            else multiply_block<true>(rows, left(rows, first), right(units, first, features), sums, buffer);
+        }
+    }
+
+    template <bool ADD>
+    void multiply_block(Range rows, const Left& left, Right right, float* sums, char* buffer) const {
+        int64_t stride = right.units * UNIT;
+        if (few_) return multiply<Form, COPIED, ADD, true>(form_, left, rows.size(), right, sums, stride);
+        if constexpr (!IS_PLAIN<Form>) right = decode(right, buffer);
+        multiply<Plain<Factor>, COPIED, ADD>({}, left, rows.size(), right, sums, stride);
+    }
+
+    Right decode(const Right& stored, char* buffer) const {
+        constexpr int WORDS = WORDS_OF<Form> * VECTORS_PER_UNIT;
+        const Form form = form_;
+        char* to = buffer;
+        for (int64_t unit = 0; unit < stored.units; unit++) {
+            const char* from = stored.from + unit * stored.unit_stride;
+            for (int64_t feature = 0; feature < stored.features; feature += Form::FEATURES) {
+                prefetch(from + STREAM_AHEAD);
+                UNROLLED
+                for (int part = 0; part < Form::PARTS; part++) {
+                    Words words[WORDS];
+                    form.decode(from, part, words);
+                    UNROLLED
+                    for (int w = 0; w < WORDS; w++) write(to + w * sizeof(Words), words[w]);
+                    to += sizeof(words);
+                }
+                from += Form::FEATURES * Form::BYTES;
+            }
+        }
+        return {buffer, stored.features * Plain<Factor>::BYTES, stored.units, stored.features};
+    }
+
+    // sums += scale * part + zero * the sum of the row's numbers. What decoding adds to each integer is taken away.
+    void add_group(Range rows, Range units, int64_t group, const float* part, float* sums) const {
+        const Floats middle = splat(-8 - FOUR_BITS_ADDED);
+        for (int64_t unit = units.begin; unit < units.end; unit++)
+            for (int v = 0; v < VECTORS_PER_UNIT; v++) {
+                const bfloat16* at = layer_.scales + (unit * groups_ + group) * 2 * UNIT + v * LANES;
+                Floats scale = load(at), zero = fused(scale, middle, load(at + UNIT));
+                for (int64_t row = 0; row < rows.size(); row++) {
+                    int64_t place = (row * units.size() + unit - units.begin) * UNIT + v * LANES;
+                    Floats sum = fused(zero, splat(row_sums_[(rows.begin + row) * groups_ + group]), load(sums + place));
+                    store(sums + place, fused(load(part + place), scale, sum));
+                }
+            }
+    }
+
+    void finish(Range rows, Range units, const float* sums) const {
+        const Number* bias = (const Number*)layer_.bias;
+        const bool scaled = layer_.scales && !layer_.group;
+        for (int64_t unit = units.begin; unit < units.end; unit++)
+            for (int v = 0; v < VECTORS_PER_UNIT; v++) {
+                const int64_t out = unit * UNIT + v * LANES, count = layer_.outs - out;
+                const Floats scale = scaled ? load(layer_.scales + out) : Floats{};
+                const Floats added = bias ? load(bias + out, count) : Floats{};
+                for (int64_t row = 0; row < rows.size(); row++) {
+                    Floats sum = load(sums + (row * units.size() + unit - units.begin) * UNIT + v * LANES);
+                    if (scaled) sum *= scale;
+                    if (bias) sum += added;
+                    store(rows_.output + (rows.begin + row) * layer_.outs + out, sum, count);
+                }
+            }
+    }
+
+    const LinearLayer& layer_;
+    const Rows<Number>& rows_;
+    const Form form_;
+    const int64_t words_;  // of a row
+    int64_t threads_, blocks_, groups_, units_, units_per_chunk_;
+    bool few_;
+    Word* copies_ = nullptr;
+    float* row_sums_ = nullptr;  // [count][groups]
+};
 
 // rows [count, K] with a stride, in numbers; both even for bfloat16. output [count, outs] without gaps.
-template <class Number>
-static void linear(const Number* rows, int64_t row_stride, int64_t count, const Layer<Number>& layer, Number* output,
-                   int64_t num_threads) {
-    int64_t panels = (layer.outs + WIDTH - 1) / WIDTH, useful = layer.outs * layer.steps / WEIGHTS_PER_THREAD + 1;
-    parallel(std::min(num_threads, useful), [=](int64_t thread, int64_t threads) {
-        Range mine = share(panels, thread, threads);
-        for (int64_t row = 0; row < count; row += ROW_BLOCK)
-            for (int64_t panel = mine.begin; panel < mine.end; panel++)
-                multiply_panel(layer, panel, rows + row * row_stride, row_stride, std::min(ROW_BLOCK, count - row),
-                               output + row * layer.outs);
-    });
-}
-
-#define EXPORT(Number)                                                                                              \
-    extern "C" void linear_##Number(const Number* rows, int64_t row_stride, int64_t count, const float* weights,   \
-                                    const Number* bias, int64_t outs, int64_t steps, Number* output,               \
-                                    int64_t threads) {                                                             \
-        linear(rows, row_stride, count, Layer<Number>{weights, bias, outs, steps}, output, threads);               \
+#define EXPORT(name, Number, ...)                                                                                  \
+    extern "C" void linear_##name(const LinearLayer* layer, const Number* rows, int64_t stride, int64_t count,     \
+                                  Number* output, int64_t threads) {                                               \
+        if (count) Linear<Number, __VA_ARGS__>(*layer, {rows, stride, count, output}, threads).run();              \
     }
 
-EXPORT(float)
-EXPORT(bfloat16)
+EXPORT(float, float, Plain<float>)
+EXPORT(bfloat16, bfloat16, Stored<bfloat16>)
+EXPORT(int8, bfloat16, EightBits<true>)
+EXPORT(fp8, bfloat16, EightBits<false>)
+EXPORT(int4, bfloat16, FourBits)

@@ -2,11 +2,16 @@
 // matrices. A tile is a few rows of one adapter; `hidden` is what is between the two products.
 
 #include "parallel.h"
-#include "vectors.h"
+
+#include <algorithm>
 
 // Below this many multiplications a second thread costs more than it saves.
 static const int64_t PRODUCTS_PER_THREAD = 1 << 18;
-static const int64_t FEATURES = 16, COLUMNS = 64;  // that a thread does at a time
+static const int64_t PARTS_PER_THREAD = 4;  // so that threads that begin late get fewer
+static const int64_t FEATURES = 16;         // of `hidden` in a block of work
+static const int64_t COLUMNS = 4 * LANES;   // of results in a block
+// Rows that are multiplied at a time, with four vectors of sums each, which stay in registers.
+static const int ROWS_AT_ONCE = REGISTERS == 32 && LANES == 16 ? 4 : 2;
 
 struct Tile {
     int32_t slot, begin, end;
@@ -43,98 +48,95 @@ struct LowRank {
         const Number* from[ROWS];
         for (int r = 0; r < ROWS; r++) from[r] = inputs + rows[row + r] * inputs_stride;
         const float* down[4];
-        for (int f = 0; f < 4; f++)
-            down[f] = own.down + (feature + f < own.features ? feature + f : own.features - 1) * ins;
-        __m512 sums[ROWS][4] = {};
-        for (int64_t i = 0; i < ins; i += 16) {
-            __mmask16 mask = first_lanes(ins - i);
-            __m512 weights[4];
-            for (int f = 0; f < 4; f++) weights[f] = load(down[f] + i, mask);
-            for (int r = 0; r < ROWS; r++) {
-                __m512 numbers = load(from[r] + i, mask);
-                for (int f = 0; f < 4; f++) sums[r][f] = _mm512_fmadd_ps(numbers, weights[f], sums[r][f]);
-            }
-        }
+        for (int f = 0; f < 4; f++) down[f] = own.down + std::min(feature + f, own.features - 1) * ins;
+        Floats sums[ROWS][4];
+        UNROLLED
         for (int r = 0; r < ROWS; r++)
-            for (int f = 0; f < 4 && feature + f < own.features; f++)
-                hidden[(row + r) * most_features + feature + f] = _mm512_reduce_add_ps(sums[r][f]);
+            UNROLLED
+            for (int f = 0; f < 4; f++) sums[r][f] = Floats{};
+        each_vector(ins, [&](int64_t i, int64_t count) INLINE_LAMBDA {
+            Floats weights[4];
+            UNROLLED
+            for (int f = 0; f < 4; f++) weights[f] = load(down[f] + i, count);
+            UNROLLED
+            for (int r = 0; r < ROWS; r++) {
+                const Floats numbers = load(from[r] + i, count);
+                UNROLLED
+                for (int f = 0; f < 4; f++) sums[r][f] = fused(numbers, weights[f], sums[r][f]);
+            }
+        });
+        UNROLLED
+        for (int r = 0; r < ROWS; r++)
+            UNROLLED
+            for (int f = 0; f < 4; f++)
+                if (feature + f < own.features) hidden[(row + r) * most_features + feature + f] = sum_of(sums[r][f]);
     }
 
-    // Adds hidden * up to COLUMNS columns of ROWS rows.
+    // Adds hidden * up to `count` columns, at most COLUMNS, of ROWS rows. Inline, for a constant `count`.
     template <int ROWS>
-    void expand(int64_t row, const Adapter& own, int64_t column) const {
-        __mmask16 masks[4];
-        for (int c = 0; c < 4; c++) masks[c] = column + 16 * c < outs ? first_lanes(outs - column - 16 * c) : 0;
-        __m512 sums[ROWS][4] = {};
+    INLINE_MEMBER void expand(int64_t row, const Adapter& own, int64_t column, int64_t count) const {
+        Floats sums[ROWS][4];
+        UNROLLED
+        for (int r = 0; r < ROWS; r++)
+            UNROLLED
+            for (int c = 0; c < 4; c++) sums[r][c] = Floats{};
         for (int64_t f = 0; f < own.features; f++) {
-            __m512 weights[4];
-            for (int c = 0; c < 4; c++) weights[c] = load(own.up + f * outs + column + 16 * c, masks[c]);
+            Floats weights[4];
+            UNROLLED
+            for (int c = 0; c < 4; c++) weights[c] = load(own.up + f * outs + column + c * LANES, count - c * LANES);
+            UNROLLED
             for (int r = 0; r < ROWS; r++) {
-                __m512 number = _mm512_set1_ps(hidden[(row + r) * most_features + f]);
-                for (int c = 0; c < 4; c++) sums[r][c] = _mm512_fmadd_ps(number, weights[c], sums[r][c]);
+                const Floats number = splat(hidden[(row + r) * most_features + f]);
+                UNROLLED
+                for (int c = 0; c < 4; c++) sums[r][c] = fused(number, weights[c], sums[r][c]);
             }
         }
-        for (int r = 0; r < ROWS; r++)
+        UNROLLED
+        for (int r = 0; r < ROWS; r++) {
+            Number* to = results + rows[row + r] * results_stride + column;
+            UNROLLED
             for (int c = 0; c < 4; c++) {
-                Number* to = results + rows[row + r] * results_stride + column + 16 * c;
-                store(to, _mm512_add_ps(load(to, masks[c]), sums[r][c]), masks[c]);
+                const int64_t left = count - c * LANES;
+                store(to + c * LANES, load(to + c * LANES, left) + sums[r][c], left);
             }
+        }
     }
 
-    template <int ROWS>
-    void shrink_features(int64_t row, const Adapter& own, int64_t first) const {
-        int64_t last = first + FEATURES < own.features ? first + FEATURES : own.features;
-        for (int64_t feature = first; feature < last; feature += 4) shrink<ROWS>(row, own, feature);
+    void shrink_tile(const Tile& tile, const Adapter& own, int64_t first) const {
+        by_rows<ROWS_AT_ONCE>(tile.end - tile.begin, [&](int64_t row, auto rows) {
+            for (int64_t feature = first; feature < std::min(first + FEATURES, own.features); feature += 4)
+                shrink<rows.value>(tile.begin + row, own, feature);
+        });
     }
 
-    // Calls body.of<n>(row) for all rows of a tile, n rows at a time.
+    void expand_tile(const Tile& tile, const Adapter& own, int64_t column) const {
+        by_rows<ROWS_AT_ONCE>(tile.end - tile.begin, [&](int64_t row, auto rows) {
+            if (outs - column >= COLUMNS) expand<rows.value>(tile.begin + row, own, column, COLUMNS);
+            else expand<rows.value>(tile.begin + row, own, column, outs - column);
+        });
+    }
+
+    // Calls body(tile, adapter, block) for `blocks` blocks of each tile.
     template <class Body>
-    static void each_rows(const Tile& tile, const Body& body) {
-        int64_t row = tile.begin;
-        for (; row + 4 <= tile.end; row += 4) body.template of<4>(row);
-        if (tile.end - row == 3) body.template of<3>(row);
-        if (tile.end - row == 2) body.template of<2>(row);
-        if (tile.end - row == 1) body.template of<1>(row);
+    void each_block(int64_t threads, int64_t blocks, const Body& body) const {
+        const int64_t count = num_tiles * blocks, parts = std::min(count, threads * PARTS_PER_THREAD);
+        parallel(threads, parts, [&](int64_t part) {
+            const Range mine = share(count, part, parts);
+            for (int64_t n = mine.begin; n < mine.end; n++) {
+                const Tile& tile = tiles[n / blocks];
+                if (tile.begin < tile.end) body(tile, adapter(tile), n % blocks);
+            }
+        });
     }
 
-    struct Shrink {
-        const LowRank& all;
-        const Adapter& own;
-        int64_t first;
-        template <int ROWS>
-        void of(int64_t row) const {
-            all.template shrink_features<ROWS>(row, own, first);
-        }
-    };
-
-    struct Expand {
-        const LowRank& all;
-        const Adapter& own;
-        int64_t column;
-        template <int ROWS>
-        void of(int64_t row) const {
-            all.template expand<ROWS>(row, own, column);
-        }
-    };
-
-    void run(int64_t thread, int64_t threads) const {
-        int64_t blocks = (most_features + FEATURES - 1) / FEATURES;
-        Range mine = share(num_tiles * blocks, thread, threads);
-        for (int64_t item = mine.begin; item < mine.end; item++) {
-            const Tile& tile = tiles[item / blocks];
-            if (tile.begin == tile.end) continue;
-            Adapter own = adapter(tile);
-            if (item % blocks * FEATURES < own.features) each_rows(tile, Shrink{*this, own, item % blocks * FEATURES});
-        }
-        barrier(threads);
-        blocks = (outs + COLUMNS - 1) / COLUMNS;
-        mine = share(num_tiles * blocks, thread, threads);
-        for (int64_t item = mine.begin; item < mine.end; item++) {
-            const Tile& tile = tiles[item / blocks];
-            if (tile.begin == tile.end) continue;
-            Adapter own = adapter(tile);
-            if (own.features) each_rows(tile, Expand{*this, own, item % blocks * COLUMNS});
-        }
+    void run(int64_t most_threads) const {
+        const int64_t threads = useful_threads(most_threads);
+        each_block(threads, (most_features + FEATURES - 1) / FEATURES, [&](const Tile& tile, const Adapter& own, int64_t n) {
+            shrink_tile(tile, own, n * FEATURES);
+        });
+        each_block(threads, (outs + COLUMNS - 1) / COLUMNS, [&](const Tile& tile, const Adapter& own, int64_t n) {
+            if (own.features) expand_tile(tile, own, n * COLUMNS);
+        });
     }
 
     int64_t useful_threads(int64_t most) const {
@@ -142,8 +144,7 @@ struct LowRank {
         for (int64_t n = 0; n < num_tiles; n++)
             if (tiles[n].begin < tiles[n].end)
                 count += (tiles[n].end - tiles[n].begin) * adapter(tiles[n]).features * (ins + outs);
-        int64_t useful = count / PRODUCTS_PER_THREAD;
-        return useful < 1 ? 1 : useful < most ? useful : most;
+        return std::clamp<int64_t>(count / PRODUCTS_PER_THREAD, 1, most);
     }
 };
 
@@ -154,7 +155,7 @@ struct LowRank {
                                           float* hidden, int64_t most_features, int64_t threads) {                    \
         LowRank<Number> all{results, results_stride, inputs, inputs_stride, ins,    outs,          rows,              \
                             tiles,   num_tiles,      table,  slots,         hidden, most_features};                   \
-        parallel(all.useful_threads(threads), [&](int64_t thread, int64_t count) { all.run(thread, count); });        \
+        all.run(threads);                                                                                             \
     }
 
 EXPORT(float)

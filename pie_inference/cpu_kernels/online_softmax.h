@@ -3,32 +3,14 @@
 
 #include "attention.h"
 #include "memory.h"
-#include "vectors.h"
+#include "products.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
-static const float LOG2_E = 1.44269504f;
 static const float LOWEST = -std::numeric_limits<float>::infinity();
-
-// 2 to the power of each number, to about 1e-7 of it; 0 for minus infinity.
-static inline __m512 power_of_two(__m512 x) {
-    x = _mm512_max_ps(x, _mm512_set1_ps(-200.0f));
-    __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT);
-    __m512 r = _mm512_sub_ps(x, n);
-    __m512 p = _mm512_set1_ps(0.0013390863f);
-    const float coefficients[] = {0.009676032f, 0.055503570f, 0.24022107f, 0.69314718f, 1.0000001f};
-    for (float c : coefficients) p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(c));
-    return _mm512_scalef_ps(p, n);
-}
-
-static inline __m512 tanh(__m512 x) {
-    __m512 e = power_of_two(_mm512_mul_ps(_mm512_min_ps(x, _mm512_set1_ps(20.0f)), _mm512_set1_ps(2 * LOG2_E)));
-    __m512 one = _mm512_set1_ps(1.0f);
-    return _mm512_div_ps(_mm512_sub_ps(e, one), _mm512_add_ps(e, one));
-}
 
 // The sums of several rows of scores.
 template <class Number>
@@ -52,31 +34,28 @@ class OnlineSoftmax {
     // Sums of weighted values [rows][head_dim]; the caller adds to them.
     float* mixed(int64_t row) const { return mixed_ + row * dim_; }
 
-    // Turns scores into weights, relative to the row's peak, which may rise.
-    void weigh(int64_t row, float* scores, Number* weights, const uint16_t* masks, int64_t vectors) {
-        float factor = soft_cap_ ? soft_cap_ * LOG2_E : scale_ * LOG2_E;
-        __m512 highest = _mm512_set1_ps(LOWEST);
-        for (int64_t v = 0; v < vectors; v++) {
-            __m512 score = capped(_mm512_loadu_ps(scores + 16 * v));
-            score = _mm512_mask_blend_ps(masks[v], _mm512_set1_ps(LOWEST), score);
-            _mm512_storeu_ps(scores + 16 * v, score);
-            highest = _mm512_max_ps(highest, score);
+    // Turns scores into weights, relative to the row's peak, which may rise. `masks` hides some of the keys, 16 to a mask;
+    // null: none.
+    void weigh(int64_t row, float* scores, Factor<Number>* weights, const uint16_t* masks, int64_t units) {
+        const int64_t count = units * UNIT;
+        if (soft_cap_) cap(scores, count);
+        const Floats highest = masks ? hide(scores, masks, count) : highest_of(scores, count);
+        const Floats factor = splat((soft_cap_ ? soft_cap_ : scale_) * LOG2_E);
+        const Floats peak = splat(raise(row, largest_of(highest) * factor[0]));
+        Floats sum = {};
+        for (int64_t i = 0; i < count; i += LANES) {
+            const Floats weight = power_of_two(fused(read<Floats>(scores + i), factor, -peak));
+            store_weights(weights + i, weight);
+            sum += weight;
         }
-        float peak = raise(row, _mm512_reduce_max_ps(highest) * factor);
-        __m512 sum = _mm512_setzero_ps();
-        for (int64_t v = 0; v < vectors; v++) {
-            __m512 score = _mm512_loadu_ps(scores + 16 * v);
-            __m512 weight = power_of_two(_mm512_fmsub_ps(score, _mm512_set1_ps(factor), _mm512_set1_ps(peak)));
-            ::store(weights + 16 * v, weight);
-            sum = _mm512_add_ps(sum, weight);
-        }
-        totals_[row] += _mm512_reduce_add_ps(sum);
+        totals_[row] += sum_of(sum);
     }
 
     // Stores the result of a row; zeros if it has seen no key.
     void store(int64_t row, Number* output) const {
-        __m512 factor = _mm512_set1_ps(totals_[row] > 0 ? 1 / totals_[row] : 0.0f);
-        for (int64_t d = 0; d < dim_; d += 16) ::store(output + d, _mm512_mul_ps(_mm512_loadu_ps(mixed(row) + d), factor));
+        const Floats factor = splat(totals_[row] > 0 ? 1 / totals_[row] : 0.0f);
+        const float* sums = mixed(row);
+        for (int64_t d = 0; d < dim_; d += LANES) ::store(output + d, read<Floats>(sums + d) * factor);
     }
 
     // Stores sums [rows][head_dim], then peaks and totals.
@@ -95,15 +74,38 @@ class OnlineSoftmax {
         for (int64_t n = 0; n < count; n++) {
             float own = partials[n * stride + rows * dim_ + row];
             if (own == LOWEST) continue;
-            add(std::exp2(own - raise(0, own)), partials + n * stride + row * dim_, partials[n * stride + rows * (dim_ + 1) + row]);
+            const float total = partials[n * stride + rows * (dim_ + 1) + row];
+            add(std::exp2(own - raise(0, own)), partials + n * stride + row * dim_, total);
         }
     }
 
   private:
-    __m512 capped(__m512 score) const {
-        if (!soft_cap_) return score;
-        return tanh(_mm512_mul_ps(score, _mm512_set1_ps(scale_ / soft_cap_)));
+    void cap(float* scores, int64_t count) const {
+        const Floats factor = splat(scale_ / soft_cap_);
+        for (int64_t i = 0; i < count; i += LANES) write(scores + i, tanh(read<Floats>(scores + i) * factor));
     }
+
+    static Floats highest_of(const float* scores, int64_t count) {
+        Floats highest = splat(LOWEST);
+        for (int64_t i = 0; i < count; i += LANES) highest = largest(highest, read<Floats>(scores + i));
+        return highest;
+    }
+
+    // Lowers the scores of hidden keys; returns the highest ones.
+    static Floats hide(float* scores, const uint16_t* masks, int64_t count) {
+        Floats highest = splat(LOWEST);
+        for (int64_t i = 0; i < count; i += LANES) {
+            const Ints visible = lanes_of(masks[i / UNIT] >> i % UNIT);
+            const Floats score = visible ? read<Floats>(scores + i) : splat(LOWEST);
+            write(scores + i, score);
+            highest = largest(highest, score);
+        }
+        return highest;
+    }
+
+    // Weights are rounded as numbers are, even if they are multiplied as floats.
+    static INLINE_MEMBER void store_weights(float* to, Floats weights) { write(to, rounded((const Number*)0, weights)); }
+    static INLINE_MEMBER void store_weights(bfloat16* to, Floats weights) { ::store(to, weights); }
 
     // Raises the row's peak to `highest` if that is above it, and scales the sums so far. The peak must be finite.
     float raise(int64_t row, float highest) {
@@ -113,10 +115,8 @@ class OnlineSoftmax {
         if (old == LOWEST) return highest;
         float factor = std::exp2(old - highest);
         totals_[row] *= factor;
-        for (int64_t d = 0; d < dim_; d += 16) {
-            float* mixed = mixed_ + row * dim_ + d;
-            _mm512_storeu_ps(mixed, _mm512_mul_ps(_mm512_loadu_ps(mixed), _mm512_set1_ps(factor)));
-        }
+        float* mixed = mixed_ + row * dim_;
+        for (int64_t d = 0; d < dim_; d += LANES) write(mixed + d, read<Floats>(mixed + d) * splat(factor));
         return highest;
     }
 

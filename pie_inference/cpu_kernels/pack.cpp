@@ -1,72 +1,67 @@
-// Packs the weights of a linear layer into the order of linear.cpp, directly from the mapped checkpoint.
+// Packs the weights of a linear layer into units (`products.h`), directly from the mapped checkpoint.
+
+#include "parallel.h"
 
 #include <algorithm>
 
-#include "parallel.h"
-#include "tiles.h"
-#include "vectors.h"
-
-static const int LANES = 16, WIDTH = 48;  // as in linear.cpp
-
-// The bits of an IEEE half.
-struct half {
-    uint16_t bits;
-};
-
-static inline __m512 load(const half* from, __mmask16 mask) {
-    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, from));
-}
-
-// 16 steps of a row, with `count` valid numbers.
+// LANES words of a row of which `count` numbers follow, and zeros behind them.
 template <class Source>
-static inline __m512i read_steps(const Source* from, int64_t count, float) {
-    return _mm512_castps_si512(load(from, first_lanes(count)));
+INLINE Words read_words(const Source* from, int64_t count, float) {
+    return (Words)load(from, count);
 }
 
 template <class Source>
-static inline __m512i read_steps(const Source* from, int64_t count, bfloat16) {
-    __m512 low = load(from, first_lanes(count));
-    __m512 high = count > LANES ? load(from + LANES, first_lanes(count - LANES)) : _mm512_setzero_ps();
-    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+INLINE Words read_words(const Source* from, int64_t count, bfloat16) {
+    return pairs_of(narrowed(load(from, count)), narrowed(load(from + LANES, count - LANES)));
 }
 
-static inline __m512i read_steps(const bfloat16* from, int64_t count, bfloat16) {
-    return _mm512_maskz_loadu_epi16(count >= 32 ? __mmask32(-1) : __mmask32((1u << count) - 1), from);
+INLINE Words read_words(const bfloat16* from, int64_t count, bfloat16) {
+    return pairs_of(read<Halves>(from, count), read<Halves>(from + LANES, count - LANES));
 }
 
-// Packs 16 rows of K numbers into [steps][16] of a panel of `width`. The result bypasses the caches: it is not read soon.
+// Packs LANES words of each of 16 rows, of which `count` exist, as words [LANES][16], of which the first `most` are written.
+// The result bypasses the caches: it is not read soon.
 template <class Source, class Number>
-static void pack_vector(const Source* const* rows, int64_t count, int64_t ins, float* panel, int64_t width) {
-    const int64_t per_step = 4 / sizeof(Number);
-    for (int64_t k = 0; k < ins; k += LANES * per_step) {
-        __m512i block[16];
-        for (int row = 0; row < LANES; row++)
-            block[row] = row < count ? read_steps(rows[row] + k, ins - k, Number{}) : _mm512_setzero_si512();
+INLINE void pack_block(const Source* const* rows, int64_t count, int64_t first, int64_t numbers, Word* to, int64_t most) {
+    for (int v = 0; v < VECTORS_PER_UNIT; v++) {
+        Words block[LANES];
+        UNROLLED
+        for (int lane = 0; lane < LANES; lane++) {
+            const int64_t row = v * LANES + lane;
+            block[lane] = row < count ? read_words(rows[row] + first, numbers, Number{}) : Words{};
+        }
         transpose(block);
-        int64_t steps = (std::min(ins - k, LANES * per_step) + per_step - 1) / per_step;
-        for (int64_t step = 0; step < steps; step++)
-            _mm512_stream_si512((__m512i*)(panel + (k / per_step + step) * width), block[step]);
+        UNROLLED
+        for (int step = 0; step < LANES; step++)
+            if (step < most) stream(to + step * UNIT + v * LANES, block[step]);
     }
+}
+
+template <class Source, class Number>
+static void pack_unit(const Source* const* rows, int64_t count, int64_t ins, Word* unit) {
+    constexpr int64_t NUMBERS = LANES * PER_WORD<Number>;
+    int64_t first = 0;
+    for (; first + NUMBERS <= ins; first += NUMBERS, unit += LANES * UNIT)
+        pack_block<Source, Number>(rows, count, first, NUMBERS, unit, LANES);
+    const int64_t left = ins - first;
+    if (left) pack_block<Source, Number>(rows, count, first, left, unit, (left + PER_WORD<Number> - 1) / PER_WORD<Number>);
 }
 
 // rows: addresses of `outs` rows of `ins` numbers each. packed: 64-byte aligned, for outs rounded up to 16.
 template <class Source, class Number>
-static void pack(const Source* const* rows, int64_t outs, int64_t ins, float* packed, int64_t num_threads) {
-    const int64_t per_step = 4 / sizeof(Number), steps = (ins + per_step - 1) / per_step;
-    parallel(num_threads, [=](int64_t thread, int64_t threads) {
-        Range mine = share((outs + LANES - 1) / LANES, thread, threads);
-        for (int64_t out = mine.begin * LANES; out < mine.end * LANES; out += LANES) {
-            int64_t first = out / WIDTH * WIDTH, width = std::min<int64_t>((outs - first + LANES - 1) / LANES * LANES, WIDTH);
-            pack_vector<Source, Number>(rows + out, outs - out, ins, packed + first * steps + (out - first), width);
-        }
-        _mm_sfence();
+static void pack(const Source* const* rows, int64_t outs, int64_t ins, Word* packed, int64_t threads) {
+    const int64_t steps = (ins + PER_WORD<Number> - 1) / PER_WORD<Number>;
+    parallel(threads, (outs + UNIT - 1) / UNIT, [=](int64_t unit) {
+        const int64_t first = unit * UNIT, count = std::min<int64_t>(outs - first, UNIT);
+        pack_unit<Source, Number>(rows + first, count, ins, packed + first * steps);
+        finish_streams();
     });
 }
 
 #define EXPORT(Source, Number)                                                                                      \
     extern "C" void pack_##Source##_##Number(const Source* const* rows, int64_t outs, int64_t ins, float* packed,  \
                                              int64_t threads) {                                                    \
-        pack<Source, Number>(rows, outs, ins, packed, threads);                                                    \
+        pack<Source, Number>(rows, outs, ins, (Word*)packed, threads);                                             \
     }
 
 EXPORT(float, float)

@@ -1,38 +1,22 @@
-// Work shared by threads of torch's OpenMP pool.
+// Work shared by threads: cut into chunks, which whoever is free takes.
 //
-// A second OpenMP runtime in the process would bring a second pool, whose threads would compete with the first. So nothing
-// here is compiled or linked with OpenMP: `library.py` finds the runtime that torch loaded and passes its entry points.
+// A call waits for chunks, never for threads: a thread that has not begun, since another process has its core, holds up
+// nobody. Threads between two calls look for work for a moment before they sleep.
 #pragma once
+
+#include "products.h"
 
 #include <cstdint>
 
-struct OpenMp {
-    void (*parallel)(void (*body)(void*), void* data, unsigned num_threads, unsigned flags);  // GOMP_parallel
-    void (*barrier)();                                                                       // GOMP_barrier
-    int (*thread_num)();                                                                     // omp_get_thread_num
-    int (*num_threads)();                                                                    // omp_get_num_threads
-};
+// Calls run(data, chunk) for each of `count` chunks, in at most `threads` threads, and returns when all are done. A call
+// inside of another, or beside one of another thread, runs alone. The body must not throw.
+void run_chunks(int64_t threads, int64_t count, void (*run)(void* data, int64_t chunk), void* data);
 
-extern OpenMp openmp;
-
-// Calls body(thread, threads) in at most `num_threads` threads, and waits for all. The body must not throw.
 template <class Body>
-static inline void parallel(int64_t num_threads, const Body& body) {
-    if (num_threads <= 1) return body(0, 1);
-    auto run = [](void* data) { (*(const Body*)data)(openmp.thread_num(), openmp.num_threads()); };
-    openmp.parallel(run, (void*)&body, (unsigned)num_threads, 0);
-}
-
-// Waits until all threads of the surrounding `parallel` are here.
-static inline void barrier(int64_t threads) {
-    if (threads > 1) openmp.barrier();
-}
-
-struct Range {
-    int64_t begin, end;
-};
-
-// One thread's part of `count` items.
-static inline Range share(int64_t count, int64_t thread, int64_t threads) {
-    return {count * thread / threads, count * (thread + 1) / threads};
+static inline void parallel(int64_t threads, int64_t count, const Body& body) {
+    if (threads <= 1 || count <= 1) {
+        for (int64_t chunk = 0; chunk < count; chunk++) body(chunk);
+        return;
+    }
+    run_chunks(threads, count, [](void* data, int64_t chunk) { (*(const Body*)data)(chunk); }, (void*)&body);
 }

@@ -16,7 +16,8 @@ def lazy_zero_bytes(count: int) -> NDArray[np.uint8]:
     pages, random reads wait for address translation as long as for memory."""
     if count < HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return np.zeros(count, np.uint8)
-    memory = mmap.mmap(-1, count + HUGE_PAGE)
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory, Python's default, gets small pages
+    memory = mmap.mmap(-1, count + HUGE_PAGE, private)
     _advise_huge_pages(memory)
     whole = np.frombuffer(memory, np.uint8)
     first = -whole.ctypes.data % HUGE_PAGE

@@ -27,13 +27,14 @@ def choose_device(name: str, rank: int = 0, ranks: int = 1) -> torch.device:
     return torch.device("cuda") if ranks == 1 else torch.device("cuda", rank)
 
 
-def choose_dtype(name: str, device: torch.device, num_parameters: int) -> torch.dtype:
-    """The number format for `name`, one of `WorkerOptions.dtype`."""
+def choose_dtype(name: str, device: torch.device, num_parameters: int, has_kernels: bool) -> torch.dtype:
+    """The number format for `name`, one of `WorkerOptions.dtype`; `has_kernels`: there are compiled ones for this CPU,
+    all of which are fast in bfloat16."""
     if name != "auto":
         return DTYPES[name]
     if device.type == "cuda":
         return torch.bfloat16
-    fast_bfloat16 = torch.cpu._is_avx512_bf16_supported()
+    fast_bfloat16 = has_kernels or torch.cpu._is_avx512_bf16_supported()
     return torch.bfloat16 if fast_bfloat16 and num_parameters > SMALL_MODEL else torch.float32
 
 

@@ -117,7 +117,7 @@ class GraphExecutor:
         return self._recordings.get(kind)
 
     def _kind(self, size: int) -> Kind | None:
-        """That of a batch with the adapters that run now; None: no graph can hold their kernels."""
+        """The kind of a batch with the adapters that run now; None: no graph can hold their kernels."""
         if self._running.groups is None:
             return size, None
         if size > FEW_ROWS or not self._running.products.capturable:

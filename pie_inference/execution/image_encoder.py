@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..device.tensors import upload
 from ..kv_cache.pages import lazy_zeros
-from ..loading.image_processor import ImageProcessor
+from ..models.image_processor import ImageProcessor
 from ..models.vision import VisionConfig, VisionTower
 from ..protocol import Array
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ..protocol import AdapterLoaded, DropAdapter, Failure, LoadAdapter, ModelDescription, RunWave, WaveDone
@@ -55,6 +55,14 @@ class ServedWorker(Protocol):
 
     def drop_adapter(self, message: DropAdapter) -> None:
         """Forgets an adapter, if it is loaded. Raises RankLost."""
+
+    def forget(self) -> None:
+        """Forgets what a control process has left that has gone: all adapters and matchers. No wave is under way.
+        Raises RankLost."""
+
+    @property
+    def adapters(self) -> Sequence[int]:
+        """The numbers of the adapters that are loaded."""
 
 
 class Rank(ServedWorker, Protocol):

@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
-from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from numpy.typing import NDArray
 
 from .sources import GrammarError, in_words
@@ -27,9 +27,6 @@ REHEARSALS = 3
 REHEARSED_STEPS = 40
 FASTEST_PACE = 1e-6
 """Seconds that accepting a token takes at least."""
-LONG_BATCH = 0.005
-"""Seconds for the masks of all runs."""
-APART = 16
 WORD = 32
 """Tokens: the mask of the engine has whole words of so many."""
 
@@ -144,42 +141,6 @@ def _check_pace(seconds: float) -> None:
             f"the grammar takes {1000 * seconds:.0f} ms for a token, more than {1000 * SLOWEST_STEP:.0f}: use shorter "
             "constants, and fewer or shorter repetitions"
         )
-
-
-class ManyMasks:
-    """Writes the masks of many matchers in one call of the engine: one by one they would cost another thread, which
-    wants Python's lock between them, as much again. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self._inner = LLExecutor(1)
-        self._apart = 0  # batches that are still written one by one
-
-    def write(self, matchers: Sequence[Matcher], masks: NDArray[np.uint32]) -> list[bool]:
-        """Writes the mask of each matcher to a row of `Vocabulary.masks`; for which of them it could. Leaves other
-        threads running meanwhile.
-
-        Nobody can tell whose time a batch took, so each gets an equal part; behind one that took long they are written
-        one by one for a while, and so counted."""
-        before = time.perf_counter()
-        if self._apart:
-            self._apart -= 1
-            return [_try_write(one, row) for one, row in zip(matchers, masks, strict=True)]
-        places = [(one.inner, place) for place, one in enumerate(matchers)]
-        self._inner.unsafe_compute_mask_ptr(places, masks.ctypes.data, masks.strides[0], len(matchers))
-        seconds = time.perf_counter() - before
-        if seconds > LONG_BATCH:
-            self._apart = APART
-        for one in matchers:
-            one.seconds += seconds / len(matchers)
-        return [not one.inner.is_error() for one in matchers]
-
-
-def _try_write(one: Matcher, row: NDArray[np.uint32]) -> bool:
-    try:
-        one.write_mask(row.ctypes.data)
-    except GrammarError:
-        return False
-    return True
 
 
 class Matcher:

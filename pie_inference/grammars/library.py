@@ -12,12 +12,12 @@ from .stack import start_deep
 
 MOST_GRAMMARS = 256
 MOST_CHARACTERS = 32 * MOST_TEXT
-"""Of all grammars that are kept. Compiled, one takes up to a hundred bytes for each of its characters."""
+"""Characters of all grammars that are kept. Compiled, one takes up to a hundred bytes for each of its characters."""
 MOST_AT_A_TIME = 2
 """Grammars that are compiled at a time, beside the model."""
 
 
-class Library:
+class GrammarLibrary:
     """Grammars by their source; those not used for the longest time are dropped."""
 
     def __init__(self, make_vocabulary: Callable[[], Vocabulary]) -> None:

@@ -7,9 +7,6 @@ wrong where a step is run once more, or nobody wants its token: the number says 
 goes back. Two steps may be under way on a device: then the second one waits here for the token of the first, while the
 device computes the output that it samples from.
 
-Where a processor computes, the token of a step is known before the next one is launched: then the masks are made on a
-thread, beside the forward (ahead.py), unless the forward takes all processors.
-
 A run is over where nothing can follow in its grammar, or where `skip` tokens are forced: its program runs them
 together. A grammar that is not compiled yet fails its run as *busy*: its program issues the run again, and nobody else
 has waited. What takes too long is ended.
@@ -28,14 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..protocol import GrammarStart, Sample
-from .ahead import MasksAhead
 from .engine import Vocabulary
-from .library import Library
+from .library import GrammarLibrary
 from .runs import ALLOWANCE, NOT_READY, Busy, MatchedRun, Replays, SampledTokens
 from .sources import GrammarError
 
 MOST_MATCHERS = 4096
-"""Of runs that are under way."""
+"""Most matchers of runs that are under way."""
 MOST_REPLAYED = 512
 """Tokens before a run that its matcher accepts while the wave waits."""
 MOST_KEPT = 64
@@ -52,7 +48,7 @@ class Fault(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Step:
+class MatcherStep:
     """What grammars say to one batch. `rows` may come as `allowed` says, uint8 [len(rows), ceil(vocab / 8)]; the rows
     of `faults` fail."""
 
@@ -61,7 +57,6 @@ class Step:
     faults: Mapping[int, Fault]
     runs: Mapping[int, MatchedRun] = field(repr=False)
     counts: Mapping[int, int] = field(repr=False)
-    constraints: Constraints = field(repr=False)
 
     def sampled(self, read: Callable[[], Sequence[int]]) -> None:
         """The batch was sampled; `read` gives its tokens, and may wait for the device."""
@@ -70,9 +65,10 @@ class Step:
             run.last = tokens, row
 
     def over(self, rows: int) -> NDArray[np.bool_]:
-        """Which of the rows are the last of their run, bool [rows]; waits for the tokens."""
+        """The rows that are the last of their run, bool [rows]; waits for the tokens."""
         over = np.zeros(rows, np.bool_)
-        over[self.constraints.ended_rows(self)] = True
+        for row, run in self.runs.items():
+            over[row] = run.ends_behind(self.counts[row] + 1)
         return over
 
 
@@ -94,12 +90,12 @@ class _Rows:
         self._faults[row] = Fault(str(error), isinstance(error, Busy))
         self._runs.pop(row, None)
 
-    def step(self, vocabulary: Vocabulary | None, constraints: Constraints) -> Step:
+    def step(self, vocabulary: Vocabulary | None) -> MatcherStep:
         """What they may sample. Where a run is over, nobody wants its token; one that begins there ends with a stop
         token."""
         wanted = [row for row, run in self._runs.items() if not (run.matcher.is_over and self._counts[row])]
         rows, allowed = self._masks(wanted, vocabulary)
-        return Step(rows, allowed, self._faults, self._runs, self._counts, constraints)
+        return MatcherStep(rows, allowed, self._faults, self._runs, self._counts)
 
     def _masks(self, wanted: list[int], vocabulary: Vocabulary | None) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         """For each of these rows that does not fail, in order."""
@@ -110,10 +106,7 @@ class _Rows:
         for place, row in enumerate(wanted):
             run = self._runs[row]
             try:
-                if run.mask is None:
-                    run.matcher.write_mask(address + place * size)
-                else:
-                    masks[place] = run.mask
+                run.matcher.write_mask(address + place * size)
                 run.check_pace()
             except GrammarError as error:
                 self.fail(row, error)
@@ -131,29 +124,24 @@ class _Rows:
 class Constraints:
     """The matchers of all runs that are under way."""
 
-    def __init__(
-        self,
-        tokenizer: bytes,
-        vocab_size: int,
-        stop_tokens: Sequence[int],
-        ahead: bool = True,
-    ) -> None:
-        """From tokenizer.json, which is read when the first grammar comes. `ahead`: a processor is free to make masks
-        beside the forward."""
-        self._library = Library(lambda: Vocabulary(tokenizer, vocab_size, stop_tokens))
+    def __init__(self, tokenizer: bytes, vocab_size: int, stop_tokens: Sequence[int]) -> None:
+        """From tokenizer.json, which is read when the first grammar comes."""
+        self._library = GrammarLibrary(lambda: Vocabulary(tokenizer, vocab_size, stop_tokens))
         self._runs: dict[int, MatchedRun] = {}
         self._kept: list[MatchedRun] = []
         self._replays = Replays()
-        self._ahead = MasksAhead(ahead)
 
     def __len__(self) -> int:
         return len(self._runs)
 
-    def step(self, batch: Sample) -> Step:
+    def clear(self) -> None:
+        """Forgets all runs: nobody goes on with them."""
+        self._drop(list(self._runs))
+
+    def step(self, batch: Sample) -> MatcherStep:
         """What may come next in each row with a matcher. Raises ValueError if the batch is wrong."""
         if batch.matchers is None or batch.matched is None:
             raise ValueError("the rows have no matchers")
-        self._ahead.settle()
         if batch.ended is not None:
             self._drop(batch.ended.tolist())
         found = _Rows(batch)
@@ -164,21 +152,7 @@ class Constraints:
                 found.begin(row, self._run(number, count, batch, row), count)
             except (GrammarError, Busy) as error:
                 found.fail(row, error)
-        return found.step(self._library.vocabulary, self)
-
-    def ended_rows(self, step: Step) -> list[int]:
-        """The rows of a step that are the last of their run. Begins the masks of the others."""
-        self._ahead.settle()
-        ended, going = [], []
-        for row, run in step.runs.items():
-            count = step.counts[row] + 1
-            if run.ends_behind(count):
-                ended.append(row)
-            elif run.is_behind(count) and run.mask is None:
-                going.append(run)
-        if self._library.vocabulary is not None:
-            self._ahead.begin(going, self._library.vocabulary)
-        return ended
+        return found.step(self._library.vocabulary)
 
     def _run(self, number: int, count: int, batch: Sample, row: int) -> MatchedRun:
         run = self._runs.get(number)

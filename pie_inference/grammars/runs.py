@@ -6,9 +6,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..protocol import GrammarStart
 from .engine import Matcher
 from .sources import GrammarError
@@ -53,7 +50,6 @@ class MatchedRun:
     skip: int = 0
     budget: float = ALLOWANCE
     last: tuple[SampledTokens, int] | None = None  # where the token behind those accepted is
-    mask: NDArray[np.uint32] | None = None  # what may come next, if it was made already
 
     def go_to(self, count: int) -> None:
         """Has accepted `count` tokens of the run. Raises GrammarError."""
@@ -71,17 +67,12 @@ class MatchedRun:
     def _accept(self, token: int) -> None:
         if self.matcher.accept((token,)):
             self.tokens.append(token)
-            self.mask = None
 
     def go_back(self, length: int) -> None:
         """To where it had accepted so many tokens from the beginning of the grammar."""
         self.matcher.rollback(len(self.tokens) - length)
         del self.tokens[length:]
-        self.last = self.mask = None
-
-    def is_behind(self, count: int) -> bool:
-        """Whether it has accepted `count` tokens of the run."""
-        return len(self.tokens) - self.start == count
+        self.last = None
 
     def has_begun_with(self, start: GrammarStart) -> bool:
         return (self.source, self.skip, self.tokens[: self.start]) == (start.source, start.skip, start.accepted)
@@ -92,7 +83,6 @@ class MatchedRun:
         if self.matcher.accept(missing) < len(missing):
             raise GrammarError("the tokens before the run do not fit the grammar")
         self.tokens += missing
-        self.mask = None
 
     def ends_behind(self, count: int) -> bool:
         """Whether it is over behind `count` tokens, which it accepts. What fails here fails the next step as well,

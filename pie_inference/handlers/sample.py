@@ -17,7 +17,7 @@ from ..execution.choices import choice_of
 from ..execution.launched import PendingResult
 from ..execution.log_probabilities import Asked
 from ..execution.served_model import ServedModel
-from ..grammars.rows import Step
+from ..grammars.rows import MatcherStep
 from ..protocol import Sample, SampleResult, check_indptr
 
 
@@ -48,7 +48,7 @@ def sample(served: ServedModel, batch: Sample) -> PendingResult:
     return PendingResult(build, tuple(step.faults.items()))
 
 
-def _follow_grammars(served: ServedModel, batch: Sample, logits: Tensor) -> Step | None:
+def _follow_grammars(served: ServedModel, batch: Sample, logits: Tensor) -> MatcherStep | None:
     """Forbids what grammars do not allow. The forward has been launched before, so a device computes meanwhile. None on
     ranks that get the tokens of the leader."""
     if served.constraints is None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..config import add_config_arguments, read_config
 from ..errors import InferenceError
+from ..options.isa import limit_isa
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _inspect(options: argparse.Namespace, model: Path) -> dict[str, object]:
     config = read_config(options, model, model.name)
+    limit_isa(config.max_isa)
     if options.what == "checkup":
         from .checkup import check_up
 

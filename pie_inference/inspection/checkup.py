@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..assembly.plan import ModelFiles, ServingPlan, make_plan, read_model
 from ..attention.choose import name_of_choice
 from ..config import WorkerConfig
 from ..device.ranks import SingleRank
 from ..errors import InferenceError
-from ..loading.plan import ModelFiles, ServingPlan, make_plan, read_model
 from ..loading.weight_sizes import WeightSize, sizes
+from .products import ServedProducts, describe_products
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """Sizes of the model itself."""
 
     family: str  # model_type of config.json
@@ -26,13 +27,14 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ServingChoice:
     """How the model would be served here."""
 
     device: str
     dtype: str
     quantization: str
     attention: str
+    products: ServedProducts
     threads: int
     weight_bytes: int
     free_bytes: int
@@ -52,8 +54,8 @@ class Checkup:
 
     model: str
     problem: str | None
-    shape: Shape | None
-    choice: Choice | None
+    shape: ModelShape | None
+    choice: ServingChoice | None
 
     def as_json(self) -> dict[str, Any]:
         """Nested objects, as `pie models --json` prints them."""
@@ -65,7 +67,7 @@ class Checkup:
 
 def check_up(config: WorkerConfig) -> Checkup:
     """Describes a checkpoint as far as possible. Wrong checkpoints and options do not raise; they give a `problem`."""
-    shape: Shape | None = None
+    shape: ModelShape | None = None
     try:
         files = read_model(config)
         shape = _shape(files)
@@ -75,8 +77,8 @@ def check_up(config: WorkerConfig) -> Checkup:
     return Checkup(str(config.model), None, shape, choice)
 
 
-def _shape(files: ModelFiles) -> Shape:
-    return Shape(
+def _shape(files: ModelFiles) -> ModelShape:
+    return ModelShape(
         family=str(files.raw_config.get("model_type", "unknown")),
         architecture=files.config.architecture,
         parameters=files.checkpoint.num_parameters(),
@@ -86,13 +88,17 @@ def _shape(files: ModelFiles) -> Shape:
     )
 
 
-def _choice(plan: ServingPlan) -> Choice:
+def _choice(plan: ServingPlan) -> ServingChoice:
     num_pages = plan.num_pages(plan.free_bytes - plan.weight_bytes)
-    return Choice(
+    products = describe_products(plan)
+    return ServingChoice(
         device=str(plan.device),
         dtype=str(plan.dtype).removeprefix("torch."),
         quantization=plan.config.quantization,
-        attention=name_of_choice(plan.config.attention, plan.attention_requirements(num_pages)),
+        attention=name_of_choice(
+            plan.config.attention, plan.attention_requirements(num_pages, products.ways.attention)
+        ),
+        products=products,
         threads=plan.threads,
         weight_bytes=plan.weight_bytes,
         free_bytes=plan.free_bytes,

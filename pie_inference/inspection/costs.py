@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..loading.checkpoint import Checkpoint, StoredTensor
-from ..loading.weight_sizes import tensor_bytes
+from ..loading.weight_sizes import tensor_bytes, tied_head
 
 EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
 """Keys of config.json for the number of experts in a layer; families differ."""
@@ -44,7 +44,7 @@ def model_costs(checkpoint: Checkpoint, config: Mapping[str, Any], dtype: torch.
     for tensor in checkpoint.tensors():
         if len(tensor.shape) > 1:
             parts[_part(tensor.name)].append(tensor)
-    head = parts["head"] or parts["table"]  # a tied head is the table
+    head = parts["head"] or [tied_head(table) for table in parts["table"]]
 
     def nbytes(tensors: list[StoredTensor]) -> int:
         return sum(tensor_bytes(tensor, dtype.itemsize, quantization) for tensor in tensors)

@@ -12,16 +12,18 @@ from dataclasses import dataclass
 
 import torch
 
+from ..assembly.plan import make_plan, read_model
 from ..config import WorkerConfig
-from ..cpu_kernels.library import find_library
+from ..device.ranks import SingleRank
 from ..errors import InferenceError
-from ..loading.checkpoint import Checkpoint, read_json
+from ..json_files import read_json
+from ..loading.checkpoint import Checkpoint
 from ..loading.hub import find_folder
-from ..options import default_cache_dir
 from ..protocol import EmbedTxt, Forward, ModelDescription, RunWave, Sample
 from ..serving.worker import Worker
-from .batches import DecodeBatch
+from ..trials.batches import DecodeBatch
 from .costs import Costs, model_costs
+from .products import ServedProducts, describe_products
 from .rates import Rates, measure_rates
 
 SEQUENCES = (1, 8, 32)
@@ -53,6 +55,7 @@ class Measurement:
     device: str
     dtype: str
     quantization: str
+    products: ServedProducts
     threads: int
     load_seconds: float
     weight_bytes: int
@@ -65,6 +68,7 @@ class Measurement:
 def measure(config: WorkerConfig, sequences: tuple[int, ...] = SEQUENCES, budget: float = 1.0) -> Measurement:
     """Measures the model of `config`. `budget` scales the time it takes. Raises InferenceError if the model cannot be
     served."""
+    plan = make_plan(config, read_model(config), SingleRank())  # before the weights take their memory
     _tell("loading")
     started = time.perf_counter()
     worker = Worker(config)
@@ -75,13 +79,14 @@ def measure(config: WorkerConfig, sequences: tuple[int, ...] = SEQUENCES, budget
     speeds = [probe.prefill(), *map(probe.decode, sequences)]
     peak = _peak_bytes(device)
     _tell("measuring memory and matrix products")
-    rates = measure_rates(device, dtype, find_library(config.kernels, config.cache_dir or default_cache_dir(), device))
+    rates = measure_rates(device, dtype, plan.library)
     return Measurement(
         model=str(config.model),
         architecture=description.architecture,
         device=description.device,
         dtype=description.dtype,
         quantization=config.quantization,
+        products=describe_products(plan),
         threads=torch.get_num_threads(),
         load_seconds=load_seconds,
         weight_bytes=description.weight_bytes,
@@ -107,7 +112,7 @@ class _Timed:
     operations: float
 
     def against(self, rates: Rates) -> Speed:
-        bound = max(self.read_bytes / rates.read_bytes, self.operations / rates.gemm_operations)
+        bound = rates.seconds(self.read_bytes, self.operations)
         return Speed(
             work=self.work,
             sequences=self.sequences,

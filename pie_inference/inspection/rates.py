@@ -23,34 +23,46 @@ class Rates:
     read_bytes: float  # per second
     gemm_operations: float  # per second; a multiplication and an addition are two
 
-
-def measure_rates(device: torch.device, dtype: torch.dtype, library: Library | None) -> Rates:
-    """Measures both rates. `library`: the compiled kernels for CPUs; without them torch reads the memory, more slowly
-    than the machine could."""
-    return Rates(_read_rate(device, library), _gemm_rate(device, dtype))
+    def seconds(self, num_bytes: float, operations: float) -> float:
+        """The least time to read `num_bytes` and to do `operations`."""
+        return max(num_bytes / self.read_bytes, operations / self.gemm_operations)
 
 
-def _read_rate(device: torch.device, library: Library | None) -> float:
+def measure_rates(
+    device: torch.device,
+    dtype: torch.dtype,
+    library: Library | None,
+    read_bytes: int = READ_BYTES,
+    gemm_size: int = GEMM_SIZE,
+    budget: float = SECONDS,
+) -> Rates:
+    """Measures both rates, each for `budget` seconds, by reading `read_bytes` bytes (a multiple of 512) again and again
+    and by products of matrices with `gemm_size` rows and columns. `library`: the compiled kernels for CPUs; without
+    them torch reads the memory, more slowly than the machine could."""
+    return Rates(_read_rate(device, library, read_bytes, budget), _gemm_rate(device, dtype, gemm_size, budget))
+
+
+def _read_rate(device: torch.device, library: Library | None, num_bytes: int, budget: float) -> float:
     if device.type == "cuda":
-        numbers = torch.zeros(READ_BYTES, dtype=torch.uint8, device=device)
+        numbers = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
         copy = torch.empty_like(numbers)
-        return 2 * READ_BYTES / best_seconds(lambda: copy.copy_(numbers), device)
-    memory = torch.from_numpy(lazy_zero_bytes(READ_BYTES)).view(torch.int64).fill_(1)
+        return 2 * num_bytes / best_seconds(lambda: copy.copy_(numbers), device, budget)
+    memory = torch.from_numpy(lazy_zero_bytes(num_bytes)).view(torch.int64).fill_(1)
     if library is None:
-        return READ_BYTES / best_seconds(memory.sum, device)
+        return num_bytes / best_seconds(memory.sum, device, budget)
     threads = torch.get_num_threads()
     sums = torch.zeros(threads, dtype=torch.int64)
     read = library.kernel("read_memory", ADDRESS, INTEGER, ADDRESS, INTEGER)
-    seconds = best_seconds(lambda: read(memory.data_ptr(), READ_BYTES, sums.data_ptr(), threads), device)
-    return READ_BYTES / seconds
+    seconds = best_seconds(lambda: read(memory.data_ptr(), num_bytes, sums.data_ptr(), threads), device, budget)
+    return num_bytes / seconds
 
 
-def _gemm_rate(device: torch.device, dtype: torch.dtype) -> float:
-    left, right = (torch.randn(GEMM_SIZE, GEMM_SIZE, device=device).to(dtype) for _ in range(2))
-    return 2 * GEMM_SIZE**3 / best_seconds(lambda: torch.mm(left, right), device)
+def _gemm_rate(device: torch.device, dtype: torch.dtype, size: int, budget: float) -> float:
+    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    return 2 * size**3 / best_seconds(lambda: torch.mm(left, right), device, budget)
 
 
-def best_seconds(action: Callable[[], object], device: torch.device, budget: float = SECONDS) -> float:
+def best_seconds(action: Callable[[], object], device: torch.device, budget: float) -> float:
     """Seconds of the fastest run of `action`, among the runs within `budget` seconds, after one that does not count."""
     _timed(action, device)
     best, deadline = float("inf"), time.perf_counter() + budget

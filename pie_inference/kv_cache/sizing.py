@@ -10,10 +10,8 @@ MAX_PAGES = 65536
 MAX_EMBEDS = 65536
 MAX_EMBED_BYTES = 1 << 30
 MAX_CPU_CACHE_BYTES = 4 << 30
-MAX_HOST_BYTES = 4 << 30
 MAX_SWAP_PAGES = 256
 MAX_SWAP_BYTES = 64 << 20  # about 3 ms on a PCIe bus
-HOST_MEMORY_SHARE = 0.1
 MEMORY_SHARE = {"cpu": 0.25, "cuda": 0.8}  # share of the memory that is free once the model is loaded
 
 
@@ -23,12 +21,6 @@ def fitting_pages(shape: KvShape, device: torch.device, free: int, ranks: int) -
     if device.type == "cpu":
         available = min(available, MAX_CPU_CACHE_BYTES / ranks)
     return max(1, min(int(available // shape.page_bytes), MAX_PAGES))
-
-
-def fitting_host_pages(shape: KvShape, free: int, ranks: int) -> int:
-    """The number of pages on the host, given `free` bytes for one of `ranks` ranks."""
-    fitting = min(free * HOST_MEMORY_SHARE, MAX_HOST_BYTES / ranks)
-    return min(MAX_PAGES, int(fitting // shape.page_bytes))
 
 
 def fitting_swap_pages(shape: KvShape, num_host_pages: int) -> int:

@@ -22,7 +22,7 @@ class LanguageHead:
     """The last product, which gives logits. Each rank has a share of the vocabulary."""
 
     def __init__(self, weights: WeightLoader, name: str, vocab_size: int, size: int) -> None:
-        self._multiply = weights.linear([Block(name, vocab_size)], size, split="outputs", exact=True)
+        self._multiply = weights.linear([Block(name, vocab_size)], size, split="outputs", role="head")
         self._ranks = weights.ranks
 
     def __call__(self, hidden: Tensor) -> Tensor:

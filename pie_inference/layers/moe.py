@@ -74,7 +74,7 @@ class MixtureOfExperts:
         names: ExpertNames | None = None,
     ) -> None:
         router = [Block(f"{prefix}.gate", shape.num_experts)]
-        self._router = weights.linear(router, shape.hidden_size, exact=True)
+        self._router = weights.linear(router, shape.hidden_size, role="router")
         kind = GroupedExperts if can_group(weights, shape) else LoopedExperts
         self._experts: Experts = kind(weights, f"{prefix}.experts", shape, activation, names or ExpertNames())
         self._every = torch.arange(shape.num_experts, device=weights.device)

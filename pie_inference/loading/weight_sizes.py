@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from ..errors import ConfigError
-from ..quantization.names import FORMATS
+from ..quantization.names import FORMATS, HEAD_FORMAT, Format
 from .checkpoint import Checkpoint, StoredTensor
 
 TABLE, HEAD = "embed_tokens.weight", "lm_head.weight"
 KEPT_EXACT = (
     TABLE,
-    HEAD,
     "mlp.gate.weight",
     "block_sparse_moe.gate.weight",
     "router.weight",
 )
-"""Endings of the names of matrices that are never quantized: embeddings, output heads, routers."""
+"""Endings of the names of matrices that are never quantized: embeddings, routers."""
 
 TOWERS = ("vision_model.", "vision_tower.", "connector.")
 """Parts of the names of matrices that turn images into vectors: these are not quantized either."""
@@ -44,17 +44,30 @@ class WeightSize:
 def weight_bytes(tensors: Iterable[StoredTensor], dtype: torch.dtype, quantization: str) -> int:
     """Memory that these weights take when they serve; quantization "none" or one of FORMATS. A model without an output
     head also uses its embedding table as one, in a second, packed form."""
-    by_name = {tensor.name: tensor_bytes(tensor, dtype.itemsize, quantization) for tensor in tensors}
-    tied = not any(name.endswith(HEAD) for name in by_name)
-    return sum(by_name.values()) + tied * sum(size for name, size in by_name.items() if name.endswith(TABLE))
+    stored = tuple(tensors)
+    tied = not any(tensor.name.endswith(HEAD) for tensor in stored)
+    heads = (tied_head(tensor) for tensor in stored if tied and tensor.name.endswith(TABLE))
+    return sum(tensor_bytes(tensor, dtype.itemsize, quantization) for tensor in (*stored, *heads))
+
+
+def tied_head(table: StoredTensor) -> StoredTensor:
+    """An embedding table as the output head that it also is."""
+    return replace(table, name=HEAD)
 
 
 def tensor_bytes(tensor: StoredTensor, itemsize: int, quantization: str) -> int:
     """Memory of one tensor; if it is not quantized, its numbers have `itemsize` bytes."""
-    format = FORMATS.get(quantization)
-    if format is None or not _is_quantized(tensor):
+    format = _format_of(tensor, quantization)
+    if format is None:
         return tensor.numel * itemsize
     return format.nbytes(tensor.numel // tensor.shape[-1], tensor.shape[-1], itemsize)
+
+
+def _format_of(tensor: StoredTensor, quantization: str) -> Format | None:
+    """None: it is not quantized."""
+    if quantization == "none" or not _is_quantized(tensor):
+        return None
+    return HEAD_FORMAT if tensor.name.endswith(HEAD) else FORMATS[quantization]
 
 
 def _is_quantized(tensor: StoredTensor) -> bool:
@@ -65,7 +78,7 @@ def _is_quantized(tensor: StoredTensor) -> bool:
 def sizes(checkpoint: Checkpoint) -> tuple[WeightSize, ...]:
     """The forms in which the weights could be served, the largest first."""
     tensors = tuple(checkpoint.tensors())
-    columns = {tensor.shape[-1] for tensor in tensors if _is_quantized(tensor)}
+    columns = {tensor.shape[-1] for tensor in tensors if _is_quantized(tensor) and not tensor.name.endswith(HEAD)}
     plain = [(torch.float32, "none"), (torch.bfloat16, "none")]
     quantized = [name for name, format in FORMATS.items() if all(map(format.divides, columns))]
     forms = [*plain, *((torch.bfloat16, name) for name in quantized)]
@@ -73,12 +86,21 @@ def sizes(checkpoint: Checkpoint) -> tuple[WeightSize, ...]:
     return tuple(sorted(found, key=lambda size: -size.nbytes))
 
 
+def largest_matrices(checkpoint: Checkpoint, count: int = 2) -> tuple[tuple[int, int], ...]:
+    """The shapes [outputs, inputs] of linear layers, at most `count` of them, that hold most of the weights."""
+    held: Counter[tuple[int, int]] = Counter()
+    for tensor in checkpoint.tensors():
+        if _is_quantized(tensor) and len(tensor.shape) == 2 and not tensor.name.endswith(HEAD):
+            held[tensor.shape[0], tensor.shape[1]] += tensor.numel
+    return tuple(shape for shape, _ in held.most_common(count))
+
+
 def check_groups(checkpoint: Checkpoint, quantization: str) -> None:
     """Raises ConfigError if the inputs of a layer cannot be cut into the groups of the format; it names formats that
     fit."""
     for tensor in checkpoint.tensors():
-        if quantization != "none" and _is_quantized(tensor):
-            refuse_groups(quantization, tensor.name, tensor.shape[-1])
+        if (format := _format_of(tensor, quantization)) is not None:
+            refuse_groups(format.name, tensor.name, tensor.shape[-1])
 
 
 def refuse_groups(quantization: str, name: str, columns: int) -> None:

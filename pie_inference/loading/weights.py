@@ -19,6 +19,7 @@ from .progress import LoadProgress
 from .weight_sizes import refuse_groups
 
 Split = Literal["outputs", "inputs"]
+Role = Literal["layer", "head", "router"]
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class WeightLoader:
         *,
         bias: bool = False,
         split: Split | None = None,
-        exact: bool = False,
+        role: Role = "layer",
         add_up: bool = True,
         adaptable: bool = True,
     ) -> Linear:
@@ -91,15 +92,15 @@ class WeightLoader:
         faster than several.
 
         split "outputs": each rank has its share of the rows of every block. split "inputs": each rank has its share of
-        the columns, and the ranks' results are added, unless `add_up` is False because the caller adds them. exact: the
-        layer is never quantized, as is right for output heads and routers. It takes adapters if it is `adaptable` and
-        not exact; its rows must be those of a forward batch. Raises CheckpointError.
+        the columns, and the ranks' results are added, unless `add_up` is False because the caller adds them. A
+        quantized model has the layers in its format, the output head in `HEAD_FORMAT`, and routers as they are. Layers
+        take adapters if they are `adaptable`; their rows must be those of a forward batch. Raises CheckpointError.
         """
         parts = [self._weight(block, ins, split) for block in blocks]
         own_bias = bias and not (split == "inputs" and self.ranks.rank)
         whole_bias = torch.cat([self._bias(block, split) for block in blocks]) if own_bias else None
-        multiply = self._make(blocks[0].name, parts, whole_bias, exact)
-        if adaptable and not exact:
+        multiply = self._make(blocks[0].name, parts, whole_bias, role)
+        if adaptable and role == "layer":
             multiply = self._adapted(multiply, blocks, ins, split)
         if split != "inputs" or self.ranks.size == 1 or not add_up:
             return multiply
@@ -130,18 +131,24 @@ class WeightLoader:
             self._count(part, part.nbytes)
         return torch.cat(parts)
 
-    def _make(self, name: str, parts: Sequence[Tensor], bias: Tensor | None, exact: bool) -> Linear:
+    def _make(self, name: str, parts: Sequence[Tensor], bias: Tensor | None, role: Role) -> Linear:
         rows, columns = sum(len(part) for part in parts), parts[0].shape[1]
-        if self._quantizer is None or exact:
+        quantizer = self._quantizer_for(role)
+        if quantizer is None:
             made, nbytes = self.ops.linear(parts, bias), rows * columns * self.dtype.itemsize
         else:
-            format = self._quantizer.format
+            format = quantizer.format
             refuse_groups(format.name, name, columns)
-            made, nbytes = self._quantizer.linear(parts, bias), format.nbytes(rows, columns, self.dtype.itemsize)
+            made, nbytes = quantizer.linear(parts, bias), format.nbytes(rows, columns, self.dtype.itemsize)
         for part in parts:
             self._count(part, 0)
         self.bytes_loaded += nbytes
         return made
+
+    def _quantizer_for(self, role: Role) -> Quantizer | None:
+        if self._quantizer is None or role == "router":
+            return None
+        return self._quantizer.for_head() if role == "head" else self._quantizer
 
     def _count(self, stored: Tensor, nbytes: int) -> None:
         self.bytes_loaded += nbytes

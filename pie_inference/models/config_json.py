@@ -34,7 +34,7 @@ class ConfigJson:
                 raise CheckpointError(f"config.json: {key} {self.get(key)!r} is not supported")
 
     def with_defaults(self, **defaults: Any) -> ConfigJson:
-        """The same config, with `defaults` for missing keys; a key that is null stays null."""
+        """A copy with `defaults` for missing keys; a key that is null stays null."""
         return ConfigJson(self._values, defaults)
 
     def get(self, key: str, default: Any = None) -> Any:

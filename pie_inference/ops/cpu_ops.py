@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..cpu_kernels.library import ADDRESS, FLOAT, INTEGER, SUFFIX, Library
 from .cpu_linear import LinearPacker
-from .interface import Activation, Linear, Rotation
+from .interface import Activation, Linear, MakeLinear, Rotation
 
 ACTIVATIONS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1}
 """The numbers of the activations in rows.cpp."""
@@ -18,17 +18,18 @@ ACTIVATIONS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1}
 class CpuOps:
     """Implements `Ops` in float32 and bfloat16."""
 
-    def __init__(self, library: Library, dtype: torch.dtype) -> None:
+    def __init__(self, library: Library, dtype: torch.dtype, make_linear: MakeLinear | None = None) -> None:
+        """`make_linear` makes the linear layers; None: they have the kernels' products."""
         suffix = SUFFIX[dtype]
         a, n = ADDRESS, INTEGER
-        self._packer = LinearPacker(library, dtype)
+        self._make_linear = make_linear or LinearPacker(library, dtype).make
         self._rms_norm = library.kernel(f"rms_norm_{suffix}", a, n, n, a, a, n, n, n, FLOAT, n)
         self._add_rms_norm = library.kernel(f"add_rms_norm_{suffix}", a, a, a, a, n, n, FLOAT, n)
         self._rotate = library.kernel(f"rotate_{suffix}", a, n, n, a, a, n, n, n, n)
         self._gated = library.kernel(f"gated_{suffix}", a, n, a, n, n, n, n)
 
     def linear(self, parts: Sequence[Tensor], bias: Tensor | None) -> Linear:
-        return self._packer.make(parts, bias)
+        return self._make_linear(parts, bias)
 
     def rms_norm(self, rows: Tensor, weight: Tensor, eps: float) -> Tensor:
         output = torch.empty_like(rows, memory_format=torch.contiguous_format)

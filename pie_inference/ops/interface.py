@@ -15,6 +15,9 @@ from torch import Tensor
 Linear = Callable[[Tensor], Tensor]
 """Rows [..., in_features] to rows [..., out_features]."""
 
+MakeLinear = Callable[[Sequence[Tensor], Tensor | None], Linear]
+"""A function like `Ops.linear`."""
+
 Activation = Literal["silu", "gelu_tanh"]
 
 

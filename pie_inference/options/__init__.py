@@ -50,7 +50,14 @@ class WorkerOptions:
         *("auto", "float32", "bfloat16", "float64"),
     )
     device: str = _choice("auto", "where the model runs", "auto", "cpu", "cuda")
-    kernels: str = _choice("auto", "kernels of all operations but attention", "auto", "torch")
+    kernels: str = _choice(
+        *("auto", "kernels of all operations; own: the compiled ones for CPUs, without trials against torch's"),
+        *("auto", "own", "torch"),
+    )
+    max_isa: str = _choice(
+        *("auto", "instructions that a CPU may use; avx512: no tiles (AMX); to compare with other machines"),
+        *("auto", "avx512", "avx2"),
+    )
     attention: str = _choice(
         *("auto", "kernels of attention; auto: the fastest that can serve"),
         *("auto", "flashinfer", "triton", "cpu", "torch"),
@@ -62,7 +69,7 @@ class WorkerOptions:
     cuda_graphs: str = _choice("auto", "CUDA graphs for decode batches on a GPU", "auto", "off")
     max_context: int | None = _count(None, "most tokens in a sequence; auto: as the model says")
     pages: int | None = _count(None, "KV pages in the pool; auto: what fits the memory")
-    host_pages: int | None = _count(None, "KV pages in the host's memory to swap to; auto: what fits", least=0)
+    host_pages: int = _count(0, "KV pages in the host's memory to swap to; no policy swaps yet", least=0)
     embeds: int | None = _count(None, "embeds in the pool; auto: what fits the memory")
     token_slots: int = _count(65536, "sampled tokens that later batches may use before the control process knows them")
     page_size: int = _count(16, "tokens in a KV page, 8 to 32", least=8, most=32)
@@ -72,9 +79,6 @@ class WorkerOptions:
     max_batch_rows: int = _count(256, "commands in one batch that samples, or reads distributions")
     max_adapters: int = _count(16, "LoRA adapters that are loaded at a time; 0: none can be", least=0)
     adapter_mb: int = _count(1024, "MiB of memory for all LoRA adapters, of what pages leave free", least=0)
-    poll_us: int = _count(
-        0, "microseconds in which both ends look for a message before they sleep; for machines with idle cores", least=0
-    )
 
     def __post_init__(self) -> None:
         for option in option_fields():

@@ -65,7 +65,7 @@ def compile_library(compiler: str, flags: Sequence[str], sources: Iterable[Path]
 
 
 def _for_linker(flags: Sequence[str]) -> list[str]:
-    return [flag for flag in flags if flag.startswith("-Wl,")]
+    return [flag for flag in flags if flag.startswith(("-Wl,", "-pthread"))]
 
 
 def _compile_one(compiler: str, flags: Sequence[str], folder: Path, source: Path) -> str:

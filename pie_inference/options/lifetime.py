@@ -19,6 +19,11 @@ def ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+def heed_interrupts() -> None:
+    """Ctrl-C ends this process, which was started by hand, at once."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def die_with(parent: int) -> None:
     """Ends this process soon after its parent process `parent` has died."""
     if sys.platform == "linux":

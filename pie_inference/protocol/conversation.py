@@ -11,9 +11,10 @@ from .messages import AnyBatch, AnyResult
 
 
 class Hello(Message, frozen=True):
-    """First message on a connection."""
+    """First message on a connection. `server`: a name that no other server has, over all connections of one."""
 
     protocol: int
+    server: str = ""
 
 
 class RunWave(Message, frozen=True):
@@ -45,11 +46,11 @@ class DropAdapter(Message, frozen=True):
 
 
 class Shutdown(Message, frozen=True):
-    """Finish the wave at hand and exit."""
+    """Finish the waves at hand; then exit, or wait for the next server."""
 
 
 class Refused(Message, frozen=True):
-    """The worker is not wanted and should exit: another one serves here."""
+    """The server does not want this worker, and leaves it."""
 
     reason: str
 
@@ -157,7 +158,7 @@ class AdapterLoaded(Message, frozen=True):
 
 
 class WorkerFailed(Message, frozen=True):
-    """The worker cannot serve (unreadable checkpoint, wrong protocol, out of memory) and ends."""
+    """The worker cannot serve this control process (unreadable checkpoint, wrong protocol, out of memory)."""
 
     message: str
 

@@ -18,7 +18,7 @@ DESCRIPTOR = "fd:"
 READ_BYTES = 1 << 18
 """What is read at a time."""
 MOST_BYTES = 1 << 28
-"""Of a frame; the largest ones have the tokenizers of models."""
+"""Most bytes of a frame; the largest ones have the tokenizers of models."""
 
 
 class FrameTooLong(ProtocolError):

@@ -26,7 +26,7 @@ import numpy as np
 from . import rows as _rows  # noqa: F401  # its classes are among those below
 from .batch import Array, Batch, Layout, Result, call_name
 
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 """Raised by every change of this file that an older peer would misread; checked when a worker connects."""
 
 
@@ -293,7 +293,7 @@ EXTENSIONS = ("forward_with_adapter",)
 
 
 class ForwardWithScoresResult(Result, frozen=True):
-    """Of `ForwardWithScores`: for each key of each sequence, in order, the weight that the sequence's queries together
+    """The answer to `ForwardWithScores`: for each key of each sequence, in order, the weight that its queries together
     give to it, as the mean over heads and layers. Those of a sequence add up to the number of its queries that see a
     key."""
 
@@ -304,7 +304,7 @@ class ForwardWithScoresResult(Result, frozen=True):
 
 
 class SampleResult(Result, frozen=True):
-    """Of `Sample`. Log-probabilities are those of the model itself, whatever the parameters are."""
+    """The answer to `Sample`. Log-probabilities are those of the model itself, whatever the parameters are."""
 
     ragged: ClassVar[Layout] = {"score_indptr": ("scored", "logprobs")}
 
@@ -316,14 +316,14 @@ class SampleResult(Result, frozen=True):
 
 
 class VerifyResult(Result, frozen=True):
-    """Of `Verify`."""
+    """The answer to `Verify`."""
 
     accepted: Array  # int32 [N], leading rows where the chosen token is the draft
     tokens: Array  # int32 [N], the token chosen at the first row where it is not, or at the last row
 
 
 class GetNextDistResult(Result, frozen=True):
-    """Of `GetNextDist`: N ragged rows, most probable first; equal probabilities in the order of token ids."""
+    """The answer to `GetNextDist`: N ragged rows, most probable first; equal ones in the order of token ids."""
 
     ragged: ClassVar[Layout] = {"indptr": ("tokens", "probabilities")}
 
@@ -334,7 +334,7 @@ class GetNextDistResult(Result, frozen=True):
 
 
 class GetLogprobsResult(Result, frozen=True):
-    """Of `GetLogprobs`, in its order."""
+    """The answer to `GetLogprobs`, in its order."""
 
     logprobs: Array  # float32 [indptr[N]]
 

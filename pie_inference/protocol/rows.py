@@ -40,7 +40,7 @@ class GetLogprobsAt(Batch, frozen=True):
 
 
 class GetNextDistsResult(Result, frozen=True):
-    """Of `GetNextDists`: k entries for each embed, most probable first; equal probabilities in the order of ids."""
+    """The answer to `GetNextDists`: k entries for each embed, most probable first; equal ones in the order of ids."""
 
     ragged: ClassVar[Layout] = {"indptr": ("tokens", "probabilities"), "rest_indptr": ("rest",)}
 
@@ -52,6 +52,6 @@ class GetNextDistsResult(Result, frozen=True):
 
 
 class GetLogprobsAtResult(Result, frozen=True):
-    """Of `GetLogprobsAt`, in its order."""
+    """The answer to `GetLogprobsAt`, in its order."""
 
     logprobs: Array  # float32 [T]

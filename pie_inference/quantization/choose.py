@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from ..cpu_kernels.library import Library
 from ..ops.interface import Linear
 from . import cpu_linear, torch_linear, triton_linear
 from .formats import quantize
-from .names import FORMATS, Format
+from .names import FORMATS, HEAD_FORMAT, Format
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,10 @@ class Quantizer:
     device: torch.device
     dtype: torch.dtype
     library: Library | None  # the compiled kernels for CPUs, if they serve
+
+    def for_head(self) -> Quantizer:
+        """The quantizer of the output head."""
+        return replace(self, format=HEAD_FORMAT)
 
     def linear(self, parts: Sequence[Tensor], bias: Tensor | None) -> Linear:
         """Like `Ops.linear`, but quantizes the weights. Input features must be a multiple of the format's group."""

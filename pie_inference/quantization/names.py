@@ -43,3 +43,7 @@ FORMATS: Mapping[str, Format] = {
     )
 }
 """The formats that `WorkerOptions.quantization` may name beside "none"."""
+
+HEAD_FORMAT = FORMATS["int8"]
+"""The output head of a quantized model has it, whatever the layers have: with 4 bits the head errs where it counts
+most, and in 16 bits it would be half of what a decode step reads."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from ..config import parse_options
 from ..errors import InferenceError
 from ..options import lifetime
+from ..options.isa import limit_isa
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,6 +22,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if options.parent is not None:
         lifetime.die_with(options.parent)
+    if options.place.listen is not None:
+        lifetime.heed_interrupts()
+    limit_isa(options.config.max_isa)
     from .loop import run  # imports torch, which wrong options and --help need not wait for
 
     return run(options)

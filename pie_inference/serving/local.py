@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 
 from ..protocol import FromWorker, ProtocolError, Shutdown, ToWorker, decode_to_worker, encode
 from ..protocol.frames import DESCRIPTOR, READ_BYTES, FrameReader, pack, unpack
@@ -13,8 +12,7 @@ class LocalTransport:
     """A `Transport` over the socket that `endpoint` names. The end of the control process is a `Shutdown`. Raises
     ProtocolError if there is no such socket."""
 
-    def __init__(self, endpoint: str, poll_us: int = 0) -> None:
-        self._poll_seconds = poll_us / 1e6
+    def __init__(self, endpoint: str) -> None:
         self._reader = FrameReader()
         try:
             self._socket = socket.socket(fileno=int(endpoint.removeprefix(DESCRIPTOR)))
@@ -23,22 +21,10 @@ class LocalTransport:
         except (ValueError, OSError) as error:
             raise ProtocolError(f"{endpoint} is no socket that was handed over to this process: {error}") from None
 
-    def await_control(self) -> ToWorker:
-        return self.receive()
-
     def receive(self) -> ToWorker:
-        if self._poll_seconds and (message := self._poll()) is not None:
-            return message
         while (message := self._next()) is None:
             if not self._read(0):
                 return Shutdown()
-        return message
-
-    def _poll(self) -> ToWorker | None:
-        end = time.perf_counter() + self._poll_seconds
-        while (message := self.receive_nowait()) is None:
-            if time.perf_counter() > end:
-                return None
         return message
 
     def receive_nowait(self) -> ToWorker | None:
@@ -53,7 +39,7 @@ class LocalTransport:
         return message
 
     def _next(self) -> ToWorker | None:
-        """Of what has come already."""
+        """The next message of what has come already."""
         frame = self._reader.next()
         return None if frame is None else decode_to_worker(unpack(frame))
 

@@ -5,32 +5,18 @@ While a wave runs on a GPU, the next one is received and launched behind it; rep
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..config import ProcessOptions, WorkerConfig
-from ..errors import InferenceError
 from ..execution.interface import Load, ServedWorker
 from ..execution.launched import LaunchedWave
-from ..protocol import (
-    PROTOCOL_VERSION,
-    AdapterLoaded,
-    DropAdapter,
-    Hello,
-    LoadAdapter,
-    ProtocolError,
-    Ready,
-    RunWave,
-    Shutdown,
-    ToWorker,
-    WorkerFailed,
-)
+from ..protocol import AdapterLoaded, DropAdapter, LoadAdapter, RunWave, Shutdown, ToWorker
 from ..tensor_parallel.group import WorkerGroup
-from .transport import Transport, open_transport
+from . import sessions
+from .sessions import Transport
 from .worker import Worker
 
 PAUSE_SECONDS = 0.0005
@@ -40,23 +26,8 @@ WAVES_IN_FLIGHT = 2
 
 
 def run(options: ProcessOptions) -> int:
-    """Serves until `Shutdown`. Returns 0, or 1 after it has sent `WorkerFailed` and printed the reason on stderr."""
-    try:
-        with open_transport(options.endpoint, options.secret, options.config.poll_us) as transport:
-            try:
-                hello = transport.await_control()  # before the model is loaded, which may be for nothing
-                if isinstance(hello, Shutdown):
-                    return 0
-                with open_worker(options.config) as worker:
-                    transport.send(_greet(worker, hello))
-                    serve(transport, worker)
-            except (InferenceError, ProtocolError, MemoryError, RuntimeError) as error:
-                transport.send(WorkerFailed(str(error)))
-                raise
-    except (InferenceError, ProtocolError, MemoryError, RuntimeError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+    """Serves as `sessions.run` says; returns the exit status."""
+    return sessions.run(options.place, lambda: open_worker(options.config), serve)
 
 
 @contextmanager
@@ -82,9 +53,11 @@ def serve(transport: Transport, worker: ServedWorker) -> None:
             case DropAdapter():
                 loads.drop(message)
             case _:
-                transport.send(_greet(worker, message))
+                transport.send(sessions.greet(worker, message))
     for launched in running:
         transport.send(worker.finish(launched))
+    while loads.are_left:
+        loads.install()  # ranks that have begun to read an adapter wait for this
 
 
 class _Loads:
@@ -107,7 +80,7 @@ class _Loads:
         self._loads.append(self._worker.begin_adapter(message))
 
     def install(self) -> AdapterLoaded:
-        """Of the first one; it is gone at once if it was dropped meanwhile."""
+        """Installs the first one; it is gone at once if it was dropped meanwhile."""
         loaded = self._loads.popleft().install()
         if loaded.number in self._dropped:
             self._dropped.remove(loaded.number)
@@ -134,9 +107,3 @@ def _next_message(transport: Transport, worker: ServedWorker, running: deque[Lau
         elif not running:
             time.sleep(PAUSE_SECONDS)
     return transport.receive()
-
-
-def _greet(worker: ServedWorker, message: ToWorker) -> Ready:
-    if isinstance(message, Hello) and message.protocol == PROTOCOL_VERSION:
-        return Ready(PROTOCOL_VERSION, os.getpid(), worker.describe())
-    raise ProtocolError(f"the worker speaks protocol {PROTOCOL_VERSION}, the control process sent {message}")

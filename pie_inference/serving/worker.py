@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import torch
 
 from ..adapters.loading import AdapterLoad, AdapterReader
+from ..assembly.load import load
+from ..assembly.plan import make_plan, read_model
 from ..config import WorkerConfig
 from ..device.markers import mark_stream
 from ..device.ranks import Ranks, SingleRank
 from ..execution.interface import Agree, agree_alone
 from ..execution.launched import LaunchedWave
-from ..loading.load import load
-from ..loading.plan import make_plan, read_model
 from ..protocol import AdapterLoaded, DropAdapter, LoadAdapter, ModelDescription, RunWave, WaveDone
+from ..trials.choose import choose_ways
 from .wave_run import WaveRun
 
 
@@ -26,7 +28,7 @@ class Worker:
         self._last_finish = 0.0
         with torch.inference_mode():
             plan = make_plan(config, read_model(config), ranks or SingleRank())
-            self._served = load(plan)
+            self._served = load(plan, choose_ways(plan))
         self._reader = AdapterReader(self._served.adapters, self._served.device)
         torch.set_num_threads(plan.threads)
 
@@ -52,6 +54,16 @@ class Worker:
 
     def drop_adapter(self, message: DropAdapter) -> None:
         self._served.adapters.drop(message.number)
+
+    @property
+    def adapters(self) -> Sequence[int]:
+        return self._served.adapters.numbers
+
+    def forget(self) -> None:
+        for number in self.adapters:
+            self._served.adapters.drop(number)
+        if self._served.constraints is not None:
+            self._served.constraints.clear()
 
     def finish(self, launched: LaunchedWave) -> WaveDone:
         results = launched.results()

@@ -1,99 +1,206 @@
-"""The connection of a worker that is started by hand, on whatever machine. The only importer of zmq in this package."""
+"""The socket of a worker that listens for servers of other machines. The only importer of zmq in this package.
+
+Theory. The socket is a ROUTER, which names each connection. The first connection that says Hello is that of the server
+that is served; another server is refused while it lasts. A server whose connection broke comes back over another one,
+perhaps before this end has noticed: each Hello names its server, and the new connection of the same one takes the place
+of the old one. A connection ends with an event of the socket's monitor, by its descriptor. Events are looked at only
+when no message is left, so what a connection has said is always known before its end.
+
+Where others can reach the address, CURVE lets nobody in who does not know the secret (`options.secret`).
+"""
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import zmq
-from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
-from ..protocol import FromWorker, ProtocolError, Refused, ToWorker, decode_to_worker, encode
-from ..protocol.secret import SECRET_VARIABLE, control_key
+from ..options.address import HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, is_ipv6
+from ..options.secret import SOURCES, worker_key
+from ..protocol import (
+    FromWorker,
+    Hello,
+    ProtocolError,
+    Refused,
+    Shutdown,
+    ToWorker,
+    WorkerFailed,
+    decode_to_worker,
+    encode,
+)
 
+LINGER_MS = 2000
+"""What was said last has this time to be sent, before the process ends."""
+STRANGER_SECONDS = 10.0
+"""Between two lines about processes that do not know the secret."""
+GONE = -1
 POLLIN = int(zmq.POLLIN)
-LINGER_MS = 2000  # a failure message must be sent before the process ends
-HEARTBEAT_MS = 1000
-HEARTBEAT_TIMEOUT_MS = 5000
 HANDSHAKE_FAILED = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-BROKEN_OFF = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-MOST_BROKEN_OFF = 3
-"""A control process breaks the handshake off if it cannot read it; it may also have ended at this moment."""
+EVENTS = HANDSHAKE_FAILED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_DISCONNECTED
 
 
-class ZeroMQTransport:
-    """A `Transport` to the control process, which has bound `endpoint`, and proves that it knows the secret if there is
-    one. Before it sleeps, it looks for a message for `poll_us` microseconds, which takes a core and saves the time to
-    wake up. Raises ProtocolError for a secret that is none."""
+@dataclass
+class _Peer:
+    """A connection that has said Hello. `server`: which one it is of; `descriptor`: GONE once it has ended."""
 
-    def __init__(self, endpoint: str, secret: str | None = None, poll_us: int = 0) -> None:
-        self._poll_seconds = poll_us / 1e6
+    identity: bytes
+    descriptor: int
+    server: str
+    address: str
+
+
+class Listener:
+    """A `Transport` to one server at a time. Raises ProtocolError if it cannot listen at `address`."""
+
+    def __init__(self, address: str, secret: str | None) -> None:
+        self._peer: _Peer | None = None  # that is served
+        self._next: tuple[_Peer, Hello] | None = None  # to be served
+        self._told_of_stranger = -STRANGER_SECONDS
         self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, LINGER_MS)
-        if endpoint.startswith("tcp:"):
-            self._socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-            self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
-        self._socket.setsockopt(zmq.SNDHWM, 0)
-        self._socket.setsockopt(zmq.RCVHWM, 0)
-        self._socket.setsockopt(zmq.PROBE_ROUTER, 1)  # tells the control process of each new connection
-        if secret is not None:
-            self._secure(secret)
-        self._monitor = self._socket.get_monitor_socket(HANDSHAKE_FAILED | BROKEN_OFF)
-        self._socket.connect(endpoint)
-
-    def _secure(self, secret: str) -> None:
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         try:
-            public = zmq.curve_public(z85.encode(control_key(secret)))
-            own_public, own_private = zmq.curve_keypair()
-        except (ValueError, zmq.ZMQError) as error:  # ZMQError: built without CURVE
+            self._configure(address, secret)
+            self._monitor = self._socket.get_monitor_socket(EVENTS)
+            self._socket.bind(address)
+        except zmq.ZMQError as error:
+            self._socket.disable_monitor()
             self._context.destroy(linger=0)
-            raise ProtocolError(f"the connection cannot be secured: {error}") from None
-        self._socket.setsockopt(zmq.CURVE_SERVERKEY, public)
-        self._socket.setsockopt(zmq.CURVE_PUBLICKEY, own_public)
-        self._socket.setsockopt(zmq.CURVE_SECRETKEY, own_private)
+            raise ProtocolError(f"cannot listen at {address}: {error}") from None
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
 
-    def await_control(self) -> ToWorker:
-        """Waits for the first message. Raises ProtocolError if the control process does not want this worker, or does
-        not share its secret."""
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._monitor, zmq.POLLIN)
-        broken_off = 0
-        while self._socket not in dict(poller.poll()):
-            broken_off += 1
-            if recv_monitor_message(self._monitor)["event"] != BROKEN_OFF or broken_off == MOST_BROKEN_OFF:
-                raise ProtocolError(f"the control process does not know the secret of this worker, ${SECRET_VARIABLE}")
-        self._socket.disable_monitor()
-        message = self.receive()
-        if isinstance(message, Refused):
-            raise ProtocolError(message.reason)
-        return message
+    def _configure(self, address: str, secret: str | None) -> None:
+        options: dict[int, int | bytes] = {zmq.LINGER: LINGER_MS, zmq.SNDHWM: 0, zmq.RCVHWM: 0, zmq.ROUTER_MANDATORY: 1}
+        options |= {zmq.HEARTBEAT_IVL: HEARTBEAT_MS, zmq.HEARTBEAT_TIMEOUT: HEARTBEAT_TIMEOUT_MS}
+        if is_ipv6(address):
+            options[zmq.IPV6] = 1
+        if secret is not None:
+            options |= {zmq.CURVE_SERVER: 1, zmq.CURVE_SECRETKEY: worker_key(secret)}
+        for option, value in options.items():
+            self._socket.setsockopt(option, value)
 
-    def receive(self) -> ToWorker:
-        """Waits for the next message. Raises ProtocolError."""
-        if self._poll_seconds and (message := self._poll()) is not None:
-            return message
-        return decode_to_worker(self._socket.recv_multipart())
+    @property
+    def address(self) -> str:
+        """Where it listens, with the port that the system chose for port 0."""
+        return self._socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()  # type: ignore[union-attr]
 
-    def _poll(self) -> ToWorker | None:
-        end = time.perf_counter() + self._poll_seconds
-        while not int(self._socket.getsockopt(zmq.EVENTS)) & POLLIN:
-            if time.perf_counter() > end:
-                return None
-        return self.receive_nowait()
+    @property
+    def peer(self) -> str:
+        """The address of the server that is served, or was last."""
+        return self._peer.address if self._peer else "no address"
 
-    def receive_nowait(self) -> ToWorker | None:
-        """The next message; None if there is none. Raises ProtocolError."""
-        try:
-            return decode_to_worker(self._socket.recv_multipart(zmq.NOBLOCK))
-        except zmq.Again:
-            return None
+    def tell(self, text: str) -> None:
+        """A line for whoever has started the worker."""
+        print(f"worker: {text}", file=sys.stderr, flush=True)
 
-    def send(self, message: FromWorker) -> None:
-        self._socket.send_multipart(encode(message))
+    # ---- servers ----
+
+    def accept(self) -> Hello:
+        """Waits for the next server; returns what it has said first."""
+        self._peer = None
+        while self._next is None:
+            self._poller.poll()
+            self._read()
+        (self._peer, hello), self._next = self._next, None
+        return hello
+
+    def fail(self, reason: str) -> None:
+        """Tells those who wait why nobody is served any more."""
+        if self._peer is not None:
+            self.send(WorkerFailed(reason))
+        while self._read() is not None or self._next is not None:
+            if self._next is not None:
+                self._answer(self._next[0].identity, WorkerFailed(reason))
+                self._next = None
 
     def close(self) -> None:
-        """Closes the connection. Waits a short time for messages to be sent."""
+        """Ends all connections. Waits a short time for messages to be sent."""
         self._socket.disable_monitor()
         self._context.destroy()
+
+    # ---- the server that is served ----
+
+    def receive(self) -> ToWorker:
+        while (message := self.receive_nowait()) is None:
+            self._poller.poll()
+        return message
+
+    def receive_nowait(self) -> ToWorker | None:
+        message = self._read()
+        if isinstance(message, Refused):
+            self.tell(f"the server at {self.peer} does not want this worker: {message.reason}")
+            return Shutdown()
+        if self._peer is None or self._peer.descriptor == GONE or self._next is not None:
+            return Shutdown()
+        return message
+
+    def send(self, message: FromWorker) -> None:
+        if self._peer is not None and not self._answer(self._peer.identity, message):
+            self._peer.descriptor = GONE
+
+    def _answer(self, identity: bytes, message: FromWorker) -> bool:
+        """Whether the connection is there."""
+        try:
+            self._socket.send_multipart([identity, *encode(message)], zmq.NOBLOCK)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    # ---- all connections ----
+
+    def _read(self) -> ToWorker | None:
+        """Takes a message, or if there is none what has happened to connections. Returns what the server says that is
+        served. Raises ProtocolError for what it says that is none."""
+        try:
+            frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            self._take_events()
+            return None
+        identity = frames[0].bytes
+        if self._peer is not None and identity == self._peer.identity:
+            return decode_to_worker([frame.buffer for frame in frames[1:]])
+        self._meet(identity, frames[1:])
+        return None
+
+    def _meet(self, identity: bytes, frames: Sequence[zmq.Frame]) -> None:
+        """A connection that is not served says something."""
+        try:
+            hello = decode_to_worker([frame.buffer for frame in frames])
+        except ProtocolError as error:
+            self._answer(identity, WorkerFailed(str(error)))
+            self.tell(f"a process has said what is no message: {error}")
+            return
+        if not isinstance(hello, Hello):
+            return  # the rest of a connection that was served
+        peer = _Peer(identity, int(frames[0].get(zmq.SRCFD)), hello.server, str(frames[0].get("Peer-Address")))
+        served = self._peer if self._peer is not None and self._peer.descriptor != GONE else None
+        if served is None or served.server == peer.server:
+            self._next = peer, hello
+            return
+        self._answer(identity, WorkerFailed(f"it serves another server, at {served.address}, until that one ends"))
+        self.tell(f"a second server, at {peer.address}, is refused: the one at {served.address} is served")
+
+    def _take_events(self) -> None:
+        while int(self._monitor.getsockopt(zmq.EVENTS)) & POLLIN:
+            event = recv_monitor_message(self._monitor, zmq.NOBLOCK)
+            if event["event"] == zmq.EVENT_DISCONNECTED:
+                self._ended(int(event["value"]))
+            elif event["event"] & HANDSHAKE_FAILED:
+                self._tell_of_stranger()
+
+    def _ended(self, descriptor: int) -> None:
+        if self._peer is not None and self._peer.descriptor == descriptor:
+            self._peer.descriptor = GONE
+        if self._next is not None and self._next[0].descriptor == descriptor:
+            self._next = None
+
+    def _tell_of_stranger(self) -> None:
+        now = time.monotonic()
+        if now - self._told_of_stranger >= STRANGER_SECONDS:
+            self._told_of_stranger = now
+            self.tell(f"a process without the secret of this worker ({SOURCES}) has tried to connect, and was refused")

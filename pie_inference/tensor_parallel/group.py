@@ -182,6 +182,15 @@ class WorkerGroup:
         self._tell(message)
         self._worker.drop_adapter(message)
 
+    @property
+    def adapters(self) -> Sequence[int]:
+        return self._worker.adapters
+
+    def forget(self) -> None:
+        for number in self.adapters:
+            self.drop_adapter(DropAdapter(number))
+        self._worker.forget()
+
     def _agree(self, wave: int, failure: Failure) -> None:
         for follower in self._followers:
             agree(wave, failure, follower.channel)

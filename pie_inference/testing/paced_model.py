@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..grammars.rows import Constraints, Fault, Step
+from ..grammars.rows import Constraints, Fault, MatcherStep
 from ..options import WorkerOptions
 from ..options.pace import Pace
 from ..protocol import (
@@ -57,11 +57,11 @@ from ..protocol import (
     call_name,
 )
 from . import byte_tokenizer
-from .small_vision import VISION, Tiles
+from .small_vision import VISION, TileRunner
 
 Hashes = NDArray[np.uint64]
 
-DEFAULTS = {"max_context": 1 << 20, "pages": 1 << 16, "host_pages": 1 << 10, "embeds": 1 << 16}
+DEFAULTS = {"max_context": 1 << 20, "pages": 1 << 16, "embeds": 1 << 16}
 """Sizes that an operator has left to the worker: more than any benchmark needs, as they take next to no memory."""
 MOST_SWAP_PAGES = 16
 VOCAB = byte_tokenizer.VOCAB_SIZE
@@ -100,13 +100,13 @@ class PacedModel:
             max_context=sizes["max_context"],
             page_size=options.page_size,
             num_pages=sizes["pages"],
-            num_host_pages=sizes["host_pages"],
+            num_host_pages=options.host_pages,
             num_embeds=sizes["embeds"],
             num_token_slots=options.token_slots,
             max_batch_tokens=options.max_batch_tokens,
             max_batch_rows=options.max_batch_rows,
             max_dist=VOCAB,
-            max_swap_pages=MOST_SWAP_PAGES,
+            max_swap_pages=min(MOST_SWAP_PAGES, options.host_pages),
             stop_tokens=(byte_tokenizer.END,),
             tokenizer=byte_tokenizer.tokenizer_json(),
             tokenizer_config=byte_tokenizer.tokenizer_config(),
@@ -118,7 +118,7 @@ class PacedModel:
         self._faults: list[tuple[int, Fault]] = []
         self._embeds = np.zeros(sizes["embeds"], np.uint64)
         self._tokens = np.zeros(options.token_slots, np.int32)
-        self._tiles = Tiles()
+        self._tiles = TileRunner()
         self._handlers: dict[type[Batch], Callable[[Any], Result | None]] = {
             SwapOut: _nothing,
             SwapIn: _nothing,
@@ -152,6 +152,10 @@ class PacedModel:
 
     def drop_adapter(self, message: DropAdapter) -> None:
         """There is nothing to forget."""
+
+    def forget(self) -> None:
+        """Matchers are all that waves have left."""
+        self._constraints.clear()
 
     def _run_batch(self, number: int, batch: Batch, failures: list[Failure]) -> Result | None:
         name = call_name(type(batch))
@@ -203,7 +207,7 @@ class PacedModel:
         result = SampleResult(tokens) if batch.alternatives is None else _scored(batch, tokens)
         return result if step is None else self._follow(step, result)
 
-    def _follow(self, step: Step, result: SampleResult) -> SampleResult:
+    def _follow(self, step: MatcherStep, result: SampleResult) -> SampleResult:
         step.sampled(result.tokens.tolist)
         self._faults += step.faults.items()
         return msgspec.structs.replace(result, over=step.over(len(result.tokens)))

@@ -9,28 +9,18 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 
-from ..config import ENDPOINT_HELP, add_config_arguments
+from ..config import add_config_arguments, add_place_arguments, read_place
+from ..errors import ConfigError
 from ..options import OptionError, WorkerOptions, given_options, lifetime
 from ..options.pace import parse_pace
-from ..protocol import (
-    PROTOCOL_VERSION,
-    DropAdapter,
-    Hello,
-    LoadAdapter,
-    ProtocolError,
-    Ready,
-    RunWave,
-    Shutdown,
-    ToWorker,
-    WorkerFailed,
-)
-from ..protocol.secret import SECRET_VARIABLE
-from ..serving.transport import Transport, open_transport
+from ..protocol import DropAdapter, LoadAdapter, RunWave, Shutdown
+from ..serving import sessions
+from ..serving.sessions import Transport
 from .paced_model import PacedModel
 
 PR_SET_TIMERSLACK = 29
@@ -58,38 +48,12 @@ def serve(transport: Transport, model: PacedModel) -> None:
         if isinstance(message, DropAdapter):
             continue
         if not isinstance(message, RunWave):
-            transport.send(greet(model, message))
+            transport.send(sessions.greet(model, message))
             continue
         done = model.run(message)
         free += done.seconds
         time.sleep(max(0.0, free - time.perf_counter()))
         transport.send(done)
-
-
-def greet(model: PacedModel, message: ToWorker) -> Ready:
-    """The answer to the first message. Raises ProtocolError."""
-    if isinstance(message, Hello) and message.protocol == PROTOCOL_VERSION:
-        return Ready(PROTOCOL_VERSION, os.getpid(), model.describe())
-    raise ProtocolError(f"the worker speaks protocol {PROTOCOL_VERSION}, the control process sent {message}")
-
-
-def run(endpoint: str, secret: str | None, model: PacedModel, poll_us: int = 0) -> int:
-    """Serves until `Shutdown`. Returns 0, or 1 after it has printed on stderr why it cannot."""
-    try:
-        with open_transport(endpoint, secret, poll_us) as transport:
-            try:
-                hello = transport.await_control()
-                if isinstance(hello, Shutdown):
-                    return 0
-                transport.send(greet(model, hello))
-                serve(transport, model)
-            except ProtocolError as error:
-                transport.send(WorkerFailed(str(error)))
-                raise
-    except ProtocolError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
 
 
 def wake_up_in_time() -> None:
@@ -105,21 +69,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = WorkerOptions(**{**LARGE_BATCHES, **given_options(given)})
         model = PacedModel(given.name, parse_pace(given.pace), options)
-    except OptionError as error:
+        place = read_place(given)
+    except (OptionError, ConfigError) as error:
         print(error, file=sys.stderr)
         return 2
     if given.parent is not None:
         lifetime.die_with(given.parent)
+    if place.listen is not None:
+        lifetime.heed_interrupts()
     wake_up_in_time()
-    return run(given.endpoint, os.environ.pop(SECRET_VARIABLE, None), model, options.poll_us)
+    return sessions.run(place, lambda: nullcontext(model), serve)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options of a worker and `--pace`; exits as argparse does."""
     parser = argparse.ArgumentParser("pie_inference.testing.paced_worker", allow_abbrev=False)
     parser.add_argument("--pace", required=True, help="time of a wave, and of each token: 15ms or 15ms+20us")
-    parser.add_argument("--endpoint", required=True, help=ENDPOINT_HELP)
-    parser.add_argument("--parent", type=int, help="process id that the worker must not outlive")
+    add_place_arguments(parser)
     parser.add_argument("--name", required=True, help="name under which the model is served")
     parser.add_argument("--model", help="ignored, as are all options about weights and devices")
     add_config_arguments(parser)

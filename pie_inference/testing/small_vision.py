@@ -25,7 +25,7 @@ VISION = Vision(
 )
 
 
-class Tiles:
+class TileRunner:
     """Takes tiles through layers: they change nothing but how far a tile has come."""
 
     def __init__(self, vision: Vision = VISION) -> None:

@@ -43,9 +43,9 @@ def test_api_calls(tmp_path: Path) -> None:
 
 
 def test_one_call(tmp_path: Path) -> None:
-    options = ["--calls", "sample", "--hosts", "0,1", "--poll-us", "0,50", "--count", "5", "--rounds", "1"]
+    options = ["--calls", "sample", "--hosts", "0,1", "--count", "5", "--rounds", "1"]
     rows = run(tmp_path, "one_call", *options)
-    assert [(row["hosts"], row["poll_us"]) for row in rows] == [(0, 0), (0, 50), (1, 0), (1, 50)]
+    assert [row["hosts"] for row in rows] == [0, 1]
     for row in rows:
         assert row["best_us"] <= row["way_us"]
         assert row["control_us"] > 0

@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import math
+import shutil
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors import safe_open
 
-from benchmarks.cpu import attention, cpu_kernels, peers
+from benchmarks import __main__ as cli
+from benchmarks.cpu import attention, cpu_kernels
 from benchmarks.support.costs import llama_costs
+from benchmarks.support.generation import Generated, Prompts
+from benchmarks.support.limited import limited_process, torch_features
+from benchmarks.support.models.large_model import LargeModel
+from benchmarks.support.peers.gguf_file import gguf_of
+from benchmarks.support.peers.interface import PeerRun
+from benchmarks.support.peers.process import running
+from benchmarks.support.peers.transformers import SETTINGS
+from benchmarks.support.server import Server, serving
 from pie_inference.cpu_kernels.library import find_library
+from pie_inference.loading.checkpoint import Checkpoint
+from pie_inference.loading.weight_sizes import tensor_bytes
 from pie_inference.options import default_cache_dir
-from pie_inference.testing.checkpoints import make_checkpoint
+from testing.checkpoints import make_checkpoint
+from tests.helpers.kernels import needs_kernels
 
 from .running import run
 
 TINY = ["--model", "random-tiny", "--rounds", "1", "--pages", "128"]
+PAGE = 16
+HAVE_LLAMA_CPP = bool(importlib.util.find_spec("llama_cpp") and importlib.util.find_spec("gguf"))
 LITTLE = ("--read-bytes", str(1 << 22), "--gemm-size", "256")
 
 
-def test_machine(tmp_path: Path) -> None:
-    (row,) = run(tmp_path, "machine", *LITTLE, "--threads", "1")
+@pytest.mark.parametrize("max_isa", ["auto", "avx2"])
+def test_machine(max_isa: str, tmp_path: Path) -> None:
+    (row,) = run(tmp_path, "machine", *LITTLE, "--threads", "1", "--max-isa", max_isa)
     assert row["threads"] == 1
     assert row["read_gb_s"] > 0
     assert row["gemm_gflop_s"] > 0
@@ -45,21 +64,114 @@ def test_prefill(tmp_path: Path) -> None:
 
 
 def test_peers_run_the_same_model_or_are_left_out(tmp_path: Path) -> None:
-    rows = run(tmp_path, "peers", *TINY, *["--concurrent", "2", "--prompt", "32", "--tokens", "6"])
+    rows = run(tmp_path, "peers", "--quick", "--concurrent", "2", "--forms", "bf16,int4", "--max-isa", "avx2")
     transformers = [row for row in rows if row["peer"] == "transformers"]
-    assert [row["measure"] for row in transformers] == ["decode", "prompts of 32"]
+    measures = ["decode", "prompts of 32", "prompt of 256"]
+    assert [(row["form"], row["measure"]) for row in transformers] == [("bf16", each) for each in measures]
     assert "first token the same in 2 of 2" in transformers[0]["note"]
+    assert all(row["note"].count("torch AVX2") == 2 and "float" in row["note"] for row in transformers)
     others = [row for row in rows if row["peer"] == "llama.cpp"]
-    if importlib.util.find_spec("llama_cpp") and importlib.util.find_spec("gguf"):
-        assert all(row["ratio"] > 0 for row in others)
+    if HAVE_LLAMA_CPP:
+        assert [(row["form"], row["measure"]) for row in others] == list(product(("bf16", "int4"), measures))
+        assert all(row["ratio"] > 0 and "built with " in row["note"] for row in others)
+        assert ["Q4_0, output head Q8_0" in row["note"] for row in others] == [False] * 3 + [True] * 3
     else:
-        assert [row["ratio"] for row in others] == [None]
+        assert [row["ratio"] for row in others] == [None] * 2
         assert "not installed" in others[0]["note"]
 
 
-def test_peers_that_are_none_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"there is no peer vllm; there are transformers, llama\.cpp"):
-        replace(peers.FULL, peers=("vllm",))
+def test_shared_cores(tmp_path: Path) -> None:
+    rows = run(
+        tmp_path, "shared_cores", *TINY, *["--busy", "1,2", "--concurrent", "2", "--prompt", "32", "--tokens", "6"]
+    )
+    assert [row["busy"] for row in rows] == [0, 1, 2]
+    assert rows[0]["quiet_over_ms"] == 1
+    assert all(row["ms"] > 0 and row["quiet_over_ms"] > 0 for row in rows)
+
+
+def test_busy_processes_are_refused_that_are_none(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.parse(["shared_cores", "--busy", "0,1"])
+    assert "--busy: numbers of busy processes, at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["decode", "prefill", "shared_cores"])
+def test_the_server_gets_its_options(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[dict[str, object]] = []
+
+    def note(*, tree: Path | None, **settings: object) -> AbstractAsyncContextManager[Server]:
+        given.append(settings)
+        return serving(tree=tree, **settings)
+
+    monkeypatch.setattr("benchmarks.support.models.large_model.serving", note)
+    options = {"quantization": "int4", "kernels": "torch", "max_isa": "avx2"}
+    words = [word for option, value in options.items() for word in (f"--{option.replace('_', '-')}", value)]
+    run(tmp_path, name, "--quick", "--rounds", "1", *(() if name == "shared_cores" else LITTLE), *words)
+    assert {option: given[0][option] for option in options} == options
+
+
+@pytest.mark.parametrize("option", ["--quantization", "--kernels", "--max-isa"])
+def test_options_that_the_server_does_not_have_are_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.parse(["decode", option, "mmx"])
+    assert f"{option} must be one of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["decode", "prefill", "peers"])
+def test_no_two_prompts_begin_alike(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, ...]] = []
+    generate = LargeModel.generate
+
+    async def note(model: LargeModel, prompts: Prompts, tokens: int) -> Generated:
+        seen.extend(tuple(prompt[:PAGE]) for prompt in prompts)
+        return await generate(model, prompts, tokens)
+
+    monkeypatch.setattr(LargeModel, "generate", note)
+    more = LITTLE if name != "peers" else ("--peers", "transformers", "--concurrent", "2")
+    run(tmp_path, name, "--quick", "--rounds", "2", *more)
+    assert len(seen) >= 3
+    assert len(set(seen)) == len(seen)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--peers", "vllm"], "there is no peer vllm; there are transformers, llama.cpp"),
+        (["--forms", "fp8"], "there is no form fp8; there are bf16, int8, int4"),
+        (["--peers", "transformers", "--forms", "int8,int4"], "transformers is not compared in int8, int4"),
+    ],
+)
+def test_peers_and_forms_that_are_none_are_refused(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.parse(["peers", *words])
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
+def test_transformers_generates_the_same_compiled_as_not(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path, dtype=torch.bfloat16, num_layers=1)
+
+    async def generate() -> list[PeerRun]:
+        start = running("transformers", checkpoint, form="bf16", threads=1, compiles=True, max_isa="auto")
+        async with start as peer:
+            return await peer.try_settings([[65, 66, 67, 68], [70, 71, 72, 73]], 4, 8)
+
+    runs = asyncio.run(generate())
+    assert [run.setting for run in runs] == list(SETTINGS)
+    assert all(len(tokens) == 4 for run in runs for tokens in run.tokens)
+    assert len({tuple(tokens[0] for tokens in run.tokens) for run in runs}) == 1
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("gguf"), reason="the package gguf is not installed")
+@pytest.mark.parametrize(("form", "bits"), [("bf16", 16), ("int8", 8.5), ("int4", 4.5)])
+def test_a_gguf_file_has_every_matrix_in_its_form(form: str, bits: float, tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path / "model", intermediate_size=128, tie_embeddings=True)
+    tensors = importlib.import_module("gguf").GGUFReader(gguf_of(checkpoint, form)).tensors
+    matrices = [one for one in tensors if len(one.shape) == 2]
+    assert len(matrices) == 1 + 2 * 7
+    assert all(8 * one.n_bytes == bits * one.n_elements for one in matrices)
 
 
 def test_loading(tmp_path: Path) -> None:
@@ -79,12 +191,20 @@ def test_loading(tmp_path: Path) -> None:
     assert min(row["discard_s"], row["read_s"], row["load_s"]) > 0
 
 
-def test_cpu_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_kernels, "FULL", replace(cpu_kernels.FULL, shapes=((64, 96),)))
-    options = ["--rows", "1,9", "--copies", "2", "--repeats", "2", "--threads", "1"]
-    rows = run(tmp_path, "cpu_kernels", *LITTLE[:2], *options)
-    assert [row["rows"] for row in rows[:: len(rows) // 2]] == [1, 9]
-    assert all(row["of_bound"] > 0 for row in rows)
+@needs_kernels
+def test_cpu_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_kernels, "WORST", math.inf)
+    forms = ["bfloat16", "float32", "int8", "int4-32"]
+    rows = cpu_kernels._run(
+        replace(cpu_kernels.FULL, forms=tuple(forms), rows=(1, 9), shapes=((64, 96),), copies=2, repeats=2, threads=1)
+    )
+    assert [(row.form, row.rows) for row in rows] == [(form, count) for form in forms for count in (1, 9)]
+    assert all(row.of_bound > 0 and row.ratio is not None and row.ratio > 0 for row in rows)
+
+
+def test_forms_that_are_none_are_refused() -> None:
+    with pytest.raises(ValueError, match="there is no form int2"):
+        replace(cpu_kernels.FULL, forms=("int2",))
 
 
 def test_adapters(tmp_path: Path) -> None:
@@ -104,9 +224,24 @@ def test_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_costs_count_every_weight_once(tmp_path: Path) -> None:
-    costs = llama_costs(make_checkpoint(tmp_path, tie_embeddings=True))
+    costs = llama_costs(make_checkpoint(tmp_path, tie_embeddings=True), "none")
     with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
         shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118
     assert costs.layer_weights + costs.head_weights == sum(math.prod(shape) for shape in shapes if len(shape) == 2)
     one, two = (costs.step_bytes(sequences, 10) for sequences in (1, 2))
     assert two - one == 10 * 2 * 2 * 2 * 16 * 2  # tokens, layers, keys and values, heads, their size, bytes
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4", "fp8"])
+def test_costs_count_quantized_layers_and_an_exact_head(quantization: str, tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path, hidden_size=128, intermediate_size=256)
+    tensors = list(Checkpoint(folder).tensors())
+    read = [one for one in tensors if len(one.shape) == 2 and "embed_tokens" not in one.name]
+    assert llama_costs(folder, quantization).step_bytes(0, 0) == sum(tensor_bytes(one, 2, quantization) for one in read)
+
+
+def test_a_limited_process_keeps_torch_to_its_limit() -> None:
+    with limited_process("avx2") as pool:
+        features = pool.submit(torch_features).result()
+    assert "AVX512" not in features
+    assert features.endswith(("up to AVX2", "no oneDNN"))

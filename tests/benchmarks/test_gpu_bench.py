@@ -15,7 +15,7 @@ from benchmarks.gpu import gpu_bench
 from benchmarks.gpu.plan import PARTS
 from benchmarks.gpu.results import Measured, read, read_problems, row, tell, tell_problem
 from benchmarks.gpu.shapes import SHAPES, write_checkpoint
-from pie_inference.testing.checkpoints import tensor_shapes
+from testing.checkpoints import tensor_shapes
 
 from .running import run
 

@@ -29,7 +29,7 @@ from examples.demo_model.talk import Document, Message, Skill, Talk
 from examples.demo_model.tokenizer import END, SPECIAL, save_tokenizer, token_id, train_tokenizer
 from examples.demo_model.topics import SITUATIONS
 from examples.demo_model.train import TrainConfig, load, rate_scale, train
-from pie_inference.testing.worker_batches import Extend, Keys
+from testing.worker_batches import Extend, Keys
 from tests.helpers.oracle import Oracle, assert_close
 
 SIZES = ModelConfig(hidden=64, layers=2, ffn=96)

@@ -25,7 +25,7 @@ from pie_control.inferlets.events import Ended
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.config import WorkerConfig
 from pie_inference.serving.worker import Worker
-from pie_inference.testing.vision_checkpoint import make_vision_checkpoint
+from testing.vision_checkpoint import make_vision_checkpoint
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import Listener, started
 from tests.helpers.tree import DEMO_MODEL, EXAMPLES

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from pie_inference.adapters.files import FILE
-from pie_inference.testing.adapters.files import LLAMA, PREFIX, make_adapter
+from testing.adapters.files import LLAMA, PREFIX, make_adapter
 
 __all__ = ["LLAMA", "PREFIX", "make_adapter", "merged"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pie_control.calls.grammar.matching import least_forced
+from pie_control.calls.fused.matching import least_forced
 from pie_inference.grammars import engine
 from pie_inference.grammars.sources import GrammarError, source_of
 from pie_inference.grammars.stack import start_deep

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from inferlet_sdk import bindings
-from pie_control.calls.grammar.matching import WHERE_IT_PAYS, least_forced
+from pie_control.calls.fused.matching import WHERE_IT_PAYS, least_forced
 from pie_control.services.stop_strings import StopStrings
 from tests.helpers import wit
 from tests.helpers.fake_grammars import FakeMatcher, GrammarError, compiled, constrained, is_over
@@ -129,7 +129,6 @@ class FakeHost:
         self.futures: dict[int, Any] = {}
         self.asleep: dict[int, int] = {}
         self.token_values: dict[int, int] = {}
-        self.last_steps: dict[int, tuple[Any, ...]] = {}  # of queues, by `forward_with_dist`
         self.queues: set[int] = set()
         self.pages: dict[int, list[Pair]] = {}
         self.embeds: dict[int, Any] = {}  # a Pair as input, a State as output, None until filled
@@ -259,9 +258,6 @@ class FakeHost:
             self.futures[number] = None
         return [n for n in numbers if n not in self.asleep and n not in self.receivers]
 
-    def _take_message(self, number: int) -> str:
-        return str(self._take(number))
-
     def _cancel(self, number: int) -> None:
         if number in self.receivers:
             self.receivers.remove(number)
@@ -347,9 +343,6 @@ class FakeHost:
         piece, self.bodies[body] = self.bodies[body][:most], self.bodies[body][most:]
         return self._future(b64encode(piece).decode())
 
-    def _take_chunk(self, number: int) -> str:
-        return str(self._take(number))
-
     def _await_chunk(self, number: int) -> str:
         return str(self._await(number))
 
@@ -357,9 +350,6 @@ class FakeHost:
         if body not in self.bodies:
             raise refuse("not-found", f"no body {body}")
         return self._future(self._keep(self.bodies.pop(body)))
-
-    def _take_kept(self, number: int) -> int:
-        return int(self._take(number))
 
     def _await_kept(self, number: int) -> int:
         return int(self._await(number))
@@ -540,9 +530,6 @@ class FakeHost:
         self._blob(handle)
         del self.handles[handle]
 
-    def _take_mail(self, number: int) -> Any:
-        return self._with_blobs(self._take(number))
-
     def _await_mail(self, number: int) -> Any:
         return self._with_blobs(self._await(number))
 
@@ -567,9 +554,6 @@ class FakeHost:
         number = self._number()
         self.images[number] = data
         return self._future((number, [ord("["), *[IMAGE] * len(data), ord("]")]))
-
-    def _take_image(self, number: int) -> Any:
-        return self._take(number)
 
     def _await_image(self, number: int) -> Any:
         return self._await(number)
@@ -602,8 +586,40 @@ class FakeHost:
             raise refuse("not-found", f"no sampled token {number}")
         return self.token_values[number]
 
-    def _forward(self, queue: int, context: list[int], inputs: list[int], output: list[int], embeds: list[int]) -> None:
+    def _forward(
+        self,
+        queue: int,
+        context: list[int],
+        inputs: list[int],
+        output: list[int],
+        embeds: list[int],
+        tokens: list[int],
+        positions: list[int],
+        mask: list[int],
+        adapter: str,
+        sampler: int,
+        k: int,
+        temperature: float,
+        scores: bool,
+    ) -> int:
+        """Each input looks at itself only, if scores are asked for."""
         self._check_queue(queue)
+        if tokens:
+            self._embed_txt(queue, tokens, positions, inputs)
+        self._change(inputs, adapter)
+        seen, new = sum(len(self.pages[page]) for page in expand(context)), len(expand(inputs))
+        if mask:
+            self._run_masked(context, inputs, output, embeds, mask)
+        else:
+            self._run_causal(context, inputs, output, embeds)
+        assert (sampler != 0) + (temperature != 0) + scores <= 1
+        if sampler:
+            return self._sample(queue, embeds[0], sampler, [], "", 0)
+        if temperature:
+            return self._get_next_dist(queue, embeds, k, temperature)
+        return self._future([0.0] * seen + [1.0] * new) if scores else 0
+
+    def _run_causal(self, context: list[int], inputs: list[int], output: list[int], embeds: list[int]) -> None:
         self._check_owned(self.pages, expand(context) + expand(output))
         self._check_owned(self.embeds, expand(inputs) + expand(embeds))
         seen = [
@@ -635,34 +651,15 @@ class FakeHost:
         self._check_queue(queue)
         return self.adapters
 
-    def _forward_with_adapter(
-        self, queue: int, adapter: str, context: list[int], inputs: list[int], output: list[int], embeds: list[int]
-    ) -> None:
-        """An input is another token with an adapter."""
-        self._change(inputs, adapter)
-        self._forward(queue, context, inputs, output, embeds)
-
     def _change(self, inputs: list[int], adapter: str) -> None:
+        """An input is another token with an adapter."""
+        if not adapter:
+            return
         change = self._change_of(adapter)
         held = {embed: self._as_input(embed) for embed in expand(inputs)}
         self.embeds.update({embed: pair and (pair[0] + change, pair[1]) for embed, pair in held.items()})
 
-    def _forward_with_scores(
-        self, queue: int, context: list[int], inputs: list[int], output: list[int], embeds: list[int]
-    ) -> int:
-        """Each input looks at itself only."""
-        seen, new = sum(len(self.pages[page]) for page in expand(context)), len(expand(inputs))
-        self._forward(queue, context, inputs, output, embeds)
-        return self._future([0.0] * seen + [1.0] * new)
-
-    def _forward_with_adapter_and_scores(
-        self, queue: int, adapter: str, context: list[int], inputs: list[int], output: list[int], embeds: list[int]
-    ) -> int:
-        seen, new = sum(len(self.pages[page]) for page in expand(context)), len(expand(inputs))
-        self._forward_with_adapter(queue, adapter, context, inputs, output, embeds)
-        return self._future([0.0] * seen + [1.0] * new)
-
-    def _await_packed_scores(self, number: int) -> str:
+    def _await_scores(self, number: int) -> str:
         return _packed("f", self._await(number))
 
     def _change_of(self, adapter: str) -> int:
@@ -670,10 +667,9 @@ class FakeHost:
             raise refuse("not-found", f"no adapter {adapter}")
         return 100_000 * (1 + self.adapters.index(adapter)) if adapter else 0
 
-    def _forward_with_mask(
-        self, queue: int, context: list[int], inputs: list[int], output: list[int], embeds: list[int], mask: list[int]
+    def _run_masked(
+        self, context: list[int], inputs: list[int], output: list[int], embeds: list[int], mask: list[int]
     ) -> None:
-        self._check_queue(queue)
         slots = [(page, place) for page in expand(context) for place in range(len(self.pages[page]))]
         given = [self._as_input(embed) for embed in expand(inputs)]
         columns = [None if slot in self.hidden else self.pages[slot[0]][slot[1]] for slot in slots] + given
@@ -751,7 +747,7 @@ class FakeHost:
         missing = refuse("not-found", f"there is no export {name!r}")
         return self._future(self.exported.get(name, missing))
 
-    def _take_import(self, number: int) -> tuple[int, int, str]:
+    def _await_import(self, number: int) -> tuple[int, int, str]:
         pages, tokens, hidden = self._take(number)
         if len(self.pages) + len(pages) > self.max_pages:
             raise refuse("quota-exceeded", f"{len(pages)} pages imported, limit {self.max_pages}; free some")
@@ -765,10 +761,6 @@ class FakeHost:
         places = [number for n, place in sorted(hidden) for number in (n * size + place, 1)]
         about = {"tokens": tokens, "positions": _packed("i", positions), "hidden": places, "a key of the future": 1}
         return first, len(pages), json.dumps(about)
-
-    def _await_import(self, number: int) -> tuple[int, int, str]:
-        self._wait([number])
-        return self._take_import(number)
 
     def _unexport_kvpage(self, queue: int, name: str) -> int:
         self._check_queue(queue)
@@ -850,27 +842,22 @@ class FakeHost:
             raise refuse("invalid-state", f"embed {embed} holds an input token; run forward first")
         return state
 
-    def _get_next_dist(self, queue: int, embed: int, k: int, temperature: float) -> int:
-        best = self.model.next_token(self._state(queue, embed))
-        others = [t for t in range(97, 123) if t != best][: k - 1]
-        return self._future(([best, *others], [0.5] + [0.01] * len(others), 0.5 - 0.01 * len(others)))
+    def _get_next_dist(self, queue: int, embeds: list[int], k: int, temperature: float) -> int:
+        tokens, probabilities, rest = list[int](), list[float](), list[float]()
+        for embed in expand(embeds):
+            best = self.model.next_token(self._state(queue, embed))
+            others = [t for t in range(97, 123) if t != best][: k - 1]
+            tokens += [best, *others]
+            probabilities += [0.5] + [0.01] * len(others)
+            rest.append(0.5 - 0.01 * len(others))
+        return self._future((_packed("I", tokens), _packed("f", probabilities), rest))
 
-    def _get_logprobs(self, queue: int, embed: int, tokens: list[int]) -> int:
-        best = self.model.next_token(self._state(queue, embed))
-        return self._future([-0.5 if token == best else -5.0 for token in tokens])
-
-    def _get_next_dists(self, queue: int, embeds: list[int], k: int, temperature: float) -> int:
-        numbers = [self._get_next_dist(queue, embed, k, temperature) for embed in expand(embeds)]
-        tokens, probabilities, rest = zip(*(self.futures.pop(number) for number in numbers), strict=True)
-        return self._future(([n for one in tokens for n in one], [p for one in probabilities for p in one], list(rest)))
-
-    def _get_logprobs_at(self, queue: int, embeds: list[int], tokens: list[int]) -> int:
+    def _get_logprobs(self, queue: int, embeds: list[int], tokens: list[int]) -> int:
         rows = expand(embeds)
         each = len(tokens) // len(rows)
         assert each * len(rows) == len(tokens)
-        parts = [tokens[n * each : (n + 1) * each] for n in range(len(rows))]
-        numbers = [self._get_logprobs(queue, embed, part) for embed, part in zip(rows, parts, strict=True)]
-        return self._future([value for number in numbers for value in self.futures.pop(number)])
+        best = [self.model.next_token(self._state(queue, embed)) for embed in rows for _ in range(each)]
+        return self._future([-0.5 if token == one else -5.0 for token, one in zip(tokens, best, strict=True)])
 
     def _create_sampler(self, config: str) -> int:
         number = self._number()
@@ -880,10 +867,15 @@ class FakeHost:
     def _destroy_sampler(self, number: int) -> None:
         del self.samplers[number]
 
-    def _sample(self, queue: int, embed: int, sampler: int) -> int:
+    def _sample(self, queue: int, embed: int, sampler: int, recent: list[int], allowed: str, logprobs: int) -> int:
+        """A repetition penalty is the distance to the last occurrence here: just something that depends on `recent`."""
+        context = self._state(queue, embed) + tuple((self._token_value(token), -1) for token in recent)
         assert sampler in self.samplers
-        number = self._future(self.model.next_token(self._state(queue, embed)))
-        self.token_values[number] = self.futures[number]
+        if logprobs > 33:
+            raise refuse("invalid-argument", f"{logprobs} log-probabilities, there may be 33")
+        token = self.model.next_token(context)
+        number = self._future((token, *self._scores(context, logprobs - 1)) if logprobs else token)
+        self.token_values[number] = token
         return number
 
     def _scores(self, state: State, alternatives: int) -> tuple[list[int], list[float]]:
@@ -891,101 +883,6 @@ class FakeHost:
         best = self.model.next_token(state)
         others = [best, *(token for token in range(97, 123) if token != best)][:alternatives]
         return [best, *others], [-0.5, *(-0.5 if token == best else -5.0 for token in others)]
-
-    def _sample_with_logprobs(
-        self, queue: int, embed: int, sampler: int, recent: list[int], allowed: str, alternatives: int
-    ) -> int:
-        context = self._state(queue, embed) + tuple((self._token_value(token), -1) for token in recent)
-        assert sampler in self.samplers
-        if alternatives > 32:
-            raise refuse("invalid-argument", f"{alternatives} alternatives, there may be 32")
-        tokens, logprobs = self._scores(context, alternatives)
-        number = self._future((tokens[0], tokens, logprobs))
-        self.token_values[number] = tokens[0]
-        return number
-
-    def _forward_with_dist(
-        self,
-        queue: int,
-        tokens: list[int],
-        positions: list[int],
-        inputs: list[int],
-        context: list[int],
-        output: list[int],
-        embed: int,
-        k: int,
-        temperature: float,
-    ) -> int:
-        self._embed_txt(queue, tokens, positions, inputs)
-        self._forward(queue, context, inputs, output, [embed, 1])
-        self.last_steps[queue] = positions[-1], inputs[0], context, output, embed, k, temperature
-        return self._get_next_dist(queue, embed, k, temperature)
-
-    def _forward_with(
-        self,
-        queue: int,
-        tokens: list[int],
-        positions: list[int],
-        inputs: list[int],
-        context: list[int],
-        output: list[int],
-        embeds: list[int],
-        mask: list[int],
-        options: str,
-    ) -> int:
-        given = json.loads(options or "{}")
-        assert given.keys() <= {"adapter", "scores", "dist", "sampler"}
-        adapter, dist, sampler = given.get("adapter", ""), given.get("dist"), given.get("sampler")
-        assert bool(tokens) == bool(dist or sampler)
-        self._embed_txt(queue, tokens, positions, inputs if tokens else [])
-        self._change(inputs, adapter)
-        seen, new = sum(len(self.pages[page]) for page in expand(context)), len(expand(inputs))
-        if mask:
-            self._forward_with_mask(queue, context, inputs, output, embeds, mask)
-        else:
-            self._forward(queue, context, inputs, output, embeds)
-        if given.get("scores"):
-            return self._future([0.0] * seen + [1.0] * new)
-        if sampler:
-            return self._sample(queue, embeds[0], sampler)
-        if not dist:
-            return 0
-        wanted = dist["k"], dist["temperature"]
-        self.last_steps[queue] = positions[-1], inputs[0], context, output, embeds[0], *wanted, adapter
-        return self._get_next_dist(queue, embeds[0], *wanted)
-
-    def _continue_with_dist(self, queue: int, token: int) -> tuple[str, str, float]:
-        if queue not in self.last_steps:
-            raise refuse("invalid-state", f"queue {queue} has had no step to go on from")
-        position, embed, context, output, target, k, temperature, *adapter = self.last_steps[queue]
-        lists = queue, [token], [position + 1], [embed, 1], context, output
-        if adapter:
-            options = json.dumps({"adapter": adapter[0], "dist": {"k": k, "temperature": temperature}})
-            return self._await_packed_dist(self._forward_with(*lists, [target, 1], [], options))
-        return self._await_packed_dist(self._forward_with_dist(*lists, target, k, temperature))
-
-    def _forward_with_sampling(
-        self,
-        queue: int,
-        tokens: list[int],
-        positions: list[int],
-        inputs: list[int],
-        context: list[int],
-        output: list[int],
-        embed: int,
-        sampler: int,
-    ) -> int:
-        self._embed_txt(queue, tokens, positions, inputs)
-        self._forward(queue, context, inputs, output, [embed, 1])
-        return self._sample(queue, embed, sampler)
-
-    def _sample_constrained(self, queue: int, embed: int, sampler: int, recent: list[int], allowed: str) -> int:
-        """A repetition penalty is the distance to the last occurrence here: just something that depends on `recent`."""
-        context = self._state(queue, embed)
-        values = tuple((self._token_value(token), -1) for token in recent)
-        number = self._future(self.model.next_token(context + values))
-        self.token_values[number] = self.futures[number]
-        return number
 
     def _take_text(self, number: int, detokenizer: int) -> tuple[int, str]:
         token = self._take(number)
@@ -1005,6 +902,8 @@ class FakeHost:
         steps: int,
         stop: list[int],
         options: str,
+        matcher: int,
+        skip: int,
     ) -> int:
         state = self._state(queue, embed)
         self._check_owned(self.embeds, [input_embed])
@@ -1025,6 +924,9 @@ class FakeHost:
             queue, sampler, state, position, seen, expand(pages), steps, stop, given.get("recent"),
             given.get("window", 0), given.get("logprobs"), change=self._change_of(given.get("adapter", "")),
         )  # fmt: skip
+        if matcher:
+            self.runs[number].matcher = FakeMatcher(self.grammars[matcher].grammar, self.grammars[matcher].tokens)
+            self.runs[number].skip = skip
         self.embeds[embed] = self.embeds[input_embed] = None
         return number
 
@@ -1107,29 +1009,13 @@ class FakeHost:
         accepted = [*agree, False].index(False)
         return self._future((accepted, chosen[accepted]))
 
-    _take_token = _take_dist = _take_logprobs = _take_verified = _take_response = _take_reached = _take_published = (
-        _take
-    )
-    _take_scores = _take
-    _take_listing = _take
-
     def _await(self, number: int) -> Any:
         self._wait([number])
         return self._take(number)
 
-    def _await_packed_dist(self, number: int) -> tuple[str, str, float]:
-        tokens, probabilities, rest = self._await(number)
-        return _packed("I", tokens), _packed("f", probabilities), rest
-
-    _await_done = _await_message = _await_token = _await_dist = _await_logprobs = _await_verified = _await
+    _await_done = _await_message = _await_token = _await_dists = _await_logprobs = _await_verified = _await
     _await_response = _await_reached = _await_published = _await_end = _await_child_message = _await
-    _take_end = _take_child_message = _take
-    _await_listing = _await
-
-    _take_dists = _take_scored_token = _take
-    _await_dists = _await_scored_token = _await
-    _await_packed_dists = _await_packed_dist
-    _await_scores = _await
+    _await_listing = _await_scored_token = _await
 
     # ---- grammars ----
 
@@ -1140,7 +1026,7 @@ class FakeHost:
         except GrammarError as error:
             return self._future(refuse("invalid-argument", str(error)))
 
-    def _take_grammar(self, number: int) -> int:
+    def _await_grammar(self, number: int) -> int:
         found = self._take(number)
         if isinstance(found, HostError):
             raise found
@@ -1160,7 +1046,7 @@ class FakeHost:
     def _open_matcher(self, queue: int, kind: str, text: str, options: str) -> int:
         return self._grammar_compile(queue, kind, text, options)
 
-    def _take_matcher(self, number: int) -> tuple[int, bool]:
+    def _await_matcher(self, number: int) -> tuple[int, bool]:
         found = self._take(number)
         if isinstance(found, HostError):
             raise found
@@ -1196,27 +1082,7 @@ class FakeHost:
         one, inner = self.grammars[matcher], self.grammars[matcher].inner()
         return json.dumps({"accepting": inner.is_accepting, "over": inner.is_over, "tokens": len(one.tokens)})
 
-    def _decode_with_matcher(
-        self,
-        queue: int,
-        embed: int,
-        sampler: int,
-        matcher: int,
-        skip: int,
-        input_embed: int,
-        position: int,
-        context: list[int],
-        pages: list[int],
-        steps: int,
-        stop: list[int],
-        options: str,
-    ) -> int:
-        number = self._decode(queue, embed, sampler, input_embed, position, context, pages, steps, stop, options)
-        self.runs[number].matcher = FakeMatcher(self.grammars[matcher].grammar, self.grammars[matcher].tokens)
-        self.runs[number].skip = skip
-        return number
-
-    _destroy_matcher, _await_grammar, _await_matcher = _destroy_grammar, _take_grammar, _take_matcher
+    _destroy_matcher = _destroy_grammar
 
     def _source(self) -> tuple[str, str, str]:
         raise AssertionError("tests call run_program")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pie_inference.testing import byte_tokenizer
-from pie_inference.testing.checkpoints import write_tokenizer
+from testing.checkpoints import write_tokenizer
 
 WINDOW = 24
 HEADS = {"head_dim": 16}

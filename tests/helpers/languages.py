@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from pie_control.calls.grammar.matching import Matcher
+from pie_control.calls.fused.matching import Matcher
 from pie_inference.grammars.engine import Vocabulary
-from pie_inference.grammars.library import Library
+from pie_inference.grammars.library import GrammarLibrary
 from pie_inference.grammars.rows import Constraints
 from pie_inference.grammars.sources import source_of
 from pie_inference.testing import byte_tokenizer
@@ -64,9 +64,9 @@ class Standing(Matcher):
 
 
 @cache
-def compiled(vocabulary: int) -> Library:
+def compiled(vocabulary: int) -> GrammarLibrary:
     """With all languages, so that no run is told that its grammar is not ready."""
-    library = Library(lambda: Vocabulary(byte_tokenizer.tokenizer_json(vocabulary), vocabulary, (END,)))
+    library = GrammarLibrary(lambda: Vocabulary(byte_tokenizer.tokenizer_json(vocabulary), vocabulary, (END,)))
     deadline = time.monotonic() + HANG_SECONDS
     for language in LANGUAGES:
         while library.try_get(language.source) is None:

@@ -11,7 +11,7 @@ import torch
 
 from pie_inference.config import WorkerConfig
 from pie_inference.serving.worker import Worker
-from pie_inference.testing.worker_batches import Driver, Extend, Keys
+from testing.worker_batches import Driver, Extend, Keys
 
 VOCAB = 272
 

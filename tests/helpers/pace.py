@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from pie_control.resources.quotas import Quota
-from pie_control.scheduling import DispatchPolicy, Event, Opened, Quiet, Scheduler
+from pie_control.scheduling import DispatchPolicy, Event, HostQuiet, Opened, Scheduler
 from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 from pie_inference.protocol import Forward, RunWave, Sample, SampleResult, WaveDone
 
@@ -204,6 +204,6 @@ class Pace:
     def _flush(self, number: int) -> None:
         host = self.hosts[number]
         if host.outbox:
-            events = [*host.outbox, *([] if host.awake else [Quiet(number, host.heard)])]
+            events = [*host.outbox, *([] if host.awake else [HostQuiet(number, host.heard)])]
             host.outbox.clear()
             self.at(self.now + host.delay, partial(self._turn, *events))

@@ -10,8 +10,8 @@ from typing import Any
 
 from inferlet_sdk import NotFound, PieError, traits
 from inferlet_sdk.addresses import Embeds, Pages, Slots
-from inferlet_sdk.outside.blobs import Blob
-from inferlet_sdk.outside.exports import export_kvpage, import_kvpage
+from inferlet_sdk.traits.outside.blobs import Blob
+from inferlet_sdk.traits.outside.exports import export_kvpage, import_kvpage
 
 PATIENCE = 200  # times that an export is looked for
 
@@ -27,7 +27,6 @@ class Player:
         self.pages: dict[int, int] = {}
         self.embeds: dict[int, int] = {}
         self.futures: dict[int, Any] = {}
-        self.values: dict[int, Any] = {}  # of calls that wait in place
         self.page_size = traits.get_model_info(args.model).page_size
         self.images: list[int] = []
         self.samplers = [traits.create_sampler(**sampler_options(one)) for one in program["samplers"]]
@@ -74,8 +73,6 @@ class Player:
         elif name in ("alloc_kvpage", "reserve_kvpage", "alloc_emb"):
             table = self.embeds if name == "alloc_emb" else self.pages
             table.update((made + n, address) for n, address in enumerate(value))
-        elif name == "continue_with_dist":
-            self.values[made] = value
         elif made is not None:
             self.futures[made] = value
 
@@ -84,12 +81,18 @@ class Player:
             return traits.create_queue(self.args.model)
         if name == "export_kvpage":
             return export_kvpage(*arguments)
-        if name == "sample_with_logprobs":
-            queue, embed, sampler, recent, allowed, alternatives = arguments
-            return traits.sample_with_logprobs(queue, embed, sampler, alternatives, recent, allowed)
+        if name == "sample" and len(arguments) == 6:
+            queue, embed, sampler, recent, allowed, logprobs = arguments
+            if logprobs:
+                return traits.sample_with_logprobs(queue, embed, sampler, logprobs - 1, recent, allowed)
+            return traits.sample(queue, embed, sampler, recent, allowed)
         if name == "embed_img":
             queue, image, first, positions, embeds = arguments
             return traits.embed_img(queue, image, positions, embeds, first)
+        if name == "get_next_dist" and isinstance(arguments[1], Embeds):
+            return traits.get_next_dists(*arguments)
+        if name == "get_logprobs" and isinstance(arguments[1], Embeds):
+            return traits.get_logprobs_at(*arguments)
         if name == "decode":
             *arguments, options = arguments
             return traits.decode(*arguments, **options)
@@ -126,9 +129,7 @@ class Player:
         return value if isinstance(value, int) else self.futures[value["future"]]
 
     async def tell(self, future: int) -> None:
-        if future in self.values:
-            value = self.values.pop(future)
-        elif isinstance(self.futures[future], traits.DecodeRun):
+        if isinstance(self.futures[future], traits.DecodeRun):
             value = await all_tokens(self.futures[future])
         else:
             value = await self.futures[future]
@@ -173,7 +174,9 @@ def sampler_options(options: dict[str, Any]) -> dict[str, Any]:
 def plain(value: Any) -> Any:
     """As the reference has it."""
     if isinstance(value, traits.Dist):
-        return [value.tokens, value.probabilities, value.rest]
+        return [[value.tokens, value.probabilities, value.rest]]
+    if isinstance(value, list) and value and isinstance(value[0], traits.Dist):
+        return [[one.tokens, one.probabilities, one.rest] for one in value]
     if isinstance(value, traits.Verified):
         return [value.accepted, value.token]
     if isinstance(value, traits.ScoredToken):

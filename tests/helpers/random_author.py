@@ -25,7 +25,7 @@ from tests.helpers.issue_order import Exported, IssueOrder, Step
 from tests.helpers.languages import END, LANGUAGES, Standing
 from tests.helpers.naive_sampler import Drawing, choose
 from tests.helpers.pictures import Picture
-from tests.helpers.scheduling import COMPOSED, Inferlet, name_token
+from tests.helpers.scheduling import Inferlet, beside, name_token
 from tests.helpers.undecided import Undecided
 from tests.helpers.wanted import Anything, Distribution, Each, Exactly, Floats, Numbers, Scored, Wanted, plain
 
@@ -33,7 +33,6 @@ PAGES, EMBEDS = 6, 48  # of an inferlet at first
 MOST_INPUTS = 24
 HIGHEST = 40  # position
 MOST_STEPS = 9  # of a decode run
-MOST_CONTINUED = 5  # steps behind a `forward_with_dist`
 CLOSE = 1e-5
 """By as much may log-probabilities in float32 differ from those in float64, relative to the largest of them."""
 
@@ -147,7 +146,7 @@ class Author:
             self.forward_with_scores,
             self.draw,
             self.draw,
-            self.steps_with_dists,
+            self.step_with_dist,
             self.step_with_token,
             self.verify,
             self.decode,
@@ -284,8 +283,10 @@ class Author:
             accepted = self.means.forward(context, inputs, targets, outputs, mask, adapter)
             seen, given, *rest = map(flat, (context, inputs, targets, outputs))
             if adapter:
-                options = json.dumps({"adapter": adapter})
-                self.attempt(accepted, COMPOSED, queue, [], [], given, seen, *rest, ranges_of(mask), options, None)
+                self.made["forward with several things"] += 1
+                self.attempt(
+                    accepted, "forward", queue, seen, given, *rest, *beside(mask=ranges_of(mask), adapter=adapter)
+                )
             else:
                 self.attempt(accepted, "forward_with_mask", queue, seen, given, *rest, ranges_of(mask))
             return
@@ -331,62 +332,38 @@ class Author:
         step = [queue, named, positions, flat(inputs), flat(context), flat(targets), output]
         return accepted, step, output, Beside(adapter, [] if mask is None else ranges_of(mask))
 
-    def _attempt_step(
-        self, accepted: bool, name: str, step: list[Any], beside: Beside, rest: tuple[Any, ...], **reads: Any
-    ) -> int | None:
-        """The call of this name, or the same with what goes beside it. `rest`: the last arguments; `reads`: the option
-        that stands for them."""
-        if not beside.adapter and not beside.mask:
-            return self.attempt(accepted, name, *step, *rest)
-        *lists, output = step
-        options = json.dumps({"adapter": beside.adapter, **reads})
-        sampler = rest[0] if "sampler" in reads else None
-        return self.attempt(accepted, COMPOSED, *lists, [output, 1], beside.mask, options, sampler)
+    def _attempt_step(self, accepted: bool, step: list[Any], beside_it: Beside, **read: Any) -> int | None:
+        """The forward of a step that reads something, with what goes beside it."""
+        queue, tokens, positions, inputs, context, pages, output = step
+        if not beside_it.adapter and not beside_it.mask:
+            name = "forward_with_sampling" if "sampler" in read else "forward_with_dist"
+            return self.attempt(accepted, name, *step, *read.values())
+        if accepted:
+            self.made["forward with several things"] += 1
+        given = beside(tokens, positions, beside_it.mask, beside_it.adapter, **read)
+        return self.attempt(accepted, "forward", queue, context, inputs, pages, [output, 1], *given)
 
-    def steps_with_dists(self, queue: int) -> None:
-        """A step that reads its distribution, and further ones, which go on from there; now and then something comes
-        between."""
-        choice = self.choice
-        accepted, step, output, beside = self._step(queue)
-        k, temperature = choice.randint(1, 20), choice.choice([0.5, 1.0])
-        dist = {"k": k, "temperature": temperature}
-        future = self._attempt_step(accepted, "forward_with_dist", step, beside, (k, temperature), dist=dist)
-        if future is None:
-            return
-        self.wanted[future] = self._distribution(output, k, temperature)
-        if beside.mask:
-            return  # nothing goes on from it
-        _, _, (*_, position), (embed, *_), context, targets, _ = step
-        context, targets = context[::2], targets[::2]
-        for _ in range(choice.randint(0, MOST_CONTINUED)):
-            if choice.random() < 0.15:
-                choice.choice([self.embed_txt, self.forward, self.trim_kvpage, self.copy_kvpage, self.draw])(queue)
-            named, (token,) = self._named(queue, 1)
-            free, own = self.readable(), self.writable()
-            gone = any(page not in free for page in context) or any(page not in own for page in targets)
-            if gone or embed not in self.embeds or output not in self.embeds or not self.alive:
-                return
-            position += 1
-            accepted = self.means.step([token], [position], [embed], context, targets, output, None, beside.adapter)
-            future = self.attempt(accepted, "continue_with_dist", queue, *named)
-            if future is None:
-                return
+    def step_with_dist(self, queue: int) -> None:
+        """A step that reads its distribution."""
+        accepted, step, output, beside_it = self._step(queue)
+        k, temperature = self.choice.randint(1, 20), self.choice.choice([0.5, 1.0])
+        future = self._attempt_step(accepted, step, beside_it, k=k, temperature=temperature)
+        if future is not None:
             self.wanted[future] = self._distribution(output, k, temperature)
 
     def step_with_token(self, queue: int) -> None:
-        accepted, step, output, beside = self._step(queue)
+        accepted, step, output, beside_it = self._step(queue)
         drawing = self.choice.choice([self.greedy, *self.drawings])
         token = None
         if accepted:
             with suppress(Undecided):
                 token = self._drawn(output, drawing)
             if token is None:  # it has happened, so it is read otherwise
-                dist = {"k": 5, "temperature": 1.0}
-                future = self._attempt_step(True, "forward_with_dist", step, beside, (5, 1.0), dist=dist)
+                future = self._attempt_step(True, step, beside_it, k=5, temperature=1.0)
                 assert future is not None
                 self.wanted[future] = self._distribution(output, 5, 1.0)
                 return
-        future = self._attempt_step(accepted, "forward_with_sampling", step, beside, (drawing,), sampler=1)
+        future = self._attempt_step(accepted, step, beside_it, sampler=drawing)
         if future is not None and token is not None:
             drawing.used()
             self._sampled(future, queue, token)
@@ -489,8 +466,12 @@ class Author:
     def _logits(self, embed: int) -> Floats:
         return self.means.model.logits(self.means.embeds[embed][0])
 
-    def _distribution(self, embed: int, k: int, temperature: float) -> Distribution:
-        return Distribution(np.exp(log_softmax(self._logits(embed) / temperature)), k)
+    def _distributions(self, embeds: Sequence[int], k: int, temperature: float) -> Wanted:
+        logits = [self._logits(embed) for embed in embeds]
+        return Each([Distribution(np.exp(log_softmax(one / temperature)), k) for one in logits])
+
+    def _distribution(self, embed: int, k: int, temperature: float) -> Wanted:
+        return self._distributions([embed], k, temperature)
 
     def get_logprobs(self, queue: int) -> None:
         if filled := self._outputs_filled():
@@ -511,14 +492,14 @@ class Author:
             return
         if choice.random() < 0.5:
             k, temperature = choice.randint(1, 20), choice.choice([1.0, 0.7])
-            wanted = Each([self._distribution(embed, k, temperature) for embed in rows])
-            self.ask(wanted, "get_next_dists", queue, flat(rows), k, temperature)
+            wanted = self._distributions(rows, k, temperature)
+            self.ask(wanted, "get_next_dist", queue, flat(rows), k, temperature)
             return
         tokens = [choice.sample(range(250), 3) for _ in rows]
         logprobs = [log_softmax(self._logits(embed))[own] for embed, own in zip(rows, tokens, strict=True)]
         listed = [token for own in tokens for token in own]
         scale = max(float(np.abs(log_softmax(self._logits(embed))).max()) for embed in rows)
-        self.ask(Numbers(np.concatenate(logprobs).tolist(), scale), "get_logprobs_at", queue, flat(rows), listed)
+        self.ask(Numbers(np.concatenate(logprobs).tolist(), scale), "get_logprobs", queue, flat(rows), listed)
 
     def verify(self, queue: int) -> None:
         choice, filled = self.choice, self._outputs_filled()
@@ -581,12 +562,13 @@ class Author:
         except Undecided:
             return
         stop = [choice.choice(plan)[0]] if plan and choice.random() < 0.3 else []
-        chosen: tuple[object, ...] = embed, drawing
+        matcher = None
         if language is not None:
-            stop, chosen = [END], (*chosen, Standing(language, begun, vocabulary), 0)
-        arguments = *chosen, input, position, flat(context), flat(targets), steps, stop, json.dumps(options)
-        name = "decode" if language is None else "decode_with_matcher"
-        future = self.attempt(plan is not None, name, queue, *arguments)
+            stop, matcher = [END], Standing(language, begun, vocabulary)
+            self.made["decode with a matcher"] += 1
+        places = input, position, flat(context), flat(targets)
+        arguments = embed, drawing, *places, steps, stop, json.dumps(options), matcher, 0
+        future = self.attempt(plan is not None, "decode", queue, *arguments)
         if future is None or plan is None:
             return
         tokens = [token for token, *_ in plan]
@@ -669,12 +651,13 @@ class Author:
         named = [*recent, *map(name_token, referred)]
         bits = "" if allowed is None else bits_of(allowed, self.inferlet.space.model.vocab_size)
         if choice.random() < 0.5:
-            future = self.ask(Anything(), "sample_constrained", queue, embed, drawing, named, bits)
+            future = self.ask(Anything(), "sample", queue, embed, drawing, named, bits, 0)
             self._sampled(future, queue, token)
         else:
             alternatives = choice.choice([0, 1, 7])
+            self.made["sample with log-probabilities"] += 1
             wanted = Scored(token, log_softmax(self._logits(embed)), alternatives)
-            future = self.ask(wanted, "sample_with_logprobs", queue, embed, drawing, named, bits, alternatives)
+            future = self.ask(wanted, "sample", queue, embed, drawing, named, bits, 1 + alternatives)
             self._sampled(future, queue, token)
             self.wanted[future] = wanted
         drawing.used()

@@ -25,6 +25,9 @@ from pie_control.errors import CallError
 from pie_control.host_api.guest import Guest
 from pie_control.inferlets.futures import FutureTable
 from pie_control.inferlets.inferlet import Inferlet
+from pie_control.inferlets.relations.client import ClientMail
+from pie_control.inferlets.waiting.background import Background
+from pie_control.inferlets.waiting.waits import Waits
 from pie_control.resources.address_space import AddressSpace
 
 from .wit import WIT_FOLDER
@@ -32,7 +35,15 @@ from .wit import WIT_FOLDER
 CODES = {
     name: kind.code for name, kind in vars(errors).items() if inspect.isclass(kind) and issubclass(kind, CallError)
 }
-KNOWN = {"space": AddressSpace, "guest": Guest, "futures": FutureTable, "inferlet": Inferlet}
+KNOWN = {
+    "space": AddressSpace,
+    "guest": Guest,
+    "futures": FutureTable,
+    "inferlet": Inferlet,
+    "mail": ClientMail,
+    "waits": Waits,
+    "background": Background,
+}
 """Types of what is called by these names."""
 STAGES = {
     Stage.COPY: "the worker, first in a wave",
@@ -47,8 +58,8 @@ _HEAD = """\
 # Reference of the inferlet API
 
 Every call of version {version}, as the files in `inferlet_sdk/wit` have it. `scripts/update_reference` writes this
-page. `inferlet_sdk.traits` has each call under its name with underscores; a `take-` and an `await-` function are one
-future there. [sdk.md](sdk.md) has `Context`, which most programs need instead.
+page. `inferlet_sdk.traits` has each call under its name with underscores; what an `await-` function
+gives is a future there. [sdk.md](sdk.md) has `Context`, which most programs need instead.
 
 A refused call says why: its code stands behind *refused*. Left out are codes that any call with a queue may give:
 `not-found` for a queue that does not exist, `unsupported` for a model without the trait. `worker-failed` may end any
@@ -130,12 +141,9 @@ def _python(name: str) -> str:
 def _refusals(interface: str, name: str) -> list[str]:
     """Codes, in alphabetical order."""
     call = CALLS.get(name.replace("-", "_"))
-    if name.startswith(("take-", "await-")):
-        found = {"NotFound"} | ({"InvalidState"} if name.startswith("take-") else set())
-    else:
-        found = set()
+    found = {"NotFound"} if name.startswith(("take-", "await-")) else set()
     written = host_api.functions()[interface.replace("_", "-"), name].call
-    found |= _raised(inspect.unwrap(call.issue if call else written))
+    found |= _raised(inspect.unwrap(call.issue if call and call.issue else written))
     return sorted({CODES[one] for one in found} - ({"unsupported"} if call else set()))
 
 

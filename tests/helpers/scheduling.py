@@ -6,6 +6,7 @@ inferlets, as a replica does it. `lateness` says how many turns may stay untold:
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, Protocol
 
 from pie_control.calls import CALLS
 from pie_control.calls.core import create_queue, destroy_queue
-from pie_control.calls.fused import continue_with_dist, decode, forward_with
+from pie_control.calls.fused import decode
 from pie_control.calls.fused.sample import Token
 from pie_control.calls.kind import Bind
 from pie_control.calls.sampler import Sampler, SamplingParams
@@ -32,8 +33,8 @@ from pie_control.scheduling import (
     DispatchState,
     Ending,
     Event,
+    HostQuiet,
     Opened,
-    Quiet,
     RunTokens,
     Scheduler,
     Turn,
@@ -42,9 +43,13 @@ from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.protocol import AdapterLoaded, Batch, LoadAdapter, ModelDescription, RunWave, WaveDone
 
-GOES_ON = "continue_with_dist"
-COMPOSED = "forward_with"
-"""A call that is another way to issue `forward_with_dist`."""
+LAST: dict[str, tuple[Any, ...]] = {
+    "sample": ([], "", 0),
+    "decode": (None, 0),
+    "forward": ([], [], [], "", None, 0, 0.0, False),
+}
+"""Arguments at the end of a call that tests may leave out."""
+READ_RANGES = ("get_next_dist", "get_logprobs")
 SIZES = {"page_size": 4, "num_pages": 200, "num_embeds": 1024, "num_token_slots": 512, "max_batch_tokens": 64}
 
 
@@ -65,6 +70,53 @@ def greedy() -> Sampler:
 def name_token(future: int) -> int:
     """The token that a sample gives, as a later command names it."""
     return REFERENCE_BIT | future
+
+
+def completed(name: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of a call, with the last ones that a test left out; one embed may stand for a range of it."""
+    if name in READ_RANGES and isinstance(arguments[1], int):
+        arguments = arguments[0], [arguments[1], 1], *arguments[2:]
+    if name not in LAST:
+        return arguments
+    issue: Any = CALLS[name].issue
+    missing = len(inspect.signature(issue).parameters) - 2 - len(arguments)  # without space and future
+    return (*arguments, *LAST[name][len(LAST[name]) - missing :])
+
+
+def beside(
+    tokens: Sequence[int] = (),
+    positions: Sequence[int] = (),
+    mask: Sequence[int] = (),
+    adapter: str = "",
+    sampler: Sampler | None = None,
+    k: int = 0,
+    temperature: float = 0.0,
+    scores: bool = False,
+) -> tuple[Any, ...]:
+    """The last arguments of `forward`."""
+    return tokens, positions, mask, adapter, sampler, k, temperature, scores
+
+
+def _step(
+    queue: int, tokens: Any, positions: Any, inputs: Any, context: Any, pages: Any, output: int, *rest: Any
+) -> tuple[Any, ...]:
+    sampler, k, temperature = (rest[0], 0, 0.0) if len(rest) == 1 else (None, *rest)
+    read = beside(tokens, positions, sampler=sampler, k=k, temperature=temperature)
+    return queue, context, inputs, pages, [output, 1], *read
+
+
+FORWARDS: dict[str, Callable[..., tuple[Any, ...]]] = {
+    "forward_with_mask": lambda *given: (*given[:5], *beside(mask=given[5])),
+    "forward_with_adapter": lambda queue, adapter, *lists: (queue, *lists, *beside(adapter=adapter)),
+    "forward_with_scores": lambda *given: (*given, *beside(scores=True)),
+    "forward_with_adapter_and_scores": lambda queue, adapter, *lists: (
+        *(queue, *lists),
+        *beside(adapter=adapter, scores=True),
+    ),
+    "forward_with_dist": _step,
+    "forward_with_sampling": _step,
+}
+"""The functions of the SDK over `forward`, by name: its arguments from theirs."""
 
 
 class ModelRunner(Protocol):
@@ -106,32 +158,20 @@ class Inferlet:
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Makes a call by its name; gives the number of its future, if it has one."""
-        if name == COMPOSED:
-            return self._compose(*arguments)
-        issue: Callable[..., Any] = continue_with_dist.issue if name == GOES_ON else CALLS[name].issue
-        if name != GOES_ON and CALLS[name].value is None:
-            return issue(self.space, *arguments)
+        if name in FORWARDS:
+            name, arguments = "forward", FORWARDS[name](*arguments)
+        arguments = completed(name, arguments)
+        call = CALLS[name]
+        assert call.issue is not None, f"{name} is no call"
+        if call.value is None:
+            return call.issue(self.space, *arguments)
+        if name == "forward" and call.result_bytes is not None and call.result_bytes(*arguments[1:]) is None:
+            return call.issue(self.space, *arguments, 0)
         future = self.futures + 1
-        issue(self.space, *arguments, future)
+        call.issue(self.space, *arguments, future)
         self.futures = future
         self.accepted.add(future)
         return future
-
-    def _compose(self, *arguments: Any) -> int | None:
-        """`forward_with`, with the sampler in place of its number behind the options."""
-        *lists, options, sampler = arguments
-        wanted = forward_with.parse(options)
-        issue: Callable[..., None] = forward_with.issue
-        future = self.futures + wanted.reads
-        issue(self.space, *lists, wanted, sampler, future)
-        self.expect(future)
-        return future if wanted.reads else None
-
-    def expect(self, future: int) -> None:
-        """A call was made beside `call` that this future answers."""
-        if future > self.futures:
-            self.futures = future
-            self.accepted.add(future)
 
     def create_queue(self) -> int:
         create_queue.issue(self.space, self.queues + 1)
@@ -300,7 +340,7 @@ class World:
 
     def turn(self, *events: Event, quiet: bool = True) -> Turn:
         """A turn with what has happened and with these events; `quiet`: all inferlets wait."""
-        taken = [*self.events, *events, *([Quiet()] if quiet else [])]
+        taken = [*self.events, *events, *([HostQuiet()] if quiet else [])]
         self.events.clear()
         self.gate.is_open = quiet or not self.gated
         turn = self.scheduler.turn(self.now, taken)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from pie_inference.testing.vision_checkpoint import AROUND, IMAGE
+from testing.vision_checkpoint import AROUND, IMAGE
 
 
 def picture(width: int, height: int, seed: int = 0) -> Image.Image:

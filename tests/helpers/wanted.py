@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from pie_control.calls.fused.sample import ScoredToken, Token
 from pie_control.calls.fused.verify import Verified
 from pie_control.calls.introspective_forward.forward_with_scores import Scores
-from pie_control.calls.output_text.get_logprobs import Logprobs
-from pie_control.calls.output_text.get_next_dist import Dist
 from pie_control.calls.output_text.get_next_dists import Dists
+from pie_control.calls.output_text.listed import Logprobs
 
 Floats = NDArray[np.float64]
 
@@ -30,7 +29,6 @@ def plain(answer: Any) -> Any:
         Verified: _listed,
         Logprobs: lambda one: one.logprobs.tolist(),
         Scores: lambda one: one.scores.tolist(),
-        Dist: lambda one: [one.tokens.tolist(), one.probabilities.tolist(), float(one.rest)],
         Dists: _split,
         tuple: _listed,  # a decode run
     }

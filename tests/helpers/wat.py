@@ -49,37 +49,20 @@ CORE_FUNCTIONS = {
     "send": ('(func (param "message" string) (result (result (option u32) (error $error))))', "(param i32 i32 i32)"),
     "set-result": ('(func (param "value" string) (result (result (error $error))))', "(param i32 i32 i32)"),
     "receive": ("(func (result (result u32 (error $error))))", "(param i32)"),
-    "take-message": ('(func (param "future" u32) (result (result string (error $error))))', "(param i32 i32)"),
+    "await-message": ('(func (param "future" u32) (result (result string (error $error))))', "(param i32 i32)"),
     "wait": ('(func (param "futures" (list u32)) (result (list u32)))', "(param i32 i32 i32)"),
     "sleep": ('(func (param "nanoseconds" u64) (result (result u32 (error $error))))', "(param i64 i32)"),
     "cancel": ('(func (param "future" u32) (result (result (error $error))))', "(param i32 i32)"),
 }
 """Of core.wit: type, and what it is lowered to."""
-VERSION = "0.2.0"
-ERROR_CODES = (
-    "invalid-argument",
-    "not-found",
-    "invalid-state",
-    "quota-exceeded",
-    "exhausted",
-    "unsupported",
-    "cancelled",
-    "worker-failed",
-)
-"""Cases of the enum that the code of an error was in 0.1."""
-CODES = {
-    "0.1": f"""(type $c (enum {" ".join(f'"{code}"' for code in ERROR_CODES)}))
-    (export "error-code" (type $code (eq $c)))""",
-    "0.2": "(type $code string)",
-}
+VERSION = "0.3.0"
 
 
 def types(version: str) -> str:
     """The import of `error` from types.wit."""
     return f"""
   (import "pie:inferlet/types@{version}" (instance $types
-    {CODES[version.rpartition(".")[0]]}
-    (type $e (record (field "code" $code) (field "message" string)))
+    (type $e (record (field "code" string) (field "message" string)))
     (export "error" (type $error (eq $e)))))
   (alias export $types "error" (type $error))
 """
@@ -128,11 +111,11 @@ ECHO = (
     """(call $receive (i32.const 16))
        (i32.store (i32.const 64) (i32.load (i32.const 20)))
        (call $wait (i32.const 64) (i32.const 1) (i32.const 32))
-       (call $take-message (i32.load (i32.const 64)) (i32.const 80))
+       (call $await-message (i32.load (i32.const 64)) (i32.const 80))
        (call $send (i32.load (i32.const 84)) (i32.load (i32.const 88)) (i32.const 128))
        (call $set-result (i32.load (i32.const 84)) (i32.load (i32.const 88)) (i32.const 128))
        (i32.const 0)""",
-    ("receive", "wait", "take-message", "send", "set-result"),
+    ("receive", "wait", "await-message", "send", "set-result"),
 )
 """An inferlet that echoes a message: instructions and functions."""
 

@@ -5,4 +5,4 @@ def main(args):
     queue = core.create_queue(args.model)
     embed = allocate.alloc_emb(queue, 1)
     sampler = fused.create_sampler('{"temperature": 0}')
-    fused.sample_constrained(queue, embed, sampler, [], "!!!")
+    fused.sample(queue, embed, sampler, [], "!!!", 0)

@@ -6,9 +6,9 @@ def main(args):
         pages = allocate.alloc_kvpage(queue, 20)
         embeds = allocate.alloc_emb(queue, 200)
         input_text.embed_txt(queue, list(range(100)), list(range(100)), [embeds, 100])
-        forward.forward(queue, [], [embeds, 100], [pages, 20], [embeds + 150, 1])
+        forward.forward(queue, [], [embeds, 100], [pages, 20], [embeds + 150, 1], [], [], [], "", 0, 0, 0.0, False)
         sampler = fused.create_sampler('{"temperature": 0}')
-        fused.sample(queue, embeds + 150, sampler)
+        fused.sample(queue, embeds + 150, sampler, [], "", 0)
         core.receive()
         core.sleep(10**12)
     return "left it all"

@@ -6,6 +6,6 @@ def main(args):
     queue = core.create_queue(args.model)
     embed = allocate.alloc_emb(queue, 2)
     input_text.embed_txt(queue, [1], [0], [embed, 1])
-    forward.forward(queue, [], [embed, 1], [], [embed + 1, 1])
+    forward.forward(queue, [], [embed, 1], [], [embed + 1, 1], [], [], [], "", 0, 0, 0.0, False)
     while True:
-        call(output_text.get_next_dist, queue, embed + 1, 259, 1.0)
+        call(output_text.get_next_dist, queue, [embed + 1, 1], 259, 1.0)

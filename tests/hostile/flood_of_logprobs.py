@@ -7,7 +7,7 @@ def main(args):
     embed = allocate.alloc_emb(first, 2)
     for _ in range(1_000):
         input_text.embed_txt(first, [1], [0], [embed, 1])
-    forward.forward(first, [], [embed, 1], [], [embed + 1, 1])
+    forward.forward(first, [], [embed, 1], [], [embed + 1, 1], [], [], [], "", 0, 0, 0.0, False)
     tokens = [token % 259 for token in range(259)]
     while True:
-        call(output_text.get_logprobs, second, embed + 1, tokens)
+        call(output_text.get_logprobs, second, [embed + 1, 1], tokens)

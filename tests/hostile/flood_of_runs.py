@@ -8,5 +8,5 @@ def main(args):
     while True:  # nobody takes their tokens
         page = call(allocate.reserve_kvpage, queue, 13)
         input_text.embed_txt(queue, [1], [0], [embed, 1])
-        forward.forward(queue, [], [embed, 1], [], [embed + 1, 1])
-        call(fused.decode, queue, embed + 1, sampler, embed, 1, [], [page, 13], 200, [], "")
+        forward.forward(queue, [], [embed, 1], [], [embed + 1, 1], [], [], [], "", 0, 0, 0.0, False)
+        call(fused.decode, queue, embed + 1, sampler, embed, 1, [], [page, 13], 200, [], "", 0, 0)

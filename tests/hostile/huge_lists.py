@@ -3,7 +3,7 @@
 from inferlet_sdk.bindings import allocate, core, forward, fused, input_text, output_text, tokenize
 from inferlet_sdk.errors import InvalidArgument, call
 
-TAKES_MORE = (fused.sample_constrained, output_text.get_logprobs, tokenize.detokenize)
+TAKES_MORE = (fused.sample, output_text.get_logprobs, tokenize.detokenize)
 
 
 def main(args):
@@ -11,7 +11,7 @@ def main(args):
     sampler = fused.create_sampler("{}")
     embed = allocate.alloc_emb(queue, 2)
     input_text.embed_txt(queue, [1], [0], [embed, 1])
-    forward.forward(queue, [], [embed, 1], [], [embed + 1, 1])
+    forward.forward(queue, [], [embed, 1], [], [embed + 1, 1], [], [], [], "", 0, 0, 0.0, False)
     many = [1] * 20_000
     calls = [
         (allocate.dealloc_kvpage, queue, many),
@@ -19,9 +19,9 @@ def main(args):
         (allocate.copy_kvpage, queue, many, many),
         (allocate.trim_kvpage, queue, many, 1),
         (input_text.embed_txt, queue, many, many, many),
-        (forward.forward, queue, many, many, many, many),
-        (output_text.get_logprobs, queue, embed + 1, many),
-        (fused.sample_constrained, queue, embed + 1, sampler, many, ""),
+        (forward.forward, queue, many, many, many, many, many, many, many, "", 0, 0, 0.0, False),
+        (output_text.get_logprobs, queue, [embed + 1, 1], many),
+        (fused.sample, queue, embed + 1, sampler, many, "", 0),
         (fused.verify, queue, many, many, sampler),
         (tokenize.detokenize, queue, many),
     ]

@@ -10,8 +10,8 @@ def main(args):
     options = json.dumps({"stop": strings, "send": True})
     while True:
         call(input_text.embed_txt, queue, [1], [0], [embed, 1])
-        call(forward.forward, queue, [], [embed, 1], [], [embed + 1, 1])
-        run = call(fused.decode, queue, embed + 1, sampler, embed, 1, [], [page, 60], 900, [], "")
+        call(forward.forward, queue, [], [embed, 1], [], [embed + 1, 1], [], [], [], "", 0, 0, 0.0, False)
+        run = call(fused.decode, queue, embed + 1, sampler, embed, 1, [], [page, 60], 900, [], "", 0, 0)
         call(fused.watch_run, run, text, options)
         call(core.cancel, run)
         call(allocate.trim_kvpage, queue, [page, 60], 0)  # what the run has filled before

@@ -19,7 +19,7 @@ from pie_inference.protocol import (
     VerifyResult,
     join_results,
 )
-from pie_inference.testing.worker_batches import Driver, Extend, Keys, dist_batch, embed_batch, ints, sample_batch
+from testing.worker_batches import Driver, Extend, Keys, dist_batch, embed_batch, ints, sample_batch
 
 
 def fields(message: Batch | Result) -> dict[str, object]:

@@ -33,7 +33,7 @@ from pie_inference.protocol import (
     encode,
 )
 from pie_inference.protocol.codec import CODE_BITS, CODES
-from pie_inference.testing.worker_batches import Driver, Extend, Keys, ints, sample_batch
+from testing.worker_batches import Driver, Extend, Keys, ints, sample_batch
 
 DESCRIPTION = ModelDescription(
     name="name",

@@ -106,8 +106,8 @@ def test_plain_iteration_inside_asyncio_is_refused(host: FakeHost) -> None:
 
 def test_without_run_ahead_each_token_is_asked_for(host: FakeHost) -> None:
     run(Context().fill("abc").generate_until(max_tokens=4, run_ahead=False))
-    steps = [call for call in host.calls if call in ("forward", "sample", "forward_with_sampling", "take_text")]
-    both, take = "forward_with_sampling", "take_text"
+    steps = [call for call in host.calls if call in ("forward", "sample", "take_text")]
+    both, take = "forward", "take_text"
     assert steps == ["forward", "sample", take, both, take, both, take, both, take]
 
 
@@ -624,7 +624,7 @@ def test_vocabulary_of_the_double_is_consistent() -> None:
     assert [VOCAB[n].decode() for n in SPECIAL.values()] == list(SPECIAL)
 
 
-def test_a_program_that_reads_every_distribution_crosses_once_for_a_token() -> None:
+def test_a_program_that_reads_every_distribution_crosses_twice_for_a_token() -> None:
     host = install(page_size=100)
 
     async def main() -> list[int]:
@@ -636,5 +636,4 @@ def test_a_program_that_reads_every_distribution_crosses_once_for_a_token() -> N
         return list(ctx.tokens)
 
     assert run(main()) == [97, 98, 99, *expected([97, 98, 99], 20)]
-    begin = ["get_next_dist", "await_packed_dist", "forward_with_dist", "await_packed_dist"]
-    assert host.calls == begin + ["continue_with_dist"] * 18
+    assert host.calls == ["get_next_dist", "await_dists"] + ["forward", "await_dists"] * 19

@@ -80,12 +80,10 @@ async def main(args):
     traits.forward(queue, pages, inputs, pages, output)
     same = []
     for k in (1, 2, 100):
-        numbers = [bindings.output_text.get_next_dist(queue, output[0], k, 1.0) for _ in range(3)]
-        packed = traits.output_text.await_dist(numbers[0])
-        listed = bindings.output_text.await_dist(numbers[1])
-        best = traits.output_text.await_dist(numbers[2]).max_index()
-        same.append((packed.tokens, packed.probabilities, packed.rest) == listed)
-        same += [best == packed.max_index() == listed[0][0], len(packed.tokens) == k]
+        one, best = (traits.get_next_dist(queue, output[0], k).result() for _ in range(2))
+        (listed,) = traits.get_next_dists(queue, output[:1], k).result()
+        same.append((one.tokens, one.probabilities, one.rest) == (listed.tokens, listed.probabilities, listed.rest))
+        same += [best.max_index() == one.max_index() == listed.tokens[0], len(one.tokens) == k]
     return same
 """
 

@@ -11,7 +11,7 @@ import pytest
 from inferlet_sdk import NotFound, RequestFailed, Response, bindings, http_get, http_post, traits
 from inferlet_sdk.dropped import give_back
 from inferlet_sdk.event_loop import run
-from inferlet_sdk.outside.http import Headers
+from inferlet_sdk.traits.outside.http import Headers
 from tests.helpers.fake_host import FakeHost, HostError
 
 URL = "https://api.example.com/"

@@ -92,14 +92,15 @@ def test_two_thousand_forks_generate_at_once() -> None:
 def recording_queues(host: Any) -> dict[int, set[int]]:
     """The queues on which each single token is run from now on, by token."""
     used: dict[int, set[int]] = {}
-    forward_with_dist = host.fused.forward_with_dist
+    forward = host.forward.forward
 
-    def recording(queue: int, tokens: list[int], *rest: Any) -> int:
-        used.setdefault(tokens[0], set()).add(queue)
-        future: int = forward_with_dist(queue, tokens, *rest)
+    def recording(queue: int, *rest: Any) -> int:
+        if tokens := rest[4]:
+            used.setdefault(tokens[0], set()).add(queue)
+        future: int = forward(queue, *rest)
         return future
 
-    host.fused.forward_with_dist = recording
+    host.forward.forward = recording
     return used
 
 

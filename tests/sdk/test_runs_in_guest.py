@@ -99,7 +99,7 @@ async def main(args):
     def issue(steps=4, stop=(), options="", pages=kv, sampler=sampler, position=2):
         ranges = list(pages.ranges)
         return call(bindings.fused.decode, queue, embeds[2], sampler, embeds[0], position, ranges, ranges, steps,
-                    list(stop), options)
+                    list(stop), options, 0, 0)
 
     def watch(run, options="{}", detokenizer=detokenizer):
         return call(bindings.fused.watch_run, run, detokenizer, options)
@@ -216,11 +216,11 @@ def test_a_client_that_does_not_read_holds_up_nobody_and_loses_nothing(
             program = (await server.upload(STREAM.encode(), "test")).program
             slow = await server.launch(program)
             while not (inferlet := hosted(server, slow)) or not any(
-                one._over for one in inferlet.futures._runs.values()
+                one._over for one in inferlet.waits.futures._runs.values()
             ):
                 await asyncio.sleep(0.01)
             assert slow.info().status == "running"
-            assert not inferlet.sender.has_room()
+            assert not inferlet.mail.sender.has_room()
             assert await run(server, STREAM) == wanted  # others go on meanwhile
             listener = Listener()
             slow.attach(listener)

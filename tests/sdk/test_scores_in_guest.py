@@ -26,13 +26,13 @@ async def main(args):
     second = await second
     traits.mask_kvpage(queue, pages, [0, 2])
     third = traits.forward_with_scores(queue, pages, inputs[4:6], (), output)
-    listed = bindings.introspective_forward.await_scores(third.number)
+    third = await third
     told = []
     for wrong in (lambda: traits.forward_with_scores(queue, pages, ()),
                   lambda: traits.forward_with_scores(queue, pages, inputs, pages[:1]),
                   lambda: traits.forward_with_scores(queue, pages, [7777]),
                   lambda: traits.forward_with_adapter_and_scores(queue, "nobody", pages, inputs),
-                  lambda: bindings.introspective_forward.take_scores(12345)):
+                  lambda: bindings.introspective_forward.await_scores(12345)):
         try:
             wrong()
         except PieError as error:
@@ -40,7 +40,7 @@ async def main(args):
         except bindings.HostError as error:
             told.append(error.value.code)
     names = [trait.name for trait in traits.available_traits(args.model)]
-    return [first, second, listed, told, "IntrospectiveForward" in names and "ForwardWithAdapter" in names]
+    return [first, second, third, told, "IntrospectiveForward" in names and "ForwardWithAdapter" in names]
 """
 
 
@@ -48,10 +48,10 @@ async def main(args):
 def test_scores_in_the_sandbox(guest_cache: Path, hosts: int) -> None:
     async def check() -> None:
         async with started(guest_cache, InProcessClient(FakeModel()), hosts=hosts, warm_pool=0) as server:
-            first, second, listed, told, has_traits = await asyncio.wait_for(run(server, PROGRAM), HANG_SECONDS)
+            first, second, third, told, has_traits = await asyncio.wait_for(run(server, PROGRAM), HANG_SECONDS)
         assert first == pytest.approx([1 + 1 / 2 + 1 / 3, 1 / 2 + 1 / 3, 1 / 3])
         assert second == pytest.approx([1 / 4] * 4)
-        assert listed == pytest.approx([1 / 3 + 1 / 4] * 3 + [1 / 4])
+        assert third == pytest.approx([1 / 3 + 1 / 4] * 3 + [1 / 4])
         assert told == ["InvalidArgument", "InvalidState", "NotFound", "NotFound", "not-found"]
         assert has_traits
 

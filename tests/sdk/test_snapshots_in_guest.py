@@ -14,9 +14,9 @@ from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.protocol import RunWave, WaveDone
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import launch, run, started
 
-SECONDS = 120.0
 STEPS = 8
 
 STORY = f"""
@@ -73,4 +73,4 @@ def test_a_program_goes_on_from_its_last_snapshot_when_its_worker_was_lost(hosts
             assert endings == ["lost", "lost", "finished"]
             assert tokens == expected
 
-    asyncio.run(asyncio.wait_for(scenario(), SECONDS))
+    asyncio.run(asyncio.wait_for(scenario(), HANG_SECONDS))

@@ -16,8 +16,8 @@ from pie_control.errors import BadAdapter
 from pie_control.server_api import ServerApi
 from pie_inference.config import WorkerConfig
 from pie_inference.serving.worker import Worker
-from pie_inference.testing.checkpoints import make_checkpoint
-from pie_inference.testing.worker_batches import Driver, Keys
+from testing.checkpoints import make_checkpoint
+from testing.worker_batches import Driver, Keys
 from tests.helpers.adapters import LLAMA, make_adapter, merged
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import run, started
@@ -53,7 +53,7 @@ def expected(folder: Path, *adapters: Path) -> list[list[int]]:
 
 def worker_pids(server: ServerApi) -> list[int]:
     clients = [vars(one)["_client"] for model in vars(server)["_models"].values() for one in model.replicas]
-    return [vars(client)["_process"].pid for client in clients]
+    return [vars(vars(client)["_way"])["_process"].pid for client in clients]
 
 
 def test_programs_get_what_merged_weights_give(guest_cache: Path, tmp_path: Path) -> None:

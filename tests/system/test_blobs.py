@@ -15,11 +15,11 @@ from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.control.images.test_prepare import saved
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import hosted, launch, run, started
 from tests.helpers.vision import picture
 from tests.helpers.web import Asked, answer, serving
 
-SECONDS = 60.0
 IMPORTS = "import asyncio\nfrom inferlet_sdk import *\nfrom inferlet_sdk import traits\n"
 PHOTO, OTHER = saved(picture(64, 40)), saved(picture(20, 90, 3), "JPEG")
 
@@ -104,7 +104,7 @@ async def main(args, url=""):
 
 def check(cache: Path, test: Callable[[ServerApi], Awaitable[None]], **options: Any) -> None:
     async def main() -> None:
-        async with asyncio.timeout(SECONDS), started(cache, InProcessClient(FakeModel()), **options) as server:
+        async with asyncio.timeout(HANG_SECONDS), started(cache, InProcessClient(FakeModel()), **options) as server:
             await test(server)
 
     asyncio.run(main())
@@ -225,7 +225,7 @@ def test_bodies_of_responses_become_blobs(guest_cache: Path, hosts: int) -> None
                 await web.until_open(0)
 
             options: dict[str, Any] = {"hosts": hosts, "http_allow": allowed, "max_blob_bytes": 300_000}
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(HANG_SECONDS):
                 async with started(guest_cache, InProcessClient(FakeModel()), **options) as server:
                     await test(server)
 
@@ -234,7 +234,7 @@ def test_bodies_of_responses_become_blobs(guest_cache: Path, hosts: int) -> None
 
 def test_a_body_that_is_kept_is_given_up_with_its_future_and_with_the_inferlet(guest_cache: Path) -> None:
     async def main() -> None:
-        async with serving(site) as web, asyncio.timeout(SECONDS):
+        async with serving(site) as web, asyncio.timeout(HANG_SECONDS):
             options: dict[str, Any] = {"http_allow": f"127.0.0.1:{web.port}"}
             async with started(guest_cache, InProcessClient(FakeModel()), **options) as server:
                 entry, listener = await launch(server, IMPORTS + WAITS, {"url": web.url("/waits")})

@@ -21,6 +21,7 @@ from pie_control.testing.in_process import InProcessClient
 from pie_inference.protocol import RunWave, WaveDone
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import Listener, launch, run, started
+from tests.helpers.tiers import corpus
 from tests.system.test_hostile_programs import (
     ENDLESS,
     HEADER,
@@ -178,7 +179,7 @@ def test_a_host_that_dies_again_and_again_is_told_of(guest_cache: Path) -> None:
     asyncio.run(check())
 
 
-@pytest.mark.parametrize("endless", [False, True], ids=["others", "endless ones"])
+@pytest.mark.parametrize("endless", corpus([False, True], kind=lambda _: "hosts"), ids=["others", "endless ones"])
 def test_hostile_programs_end_as_they_do_without_hosts(endless: bool, guest_cache: Path) -> None:
     """Several at a time on each of two hosts; none of them ends a host."""
 

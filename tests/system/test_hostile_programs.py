@@ -16,6 +16,7 @@ from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import inferlets_of, launch, started
+from tests.helpers.tiers import corpus
 from tests.helpers.tree import HOSTILE
 
 HEADER = re.compile(r"# status: (?P<status>\S+)\n(# error: (?P<error>.*)\n)?")
@@ -103,6 +104,14 @@ def held(server: ServerApi) -> tuple[int, int]:
     return replica.scheduler.pages.used, replica.scheduler.embeds.used
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+def kind(program: Path) -> tuple[str, str]:
+    """How a program ends and, if it would not end by itself, what it does by the first word of its name. The other ones
+    run all together in `test_host_loss`, in `make test` too."""
+    header = HEADER.match(program.read_text())
+    word = "flood" if "_begun_" in program.stem else program.stem.partition("_")[0]
+    return header["status"] if header else "", word if program in ENDLESS else ""
+
+
+@pytest.mark.parametrize("program", corpus(PROGRAMS, kind), ids=lambda path: path.stem)
 def test_ends_clearly_and_disturbs_nobody(program: Path, guest_cache: Path) -> None:
     asyncio.run(check(program, guest_cache))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pie_control.server_api import ServerApi
-from pie_inference.testing.checkpoints import make_checkpoint
+from testing.checkpoints import make_checkpoint
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import Listener, launch, run, started
 from tests.system.test_exports import EXPORT, IMPORT, LATE, WAIT_FOR, until_equal

@@ -23,7 +23,7 @@ import torch
 from pie_control.server_api import ServerApi
 from pie_inference.config import WorkerConfig
 from pie_inference.serving.worker import Worker
-from pie_inference.testing.vision_checkpoint import VOCAB, make_vision_checkpoint
+from testing.vision_checkpoint import VOCAB, make_vision_checkpoint
 from tests.helpers.adapters import make_adapter
 from tests.helpers.dense_llama import DenseLlama
 from tests.helpers.guard import HANG_SECONDS
@@ -32,6 +32,7 @@ from tests.helpers.pictures import real_pictures
 from tests.helpers.recorded_author import ARGUMENTS, Program, record
 from tests.helpers.scheduling import describe
 from tests.helpers.servers import launch, started
+from tests.helpers.tiers import corpus
 
 FIRST = int(os.environ.get("PIE_SANDBOX_FIRST", "0"))
 PROGRAMS = int(os.environ.get("PIE_SANDBOX_PROGRAMS", "8"))  # with some inferlets each
@@ -107,7 +108,9 @@ def programs(checkpoint: Path, adapters: dict[str, Path]) -> list[list[Program]]
     return [one for one in found if one is not None]
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: f"{form.hosts} hosts, {form.dtype}")
+@pytest.mark.parametrize(
+    "form", corpus(FORMS, kind=lambda form: form.hosts), ids=lambda form: f"{form.hosts} hosts, {form.dtype}"
+)
 def test_inferlets_are_told_what_their_calls_mean(
     form: Form, guest_cache: Path, checkpoint: Path, adapters: dict[str, Path], programs: list[list[Program]]
 ) -> None:

@@ -55,7 +55,7 @@ def triton_adapter_products(setting: Setting) -> Checks:
 
 
 def _products(setting: Setting, name: str, products: Any, dtypes: Sequence[str] = DTYPES) -> Checks:
-    from pie_inference.testing.adapters.oracle import PROBLEMS, TOLERANCE, relative_error
+    from testing.adapters.oracle import PROBLEMS, TOLERANCE, relative_error
 
     names = [problem for problem, one in PROBLEMS.items() if products.capturable or not one.spare]
     for problem in names[: setting.cases or None]:
@@ -90,8 +90,8 @@ def _adapter_graphs(setting: Setting) -> Errors:
 def _adapted(setting: Setting, worker: Any) -> np.ndarray:
     """Log-probabilities of prompts and steps of six sequences with adapters of several ranks and none."""
     from pie_inference.protocol import DropAdapter, GetLogprobs, GetLogprobsResult, LoadAdapter
-    from pie_inference.testing.adapters.files import make_adapter, sizes_of
-    from pie_inference.testing.worker_batches import Driver, Extend, Keys, indptr, ints
+    from testing.adapters.files import make_adapter, sizes_of
+    from testing.worker_batches import Driver, Extend, Keys, indptr, ints
 
     model: Path = setting.folder / "model"
     sizes = sizes_of(model)
@@ -127,7 +127,7 @@ def masks(setting: Setting) -> Checks:
 
 
 def _masked(worker: Any) -> np.ndarray:
-    from pie_inference.testing.worker_batches import Driver, Extend, Keys
+    from testing.worker_batches import Driver, Extend, Keys
 
     driver, rng, found = Driver(worker.run, "model"), np.random.default_rng(0), list[np.ndarray]()
     keys = [Keys() for _ in range(3)]
@@ -149,7 +149,7 @@ def scores(setting: Setting) -> Checks:
 
 def _scored(worker: Any) -> np.ndarray:
     from pie_inference.protocol import ForwardWithScores, ForwardWithScoresResult
-    from pie_inference.testing.worker_batches import Driver, Extend, Keys
+    from testing.worker_batches import Driver, Extend, Keys
 
     driver, rng, found = Driver(worker.run, "model"), np.random.default_rng(0), list[np.ndarray]()
     keys = [Keys() for _ in range(3)]
@@ -182,7 +182,7 @@ def _grammar(setting: Setting) -> Errors:
 
 def _constrained(worker: Any, source: str) -> list[int]:
     from pie_inference.protocol import GrammarStart, RunWave
-    from pie_inference.testing.worker_batches import Driver, Extend, Keys, ints, sample_batch
+    from testing.worker_batches import Driver, Extend, Keys, ints, sample_batch
 
     driver, keys, tokens = Driver(worker.run, "model"), Keys(), list[int]()
     begin, uniform, pending = msgspec.msgpack.encode(GrammarStart(source, [], 0)), np.random.default_rng(0), [1, 2, 3]
@@ -216,7 +216,7 @@ def _constrained(worker: Any, source: str) -> list[int]:
 
 def images(setting: Setting) -> Checks:
     """Checks vectors of tiles of images, by the log-probabilities behind them."""
-    from pie_inference.testing.vision_checkpoint import make_vision_checkpoint
+    from testing.vision_checkpoint import make_vision_checkpoint
 
     folder = setting.folder / "seeing"
     if not folder.exists():
@@ -241,7 +241,7 @@ def _seen(worker: Any, split: bool) -> np.ndarray:
     """Log-probabilities behind the vectors of three tiles, some of which stand more than once. `split`: they go through
     the layers in two waves."""
     from pie_inference.protocol import GetLogprobs, GetLogprobsResult
-    from pie_inference.testing.worker_batches import Driver, Extend, Keys, image_batch, in_two, indptr, ints
+    from testing.worker_batches import Driver, Extend, Keys, image_batch, in_two, indptr, ints
 
     vision = worker.describe()[0].vision
     order, size, whole = (2, 0, 0, 1), vision.tile_size, vision.tile_embeds

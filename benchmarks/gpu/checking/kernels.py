@@ -1,5 +1,5 @@
 """The checks of `gpu_check`, by path. Each path yields names and functions to run. The problems and their solutions in
-float64 are those of the tests (`pie_inference/testing`)."""
+float64 are those of the tests (`testing/`)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def flashinfer_attention(setting: Setting) -> Checks:
 def _attention(
     setting: Setting, make: Any, dtypes: Sequence[torch.dtype], also: str = "", head_dims: Sequence[int] = ()
 ) -> Checks:
-    from pie_inference.testing.attention_oracle import CASES
+    from testing.attention_oracle import CASES
 
     for name in _first(setting, list(CASES)):
         case = CASES[name]
@@ -68,7 +68,7 @@ def _attention(
 
 
 def _attend(case: Any, dtype: torch.dtype, make: Any, device: torch.device) -> Errors:
-    from pie_inference.testing.attention_oracle import Problem, assert_near, root_mean_square, run
+    from testing.attention_oracle import Problem, assert_near, root_mean_square, run
 
     problem = Problem(case, dtype)
     solution = run(problem, make, device)
@@ -85,7 +85,7 @@ def prepare_triton(setting: Setting) -> None:
     from pie_inference.device import triton_support
 
     if not setting.is_gpu and triton_support.is_installed():
-        from pie_inference.testing import triton_interpreter
+        from testing import triton_interpreter
 
         triton_interpreter.prepare()
     reason = triton_support.why_unavailable(setting.device)
@@ -128,7 +128,7 @@ def _plain_ops(device: torch.device, dtype: torch.dtype) -> Any:
 
 
 def _ops(setting: Setting, make: Any, dtypes: Sequence[torch.dtype] = BOTH_FORMATS) -> Checks:
-    from pie_inference.testing.ops_oracle import CHECKS, TOLERANCE
+    from testing.ops_oracle import CHECKS, TOLERANCE
 
     def run(name: str, dtype: torch.dtype) -> Errors:
         error = CHECKS[name](make(setting.device, dtype), dtype, setting.device)

@@ -135,7 +135,7 @@ def _need(setting: Setting, attention: str) -> None:
 def served(setting: Setting, dtype: str, **options: Any) -> Any:
     from pie_inference.config import WorkerConfig
     from pie_inference.serving.worker import Worker
-    from pie_inference.testing.checkpoints import make_checkpoint
+    from testing.checkpoints import make_checkpoint
 
     folder: Path = setting.folder / "model"
     if not folder.exists():
@@ -157,7 +157,7 @@ def _compare_decoding(found: Any, expected: Any, dtype: str) -> Errors:
 
 def _logprobs(worker: Any) -> np.ndarray:
     """Log-probabilities [rows, vocab]."""
-    from pie_inference.testing.worker_batches import Driver, Extend, Keys
+    from testing.worker_batches import Driver, Extend, Keys
 
     driver, rng = Driver(worker.run, "model"), np.random.default_rng(0)
     sequences = [Keys() for _ in range(3)]
@@ -171,7 +171,7 @@ def _logprobs(worker: Any) -> np.ndarray:
 
 
 def _greedy(worker: Any) -> list[int]:
-    from pie_inference.testing.worker_batches import Driver, Keys
+    from testing.worker_batches import Driver, Keys
 
     tokens: list[int] = Driver(worker.run, "model").generate(Keys(), list(range(30, 50)), TOKENS)
     return tokens

@@ -115,7 +115,6 @@ def core_calls(world: World) -> dict[str, Callable[..., Any]]:
 def model_calls(world: World) -> dict[str, Callable[..., Any]]:
     """What a model answers."""
     queue, output, sampler, matcher = world.queue, world.output, world.sampler, world.matcher
-    mask = [range(world.position + 1)]
     return {
         "alloc_kvpage": lambda: traits.alloc_kvpage(queue), "alloc_emb": lambda: traits.alloc_emb(queue),
         "reserve_kvpage": lambda: traits.reserve_kvpage(queue),
@@ -128,24 +127,12 @@ def model_calls(world: World) -> dict[str, Callable[..., Any]]:
         "set_positions": lambda: traits.set_positions(queue, [world.position], world.input),
         "embed_txt": lambda: traits.embed_txt(queue, [100], [world.position], world.input),
         "forward": lambda: traits.forward(*world.forwarded()),
-        "forward_with_mask": lambda: traits.forward_with_mask(*world.forwarded(), mask),
         "available_adapters": lambda: traits.available_adapters(queue),
-        "forward_with_adapter": lambda: traits.forward_with_adapter(queue, "adapter", *world.forwarded()[1:]),
-        "forward_with_scores": lambda: traits.forward_with_scores(*world.forwarded()),
-        "forward_with_adapter_and_scores":
-            lambda: traits.forward_with_adapter_and_scores(queue, "adapter", *world.forwarded()[1:]),
-        "forward_with": lambda: traits.forward_with(*world.forwarded(), mask=mask, adapter="adapter"),
         "create_sampler": lambda: traits.create_sampler(temperature=0.0), "destroy_sampler": traits.destroy_sampler,
         "sample": lambda: traits.sample(queue, output[0], sampler),
-        "sample_constrained": lambda: traits.sample_constrained(queue, output[0], sampler),
-        "sample_with_logprobs": lambda: traits.sample_with_logprobs(queue, output[0], sampler, 4),
-        "forward_with_sampling": lambda: traits.forward_with_sampling(*world.stepped(), sampler),
-        "forward_with_dist": lambda: traits.forward_with_dist(*world.stepped()),
         "verify": lambda: traits.verify(queue, output, [], sampler),
         "get_next_dist": lambda: traits.get_next_dist(queue, output[0]),
-        "get_next_dists": lambda: traits.get_next_dists(queue, output),
         "get_logprobs": lambda: traits.get_logprobs(queue, output[0], [100]),
-        "get_logprobs_at": lambda: traits.get_logprobs_at(queue, output, [100]),
         "grammar_compile": lambda: traits.grammar_compile(queue, *GRAMMAR),
         "destroy_grammar": traits.destroy_grammar, "grammar_matcher": lambda: traits.grammar_matcher(world.grammar),
         "fork_matcher": lambda: traits.fork_matcher(matcher), "destroy_matcher": traits.destroy_matcher,
@@ -248,10 +235,7 @@ def run_calls(world: World) -> dict[str, Callable[..., Any]]:
     def decode(place: Place) -> None:
         place.run = traits.decode(world.queue, place.output, world.sampler, *place.step)
 
-    def decode_with_matcher(place: Place) -> None:
-        place.run = traits.decode_with_matcher(world.queue, place.output, world.sampler, world.matcher, *place.step)
-
-    return {"decode": decode, "decode_with_matcher": decode_with_matcher}
+    return {"decode": decode}
 
 
 class Bench:

@@ -1,12 +1,10 @@
 ;; As first_message.py, as a component.
 (component
-  (import "pie:inferlet/types@0.1.0" (instance $types
-    (type $c (enum "invalid-argument" "not-found" "invalid-state" "quota-exceeded" "exhausted" "unsupported" "cancelled" "worker-failed"))
-    (export "error-code" (type $code (eq $c)))
-    (type $e (record (field "code" $code) (field "message" string)))
+  (import "pie:inferlet/types@0.3.0" (instance $types
+    (type $e (record (field "code" string) (field "message" string)))
     (export "error" (type $error (eq $e)))))
   (alias export $types "error" (type $error))
- (import "pie:inferlet/core@0.1.0" (instance $core (alias outer 1 $error (type $e)) (export "error" (type $error (eq $e))) (export "send" (func (param "message" string) (result (result (error $error)))))))
+ (import "pie:inferlet/core@0.3.0" (instance $core (alias outer 1 $error (type $e)) (export "error" (type $error (eq $e))) (export "send" (func (param "message" string) (result (result (option u32) (error $error)))))))
   (core module $Memory
     (memory (export "memory") 4)
     (global $next (mut i32) (i32.const 4096))

@@ -1,34 +1,34 @@
 ;; As `distributions` of scale.py, as a component. Its argument is the number of tokens.
 (component
-  (import "pie:inferlet/types@0.2.0" (instance $types
+  (import "pie:inferlet/types@0.3.0" (instance $types
     (type $e (record (field "code" string) (field "message" string)))
     (export "error" (type $error (eq $e)))))
   (alias export $types "error" (type $error))
-  (import "pie:inferlet/core@0.2.0" (instance $core
+  (import "pie:inferlet/core@0.3.0" (instance $core
     (alias outer 1 $error (type $e)) (export "error" (type $error (eq $e)))
     (export "get-arg" (func (result (list string))))
     (export "available-models" (func (result (list string))))
     (export "create-queue" (func (param "model" string) (result (result u32 (error $error)))))
     (export "send" (func (param "message" string) (result (result (option u32) (error $error)))))
     (export "receive" (func (result (result u32 (error $error)))))
-    (export "take-message" (func (param "future" u32) (result (result string (error $error)))))
+    (export "await-message" (func (param "future" u32) (result (result string (error $error)))))
     (export "now" (func (result u64)))
     (export "sleep" (func (param "nanoseconds" u64) (result (result u32 (error $error)))))
     (export "wait" (func (param "futures" (list u32)) (result (list u32))))))
-  (import "pie:inferlet/allocate@0.2.0" (instance $allocate
+  (import "pie:inferlet/allocate@0.3.0" (instance $allocate
     (alias outer 1 $error (type $e)) (export "error" (type $error (eq $e)))
     (export "alloc-kvpage" (func (param "queue" u32) (param "count" u32) (result (result u32 (error $error)))))
     (export "alloc-emb" (func (param "queue" u32) (param "count" u32) (result (result u32 (error $error)))))))
-  (import "pie:inferlet/input-text@0.2.0" (instance $input-text
+  (import "pie:inferlet/input-text@0.3.0" (instance $input-text
     (alias outer 1 $error (type $e)) (export "error" (type $error (eq $e)))
     (export "embed-txt" (func (param "queue" u32) (param "tokens" (list u32)) (param "positions" (list u32)) (param "embeds" (list u32)) (result (result (error $error)))))))
-  (import "pie:inferlet/forward@0.2.0" (instance $forward
+  (import "pie:inferlet/forward@0.3.0" (instance $forward
     (alias outer 1 $error (type $e)) (export "error" (type $error (eq $e)))
-    (export "forward" (func (param "queue" u32) (param "context" (list u32)) (param "input-embeds" (list u32)) (param "output-pages" (list u32)) (param "output-embeds" (list u32)) (result (result (error $error)))))))
-  (import "pie:inferlet/output-text@0.2.0" (instance $output-text
+    (export "forward" (func (param "queue" u32) (param "context" (list u32)) (param "input-embeds" (list u32)) (param "output-pages" (list u32)) (param "output-embeds" (list u32)) (param "tokens" (list u32)) (param "positions" (list u32)) (param "mask" (list u32)) (param "adapter" string) (param "sampler" u32) (param "k" u32) (param "temperature" f32) (param "scores" bool) (result (result u32 (error $error)))))))
+  (import "pie:inferlet/output-text@0.3.0" (instance $output-text
     (alias outer 1 $error (type $e)) (export "error" (type $error (eq $e)))
-    (export "get-next-dist" (func (param "queue" u32) (param "embed" u32) (param "k" u32) (param "temperature" f32) (result (result u32 (error $error)))))
-    (export "take-dist" (func (param "future" u32) (result (result (tuple (list u32) (list f32) f32) (error $error)))))))
+    (export "get-next-dist" (func (param "queue" u32) (param "embeds" (list u32)) (param "k" u32) (param "temperature" f32) (result (result u32 (error $error)))))
+    (export "await-dists" (func (param "future" u32) (result (result (tuple string string (list f32)) (error $error)))))))
   (core module $Memory
     (memory (export "memory") 4)
     (global $next (mut i32) (i32.const 65536))
@@ -44,7 +44,7 @@
   (core func $create-queue (canon lower (func $core "create-queue") (memory (core memory $memory "memory")) (realloc (core func $memory "realloc"))))
   (core func $send (canon lower (func $core "send") (memory (core memory $memory "memory")) (realloc (core func $memory "realloc"))))
   (core func $receive (canon lower (func $core "receive") (memory (core memory $memory "memory")) (realloc (core func $memory "realloc"))))
-  (core func $take-message (canon lower (func $core "take-message") (memory (core memory $memory "memory")) (realloc (core func $memory "realloc"))))
+  (core func $await-message (canon lower (func $core "await-message") (memory (core memory $memory "memory")) (realloc (core func $memory "realloc"))))
   (core func $now (canon lower (func $core "now") (memory (core memory $memory "memory")) (realloc (core func $memory "realloc"))))
   (core func $sleep (canon lower (func $core "sleep") (memory (core memory $memory "memory")) (realloc (core func $memory "realloc"))))
   (core func $wait (canon lower (func $core "wait") (memory (core memory $memory "memory")) (realloc (core func $memory "realloc"))))
@@ -53,7 +53,7 @@
   (core func $embed-txt (canon lower (func $input-text "embed-txt") (memory (core memory $memory "memory")) (realloc (core func $memory "realloc"))))
   (core func $forward (canon lower (func $forward "forward") (memory (core memory $memory "memory")) (realloc (core func $memory "realloc"))))
   (core func $get-next-dist (canon lower (func $output-text "get-next-dist") (memory (core memory $memory "memory")) (realloc (core func $memory "realloc"))))
-  (core func $take-dist (canon lower (func $output-text "take-dist") (memory (core memory $memory "memory")) (realloc (core func $memory "realloc"))))
+  (core func $await-dists (canon lower (func $output-text "await-dists") (memory (core memory $memory "memory")) (realloc (core func $memory "realloc"))))
   (core module $Main
     (import "memory" "memory" (memory 4))
     (import "memory" "reset" (func $reset))
@@ -62,16 +62,16 @@
     (import "host" "create-queue" (func $create-queue (param i32 i32 i32)))
     (import "host" "send" (func $send (param i32 i32 i32)))
     (import "host" "receive" (func $receive (param i32)))
-    (import "host" "take-message" (func $take-message (param i32 i32)))
+    (import "host" "await-message" (func $await-message (param i32 i32)))
     (import "host" "now" (func $now (result i64)))
     (import "host" "sleep" (func $sleep (param i64 i32)))
     (import "host" "wait" (func $wait (param i32 i32 i32)))
     (import "host" "alloc-kvpage" (func $alloc-kvpage (param i32 i32 i32)))
     (import "host" "alloc-emb" (func $alloc-emb (param i32 i32 i32)))
     (import "host" "embed-txt" (func $embed-txt (param i32 i32 i32 i32 i32 i32 i32 i32)))
-    (import "host" "forward" (func $forward (param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32)))
-    (import "host" "get-next-dist" (func $get-next-dist (param i32 i32 i32 f32 i32)))
-    (import "host" "take-dist" (func $take-dist (param i32 i32)))
+    (import "host" "forward" (func $forward (param i32 i32)))
+    (import "host" "get-next-dist" (func $get-next-dist (param i32 i32 i32 i32 f32 i32)))
+    (import "host" "await-dists" (func $await-dists (param i32 i32)))
     (data (i32.const 256) "Once upon a time there was")
     (data (i32.const 288) "ready")
     ;; 16: answers. 64, 72, 80: lists of one token, one position, one future. 96, 104, 112, 120: ranges of pages, of the
@@ -97,7 +97,7 @@
     (func $message
       (call $receive (i32.const 16))
       (call $until_done)
-      (call $take-message (i32.load (i32.const 80)) (i32.const 16)))
+      (call $await-message (i32.load (i32.const 80)) (i32.const 16)))
     (func $prompt
       (local $n i32)
       (loop $each
@@ -108,13 +108,28 @@
         (i32.const 104) (i32.const 2) (i32.const 16))
       (call $run (i32.const 104)))
     (func $run (param $inputs i32)
-      (call $forward (global.get $queue) (i32.const 96) (i32.const 2) (local.get $inputs) (i32.const 2)
-        (i32.const 96) (i32.const 2) (i32.const 120) (i32.const 2) (i32.const 16)))
+      ;; more arguments than go flat: at 160, all behind the first nine stay 0
+      (i32.store (i32.const 160) (global.get $queue))
+      (i32.store (i32.const 164) (i32.const 96)) (i32.store (i32.const 168) (i32.const 2))
+      (i32.store (i32.const 172) (local.get $inputs)) (i32.store (i32.const 176) (i32.const 2))
+      (i32.store (i32.const 180) (i32.const 96)) (i32.store (i32.const 184) (i32.const 2))
+      (i32.store (i32.const 188) (i32.const 120)) (i32.store (i32.const 192) (i32.const 2))
+      (call $forward (i32.const 160) (i32.const 16)))
     (func $token (result i32)
-      (call $get-next-dist (global.get $queue) (i32.load (i32.const 120)) (i32.const 256) (f32.const 1) (i32.const 16))
-      (call $until_done)
-      (call $take-dist (i32.load (i32.const 80)) (i32.const 16))
-      (i32.load (i32.load (i32.const 20))))
+      (local $text i32)
+      (call $get-next-dist (global.get $queue) (i32.const 120) (i32.const 2) (i32.const 256) (f32.const 1) (i32.const 16))
+      (call $await-dists (i32.load (i32.const 20)) (i32.const 16))
+      (local.set $text (i32.load (i32.const 20)))
+      (i32.or (i32.shl (call $digit (local.get $text)) (i32.const 2))
+        (i32.shr_u (call $digit (i32.add (local.get $text) (i32.const 1))) (i32.const 4))))
+    (func $digit (param $at i32) (result i32)
+      ;; the value of a digit of base64; the first byte of a token is the token, which is less than 256
+      (local $letter i32)
+      (local.set $letter (i32.load8_u (local.get $at)))
+      (if (i32.ge_u (local.get $letter) (i32.const 97)) (then (return (i32.sub (local.get $letter) (i32.const 71)))))
+      (if (i32.ge_u (local.get $letter) (i32.const 65)) (then (return (i32.sub (local.get $letter) (i32.const 65)))))
+      (if (i32.ge_u (local.get $letter) (i32.const 48)) (then (return (i32.add (local.get $letter) (i32.const 4)))))
+      (if (result i32) (i32.eq (local.get $letter) (i32.const 43)) (then (i32.const 62)) (else (i32.const 63))))
     (func (export "run") (result i32)
       (local $tokens i32) (local $n i32)
       (call $get-arg (i32.const 16))
@@ -158,7 +173,7 @@
     (export "create-queue" (func $create-queue))
     (export "send" (func $send))
     (export "receive" (func $receive))
-    (export "take-message" (func $take-message))
+    (export "await-message" (func $await-message))
     (export "now" (func $now))
     (export "sleep" (func $sleep))
     (export "wait" (func $wait))
@@ -167,5 +182,5 @@
     (export "embed-txt" (func $embed-txt))
     (export "forward" (func $forward))
     (export "get-next-dist" (func $get-next-dist))
-    (export "take-dist" (func $take-dist))))))
+    (export "await-dists" (func $await-dists))))))
   (func (export "run") (result (result (error string))) (canon lift (core func $main "run") (memory (core memory $memory "memory")) (realloc (core func $memory "realloc")))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -11,18 +12,46 @@ import numpy as np
 
 from pie_control.client import Client
 from pie_inference.device.threads import default_threads
+from pie_inference.inspection.rates import Rates
+from pie_inference.options import WorkerOptions
 
-from .. import rooflines
-from ..costs import BYTES, LlamaCosts, llama_costs
+from ..costs import LlamaCosts, llama_costs
 from ..generation import Generated, Prompts, run_inferlets
 from ..guests import source
-from ..rooflines import Rates
+from ..limited import limited_process, torch_features
+from ..rooflines import measure_apart
 from ..server import serving
 from .random_models import random_model
 
 WARM_UP_TOKENS = 4
 WARM_UP_PROMPT = 16
 SEED = 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedModel:
+    """The part of a plan that says what is served: the model, the tree to serve it from if not this one, and options of
+    the server. Raises OptionError."""
+
+    model: str
+    pages: int
+    kernels: str = "auto"
+    max_isa: str = "auto"
+    tree: Path | None = None
+
+    def __post_init__(self) -> None:
+        WorkerOptions(kernels=self.kernels, max_isa=self.max_isa)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizedModel(ServedModel):
+    """The same, with a form of the weights."""
+
+    quantization: str = "none"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        WorkerOptions(quantization=self.quantization)
 
 
 @dataclass(frozen=True)
@@ -34,32 +63,48 @@ class LargeModel:
     checkpoint: Path
     costs: LlamaCosts
     threads: int
+    max_isa: str
+    random: np.random.Generator
 
-    async def warm_up(self, prompts: Prompts) -> None:
-        """Runs the same number of sequences for a short time."""
-        await self.generate([prompt[:WARM_UP_PROMPT] for prompt in prompts], WARM_UP_TOKENS)
+    def new_prompts(self, count: int, length: int) -> Prompts:
+        """Prompts of printable bytes, which all our models have as tokens. They are the same in every run, but no two
+        calls give prompts that begin alike: the server would compute their common part only once."""
+        prompts: list[list[int]] = self.random.integers(32, 127, (count, length)).tolist()
+        return prompts
+
+    async def warm_up(self, count: int) -> None:
+        """Runs this number of sequences for a short time."""
+        await self.generate(self.new_prompts(count, WARM_UP_PROMPT), WARM_UP_TOKENS)
 
     async def generate(self, prompts: Prompts, tokens: int) -> Generated:
         return await run_inferlets(self.client, self.program, prompts, tokens, together=True)
 
+    async def features(self) -> str:
+        """What the worker's torch uses of the processor, as another process with its limit says."""
+        with limited_process(self.max_isa) as pool:
+            return await asyncio.get_running_loop().run_in_executor(pool, torch_features)
+
     async def rates_now(self, read_bytes: int, gemm_size: int) -> Rates:
         """Measures the machine's rates now, because those of a virtual machine change. The model is idle meanwhile."""
-        return await rooflines.measure_apart(self.threads, read_bytes, gemm_size)
+        return await measure_apart(self.threads, read_bytes, gemm_size, self.max_isa)
 
 
 @contextlib.asynccontextmanager
-async def served(name: str, pages: int, tree: Path | None) -> AsyncIterator[LargeModel]:
-    """Serves a model of `random_models` in bfloat16, with a worker's default number of threads."""
-    checkpoint = random_model(name)
-    costs = llama_costs(checkpoint)
-    threads = default_threads(BYTES * (costs.layer_weights + costs.head_weights))
-    settings = {"model": checkpoint, "dtype": "bfloat16", "pages": pages, "threads": threads}
-    async with serving(tree=tree, **settings) as server, Client(server.url) as client:
+async def served(plan: ServedModel, quantization: str) -> AsyncIterator[LargeModel]:
+    """Serves a model of `random_models` in bfloat16 or quantized, with a worker's default number of threads."""
+    checkpoint = random_model(plan.model)
+    costs = llama_costs(checkpoint, quantization)
+    threads = default_threads(int(costs.step_bytes(0, 0)))
+    settings = {"model": checkpoint, "dtype": "bfloat16", "pages": plan.pages, "threads": threads}
+    async with (
+        serving(tree=plan.tree, **settings, **_given(plan, quantization)) as server,
+        Client(server.url) as client,
+    ):
         program = await client.upload(source("generate"), "generate")
-        yield LargeModel(client, program, checkpoint, costs, threads)
+        yield LargeModel(client, program, checkpoint, costs, threads, plan.max_isa, np.random.default_rng(SEED))
 
 
-def random_prompts(count: int, length: int) -> list[list[int]]:
-    """Prompts of printable bytes, which all our models have as tokens. They are the same in every run."""
-    tokens: list[list[int]] = np.random.default_rng(SEED).integers(32, 127, (count, length)).tolist()
-    return tokens
+def _given(plan: ServedModel, quantization: str) -> dict[str, str]:
+    """Options that are not at their defaults: other trees may lack them."""
+    options = {"kernels": plan.kernels, "max_isa": plan.max_isa, "quantization": quantization}
+    return {name: value for name, value in options.items() if value != getattr(WorkerOptions, name)}

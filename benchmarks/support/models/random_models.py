@@ -13,7 +13,7 @@ import torch
 
 from pie_control.config import ServerConfig
 from pie_inference.testing import byte_tokenizer
-from pie_inference.testing.checkpoints import make_checkpoint
+from testing.checkpoints import make_checkpoint
 
 from .bpe_tokenizer import bpe_tokenizer
 
@@ -52,8 +52,8 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "tie_embeddings": True,
     },
     LLAMA_TINY: {
-        "hidden_size": 64,
-        "intermediate_size": 128,
+        "hidden_size": 128,
+        "intermediate_size": 256,
         "num_layers": 2,
         "num_heads": 4,
         "num_kv_heads": 2,
@@ -63,8 +63,9 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """random-1b has the shape of Llama-3.2-1B (1.24 billion parameters); random-160m has 153 million parameters;
-random-128k has the layers of the demo model under the vocabulary of random-1b, with a tokenizer that merges."""
-VERSION = 1
+random-128k has the layers of the demo model under the vocabulary of random-1b, with a tokenizer that merges;
+random-tiny is the smallest whose layers can be cut into the groups of every form of weights."""
+VERSION = 2
 """Raise it with every change of a checkpoint's content, so that old checkpoints are made again."""
 
 

@@ -1,4 +1,4 @@
-"""A Llama checkpoint as a GGUF file in bfloat16, for llama.cpp. Needs the package gguf."""
+"""A Llama checkpoint as a GGUF file in bfloat16 or quantized, for llama.cpp. Needs the package gguf."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 Config = Mapping[str, Any]
@@ -26,21 +23,25 @@ NAMES = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
 }
+TYPES = {"bf16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
+"""llama.cpp's type that is nearest to each form of the weights: its groups have 32 inputs."""
+HEAD_TYPES = {**TYPES, "int4": "Q8_0"}
+"""The same for the output head and the embedding, of which Pie's output head has 8 bits at least."""
 WHOLE_FILE = "model.safetensors"
 
 
-def gguf_of(checkpoint: Path) -> Path:
+def gguf_of(checkpoint: Path, form: str) -> Path:
     """The file beside the checkpoint's folder, made once. Raises ImportError without gguf."""
-    path = checkpoint.with_name(f"{checkpoint.name}-bf16.gguf")
+    path = checkpoint.with_name(f"{checkpoint.name}-{TYPES[form]}-{HEAD_TYPES[form]}.gguf")
     if not path.exists():
         gguf = import_module("gguf")
         unfinished = path.with_suffix(".unfinished")
-        _write(gguf, checkpoint, unfinished)
+        _write(gguf, checkpoint, form, unfinished)
         os.replace(unfinished, path)
     return path
 
 
-def _write(gguf: Any, checkpoint: Path, path: Path) -> None:
+def _write(gguf: Any, checkpoint: Path, form: str, path: Path) -> None:
     config = json.loads((checkpoint / "config.json").read_text())
     writer = gguf.GGUFWriter(path, "llama")
     _add_shape(writer, config)
@@ -48,7 +49,9 @@ def _write(gguf: Any, checkpoint: Path, path: Path) -> None:
         if tensor.ndim == 1:  # llama.cpp stores norms in float32
             writer.add_tensor(name, tensor.float().numpy())
         else:
-            writer.add_tensor(name, _bytes(tensor), raw_dtype=gguf.GGMLQuantizationType.BF16)
+            is_table = name in ("token_embd.weight", "output.weight")
+            type = gguf.GGMLQuantizationType[(HEAD_TYPES if is_table else TYPES)[form]]
+            writer.add_tensor(name, gguf.quants.quantize(tensor.float().numpy(), type), raw_dtype=type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -88,7 +91,3 @@ def _interleave(weight: Tensor, heads: int) -> Tensor:
     """Reorders rows of queries and keys: llama.cpp rotates neighbours, Hugging Face the halves of a head."""
     halves = weight.view(heads, 2, -1, weight.shape[1])
     return halves.transpose(1, 2).reshape(weight.shape)
-
-
-def _bytes(tensor: Tensor) -> NDArray[np.uint8]:
-    return tensor.contiguous().view(torch.uint8).numpy()

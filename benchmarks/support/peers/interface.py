@@ -18,7 +18,7 @@ class PeerRun:
     setting: str
     tokens: list[list[int]]
     prompt_seconds: float  # until each sequence has its first token
-    seconds_per_token: float  # between the first token and the last
+    seconds_per_token: float  # between the first token and the last; 0 if there is only one
 
 
 class Peer(Protocol):
@@ -26,12 +26,16 @@ class Peer(Protocol):
 
     settings: Sequence[str]
 
-    def generate(self, setting: str, prompts: Prompts, count: int) -> PeerRun:
-        """Generates `count` tokens, at least 2, behind each prompt. All prompts have the same length."""
+    def features(self) -> str:
+        """What it uses of the processor."""
+
+    def generate(self, setting: str, prompts: Prompts, count: int, room: int) -> PeerRun:
+        """Generates `count` tokens behind each prompt. All prompts have the same length. The cache has room for `room`
+        tokens of each sequence."""
 
 
 class PeerFactory(Protocol):
-    """Loads a checkpoint in bfloat16, to compute with `threads` threads. Raises ImportError if the peer is not
-    installed."""
+    """Loads a checkpoint, to compute with `threads` threads. `form`, of the weights: bf16, int8 or int4. `compiles`:
+    whether there are settings that compile the model. Raises ImportError if the peer is not installed."""
 
-    def __call__(self, checkpoint: Path, threads: int) -> Peer: ...
+    def __call__(self, checkpoint: Path, form: str, threads: int, compiles: bool) -> Peer: ...

@@ -35,20 +35,25 @@ class LlamaCppPeer:
             raise RuntimeError(f"llama.cpp cannot load {file}")
         self._vocab_size = library.llama_vocab_n_tokens(library.llama_model_get_vocab(self._model))
 
-    def generate(self, setting: str, prompts: Prompts, count: int) -> PeerRun:
-        with self._context(len(prompts), len(prompts[0]) + count, SETTINGS[setting]) as context:
+    def features(self) -> str:
+        """What the library was built with; a limit of instruction sets does not reach it."""
+        words: str = self._library.llama_print_system_info().decode().removeprefix("CPU : ")
+        return f"built with {', '.join(word.split(' = ')[0].strip() for word in words.split('|') if '= 1' in word)}"
+
+    def generate(self, setting: str, prompts: Prompts, count: int, room: int) -> PeerRun:
+        with self._context(len(prompts), room, SETTINGS[setting]) as context:
             start = time.perf_counter()
             tokens = [self._prefill(context, prompts)]
             filled = time.perf_counter()
             for position in range(len(prompts[0]), len(prompts[0]) + count - 1):
                 tokens.append(self._step(context, tokens[-1], position))
-            per_token = (time.perf_counter() - filled) / (count - 1)
+            per_token = (time.perf_counter() - filled) / max(1, count - 1)
         return PeerRun(setting, np.array(tokens).T.tolist(), filled - start, per_token)
 
     @contextmanager
-    def _context(self, sequences: int, length: int, flash_attention: int) -> Iterator[Any]:
+    def _context(self, sequences: int, room: int, flash_attention: int) -> Iterator[Any]:
         parameters = self._library.llama_context_default_params()
-        parameters.n_ctx = sequences * -(-length // 256) * 256
+        parameters.n_ctx = sequences * -(-room // 256) * 256
         parameters.n_batch, parameters.n_seq_max = BATCH, sequences
         parameters.n_threads = parameters.n_threads_batch = self._threads
         parameters.flash_attn_type = flash_attention
@@ -99,12 +104,12 @@ class LlamaCppPeer:
         return np.ctypeslib.as_array(ctypes.cast(logits, ctypes.POINTER(ctypes.c_float)), (rows, self._vocab_size))
 
 
-def load(checkpoint: Path, threads: int) -> LlamaCppPeer:
-    """A `PeerFactory`."""
+def load(checkpoint: Path, form: str, threads: int, compiles: bool) -> LlamaCppPeer:
+    """A `PeerFactory`. No setting compiles."""
     library = import_module("llama_cpp.llama_cpp")
     library.llama_log_set(_silent(library), None)
     library.llama_backend_init()
-    return LlamaCppPeer(library, gguf_of(checkpoint), threads)
+    return LlamaCppPeer(library, gguf_of(checkpoint, form), threads)
 
 
 @cache

@@ -160,7 +160,7 @@ def _mistral(writer: _Writer, tools: Sequence[Called], many: bool) -> _Group:
 
 
 def _deepseek(writer: _Writer, tools: Sequence[Called], many: bool) -> _Group:
-    """As V3 and as V3.1 write it."""
+    """The grammar of calls as V3 and V3.1 write them."""
     call, separator, end = map(writer.mark, (deepseek.CALL, deepseek.SEPARATOR, deepseek.CALL_END))
     calls = []
     for tool in tools:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.errors import call
-from inferlet_sdk.traits.arguments import HasQueue, queue_number, text
-from inferlet_sdk.traits.forwarding import forward_lists
+from inferlet_sdk.traits.arguments import HasQueue, queue_number
+from inferlet_sdk.traits.forwarding import forward_lists, named_adapter, run
 
 __all__ = [
     "available_adapters",
@@ -35,5 +35,4 @@ def forward_with_adapter(
     better. Raises NotFound if the model has no such adapter; if it is dropped before the command runs, what is computed
     from it fails with WorkerFailed.
     """
-    number, *lists = forward_lists(queue, context, input_embeds, output_pages, output_embeds)
-    call(bindings.forward_with_adapter.forward_with_adapter, number, text(adapter, "adapter"), *lists)
+    run(*forward_lists(queue, context, input_embeds, output_pages, output_embeds), adapter=named_adapter(adapter))

@@ -8,10 +8,9 @@ from collections.abc import Iterable
 
 from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds, Pages
-from inferlet_sdk.errors import call
 from inferlet_sdk.futures import HostFuture
-from inferlet_sdk.traits.arguments import HasQueue, text
-from inferlet_sdk.traits.forwarding import Mask, forward_lists, forward_with
+from inferlet_sdk.traits.arguments import HasQueue
+from inferlet_sdk.traits.forwarding import Mask, forward_lists, named_adapter, run
 
 __all__ = [
     "forward_with_adapter_and_scores",
@@ -36,12 +35,8 @@ def forward_with_scores(
     layers, so the scores add up to the number of inputs. It costs much more than `forward`: ask now and then. Raises
     InvalidArgument for more inputs than go into one batch, and for very many pairs of an input and a token.
     """
-    lists = queue, context, input_embeds, output_pages, output_embeds
-    if mask is not None or adapter != "":
-        future = forward_with(*lists, mask=mask, adapter=adapter, scores=True)
-    else:
-        future = call(bindings.introspective_forward.forward_with_scores, *forward_lists(*lists))
-    return HostFuture(future, _await_scores)
+    lists = forward_lists(queue, context, input_embeds, output_pages, output_embeds)
+    return HostFuture(run(*lists, mask=mask, adapter=adapter, scores=True), _await_scores)
 
 
 def forward_with_adapter_and_scores(
@@ -54,11 +49,9 @@ def forward_with_adapter_and_scores(
 ) -> HostFuture[list[float]]:
     """Does `forward_with_scores` with an adapter, as `forward_with_adapter`. Raises NotFound if the model has no such
     adapter."""
-    number, *lists = forward_lists(queue, context, input_embeds, output_pages, output_embeds)
-    name = text(adapter, "adapter")
-    future = call(bindings.introspective_forward.forward_with_adapter_and_scores, number, name, *lists)
-    return HostFuture(future, _await_scores)
+    lists = queue, context, input_embeds, output_pages, output_embeds
+    return forward_with_scores(*lists, adapter=named_adapter(adapter))
 
 
 def _await_scores(future: int) -> list[float]:
-    return array("f", a2b_base64(bindings.introspective_forward.await_packed_scores(future))).tolist()
+    return array("f", a2b_base64(bindings.introspective_forward.await_scores(future))).tolist()

@@ -114,14 +114,14 @@ def destroy_matcher(matcher: int) -> None:
 
 def advance_matcher(matcher: int, detokenizer: int, tokens: Sequence[int], skip: int, most: int) -> Advanced:
     """Accepts tokens; and if it accepts all, and `skip` tokens or more are forced behind them (0: none count; 1: 10 or
-    more, as in `decode_with_matcher`), these as well, but `most` at most."""
+    more, as in `decode`), these as well, but `most` at most."""
     numbers = whole(skip, "skip"), whole(most, "most")
     handles = whole(matcher, "matcher"), whole(detokenizer, "detokenizer")
     return Advanced(*call(bindings.grammar.advance_matcher, *handles, token_list(tokens), *numbers))
 
 
 def grammar_mask(matcher: int) -> str:
-    """The tokens that may come next, packed as base64: what `decode` and `sample_constrained` of the host take."""
+    """The tokens that may come next, packed as base64: what `decode` and `sample` of the host take."""
     return str(call(bindings.grammar.grammar_mask, whole(matcher, "matcher")))
 
 

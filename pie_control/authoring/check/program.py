@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from inferlet_sdk.guest.hints import advice_on
 from inferlet_sdk.guest.imports import advice_on_package
 from inferlet_sdk.guest.package import COMPILED, PURE
+from inferlet_sdk.tracebacks.hints import advice_on
 
 from ...client.packages import ENTRIES
 from ...errors import BadRequest

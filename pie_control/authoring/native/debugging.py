@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import types
 
-from inferlet_sdk import tracebacks
+from inferlet_sdk.tracebacks import report
 
 
 def stop_at(error: BaseException) -> None:
@@ -32,4 +32,4 @@ def own_part(trace: types.TracebackType | None) -> types.TracebackType | None:
 
 
 def _is_own(file: str) -> bool:
-    return tracebacks.is_own(file) and not file.startswith(tracebacks.HERE.removesuffix("inferlet_sdk") + "pie_control")
+    return report.is_own(file) and not file.startswith(report.SDK.removesuffix("inferlet_sdk") + "pie_control")

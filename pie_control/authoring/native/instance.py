@@ -23,7 +23,7 @@ PATIENCE_SECONDS = 0.0005
 """A turn waits so long for the program's next call, so that commands in a row go into one wave."""
 
 
-class Ended(BaseException):
+class InferletGone(BaseException):
     """Unwinds a program whose inferlet has ended."""
 
 
@@ -54,7 +54,7 @@ class NativeInstance:
     # ---- on the program's thread ----
 
     def call(self, function: HostFunction, *arguments: Any) -> Any:
-        """What a host function returns. Raises CallError; Ended if the inferlet has ended."""
+        """What a host function returns. Raises CallError; InferletGone if the inferlet has ended."""
         given = tuple(list(one) if isinstance(one, list | tuple) else one for one in arguments)
         return self._ask(_Asked(function, given, Future()))
 
@@ -67,7 +67,7 @@ class NativeInstance:
         try:
             self._loop.call_soon_threadsafe(self._wake)
         except RuntimeError:
-            raise Ended("the server has stopped") from None
+            raise InferletGone("the server has stopped") from None
         return asked.answer.result()
 
     # ---- on the event loop's ----
@@ -76,7 +76,7 @@ class NativeInstance:
         if self._is_closed:
             self._refuse_all()
         else:
-            self.owner.inferlet.wake()
+            self.owner.inferlet.waits.wake()
 
     def step(self) -> Step:
         """Answers calls until the program computes, waits or ends."""
@@ -146,11 +146,12 @@ class NativeInstance:
         self._resume = lambda answer: answer.set_exception(RuntimeError(fault))
 
     def outcome(self) -> str | None:
-        """Of a program that has ended: its error."""
+        """The error of a program that has ended."""
         return self._error
 
     def close(self) -> None:
-        """The inferlet ends: the next call of the program, or the one for which it waits, raises Ended. Idempotent."""
+        """The inferlet ends: the next call of the program, or the one for which it waits, raises InferletGone.
+        Idempotent."""
         self._is_closed = True
         self._refuse_all()
 
@@ -162,7 +163,7 @@ class NativeInstance:
 
 
 def _end(answer: Future[Any]) -> None:
-    answer.set_exception(Ended("the inferlet has ended"))
+    answer.set_exception(InferletGone("the inferlet has ended"))
 
 
 def check_sizes(function: HostFunction, arguments: tuple[Any, ...]) -> None:

@@ -19,8 +19,7 @@ from ...runtime import ClientFactory, build_server_without_sandbox
 from ...sandbox.contract import Contract
 from ..server_thread import Heard, ServerThread
 from . import program
-from .instance import Ended as Unwound
-from .instance import NativeInstance
+from .instance import InferletGone, NativeInstance
 from .programs import NativePrograms
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ class NativeServer(ServerThread):
         try:
             error = program.run(source, instance, self._programs.contract, got, failed)
         finally:
-            with contextlib.suppress(Unwound):  # the inferlet has ended before its program
+            with contextlib.suppress(InferletGone):  # the inferlet has ended before its program
                 instance.finish(error)
         return heard.wait()
 

@@ -16,6 +16,7 @@ from pie_control.resources.ranges import Range
 
 from ..kind import Adopt, Command, Discard, Release, define
 from ..values import Import
+from .export_kvpage import MOST_SLOTS
 from .names import check_name
 
 
@@ -77,4 +78,9 @@ def cancel(space: AddressSpace, future: int) -> None:
         space.tell(Release(space.owner, Freed(seq, PAGES, ranges)))
 
 
-CALL = define(__name__, issue, value=Import)
+def _result_bytes(name: str) -> int:
+    """At most."""
+    return 2 * 4 * MOST_SLOTS
+
+
+CALL = define(__name__, issue, value=Import, result_bytes=_result_bytes)

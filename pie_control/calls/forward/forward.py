@@ -1,20 +1,25 @@
-"""Runs the Transformer over embeds (forward.wit)."""
+"""Runs the Transformer over embeds, with any of what can go beside it: tokens that fill the embeds, a mask, an adapter,
+and what is read at once (forward.wit)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, NoReturn
 
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
-from pie_control.resources.ranges import Range, parse_ranges, total_length
-from pie_control.resources.tables.contexts import Context
 
-from ..adapters import NO_ADAPTER
-from ..arrays import addresses
+from ..adapters import NO_ADAPTER, find_adapter
+from ..fused import sample
+from ..fused.step import DistStep, SampleStep, Way, issue_step
+from ..input_text import embed_txt
+from ..introspective_forward import forward_with_scores
+from ..introspective_forward.forward_with_scores import Scores
 from ..kind import Stage, define
-from .batch import ForwardBatch, ForwardCommand, PassCommand
-from .masks import seen_through
+from ..output_text import get_next_dist
+from ..output_text.get_next_dists import Dists
+from ..sampler import Sampler
+from . import plain
+from .batch import ForwardBatch, ForwardCommand
 
 
 def issue(
@@ -24,136 +29,105 @@ def issue(
     input_embeds: Sequence[int],
     output_pages: Sequence[int],
     output_embeds: Sequence[int],
-    *,
-    adapter: int = NO_ADAPTER,
-    mask: Sequence[int] | None = None,
-) -> None:
-    """The four lists are ranges. `mask` is that of `forward_with_mask`. Raises InvalidArgument (no input, too many
-    outputs, too long), NotFound, InvalidState (embed never filled, no free slot, a decode run of another queue uses an
-    output embed)."""
-    space.check_command(queue)
-    inputs, positions = filled(space, input_embeds)
-    found = check(space, queue, context, inputs, positions, output_pages, output_embeds, adapter, mask)
-    command = ForwardCommand(space.owner, queue, space.next_seq(), found.after, None, (), *found[1:])
-    take_effect(space, command)
-    space.issue(command)
-
-
-def filled(space: AddressSpace, input_embeds: Sequence[int]) -> tuple[tuple[Range, ...], Sequence[int]]:
-    """The inputs of a forward, and their positions. Raises InvalidArgument, NotFound, InvalidState."""
-    inputs = parse_ranges(input_embeds, "embed")
-    if not inputs:
-        raise InvalidArgument("a forward needs at least one input embed")
-    return inputs, space.embeds.filled_positions(inputs)
-
-
-class Checked(NamedTuple):
-    """What nobody refuses; but for the first, the fields of the command."""
-
-    after: int
-    size: int
-    whole: bool
-    context: Context
-    inputs: Sequence[Range]
-    positions: Sequence[int]
-    own: Sequence[Range] | None
-    outputs: Sequence[Range]
-    adapter: int
-
-
-def check(
-    space: AddressSpace,
-    queue: int,
-    context: Sequence[int],
-    inputs: Sequence[Range],
+    tokens: Sequence[int],
     positions: Sequence[int],
+    mask: Sequence[int],
+    adapter: str,
+    sampler: Sampler | None,
+    k: int,
+    temperature: float,
+    scores: bool,
+    future: int,
+) -> None:
+    """`future` is for nothing where nothing is read. If a part is refused, nothing has happened. Raises
+    InvalidArgument (no input, several things are read, tokens that do not fit, too long), NotFound, InvalidState (embed
+    never filled, no free slot, a decode run of another queue uses an embed)."""
+    space.check_queue(queue)
+    reads_dist = k != 0 or temperature != 0
+    if (sampler is not None) + reads_dist + scores > 1:
+        raise InvalidArgument("several of a sampler, a distribution and scores are asked for: one can be read at once")
+    number = find_adapter(space, adapter) if adapter else NO_ADAPTER
+    way = Way(tokens, positions, input_embeds, context, output_pages, output_embeds, number, mask or None)
+    if reads_dist:
+        _read_dist(space, queue, way, k, temperature, future)
+    elif sampler is not None:
+        _read_token(space, queue, way, sampler, future)
+    else:
+        _run(space, queue, way, scores, future)
+
+
+def _run(space: AddressSpace, queue: int, way: Way, scores: bool, future: int) -> None:
+    """Reads scores, or nothing."""
+    if way.tokens or way.positions:
+        inputs = embed_txt.check_lengths(way.tokens, way.positions, way.input_embeds)
+        embed_txt.check(space, queue, way.tokens, way.positions, inputs)
+        lists = way.context, inputs, way.positions, way.output_pages, way.output_embeds
+        found = plain.check(space, queue, *lists, way.adapter, way.mask)
+        if scores:
+            forward_with_scores.check_size(space, found)
+        space.check_command(queue, 2)
+        embed_txt.issue(space, queue, way.tokens, way.positions, way.input_embeds)
+    filled = way.context, way.input_embeds, way.output_pages, way.output_embeds
+    if scores:
+        forward_with_scores.issue(space, queue, *filled, future, adapter=way.adapter, mask=way.mask)
+    else:
+        plain.issue(space, queue, *filled, adapter=way.adapter, mask=way.mask)
+
+
+def _read_dist(space: AddressSpace, queue: int, way: Way, k: int, temperature: float, future: int) -> None:
+    chosen, output = get_next_dist.check(space, k, temperature), way.output_embed
+
+    def read() -> None:
+        get_next_dist.issue_one(space, queue, output, chosen, temperature, future)
+
+    issue_step(space, queue, way, future, DistStep, lambda: (chosen, temperature), read)
+
+
+def _read_token(space: AddressSpace, queue: int, way: Way, sampler: Sampler, future: int) -> None:
+    if sampler.bias is not None:
+        sampler.bias.check(space.model.vocab_size)
+    output = way.output_embed
+
+    def read() -> None:
+        sample.issue_sample(space, queue, output, sampler, (), (), None, future)
+
+    issue_step(space, queue, way, future, SampleStep, lambda: (sampler.params, sampler.draw(), sampler.bias), read)
+
+
+def _result_bytes(
+    context: Sequence[int],
+    input_embeds: Sequence[int],
     output_pages: Sequence[int],
     output_embeds: Sequence[int],
-    adapter: int,
-    mask: Sequence[int] | None,
-) -> Checked:
-    """A forward over inputs that hold tokens at these positions, as many; changes nothing. Raises as `issue`."""
-    count = len(positions)
-    read = parse_ranges(context, "context page")
-    if mask is None:
-        seen = space.pages.context(read, min(positions), max(positions))
-    else:
-        seen = seen_through(space, context, mask, count)
-    if seen.tokens + count > space.model.max_context:
-        _refuse_length(space, seen, count)
-    written = parse_ranges(output_pages, "output page")
-    own = space.pages.free_slots(written, count) if written else None
-    outputs = _check_outputs(space, queue, output_embeds, count) if output_embeds else ()
-    looks_ahead = seen.mask is not None and seen.mask.later
-    whole = own is None or looks_ahead or (count > 1 and _overwrites_inputs(inputs, outputs, count))
-    if whole and count > space.model.max_batch_tokens:
-        _refuse_whole(space, own is None, looks_ahead, count)
-    after = space.hazards.of_rewriting(own) if own else 0
-    if not space.has_one_queue:
-        after = max(after, _hazards(space, queue, (*read, *written), inputs, outputs))
-    return Checked(after, count, whole, seen, inputs, positions, own, outputs, adapter)
+    tokens: Sequence[int],
+    positions: Sequence[int],
+    mask: Sequence[int],
+    adapter: str,
+    sampler: Sampler | None,
+    k: int,
+    temperature: float,
+    scores: bool,
+) -> int | None:
+    if sampler is not None:
+        return 0
+    if k or temperature:
+        return get_next_dist.result_bytes(output_embeds, k, temperature)
+    return forward_with_scores.result_bytes(context, input_embeds) if scores else None
 
 
-def _refuse_length(space: AddressSpace, seen: Context, count: int) -> NoReturn:
-    raise InvalidArgument(
-        f"the forward sees {seen.tokens} context tokens and {count} inputs, the model's limit is "
-        f"{space.model.max_context}; leave pages out of the context"
-    )
-
-
-def _refuse_whole(space: AddressSpace, dropping: bool, looks_ahead: bool, count: int) -> NoReturn:
-    most = space.model.max_batch_tokens
-    if looks_ahead:
-        raise InvalidArgument(
-            f"the mask shows inputs to those before them; at most {most} inputs can run so, not {count}: mask them, or "
-            "split the call"
-        )
-    if dropping:
-        raise InvalidArgument(
-            f"{count} inputs without output pages; at most {most} can run without keeping "
-            "keys and values, name output pages or split the call"
-        )
-    raise InvalidArgument(
-        f"outputs go to embeds that are inputs of later tokens; at most {most} inputs can run so, not {count}: "
-        "name other output embeds or split the call"
-    )
-
-
-def _overwrites_inputs(inputs: Sequence[Range], outputs: Sequence[Range], count: int) -> bool:
-    """Whether an output goes to the input of a later token, which a later part of the call would read."""
-    if not any(first < end and begin < last for first, last in outputs for begin, end in inputs):
-        return False
-    indices = {embed: index for index, embed in enumerate(addresses(inputs))}
-    token = count - total_length(outputs)
-    return any(indices.get(embed, -1) > token + number for number, embed in enumerate(addresses(outputs)))
-
-
-def _check_outputs(space: AddressSpace, queue: int, output_embeds: Sequence[int], count: int) -> tuple[Range, ...]:
-    outputs = parse_ranges(output_embeds, "output embed")
-    if total_length(outputs) > count:
-        raise InvalidArgument(f"{total_length(outputs)} output embeds for {count} inputs; there cannot be more outputs")
-    space.embeds.check_owned(outputs)
-    if space.runs:
-        space.runs.check_embeds(queue, outputs)
-    return outputs
-
-
-def _hazards(
-    space: AddressSpace, queue: int, pages: Sequence[Range], inputs: Sequence[Range], outputs: Sequence[Range]
-) -> int:
-    hazards = space.hazards
-    return max(hazards.of_pages(queue, pages), hazards.of_reading(queue, inputs), hazards.of_writing(queue, outputs))
-
-
-def take_effect(space: AddressSpace, command: PassCommand) -> None:
-    """What a forward that was just numbered changes."""
-    stamp = space.stamp(command.queue)
-    if command.own is not None:
-        space.pages.append(command.own, command.positions, stamp)
-    space.hazards.note_reads(command.inputs, stamp, space.has_one_queue)
-    if command.outputs:
-        space.embeds.fill_outputs(command.outputs, command.positions[command.size - total_length(command.outputs) :])
-        space.hazards.note_writes(command.outputs, stamp)
-
-
-CALL = ForwardCommand.call = define(__name__, issue, stage=Stage.FORWARD, new_batch=ForwardBatch)
+CALL = ForwardCommand.call = define(
+    __name__,
+    issue,
+    value=Dists,
+    more_values=(sample.Token, Scores),
+    result_bytes=_result_bytes,
+    needs={
+        "tokens": "input_text",
+        "adapter": "forward_with_adapter",
+        "sampler": "fused",
+        "temperature": "output_text",
+        "scores": "introspective_forward",
+    },
+    stage=Stage.FORWARD,
+    new_batch=ForwardBatch,
+)

@@ -19,7 +19,7 @@ from ..arrays import as_int32, ends_of, join
 
 
 def seen_through(space: AddressSpace, context: Sequence[int], mask: Sequence[int], count: int) -> Context:
-    """What `count` inputs see through a mask, as `forward_with_mask` takes it. Raises InvalidArgument."""
+    """What `count` inputs see through a mask, as `forward` takes it. Raises InvalidArgument."""
     seen, shown = space.pages.all_tokens(parse_ranges(context, "context page"))
     columns = count + (seen.tokens if shown is None else len(shown))
     rows, begins, ends = _parse(mask, count, columns)

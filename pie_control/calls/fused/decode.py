@@ -21,20 +21,24 @@ from pie_control.resources.tables.reservations import reserve
 from pie_control.resources.tables.runs import HeldRun
 
 from ..adapters import NO_ADAPTER, find_adapter
-from ..grammar.matching import Constraint
 from ..kind import EndRun, WorkerCommand, define
 from ..outputs import check_output, note_reading
 from ..positions import check_positions
 from ..sampler import Bias, Sampler, SamplingParams
-from ..scores import NO_SCORES, check_alternatives
+from ..scores import MOST_ALTERNATIVES, NO_SCORES, check_alternatives
 from ..tokens import check_recent, check_vocabulary, parse_allowed
 from ..values import Run
 from . import sample
+from .matching import Constraint, Matcher, keep_to
 
 MOST_STEPS = 1024
 """Of one run: its random numbers and slots are set aside when it is issued."""
 MOST_STOPS = 64
 """Stop tokens of one run."""
+RUN_BYTES = 100
+"""Of a token of a run that was not taken, with its text."""
+SCORES_BYTES = 8 * (1 + MOST_ALTERNATIVES)
+"""Of its log-probabilities, at most."""
 
 
 class DecodeCommand(WorkerCommand, frozen=True):
@@ -106,12 +110,13 @@ def issue(
     steps: int,
     stop: Sequence[int],
     options: str,
+    matcher: Matcher | None,
+    skip: int,
     future: int,
-    *,
-    constraint: Constraint | None = None,
 ) -> None:
-    """`context` and `pages` are ranges; `constraint`: a grammar that the run keeps to. Raises InvalidArgument,
-    NotFound, InvalidState (no output at `embed`, too few free slots, a run of another queue uses an embed)."""
+    """`context` and `pages` are ranges. The matcher stays as it is. Raises InvalidArgument (a matcher of another
+    model), NotFound, InvalidState (no output at `embed`, too few free slots, a run of another queue uses an embed)."""
+    constraint = None if matcher is None else keep_to(matcher, skip, space.model.vocab_size)
     check_output(space, queue, embed)
     _check_numbers(space, input, steps, stop)
     chosen = _parse_options(space, options)
@@ -233,8 +238,25 @@ def _hazards(
     return max(after, hazards.of_pages(queue, pages), hazards.of_writing(queue, embeds))
 
 
+def _result_bytes(
+    embed: int,
+    sampler: Sampler,
+    input: int,
+    position: int,
+    context: Sequence[int],
+    pages: Sequence[int],
+    steps: int,
+    stop: Sequence[int],
+    options: str,
+    matcher: Matcher | None,
+    skip: int,
+) -> int:
+    """At most: options that say `logprobs` may ask for them."""
+    return min(steps, MOST_STEPS) * (RUN_BYTES + (SCORES_BYTES if "logprobs" in options else 0))
+
+
 def _use_nothing(count: int) -> None:
     """A greedy run makes no draws."""
 
 
-CALL = define(__name__, issue, value=Run)
+CALL = define(__name__, issue, value=Run, result_bytes=_result_bytes, needs={"matcher": "grammar"})

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from pie_control.errors import CallError
+from pie_control.errors import CallError, InvalidArgument
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Holdings, Reference, TokenSource
 from pie_control.resources.pool import Pool
@@ -21,8 +21,8 @@ from ..columns import MatcherColumns, SampleColumns
 from ..kind import Batch, Stage, WaveContext, define
 from ..outputs import RowCommand, check_output, note_reading
 from ..sampler import Bias, Sampler, SamplingParams, bias_arrays, param_columns, param_rows
-from ..scores import NO_SCORES, Scores, read_scores, scores_fit
-from ..tokens import MOST_LISTED
+from ..scores import MOST_ALTERNATIVES, NO_SCORES, Scores, read_scores, scores_fit
+from ..tokens import MOST_LISTED, check_recent, parse_allowed, resolve
 from ..values import Value
 
 
@@ -53,9 +53,33 @@ class SampleCommand(RowCommand, frozen=True):
     alternatives: int = NO_SCORES
 
 
-def issue(space: AddressSpace, queue: int, embed: int, sampler: Sampler, future: int) -> None:
-    """Raises InvalidArgument, NotFound, InvalidState (embed never filled, or an input)."""
-    issue_sample(space, queue, embed, sampler, (), (), None, future)
+def issue(
+    space: AddressSpace,
+    queue: int,
+    embed: int,
+    sampler: Sampler,
+    recent: Sequence[int],
+    allowed: str,
+    logprobs: int,
+    future: int,
+) -> None:
+    """`recent` may hold token references of this queue, and as many tokens as the model's context at most. `allowed` is
+    base64 of ceil(vocab_size / 8) bytes, lowest bit first; "": all tokens. `logprobs`: 0, or one more than the number
+    of alternatives. Raises InvalidArgument, NotFound, InvalidState (embed never filled, or an input)."""
+    if not (recent or allowed or logprobs):
+        issue_sample(space, queue, embed, sampler, (), (), None, future)
+        return
+    space.check_command(queue)
+    if logprobs > MOST_ALTERNATIVES + 1:
+        raise InvalidArgument(
+            f"{logprobs} log-probabilities of a token are asked for; there may be {MOST_ALTERNATIVES + 1}: "
+            "get-next-dist gives more"
+        )
+    bits = parse_allowed(allowed, space.model.vocab_size) if allowed else None
+    check_recent(space, recent)
+    literal, references = resolve(space, queue, recent) if recent else ((), ())
+    alternatives = logprobs - 1 if logprobs else NO_SCORES
+    issue_sample(space, queue, embed, sampler, literal, references, bits, future, alternatives)
 
 
 def issue_sample(
@@ -69,7 +93,7 @@ def issue_sample(
     future: int,
     alternatives: int = NO_SCORES,
 ) -> None:
-    """The same, with tokens for penalties (0 where a reference stands) and those that may come."""
+    """The same, with 0 in `recent` where a reference stands."""
     check_output(space, queue, embed)
     if sampler.bias is not None:
         sampler.bias.check(space.model.vocab_size)
@@ -92,6 +116,10 @@ def issue_sample(
             alternatives,
         )
     )
+
+
+def _result_bytes(embed: int, sampler: Sampler, recent: Sequence[int], allowed: str, logprobs: int) -> int:
+    return 8 * logprobs
 
 
 class SampleBatch(Batch[SampleCommand]):
@@ -149,6 +177,10 @@ class SampleBatch(Batch[SampleCommand]):
         self._allowed_rows.append(-1 if command.allowed is None else len(self._allowed))
         if command.allowed is not None:
             self._allowed.append(command.allowed)
+
+    def promise(self, rows: int) -> None:
+        """More rows of decode runs will be added."""
+        self.rows += rows
 
     def extend(self, columns: SampleColumns) -> None:
         """Adds rows of decode runs. Their token slots were taken from the pool of the wave, and come back as those of
@@ -264,4 +296,12 @@ def _matchers(commands: int, rows: MatcherColumns) -> dict[str, NDArray[Any]]:
     }
 
 
-CALL = SampleCommand.call = define(__name__, issue, value=Token, stage=Stage.OUTPUT, new_batch=SampleBatch)
+CALL = SampleCommand.call = define(
+    __name__,
+    issue,
+    value=Token,
+    more_values=(ScoredToken,),
+    result_bytes=_result_bytes,
+    stage=Stage.OUTPUT,
+    new_batch=SampleBatch,
+)

@@ -1,4 +1,4 @@
-"""A step of a program that decides about each token: `embed_txt`, `forward` and an output in one command.
+"""A step of a program that decides about each token: `embed_txt`, a forward and an output in one command.
 
 It waits in its queue as one, and goes as one: its parts are in three batches of the same wave. A long one is handed on
 as the three commands that it is made of, so that its forward can be split between waves. Either way, nothing has
@@ -16,10 +16,14 @@ from pie_control.resources.holdings import Holdings
 from pie_control.resources.ranges import Range
 
 from ..adapters import NO_ADAPTER
-from ..forward import forward
-from ..forward.batch import PassCommand
+from ..forward import plain
+from ..forward.batch import ForwardBatch, PassCommand
 from ..input_text import embed_txt
 from ..kind import Call, Stage
+from ..output_text import get_next_dist
+from ..sampler import Bias, SamplingParams
+from ..scores import NO_SCORES
+from . import sample
 
 MOST_TOKENS = 16
 """Of one command. It is not split, so with many more it would have to wait for room."""
@@ -48,7 +52,7 @@ class StepCommand(PassCommand, frozen=True):
     ) -> bool:
         """Adds it to the batches of a wave, of which its queue has something at no later stage than `stage`; `room` for
         input tokens. False, and nothing is added, if it does not fit or conflicts with what is there."""
-        embeds, passes, outputs = batch(embed_txt.CALL), batch(forward.CALL), batch(self.output)
+        embeds, passes, outputs = batch(embed_txt.CALL), batch(ForwardBatch.call), batch(self.output)
         if self.size > room or not outputs.has_room() or not passes.can_add(queue, self):
             return False
         if stage > Stage.EMBED and (stage > Stage.FORWARD or not passes.lets_fill(self, self.inputs)):
@@ -64,17 +68,49 @@ class StepCommand(PassCommand, frozen=True):
         return True
 
 
+class DistStep(StepCommand, frozen=True):
+    """A step whose distribution is read."""
+
+    call = output = get_next_dist.CALL  # which answers it
+
+    k: int
+    temperature: float
+
+
+class SampleStep(StepCommand, frozen=True):
+    """A step whose next token is sampled: any token may come, and penalties count none."""
+
+    call = output = sample.CALL  # which answers it
+    gives_token = True
+    recent = ()
+    allowed = None
+    alternatives = NO_SCORES
+
+    params: SamplingParams
+    uniform: float
+    bias: Bias | None
+
+
 class Way(NamedTuple):
-    """What the guest says of a step, but for its output: lists as `embed_txt` and `forward` take them."""
+    """What the guest says of a forward, but for what is read: lists as `embed_txt` and `forward` take them."""
 
     tokens: Sequence[int]
     positions: Sequence[int]
     input_embeds: Sequence[int]
     context: Sequence[int]
     output_pages: Sequence[int]
-    output_embed: int
+    output_embeds: Sequence[int]
     adapter: int = NO_ADAPTER
     mask: Sequence[int] | None = None
+
+    @property
+    def output_embed(self) -> int:
+        """The one that is read. Raises InvalidArgument."""
+        if len(self.output_embeds) != 2 or self.output_embeds[1] != 1:
+            raise InvalidArgument(
+                "a distribution or a token is read at one output embed: name one, as a range of length 1"
+            )
+        return self.output_embeds[0]
 
 
 def issue_step(
@@ -85,31 +121,35 @@ def issue_step(
     kind: type[StepCommand],
     fields: Callable[[], tuple[Any, ...]],
     issue_output: Callable[[], None],
-) -> StepCommand | None:
-    """The step, unless it is handed on in parts. `fields` gives what is the kind's own, once nothing can be refused any
-    more; `issue_output` issues the call of the output alone. Raises as `embed_txt` and `forward` do."""
-    tokens, positions, input_embeds, context, output_pages, output_embed, adapter, mask = way
+) -> None:
+    """The step, unless it is handed on in parts; without tokens, the inputs are filled. `fields` gives what is the
+    kind's own, once nothing can be refused any more; `issue_output` issues the call of the output alone. Raises as
+    `embed_txt` and `forward` do."""
+    tokens, positions, input_embeds, context, output_pages, outputs, adapter, mask = way
     space.check_command(queue)
+    if not tokens and not positions:
+        space.check_command(queue, 2)
+        plain.issue(space, queue, context, input_embeds, output_pages, outputs, adapter=adapter, mask=mask)
+        issue_output()
+        return
     inputs = embed_txt.check_lengths(tokens, positions, input_embeds)
     if not inputs:
         raise InvalidArgument("a step needs at least one token")
     literal, references = embed_txt.check(space, queue, tokens, positions, inputs)
-    outputs = (output_embed, 1)
-    found = forward.check(space, queue, context, inputs, positions, output_pages, outputs, adapter, mask)
+    found = plain.check(space, queue, context, inputs, positions, output_pages, outputs, adapter, mask)
     seen = found.context
     if found.size > min(MOST_TOKENS, space.model.max_batch_tokens) or seen.by_position or seen.mask is not None:
         space.check_command(queue, 3)
         embed_txt.issue(space, queue, tokens, positions, input_embeds)
-        forward.issue(space, queue, context, input_embeds, output_pages, outputs, adapter=adapter, mask=mask)
+        plain.issue(space, queue, context, input_embeds, output_pages, outputs, adapter=adapter, mask=mask)
         issue_output()
-        return None
+        return
     after = found.after if space.has_one_queue else max(found.after, space.hazards.of_writing(queue, inputs))
     command = kind(space.owner, queue, space.next_seq(), after, future, references, *found[1:], literal, *fields())
     _take_effect(space, command)
     if kind.gives_token:
         space.add_sample(future, queue)
     space.issue(command)
-    return command
 
 
 def _take_effect(space: AddressSpace, command: StepCommand) -> None:
@@ -122,5 +162,5 @@ def _take_effect(space: AddressSpace, command: StepCommand) -> None:
         space.embeds.fill_step(command.inputs[0][0], command.embed, positions[0], stamp)
         return
     embed_txt.take_effect(space, queue, command.inputs, positions)
-    forward.take_effect(space, command)
+    plain.take_effect(space, command)
     space.hazards.note_reads(command.outputs, stamp, space.has_one_queue)

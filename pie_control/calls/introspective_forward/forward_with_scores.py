@@ -1,4 +1,4 @@
-"""`forward` that also tells how much attention each token got, for policies that evict what is seldom looked at (paper,
+"""A forward that also tells how much attention each token got, for policies that evict what is seldom looked at (paper,
 section 4.4; Zhang et al. 2023).
 
 The score of a token is the weight that all queries of the call together give to it: the mean over heads and layers. So
@@ -20,7 +20,8 @@ from pie_control.resources.address_space import AddressSpace
 from pie_inference.protocol import Forward, ForwardWithScores, ForwardWithScoresResult, Result
 
 from ..adapters import NO_ADAPTER
-from ..forward import forward
+from ..arrays import packed
+from ..forward import plain
 from ..forward.batch import ForwardBatch, PassCommand
 from ..kind import Stage, define
 
@@ -28,10 +29,18 @@ MOST_PAIRS = 1 << 22
 """Pairs of query and key in one call: it takes a way on which each costs much more than usual."""
 
 
+MOST_PAGE_SIZE = 32
+"""Tokens in a page of a model."""
+
+
 class Scores(NamedTuple):
     """What the future gives."""
 
     scores: NDArray[np.float32]  # of the visible tokens of the context, in order, then of the inputs
+
+    def packed(self) -> str:
+        """As base64."""
+        return packed(self.scores, "<f4")
 
 
 class ScoresCommand(PassCommand, frozen=True):
@@ -52,17 +61,18 @@ def issue(
 ) -> None:
     """Raises as `forward`; InvalidArgument for more inputs than go into one batch, or too many pairs."""
     space.check_command(queue)
-    inputs, positions = forward.filled(space, input_embeds)
-    found = forward.check(space, queue, context, inputs, positions, output_pages, output_embeds, adapter, mask)
-    _check_size(space, found)
+    inputs, positions = plain.filled(space, input_embeds)
+    found = plain.check(space, queue, context, inputs, positions, output_pages, output_embeds, adapter, mask)
+    check_size(space, found)
     command = ScoresCommand(
         space.owner, queue, space.next_seq(), found.after, future, (), *found._replace(whole=True)[1:]
     )
-    forward.take_effect(space, command)
+    plain.take_effect(space, command)
     space.issue(command)
 
 
-def _check_size(space: AddressSpace, found: forward.Checked) -> None:
+def check_size(space: AddressSpace, found: plain.Checked) -> None:
+    """Raises InvalidArgument."""
     most, pairs = space.model.max_batch_tokens, found.size * (found.context.tokens + found.size)
     if found.size > most:
         raise InvalidArgument(f"{found.size} inputs are more than the {most} whose scores can be told at a time")
@@ -89,4 +99,9 @@ class ScoresBatch(ForwardBatch):
         return len(told) == len(counts) and all(one in (count, 0) for one, count in zip(told, counts, strict=True))
 
 
-CALL = ScoresCommand.call = define(__name__, issue, value=Scores, stage=Stage.SCORES, new_batch=ScoresBatch)
+def result_bytes(context: Sequence[int], input_embeds: Sequence[int]) -> int:
+    """At most."""
+    return 4 * (MOST_PAGE_SIZE * sum(context[1::2]) + sum(input_embeds[1::2]))
+
+
+CALL = ScoresCommand.call = define(__name__, value=Scores, stage=Stage.SCORES, new_batch=ScoresBatch)

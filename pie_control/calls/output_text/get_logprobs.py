@@ -1,38 +1,47 @@
-"""Log-probabilities of given tokens at an output embed."""
+"""Log-probabilities of given tokens at output embeds. Of one embed it is a command of this kind; of several, one of the
+kind `get_logprobs_at`."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Holdings
+from pie_control.resources.ranges import total_length
 from pie_inference.protocol import GetLogprobs, GetLogprobsResult, Result
 
 from ..arrays import as_int32
 from ..kind import Stage, WaveContext, define
-from ..outputs import RowBatch, RowCommand, check_output, note_reading
-from ..tokens import check_vocabulary
-from .listed import Listed
-
-
-class Logprobs(NamedTuple):
-    """What the future gives."""
-
-    logprobs: NDArray[np.float32]  # one for each token asked for
+from ..outputs import RowBatch, RowCommand, check_output, check_outputs, note_reading
+from ..tokens import MOST_LISTED, check_vocabulary
+from .get_logprobs_at import LogprobsAtCommand
+from .listed import Listed, Logprobs
 
 
 class LogprobsCommand(RowCommand, frozen=True):
     tokens: Sequence[int]
 
 
-def issue(space: AddressSpace, queue: int, embed: int, tokens: Sequence[int], future: int) -> None:
-    """At most as many tokens as the vocabulary has. Raises InvalidArgument, NotFound, InvalidState (embed never filled,
-    or an input)."""
+def issue(space: AddressSpace, queue: int, embeds: Sequence[int], tokens: Sequence[int], future: int) -> None:
+    """`embeds` are ranges, at most as many embeds as a batch of the model has rows; `tokens` has as many tokens for
+    each, those of the first embed first, and for one embed at most as many as the vocabulary has. Raises
+    InvalidArgument, NotFound, InvalidState (embed never filled, or an input)."""
+    if len(embeds) == 2 and embeds[1] == 1:
+        _issue_one(space, queue, embeds[0], tokens, future)
+        return
+    ranges = check_outputs(space, queue, embeds)
+    count = total_length(ranges)
+    if not tokens or len(tokens) % count:
+        raise InvalidArgument(f"get_logprobs got {len(tokens)} tokens for {count} embeds: name as many for each")
+    if len(tokens) > MOST_LISTED:
+        raise InvalidArgument(f"{len(tokens)} tokens are more than {MOST_LISTED}: ask in several calls")
+    check_vocabulary(space, tokens)
+    seq, after = note_reading(space, queue, ranges)
+    space.issue(LogprobsAtCommand(space.owner, queue, seq, after, future, (), ranges, tuple(tokens)))
+
+
+def _issue_one(space: AddressSpace, queue: int, embed: int, tokens: Sequence[int], future: int) -> None:
     check_output(space, queue, embed)
     if len(tokens) > space.model.vocab_size:
         raise InvalidArgument(
@@ -64,4 +73,10 @@ class LogprobsBatch(RowBatch[LogprobsCommand]):
         return [Logprobs(one) for one in told]
 
 
-CALL = LogprobsCommand.call = define(__name__, issue, value=Logprobs, stage=Stage.OUTPUT, new_batch=LogprobsBatch)
+def _result_bytes(embeds: Sequence[int], tokens: Sequence[int]) -> int:
+    return 4 * len(tokens)
+
+
+CALL = LogprobsCommand.call = define(
+    __name__, issue, value=Logprobs, result_bytes=_result_bytes, stage=Stage.OUTPUT, new_batch=LogprobsBatch
+)

@@ -1,36 +1,31 @@
-"""The most probable next tokens at an output embed."""
+"""The most probable next tokens at output embeds. Of one embed it is a command of this kind, as most are, and as a pass
+reads it; of several, one of the kind `get_next_dists`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
 from pie_inference.protocol import GetNextDist, GetNextDistResult, Result
 
-from ..arrays import as_int32, packed
+from ..arrays import as_int32
 from ..kind import Stage, define
-from ..outputs import RowBatch, RowCommand, check_output, note_reading
+from ..outputs import RowBatch, RowCommand, check_output, check_outputs, note_reading
+from .get_next_dists import Dists, DistsCommand
 
 DEFAULT_K = 256
 """The paper's truncation of distributions."""
 
 
-class Dist(NamedTuple):
-    """What the future gives."""
-
-    tokens: NDArray[np.int32]  # [k], most probable first
-    probabilities: NDArray[np.float32]  # [k]
-    rest: float  # probability mass left out
-
-    def packed(self) -> tuple[str, str, float]:
-        """Tokens and probabilities as base64."""
-        return packed(self.tokens, "<i4"), packed(self.probabilities, "<f4"), self.rest  # a token has no sign
+DIST_BYTES = 8
+"""Of a token of a distribution."""
+MOST_ROWS = 1 << 12
+"""Embeds of one command that a worker may allow; more are refused anyway."""
 
 
 class DistCommand(RowCommand, frozen=True):
@@ -38,9 +33,20 @@ class DistCommand(RowCommand, frozen=True):
     temperature: float
 
 
-def issue(space: AddressSpace, queue: int, embed: int, k: int, temperature: float, future: int) -> None:
-    """`k` 0: 256, or as many as the model gives. Raises InvalidArgument, NotFound, InvalidState (embed never
-    filled, or an input)."""
+def issue(space: AddressSpace, queue: int, embeds: Sequence[int], k: int, temperature: float, future: int) -> None:
+    """`embeds` are ranges, at most as many embeds as a batch of the model has rows. `k` 0: 256, or as many as the model
+    gives. Raises InvalidArgument, NotFound, InvalidState (embed never filled, or an input)."""
+    if len(embeds) == 2 and embeds[1] == 1:
+        issue_one(space, queue, embeds[0], k, temperature, future)
+        return
+    ranges = check_outputs(space, queue, embeds)
+    chosen = check(space, k, temperature)
+    seq, after = note_reading(space, queue, ranges)
+    space.issue(DistsCommand(space.owner, queue, seq, after, future, (), ranges, chosen, temperature))
+
+
+def issue_one(space: AddressSpace, queue: int, embed: int, k: int, temperature: float, future: int) -> None:
+    """The same of one embed."""
     check_output(space, queue, embed)
     chosen = check(space, k, temperature)
     seq, after = note_reading(space, queue, ((embed, embed + 1),))
@@ -67,7 +73,7 @@ class DistBatch(RowBatch[DistCommand]):
             temperature=np.array([command.temperature for command in self.commands], np.float32),
         )
 
-    def values(self, result: Result) -> Sequence[Dist]:
+    def values(self, result: Result) -> Sequence[Dists]:
         if not isinstance(result, GetNextDistResult) or not (
             len(result.indptr) - 1 == len(result.rest) == len(self.commands)
         ):
@@ -75,10 +81,18 @@ class DistBatch(RowBatch[DistCommand]):
         ends = result.indptr.tolist()
         tokens = result.tokens.astype(np.int32, copy=False)
         probabilities = result.probabilities.astype(np.float32, copy=False)
-        rows = zip(ends[:-1], ends[1:], result.rest.tolist(), strict=True)
+        rest = result.rest.astype(np.float32, copy=False)
         return [  # copies: a view keeps those of the whole wave
-            Dist(tokens[begin:end].copy(), probabilities[begin:end].copy(), rest) for begin, end, rest in rows
+            Dists(tokens[begin:end].copy(), probabilities[begin:end].copy(), rest[row : row + 1].copy())
+            for row, (begin, end) in enumerate(pairwise(ends))
         ]
 
 
-CALL = DistCommand.call = define(__name__, issue, value=Dist, stage=Stage.OUTPUT, new_batch=DistBatch)
+def result_bytes(embeds: Sequence[int], k: int, temperature: float) -> int:
+    """At most."""
+    return (DIST_BYTES * (k or DEFAULT_K) + 4) * min(sum(embeds[1::2]), MOST_ROWS)
+
+
+CALL = DistCommand.call = define(
+    __name__, issue, value=Dists, result_bytes=result_bytes, stage=Stage.OUTPUT, new_batch=DistBatch
+)

@@ -1,4 +1,4 @@
-"""The most probable next tokens at several output embeds, in one call and one future."""
+"""A `get_next_dist` of several output embeds, as a command."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pie_control.resources.address_space import AddressSpace
 from pie_inference.protocol import GetNextDists, GetNextDistsResult, Result
 
-from ..arrays import as_int32, ends_of
+from ..arrays import as_int32, ends_of, packed
 from ..kind import Stage, define
-from ..outputs import RowsBatch, RowsCommand, check_outputs, note_reading
-from .get_next_dist import check
+from ..outputs import RowsBatch, RowsCommand
 
 
 class Dists(NamedTuple):
@@ -25,18 +23,14 @@ class Dists(NamedTuple):
     probabilities: NDArray[np.float32]  # [R * k]
     rest: NDArray[np.float32]  # [R], probability mass left out
 
+    def packed(self) -> tuple[str, str, NDArray[np.float32]]:
+        """Tokens and probabilities as base64."""
+        return packed(self.tokens, "<i4"), packed(self.probabilities, "<f4"), self.rest  # a token has no sign
+
 
 class DistsCommand(RowsCommand, frozen=True):
     k: int
     temperature: float
-
-
-def issue(space: AddressSpace, queue: int, embeds: Sequence[int], k: int, temperature: float, future: int) -> None:
-    """`embeds` are ranges, at most as many embeds as a batch of the model has rows. Raises as `get_next_dist`."""
-    ranges = check_outputs(space, queue, embeds)
-    k = check(space, k, temperature)
-    seq, after = note_reading(space, queue, ranges)
-    space.issue(DistsCommand(space.owner, queue, seq, after, future, (), ranges, k, temperature))
 
 
 class DistsBatch(RowsBatch[DistsCommand]):
@@ -63,4 +57,4 @@ class DistsBatch(RowsBatch[DistsCommand]):
         ]
 
 
-CALL = DistsCommand.call = define(__name__, issue, value=Dists, stage=Stage.OUTPUT, new_batch=DistsBatch)
+CALL = DistsCommand.call = define(__name__, stage=Stage.OUTPUT, new_batch=DistsBatch)

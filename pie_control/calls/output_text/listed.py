@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain, pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import as_int32, ends_of
 from ..tokens import MOST_LISTED
+
+
+class Logprobs(NamedTuple):
+    """What the future gives."""
+
+    logprobs: NDArray[np.float32]  # one for each token asked for
 
 
 class Listed:

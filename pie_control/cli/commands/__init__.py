@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Protocol, cast
 
 
-class Command(Protocol):
+class Subcommand(Protocol):
     """What a module of this package has."""
 
     NAME: str
@@ -22,8 +22,8 @@ class Command(Protocol):
         """Runs the command and returns the exit code."""
 
 
-def all_commands() -> tuple[Command, ...]:
+def all_commands() -> tuple[Subcommand, ...]:
     """The commands, sorted by name."""
     found = pkgutil.walk_packages(__path__, f"{__name__}.")
     modules = (import_module(module.name) for module in found if not module.ispkg)
-    return tuple(sorted((cast("Command", module) for module in modules), key=lambda command: command.NAME))
+    return tuple(sorted((cast("Subcommand", module) for module in modules), key=lambda command: command.NAME))

@@ -44,6 +44,7 @@ def _text(found: Mapping[str, Any]) -> str:
         f"{found['model']}: {found['architecture']}, {form} on {found['device']}, {count(found['threads'], 'thread')}",
         f"weights {amount(found['weight_bytes'], 'B')}, ready in {seconds:.1f} s ({rate}); "
         f"peak memory {amount(found['peak_bytes'], 'B')}",
+        f"products {found['products']['why']}",
         f"memory reads {amount(found['read_bytes_per_second'], 'B/s')}, matrix products {gemm}",
         "",
         format_table(COLUMNS, map(_row, found["speeds"])),

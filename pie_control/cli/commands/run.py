@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pie_control.client.running import Running
     from pie_control.inferlets.events import Event
 
-    from ..targets import Target
+    from ..targets import RunTarget
 
 NAME = "run"
 HELP = "run one inferlet; its messages go to stdout, its log to stderr"
@@ -101,7 +101,7 @@ NO_SANDBOX = "pie: --native runs the program outside of the sandbox, with all yo
 
 
 def _run_native(options: argparse.Namespace) -> int:
-    """The same on this thread, outside of the sandbox: the program's stdin, stdout and stderr are ours."""
+    """Runs the program on this thread, outside of the sandbox: its stdin, stdout and stderr are ours."""
     if server_of(options) is not None:
         raise ConfigError("--native runs the program in this process: leave out --server, or unset $PIE_SERVER")
     from pie_control.authoring.native.debugging import stop_at
@@ -127,7 +127,7 @@ def _run_native(options: argparse.Namespace) -> int:
 
 
 @contextlib.asynccontextmanager
-async def _target(options: argparse.Namespace) -> AsyncIterator[Target]:
+async def _target(options: argparse.Namespace) -> AsyncIterator[RunTarget]:
     """Opens the server that will run the inferlet; closes it at the end."""
     server, own = server_of(options), given_settings(options)
     if server is not None and own:

@@ -28,6 +28,7 @@ EXAMPLES = """  pie serve                                  the demo model on htt
   pie serve --model ~/models/llama --port 9000
   pie serve --model demo --model chat=~/models/llama --replicas 2
   pie serve --tenants tenants.toml           clients show tokens of the file (docs/cli.md)
+  pie serve --worker tcp://10.0.0.2:8012 --secret-file secret     a `pie worker` of another machine
   PIE_MAX_PAGES=512 pie serve --policy eager"""
 
 
@@ -51,7 +52,7 @@ async def _serve(config: ServerConfig) -> int:
 
     async with open_server(config) as server:
         read_tenants_at_hangup(config, server)
-        names = ", ".join(model.name for model in config.models)
+        names = ", ".join(server.models)
         write_line(f"serving {names} at {server.url} (API documentation: {server.url}/docs)")
         await collect_at_leisure(lambda: server.is_idle)
     return 0

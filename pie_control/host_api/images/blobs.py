@@ -46,7 +46,7 @@ def close_blob(guest: Guest, blob: int) -> None:
     guest.inferlet.blobs.close(found)
 
 
-def take_mail(guest: Guest, future: int) -> tuple[str, list[tuple[str, int]]]:
+def _take_mail(guest: Guest, future: int) -> tuple[str, list[tuple[str, int]]]:
     letter: Letter = guest.futures.take(future, Letter)
     assert letter.message is not None, "the mail of a client ends with the inferlet"
     handles: list[tuple[str, int]] = []
@@ -74,4 +74,4 @@ def _add_blob(guest: Guest, data: bytes) -> int:
 
 @suspending
 def await_mail(guest: Guest, future: int) -> Any:
-    return when_done(guest, future, lambda: take_mail(guest, future))
+    return when_done(guest, future, lambda: _take_mail(guest, future))

@@ -39,7 +39,7 @@ def load_image(guest: Guest, queue: int, blob: int) -> int:
     def stop() -> None:
         work.cancel()
 
-    guest.inferlet.begin(future, stop)
+    guest.inferlet.waits.begin(future, stop)
     return future
 
 
@@ -58,7 +58,7 @@ async def _load(guest: Guest, tokenizer: Tokenizer, vision: Vision, data: bytes 
         value = InvalidArgument(str(error))
     except CallError as error:
         value = error
-    inferlet.conclude(future, value)
+    inferlet.waits.conclude(future, value)
 
 
 def _image_tokens(tokenizer: Tokenizer, vision: Vision, width: int, height: int) -> list[int]:
@@ -71,7 +71,7 @@ def _image_tokens(tokenizer: Tokenizer, vision: Vision, width: int, height: int)
     return tokens
 
 
-def take_image(guest: Guest, future: int) -> tuple[int, Sequence[int]]:
+def _take_image(guest: Guest, future: int) -> tuple[int, Sequence[int]]:
     loaded: LoadedImage = guest.futures.take(future, LoadedImage)
     try:
         return guest.add_handle(loaded.image), loaded.tokens
@@ -82,7 +82,7 @@ def take_image(guest: Guest, future: int) -> tuple[int, Sequence[int]]:
 
 @suspending
 def await_image(guest: Guest, future: int) -> Any:
-    return when_done(guest, future, lambda: take_image(guest, future))
+    return when_done(guest, future, lambda: _take_image(guest, future))
 
 
 def drop_image(guest: Guest, image: int) -> None:

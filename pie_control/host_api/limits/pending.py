@@ -8,19 +8,10 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
-from ...calls.exports.export_kvpage import MOST_SLOTS
-from ...calls.fused.decode import MOST_STEPS
-from ...calls.fused.sample import ScoredToken
-from ...calls.introspective_forward.forward_with_scores import Scores
-from ...calls.output_text.get_logprobs import Logprobs
-from ...calls.output_text.get_next_dist import DEFAULT_K, Dist
-from ...calls.output_text.get_next_dists import Dists
-from ...calls.scores import MOST_ALTERNATIVES
-from ...calls.values import Import, Run
 from ...errors import QuotaExceeded
 from ...inferlets.futures import FutureTable
 from ...resources.address_space import AddressSpace
@@ -32,41 +23,12 @@ SMALL_NUMBERS = 16
 SMALL_BYTES = SMALL_NUMBERS * NUMBER_BYTES
 """Lists of one call that are not counted."""
 
-DIST_BYTES = 8
-"""Of a token of a distribution."""
-RUN_BYTES = 100
-"""Of a token of a decode run, with its text."""
-
-MOST_PAGE_SIZE = 32
-MOST_ROWS = 1 << 12
-"""Embeds of one command that a worker may allow; more are refused anyway."""
-SCORES_BYTES = 8 * (1 + MOST_ALTERNATIVES)
-"""The same of its log-probabilities, at most."""
-
-
-def _run_bytes(*arguments: Any) -> int:
-    """Of its steps, the third argument from behind; the last one is its options."""
-    steps: int = min(arguments[-3], MOST_STEPS)
-    return steps * (RUN_BYTES + (SCORES_BYTES if "logprobs" in arguments[-1] else 0))
-
-
-RESULT_BYTES: Mapping[type, Callable[..., int]] = {
-    Scores: lambda *arguments: 4 * (MOST_PAGE_SIZE * sum(arguments[-4][1::2]) + sum(arguments[-3][1::2])),
-    Dist: lambda *arguments: DIST_BYTES * (arguments[-2] or DEFAULT_K),  # k, before the temperature
-    Dists: lambda embeds, k, _temperature: (DIST_BYTES * (k or DEFAULT_K) + 4) * min(sum(embeds[1::2]), MOST_ROWS),
-    Logprobs: lambda _embed, tokens: 4 * len(tokens),
-    Import: lambda _name: 2 * 4 * MOST_SLOTS,  # at most
-    Run: _run_bytes,
-    ScoredToken: lambda *arguments: 8 * (1 + arguments[-1]),  # its alternatives
-}
-"""Size of a value that may be large, from the arguments behind the queue; by the type of the value."""
-
 
 def weigher(parameters: Sequence[inspect.Parameter]) -> Callable[[Sequence[Any]], int]:
     """Of a call with these parameters: a function that gives the bytes of its lists and texts, 0 if they are small."""
     lists = [place for place, one in enumerate(parameters) if str(one.annotation).startswith("Sequence")]
     texts = [place for place, one in enumerate(parameters) if one.annotation == "str"]
-    matchers = [place for place, one in enumerate(parameters) if one.annotation == "Matcher"]
+    matchers = [place for place, one in enumerate(parameters) if one.annotation == "Matcher | None"]
     images = [place for place, one in enumerate(parameters) if one.annotation == "Image"]
 
     if not (lists or texts or matchers or images):
@@ -85,7 +47,8 @@ def weigher(parameters: Sequence[inspect.Parameter]) -> Callable[[Sequence[Any]]
         for place in texts:
             size += len(arguments[place])
         for place in matchers:
-            size += arguments[place].bytes
+            if arguments[place] is not None:
+                size += arguments[place].bytes
         for place in images:  # the first vector and a position for each come behind it
             size += arguments[place].weight(arguments[place + 1], len(arguments[place + 2]))
         return size if size > SMALL_BYTES else 0

@@ -45,7 +45,7 @@ def launch(guest: Guest, program: str, arguments: list[str], options: str) -> in
     kept = sum(one.kept_bytes for one in guest.handles_of(Child))
     if kept > MOST_KEPT:
         raise QuotaExceeded(f"{kept} bytes of results wait for `join`: join or drop children that have ended first")
-    child = inferlet.kin.ask(inferlet, limits)
+    child = inferlet.kin.ask(inferlet.waits, limits)
     try:
         handle = guest.add_handle(child)
     except BaseException:
@@ -79,14 +79,14 @@ def join(guest: Guest, child: int) -> int:
     return future
 
 
-def take_end(guest: Guest, future: int) -> str:
+def _take_end(guest: Guest, future: int) -> str:
     end: ChildEnd = guest.futures.take(future, ChildEnd)
     return end.text
 
 
 @suspending
 def await_end(guest: Guest, future: int) -> Any:
-    return when_done(guest, future, lambda: take_end(guest, future))
+    return when_done(guest, future, lambda: _take_end(guest, future))
 
 
 def send_child(guest: Guest, child: int, message: str) -> int | None:
@@ -114,14 +114,14 @@ def receive_child(guest: Guest, child: int) -> int:
     return future
 
 
-def take_child_message(guest: Guest, future: int) -> str | None:
+def _take_child_message(guest: Guest, future: int) -> str | None:
     letter: Letter = guest.futures.take(future, Letter)
     return None if letter.message is None else letter.message.text
 
 
 @suspending
 def await_child_message(guest: Guest, future: int) -> Any:
-    return when_done(guest, future, lambda: take_child_message(guest, future))
+    return when_done(guest, future, lambda: _take_child_message(guest, future))
 
 
 def cancel_child(guest: Guest, child: int) -> None:

@@ -42,7 +42,7 @@ def http_request(guest: Guest, method: str, url: str, headers: str, body: str, o
     except BaseException:
         guest.futures.forget(future)
         raise
-    guest.inferlet.begin(future, exchange.close)
+    guest.inferlet.waits.begin(future, exchange.close)
     return future
 
 
@@ -54,10 +54,10 @@ def _decoded(body: str) -> bytes:
 
 
 def _concludes(guest: Guest, future: int) -> Callable[[Any], None]:
-    return lambda value: guest.inferlet.conclude(future, value)
+    return lambda value: guest.inferlet.waits.conclude(future, value)
 
 
-def take_response(guest: Guest, future: int) -> tuple[int, str]:
+def _take_response(guest: Guest, future: int) -> tuple[int, str]:
     head: Head = guest.futures.take(future, Head)
     try:
         number = guest.add_handle(Body(head.exchange))
@@ -69,7 +69,7 @@ def take_response(guest: Guest, future: int) -> tuple[int, str]:
 
 @suspending
 def await_response(guest: Guest, future: int) -> Any:
-    return when_done(guest, future, lambda: take_response(guest, future))
+    return when_done(guest, future, lambda: _take_response(guest, future))
 
 
 def read_body(guest: Guest, body: int, most: int) -> int:
@@ -78,41 +78,41 @@ def read_body(guest: Guest, body: int, most: int) -> int:
         raise InvalidArgument("most: read one byte at least")
     size = min(most, MOST_READ)
     future = guest.futures.new()
-    guest.inferlet.begin(future, exchange.stop_reading)
+    guest.inferlet.waits.begin(future, exchange.stop_reading)
     try:
         exchange.read(size, _concludes(guest, future))
     except BaseException:
-        guest.inferlet.conclude(future, None)
+        guest.inferlet.waits.conclude(future, None)
         guest.futures.forget(future)
         raise
     return future
 
 
-def take_chunk(guest: Guest, future: int) -> str:
+def _take_chunk(guest: Guest, future: int) -> str:
     chunk: Chunk = guest.futures.take(future, Chunk)
     return b2a_base64(chunk.data, newline=False).decode()
 
 
 @suspending
 def await_chunk(guest: Guest, future: int) -> Any:
-    return when_done(guest, future, lambda: take_chunk(guest, future))
+    return when_done(guest, future, lambda: _take_chunk(guest, future))
 
 
 def keep_body(guest: Guest, body: int) -> int:
     exchange, inferlet, future = guest.handle(body, Body).exchange, guest.inferlet, guest.futures.new()
     keeping = Keeping(exchange, inferlet.blobs, _concludes(guest, future))
-    inferlet.begin(future, keeping.stop)
+    inferlet.waits.begin(future, keeping.stop)
     try:
         keeping.start()
     except BaseException:
-        inferlet.conclude(future, None)
+        inferlet.waits.conclude(future, None)
         guest.futures.forget(future)
         raise
     guest.drop_handle(body, Body)
     return future
 
 
-def take_kept(guest: Guest, future: int) -> int:
+def _take_kept(guest: Guest, future: int) -> int:
     kept: KeptBlob = guest.futures.take(future, KeptBlob)
     try:
         return guest.add_handle(kept.blob)
@@ -123,7 +123,7 @@ def take_kept(guest: Guest, future: int) -> int:
 
 @suspending
 def await_kept(guest: Guest, future: int) -> Any:
-    return when_done(guest, future, lambda: take_kept(guest, future))
+    return when_done(guest, future, lambda: _take_kept(guest, future))
 
 
 def close_body(guest: Guest, body: int) -> None:

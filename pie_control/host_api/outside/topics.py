@@ -14,18 +14,18 @@ def broadcast(guest: Guest, topic: str, message: str) -> int:
     return guest.reach.topics.broadcast(guest.inferlet.number, topic, message, guest.futures.new)
 
 
-def take_reached(guest: Guest, future: int) -> int:
+def _take_reached(guest: Guest, future: int) -> int:
     reached: Reached = guest.futures.take(future, Reached)
     return reached.inferlets
 
 
 @suspending
 def await_reached(guest: Guest, future: int) -> Any:
-    return when_done(guest, future, lambda: take_reached(guest, future))
+    return when_done(guest, future, lambda: _take_reached(guest, future))
 
 
 def subscribe(guest: Guest, topic: str) -> int:
-    subscription = guest.reach.topics.subscribe(guest.inferlet, guest.inferlet.number, topic)
+    subscription = guest.reach.topics.subscribe(guest.inferlet.waits, guest.inferlet.number, topic)
     try:
         return guest.add_handle(subscription)
     except BaseException:
@@ -40,7 +40,7 @@ def next_published(guest: Guest, subscription: int) -> int:
     return future
 
 
-def take_published(guest: Guest, future: int) -> tuple[str, str]:
+def _take_published(guest: Guest, future: int) -> tuple[str, str]:
     letter: Letter = guest.futures.take(future, Letter)
     assert letter.message is not None, "a subscription that was closed gives an error"
     return letter.message.sender, letter.message.text
@@ -48,7 +48,7 @@ def take_published(guest: Guest, future: int) -> tuple[str, str]:
 
 @suspending
 def await_published(guest: Guest, future: int) -> Any:
-    return when_done(guest, future, lambda: take_published(guest, future))
+    return when_done(guest, future, lambda: _take_published(guest, future))
 
 
 def unsubscribe(guest: Guest, subscription: int) -> None:

@@ -29,7 +29,7 @@ class Channel:
     def _notify(self) -> None:
         if not self._is_in_turn:
             self._is_in_turn = True
-            self._buffer.add(self)
+            self._buffer.add(self.take)
 
     def take(self) -> Event | None:
         """The next event that the client wants."""

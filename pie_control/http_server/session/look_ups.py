@@ -12,13 +12,13 @@ from ..views import describe_model, find_program, log_entries
 def look_up(server: ServerApi, api: TenantApi, request: wire.Request) -> object:
     """The answer to a request that changes nothing."""
     match request:
-        case wire.Inferlet(inferlet=inferlet):
+        case wire.ShowInferlet(inferlet=inferlet):
             return api.inferlet(inferlet).info()
         case wire.Logs(inferlet=inferlet):
             return log_entries(api, inferlet)
-        case wire.Program(program=program):
+        case wire.ShowProgram(program=program):
             return find_program(api, program)
-        case wire.Programs():
+        case wire.ListPrograms():
             return api.programs()
         case wire.Models():
             return [describe_model(model) for model in server.models()]

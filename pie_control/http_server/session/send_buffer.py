@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Protocol
+from collections.abc import Callable
 
 from pie_control.inferlets.events import Event
 
@@ -22,11 +22,8 @@ MAX_REPLY_BYTES = 1 << 20
 """Replies that wait for the client: with more, its next request waits."""
 
 
-class Source(Protocol):
-    """An inferlet's events."""
-
-    def take(self) -> Event | None:
-        """The next one, or None; the source is then no longer in turn."""
+TakeEvent = Callable[[], Event | None]
+"""Gives the next event of one inferlet, or None; the inferlet is then no longer in turn."""
 
 
 class SendBuffer:
@@ -35,7 +32,7 @@ class SendBuffer:
     def __init__(self) -> None:
         self._replies: deque[bytes] = deque()
         self._reply_bytes = 0
-        self._sources: deque[Source] = deque()
+        self._sources: deque[TakeEvent] = deque()
         self._ready = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -53,7 +50,7 @@ class SendBuffer:
         """Waits until the client has read most replies."""
         await self._room.wait()
 
-    def add(self, source: Source) -> None:
+    def add(self, source: TakeEvent) -> None:
         """Gives a turn to a source, which has events and is not in turn."""
         self._sources.append(source)
         self._ready.set()
@@ -90,7 +87,7 @@ class SendBuffer:
         share = min(most, SHARE_BYTES) if self._sources else most
         size = 0
         while size < share:
-            event = source.take()
+            event = source()
             if event is None:
                 return size
             item = encode(event)

@@ -33,8 +33,8 @@ MAX_LAUNCHES = 1024
 REQUESTS_IN_A_TURN = 32
 """Requests that are carried out before others get their turn. One by one, the last of many would wait as many turns,
 in each of which all inferlets that can run do so."""
-COSTS = {wire.Send: 1, wire.Launch: 4}
-"""As how many of them a request counts; others take a turn for themselves."""
+COSTS = {wire.Send: 1, wire.LaunchInferlet: 4}
+"""Some requests count as so many of them; others take a turn for themselves."""
 DISCONNECTED = "its client disconnected"
 
 
@@ -108,7 +108,7 @@ class Session:
 
     def _take_request(self, request: wire.Request) -> None:
         try:
-            if isinstance(request, wire.Launch):
+            if isinstance(request, wire.LaunchInferlet):
                 self._start_launch(request)
             elif isinstance(request, wire.Attach):
                 self._attach(request)
@@ -125,7 +125,7 @@ class Session:
                 self._api.terminate(inferlet, reason)
             case wire.Detach(inferlet=inferlet):
                 self._detach(inferlet)
-            case wire.Inferlets():
+            case wire.ListInferlets():
                 return self._listing.encoded()
             case _:
                 return look_up(self._server, self._api, request)
@@ -133,7 +133,7 @@ class Session:
 
     # ---- inferlets ----
 
-    def _start_launch(self, request: wire.Launch) -> None:
+    def _start_launch(self, request: wire.LaunchInferlet) -> None:
         if len(self._launches) >= MAX_LAUNCHES:
             raise Overloaded(f"{MAX_LAUNCHES} launches of this connection are under way: wait for some of them")
         if len(self._channels) >= self._client_launches.most:
@@ -142,7 +142,7 @@ class Session:
         self._launches.add(task)
         task.add_done_callback(self._launches.discard)
 
-    async def _launch(self, request: wire.Launch) -> None:
+    async def _launch(self, request: wire.LaunchInferlet) -> None:
         try:
             with self._client_launches.launching(self._websocket.client) as launched:
                 inferlet = await self._api.launch(
@@ -164,7 +164,7 @@ class Session:
         self._attachments.claim(inferlet.id, self)
         self._open_channel(request, inferlet, owned=False)
 
-    def _open_channel(self, request: wire.Launch | wire.Attach, inferlet: Entry, owned: bool) -> None:
+    def _open_channel(self, request: wire.LaunchInferlet | wire.Attach, inferlet: Entry, owned: bool) -> None:
         self._buffer.put(wire.Reply(request.id, inferlet.id))  # goes before the events
         self._channels[inferlet.id] = Channel(inferlet, self._buffer, request.logs, owned, self._forget)
 

@@ -19,7 +19,9 @@ from ...errors import CallError, Cancelled, QuotaExceeded
 from ...texts import byte_size
 from ..events import Ended, LogLine, Message
 from ..mailbox import EVENT_BYTES, MAX_KEPT_BYTES, Received
-from .mail import HasFutures, Mailbox, Pace
+from ..waiting.waits import Waits
+from .client import ClientMail
+from .mail import Mailbox, Pace
 
 MOST_DEPTH = 4
 """Generations below one that a client has launched."""
@@ -27,18 +29,6 @@ MOST_KEPT = 8 << 20
 """Bytes of results that no `join` has taken: with more, no further child is launched."""
 PARENT = "parent"
 """The sender of messages that are not from clients."""
-
-
-class Runs(Protocol):
-    """A running inferlet, as its parent sees it."""
-
-    number: int
-
-    def post(self, text: str, sender: str = "") -> None:
-        """A message to it."""
-
-    def took(self, size: int) -> None:
-        """So many bytes of its messages were taken, since its beginning."""
 
 
 class Nursery(Protocol):
@@ -62,11 +52,11 @@ class ChildEnd(NamedTuple):
 class Child:
     """One that an inferlet has asked for. The parent has it as long as it has the handle."""
 
-    def __init__(self, parent: HasFutures, number: int, limits: InferletLimits) -> None:
+    def __init__(self, parent: Waits, number: int, limits: InferletLimits) -> None:
         """`number`: among those of this parent. `limits`: those of the child."""
         self.number = number
         self.limits = limits
-        self.inferlet: Runs | None = None  # while it runs
+        self.inferlet: ClientMail | None = None  # while it runs
         self.end: ChildEnd | CallError | None = None
         self._parent = parent
         self._early: list[str] = []  # messages to it, before it runs
@@ -134,12 +124,12 @@ class Child:
 
     @property
     def kept_bytes(self) -> int:
-        """Of its result, while nobody has taken it."""
+        """The size of its result, while nobody has taken it."""
         return len(self.end.text) if isinstance(self.end, ChildEnd) else 0
 
     # ---- for the host ----
 
-    def begins(self, inferlet: Runs) -> None:
+    def begins(self, inferlet: ClientMail) -> None:
         """It was launched."""
         self.inferlet = inferlet
         inferlet.took(0)  # somebody reads what it sends
@@ -182,14 +172,15 @@ def _as_json(end: Ended) -> str:
 class Kin:
     """What an inferlet is to others: whose child, and who its children are."""
 
-    __slots__ = ("_asked", "_waiting", "below", "children", "depth", "limits", "memory_holder", "parent")
+    __slots__ = ("_asked", "_waiting", "below", "children", "depth", "limits", "memory_bytes", "number", "parent")
 
-    def __init__(self, holder: MemoryHolder, limits: InferletLimits, parent: Kin | None) -> None:
+    def __init__(self, number: int, limits: InferletLimits, parent: Kin | None) -> None:
+        self.number = number
         self.parent = parent
         self.limits = limits
-        self.memory_holder = holder
+        self.memory_bytes = 0  # by which the process grew in its turns
         self.depth: int = 0 if parent is None else parent.depth + 1
-        self.children: dict[int, MemoryHolder] = {}  # that run, by number of the inferlet
+        self.children: dict[int, Kin] = {}  # that run, by number of the inferlet
         self.below = 0  # descendants that run or were asked for
         self._asked = 0
         self._waiting: dict[int, Child] = {}  # asked for, not launched yet
@@ -201,7 +192,7 @@ class Kin:
             yield kin
             kin = kin.parent
 
-    def ask(self, parent: HasFutures, limits: InferletLimits) -> Child:
+    def ask(self, parent: Waits, limits: InferletLimits) -> Child:
         """A child that is about to be launched. Raises QuotaExceeded."""
         if self.depth >= MOST_DEPTH:
             raise QuotaExceeded(
@@ -209,7 +200,7 @@ class Kin:
             )
         for kin in self.lineage():
             if kin.below >= kin.limits.max_children:
-                whose = "it has" if kin is self else f"its family has {kin.below} below {kin.memory_holder.id}, and"
+                whose = "it has" if kin is self else f"its family has {kin.below} below i{kin.number}, and"
                 raise QuotaExceeded(
                     f"{whose} {kin.below} children that run, the limit is {kin.limits.max_children} (max_children): "
                     "join some first"
@@ -236,6 +227,17 @@ class Kin:
             if child.end is None:
                 child.ended(error)
 
+    def begins(self) -> None:
+        """It runs: its parent has one child more."""
+        if self.parent is not None:
+            self.parent.children[self.number] = self
+
+    def ended(self) -> None:
+        """It does not run any more, nor does anybody below it."""
+        if self.parent is not None:
+            del self.parent.children[self.number]
+            self.parent.left()
+
     def left(self) -> None:
         """One of its children has ended, or does not come."""
         for kin in self.lineage():
@@ -243,10 +245,13 @@ class Kin:
 
     # ---- memory ----
 
-    def memory_bytes(self) -> int:
-        """Its own, and that of those below it."""
-        own = self.memory_holder.memory_bytes
-        return own + sum(child.kin.memory_bytes() for child in self.children.values())
+    def grew(self, size: int) -> None:
+        """The process has grown by so many bytes in its turns."""
+        self.memory_bytes += size
+
+    def family_bytes(self) -> int:
+        """The memory of itself and of those below it."""
+        return self.memory_bytes + sum(child.family_bytes() for child in self.children.values())
 
     @property
     def is_family(self) -> bool:
@@ -255,15 +260,7 @@ class Kin:
 
     def over_its_memory(self) -> Kin | None:
         """The one of the lineage that holds more than it may, together with those below it."""
-        return next((kin for kin in self.lineage() if kin.memory_bytes() > kin.limits.memory_bytes), None)
-
-
-class MemoryHolder(Protocol):
-    """An inferlet, as far as its memory goes."""
-
-    id: str
-    memory_bytes: int
-    kin: Kin
+        return next((kin for kin in self.lineage() if kin.family_bytes() > kin.limits.memory_bytes), None)
 
 
 class ToParent:

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ..mailbox import IN_FLIGHT_BYTES, NO_BLOBS, Inbox, Received
-
-
-class HasFutures(Protocol):
-    """Whose futures they are: an inferlet."""
-
-    def begin(self, future: int, stop: Callable[[], None]) -> None:
-        """Something goes on behind a pending future until `conclude`; `stop` ends it."""
-
-    def conclude(self, future: int, value: Any) -> None:
-        """It has come to this value, or to a CallError."""
+from ..waiting.waits import Waits
 
 
 class Letter(NamedTuple):
@@ -35,7 +26,7 @@ class Mailbox:
     """Messages from one side, in order; each goes to one future, in the order in which they were asked for. `taken`
     hears of each message that a future got, with 1, and of each that went back, with -1."""
 
-    def __init__(self, owner: HasFutures, taken: Callable[[Received, int], None]) -> None:
+    def __init__(self, owner: Waits, taken: Callable[[Received, int], None]) -> None:
         self._owner = owner
         self._taken = taken
         self._inbox = Inbox()
@@ -88,7 +79,7 @@ class Pace:
         return self.bytes + size <= self._most
 
     def add(self, size: int) -> None:
-        """So many bytes are on their way; negative: have arrived."""
+        """Bytes are on their way; a negative size: they have arrived."""
         self.bytes += size
         if self._waiting and self.has_room():
             waiting, self._waiting = self._waiting, []

@@ -17,14 +17,15 @@ from typing import NamedTuple, Protocol
 from ...errors import Cancelled, InvalidArgument, NotFound, QuotaExceeded
 from ...texts import byte_size
 from ..mailbox import EVENT_BYTES, Received
-from .mail import HasFutures, Mailbox
+from ..waiting.waits import Waits
+from .mail import Mailbox
 
 MOST_NAME = 256
 """Bytes of the name of a topic."""
 MOST_MESSAGE = 1 << 18
 """Bytes of a message."""
 MOST_SUBSCRIPTIONS = 64
-"""Of one inferlet."""
+"""Most subscriptions of one inferlet."""
 MOST_WAITING = 1 << 20
 """Bytes in the queue of a subscription, above which publishers wait."""
 MOST_UNCONFIRMED = 1 << 18
@@ -53,7 +54,7 @@ class Wire(Protocol):
 class Subscription:
     """One inferlet's queue of a topic. `has_room` is called when it is full no more."""
 
-    def __init__(self, owner: HasFutures, number: int, topic: str) -> None:
+    def __init__(self, owner: Waits, number: int, topic: str) -> None:
         self.number = number
         self.topic = topic
         self._bytes = 0
@@ -105,7 +106,7 @@ class Topics:
 
     # ---- for inferlets ----
 
-    def subscribe(self, owner: HasFutures, number: int, topic: str) -> Subscription:
+    def subscribe(self, owner: Waits, number: int, topic: str) -> Subscription:
         """Everything that is broadcast from now on, by whoever hears of this. Raises InvalidArgument,
         QuotaExceeded."""
         _check_name(topic)

@@ -83,7 +83,7 @@ class HostPrograms:
         )
 
     def _function(self, interface: str, name: str) -> HostFunction | None:
-        """Of WASI all versions that a component may be built for are alike."""
+        """A host function. All versions of WASI that a component may be built for are alike."""
         return wasi.FUNCTIONS.get((interface.partition("@")[0], name)) or self._contract.function(interface, name)
 
     # ---- what the control process asks for: see `ProgramHost` ----

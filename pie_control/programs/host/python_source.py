@@ -20,7 +20,7 @@ COMPILE_SECONDS = 5.0
 COMPILER = """
 import traceback
 from inferlet_sdk.bindings import core
-from inferlet_sdk.guest.hints import advice_on
+from inferlet_sdk.tracebacks.hints import advice_on
 from inferlet_sdk.guest.imports import Refused
 from inferlet_sdk.guest.program import compile_source
 

@@ -21,7 +21,7 @@ class Mask(Record, frozen=True, tag=None):
     later: bool
 
     def part(self, begin: int, end: int) -> Mask:
-        """Of the queries `begin` .. `end`."""
+        """The part for the queries `begin` .. `end`."""
         some = slice(*np.searchsorted(self.rows, (begin, end)).tolist())
         return Mask(self.rows[some] - np.int32(begin), self.begins[some], self.ends[some], self.later)
 

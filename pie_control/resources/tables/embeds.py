@@ -86,7 +86,7 @@ class EmbedTable:
             self.is_output[first:last] = bytes(last - first)
 
     def fill_outputs(self, ranges: Sequence[Range], positions: Sequence[int]) -> None:
-        """The same for outputs of tokens at these positions."""
+        """Embeds are filled with the outputs of tokens at these positions."""
         if len(positions) == 1:
             first = ranges[0][0]
             self.positions[first], self.is_output[first] = positions[0], 1

@@ -33,7 +33,7 @@ from .summaries import IRREGULAR, summaries, summary
 
 NOT_OWNED = -1
 FEW_PAGES = 8
-"""So many are looked at one by one: an operation on an array takes longer than a look at a page."""
+"""Up to this number, pages are looked at one by one: an operation on an array takes longer than a look at a page."""
 FAR = np.iinfo(np.int32).max
 """Behind all positions."""
 
@@ -55,7 +55,7 @@ class PageTable:
 
     @property
     def changes(self) -> int:
-        """Of slots that held a token, or of whose they are: how often there were any since the beginning."""
+        """How often a slot that held a token has lost it, or has changed hands."""
         return self._spans.cleared
 
     # ---- ownership ----
@@ -217,7 +217,7 @@ class PageTable:
         return self._free_by_slot(ranges, count)
 
     def _all_free(self, start: int, stop: int) -> bool:
-        """Of slots that hold nothing: whether none is withheld."""
+        """Whether none of these slots, which hold nothing, is withheld."""
         return not self.withheld or bool((self.positions[start:stop] == EMPTY).all())
 
     def _free_by_slot(self, ranges: Sequence[Range], count: int) -> tuple[Range, ...]:
@@ -322,7 +322,7 @@ class PageTable:
             self.fill[page], self.top[page] = summary(self.positions[page * size : (page + 1) * size])
 
     def _summarize_all(self, first: int, last: int) -> None:
-        """The same for pages that adjoin: there may be many."""
+        """Summarizes pages that adjoin: there may be many."""
         if last - first <= FEW_PAGES:
             self.summarize(range(first, last))
             return
@@ -358,7 +358,7 @@ class PageTable:
                 self._replace(((page, page + 1),), SEALED, EMPTY)
 
     def _replace(self, ranges: Sequence[Range], old: int, new: int) -> None:
-        """Of slots without a token, one kind by another."""
+        """Replaces one kind of slots without a token by another."""
         for first, last in ranges:
             slots = self.positions[first * self.page_size : last * self.page_size]
             found = slots == np.int32(old)

@@ -68,7 +68,7 @@ def _regular(table: PageTable, ranges: Sequence[Range], count: int) -> tuple[tup
 
 
 def _by_slot(table: PageTable, ranges: Sequence[Range], count: int) -> tuple[tuple[Range, ...], list[int]]:
-    """The same, however pages look."""
+    """Finds the slots however pages look."""
     slots = table.slots_of(ranges)
     held = table.positions[slots]
     taken = slots[table.free_places(slots, (held == EMPTY) | (held == UNBOUND), count)]

@@ -13,20 +13,20 @@ SEALED = -4  # its page is exported or imported, and nobody may fill it
 HIDDEN = -16  # of a hidden token at position 0
 
 _EMPTY, _HIDDEN = np.array(EMPTY, np.int32), np.array(HIDDEN, np.int32)
-"""Of the slots' own type: a comparison with a number of Python takes twice as long."""
+"""They have the slots' own type: a comparison with a number of Python takes twice as long."""
 
 Slots = NDArray[np.int32]
 Booleans = NDArray[np.bool_]
 
 
 def is_token(slots: Slots) -> Booleans:
-    """Which hold a token, hidden or not."""
+    """Tells the slots that hold a token, hidden or not."""
     found: Booleans = (slots > _EMPTY) | (slots <= _HIDDEN)
     return found
 
 
 def is_withheld(slots: Slots) -> Booleans:
-    """Which hold nothing and are not free."""
+    """Tells the slots that hold nothing and are not free."""
     found: Booleans = (slots < _EMPTY) & (slots > _HIDDEN)
     return found
 

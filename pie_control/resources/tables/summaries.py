@@ -11,7 +11,7 @@ IRREGULAR = -2
 
 
 def summary(page: Slots) -> tuple[int, int]:
-    """Of one page. (For so few numbers, lists are several times as fast as arrays.)"""
+    """The summary of one page. (For so few numbers, lists are several times as fast as arrays.)"""
     slots: list[int] = page.tolist()
     fill = slots.index(EMPTY) if EMPTY in slots else len(slots)
     tokens, rest = slots[:fill], slots[fill:]
@@ -23,7 +23,7 @@ def summary(page: Slots) -> tuple[int, int]:
 
 
 def summaries(pages: Slots) -> tuple[list[int], list[int]]:
-    """Of many: [page, slot]."""
+    """The summaries of many pages: [page, slot]."""
     counts = is_token(pages).sum(axis=1)
     seen = (pages > EMPTY).cumprod(axis=1).sum(axis=1)  # before the first one that is not
     fills = np.where(seen == counts, counts, IRREGULAR)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pie_control.calls.columns import MatcherColumns
-from pie_control.calls.grammar.matching import Constraint
+from pie_control.calls.fused.matching import Constraint
 from pie_inference.protocol import GrammarStart
 
 

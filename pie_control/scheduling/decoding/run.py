@@ -17,16 +17,16 @@ from .keys import RunKeys, segments_of
 Q = TypeVar("Q")
 
 
-class Run(Generic[Q]):
+class DecodeRun(Generic[Q]):
     """One run: what concerns it alone."""
 
     __slots__ = ("_recent", "command", "holdings", "keys", "line", "queue", "row", "segments", "uniform")
 
-    def __init__(self, queue: Q, command: DecodeCommand, holdings: Holdings, page_size: int) -> None:
+    def __init__(self, queue: Q, command: DecodeCommand, holdings: Holdings, page_size: int, row: int) -> None:
         self.queue = queue
         self.command = command
         self.holdings = holdings
-        self.row = -1
+        self.row = row  # of the table
         self.line = deque((command,))  # as of a queue: what was given back is taken back when it is empty
         context = command.context.intervals
         self.segments = deque(segments_of(context, command.own, page_size))
@@ -35,6 +35,14 @@ class Run(Generic[Q]):
         self._recent = np.zeros(0, np.int32)
         if command.params.has_penalties:
             self._recent = np.concatenate([command.recent, np.zeros(command.steps)]).astype(np.int32)
+
+    def go_on(self, page: int) -> None:
+        """Its next keys go to this physical page."""
+        self.keys.go_on(page, self.segments.popleft())
+
+    def end(self) -> None:
+        """It uses nothing any more."""
+        self.line.clear()
 
     @property
     def is_special(self) -> bool:

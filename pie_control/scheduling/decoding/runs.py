@@ -32,7 +32,7 @@ from pie_control.tenants.tenant import ServiceClass
 
 from ..turn import RunTokens, StepAnswers
 from .matchers import StepMatchers
-from .run import Run
+from .run import DecodeRun
 
 MOST_IN_FLIGHT = 2
 """Steps of one run: with more, a stop token would waste more of them, and the worker has enough to do."""
@@ -85,7 +85,7 @@ class PageRequest:
     count: int
 
 
-class Taken(NamedTuple):
+class TakenSteps(NamedTuple):
     """The steps that a wave takes; the first `fresh` are first steps, which only sample. `serials`: of the rows."""
 
     rows: Rows
@@ -109,7 +109,7 @@ class Runs(Generic[Q]):
         self._table = np.zeros(INITIAL_ROWS, ROW)
         self._draws = np.zeros((INITIAL_ROWS, DRAWS))
         self._stops = np.full((INITIAL_ROWS, 1), NO_TOKEN, np.int32)
-        self._runs: list[Run[Q] | None] = [None] * INITIAL_ROWS
+        self._runs: list[DecodeRun[Q] | None] = [None] * INITIAL_ROWS
         self._pages: list[Numbers] = [np.zeros(0, np.int32)] * INITIAL_ROWS
         self._free = list(range(INITIAL_ROWS - 1, -1, -1))
         self._serial = 0
@@ -120,12 +120,12 @@ class Runs(Generic[Q]):
 
     # ---- beginning and end ----
 
-    def begin(self, queue: Q, command: DecodeCommand, holdings: Holdings) -> Run[Q]:
+    def begin(self, queue: Q, command: DecodeCommand, holdings: Holdings) -> DecodeRun[Q]:
         """A run whose first step the wave under formation takes."""
-        run = Run(queue, command, holdings, self._page_size)
         if not self._free:
             self._grow()
-        run.row = row = self._free.pop()
+        row = self._free.pop()
+        run = DecodeRun(queue, command, holdings, self._page_size, row)
         self._runs[row] = run
         self._special += run.is_special
         self._serial += 1
@@ -145,7 +145,7 @@ class Runs(Generic[Q]):
         self._set_stops(row, command.stop)
         return run
 
-    def end(self, run: Run[Q]) -> int:
+    def end(self, run: DecodeRun[Q]) -> int:
         """A run takes no further step, and nothing comes of those in flight. The wave that took its last step."""
         one = self._table[run.row]
         wave = int(one["wave"])
@@ -157,7 +157,7 @@ class Runs(Generic[Q]):
         self._runs[run.row] = None
         self._free.append(run.row)
         self.live -= 1
-        run.line.clear()
+        run.end()
         return wave
 
     def _set_stops(self, row: int, stop: Sequence[int]) -> None:
@@ -184,7 +184,7 @@ class Runs(Generic[Q]):
             (self._ready,) = self._table["ready"].nonzero()
         return self._ready
 
-    def ready(self) -> list[Run[Q]]:
+    def ready(self) -> list[DecodeRun[Q]]:
         """The runs that can take a step."""
         return [run for row in self.ready_rows().tolist() if (run := self._runs[row]) is not None]
 
@@ -212,15 +212,14 @@ class Runs(Generic[Q]):
 
     # ---- pages ----
 
-    def go_on(self, run: Run[Q], memory: Memory, now: float) -> bool:
+    def go_on(self, run: DecodeRun[Q], memory: Memory, now: float) -> bool:
         """Goes on to the next page; False if it has to wait for memory."""
         segment, holdings, seq = run.segments[0], run.holdings, run.command.seq
         has_memory = seq not in holdings.requests and holdings.pages.is_bound(segment.page)
         if not has_memory and not memory.try_bind(holdings, PageRequest(seq, PAGES, segment.page, 1), now):
             return False
-        run.segments.popleft()
         page = holdings.pages.physical[segment.page]
-        run.keys.go_on(page, segment)
+        run.go_on(page)
         self._pages[run.row] = run.keys.pages
         one = self._table[run.row]
         one["slot"] = page * self._page_size + segment.begin
@@ -231,7 +230,7 @@ class Runs(Generic[Q]):
 
     # ---- steps ----
 
-    def take(self, fresh: Sequence[int], others: Rows, slots: list[int], wave: int) -> tuple[Taken, Columns]:
+    def take(self, fresh: Sequence[int], others: Rows, slots: list[int], wave: int) -> tuple[TakenSteps, Columns]:
         """A step of each of these rows, `fresh` ones first; their tokens go to these token slots."""
         table = self._table
         rows = np.concatenate([np.array(fresh, np.int64), others])
@@ -243,10 +242,10 @@ class Runs(Generic[Q]):
         table["taken"][rows] += 1
         table["wave"][rows] = wave
         self._update(rows)
-        return Taken(rows, table["serial"][rows], len(fresh)), columns
+        return TakenSteps(rows, table["serial"][rows], len(fresh)), columns
 
-    def at_page_end(self, taken: Taken) -> list[Run[Q]]:
-        """Of these runs, those that have to go on to another page (`go_on`) before their next step."""
+    def at_page_end(self, taken: TakenSteps) -> list[DecodeRun[Q]]:
+        """The runs among these that have to go on to another page (`go_on`) before their next step."""
         table, rows = self._table, taken.rows
         ends = rows[(table["left"][rows] == 0) & (table["taken"][rows] < table["steps"][rows])]
         return [run for row in ends.tolist() if (run := self._runs[row]) is not None]
@@ -338,7 +337,7 @@ class Runs(Generic[Q]):
 
     # ---- tokens ----
 
-    def answered(self, taken: Taken, answers: StepAnswers) -> tuple[RunTokens, list[Run[Q]]]:
+    def answered(self, taken: TakenSteps, answers: StepAnswers) -> tuple[RunTokens, list[DecodeRun[Q]]]:
         """A wave was answered: the tokens of runs that go on or end with them, and those that end."""
         table, errors, scores = self._table, answers.errors, answers.scores
         alive = (table["serial"][taken.rows] == taken.serials).nonzero()[0]

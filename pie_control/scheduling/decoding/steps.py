@@ -16,8 +16,8 @@ from pie_control.calls.tokens import MOST_LISTED
 from pie_control.resources.holdings import Holdings
 from pie_control.resources.memory import Memory
 
-from .run import Run
-from .runs import NO_ROWS, Rows, Runs, Taken
+from .run import DecodeRun
+from .runs import NO_ROWS, Rows, Runs, TakenSteps
 
 Q = TypeVar("Q")
 
@@ -48,16 +48,16 @@ class Steps(Generic[Q]):
         """A step of each of these rows, which fit."""
         if len(rows):
             self._all = rows
-            self._batch(sample.CALL).rows += len(rows)
+            self._batch(sample.CALL).promise(len(rows))
 
-    def try_take(self, run: Run[Q]) -> bool:
+    def try_take(self, run: DecodeRun[Q]) -> bool:
         """A step of a run that is ready; False if it does not fit."""
         if not self._have_room(run.listed):
             return False
         self._chosen.append(run.row)
         return True
 
-    def try_begin(self, queue: Q, command: DecodeCommand, holdings: Holdings) -> Run[Q] | None:
+    def try_begin(self, queue: Q, command: DecodeCommand, holdings: Holdings) -> DecodeRun[Q] | None:
         """A run begins with this wave; None if its first step, a sample, does not fit."""
         if not self._have_room(len(command.recent)):
             return None
@@ -70,10 +70,10 @@ class Steps(Generic[Q]):
         if batch.room <= 0 or (self._listed and self._listed + listed > MOST_LISTED):
             return False
         self._listed += listed
-        batch.rows += 1
+        batch.promise(1)
         return True
 
-    def add(self) -> tuple[Taken, list[Run[Q]]]:
+    def join_batches(self) -> tuple[TakenSteps, list[DecodeRun[Q]]]:
         """Adds them to the batches. Some runs have to go on to another page then."""
         others = self._all if len(self._all) else np.array(self._chosen, np.int64)
         slots = self._memory.tokens.take(len(self._fresh) + len(others))

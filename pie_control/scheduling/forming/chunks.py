@@ -12,7 +12,7 @@ from __future__ import annotations
 from math import inf
 
 from ..fairness import FEW
-from ..statistics import Lately, Line
+from ..statistics import Lately, LinearFit
 
 STRETCH = 4
 """A wave takes at most this many times as long as its short steps alone."""
@@ -39,7 +39,7 @@ class Chunks:
         else:
             self._without += 1
 
-    def most(self, times: Line) -> float:
+    def most(self, times: LinearFit) -> float:
         """Tokens that the next wave should have at most. `times`: seconds of waves over their tokens."""
         if self._without >= LATELY or not times.each:
             return inf

@@ -23,7 +23,7 @@ from pie_inference.protocol import ModelDescription
 
 from ..account import Account, CommandQueue
 from ..backlog import Backlog
-from ..decoding.run import Run
+from ..decoding.run import DecodeRun
 from ..decoding.runs import Rows
 from ..decoding.steps import Steps
 from ..fairness import COMMAND_COST, FEW, Line
@@ -54,6 +54,16 @@ class _Visit:
         self.stage = queue.stage if self.joined else 0  # of the last one in the wave
         self.taken = 0
         self.cost = 0.0
+
+    def takes(self, cost: float, stage: int = 0) -> None:
+        """The next command leaves the queue."""
+        self.taken += 1
+        self.cost += cost
+        self.stage = max(self.stage, stage)
+
+    def begin_again(self) -> None:
+        """What was taken has left the queue."""
+        self.taken = 0
 
     @property
     def is_alone(self) -> bool:
@@ -89,6 +99,10 @@ class Taking:
         """Tokens that long commands may still add. What others add behind them is not foreseen: that is little."""
         return self.most - (self.context.model.max_batch_tokens - self.room)
 
+    def took_effect(self) -> None:
+        """Something did, in the control layer."""
+        self.progress = True
+
     # ---- the front of a queue ----
 
     def prefix(self, queue: CommandQueue) -> Next:
@@ -111,7 +125,7 @@ class Taking:
         return following or Next.DONE
 
     def _take_lone_step(self, queue: CommandQueue) -> bool:
-        """As below, for a step that is all that a queue holds: the rule where programs decide about each token. False,
+        """Takes a step that is all that a queue holds: the rule where programs decide about each token. False,
         and nothing is taken, if more has to be looked at."""
         if len(queue.commands) != 1 or queue.last_wave == self.context.wave or queue.line is not None:
             return False
@@ -121,7 +135,7 @@ class Taking:
         if not command.try_join(self.batch, queue, queue.account.holdings, 0, self.room):
             return False
         self.room -= command.size
-        self._backlog.parts -= command.size
+        self._backlog.parts_taken(command.size)
         self._backlog.remove(queue, 1)
         self._note(queue, command.output.stage)
         return True
@@ -145,26 +159,23 @@ class Taking:
             self.room -= size
             is_rest = visit.queue.done and not visit.taken
             self.long += size if size > FEW or is_rest else 0
-            self._backlog.parts -= size
-            visit.stage = max(visit.stage, stage)
-            visit.taken += 1
-            visit.cost += size + COMMAND_COST
+            self._backlog.parts_taken(size)
+            visit.takes(size + COMMAND_COST, stage)
             if self.left is not None:
                 self.left -= 1
         return following
 
     def _take_control(self, visit: _Visit, command: Command) -> Next | None:
         self._backlog.remove(visit.queue, visit.taken)
-        visit.taken = 0
+        visit.begin_again()
         return None if self.take_local(visit.queue, command) else Next.STARVED
 
     def _take_first_step(self, visit: _Visit, command: DecodeCommand) -> Next | None:
         """Takes the first step of a run, if it fits."""
-        queue, cancelled = visit.queue, visit.account.cancelled
-        if command.future in cancelled:
-            cancelled.remove(command.future)
-            visit.taken += 1
-            self.progress = True
+        queue = visit.queue
+        if visit.account.forget_cancelled(command.future):
+            visit.takes(0.0)
+            self.took_effect()
             return None
         run = self.steps.try_begin(queue, command, visit.account.holdings)
         if run is None:
@@ -172,8 +183,7 @@ class Taking:
         self._backlog.begin_run(queue, run)
         if self.left is not None:
             self.left -= 1
-        visit.taken += 1
-        visit.cost += COMMAND_COST
+        visit.takes(COMMAND_COST)
         return Next.RUNS
 
     def _take_long(self, visit: _Visit, command: LongCommand) -> tuple[int, Next | None]:
@@ -186,7 +196,7 @@ class Taking:
             return 0, self._refuse_long(batch, queue, command, size)
         if command.bounded:
             batch.reserve(command, size)
-            self._backlog.bounded.remove(command)
+            self._backlog.bounds_met(command)
         batch.add(queue, command, visit.account.holdings, before, command.size)
         return size, None
 
@@ -226,13 +236,13 @@ class Taking:
         else:
             self._memory.keep(queue.account.holdings, command.future, command.keeps())
             self.reached.append((queue, command))
-        self.progress = True
+        self.took_effect()
         self._backlog.remove_local(queue)
         return True
 
     # ---- steps of runs, parts of long commands ----
 
-    def step(self, queue: CommandQueue, run: Run[CommandQueue]) -> Next:
+    def step(self, queue: CommandQueue, run: DecodeRun[CommandQueue]) -> Next:
         """A step of the run that holds a queue."""
         if not self.steps.try_take(run):
             return Next.MISFIT
@@ -277,17 +287,17 @@ class Taking:
         self.long += part
         queue.charge(part, lagging=True)
         if part < size:
-            queue.lag = min(size - part, self._part)
+            queue.lags(min(size - part, self._part))
             return Next.AGAIN
         del self.granted[queue]
-        self._backlog.bounded.discard(command)
+        self._backlog.bounds_met(command)
         self._add_granted(queue)
         self._backlog.remove(queue, 1)
         queue.wait_in(Line.SHORT)
         return self.prefix(queue)
 
     def _part_of(self, command: LongCommand, size: int) -> int:
-        """As much of what is left of a command as a queue gets at a time. A unit that is more than those who take short
+        """What a queue gets at a time of what is left of a command. A unit that is more than those who take short
         steps can wait for goes alone."""
         part = min(size, self._part, self.room, max(1, self.long_room))
         if part >= command.unit:
@@ -304,7 +314,7 @@ class Taking:
         assert isinstance(command, LongCommand)
         begin, end = queue.take_granted()
         self.batches[command.call].add(queue, command, queue.account.holdings, begin, end)
-        self._backlog.parts -= end - begin
+        self._backlog.parts_taken(end - begin)
 
     # ---- batches ----
 

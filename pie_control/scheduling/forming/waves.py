@@ -21,8 +21,8 @@ from pie_inference.protocol import ModelDescription
 from ..account import Account, CommandQueue
 from ..answers import Wave
 from ..backlog import Backlog
-from ..decoding.run import Run
-from ..decoding.runs import NO_ROWS, Rows, Taken
+from ..decoding.run import DecodeRun
+from ..decoding.runs import NO_ROWS, Rows, TakenSteps
 from ..fairness import Line, Share, goes_before
 from .taking import Next, Taking
 
@@ -63,9 +63,7 @@ class WaveBuilder:
 
     def take_local(self) -> None:
         """Takes commands that take effect in the control layer from the heads of queues."""
-        local = list(self._backlog.local)
-        self._backlog.local.clear()
-        for queue in local:
+        for queue in self._backlog.take_locals():
             self.visited[queue.account] = None
             if queue.run is not None:
                 self._go_on(queue, queue.run)
@@ -77,12 +75,12 @@ class WaveBuilder:
                 self._set_aside.append(queue)
         self._settle()
 
-    def _go_on(self, queue: CommandQueue, run: Run[CommandQueue]) -> None:
+    def _go_on(self, queue: CommandQueue, run: DecodeRun[CommandQueue]) -> None:
         """Gives a run its next page, or has it wait for memory."""
         if queue.account.holdings.returns:
             queue.account.take_back(self._memory, queue.account.oldest_now())
         if self._backlog.runs.go_on(run, self._memory, self._backlog.now):
-            self._taking.progress = True
+            self._taking.took_effect()
         else:
             self._backlog.starve(queue)
 
@@ -116,8 +114,7 @@ class WaveBuilder:
             self.visited[queue.account] = None
             following = self._taking.prefix(queue)
             if following is Next.MISFIT:  # of another kind than long commands there is not enough
-                self._backlog.new.pop(queue)
-                self._backlog.stand_in_line(queue)
+                self._backlog.does_not_fit(queue)
                 continue
             self._backlog.set_aside(queue)
             if following is Next.DONE:
@@ -155,15 +152,15 @@ class WaveBuilder:
             return
         if following is Next.MISFIT:
             assert line is not None
-            queue.line = None  # for the rest of this wave; it stays ready, so that it is not behind who comes later
+            queue.leave_line()  # for the rest of this wave; it stays ready, so that it is not behind who comes later
             self._misfits.append((queue, line))
             return
         self._backlog.set_aside(queue)
         if following is Next.DONE:
             self._set_aside.append(queue)
 
-    def _add_steps(self) -> Taken:
-        taken, at_page_end = self._taking.steps.add()
+    def _add_steps(self) -> TakenSteps:
+        taken, at_page_end = self._taking.steps.join_batches()
         self._backlog.go_on(at_page_end)
         return taken
 

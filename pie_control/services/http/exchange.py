@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import CallError, InvalidState, RequestFailed, TimedOut
 from .decoding import gunzipped
-from .request import REDIRECTS, Request, redirected
+from .request import REDIRECTS, HttpRequest, redirected
 from .rules import AllowList
 
 if TYPE_CHECKING:
@@ -59,7 +59,12 @@ class Exchange:
     the connection is closed."""
 
     def __init__(
-        self, request: Request, allowed: AllowList, most_bytes: int, answer: Answer, on_end: Callable[[Exchange], None]
+        self,
+        request: HttpRequest,
+        allowed: AllowList,
+        most_bytes: int,
+        answer: Answer,
+        on_end: Callable[[Exchange], None],
     ) -> None:
         """`most_bytes`: of the body, packed or not."""
         self._request = request

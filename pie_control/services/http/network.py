@@ -18,13 +18,13 @@ from typing import Any
 import httpcore
 
 from ...errors import NotAllowed, RequestFailed, TimedOut
-from .request import Request
+from .request import HttpRequest
 from .rules import Address, AllowList, try_address
 
 RESOLVERS = 16
 """Threads of a host that ask for addresses; a thread waits as long as the system's resolver does."""
 MOST_ADDRESSES = 4
-"""Of one name, that are tried."""
+"""Most addresses of one name that are tried."""
 CONNECT_SECONDS = 10.0
 """For one address."""
 USER_AGENT = b"pie-inferlet"
@@ -132,7 +132,7 @@ class Network:
         self._tls = tls_context()
 
     def connect(
-        self, request: Request, allowed: AllowList, turn: asyncio.Semaphore
+        self, request: HttpRequest, allowed: AllowList, turn: asyncio.Semaphore
     ) -> tuple[httpcore.AsyncHTTPConnection, httpcore.Request]:
         """A connection for one request, and that request. Connections are not kept: each was checked for one use, and
         none is shared between inferlets."""

@@ -9,7 +9,7 @@ from typing import Any
 from ...errors import Exhausted, QuotaExceeded
 from ...tenants.tenant import Tenant
 from .exchange import Answer, Exchange
-from .request import Request
+from .request import HttpRequest
 from .rules import AllowList
 
 MOST_AT_ONCE = 256
@@ -71,7 +71,7 @@ class Outbound:
         """Connections that are open, or about to be."""
         return len(self._exchanges)
 
-    def begin(self, request: Request, answer: Answer) -> Exchange:
+    def begin(self, request: HttpRequest, answer: Answer) -> Exchange:
         """`answer` gets the `Head` of the response or a CallError. Raises NotAllowed, Unsupported, QuotaExceeded,
         Exhausted."""
         self._allowed.check_host(request.target.host, request.target.port)

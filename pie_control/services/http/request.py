@@ -17,7 +17,7 @@ from .rules import DEFAULT_PORTS
 MAX_URL = 8192
 MAX_HEADERS = 64
 MAX_HEADER_BYTES = 32 << 10
-"""Of all headers of a request together."""
+"""Most bytes of all headers of a request together."""
 MAX_REDIRECTS = 10
 MAX_OPTIONS = 1024
 """Characters."""
@@ -75,7 +75,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """`seconds`: for all of it, the body of the response included. `redirects`: that may be followed."""
 
     method: str
@@ -106,7 +106,7 @@ def new_request(
     options: str,
     most_seconds: float,
     blob_of: Callable[[int], bytes] = _no_blob,
-) -> Request:
+) -> HttpRequest:
     """`blob_of` gives the bytes of a blob, by its handle. Raises InvalidArgument, which names what is wrong, and what
     `blob_of` raises."""
     if method not in METHODS:
@@ -123,7 +123,7 @@ def new_request(
         raise InvalidArgument(f"timeout: {seconds:g} is not between 0 and {most_seconds:g} s (http_seconds)")
     if not 0 <= given.redirects <= MAX_REDIRECTS:
         raise InvalidArgument(f"redirects: {given.redirects} is not between 0 and {MAX_REDIRECTS}")
-    return Request(method, parse_url(url), _read_headers(headers), body, seconds, given.redirects)
+    return HttpRequest(method, parse_url(url), _read_headers(headers), body, seconds, given.redirects)
 
 
 def _read_options(text: str) -> _Options:
@@ -178,7 +178,7 @@ def _read_headers(text: str) -> Headers:
     return tuple((name, value.strip()) for name, value in pairs)
 
 
-def redirected(request: Request, status: int, location: str) -> Request:
+def redirected(request: HttpRequest, status: int, location: str) -> HttpRequest:
     """The request that follows a redirect. Raises RequestFailed, InvalidArgument."""
     if not _URL.fullmatch(location):  # which `urljoin` would mend
         raise RequestFailed(f"{request.target.host} redirects to what is no URL: {_quoted(location)}")

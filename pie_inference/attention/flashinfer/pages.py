@@ -263,7 +263,7 @@ class _Planner:
 
 
 def _fill_pages(batch: Forward) -> Booleans:
-    """Which sequences page lists can describe: those that are dense, with a last page that is not empty."""
+    """The sequences that page lists can describe: those that are dense, with a last page that is not empty."""
     last = np.maximum(batch.kv_indptr[1:], 1) - 1
     ends = batch.kv_ends[last] if len(batch.kv_ends) else np.zeros(len(last), np.int32)
     filled: Booleans = batch.dense & (ends > 0)

@@ -43,7 +43,7 @@ def read_moe(config: ConfigJson) -> MoeShape:
 
 
 def sparse_layers(config: ConfigJson, num_layers: int) -> tuple[bool, ...]:
-    """Which layers are sparse: every `decoder_sparse_step`th, except those in `mlp_only_layers`."""
+    """Every `decoder_sparse_step`th layer is sparse, except those in `mlp_only_layers`."""
     step, dense = config.whole("decoder_sparse_step", 1), config.items("mlp_only_layers")
     return tuple((layer + 1) % step == 0 and layer not in dense for layer in range(num_layers))
 

@@ -28,7 +28,7 @@ from pie_control.application.messages import Commands, FromHost, Ping, Post, Qui
 from pie_control.calls import COMMANDS
 from pie_control.calls.input_text.embed_txt import EmbedCommand
 from pie_control.calls.kind import Bind
-from pie_control.calls.output_text.get_next_dist import Dist
+from pie_control.calls.output_text.get_next_dists import Dists
 from pie_control.calls.values import Completion
 from pie_control.inferlets.mailbox import NO_BLOBS
 from pie_control.resources.kinds import PAGES
@@ -99,7 +99,7 @@ def test_messages_of_a_frame_keep_their_order(frame: list[ToHost]) -> None:
 
 def test_all_kinds_are_among_those_that_are_tried() -> None:
     assert {kind.__name__ for kind in COMMANDS} >= {"Bind", "CopyCommand", "SampleCommand", "VerifyCommand"}
-    assert {kind.__name__ for kind in VALUES} >= {"Done", "Token", "Dist", "Logprobs", "Verified"}
+    assert {kind.__name__ for kind in VALUES} >= {"Done", "Token", "Dists", "Logprobs", "Verified"}
 
 
 def test_a_resource_is_the_same_object_on_the_other_side() -> None:
@@ -120,11 +120,11 @@ def test_a_list_may_be_an_array() -> None:
 
 
 def test_a_value_does_not_keep_those_that_came_with_it() -> None:
-    dists = [Dist(np.arange(4, dtype=np.int32), np.ones(4, np.float32), 0.0) for _ in range(3)]
+    dists = [Dists(np.arange(4, dtype=np.int32), np.ones(4, np.float32), np.zeros(1, np.float32)) for _ in range(3)]
     (results,) = to_host(Results("m", [Completion(1, future, dist) for future, dist in enumerate(dists)]))
     assert isinstance(results, Results)
     for completion in results.completions:
-        assert isinstance(completion.value, Dist)
+        assert isinstance(completion.value, Dists)
         assert completion.value.tokens.base is None
 
 
@@ -176,8 +176,8 @@ def test_the_error_says_what_is_wrong(frame: bytes, said: str) -> None:
         ["Token", [1], [2], [[4, 5]]],
         ["Nothing", [1], [2], [[4]]],
         ["error", [1], [2], [["SystemExit"], ["no"]]],
-        ["Dist", [1], [2], [[[2], b"\0\0\0\0"], [[1], b"\0\0\0\0"], [0.5]]],
-        ["Dist", [1], [2], [[[1], b"\0\0\0"], [[1], b"\0\0\0\0"], [0.5]]],
+        ["Dists", [1], [2], [[[2], b"\0\0\0\0"], [[1], b"\0\0\0\0"], [0.5]]],
+        ["Dists", [1], [2], [[[1], b"\0\0\0"], [[1], b"\0\0\0\0"], [0.5]]],
     ],
 )
 def test_columns_that_do_not_fit_are_refused(answers: list[Any]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from pie_control.errors import BadProgram
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import launch, started
 
 IMPORTS = "import asyncio\nfrom inferlet_sdk import *\nfrom inferlet_sdk.tools.events import Call\n"
@@ -125,7 +126,7 @@ def told(guest_cache: Path) -> dict[str, str]:
                 except BadProgram as error:
                     said[name] = str(error)
                 else:
-                    ended = await asyncio.wait_for(listener.ended, 60)
+                    ended = await asyncio.wait_for(listener.ended, HANG_SECONDS)
                     said[name] = ended.error or f"no error: {ended.result}"
             return said
 

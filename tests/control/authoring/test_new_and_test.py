@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import inferlet_sdk.testing
 from pie_control.authoring.new import make
 from pie_control.cli.main import main
 from pie_control.errors import BadRequest
@@ -120,6 +121,12 @@ def test_tests_see_what_a_program_does(story: Path) -> None:
 def test_tests_in_the_sandbox(story: Path, guest_cache: Path) -> None:
     done = pie(story, "test", "--fake", "--sandbox", "--cache-dir", str(guest_cache))
     assert "3 passed, 2 skipped" in done.stdout, done.stdout + done.stderr
+
+
+def test_without_a_server_run_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inferlet_sdk.testing, "entry_points", lambda group: [])
+    with pytest.raises(RuntimeError, match="pip install pie-serving"):
+        inferlet_sdk.testing.run(ROOT / "examples/inferlets/hello/hello.py")
 
 
 SEES = """

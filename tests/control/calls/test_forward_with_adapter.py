@@ -29,8 +29,8 @@ def test_an_unknown_adapter_is_refused_and_changes_nothing() -> None:
     check_refused(Refusal(NotFound, NO_QUEUE, "available_adapters", (9,)))
     inferlet, _ = prepare()
     named(inferlet, painter=3)
-    with pytest.raises(NotFound, match="has no adapter ''; available-adapters gives: painter"):
-        inferlet.call("forward_with_adapter", Q, "", *CALL)
+    with pytest.raises(NotFound, match="has no adapter 'poet'; available-adapters gives: painter"):
+        inferlet.call("forward_with_adapter", Q, "poet", *CALL)
 
 
 def test_it_is_refused_as_a_forward() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pie_control.calls.output_text import listed
-from pie_control.calls.output_text.get_logprobs import Logprobs
 from pie_control.calls.output_text.get_next_dists import Dists
+from pie_control.calls.output_text.listed import Logprobs
 from pie_control.errors import CallError, InvalidArgument, InvalidState, NotFound
 from pie_inference.protocol import GetLogprobs, GetNextDists
 from tests.helpers.refusals import HOLDS_AN_INPUT, NO_QUEUE, OTHER_QUEUE, Q, Refusal, check_refused, prepare, refusal
@@ -76,26 +76,26 @@ def test_a_wave_scores_a_bounded_number_of_tokens_and_the_next_one_goes_on(monke
 @pytest.mark.parametrize(
     ("error", "message", "call", "arguments"),
     [
-        (NotFound, NO_QUEUE, "get_next_dists", (9, [0, 2], 3, 1.0)),
-        (InvalidArgument, "0 embeds are named; there may be 1 to 6", "get_next_dists", (Q, [], 3, 1.0)),
-        (InvalidArgument, "8 embeds are named; there may be 1 to 6", "get_next_dists", (Q, [0, 8], 3, 1.0)),
-        (InvalidArgument, "k is 260; it must lie between 0 and 259", "get_next_dists", (Q, [0, 2], 260, 1.0)),
-        (InvalidArgument, "temperature is 0.0", "get_next_dists", (Q, [0, 2], 3, 0.0)),
-        (InvalidArgument, "embed 0 is named twice", "get_next_dists", (Q, [0, 1, 0, 1], 3, 1.0)),
-        (InvalidState, HOLDS_AN_INPUT, "get_next_dists", (Q, [2, 2], 3, 1.0)),
-        (InvalidState, "embed 4 was never filled", "get_next_dists", (Q, [4, 1], 3, 1.0)),
-        (NotFound, "embed 8 is not allocated", "get_next_dists", (Q, [7, 2], 3, 1.0)),
-        (NotFound, NO_QUEUE, "get_logprobs_at", (9, [0, 2], [1, 2])),
-        (InvalidArgument, "0 embeds are named", "get_logprobs_at", (Q, [], [1])),
+        (NotFound, NO_QUEUE, "get_next_dist", (9, [0, 2], 3, 1.0)),
+        (InvalidArgument, "0 embeds are named; there may be 1 to 6", "get_next_dist", (Q, [], 3, 1.0)),
+        (InvalidArgument, "8 embeds are named; there may be 1 to 6", "get_next_dist", (Q, [0, 8], 3, 1.0)),
+        (InvalidArgument, "k is 260; it must lie between 0 and 259", "get_next_dist", (Q, [0, 2], 260, 1.0)),
+        (InvalidArgument, "temperature is 0.0", "get_next_dist", (Q, [0, 2], 3, 0.0)),
+        (InvalidArgument, "embed 0 is named twice", "get_next_dist", (Q, [0, 1, 0, 1], 3, 1.0)),
+        (InvalidState, HOLDS_AN_INPUT, "get_next_dist", (Q, [2, 2], 3, 1.0)),
+        (InvalidState, "embed 4 was never filled", "get_next_dist", (Q, [4, 1], 3, 1.0)),
+        (NotFound, "embed 8 is not allocated", "get_next_dist", (Q, [7, 2], 3, 1.0)),
+        (NotFound, NO_QUEUE, "get_logprobs", (9, [0, 2], [1, 2])),
+        (InvalidArgument, "0 embeds are named", "get_logprobs", (Q, [], [1])),
         (
             InvalidArgument,
             "got 3 tokens for 2 embeds: name as many for each",
-            "get_logprobs_at",
+            "get_logprobs",
             (Q, [0, 2], [1, 2, 3]),
         ),
-        (InvalidArgument, "got 0 tokens for 2 embeds", "get_logprobs_at", (Q, [0, 2], [])),
-        (InvalidArgument, "token 259 is outside", "get_logprobs_at", (Q, [0, 1], [259])),
-        (InvalidState, HOLDS_AN_INPUT, "get_logprobs_at", (Q, [3, 1], [1])),
+        (InvalidArgument, "got 0 tokens for 2 embeds", "get_logprobs", (Q, [0, 2], [])),
+        (InvalidArgument, "token 259 is outside", "get_logprobs", (Q, [0, 1], [259])),
+        (InvalidState, HOLDS_AN_INPUT, "get_logprobs", (Q, [3, 1], [1])),
     ],
 )
 def test_a_refused_list_is_named_and_changes_nothing(
@@ -111,8 +111,8 @@ def test_a_list_gives_what_single_calls_give() -> None:
     first = inferlet.embeds
     single = [inferlet.call("get_next_dist", 1, first + n, 5, 1.0) for n in range(3)]
     scored = [inferlet.call("get_logprobs", 1, first + n, [7, 8]) for n in range(3)]
-    dists = [inferlet.call("get_next_dists", 1, [first, 3], 5, 1.0) for _ in range(2)]
-    logprobs = inferlet.call("get_logprobs_at", 1, [first, 3], [7, 8] * 3)
+    dists = [inferlet.call("get_next_dist", 1, [first, 3], 5, 1.0) for _ in range(2)]
+    logprobs = inferlet.call("get_logprobs", 1, [first, 3], [7, 8] * 3)
     waves = world.drain()
     assert [len(by_kind(wave)[GetNextDists].embeds) for wave in waves if GetNextDists in by_kind(wave)] == [3, 3]
     answers: dict[int, Any] = inferlet.answers
@@ -122,6 +122,6 @@ def test_a_list_gives_what_single_calls_give() -> None:
         assert isinstance(together, Dists)
         assert together.tokens.tolist() == [token for one in found for token in one.tokens.tolist()]
         assert together.probabilities.tolist() == [p for one in found for p in one.probabilities.tolist()]
-        assert together.rest.tolist() == pytest.approx([one.rest for one in found])
+        assert together.rest.tolist() == pytest.approx([float(one.rest[0]) for one in found])
     wanted = [value for number in scored for value in answers[number].logprobs.tolist()]
     assert answers[logprobs].logprobs.tolist() == wanted

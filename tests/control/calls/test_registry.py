@@ -12,7 +12,9 @@ ALL = (*BATCHES, *EXTENSIONS)
 
 def test_a_call_has_the_name_of_its_module() -> None:
     assert {name: call.name for name, call in CALLS.items()} == {name: name for name in CALLS}
-    assert all(call.issue.__module__.endswith(f".{call.interface}.{call.name}") for call in CALLS.values())
+    assert all(
+        call.issue.__module__.endswith(f".{call.interface}.{call.name}") for call in CALLS.values() if call.issue
+    )
 
 
 def test_a_call_with_a_stage_has_a_batch_that_workers_know() -> None:

@@ -1,4 +1,4 @@
-"""sample and sample_constrained."""
+"""sample."""
 
 from __future__ import annotations
 
@@ -36,56 +36,47 @@ REFUSED = [
     refusal(NotFound, NO_QUEUE, "sample", 9, 0, GREEDY),
     refusal(InvalidState, "embed 5 was never filled", "sample", Q, 5, GREEDY),
     refusal(InvalidState, HOLDS_AN_INPUT, "sample", Q, 3, GREEDY),
-    refusal(InvalidState, HOLDS_AN_INPUT, "sample_constrained", Q, 3, GREEDY, [1], mask(1)),
+    refusal(InvalidState, HOLDS_AN_INPUT, "sample", Q, 3, GREEDY, [1], mask(1)),
     refusal(NotFound, "embed 9 is not allocated", "sample", Q, 9, GREEDY),
     refusal(InvalidArgument, "embed -1 is negative", "sample", Q, -1, GREEDY),
-    refusal(NotFound, NO_QUEUE, "sample_constrained", 9, 0, GREEDY, [], ""),
-    refusal(InvalidState, "embed 5 was never filled", "sample_constrained", Q, 5, GREEDY, [1], mask(1)),
+    refusal(NotFound, NO_QUEUE, "sample", 9, 0, GREEDY, [], ""),
+    refusal(InvalidState, "embed 5 was never filled", "sample", Q, 5, GREEDY, [1], mask(1)),
     refusal(
         InvalidArgument,
         "41 recent tokens are more than the model's context of 40: name the latest ones",
-        "sample_constrained",
+        "sample",
         Q,
         0,
         GREEDY,
         [1] * 41,
         "",
     ),
-    refusal(InvalidArgument, "`allowed` is not base64", "sample_constrained", Q, 0, GREEDY, [], "a!"),
-    refusal(InvalidArgument, "`allowed` is not base64", "sample_constrained", Q, 0, GREEDY, [], "ä"),
+    refusal(InvalidArgument, "`allowed` is not base64", "sample", Q, 0, GREEDY, [], "a!"),
+    refusal(InvalidArgument, "`allowed` is not base64", "sample", Q, 0, GREEDY, [], "ä"),
     refusal(
         InvalidArgument,
         "the allowed-token mask has 3 bytes, 259 tokens need 33",
-        "sample_constrained",
+        "sample",
         Q,
         0,
         GREEDY,
         [],
         mask(1, size=3),
     ),
-    refusal(InvalidArgument, "mask allows no token", "sample_constrained", Q, 0, GREEDY, [], mask()),
-    refusal(InvalidArgument, "mask allows no token", "sample_constrained", Q, 0, GREEDY, [], mask(259, 263)),
-    refusal(InvalidArgument, "token 999 is outside", "sample_constrained", Q, 0, GREEDY, [999], ""),
-    refusal(InvalidArgument, "token -2 is negative", "sample_constrained", Q, 0, GREEDY, [-2], ""),
-    refusal(NotFound, "token reference 7", "sample_constrained", Q, 0, GREEDY, [name_token(7)], ""),
-    *(
-        refusal(error, message, "sample_with_logprobs", *arguments)
-        for error, message, arguments in (
-            (NotFound, NO_QUEUE, (9, 0, GREEDY, [], "", 0)),
-            (InvalidState, HOLDS_AN_INPUT, (Q, 3, GREEDY, [], "", 0)),
-            (
-                InvalidArgument,
-                "33 alternatives of a token are asked for; there may",
-                (Q, 0, GREEDY, [], "", 33),
-            ),
-            (InvalidArgument, "mask allows no token", (Q, 0, GREEDY, [], mask(), 0)),
-            (InvalidArgument, "41 recent tokens", (Q, 0, GREEDY, [1] * 41, "", 0)),
-            (InvalidArgument, "token 999 is outside", (Q, 0, GREEDY, [999], "", 0)),
-            (InvalidArgument, "logit_bias names token 300", (Q, 0, OUTSIDE, [], "", 0)),
-        )
-    ),
+    refusal(InvalidArgument, "mask allows no token", "sample", Q, 0, GREEDY, [], mask()),
+    refusal(InvalidArgument, "mask allows no token", "sample", Q, 0, GREEDY, [], mask(259, 263)),
+    refusal(InvalidArgument, "token 999 is outside", "sample", Q, 0, GREEDY, [999], ""),
+    refusal(InvalidArgument, "token -2 is negative", "sample", Q, 0, GREEDY, [-2], ""),
+    refusal(NotFound, "token reference 7", "sample", Q, 0, GREEDY, [name_token(7)], ""),
+    refusal(NotFound, NO_QUEUE, "sample", 9, 0, GREEDY, [], "", 1),
+    refusal(InvalidState, HOLDS_AN_INPUT, "sample", Q, 3, GREEDY, [], "", 1),
+    refusal(InvalidArgument, "34 log-probabilities of a token are asked for", "sample", Q, 0, GREEDY, [], "", 34),
+    refusal(InvalidArgument, "mask allows no token", "sample", Q, 0, GREEDY, [], mask(), 1),
+    refusal(InvalidArgument, "41 recent tokens", "sample", Q, 0, GREEDY, [1] * 41, "", 1),
+    refusal(InvalidArgument, "token 999 is outside", "sample", Q, 0, GREEDY, [999], "", 1),
+    refusal(InvalidArgument, "logit_bias names token 300", "sample", Q, 0, OUTSIDE, [], "", 1),
     refusal(InvalidArgument, "logit_bias names token 300, which is outside", "sample", Q, 0, OUTSIDE),
-    refusal(InvalidArgument, "belongs to queue 1", "sample_constrained", OTHER_QUEUE, 0, GREEDY, [name_token(1)], ""),
+    refusal(InvalidArgument, "belongs to queue 1", "sample", OTHER_QUEUE, 0, GREEDY, [name_token(1)], ""),
 ]
 
 
@@ -94,27 +85,25 @@ def test_a_refused_call_names_the_number_and_changes_nothing(wanted: Refusal) ->
     check_refused(wanted)
 
 
-@pytest.mark.parametrize(
-    ("call", "more"), [("sample", ()), ("sample_constrained", ([], "")), ("sample_with_logprobs", ([], "", 2))]
-)
-def test_a_sample_takes_the_next_number_of_its_sampler(call: str, more: tuple[object, ...]) -> None:
+@pytest.mark.parametrize("more", [([], "", 0), ([1], mask(2), 0), ([], "", 3)])
+def test_a_sample_takes_the_next_number_of_its_sampler(more: tuple[object, ...]) -> None:
     inferlet, handed_on = prepare()
     sampler, again = (Sampler(SamplingParams(), 5) for _ in range(2))
     for _ in range(3):
-        inferlet.call(call, Q, 0, sampler, *more)
+        inferlet.call("sample", Q, 0, sampler, *more)
         assert handed_on[-1].uniform == again.draw()
         assert handed_on[-1].params is sampler.params
 
 
 def test_the_last_token_of_the_vocabulary_may_be_the_only_one_allowed() -> None:
     inferlet, handed_on = prepare()
-    inferlet.call("sample_constrained", Q, 0, GREEDY, [], mask(258))
+    inferlet.call("sample", Q, 0, GREEDY, [], mask(258))
     assert handed_on[-1].allowed == bytes(32) + b"\x04"
 
 
 def test_penalties_may_name_samples() -> None:
     inferlet, handed_on = prepare()
-    future = inferlet.call("sample_constrained", Q, 0, GREEDY, [3, name_token(1)], "")
+    future = inferlet.call("sample", Q, 0, GREEDY, [3, name_token(1)], "")
     command = handed_on[-1]
     assert (command.recent, command.references, command.allowed) == ([3, 0], [(1, 1)], None)
     inferlet.call("embed_txt", Q, [name_token(future)], [4], [4, 1])
@@ -134,7 +123,7 @@ def test_a_wave_counts_a_bounded_number_of_recent_tokens(monkeypatch: pytest.Mon
     inferlet.embed(0)
     inferlet.forward(0, 1, 0)
     for size in (4, 6, 1, 20, 3):
-        inferlet.call("sample_constrained", 1, inferlet.embeds, GREEDY, [1] * size, "")
+        inferlet.call("sample", 1, inferlet.embeds, GREEDY, [1] * size, "")
     assert [len(by_kind(wave)[Sample].recent) for wave in world.drain()] == [10, 1, 20, 3]
 
 
@@ -148,7 +137,7 @@ def test_a_wave_has_biases_and_log_probabilities_where_a_command_asks() -> None:
     alone = by_kind(wave)[Sample]
     assert (alone.bias_indptr, alone.alternatives) == (None, None)
     inferlet.call("sample", 1, inferlet.embeds, GREEDY)
-    scored = inferlet.call("sample_with_logprobs", 1, inferlet.embeds, BIASED, [], "", 2)
+    scored = inferlet.call("sample", 1, inferlet.embeds, BIASED, [], "", 3)
     (wave,) = world.drain()
     batch = by_kind(wave)[Sample]
     assert batch.bias_indptr is not None
@@ -165,6 +154,6 @@ def test_a_wave_has_biases_and_log_probabilities_where_a_command_asks() -> None:
 
 def test_a_token_with_log_probabilities_may_be_named_before_it_is_known() -> None:
     inferlet, handed_on = prepare()
-    future = inferlet.call("sample_with_logprobs", Q, 0, GREEDY, [], "", 0)
+    future = inferlet.call("sample", Q, 0, GREEDY, [], "", 1)
     inferlet.call("embed_txt", Q, [name_token(future)], [4], [4, 1])
     assert handed_on[-1].references == [(0, future)]

@@ -8,9 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from pie_control.calls.fused.forward_with_dist import DistStep
-from pie_control.calls.fused.forward_with_sampling import SampleStep
-from pie_control.calls.output_text.get_next_dist import Dist
+from pie_control.calls.fused.step import DistStep, SampleStep
+from pie_control.calls.output_text.get_next_dists import Dists
 from pie_control.calls.sampler import Sampler, SamplingParams
 from pie_control.errors import InvalidArgument, InvalidState, NotFound, QuotaExceeded, WorkerError
 from pie_inference.protocol import EmbedTxt, Failure, Forward, GetNextDist, Sample
@@ -52,7 +51,7 @@ def test_a_step_with_a_distribution_is_one_command() -> None:
             (NotFound, NO_QUEUE, 9, [65], PLACE),
             (InvalidArgument, "token 999 is outside of the vocabulary", Q, [999], PLACE),
             (InvalidArgument, "token reference 1 belongs to queue 1", OTHER_QUEUE, [name_token(1)], PLACE),
-            (InvalidArgument, "a step needs at least one token", Q, [], ([], [], [0, 1], [0, 1], 5)),
+            (InvalidArgument, "a forward needs at least one input embed", Q, [], ([], [], [0, 1], [0, 1], 5)),
             (InvalidArgument, "2 tokens, 1 positions and 1 embeds", Q, [1, 2], PLACE),
             (NotFound, "page 7 is not allocated", Q, [65], ([3], [4, 1], [7, 1], [0, 1], 5)),
             (InvalidState, "the output pages have 1", Q, [1, 2], ([3, 4], [4, 2], [0, 1], [0, 1], 5)),
@@ -190,7 +189,7 @@ def test_an_inferlet_ends_if_what_its_step_should_have_left_is_missing(batch: ty
     assert first.ending is not None
     assert second.ending is None
     assert isinstance(first.answers[failed], WorkerError)
-    assert isinstance(second.answers[fine], Dist)
+    assert isinstance(second.answers[fine], Dists)
 
 
 def test_an_output_that_fails_is_told_by_its_future_alone() -> None:
@@ -200,7 +199,7 @@ def test_an_output_that_fails_is_told_by_its_future_alone() -> None:
     fail(made, GetNextDist)
     assert (first.ending, second.ending) == (None, None)
     assert isinstance(first.answers[failed], WorkerError)
-    assert isinstance(second.answers[fine], Dist)
+    assert isinstance(second.answers[fine], Dists)
     call_step(first, [6], 1)
     made.drain()
     assert len(first.answers) == 2

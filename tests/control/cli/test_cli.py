@@ -85,6 +85,13 @@ def test_every_command_has_help_with_examples(command: str, capsys: pytest.Captu
         (["serve", "--model", "/nowhere"], "no model at"),
         (["serve", "--page-size", "many"], "--page-size must be a whole number"),
         (["serve", "--policy", "lazy"], "must be one of adaptive, eager"),
+        (["serve", "--worker", "tcp://10.0.0.2:8012"], "so a worker there needs a secret"),
+        (["serve", "--worker", "tcp://10.0.0.2"], "the address of a worker is tcp://HOST:PORT"),
+        (["serve", "--worker", "tcp://127.0.0.1:1", "--secret-file", "/nowhere"], "cannot read the secret in /nowhere"),
+        (["worker"], "say where servers find the worker: --listen tcp://ADDRESS:PORT"),
+        (["worker", "--listen", "tcp://127.0.0.1:1", "--worker", "tcp://127.0.0.1:2"], "a worker has no workers"),
+        (["worker", "--listen", "tcp://127.0.0.1:1", "--model", "demo", "--secret-file", "/nowhere"], "/nowhere"),
+        (["worker", "--listen", "tcp://127.0.0.1:1", "--model", "/nowhere"], "no model at /nowhere"),
     ],
 )
 def test_wrong_use_is_told_with_code_2(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -295,7 +302,10 @@ def test_options_beat_the_environment_and_that_the_defaults() -> None:
         ({"dtype": "int4"}, {}, "--dtype must be one of auto"),
         ({"pages": "many"}, {}, "--pages must be a whole number or auto, not 'many'"),
         ({"replicas": 0}, {}, "replicas must be at least 1"),
-        ({"worker": "gpu"}, {}, "worker must be left out or be paced:TIME, such as paced:15ms, not 'gpu'"),
+        ({"worker": "gpu"}, {}, "worker must be tcp://HOST:PORT of a `pie worker`, or paced:TIME, .*, not 'gpu'"),
+        ({"worker": ["paced:1ms", "paced:2ms"]}, {}, "paced:1ms and paced:2ms cannot be together"),
+        ({"worker": ["tcp://h:1", "tcp://h:1"]}, {}, "tcp://h:1 is given twice"),
+        ({}, {"PIE_WORKER_SECRET": "short"}, "has 5 characters, and 32 random ones are the least"),
         ({"worker": "paced:15"}, {}, r"worker: a pace is the time of a wave, .*15ms\+20us .*, not '15'"),
         ({"worker": "paced:"}, {}, "worker: a pace is"),
         ({}, {"PIE_WORKER": "paced:1ms+-1us"}, "worker: a pace is"),
@@ -304,6 +314,27 @@ def test_options_beat_the_environment_and_that_the_defaults() -> None:
 def test_wrong_settings_are_refused(options: dict[str, object], environment: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_config(options, environment)
+
+
+def test_workers_of_other_machines_and_of_this_one(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef" * 2)
+    secret.chmod(0o600)
+    options = {"worker": ["tcp://10.0.0.2:1", "paced:1ms", "tcp://127.0.0.1:2"], "secret_file": str(secret)}
+    config = build_config(options).resolved()
+    assert (config.remote_workers, config.pace) == (("tcp://10.0.0.2:1", "tcp://127.0.0.1:2"), "1ms")
+    assert config.worker_secret == "0123456789abcdef" * 2
+    assert config.worker_secret not in repr(config)
+    assert config.models == (), "they say which models they serve"
+    both = build_config({**options, "model": ["demo"]}).resolved()
+    assert [model.name for model in both.models] == ["demo"]
+    named = build_config({}, {"PIE_WORKER": "tcp://127.0.0.1:1", "PIE_WORKER_SECRET": "x" * 32}).resolved()
+    assert (named.remote_workers, named.worker_secret) == (("tcp://127.0.0.1:1",), "x" * 32)
+    adapters = {**options, "adapter": ["style=/there"]}
+    with pytest.raises(ConfigError, match="adapter style: say for which model, as in --adapter MODEL/style=/there"):
+        build_config(adapters).resolved()
+    elsewhere = build_config({**options, "adapter": ["chat/style=/there"]}).resolved().adapters
+    assert [(one.model, one.path) for one in elsewhere] == [("chat", "/there")]
 
 
 def test_resolving_gives_a_new_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from pie_inference.inspection.measure import measure
 from pie_inference.loading.checkpoint import Checkpoint
 from pie_inference.loading.weight_sizes import weight_bytes
 from pie_inference.serving.worker import Worker
-from pie_inference.testing.checkpoints import make_checkpoint
+from testing.checkpoints import make_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,8 @@ def test_costs_of_experts(tmp_path: Path) -> None:
     assert costs.operations(1, 0) == 2 * (32 + 2 * 64)
     assert costs.read_bytes(1) == 4 * (32 + 40 + 2 * 64)
     assert costs.read_bytes(1000) == pytest.approx(4 * (32 + 40 + 8 * 64))
-    assert weight_bytes(Checkpoint(tmp_path).tensors(), torch.float32, "int8") == 4 * (40 + 40 + 32) + 512 + 4 * 128
+    head, experts = 40 + 4 * 10, 512 + 4 * 128
+    assert weight_bytes(Checkpoint(tmp_path).tensors(), torch.float32, "int8") == 4 * (40 + 32) + head + experts
 
 
 def test_measuring_runs_the_worker(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

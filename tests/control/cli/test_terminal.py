@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pie_control.children.status_line import CLEAR, StatusLine
 from pie_control.cli import interrupts
 from pie_control.cli.commands import run as run_command
 from pie_control.cli.commands import serve
@@ -25,6 +24,7 @@ from pie_control.cli.terminal import HarmlessFormatter, harmless, one_line, writ
 from pie_control.client import SyncClient
 from pie_control.errors import UnknownName
 from pie_control.inferlets.events import Ended
+from pie_control.processes.status_line import CLEAR, StatusLine
 from pie_control.registry.entry import InferletInfo
 from tests.helpers.fake_server_api import RUDE, FakeInferlet, FakeServerApi, serving_thread
 from tests.helpers.tree import ROOT

@@ -27,7 +27,6 @@ from pie_control.application.messages import (
     Said,
     Started,
     Stop,
-    Usage,
     Welcome,
 )
 from pie_control.calls.input_image.embed_img import ImageCommand
@@ -39,7 +38,7 @@ from pie_control.engine.loop import Loop
 from pie_control.engine.model import Model
 from pie_control.engine.replica import Replica
 from pie_control.errors import BadProgram, Conflict, HostUnavailable, Overloaded
-from pie_control.inferlets.events import Ended, Event, Message
+from pie_control.inferlets.events import Ended, Event, InferletUsage, Message
 from pie_control.inferlets.lifecycle import Status
 from pie_control.inferlets.model import SpaceEvent
 from pie_control.programs.store import ProgramStore
@@ -196,7 +195,9 @@ def test_a_record_says_what_its_host_told(tmp_path: Path) -> None:
         entry.attach(heard.append)
         assert entry.info().status == "created"
         message = Message("hello", inferlet=entry.id)
-        scene.link(entry).says(Started(1), Said(1, message), Report(0, 0.0, 0, 0, 0, usage=[Usage(1, 1.5, 3, 4)]))
+        scene.link(entry).says(
+            Started(1), Said(1, message), Report(0, 0.0, 0, 0, 0, usage=[InferletUsage(1, 1.5, 3, 4)])
+        )
         info = entry.info()
         assert (info.status, info.cpu_seconds, info.pages, info.embeds) == ("running", 1.5, 3, 4)
         ended = Ended("finished", "7", inferlet=entry.id)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pie_control.application.messages import Broadcast, Broadcasted, Published, Subscribe, ToHost
-from pie_control.engine.topics import Topics
+from pie_control.engine.topics import TopicExchange
 
 
 class Scene:
@@ -16,7 +16,7 @@ class Scene:
     def __init__(self) -> None:
         self.told: dict[int, list[ToHost]] = {1: [], 2: []}
         self.gone: set[int] = set()
-        self.topics = Topics(self.post)
+        self.topics = TopicExchange(self.post)
 
     def post(self, host: int, message: ToHost) -> bool:
         if host in self.gone:

@@ -107,17 +107,16 @@ def main(args):
     sampler = fused.create_sampler('{"temperature": 0}')
     embed = allocate.alloc_emb(queue, 1)
     input_text.embed_txt(queue, [65], [0], [embed, 1])
-    forward.forward(queue, [], [embed, 1], [], [embed, 1])
-    future = output_text.get_next_dist(queue, embed, 5, 1.0)
+    forward.forward(queue, [], [embed, 1], [], [embed, 1], [], [], [], "", 0, 0, 0.0, False)
+    future = output_text.get_next_dist(queue, [embed, 1], 5, 1.0)
     core.wait([future])
     seen = {
-        "a mask": refused(fused.sample_constrained, queue, embed, sampler, [], "no base64, ü!"),
-        "no future": refused(core.take, 12345),
-        "a future that is not done": refused(core.take, core.receive()),
+        "a mask": refused(fused.sample, queue, embed, sampler, [], "no base64, ü!", 0),
+        "no future": refused(core.await_done, 12345),
         "a long message": refused(core.send, "x" * 2_000_000),
         "more pages than there are": refused(allocate.alloc_kvpage, queue, 65),
         "no template": refused(tokenize.format_chat, queue, "[]", "", True),
-        "a worker that fails": refused(output_text.take_dist, future),
+        "a worker that fails": refused(output_text.await_dists, future),
         "no model to use": refused(core.create_queue, "no such model"),
         "no model to describe": refused(core.get_model_info, "no such model"),
         "no model with traits": refused(core.available_traits, "no such model"),
@@ -154,7 +153,6 @@ def test_error_codes_reach_the_guest(guest_cache: Path) -> None:
         assert await run(server, CODES) == {
             "a mask": "invalid-argument",
             "no future": "not-found",
-            "a future that is not done": "invalid-state",
             "a long message": "quota-exceeded",
             "more pages than there are": "exhausted",
             "no template": "unsupported",
@@ -262,7 +260,7 @@ async def main(args):
     core.cancel(futures[0])
     core.cancel(futures[1])
     core.wait(futures[3:4])
-    return [core.take_message(futures[2]), core.take_message(futures[3]), await args.receive()]
+    return [core.await_message(futures[2]), core.await_message(futures[3]), await args.receive()]
 """
 
     async def body(server: ServerApi) -> None:

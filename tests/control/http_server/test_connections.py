@@ -16,7 +16,7 @@ import websockets
 
 from pie_control.client import Client, ServerUnavailable
 from pie_control.http_server import connections
-from pie_control.http_server.connections import Connections, Watch
+from pie_control.http_server.connections import Connections, WatchedConnection
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.sessions import RawSession, exchange, open_session, until_it_waits
@@ -156,7 +156,7 @@ def test_what_takes_long_to_answer_is_not_given_up() -> None:
 class Played:
     """Protocol and transport of a connection that the test plays: `unsent` bytes wait for the client."""
 
-    watch: Watch
+    watch: WatchedConnection
 
     def __init__(self) -> None:
         self.unsent = 0

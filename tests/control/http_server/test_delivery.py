@@ -19,6 +19,7 @@ from pie_control.http_server.session.send_buffer import FRAME_BYTES, MAX_REPLY_B
 from pie_control.inferlets import mailbox
 from pie_control.inferlets.events import Event, Message
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.sessions import RawSession, exchange, frame_of, open_session, until, until_it_waits
 
 PIECE = 100_000
@@ -168,8 +169,8 @@ class Events:
 def test_sources_share_a_frame() -> None:
     async def test() -> list[bytes]:
         buffer = SendBuffer()
-        buffer.add(Events("a", 1000, 1000))
-        buffer.add(Events("b", 1000, 1000))
+        buffer.add(Events("a", 1000, 1000).take)
+        buffer.add(Events("b", 1000, 1000).take)
         return await buffer.take()
 
     items = asyncio.run(test())
@@ -181,8 +182,8 @@ def test_sources_share_a_frame() -> None:
 def test_replies_overtake_events_and_bound_the_requests() -> None:
     async def test() -> None:
         buffer = SendBuffer()
-        buffer.add(Events("a", 10, 10))
-        await asyncio.wait_for(buffer.room(), 1)
+        buffer.add(Events("a", 10, 10).take)
+        await asyncio.wait_for(buffer.room(), HANG_SECONDS)
         buffer.put("x" * (MAX_REPLY_BYTES + 1))
         room = asyncio.create_task(buffer.room())
         await asyncio.sleep(0)

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
-from pie_control.http_server.guard import Hosts, is_address, json_limit, name_of
+from pie_control.http_server.guard import AllowedHosts, is_address, json_limit, name_of
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
 from tests.helpers.sessions import open_session
 
 
 def objection(host: str, origin: str | None = None, listens_on: str = "127.0.0.1", allowed: str = "") -> int:
     headers = {"host": host} | ({"origin": origin} if origin is not None else {})
-    found = Hosts(listens_on, allowed.split(",")).objection(Headers(headers))
+    found = AllowedHosts(listens_on, allowed.split(",")).objection(Headers(headers))
     return found[0] if found else 0
 
 
@@ -76,7 +76,7 @@ LATIN = st.text(st.characters(max_codepoint=255), max_size=40)
 @given(LATIN, LATIN)
 def test_no_header_is_too_odd(host: str, origin: str) -> None:
     name = name_of(host)
-    found = Hosts("127.0.0.1", ()).objection(Headers({"host": host, "origin": origin}))  # raises nothing
+    found = AllowedHosts("127.0.0.1", ()).objection(Headers({"host": host, "origin": origin}))  # raises nothing
     if name != "localhost" and not is_address(name):
         assert found is not None
         assert found[0] == 421

@@ -102,12 +102,12 @@ def test_messages_to_inferlets_share_a_turn_up_to_a_number() -> None:
 
 def test_all_who_ask_in_one_turn_share_one_listing() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
-        from pie_control.http_server.views import Listing
+        from pie_control.http_server.views import InferletListing
 
         api = runtime
         assert isinstance(api, CountedApi)
         api.turns = Turns()
-        listing = Listing(api)  # type: ignore[arg-type]
+        listing = InferletListing(api)  # type: ignore[arg-type]
         first = listing.encoded()
         assert listing.encoded() is first
         await asyncio.sleep(0)

@@ -13,7 +13,7 @@ import torch
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.config import WorkerConfig
 from pie_inference.serving.worker import Worker
-from pie_inference.testing.vision_checkpoint import make_vision_checkpoint
+from testing.vision_checkpoint import make_vision_checkpoint
 from tests.control.images.test_prepare import saved
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import launch, started

@@ -15,10 +15,11 @@ import pytest
 from pie_control.config import ModelPath, build_config
 from pie_control.errors import WorkerUnavailable
 from pie_control.inference_client.client import WorkerClient
+from pie_control.inference_client.local import LocalWorker
 from pie_control.inference_client.process import PACED_WORKER
 from pie_control.runtime import start_worker
 from pie_inference.protocol import PROTOCOL_VERSION, RunWave, SampleResult, WaveDone
-from pie_inference.testing.worker_batches import Driver, Extend, Keys, ints, sample_batch
+from testing.worker_batches import Driver, Extend, Keys, ints, sample_batch
 from tests.helpers.clients import ask, loss_of, run
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.tree import ROOT
@@ -26,9 +27,9 @@ from tests.helpers.tree import ROOT
 from .test_client import wait_for_end
 
 
-def paced(pace: str, *more: str, poll_us: int = 0) -> WorkerClient:
+def paced(pace: str, *more: str) -> WorkerClient:
     arguments = ["--name", "model", "--pace", pace, *more]
-    return WorkerClient(arguments, module=PACED_WORKER, start_seconds=HANG_SECONDS, poll_us=poll_us)
+    return WorkerClient(LocalWorker(arguments, PACED_WORKER, HANG_SECONDS))
 
 
 def waves(count: int) -> list[RunWave]:
@@ -77,23 +78,6 @@ def test_a_paced_worker_runs_commands() -> None:
     run(test)
 
 
-@pytest.mark.parametrize("poll_us", [20, 10_000_000])
-def test_both_ends_may_look_for_messages_before_they_sleep(poll_us: int) -> None:
-    """Whether they find one while they look or are woken up, they get each once, in order, and stop to look."""
-
-    async def test() -> None:
-        client = paced("1ms", "--poll-us", str(poll_us), poll_us=poll_us)
-        await client.start()
-        for count in (1, 5, 1):
-            assert [answer.wave for answer in await ask(client, *waves(count))] == list(range(count))
-        await asyncio.sleep(0.05)
-        connection = vars(client)["_connection"]
-        assert not vars(connection)["_polling"].is_on
-        await client.close()
-
-    run(test)
-
-
 def test_what_shortens_a_mapped_file_is_told() -> None:
     async def test() -> None:
         client = paced("1ms")
@@ -135,9 +119,10 @@ def test_options_that_make_no_sense_are_told() -> None:
 PARENT = """
 import asyncio, sys
 from pie_control.inference_client.client import WorkerClient
+from pie_control.inference_client.local import LocalWorker
 
 async def main():
-    ready = await WorkerClient(sys.argv[2:], module=sys.argv[1]).start()
+    ready = await WorkerClient(LocalWorker(sys.argv[2:], sys.argv[1])).start()
     print(ready.pid, flush=True)
     await asyncio.sleep(60)
 

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,7 +18,7 @@ from pie_control.inferlets.inferlet import Inferlet, Launched
 from pie_control.inferlets.lifecycle import Status
 from pie_control.sandbox.fibers import Instance, Step
 from pie_control.services.aside import Aside
-from pie_control.services.timers import Timer, Timers
+from pie_control.services.timers import Timers
 from pie_control.texts import byte_size
 from tests.control.sandbox.test_fibers import started
 from tests.helpers.guard import HANG_SECONDS
@@ -30,16 +30,16 @@ class Pending(Timers):
     """Timers that never call back; `open` are those that nobody cancelled."""
 
     def __init__(self) -> None:
-        self.open: list[Timer] = []
+        self.open: list[_Timer] = []
 
-    def call_at(self, deadline_ns: int, callback: Callable[[], None]) -> Timer:
+    def call_at(self, deadline_ns: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
         timer = _Timer(self.open)
         self.open.append(timer)
-        return timer
+        return cast(asyncio.TimerHandle, timer)  # all that is asked of it is `cancel`
 
 
 class _Timer:
-    def __init__(self, open: list[Timer]) -> None:
+    def __init__(self, open: list[_Timer]) -> None:
         self._open = open
 
     def cancel(self) -> None:
@@ -94,18 +94,18 @@ def inferlet(timers: Pending, woken: list[Inferlet], heard: Heard) -> Iterator[I
 
 
 def test_a_cancelled_sleep_has_no_timer(inferlet: Inferlet, timers: Pending) -> None:
-    first, second = inferlet.futures.new(), inferlet.futures.new()
-    inferlet.resolve_later(first, None, NEVER)
-    inferlet.resolve_later(second, None, NEVER)
-    inferlet.cancel(first)
-    assert len(timers.open) == len(inferlet.futures) == 1
-    inferlet.cancel(second)
-    assert len(timers.open) == len(inferlet.futures) == 0
+    first, second = inferlet.waits.futures.new(), inferlet.waits.futures.new()
+    inferlet.waits.resolve_later(first, None, NEVER)
+    inferlet.waits.resolve_later(second, None, NEVER)
+    inferlet.waits.cancel(first)
+    assert len(timers.open) == len(inferlet.waits.futures) == 1
+    inferlet.waits.cancel(second)
+    assert len(timers.open) == len(inferlet.waits.futures) == 0
 
 
 def test_an_ended_inferlet_has_no_timers(inferlet: Inferlet, timers: Pending) -> None:
-    inferlet.resolve_later(inferlet.futures.new(), None, NEVER)
-    inferlet.sleep_until(NEVER, None)
+    inferlet.waits.resolve_later(inferlet.waits.futures.new(), None, NEVER)
+    inferlet.waits.sleep_until(NEVER, None)
     inferlet.change(Status.RUNNING)
     inferlet.finish(Status.FINISHED, None)
     assert timers.open == []
@@ -115,7 +115,7 @@ def test_it_knows_who_it_is_and_how_old(timers: Pending, heard: Heard) -> None:
     launched = Launched(7, "abc", "story", ["-n"], {"user": "mallory", "mine": "1"}, age=100.0)
     inferlet = Inferlet(launched, InferletLimits(), lambda _: None, heard, timers, Aside())
     assert inferlet.environment == {"inferlet": "i7", "program": "abc", "user": "default", "mine": "1"}
-    assert inferlet.started <= time.monotonic() - 100.0
+    assert inferlet.life.started <= time.monotonic() - 100.0
 
 
 @pytest.mark.parametrize("character", ["x", "世"])
@@ -136,7 +136,7 @@ WAIT = "(call $wait (i32.const 64) (i32.const 1) (i32.const 32)) (i32.const 0)"
 
 def calling(inferlet: Inferlet, work: Callable[[], Any]) -> Instance:
     """An instance of the inferlet whose `wait` does the work aside."""
-    instance = started(WAIT, ("wait",), {"wait": lambda _owner, _futures: inferlet.run_aside(work)})
+    instance = started(WAIT, ("wait",), {"wait": lambda _owner, _futures: inferlet.waits.run_aside(work)})
     inferlet.instance = instance
     inferlet.change(Status.RUNNING)
     return instance
@@ -216,20 +216,20 @@ def fill(inferlet: Inferlet) -> list[int]:
     """Sends until the inferlet gets futures; returns the first two."""
     futures: list[int] = []
     while len(futures) < 2:
-        future = inferlet.put_message("x" * 10_000, "gone")
+        future = inferlet.mail.send("x" * 10_000, "gone")
         futures += [future] if future is not None else []
     return futures
 
 
 def test_a_message_to_a_slow_client_has_a_future(inferlet: Inferlet) -> None:
-    assert inferlet.put_message("quick", "gone") is None
-    assert len(inferlet.futures) == 0  # the fast path costs nothing
-    inferlet.sender.room(0, read=True)
+    assert inferlet.mail.send("quick", "gone") is None
+    assert len(inferlet.waits.futures) == 0  # the fast path costs nothing
+    inferlet.mail.sender.room(0, read=True)
     first, second = fill(inferlet)
-    assert inferlet.futures.done([first, second]) == []
-    inferlet.sender.room(20_000, read=True)
-    assert inferlet.futures.take(first, str) == "gone"
-    assert inferlet.futures.take(second, str) == "gone"
+    assert inferlet.waits.futures.done([first, second]) == []
+    inferlet.mail.sender.room(20_000, read=True)
+    assert inferlet.waits.futures.take(first, str) == "gone"
+    assert inferlet.waits.futures.take(second, str) == "gone"
 
 
 def test_a_message_that_has_no_place_leaves_no_future(
@@ -237,44 +237,44 @@ def test_a_message_that_has_no_place_leaves_no_future(
 ) -> None:
     fill(inferlet)
     monkeypatch.setattr(mailbox, "MAX_KEPT_BYTES", 0)
-    before = len(inferlet.futures), heard.messages
+    before = len(inferlet.waits.futures), heard.messages
     with pytest.raises(QuotaExceeded, match="await the future"):
-        inferlet.put_message("more")
-    assert (len(inferlet.futures), heard.messages) == before
+        inferlet.mail.send("more")
+    assert (len(inferlet.waits.futures), heard.messages) == before
 
 
 def test_a_message_without_a_future_left_for_it_is_not_sent(inferlet: Inferlet, heard: Heard) -> None:
     fill(inferlet)
-    while len(inferlet.futures) < inferlet.limits.max_futures:
-        inferlet.futures.new()
+    while len(inferlet.waits.futures) < inferlet.limits.max_futures:
+        inferlet.waits.futures.new()
     before = heard.messages
     with pytest.raises(QuotaExceeded, match="futures are open"):
-        inferlet.put_message("more")
+        inferlet.mail.send("more")
     assert heard.messages == before
 
 
 def test_a_message_is_bounded_in_bytes(inferlet: Inferlet, heard: Heard) -> None:
     with pytest.raises(QuotaExceeded, match=f"{3 << 20} bytes are more than a message may have"):
-        inferlet.put_message("世" * (1 << 20))
+        inferlet.mail.send("世" * (1 << 20))
     assert heard.messages == 0
 
 
 def test_a_cancelled_or_ended_sender_is_not_woken(inferlet: Inferlet) -> None:
     first, _ = fill(inferlet)
-    inferlet.cancel(first)
+    inferlet.waits.cancel(first)
     inferlet.change(Status.RUNNING)
     inferlet.finish(Status.FINISHED, None)
-    inferlet.sender.room(8 << 20, read=True)
-    assert len(inferlet.futures) == 0
+    inferlet.mail.sender.room(8 << 20, read=True)
+    assert len(inferlet.waits.futures) == 0
 
 
 def test_it_tells_what_it_received_and_put_back(inferlet: Inferlet, heard: Heard) -> None:
     size = 4 + mailbox.EVENT_BYTES
-    first, second = inferlet.receive(), inferlet.receive()
-    inferlet.post("text")
+    first, second = inferlet.mail.receive(), inferlet.mail.receive()
+    inferlet.mail.post("text")
     assert heard.received_bytes == size
-    inferlet.cancel(first)  # the next receiver has it
-    assert inferlet.futures.done([second]) == [second]
+    inferlet.waits.cancel(first)  # the next receiver has it
+    assert inferlet.waits.futures.done([second]) == [second]
     assert heard.received_bytes == size
-    inferlet.cancel(second)
+    inferlet.waits.cancel(second)
     assert heard.received_bytes == 0

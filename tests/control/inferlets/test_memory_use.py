@@ -7,15 +7,17 @@ import sys
 
 import pytest
 
+from pie_control.config import InferletLimits
 from pie_control.inferlets.memory_use import READ_AFTER_SECONDS, MemoryUse
+from pie_control.inferlets.relations.children import Kin
 
 MIB = 1 << 20
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
 
 
-class Inferlet:
-    memory_bytes = 0
+def inferlet(number: int) -> Kin:
+    return Kin(number, InferletLimits(), None)
 
 
 def touch(memory: mmap.mmap, size: int) -> None:
@@ -24,7 +26,7 @@ def touch(memory: mmap.mmap, size: int) -> None:
 
 
 def test_growth_is_charged_by_the_time_of_turns() -> None:
-    use, small, large = MemoryUse(), Inferlet(), Inferlet()
+    use, small, large = MemoryUse(), inferlet(1), inferlet(2)
     with mmap.mmap(-1, 128 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         use.settle()
         use.charge(small, READ_AFTER_SECONDS / 10)
@@ -36,7 +38,7 @@ def test_growth_is_charged_by_the_time_of_turns() -> None:
 
 
 def test_what_grows_between_turns_is_nobodys() -> None:
-    use, one = MemoryUse(), Inferlet()
+    use, one = MemoryUse(), inferlet(1)
     with mmap.mmap(-1, 128 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         use.settle()
         touch(memory, 32 * MIB)

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from pie_control.application.rounds import Rounds
+from pie_control.config import InferletLimits
 from pie_control.inferlets import runner as runner_module
-from pie_control.inferlets.lifecycle import Status
+from pie_control.inferlets.lifecycle import InferletLife, Status
 from pie_control.inferlets.processor_time import ProcessorTime
+from pie_control.inferlets.relations.children import Kin
 from pie_control.inferlets.runner import PREEMPTIONS_UNTIL_BUSY, Runner
 from pie_control.sandbox.fibers import Step
 
@@ -24,8 +26,8 @@ class Inferlet:
         self.number = number
         self.status = Status.CREATED
         self.processor_time = ProcessorTime(60.0, 0.1)
-        self.memory_bytes = 0
-        self.last_activity = 0.0
+        self.kin = Kin(number, InferletLimits(), None)
+        self.life = InferletLife(age=0.0)
         self.instance = self
         self._steps = steps
         self._log = log
@@ -235,7 +237,7 @@ def test_turns_and_time_are_counted() -> None:
         statistics = scene.runner.statistics()
         assert (statistics.turns, statistics.preemptions) == (2, 1)
         assert statistics.guest_seconds == pytest.approx(inferlet.processor_time.used)
-        assert inferlet.last_activity >= before
+        assert inferlet.life.last_turn >= before
         assert inferlet.status is Status.RUNNING
 
     asyncio.run(check())

@@ -138,7 +138,7 @@ def test_receives_and_sleeps_that_are_cancelled_leave_nothing(guest_cache: Path)
         inferlet = hosted(server, entry)
         while inferlet.processor_time.used == 0 or not inferlet.instance.waiting:
             await asyncio.sleep(0.005)
-        assert len(inferlet.futures) == 2
+        assert len(inferlet.waits.futures) == 2
         entry.send("to the first receive")
         await asyncio.sleep(0.01)
         assert inferlet.instance.waiting
@@ -149,7 +149,7 @@ def test_receives_and_sleeps_that_are_cancelled_leave_nothing(guest_cache: Path)
 
 
 FOREIGN = '(import "acme:robots/arms@1.0.0" (instance (export "wave" (func))))'
-UNKNOWN = '(import "pie:inferlet/telepathy@0.2.0" (instance (export "guess" (func))))'
+UNKNOWN = '(import "pie:inferlet/telepathy@0.3.0" (instance (export "guess" (func))))'
 LATER = '(import "pie:inferlet/forward@{}" (instance))'
 
 
@@ -159,24 +159,19 @@ LATER = '(import "pie:inferlet/forward@{}" (instance))'
         (binary(wat.SUCCESS, extra=FOREIGN), "acme:robots/arms"),
         (
             binary(wat.SUCCESS, extra=UNKNOWN),
-            "`guess` of pie:inferlet/telepathy@0.2.0, which this server",
+            "`guess` of pie:inferlet/telepathy@0.3.0, which this server",
         ),
         (
             binary(wat.SUCCESS, ("receive",), kinds={"receive": "(func (result (result s32 (error $error))))"}),
-            r"imports `receive` of pie:inferlet/core@0.2.0 as func\(\) -> result<s32, .*this server has func\(\) -> "
+            r"imports `receive` of pie:inferlet/core@0.3.0 as func\(\) -> result<s32, .*this server has func\(\) -> "
             "result<u32",
-        ),
-        (
-            binary(wat.SUCCESS, ("send",), version="0.1.0"),
-            r"imports `send` of pie:inferlet/core@0.1.0 as func\(string\) -> result<option<u32>, .*this server has "
-            r"func\(string\) -> result<_, record\{code: enum\{invalid-argument, ",
         ),
         *(
             (
                 binary(wat.SUCCESS, extra=LATER.format(version)),
-                f"imports pie:inferlet/forward@{version}; this server offers pie:inferlet in the versions 0.1.0, 0.2.0",
+                f"imports pie:inferlet/forward@{version}; this server offers pie:inferlet in the version 0.3.0: ",
             )
-            for version in ("9.9.9", "0.1.1", "0.3.0", "1.2.0", "0.0.1")
+            for version in ("9.9.9", "0.1.0", "0.3.1", "0.2.0", "1.2.0", "0.0.1")
         ),
         (bytes(wasmtime.wat2wasm("(component)")), "does not export the function `run"),
         (b"\0asm\x0d\x00\x01\x00garbage", "not a component of the world"),

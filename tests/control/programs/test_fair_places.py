@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pie_control.programs.fair_places import FairPlaces
+from tests.helpers.guard import HANG_SECONDS
 
 
 async def settle() -> None:
@@ -94,7 +95,7 @@ def test_bounds_hold_and_no_place_is_lost(count: int, steps: list[tuple[str, int
                 assert held.total() == count or all(held[tenant] == most for tenant in waiting)
         for work in works:
             work.done.set()
-        await asyncio.wait_for(asyncio.gather(*(work.task for work in works), return_exceptions=True), 10)
+        await asyncio.wait_for(asyncio.gather(*(work.task for work in works), return_exceptions=True), HANG_SECONDS)
         last = [Work(places, f"tenant {number}", []) for number in range(count)]
         await settle()
         assert all(work.has_place for work in last)

@@ -12,7 +12,7 @@ import wasmtime
 from wasmtime import component
 
 import tests.helpers.wat as wat
-from pie_control.errors import CallError, InvalidState, NotFound
+from pie_control.errors import CallError, NotFound
 from pie_control.sandbox import engine as wasm_engine
 from pie_control.sandbox.engine import Ticker
 from pie_control.sandbox.fibers import SUSPEND, Instance, Step
@@ -219,25 +219,9 @@ def test_a_refused_call_tells_the_guest_its_code_and_message(error: type[CallErr
     assert said == {"code": error.code, "message": "because, ü"}[part]
 
 
-class Newer(InvalidState):
-    """An error whose code came after version 0.1."""
-
-    code = "sealed"
-
-
-@pytest.mark.parametrize(("error", "case"), [*((one, one.code) for one in ERRORS), (Newer, "invalid-state")])
-def test_a_guest_for_0_1_is_told_a_case_of_its_enum(error: type[CallError], case: str) -> None:
-    run = f"""(call $receive (i32.const 16))
-      (if (i32.ne (i32.load8_u (i32.const 16)) (i32.const 1)) (then unreachable))
-      (if (i32.ne (i32.load8_u (i32.const 20)) (i32.const {wat.ERROR_CODES.index(case)})) (then unreachable))
-      {FAILED_TEXT.format(text=24)}"""
-    refuse = {"receive": raises(error("because, ü"))}
-    assert outcome_of(started(run, ("receive",), refuse, version="0.1.0")) == "because, ü"
-
-
 def test_a_function_that_the_host_lacks_traps_with_its_name() -> None:
     instance = started("(call $receive (i32.const 16)) (i32.const 0)", ("receive",))
-    assert outcome_of(instance) == "`receive` of pie:inferlet/core@0.2.0 is not available to inferlets"
+    assert outcome_of(instance) == "`receive` of pie:inferlet/core@0.3.0 is not available to inferlets"
 
 
 def test_memory_cannot_grow_beyond_the_limit() -> None:

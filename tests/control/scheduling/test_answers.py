@@ -141,7 +141,7 @@ def test_a_failed_sample_that_nobody_named_cannot_be_named_later() -> None:
 @pytest.mark.parametrize("in_flight", [False, True])
 @pytest.mark.parametrize(
     ("call", "arguments"),
-    [("embed_txt", ([name_token(1)], [1], [1, 1])), ("sample_constrained", (0, greedy(), [name_token(1)], ""))],
+    [("embed_txt", ([name_token(1)], [1], [1, 1])), ("sample", (0, greedy(), [name_token(1)], ""))],
 )
 def test_a_failed_sample_that_a_later_command_names_ends_its_inferlet(
     call: str, arguments: tuple[Any, ...], in_flight: bool

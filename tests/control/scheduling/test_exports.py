@@ -17,7 +17,7 @@ from pie_control.resources import exports
 from pie_control.resources.kinds import PAGES
 from pie_control.scheduling import Reason
 from pie_control.tenants.tenant import Standing, Tenant
-from pie_inference.protocol import Failure, Forward
+from pie_inference.protocol import DropAdapter, Failure, Forward
 from tests.helpers.random_calls import write_adapters
 from tests.helpers.scheduling import Inferlet, World, by_kind
 
@@ -340,7 +340,7 @@ def test_a_dropped_adapter_takes_only_what_was_exported_with_it(tmp_path: Path) 
     reader.call("export_kvpage", 1, "again", [reader.pages, 1], "")
     assert names(reader, world) == {"of ", "of formal", "of short", "again"}
     before = used(world)
-    world.scheduler.drop_adapter(world.adapters["formal"])
+    world.turn(DropAdapter(world.adapters["formal"]))
     assert names(reader, world) == {"of ", "of short"}, "nor is there what depends on an import with it"
     assert used(world) == before, "their makers and who has imported them keep their pages"
     missing = reader.call("import_kvpage", 1, "of formal")
@@ -358,12 +358,12 @@ def test_what_is_exported_with_an_adapter_that_is_dropped_meanwhile_never_stands
         exported = export_with(maker, "formal", "late")
         importing = reader.call("import_kvpage", 1, "late")
         world.turn()
-        world.scheduler.drop_adapter(world.adapters["formal"])
+        world.turn(DropAdapter(world.adapters["formal"]))
     else:
         maker.embed(0, 9, tokens=list(range(65, 74)))
         maker.call("forward_with_adapter", 1, "formal", [maker.pages, 3], [maker.embeds, 9], [maker.pages, 3], [])
         world.drain()
-        world.scheduler.drop_adapter(world.adapters["formal"])
+        world.turn(DropAdapter(world.adapters["formal"]))
         exported = maker.call("export_kvpage", 1, "late", [maker.pages, 3], "")
         importing = reader.call("import_kvpage", 1, "late")
     world.drain()

@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pie_control.calls.grammar.matching import Matcher
+from pie_control.calls.fused.matching import Matcher
 from pie_control.calls.sampler import Sampler, SamplingParams
 from pie_control.errors import Busy, WorkerError
 from pie_control.scheduling import Adaptive, DispatchPolicy, Eager
 from pie_inference.grammars.sources import source_of
 from pie_inference.protocol import Failure, Sample, WaveDone
 from pie_inference.testing import byte_tokenizer
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.scheduling import Inferlet, World, by_kind, greedy
 
 DATE = "[0-9]{2}/[0-9]{2}/[0-9]{4}"
@@ -49,14 +50,12 @@ def decode(
 ) -> int:
     places = inferlet.embeds + 4, sampler or greedy()
     others = inferlet.embeds + 1, 3, [inferlet.pages, 8], [inferlet.pages, 8], steps, [END], ""
-    if matcher is None:
-        return int(inferlet.call("decode", 1, *places, *others))
-    return int(inferlet.call("decode_with_matcher", 1, *places, matcher, skip, *others))
+    return int(inferlet.call("decode", 1, *places, *others, matcher, skip))
 
 
 def tokens_of(world: World, inferlet: Inferlet, matcher: Matcher, steps: int, **changed: Any) -> list[int]:
     """Of a run, which is issued until the worker has its grammar; the output is made anew each time."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANG_SECONDS
     while True:
         future = decode(inferlet, matcher, steps, **changed)
         world.drain()

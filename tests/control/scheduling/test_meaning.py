@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.random_calls import run_random_programs, write_adapters
+from tests.helpers.tiers import corpus
 
 SHARES = 5
 FIRST = int(os.environ.get("PIE_RANDOM_FIRST", "0"))
@@ -25,7 +26,7 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return write_adapters(tmp_path_factory.mktemp("adapters"))
 
 
-@pytest.mark.parametrize("share", range(SHARES))
+@pytest.mark.parametrize("share", corpus(range(SHARES), kind=lambda _: "random programs"))
 def test_random_programs_are_told_what_their_calls_mean(share: int, adapters: dict[str, Path]) -> None:
     made: Counter[str] = Counter()
     for seed in range(FIRST + share, FIRST + PROGRAMS, SHARES):
@@ -49,14 +50,18 @@ def test_random_programs_are_told_what_their_calls_mean(share: int, adapters: di
             "forward_with_adapter_and_scores",
             "forward_with_dist",
             "forward_with_sampling",
-            "forward_with",
-            "continue_with_dist",
             "export_kvpage",
             "decode",
         )
     }
     accepted = {name.removesuffix(" refused") for name in refused}
-    lists = {"get_logprobs", "get_logprobs_at", "get_next_dist", "get_next_dists"}
-    chosen = {"reserve_kvpage", "sample_constrained", "sample_with_logprobs", "verify", "decode_with_matcher"}
+    lists = {"get_logprobs", "get_next_dist"}
+    chosen = {
+        "forward with several things",
+        "reserve_kvpage",
+        "verify",
+        "decode with a matcher",
+        "sample with log-probabilities",
+    }
     tried = {"ended", "cancelled", "imported", *lists, *chosen, *refused, *accepted}
     assert made.keys() >= tried or PROGRAMS < 1000, f"{tried - made.keys()} is not tried"

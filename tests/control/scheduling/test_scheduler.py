@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pie_control.calls.fused.verify import Verified
-from pie_control.calls.output_text.get_logprobs import Logprobs
-from pie_control.calls.output_text.get_next_dist import Dist
+from pie_control.calls.output_text.get_next_dists import Dists
+from pie_control.calls.output_text.listed import Logprobs
 from pie_control.calls.values import Completion, Done
 from pie_control.errors import Exhausted, NotFound, WorkerError
 from pie_control.resources import address_space
@@ -48,11 +48,11 @@ def test_each_future_gets_its_kind_of_value() -> None:
     world.drain()
     assert set(one.answers) == one.accepted
     small, large = one.answers[dist], one.answers[everything]
-    assert isinstance(small, Dist)
-    assert isinstance(large, Dist)
+    assert isinstance(small, Dists)
+    assert isinstance(large, Dists)
     assert one.token(sample) == small.tokens[0]
     assert len(small.tokens) == len(small.probabilities) == 3
-    assert small.probabilities.sum() + small.rest == pytest.approx(1)
+    assert small.probabilities.sum() + small.rest.sum() == pytest.approx(1)
     assert len(large.tokens) == 256
     scores = one.answers[logprobs]
     assert isinstance(scores, Logprobs)

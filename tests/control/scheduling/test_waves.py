@@ -342,12 +342,12 @@ def test_a_penalty_that_names_a_token_of_the_same_wave_waits() -> None:
     one.embed(0)
     one.forward(0, output=63)
     future = one.sample(63)
-    one.call("sample_constrained", one.queue, one.embeds + 63, greedy(), [name_token(future), 3], "")
+    one.call("sample", one.queue, one.embeds + 63, greedy(), [name_token(future), 3], "")
     first, second = (by_kind(wave) for wave in world.turn().waves)
     assert (len(first[Sample].embeds), len(second[Sample].embeds)) == (1, 1)
     assert second[Sample].recent.tolist() == [-1 - first[Sample].token_slots[0], 3]
     world.drain()
-    one.call("sample_constrained", one.queue, one.embeds + 63, greedy(), [name_token(future), 3], "")
+    one.call("sample", one.queue, one.embeds + 63, greedy(), [name_token(future), 3], "")
     (third,) = waves(world)
     assert third[Sample].recent.tolist() == [one.token(future), 3]
 

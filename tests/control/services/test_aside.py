@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pie_control.services.aside import Aside, Job, Share
+from pie_control.services.aside import Aside, Job, ThreadShare
 from tests.helpers.guard import HANG_SECONDS
 
 
@@ -24,7 +24,7 @@ class Scene:
         self.log: list[str] = []
         self.jobs: list[Job] = []
 
-    def add(self, share: Share, name: str, seconds: float = 1.0) -> Job:
+    def add(self, share: ThreadShare, name: str, seconds: float = 1.0) -> Job:
         def work() -> str:
             self.gate.wait(HANG_SECONDS)
             self.clock += seconds
@@ -57,11 +57,11 @@ def play(monkeypatch: pytest.MonkeyPatch, body: Callable[[Scene], Awaitable[None
 
 def test_one_that_used_the_threads_a_lot_waits_behind_others(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(scene: Scene) -> None:
-        hog, modest = Share(), Share()
+        hog, modest = ThreadShare(), ThreadShare()
         scene.add(hog, "hog 1", seconds=100.0)
         await scene.finish()
         scene.gate.clear()
-        scene.add(Share(), "holds the thread", seconds=0.0)
+        scene.add(ThreadShare(), "holds the thread", seconds=0.0)
         scene.add(hog, "hog 2")
         for count in range(3):
             scene.add(modest, f"modest {count}")
@@ -75,7 +75,7 @@ def test_one_that_was_idle_has_saved_nothing(monkeypatch: pytest.MonkeyPatch) ->
     rounds = 4
 
     async def body(scene: Scene) -> None:
-        old, new = Share(), Share()
+        old, new = ThreadShare(), ThreadShare()
         scene.add(old, "old")
         for count in range(100):
             scene.add(new, f"new {count}")
@@ -93,7 +93,7 @@ def test_one_that_was_idle_has_saved_nothing(monkeypatch: pytest.MonkeyPatch) ->
 def test_equal_ones_take_turns_in_the_order_in_which_they_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(scene: Scene) -> None:
         for name in "abcd":
-            scene.add(Share(), name)
+            scene.add(ThreadShare(), name)
         await scene.finish()
 
     assert play(monkeypatch, body) == ["a", "b", "c", "d"]
@@ -103,8 +103,8 @@ def test_a_cancelled_job_is_not_begun_and_calls_nobody(monkeypatch: pytest.Monke
     called: list[str] = []
 
     async def body(scene: Scene) -> None:
-        begun = scene.aside.run(Share(), lambda: scene.gate.wait(HANG_SECONDS), lambda: called.append("begun"))
-        waits = scene.add(Share(), "waits")
+        begun = scene.aside.run(ThreadShare(), lambda: scene.gate.wait(HANG_SECONDS), lambda: called.append("begun"))
+        waits = scene.add(ThreadShare(), "waits")
         begun.cancel()
         waits.cancel()
         await scene.finish()
@@ -119,14 +119,14 @@ def test_values_errors_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
             scene.clock += 3.0
             raise KeyError("of the work")
 
-        fine = scene.add(Share(), "fine", seconds=2.0)
-        failed = scene.aside.run(Share(), fail, lambda: None)
+        fine = scene.add(ThreadShare(), "fine", seconds=2.0)
+        failed = scene.aside.run(ThreadShare(), fail, lambda: None)
         scene.jobs.append(failed)
         await scene.finish()
         assert (fine.take(), fine.seconds, failed.seconds) == ("fine", 2.0, 3.0)
         with pytest.raises(KeyError, match="of the work"):
             failed.take()
-        assert scene.add(Share(), "next")  # the thread lives
+        assert scene.add(ThreadShare(), "next")  # the thread lives
         await scene.finish()
 
     assert play(monkeypatch, body) == ["fine", "next"]
@@ -142,7 +142,7 @@ def test_work_is_off_the_loop_and_the_answer_on_it() -> None:
             threads["answer"] = threading.current_thread()
             answered.set()
 
-        aside.run(Share(), lambda: threads.update(work=threading.current_thread()), on_done)
+        aside.run(ThreadShare(), lambda: threads.update(work=threading.current_thread()), on_done)
         async with asyncio.timeout(HANG_SECONDS):
             await answered.wait()
         aside.close()
@@ -157,8 +157,8 @@ def test_a_loop_that_closed_meanwhile_is_left_alone() -> None:
 
     async def check() -> Aside:
         aside = Aside(threads=1)
-        aside.run(Share(), lambda: gate.wait(HANG_SECONDS), lambda: None)
-        aside.run(Share(), left.set, lambda: None)
+        aside.run(ThreadShare(), lambda: gate.wait(HANG_SECONDS), lambda: None)
+        aside.run(ThreadShare(), left.set, lambda: None)
         return aside
 
     aside = asyncio.run(check())

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from pie_control.calls.grammar.matching import USUALLY_PAYS, WHERE_IT_PAYS
+from pie_control.calls.fused.matching import USUALLY_PAYS, WHERE_IT_PAYS
 from pie_control.errors import InvalidArgument
 from pie_control.services import grammars
-from pie_control.services.grammars import Advanced, Grammars, Matcher
+from pie_control.services.grammars import Advanced, GrammarMatcher, Grammars
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.grammars import engine
 from tests.helpers.fake_grammars import deep
+from tests.helpers.guard import HANG_SECONDS
 
 LONG = "x" * USUALLY_PAYS
 
@@ -51,8 +52,8 @@ def test_those_who_come_at_once_with_one_text_compile_it_once(monkeypatch: pytes
     with ThreadPoolExecutor(6) as threads:
         same = [threads.submit(of_model.compile, "regex", "[a-c]+", "") for _ in range(4)]
         other = threads.submit(of_model.compile, "regex", "[d-f]+", "")
-        assert slow.begun.acquire(timeout=60)
-        assert slow.begun.acquire(timeout=60)  # the other text does not wait
+        assert slow.begun.acquire(timeout=HANG_SECONDS)
+        assert slow.begun.acquire(timeout=HANG_SECONDS)  # the other text does not wait
         slow.go_on.set()
         found = {id(one.result(60)) for one in same}
         assert len(found) == 1
@@ -79,8 +80,8 @@ def test_a_grammar_says_whether_there_is_something_to_do_before_a_run(
 
 
 def test_what_is_forced_is_accepted_where_it_pays(of_model: Grammars) -> None:
-    def matcher() -> Matcher:
-        return Matcher(compiled(of_model, f"ab{LONG}[cd]y"))
+    def matcher() -> GrammarMatcher:
+        return GrammarMatcher(compiled(of_model, f"ab{LONG}[cd]y"))
 
     assert matcher().advance([], WHERE_IT_PAYS, 100) == Advanced(0, list(f"ab{LONG}".encode()), False)
     assert matcher().advance([*b"ab"], WHERE_IT_PAYS, 3) == Advanced(2, [*b"xxx"], False)

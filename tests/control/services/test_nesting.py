@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from pie_control.errors import InvalidArgument
 from pie_control.services.nesting import MAX_DEPTH, check_depth
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.tree import ROOT
 
 CHARACTERS = st.text(st.sampled_from('[]{}"\\,:aé\n\ud800'), max_size=12)
@@ -135,5 +136,7 @@ asyncio.run(main(*sys.argv[2:]))
 def test_no_nesting_ends_the_process(guest_cache: Path, template: str, levels: str) -> None:
     """In a process of its own, since an overflow would end this one. The guest uses its own stack first."""
     command = [sys.executable, "-c", DEEP, str(guest_cache), template, levels]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+    )
     assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr[-3000:]

@@ -7,7 +7,7 @@ import pytest
 
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.protocol import Batch, GetLogprobs, GetNextDistResult, RunWave, SampleResult, SwapIn, SwapOut
-from pie_inference.testing.worker_batches import (
+from testing.worker_batches import (
     Driver,
     Extend,
     Keys,

@@ -17,12 +17,12 @@ from safetensors.torch import load_file, save_file
 from pie_inference.adapters import patterns
 from pie_inference.adapters.files import FILE
 from pie_inference.adapters.peft_config import CONFIG_FILE
-from pie_inference.adapters.tensor_file import TensorFile, TensorFileError
+from pie_inference.adapters.tensor_file import TensorFileError, read_tensors
 from pie_inference.config import WorkerConfig
 from pie_inference.protocol import DropAdapter, LoadAdapter, RunWave
 from pie_inference.serving.worker import Worker
-from pie_inference.testing.checkpoints import make_checkpoint
-from pie_inference.testing.worker_batches import Driver, ints
+from testing.checkpoints import make_checkpoint
+from testing.worker_batches import Driver, ints
 from tests.helpers.adapters import PREFIX, make_adapter, merged
 from tests.inference.adapters.test_peft import PROMPT, run
 
@@ -112,6 +112,8 @@ def huge_shape(folder: Path) -> None:
 
 NEGATIVE = json.dumps({"a": {"dtype": "F32", "shape": [4], "data_offsets": [-8, 8]}}).encode()
 
+UNKNOWN = json.dumps({"a": {"dtype": "F4", "shape": [8], "data_offsets": [0, 4]}}).encode()
+
 FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing file": (lambda folder: (folder / FILE).unlink(), "there is no such file"),
     "pickle": (
@@ -136,24 +138,44 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: write_file(folder, header(len(NEGATIVE), NEGATIVE) + bytes(16)),
         "unreadable",
     ),
+    "a format without numbers here": (
+        lambda folder: write_file(folder, header(len(UNKNOWN), UNKNOWN) + bytes(4)),
+        "numbers in the format 'F4'",
+    ),
     "huge shape": (huge_shape, "unreadable"),
     "cut off": (lambda folder: write_file(folder, (folder / FILE).read_bytes()[:-100]), "unreadable"),
 }
 
 
-def test_a_file_that_is_shortened_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+def test_a_file_that_is_shortened_while_it_is_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_adapter(tmp_path) / FILE
-    with TensorFile(path) as file:
-        names = list(file.tensors)
-        os.truncate(path, path.stat().st_size - 100)  # a mapped file would end this process
-        found: list[torch.Tensor] = []
-        with pytest.raises(TensorFileError, match="shortened while it was read"):
-            found.extend(file.read(name) for name in names)
-    assert len(found) == len(names) - 1 > 0
-    whole = load_file(make_adapter(tmp_path) / FILE)
-    with TensorFile(path) as file:
-        assert whole.keys() == file.tensors.keys()
-        assert all(torch.equal(file.read(name), whole[name]) for name in whole)
+    whole, fstat, size = load_file(path), os.fstat, path.stat().st_size
+    found = read_tensors(path, size)
+    assert found.keys() == whole.keys()
+    assert all(torch.equal(found[name], whole[name]) for name in whole)
+
+    def cut(descriptor: int) -> os.stat_result:
+        before = fstat(descriptor)
+        if before.st_size == size:
+            os.truncate(path, size - 100)  # a mapped file would end this process
+        return before
+
+    monkeypatch.setattr(os, "fstat", cut)
+    with pytest.raises(TensorFileError, match="shortened while it was read"):
+        read_tensors(path, size)
+    assert path.stat().st_size == size - 100
+
+
+def test_a_file_for_which_there_is_no_room_is_not_read(tmp_path: Path) -> None:
+    path = make_adapter(tmp_path) / FILE
+    size = path.stat().st_size
+    with pytest.raises(TensorFileError, match=f"{size} bytes are more than the {size - 1} for which there is room"):
+        read_tensors(path, size - 1)
+
+
+def test_a_file_with_room_for_more_than_all_adapters_is_refused(worker: Worker, tmp_path: Path) -> None:
+    os.truncate(make_adapter(tmp_path) / FILE, (8 << 18) + (16 << 20) + 1)  # a sparse file
+    assert "18874369 bytes are more than the 18874368 for which there is room" in error_of(worker, tmp_path)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -173,7 +195,7 @@ TENSORS: dict[str, tuple[dict[str, torch.Tensor | None], str]] = {
     "more layers": ({f"{PREFIX}.2.self_attn.q_proj.lora_A.weight": torch.zeros(4, 64)}, "belongs to no linear layer"),
     "magnitudes": ({f"{Q}.lora_magnitude_vector": torch.zeros(64)}, "belongs to no linear layer"),
     "whole weights": ({f"{Q}.weight": torch.zeros(64, 64)}, "belongs to no linear layer"),
-    "integers": ({f"{Q}.lora_A.weight": torch.zeros(4, 64, dtype=torch.int32)}, "is stored as I32"),
+    "integers": ({f"{Q}.lora_A.weight": torch.zeros(4, 64, dtype=torch.int32)}, "is stored as int32, expected float32"),
     "not finite": ({f"{Q}.lora_B.weight": torch.full((64, 4), torch.nan)}, "has numbers that are not finite"),
     "twice": ({f"{Q}.lora_A.default.weight": torch.zeros(4, 64)}, "has two tensors lora_A"),
 }
@@ -208,7 +230,7 @@ def test_count_and_memory_are_bounded(worker: Worker, tmp_path: Path) -> None:
 def test_a_dropped_adapter_fails_its_users_only(worker: Worker, tmp_path: Path) -> None:
     import msgspec
 
-    from pie_inference.testing.worker_batches import Extend, Keys
+    from testing.worker_batches import Extend, Keys
 
     worker.load_adapter(LoadAdapter(21, str(make_adapter(tmp_path))))
     driver = Driver(worker.run, "model")

@@ -14,7 +14,7 @@ import torch
 from pie_inference.config import WorkerConfig
 from pie_inference.protocol import AdapterLoaded, EmbedTxt, Forward, GetLogprobs, GetLogprobsResult, LoadAdapter
 from pie_inference.serving.worker import Worker
-from pie_inference.testing.worker_batches import Driver, Extend, Keys, indptr, ints
+from testing.worker_batches import Driver, Extend, Keys, indptr, ints
 from tests.helpers.families import FAMILIES, save_reference
 
 peft = pytest.importorskip("peft")

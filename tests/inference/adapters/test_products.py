@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,20 +13,12 @@ from pie_inference.adapters.products.choose import choose_products
 from pie_inference.adapters.products.cpu_products import CpuProducts
 from pie_inference.adapters.products.interface import Lora
 from pie_inference.adapters.products.torch_products import TorchProducts
-from pie_inference.cpu_kernels.library import Library, find_library
-from pie_inference.testing.adapters.oracle import PROBLEMS, TOLERANCE, assert_passes, make_loras
-from pie_inference.testing.triton_interpreter import Interpreter
-from tests.inference.cpu_kernels.test_cpu_kernels import needs_kernels
+from pie_inference.cpu_kernels.library import Library
+from testing.adapters.oracle import PROBLEMS, TOLERANCE, assert_passes, make_loras
+from testing.triton_interpreter import Interpreter
 
 CPU = torch.device("cpu")
 WITHOUT_ROOM = [name for name, problem in PROBLEMS.items() if not problem.spare]
-
-
-@pytest.fixture
-def library(kernel_cache: Path) -> Library:
-    found = find_library("auto", kernel_cache, CPU)
-    assert found is not None
-    return found
 
 
 @pytest.fixture(params=[1, 2])
@@ -44,7 +35,6 @@ def test_torch(name: str, dtype: torch.dtype) -> None:
     assert_passes(name, TorchProducts(), dtype, CPU)
 
 
-@needs_kernels
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -64,7 +54,6 @@ def test_triton(interpreter: Interpreter, name: str, dtype: str) -> None:
     interpreter.call(check_triton, name, dtype)
 
 
-@needs_kernels
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_rows_do_not_depend_on_each_other(dtype: torch.dtype, library: Library) -> None:
     """What else is in a batch must not change a bit of a row."""
@@ -87,7 +76,6 @@ def test_rows_do_not_depend_on_each_other(dtype: torch.dtype, library: Library) 
         assert torch.equal(run(some), together[some])
 
 
-@needs_kernels
 def test_views_of_wider_rows(library: Library) -> None:
     random = torch.Generator().manual_seed(0)
     wide, results = torch.randn(6, 90, generator=random), torch.zeros(6, 70)
@@ -125,8 +113,7 @@ def test_nothing_runs_for_rows_without_an_adapter() -> None:
     assert Groups.of(np.full(5, NO_SLOT), CPU) is None
 
 
-@needs_kernels
-def test_the_choice(kernel_cache: Path, library: Library) -> None:
+def test_the_choice(library: Library) -> None:
     assert isinstance(choose_products("auto", CPU, torch.float32, library), CpuProducts)
     assert isinstance(choose_products("torch", CPU, torch.float32, None), TorchProducts)
     assert isinstance(choose_products("auto", CPU, torch.float32, None), TorchProducts)

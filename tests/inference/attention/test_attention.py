@@ -14,17 +14,18 @@ from pie_inference.attention.interface import AttentionSpec
 from pie_inference.attention.torch.pages import TorchAttention
 from pie_inference.cpu_kernels.library import find_library
 from pie_inference.kv_cache.pages import KvCache
-from pie_inference.testing.attention_oracle import CASES, Case, MakeBackend, Problem, Request, assert_solves
+from testing.attention_oracle import CASES, Case, MakeBackend, Problem, Request, assert_solves
+from tests.helpers.kernels import ISAS
 
 CPU = torch.device("cpu")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-@pytest.fixture(scope="module", params=["torch", "cpu"])
+@pytest.fixture(scope="module", params=["torch", *ISAS])
 def make_backend(request: pytest.FixtureRequest, kernel_cache: Path) -> MakeBackend:
     if request.param == "torch":
         return TorchAttention
-    library = find_library("auto", kernel_cache, CPU)
+    library = find_library("auto", kernel_cache, CPU, request.param)
     if library is None:
         pytest.skip("the kernels cannot be built here")
 

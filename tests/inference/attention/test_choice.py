@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import torch
 from pie_inference.attention import choose
 from pie_inference.attention.choose import CANDIDATES, Requirements, choose_attention
 from pie_inference.attention.interface import AttentionBackend, AttentionSpec
-from pie_inference.cpu_kernels.library import find_library
+from pie_inference.cpu_kernels.library import Library
 from pie_inference.errors import ConfigError
 from pie_inference.kv_cache.pages import KvCache, KvShape
 from pie_inference.options import option_fields
@@ -63,11 +62,8 @@ def test_auto_goes_on_where_kernels_do_not_compile(
     ],
 )
 def test_the_cpu_kernel_says_why_it_cannot_serve(
-    kernel_cache: Path, head_dim: int, dtype: torch.dtype, with_library: bool, reason: str
+    library: Library, head_dim: int, dtype: torch.dtype, with_library: bool, reason: str
 ) -> None:
-    library = find_library("auto", kernel_cache, CPU)
-    if library is None:
-        pytest.skip("the kernels cannot be built here")
     shape = KvShape(1, 2, head_dim, 8, dtype)
     needed = replace(NEEDED, shape=shape, library=library if with_library else None)
     with pytest.raises(ConfigError, match=f"--attention cpu: {reason}"):

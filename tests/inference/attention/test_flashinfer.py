@@ -26,7 +26,7 @@ from pie_inference.execution.direct import DirectExecutor, Executor
 from pie_inference.execution.graphs import GraphExecutor, Work
 from pie_inference.kv_cache.pages import KvCache, KvShape
 from pie_inference.serving.worker import Worker
-from pie_inference.testing.attention_oracle import (
+from testing.attention_oracle import (
     CASES,
     Case,
     Problem,
@@ -36,8 +36,8 @@ from pie_inference.testing.attention_oracle import (
     assert_solves,
     filled_cache,
 )
-from pie_inference.testing.checkpoints import make_checkpoint
-from pie_inference.testing.worker_batches import Driver
+from testing.checkpoints import make_checkpoint
+from testing.worker_batches import Driver
 from tests.helpers.fake_flashinfer import fake_flashinfer
 from tests.inference.execution.test_graphs import PROMPTS, generate
 

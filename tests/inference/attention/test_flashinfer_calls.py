@@ -21,7 +21,7 @@ from pie_inference.attention.flashinfer.pages import FlashInferAttention
 from pie_inference.device.flashinfer_library import DECODE_GROUPS, FlashInfer
 from pie_inference.ops.flashinfer_ops import FlashInferOps
 from pie_inference.ops.torch_ops import TorchOps
-from pie_inference.testing.attention_oracle import CASES, Problem, filled_cache, run
+from testing.attention_oracle import CASES, Problem, filled_cache, run
 from tests.helpers.fake_flashinfer import Call, calls, fake_flashinfer
 
 RECORDED: Mapping[str, Mapping[str, Sequence[Sequence[Any]]]] = json.loads(

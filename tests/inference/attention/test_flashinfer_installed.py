@@ -18,7 +18,7 @@ from pie_inference.attention.flashinfer.pages import FlashInferAttention
 from pie_inference.attention.interface import AttentionSpec
 from pie_inference.device.flashinfer_library import load
 from pie_inference.kv_cache.pages import KvCache
-from pie_inference.testing.attention_oracle import CASES, Problem, assert_near, assert_solves, filled_cache
+from testing.attention_oracle import CASES, Problem, assert_near, assert_solves, filled_cache
 from tests.helpers.fake_flashinfer import HIDDEN, append_paged_kv_cache, merge_state_in_place
 
 pytest.importorskip("flashinfer", exc_type=ImportError)

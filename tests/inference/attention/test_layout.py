@@ -12,7 +12,7 @@ import torch
 from pie_inference.attention import layout, ragged
 from pie_inference.errors import BatchError
 from pie_inference.protocol import Forward
-from pie_inference.testing.attention_oracle import Case, Problem, Request
+from testing.attention_oracle import Case, Problem, Request
 
 PAGE = 16
 

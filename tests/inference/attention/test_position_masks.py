@@ -15,7 +15,7 @@ from pie_inference.attention.position_masks import with_masks
 from pie_inference.attention.ragged import check, mask_of
 from pie_inference.errors import BatchError
 from pie_inference.protocol import Forward
-from pie_inference.testing.attention_oracle import CASES, Case, Problem, Request, filled_cache
+from testing.attention_oracle import CASES, Case, Problem, Request, filled_cache
 
 CPU = torch.device("cpu")
 REQUESTS = (Request(9, 40), Request(33, 90, "holes"), Request(20, 33, "scattered"), Request(1, 37), Request(5, 5))

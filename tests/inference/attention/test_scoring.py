@@ -22,8 +22,8 @@ from pie_inference.protocol import (
     RunWave,
 )
 from pie_inference.serving.worker import Worker
-from pie_inference.testing.checkpoints import make_checkpoint
-from pie_inference.testing.worker_batches import Driver, Extend, Keys, indptr, ints
+from testing.checkpoints import make_checkpoint
+from testing.worker_batches import Driver, Extend, Keys, indptr, ints
 from tests.helpers.adapters import make_adapter
 from tests.helpers.families import FAMILIES, save_reference
 

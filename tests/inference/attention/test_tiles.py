@@ -12,7 +12,7 @@ import torch
 from pie_inference.attention.packed_upload import ALIGNMENT, make_room, upload_arrays
 from pie_inference.attention.ragged import Ragged, check
 from pie_inference.attention.tiles import TileGroup, choose_splits, cut_pieces, cut_tiles, tile_rows
-from pie_inference.testing.attention_oracle import CASES, Problem
+from testing.attention_oracle import CASES, Problem
 
 CPU = torch.device("cpu")
 

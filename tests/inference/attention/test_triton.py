@@ -12,7 +12,7 @@ import torch
 
 from pie_inference.attention.interface import AttentionBackend, AttentionSpec, GraphBackend
 from pie_inference.kv_cache.pages import KvCache
-from pie_inference.testing.attention_oracle import (
+from testing.attention_oracle import (
     CASES,
     Case,
     Problem,
@@ -22,7 +22,7 @@ from pie_inference.testing.attention_oracle import (
     assert_solves,
     filled_cache,
 )
-from pie_inference.testing.triton_interpreter import Interpreter
+from testing.triton_interpreter import Interpreter
 
 CPU = torch.device("cpu")
 SLOW = ("masks and windows", "windows", "windows in prefill", "soft caps")

@@ -12,8 +12,8 @@ import torch
 from pie_inference.config import WorkerConfig
 from pie_inference.cpu_kernels.library import find_library
 from pie_inference.serving.worker import Worker
-from pie_inference.testing.checkpoints import make_checkpoint
-from pie_inference.testing.worker_batches import Driver, Extend, Keys, copy_batch, ints
+from testing.checkpoints import make_checkpoint
+from testing.worker_batches import Driver, Extend, Keys, copy_batch, ints
 
 VOCAB, OLD, NEW = 272, 60, 9
 NUM_PAGES = 64

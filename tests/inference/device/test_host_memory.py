@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -58,3 +59,16 @@ def test_a_worker_leaves_what_the_user_has_set() -> None:
     environment = worker_environment({"GLIBC_TUNABLES": "glibc.malloc.check=1", "HOME": "/home"})
     assert environment["GLIBC_TUNABLES"] == "glibc.malloc.check=1"
     assert {"HOME", "OMP_WAIT_POLICY"} <= set(environment)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="there is no /proc")
+def test_large_memory_is_private() -> None:
+    """Linux gives huge pages to shared memory only where it is told so for all of the system."""
+    memory = lazy_zero_bytes(5 * HUGE_PAGE)
+    mappings = (line.split() for line in Path("/proc/self/maps").read_text().splitlines())
+    [flags] = [
+        flags
+        for span, flags, *_ in mappings
+        if int(span.partition("-")[0], 16) <= memory.ctypes.data < int(span.partition("-")[2], 16)
+    ]
+    assert flags == "rw-p"

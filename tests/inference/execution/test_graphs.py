@@ -25,10 +25,10 @@ from pie_inference.execution.graphs import GraphExecutor, Work
 from pie_inference.kv_cache.pages import KvCache
 from pie_inference.protocol import DropAdapter, Forward, LoadAdapter, SampleResult
 from pie_inference.serving.worker import Worker
-from pie_inference.testing.checkpoints import make_checkpoint
-from pie_inference.testing.worker_batches import Driver, Extend, Keys, ints
+from testing.checkpoints import make_checkpoint
+from testing.worker_batches import Driver, Extend, Keys, ints
 from tests.helpers.adapters import make_adapter
-from tests.inference.cpu_kernels.test_cpu_kernels import needs_kernels
+from tests.helpers.kernels import needs_kernels
 
 
 class Recordable:
@@ -150,7 +150,7 @@ def generate(
     driver: Driver, prompts: list[list[int]], steps: int, adapters: list[int] | None = None
 ) -> list[list[int]]:
     """Greedy tokens of sequences that decode together; every third step leaves the first one out."""
-    from pie_inference.testing.worker_batches import sample_batch
+    from testing.worker_batches import sample_batch
 
     keys = [Keys() for _ in prompts]
     pending, tokens = list(prompts), [list[int]() for _ in prompts]

@@ -24,10 +24,10 @@ from pie_inference.protocol import (
 )
 from pie_inference.serving import worker as worker_module
 from pie_inference.serving.loop import serve
-from pie_inference.serving.transport import Transport
+from pie_inference.serving.sessions import Transport
 from pie_inference.serving.worker import Worker
-from pie_inference.testing.checkpoints import make_checkpoint
-from pie_inference.testing.worker_batches import (
+from testing.checkpoints import make_checkpoint
+from testing.worker_batches import (
     Driver,
     Extend,
     Keys,
@@ -71,12 +71,6 @@ class Script(Transport):
     def __init__(self, log: list[str], *messages: ToWorker | None) -> None:
         self.log, self.sent = log, list[FromWorker]()
         self._messages = deque(messages)
-
-    def await_control(self) -> ToWorker:
-        return self.receive()
-
-    def close(self) -> None:
-        self.log.append("closed")
 
     def receive(self) -> ToWorker:
         while (message := self._messages.popleft()) is None:

@@ -5,7 +5,7 @@ import torch
 
 from pie_inference.execution.bias import bias_rows
 from pie_inference.execution.log_probabilities import Asked
-from pie_inference.testing.worker_batches import ints, sample_batch
+from testing.worker_batches import ints, sample_batch
 
 LOGITS = torch.randn(4, 50, generator=torch.Generator().manual_seed(3))
 

@@ -16,7 +16,7 @@ from pie_inference.execution import sampling
 from pie_inference.execution.sampling import Choice
 from pie_inference.execution.served_model import ServedModel
 from pie_inference.handlers import sample
-from pie_inference.testing.worker_batches import ints, sample_batch
+from testing.worker_batches import ints, sample_batch
 
 VOCAB = 3000
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher
 
 from pie_inference.grammars import engine
-from pie_inference.grammars.engine import ManyMasks, Matcher
 from pie_inference.grammars.sources import KINDS, MOST_TEXT, GrammarError, source_of
 from pie_inference.testing import byte_tokenizer
 from tests.helpers.fake_grammars import bits, compiled, deep, vocabulary
@@ -70,39 +69,12 @@ def test_what_is_hostile_is_compiled_or_refused_and_its_steps_are_bounded(kind: 
         grammar = compiled(kind, text)
     except GrammarError:
         return
-    matcher, choose, many = grammar.matcher(), random.Random(1), ManyMasks()  # whose thread has a small stack
+    matcher, choose = grammar.matcher(), random.Random(1)
     for _ in range(20):
         if matcher.is_over or not (allowed := bits(matcher)):
             break
-        assert together(many, matcher) == [allowed]
         matcher.accept([choose.choice(allowed)])
     assert matcher.seconds < 10
-
-
-def together(many: ManyMasks, *matchers: Matcher) -> list[list[int] | None]:
-    """Tokens that may come next in each, from masks that are written together; None for those that failed."""
-    masks = vocabulary().masks(len(matchers))
-    written = many.write(matchers, masks)
-    allowed = [np.flatnonzero(np.unpackbits(row, bitorder="little")).tolist() for row in vocabulary().trim(masks)]
-    return [tokens if is_written else None for tokens, is_written in zip(allowed, written, strict=True)]
-
-
-def test_masks_that_are_written_together_are_those_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    word, number = compiled("regex", "[a-z]{3}"), compiled("regex", "-?[0-9]+")
-    matchers = [word.matcher(), number.matcher(), number.matcher(), word.matcher()]
-    matchers[0].accept(b"a")
-    matchers[1].accept(b"-")
-    matchers[3].inner.consume_token(ord("5"))  # it may not come
-    wanted = [bits(one) for one in matchers[:3]]
-    many = ManyMasks()
-    assert together(many, *matchers) == [*wanted, None]
-    assert together(many, matchers[2]) == wanted[2:]
-    monkeypatch.setattr(engine, "LONG_BATCH", 0.0)
-    assert together(many, *matchers) == [*wanted, None]
-    for _ in range(engine.APART):
-        before = matchers[1].seconds
-        assert together(many, *matchers) == [*wanted, None]  # one by one
-        assert matchers[1].seconds > before
 
 
 WRONG: list[tuple[str, str, str]] = [

@@ -10,19 +10,19 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pie_inference.grammars import ahead
 from pie_inference.grammars import rows as rows_module
 from pie_inference.grammars import runs as runs_module
-from pie_inference.grammars.engine import ManyMasks, Matcher
-from pie_inference.grammars.rows import Constraints, Step
+from pie_inference.grammars.engine import Matcher
+from pie_inference.grammars.rows import Constraints, MatcherStep
 from pie_inference.grammars.sources import GrammarError, source_of
 from pie_inference.protocol import GrammarStart, Sample
 from pie_inference.testing import byte_tokenizer
-from pie_inference.testing.worker_batches import indptr, ints, sample_batch
+from testing.worker_batches import indptr, ints, sample_batch
 from tests.helpers.fake_grammars import bits, compiled
+from tests.helpers.guard import HANG_SECONDS
 
 WORDS = source_of("regex", "([a-d]{1,3} ){2,4}end")
 DATE = source_of("regex", "[0-9]{2}/[0-9]{2}")
@@ -53,9 +53,9 @@ def batch(*rows: Any, ended: Sequence[int] = (), **changes: Any) -> Sample:
     )
 
 
-def begin(constraints: Constraints, *rows: Any, **changes: Any) -> Step:
+def begin(constraints: Constraints, *rows: Any, **changes: Any) -> MatcherStep:
     """A step as soon as no row is busy."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANG_SECONDS
     while True:
         step = constraints.step(batch(*rows, **changes))
         if not any(fault.busy for fault in step.faults.values()):
@@ -64,7 +64,7 @@ def begin(constraints: Constraints, *rows: Any, **changes: Any) -> Step:
         time.sleep(0.002)
 
 
-def allowed(step: Step, place: int) -> list[int]:
+def allowed(step: MatcherStep, place: int) -> list[int]:
     found: list[int] = np.flatnonzero(np.unpackbits(step.allowed[place], bitorder="little")).tolist()
     return found
 
@@ -91,12 +91,11 @@ def test_a_grammar_that_is_not_compiled_keeps_nobody_waiting() -> None:
     assert begin(constraints, row(2, 0, WORDS)).faults == {}
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(seed=st.integers(0, 10_000), least=st.sampled_from([0, ahead.LEAST_WORDS]))
-def test_masks_are_those_of_the_engine_step_by_step(seed: int, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_masks_are_those_of_the_engine_step_by_step(seed: int) -> None:
     """Three runs side by side; steps are run twice, as after a failure of a neighbour, or a step behind is launched
-    before the token of the one before was read. Masks are made ahead on a thread, or not."""
-    monkeypatch.setattr(ahead, "LEAST_WORDS", least)
+    before the token of the one before was read."""
     choose, constraints = random.Random(seed), make()
     sources = {1: WORDS, 2: DATE, 3: LONG}
     made: dict[int, list[int]] = {number: [] for number in sources}
@@ -154,31 +153,7 @@ def test_a_run_is_over_where_enough_is_forced() -> None:
         assert at_end == over, skip
 
 
-def test_masks_are_made_beside_the_forward_and_taken_where_their_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "LEAST_WORDS", 0)
-    constraints = make()
-    step = begin(constraints, row(1, 0, DATE), row(2, 0, DATE), row(3, 0, source_of("regex", "a")))
-    step.sampled(lambda: b"12a")
-    assert step.over(3).tolist() == [False, False, True]
-    vars(constraints)["_ahead"].settle()
-    made = {number: one.mask is not None for number, one in vars(constraints)["_runs"].items()}
-    assert made == {1: True, 2: True, 3: False}  # in the order in which grammars were compiled
-    made_here: list[Matcher] = []
-    write = Matcher.write_mask
-
-    def write_here(one: Matcher, address: int) -> None:
-        made_here.append(one)
-        write(one, address)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Matcher, "write_mask", write_here)
-        step = constraints.step(batch(row(1, 1), row(2, 0, DATE)))  # the second one's step is run once more
-    assert made_here == [vars(constraints)["_runs"][2].matcher]
-    assert [allowed(step, place) for place in (0, 1)] == [reference(DATE, b"1"), reference(DATE, b"")]
-
-
-def test_a_matcher_that_fails_ahead_fails_its_own_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "LEAST_WORDS", 0)
+def test_a_matcher_that_fails_fails_its_own_row(monkeypatch: pytest.MonkeyPatch) -> None:
     constraints = make()
     step = begin(constraints, row(1, 0, DATE), row(2, 0, WORDS))
     step.sampled(lambda: b"1a")
@@ -189,13 +164,6 @@ def test_a_matcher_that_fails_ahead_fails_its_own_row(monkeypatch: pytest.Monkey
             raise GrammarError("too slow")
         write(matcher, address)
 
-    def fail_ahead(_: ManyMasks, matchers: Sequence[Matcher], masks: Any) -> list[bool]:
-        assert len(matchers) == len(masks) == 2
-        for matcher, row in zip(matchers, masks, strict=True):
-            write(matcher, row.ctypes.data)
-        return [matcher is not bad for matcher in matchers]
-
-    monkeypatch.setattr(ManyMasks, "write", fail_ahead)
     monkeypatch.setattr(Matcher, "write_mask", fail)
     assert not step.over(2).any()
     step = constraints.step(batch(row(1, 1), row(2, 1)))

@@ -22,8 +22,8 @@ from pie_inference.protocol import (
 )
 from pie_inference.serving.worker import Worker
 from pie_inference.tensor_parallel.group import WorkerGroup
-from pie_inference.testing.checkpoints import make_checkpoint
-from pie_inference.testing.worker_batches import Driver, Extend, Keys, dist_batch, ints, sample_batch
+from testing.checkpoints import make_checkpoint
+from testing.worker_batches import Driver, Extend, Keys, dist_batch, ints, sample_batch
 
 
 @pytest.fixture(scope="module", params=[1, 2])

@@ -16,8 +16,8 @@ from pie_inference.config import WorkerConfig
 from pie_inference.protocol import SampleResult, Verify, VerifyResult
 from pie_inference.serving.worker import Worker
 from pie_inference.tensor_parallel.group import WorkerGroup
-from pie_inference.testing.checkpoints import make_checkpoint
-from pie_inference.testing.worker_batches import Driver, Extend, Keys, indptr, ints, sample_batch
+from testing.checkpoints import make_checkpoint
+from testing.worker_batches import Driver, Extend, Keys, indptr, ints, sample_batch
 
 PROMPTS = (range(5, 30), range(40, 44), range(80, 120))
 STEPS = 6

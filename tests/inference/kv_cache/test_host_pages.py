@@ -20,8 +20,8 @@ from pie_inference.kv_cache.page_copies import split_copies
 from pie_inference.kv_cache.pages import KvCache, KvShape
 from pie_inference.protocol import Batch, RunWave, SwapIn, SwapOut
 from pie_inference.serving.worker import Worker
-from pie_inference.testing.checkpoints import make_checkpoint
-from pie_inference.testing.worker_batches import Driver, Extend, Keys, copy_batch, ints
+from testing.checkpoints import make_checkpoint
+from testing.worker_batches import Driver, Extend, Keys, copy_batch, ints
 
 PAGE_SIZE, PAGES, HOST_PAGES, MOST = 4, 6, 5, 4
 SHAPE = KvShape(num_layers=2, num_kv_heads=1, head_dim=2, page_size=PAGE_SIZE, dtype=torch.float32)
@@ -257,14 +257,9 @@ def test_a_worker_refuses_a_swap_and_goes_on(worker: Worker, batch: Batch, messa
     assert worker.run(RunWave(2, "model", (SwapOut(ints([1]), ints([2])),))).results == (None,)
 
 
-def test_a_worker_tells_its_host_pages(tmp_path: Path) -> None:
+def test_a_worker_takes_no_host_memory_unless_told(tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path)
-
-    def describe(host_pages: int | None) -> tuple[int, int]:
-        [found] = Worker(WorkerConfig(folder, "model", pages=8, embeds=8, host_pages=host_pages)).describe()
-        return found.num_host_pages, found.max_swap_pages
-
-    assert describe(0) == (0, 0)
-    assert describe(3) == (3, 3)
-    chosen, most = describe(None)
-    assert chosen > 256 == most
+    [plain] = Worker(WorkerConfig(folder, "model", pages=8, embeds=64, threads=1)).describe()
+    assert (plain.num_host_pages, plain.max_swap_pages) == (0, 0)
+    [told] = Worker(WorkerConfig(folder, "model", pages=8, host_pages=3, embeds=64, threads=1)).describe()
+    assert (told.num_host_pages, told.max_swap_pages) == (3, 3)

@@ -11,7 +11,7 @@ import torch
 
 from pie_inference.kv_cache import pages as kv_pages
 from pie_inference.kv_cache.pages import KvCache, KvShape
-from pie_inference.testing.worker_batches import ints
+from testing.worker_batches import ints
 
 SHAPE = KvShape(num_layers=2, num_kv_heads=2, head_dim=16, page_size=8, dtype=torch.float32)
 

@@ -10,7 +10,7 @@ import pytest
 from pie_control.services.tokenizer import Tokenizer
 from pie_inference.errors import CheckpointError
 from pie_inference.loading.tokenizer_files import TokenizerFiles, read_tokenizer_files
-from pie_inference.testing.checkpoints import make_checkpoint
+from testing.checkpoints import make_checkpoint
 
 HELLO = [{"role": "user", "content": "hi"}]
 

@@ -20,16 +20,17 @@ from pie_inference.loading.progress import LoadProgress
 from pie_inference.loading.weight_sizes import SMALL_HEADROOM, check_fit, sizes, weight_bytes
 from pie_inference.loading.weights import Block, WeightLoader
 from pie_inference.ops.torch_ops import TorchOps
+from pie_inference.quantization.choose import Quantizer, choose_quantizer
 from pie_inference.quantization.names import FORMATS
 from pie_inference.serving.worker import Worker
-from pie_inference.testing.checkpoints import make_checkpoint
+from testing.checkpoints import make_checkpoint
 
 CPU = torch.device("cpu")
 NAME = "model.layers.0.mlp.up_proj.weight"
 
 
-def loader(folder: Path, dtype: torch.dtype = torch.float32) -> WeightLoader:
-    return WeightLoader(Checkpoint(folder), TorchOps(CPU, dtype), dtype, CPU, SingleRank())
+def loader(folder: Path, dtype: torch.dtype = torch.float32, quantizer: Quantizer | None = None) -> WeightLoader:
+    return WeightLoader(Checkpoint(folder), TorchOps(CPU, dtype), dtype, CPU, SingleRank(), quantizer)
 
 
 def change_index(folder: Path, name: str, file: object) -> None:
@@ -86,9 +87,21 @@ def test_a_tied_head_takes_the_table_that_is_there(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, tie_embeddings=True)
     weights = loader(tmp_path, torch.bfloat16)
     table = weights.tensor("model.embed_tokens.weight", 272, 64)
-    head = weights.linear([Block("model.embed_tokens", 272)], 64, exact=True)
+    head = weights.linear([Block("model.embed_tokens", 272)], 64, role="head")
     rows = torch.randn(3, 64).bfloat16()
     torch.testing.assert_close(head(rows), rows @ table.T)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_head_of_a_quantized_model_has_8_bits_and_a_router_all(name: str, tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, hidden_size=128)
+    weights = loader(tmp_path, torch.float32, choose_quantizer(name, CPU, torch.float32))
+    block, exact = Block("lm_head", 272), Checkpoint(tmp_path).read("lm_head.weight", (272, 128)).T
+    head, router = (weights.linear([block], 128, role=role)(torch.eye(128)) for role in ("head", "router"))
+    steps = exact.abs().amax(0) / 127
+    torch.testing.assert_close(head / steps, (head / steps).round(), rtol=0, atol=1e-3)
+    assert ((head - exact).abs() < 0.51 * steps).all()
+    assert torch.equal(router, exact)
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from pie_inference.config import WorkerConfig
 from pie_inference.serving.worker import Worker
-from pie_inference.testing.worker_batches import Driver, Extend, Keys, copy_batch, ints
+from testing.worker_batches import Driver, Extend, Keys, copy_batch, ints
 from tests.helpers.families import FAMILIES, save_reference
 from tests.helpers.oracle import (
     VOCAB,

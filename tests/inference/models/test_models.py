@@ -13,8 +13,8 @@ import torch
 from pie_inference.config import WorkerConfig
 from pie_inference.protocol import Forward, GetLogprobs, GetLogprobsResult
 from pie_inference.serving.worker import Worker
-from pie_inference.testing.checkpoints import make_checkpoint
-from pie_inference.testing.worker_batches import Driver, Extend, Keys, copy_batch, embed_batch, indptr, ints
+from testing.checkpoints import make_checkpoint
+from testing.worker_batches import Driver, Extend, Keys, copy_batch, embed_batch, indptr, ints
 from tests.helpers.oracle import VOCAB, Oracle, assert_close, assert_ragged_batch_equals, random_tokens
 
 LLAMA3 = {

@@ -14,14 +14,16 @@ from torch import Tensor
 from pie_inference.attention.torch.pages import TorchAttention
 from pie_inference.device.ranks import Ranks, SingleRank, share
 from pie_inference.errors import CheckpointError
+from pie_inference.json_files import read_json
 from pie_inference.kv_cache.pages import KvCache, KvShape
-from pie_inference.loading.checkpoint import Checkpoint, read_json
+from pie_inference.loading.checkpoint import Checkpoint
 from pie_inference.loading.weights import WeightLoader
 from pie_inference.models.registry import build_model, read_architecture
 from pie_inference.ops.torch_ops import TorchOps
 from pie_inference.protocol import Forward
-from pie_inference.testing.worker_batches import Driver, Extend, Keys
+from testing.worker_batches import Driver, Extend, Keys
 from tests.helpers.families import FAMILIES, save_reference
+from tests.helpers.guard import HANG_SECONDS
 
 CPU = torch.device("cpu")
 
@@ -30,7 +32,7 @@ class Meeting:
     """Where threads that stand for ranks exchange tensors."""
 
     def __init__(self, size: int) -> None:
-        self.barrier = threading.Barrier(size, timeout=60)
+        self.barrier = threading.Barrier(size, timeout=HANG_SECONDS)
         self.tensors: list[Tensor] = [torch.empty(0)] * size
 
     def exchange(self, rank: int, tensor: Tensor) -> list[Tensor]:

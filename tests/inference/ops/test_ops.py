@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from pie_inference.cpu_kernels.library import find_library
+from pie_inference.cpu_kernels.library import Library
 from pie_inference.ops.cpu_ops import CpuOps
 from pie_inference.ops.interface import Activation, Rotation
 from pie_inference.ops.torch_ops import TorchOps
-from tests.inference.cpu_kernels.test_cpu_kernels import needs_kernels
 
 CPU = torch.device("cpu")
 REFERENCE = TorchOps(CPU, torch.float64)
 DTYPES = (torch.float32, torch.bfloat16)
 TOLERANCE = {torch.float32: 5e-6, torch.bfloat16: 5e-3}
 """Relative to the largest number; bfloat16 rounds to 2^-8."""
-
-pytestmark = needs_kernels
 
 
 @pytest.fixture(params=DTYPES, ids=str)
@@ -31,9 +27,7 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
 
 
 @pytest.fixture
-def ops(dtype: torch.dtype, kernel_cache: Path) -> CpuOps:
-    library = find_library("auto", kernel_cache, CPU)
-    assert library is not None
+def ops(dtype: torch.dtype, library: Library) -> CpuOps:
     return CpuOps(library, dtype)
 
 

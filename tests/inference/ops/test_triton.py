@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pie_inference.ops.interface import Rotation
-from pie_inference.testing.ops_oracle import CHECKS, assert_passes
-from pie_inference.testing.triton_interpreter import Interpreter
+from testing.ops_oracle import CHECKS, assert_passes
+from testing.triton_interpreter import Interpreter
 
 CPU = torch.device("cpu")
 

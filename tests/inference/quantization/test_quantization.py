@@ -10,16 +10,15 @@ import pytest
 import torch
 
 from pie_inference.config import WorkerConfig
-from pie_inference.cpu_kernels.library import Library, find_library
+from pie_inference.cpu_kernels.library import Library
 from pie_inference.errors import ConfigError
-from pie_inference.options import default_cache_dir
 from pie_inference.quantization import cpu_linear, torch_linear
 from pie_inference.quantization.choose import Quantizer
 from pie_inference.quantization.formats import QuantizedWeight, quantize
 from pie_inference.quantization.names import FORMATS
 from pie_inference.serving.worker import Worker
-from pie_inference.testing.checkpoints import make_checkpoint
-from pie_inference.testing.worker_batches import Driver, Extend, Keys
+from testing.checkpoints import make_checkpoint
+from testing.worker_batches import Driver, Extend, Keys
 
 CPU = torch.device("cpu")
 WORST = {"int8": 0.008, "int4": 0.12, "int4-64": 0.11, "int4-32": 0.09, "fp8": 0.03}
@@ -66,15 +65,6 @@ def test_quantizing_leaves_the_source_alone() -> None:
     for format in FORMATS.values():
         quantize([weight], format, torch.float32, CPU)
     assert torch.equal(weight, before)
-
-
-@pytest.fixture(scope="module")
-def library() -> Library:
-    found = find_library("auto", default_cache_dir(), CPU)
-    if not cpu_linear.can_serve(found, torch.bfloat16):
-        pytest.skip("this machine cannot compile or run the kernels")
-    assert found is not None
-    return found
 
 
 @pytest.mark.parametrize("has_bias", [False, True])

@@ -8,7 +8,7 @@ import torch
 from pie_inference.quantization import triton_linear
 from pie_inference.quantization.formats import quantize
 from pie_inference.quantization.names import FORMATS
-from pie_inference.testing.triton_interpreter import Interpreter
+from testing.triton_interpreter import Interpreter
 
 CPU = torch.device("cpu")
 

@@ -30,8 +30,8 @@ from pie_inference.protocol.frames import FrameReader, pack, unpack
 from pie_inference.serving.local import LocalTransport
 from pie_inference.serving.loop import serve
 from pie_inference.serving.worker import Worker
-from pie_inference.testing.checkpoints import make_checkpoint
-from pie_inference.testing.worker_batches import Driver, Extend, Keys, ints
+from testing.checkpoints import make_checkpoint
+from testing.worker_batches import Driver, Extend, Keys, ints
 from tests.helpers.adapters import make_adapter
 from tests.helpers.guard import HANG_SECONDS
 

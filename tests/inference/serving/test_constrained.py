@@ -20,9 +20,10 @@ from pie_inference.grammars.sources import source_of
 from pie_inference.protocol import RunWave, Sample, SampleResult, WaveDone
 from pie_inference.serving.worker import Worker
 from pie_inference.tensor_parallel.group import WorkerGroup
-from pie_inference.testing.checkpoints import make_checkpoint
-from pie_inference.testing.worker_batches import Driver, Extend, Keys, ints, sample_batch
+from testing.checkpoints import make_checkpoint
+from testing.worker_batches import Driver, Extend, Keys, ints, sample_batch
 from tests.helpers.fake_grammars import vocabulary
+from tests.helpers.guard import HANG_SECONDS
 from tests.inference.grammars.test_rows import batch, row
 
 VOCAB = 272  # of the checkpoint; the first 259 are the bytes and special tokens of the fake model
@@ -78,7 +79,7 @@ def placed(sample: Sample, embeds: np.ndarray, heat: float, count: int) -> Sampl
 
 def matched(run: Run, heat: float, steps: int) -> list[list[int]]:
     """Tokens by matchers; the worker says when a run is over."""
-    sequences, live, deadline = Sequences(run), list(range(len(SOURCES))), time.monotonic() + 60
+    sequences, live, deadline = Sequences(run), list(range(len(SOURCES))), time.monotonic() + HANG_SECONDS
     for count in range(steps):
         if not live:
             break

@@ -3,7 +3,6 @@ worker gives whose weights have the adapter merged into them."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pie_control.calls.fused import continue_with_dist, forward_with
 from pie_inference.config import WorkerConfig
 from pie_inference.cpu_kernels.library import find_library
 from pie_inference.serving.worker import Worker
-from pie_inference.testing.checkpoints import make_checkpoint
-from pie_inference.testing.triton_interpreter import Interpreter
+from testing.checkpoints import make_checkpoint
+from testing.triton_interpreter import Interpreter
 from tests.helpers.adapters import make_adapter, merged
-from tests.helpers.scheduling import Inferlet, World, greedy
+from tests.helpers.scheduling import Inferlet, World, beside, greedy
 
 CLOSE = 1e-5
 FILE = "model.safetensors"
@@ -70,22 +68,12 @@ class Program:
         self.length = 0
         self._random = np.random.default_rng(5)
 
-    def forward(
-        self, options: dict[str, Any], tokens: list[int], mask: list[int] | None = None, outputs: int = 1
-    ) -> int:
+    def forward(self, read: dict[str, Any], tokens: list[int], mask: list[int] | None = None, outputs: int = 1) -> int:
         """Runs tokens behind the others; what is read of the last one, or the outputs."""
         positions = list(range(self.length, self.length + len(tokens)))
         inputs, at = [self.embeds, len(tokens)], [self.embeds + 30, outputs]
-        wanted = forward_with.parse(json.dumps({"adapter": self.adapter, **options}))
-        steps = wanted.dist is not None or wanted.sampler is not None
-        if not steps:
-            self.inferlet.call("embed_txt", 1, tokens, positions, inputs)
-            tokens, positions = [], []
-        future = self.inferlet.futures + wanted.reads
-        lists = tokens, positions, inputs, self.pages, self.pages, at, mask or []
-        sampler = greedy() if wanted.sampler is not None else None
-        forward_with.issue(self.inferlet.space, 1, *lists, wanted, sampler, future)
-        self.inferlet.expect(future)
+        given = beside(tokens, positions, mask or [], self.adapter, **read)
+        future: int = self.inferlet.call("forward", 1, self.pages, inputs, self.pages, at, *given)
         self.length += inputs[1]
         return future
 
@@ -108,16 +96,12 @@ class Program:
         futures.append(self.forward({"scores": True}, [70, 71], self.mask(2, ahead=False)))
         futures.append(self.forward({"scores": True}, [72, 73, 74]))
         for mask in (None, self.mask(2, ahead=True)):
-            futures.append(self.forward({"sampler": 1}, [80, 81], mask))
+            futures.append(self.forward({"sampler": greedy()}, [80, 81], mask))
             futures.append(self._logprobs(0))
-        futures.append(self.forward({"dist": {"k": 20}}, [82], self.mask(1, ahead=False)))
-        futures.append(self.forward({"dist": {"k": 20, "temperature": 0.7}}, [83, 84]))
+        futures.append(self.forward({"k": 20, "temperature": 1.0}, [82], self.mask(1, ahead=False)))
+        futures.append(self.forward({"k": 20, "temperature": 0.7}, [83, 84]))
         for token in (85, 86, 87, 88, 89, 90, 91, 92, 93):
-            future = self.inferlet.futures + 1
-            continue_with_dist.issue(self.inferlet.space, 1, token, future)
-            self.inferlet.expect(future)
-            self.length += 1
-            futures.append(future)
+            futures.append(self.forward({"k": 20, "temperature": 0.7}, [token]))
         return futures
 
     def _logprobs(self, output: int) -> int:

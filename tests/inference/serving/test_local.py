@@ -24,17 +24,16 @@ from pie_inference.protocol import (
 )
 from pie_inference.protocol.frames import LENGTH, MOST_BYTES, FrameReader, FrameTooLong, pack, unpack
 from pie_inference.serving.local import LocalTransport
-from pie_inference.serving.transport import open_transport
-from pie_inference.testing.worker_batches import ints, sample_batch
+from testing.worker_batches import ints, sample_batch
 
 LONG = b"x" * (3 << 20)
 """More than a socket holds."""
 
 
 @contextmanager
-def pair(poll_us: int = 0) -> Iterator[tuple[LocalTransport, socket.socket]]:
+def pair() -> Iterator[tuple[LocalTransport, socket.socket]]:
     theirs, ours = socket.socketpair()
-    transport = LocalTransport(f"fd:{theirs.detach()}", poll_us)
+    transport = LocalTransport(f"fd:{theirs.detach()}")
     with ours:
         yield transport, ours
     transport.close()
@@ -88,9 +87,8 @@ def test_messages_are_bounded() -> None:
         pack([b"", bytes(MOST_BYTES)])
 
 
-@pytest.mark.parametrize("poll_us", [0, 1000])
-def test_waves_come_in_order_and_the_end_of_control_ends_the_worker(poll_us: int) -> None:
-    with pair(poll_us) as (transport, control):
+def test_waves_come_in_order_and_the_end_of_control_ends_the_worker() -> None:
+    with pair() as (transport, control):
         assert transport.receive_nowait() is None
         first, second, third = (b"".join(pack(encode(wave(number, number)))) for number in range(3))
         control.sendall(first + second + third[:30])
@@ -134,5 +132,5 @@ def test_nonsense_is_told() -> None:
 
 @pytest.mark.parametrize("endpoint", ["fd:", "fd:x", "fd:999999"])
 def test_a_socket_that_was_not_handed_over_is_told(endpoint: str) -> None:
-    with pytest.raises(ProtocolError, match="no socket that was handed over"), open_transport(endpoint):
-        pass
+    with pytest.raises(ProtocolError, match="no socket that was handed over"):
+        LocalTransport(endpoint)

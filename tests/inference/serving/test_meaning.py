@@ -26,8 +26,8 @@ import torch
 from pie_inference.config import WorkerConfig
 from pie_inference.cpu_kernels.library import find_library
 from pie_inference.serving.worker import Worker
-from pie_inference.testing.triton_interpreter import Interpreter
-from pie_inference.testing.vision_checkpoint import make_vision_checkpoint
+from testing.triton_interpreter import Interpreter
+from testing.vision_checkpoint import make_vision_checkpoint
 from tests.helpers.adapters import make_adapter
 from tests.helpers.dense_llama import DenseLlama
 from tests.helpers.issue_order import IssueOrder

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from pie_control.children import status_line
 from pie_control.errors import WorkerUnavailable
 from pie_control.inference_client.client import WorkerClient
+from pie_control.inference_client.local import LocalWorker
 from pie_control.inference_client.process import WORKER, start_worker
+from pie_control.processes import status_line
 from tests.helpers.guard import HANG_SECONDS
 
 SAYS = r"printf '10%%\r' >&2; sleep 0.2; printf '20%%\r' >&2; sleep 0.2; printf '99%%\rloaded\nlast words' >&2"
@@ -66,7 +67,7 @@ def test_a_worker_that_tells_its_progress_has_time(tmp_path: Path, monkeypatch: 
 
     async def start() -> None:
         with pytest.raises(WorkerUnavailable, match=r"no worker was ready within 0\.5 s"):
-            await WorkerClient(["--model", "m"], start_seconds=0.5).start()
+            await WorkerClient(LocalWorker(["--model", "m"], start_seconds=0.5)).start()
 
     started = time.monotonic()
     asyncio.run(start())

@@ -27,8 +27,8 @@ from pie_inference.protocol import (
     SampleResult,
 )
 from pie_inference.serving.worker import Worker
-from pie_inference.testing.checkpoints import make_checkpoint
-from pie_inference.testing.worker_batches import (
+from testing.checkpoints import make_checkpoint
+from testing.worker_batches import (
     Driver,
     Extend,
     Keys,
@@ -282,7 +282,7 @@ def test_wrong_options_are_refused(options: list[str], message: str) -> None:
 
 def test_options_become_the_configuration() -> None:
     options = parse_options([*OPTIONS, "--pages", "5", "--parent", "7", "--dtype", "bfloat16"])
-    assert (options.endpoint, options.parent) == ("inproc://x", 7)
+    assert (options.place.endpoint, options.parent) == ("inproc://x", 7)
     assert options.config == WorkerConfig(Path("m"), "n", pages=5, dtype="bfloat16")
 
 

@@ -16,13 +16,14 @@ import pytest
 
 from pie_control.errors import WorkerUnavailable
 from pie_control.inference_client.client import WorkerClient
+from pie_control.inference_client.local import LocalWorker
 from pie_inference.config import WorkerConfig
 from pie_inference.errors import CheckpointError, RankLost
 from pie_inference.protocol import RunWave, WaveDone
 from pie_inference.serving.worker import Worker
 from pie_inference.tensor_parallel.group import WorkerGroup
-from pie_inference.testing.checkpoints import make_checkpoint
-from pie_inference.testing.worker_batches import Driver, Extend, Keys
+from testing.checkpoints import make_checkpoint
+from testing.worker_batches import Driver, Extend, Keys
 from tests.helpers.families import FAMILIES, save_reference
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import launch, run, started
@@ -74,7 +75,7 @@ def test_a_group_that_loses_a_rank_tells_how(tmp_path: Path) -> None:
 
 def client_of(checkpoint: Path, ranks: int = 2) -> WorkerClient:
     options = ["--model", str(checkpoint), "--name", "model", "--pages", "64", "--embeds", "2048"]
-    return WorkerClient([*options, "--tensor-parallel", str(ranks)], start_seconds=HANG_SECONDS)
+    return WorkerClient(LocalWorker([*options, "--tensor-parallel", str(ranks)], start_seconds=HANG_SECONDS))
 
 
 def followers_of(leader: int) -> list[int]:

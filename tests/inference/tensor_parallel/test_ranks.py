@@ -45,8 +45,8 @@ from pie_inference.tensor_parallel import agreement
 from pie_inference.tensor_parallel.agreement import agree
 from pie_inference.tensor_parallel.channel import RankChannel
 from pie_inference.tensor_parallel.group import WorkerGroup
-from pie_inference.testing.checkpoints import make_checkpoint
-from pie_inference.testing.worker_batches import (
+from testing.checkpoints import make_checkpoint
+from testing.worker_batches import (
     Driver,
     Extend,
     Keys,

@@ -30,7 +30,7 @@ from pie_inference.protocol import (
 )
 from pie_inference.testing.byte_tokenizer import VOCAB_SIZE
 from pie_inference.testing.paced_model import PacedModel
-from pie_inference.testing.worker_batches import (
+from testing.worker_batches import (
     Driver,
     Extend,
     Keys,
@@ -43,7 +43,7 @@ from pie_inference.testing.worker_batches import (
     sample_batch,
 )
 
-OPTIONS = WorkerOptions(pages=256, embeds=2048)
+OPTIONS = WorkerOptions(pages=256, host_pages=8, embeds=2048)
 
 
 def paced_model(pace: str = "15ms+20us") -> PacedModel:

@@ -15,8 +15,8 @@ from pie_control.images.prepare import prepare
 from pie_inference.config import WorkerConfig
 from pie_inference.protocol import EmbedImg, GetLogprobs, GetLogprobsResult, Vision
 from pie_inference.serving.worker import Worker
-from pie_inference.testing.vision_checkpoint import VOCAB, make_vision_checkpoint
-from pie_inference.testing.worker_batches import Driver, Extend, Keys, image_batch, indptr, ints
+from testing.vision_checkpoint import VOCAB, make_vision_checkpoint
+from testing.worker_batches import Driver, Extend, Keys, image_batch, indptr, ints
 from tests.helpers.oracle import assert_close
 from tests.helpers.vision import expected_logprobs, load_model, load_processor, picture
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from pie_inference.assembly.plan import make_plan, read_model
 from pie_inference.config import WorkerConfig
 from pie_inference.device.ranks import SingleRank
 from pie_inference.errors import CheckpointError
-from pie_inference.loading.image_processor import read_image_processor
-from pie_inference.loading.plan import make_plan, read_model
+from pie_inference.models.image_processor import read_image_processor
 from pie_inference.models.registry import read_architecture
-from pie_inference.testing.vision_checkpoint import make_vision_checkpoint, processor_config
+from testing.vision_checkpoint import make_vision_checkpoint, processor_config
 
 
 def write(folder: Path, **changes: Any) -> Path:

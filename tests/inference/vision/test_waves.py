@@ -25,10 +25,10 @@ from pie_inference.protocol import (
 )
 from pie_inference.serving.worker import Worker
 from pie_inference.tensor_parallel.group import WorkerGroup
-from pie_inference.testing.checkpoints import make_checkpoint
 from pie_inference.testing.paced_model import PacedModel
-from pie_inference.testing.vision_checkpoint import make_vision_checkpoint
-from pie_inference.testing.worker_batches import Driver, Extend, Keys, image_batch, in_two, indptr, ints
+from testing.checkpoints import make_checkpoint
+from testing.vision_checkpoint import make_vision_checkpoint
+from testing.worker_batches import Driver, Extend, Keys, image_batch, in_two, indptr, ints
 from tests.helpers.oracle import assert_close
 
 TILES = 3

@@ -147,7 +147,7 @@ def normalized(rows: Tensor, layer: Affine, eps: float) -> Tensor:
 
 
 def bucketed_positions(side: int) -> Tensor:
-    """Which row of the table of positions each patch of a whole tile takes, int64 [side * side].
+    """The row of the table of positions that each patch of a whole tile takes, int64 [side * side].
 
     The rows are the patches' numbers but for rounding: checkpoints were trained with fractions of the tile that are
     sorted into buckets in float32, where a fraction may fall into the bucket before its own (transformers:

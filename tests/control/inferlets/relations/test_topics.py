@@ -10,9 +10,10 @@ import pytest
 from pie_control.errors import Cancelled, InvalidArgument, NotFound, QuotaExceeded
 from pie_control.inferlets.relations.mail import Letter
 from pie_control.inferlets.relations.topics import MOST_MESSAGE, MOST_SUBSCRIPTIONS, MOST_WAITING, Topics
+from pie_control.inferlets.waiting.waits import Waits
 
 
-class Owner:
+class Owner(Waits):
     """An inferlet, as far as its futures go."""
 
     def __init__(self) -> None:

@@ -21,6 +21,7 @@ from pie_control.services.http.exchange import Chunk, Exchange, Head
 from pie_control.services.http.outbound import HttpClient, Outbound
 from pie_control.services.http.request import new_request
 from pie_control.tenants.tenant import Tenant
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.web import Asked, Web, answer, redirect, serving
 
 SECONDS = 60.0
@@ -69,7 +70,7 @@ class Caller:
 
 def check(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def limited() -> None:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(HANG_SECONDS):
             await test()
 
     asyncio.run(limited())
@@ -514,7 +515,7 @@ def test_names_that_hang_hold_up_no_other_inferlet(monkeypatch: pytest.MonkeyPat
                 exchanges = [caller.begin("http://hangs/")[0] for _ in range(16)]
                 if not round:
                     for _ in range(4):
-                        await asyncio.to_thread(hanging.acquire, timeout=30)
+                        await asyncio.to_thread(hanging.acquire, timeout=HANG_SECONDS)
                 await asyncio.sleep(0.01)
                 for exchange in exchanges:
                     exchange.close()

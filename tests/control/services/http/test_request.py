@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from pie_control.errors import CallError, InvalidArgument, RequestFailed
-from pie_control.services.http.request import Request, new_request, parse_url, redirected
+from pie_control.services.http.request import HttpRequest, new_request, parse_url, redirected
 
 
-def asked(url: str = "https://a.example/x?y#z", method: str = "GET", body: bytes = b"", **options: Any) -> Request:
+def asked(url: str = "https://a.example/x?y#z", method: str = "GET", body: bytes = b"", **options: Any) -> HttpRequest:
     headers = options.pop("headers", [])
     return new_request(method, url, json.dumps(headers), body, json.dumps(options), 60.0)
 

@@ -1,0 +1,1 @@
+"""Tracebacks of a program, and what to do about its errors."""

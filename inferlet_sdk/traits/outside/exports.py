@@ -1,0 +1,105 @@
+"""Exports: pages that inferlets of one tenant share by name (paper, section 4.1).
+
+An exported page is sealed: everybody who exported or imported it reads it, and nobody writes to it. Exports outlive
+their maker, as long as memory is not needed for something else.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from inferlet_sdk import bindings
+from inferlet_sdk.addresses import Pages
+from inferlet_sdk.errors import call
+from inferlet_sdk.futures import HostFuture
+from inferlet_sdk.traits.arguments import HasQueue, page_ranges, queue_number, text
+from inferlet_sdk.traits.arguments import tokens as token_list
+
+__all__ = [
+    "ExportInfo",
+    "Imported",
+    "export_kvpage",
+    "import_kvpage",
+    "list_exports",
+    "unexport_kvpage",
+]
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What `import_kvpage` gives."""
+
+    pages: Pages
+    """Addresses of pages that may be read, and not written to."""
+    tokens: tuple[int, ...]
+    """What is in their slots, in order; empty if their maker did not tell."""
+    positions: tuple[int, ...]
+    """The position of each slot; -1: it holds no token."""
+    hidden: tuple[int, ...]
+    """Places, along the pages, of tokens that `mask_kvpage` has hidden."""
+
+
+@dataclass(frozen=True)
+class ExportInfo:
+    """An export."""
+
+    name: str
+    pages: int
+    tokens: int
+    """In its slots."""
+
+
+def export_kvpage(
+    queue: int | HasQueue, name: str, pages: Pages | Iterable[int], tokens: Sequence[int] = ()
+) -> HostFuture[None]:
+    """Gives pages a name, and seals them; `tokens` are what they hold, for those who import them. An older export
+    of this name makes room.
+
+    Await it before the program ends, or nothing is exported. Raises InvalidState while a decode run writes to a page.
+    """
+    number, named = queue_number(queue), text(name, "name")
+    ranges, packed = page_ranges(pages, "pages"), b64encode(array("I", token_list(tokens))).decode()
+    return HostFuture(call(bindings.exports.export_kvpage, number, named, ranges, packed), bindings.core.await_done)
+
+
+def import_kvpage(queue: int | HasQueue, name: str) -> HostFuture[Imported]:
+    """Pages that were exported under a name; waits for what writes them. The future raises NotFound if there is no such
+    export here, which costs little, and QuotaExceeded if the inferlet may not hold so many pages."""
+    future = call(bindings.exports.import_kvpage, queue_number(queue), text(name, "name"))
+    return HostFuture(future, await_import)
+
+
+def await_import(future: int) -> Imported:
+    """The value of an `import_kvpage` future."""
+    first, count, about = bindings.exports.await_import(future)
+    info = json.loads(about)
+    ranges = zip(info["hidden"][::2], info["hidden"][1::2], strict=True)
+    return Imported(
+        Pages((first, count)),
+        tuple(array("I", b64decode(info["tokens"]))),
+        tuple(array("i", b64decode(info["positions"]))),
+        tuple(place for begin, length in ranges for place in range(begin, begin + length)),
+    )
+
+
+def unexport_kvpage(queue: int | HasQueue, name: str) -> HostFuture[None]:
+    """Takes an export back; those who have imported it keep their pages. The future raises NotFound if there is
+    none."""
+    future = call(bindings.exports.unexport_kvpage, queue_number(queue), text(name, "name"))
+    return HostFuture(future, bindings.core.await_done)
+
+
+def list_exports(queue: int | HasQueue, prefix: str = "") -> HostFuture[list[ExportInfo]]:
+    """The exports of the tenant whose names begin with `prefix`, at most 256, the last used ones first."""
+    future = call(bindings.exports.list_exports, queue_number(queue), text(prefix, "prefix"))
+    return HostFuture(future, await_listing)
+
+
+def await_listing(future: int) -> list[ExportInfo]:
+    """The value of a `list_exports` future."""
+    listed = json.loads(bindings.exports.await_listing(future))
+    return [ExportInfo(one["name"], one["pages"], one["tokens"]) for one in listed]

@@ -1,0 +1,155 @@
+"""A forward over embeds that are filled, of which nothing is read: what it checks, and what it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, NoReturn
+
+from pie_control.errors import InvalidArgument
+from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.ranges import Range, parse_ranges, total_length
+from pie_control.resources.tables.contexts import Context
+
+from ..adapters import NO_ADAPTER
+from ..arrays import addresses
+from .batch import ForwardCommand, PassCommand
+from .masks import seen_through
+
+
+def issue(
+    space: AddressSpace,
+    queue: int,
+    context: Sequence[int],
+    input_embeds: Sequence[int],
+    output_pages: Sequence[int],
+    output_embeds: Sequence[int],
+    *,
+    adapter: int = NO_ADAPTER,
+    mask: Sequence[int] | None = None,
+) -> None:
+    """The four lists are ranges. `mask` is that of `forward`. Raises InvalidArgument (no input, too many
+    outputs, too long), NotFound, InvalidState (embed never filled, no free slot, a decode run of another queue uses an
+    output embed)."""
+    space.check_command(queue)
+    inputs, positions = filled(space, input_embeds)
+    found = check(space, queue, context, inputs, positions, output_pages, output_embeds, adapter, mask)
+    command = ForwardCommand(space.owner, queue, space.next_seq(), found.after, None, (), *found[1:])
+    take_effect(space, command)
+    space.issue(command)
+
+
+def filled(space: AddressSpace, input_embeds: Sequence[int]) -> tuple[tuple[Range, ...], Sequence[int]]:
+    """The inputs of a forward, and their positions. Raises InvalidArgument, NotFound, InvalidState."""
+    inputs = parse_ranges(input_embeds, "embed")
+    if not inputs:
+        raise InvalidArgument("a forward needs at least one input embed")
+    return inputs, space.embeds.filled_positions(inputs)
+
+
+class Checked(NamedTuple):
+    """What nobody refuses; but for the first, the fields of the command."""
+
+    after: int
+    size: int
+    whole: bool
+    context: Context
+    inputs: Sequence[Range]
+    positions: Sequence[int]
+    own: Sequence[Range] | None
+    outputs: Sequence[Range]
+    adapter: int
+
+
+def check(
+    space: AddressSpace,
+    queue: int,
+    context: Sequence[int],
+    inputs: Sequence[Range],
+    positions: Sequence[int],
+    output_pages: Sequence[int],
+    output_embeds: Sequence[int],
+    adapter: int,
+    mask: Sequence[int] | None,
+) -> Checked:
+    """A forward over inputs that hold tokens at these positions, as many; changes nothing. Raises as `issue`."""
+    count = len(positions)
+    read = parse_ranges(context, "context page")
+    if mask is None:
+        seen = space.pages.context(read, min(positions), max(positions))
+    else:
+        seen = seen_through(space, context, mask, count)
+    if seen.tokens + count > space.model.max_context:
+        _refuse_length(space, seen, count)
+    written = parse_ranges(output_pages, "output page")
+    own = space.pages.free_slots(written, count) if written else None
+    outputs = _check_outputs(space, queue, output_embeds, count) if output_embeds else ()
+    looks_ahead = seen.mask is not None and seen.mask.later
+    whole = own is None or looks_ahead or (count > 1 and _overwrites_inputs(inputs, outputs, count))
+    if whole and count > space.model.max_batch_tokens:
+        _refuse_whole(space, own is None, looks_ahead, count)
+    after = space.hazards.of_rewriting(own) if own else 0
+    if not space.has_one_queue:
+        after = max(after, _hazards(space, queue, (*read, *written), inputs, outputs))
+    return Checked(after, count, whole, seen, inputs, positions, own, outputs, adapter)
+
+
+def _refuse_length(space: AddressSpace, seen: Context, count: int) -> NoReturn:
+    raise InvalidArgument(
+        f"the forward sees {seen.tokens} context tokens and {count} inputs, the model's limit is "
+        f"{space.model.max_context}; leave pages out of the context"
+    )
+
+
+def _refuse_whole(space: AddressSpace, dropping: bool, looks_ahead: bool, count: int) -> NoReturn:
+    most = space.model.max_batch_tokens
+    if looks_ahead:
+        raise InvalidArgument(
+            f"the mask shows inputs to those before them; at most {most} inputs can run so, not {count}: mask them, or "
+            "split the call"
+        )
+    if dropping:
+        raise InvalidArgument(
+            f"{count} inputs without output pages; at most {most} can run without keeping "
+            "keys and values, name output pages or split the call"
+        )
+    raise InvalidArgument(
+        f"outputs go to embeds that are inputs of later tokens; at most {most} inputs can run so, not {count}: "
+        "name other output embeds or split the call"
+    )
+
+
+def _overwrites_inputs(inputs: Sequence[Range], outputs: Sequence[Range], count: int) -> bool:
+    """Whether an output goes to the input of a later token, which a later part of the call would read."""
+    if not any(first < end and begin < last for first, last in outputs for begin, end in inputs):
+        return False
+    indices = {embed: index for index, embed in enumerate(addresses(inputs))}
+    token = count - total_length(outputs)
+    return any(indices.get(embed, -1) > token + number for number, embed in enumerate(addresses(outputs)))
+
+
+def _check_outputs(space: AddressSpace, queue: int, output_embeds: Sequence[int], count: int) -> tuple[Range, ...]:
+    outputs = parse_ranges(output_embeds, "output embed")
+    if total_length(outputs) > count:
+        raise InvalidArgument(f"{total_length(outputs)} output embeds for {count} inputs; there cannot be more outputs")
+    space.embeds.check_owned(outputs)
+    if space.runs:
+        space.runs.check_embeds(queue, outputs)
+    return outputs
+
+
+def _hazards(
+    space: AddressSpace, queue: int, pages: Sequence[Range], inputs: Sequence[Range], outputs: Sequence[Range]
+) -> int:
+    hazards = space.hazards
+    return max(hazards.of_pages(queue, pages), hazards.of_reading(queue, inputs), hazards.of_writing(queue, outputs))
+
+
+def take_effect(space: AddressSpace, command: PassCommand) -> None:
+    """What a forward that was just numbered changes."""
+    stamp = space.stamp(command.queue)
+    if command.own is not None:
+        space.pages.append(command.own, command.positions, stamp)
+    space.hazards.note_reads(command.inputs, stamp, space.has_one_queue)
+    if command.outputs:
+        space.embeds.fill_outputs(command.outputs, command.positions[command.size - total_length(command.outputs) :])
+        space.hazards.note_writes(command.outputs, stamp)

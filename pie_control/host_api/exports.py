@@ -1,0 +1,42 @@
+"""exports.wit: what an import gives."""
+
+from __future__ import annotations
+
+import json
+from binascii import b2a_base64
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..calls.values import Import
+from ..resources.intervals import intervals_of
+from ..resources.tables.slots import EMPTY, HIDDEN, is_token, shown
+from .guest import Guest
+from .suspending import suspending, when_done
+
+
+def _take_import(guest: Guest, future: int) -> tuple[int, int, str]:
+    value: Import = guest.futures.take(future, Import)
+    first, count = guest.take_import(future)
+    return first, count, _about(value)
+
+
+@suspending
+def await_import(guest: Guest, future: int) -> Any:
+    return when_done(guest, future, lambda: _take_import(guest, future))
+
+
+def _about(value: Import) -> str:
+    positions = np.where(is_token(value.positions), shown(value.positions), EMPTY)
+    hidden = intervals_of(np.flatnonzero(value.positions <= HIDDEN))
+    about = {
+        "tokens": _packed(value.tokens, "<u4"),
+        "positions": _packed(positions, "<i4"),
+        "hidden": [number for begin, end in hidden for number in (begin, end - begin)],
+    }
+    return json.dumps(about)
+
+
+def _packed(numbers: NDArray[Any], dtype: str) -> str:
+    return b2a_base64(numbers.astype(dtype, copy=False).tobytes(), newline=False).decode()

@@ -1,1 +1,0 @@
-"""What futures give, where that is not derived from the type of the value."""

@@ -1,0 +1,1 @@
+"""What an inferlet waits for."""

@@ -1,0 +1,140 @@
+"""Plans how a checkpoint is served on this machine, before a weight is read.
+
+This is the one place that chooses: a worker loads what the plan says, and `pie models` only prints it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..attention.choose import Requirements
+from ..config import WorkerConfig
+from ..cpu_kernels.library import Library, find_library
+from ..cpu_kernels.ways import Way
+from ..device.machine import choose_device, choose_dtype, free_bytes_of_rank
+from ..device.ranks import Ranks, share
+from ..device.threads import default_threads, threads_of_rank
+from ..errors import ConfigError
+from ..json_files import read_json
+from ..kv_cache import sizing
+from ..kv_cache.pages import KvShape
+from ..loading.checkpoint import Checkpoint
+from ..loading.hub import find_folder
+from ..loading.tokenizer_files import TokenizerFiles, read_tokenizer_files
+from ..loading.weight_sizes import check_fit, check_groups, weight_bytes
+from ..models.config import ModelConfig
+from ..models.image_processor import ImageProcessor, read_image_processor
+from ..models.registry import read_architecture
+from ..options import default_cache_dir
+from ..protocol import Vision
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """The files of a checkpoint, as read from config.json and the headers."""
+
+    raw_config: Mapping[str, Any]  # config.json
+    config: ModelConfig
+    checkpoint: Checkpoint
+
+
+def read_model(config: WorkerConfig) -> ModelFiles:
+    """Reads config.json and the headers of the weights. Raises CheckpointError."""
+    folder = find_folder(config.model)
+    raw_config = read_json(folder / "config.json")
+    return ModelFiles(raw_config, read_architecture(raw_config, config.max_context), Checkpoint(folder))
+
+
+@dataclass(frozen=True)
+class ServingPlan:
+    """The choices for serving a model. Sizes are those of one rank, which has a share of heads, pages and weights."""
+
+    config: WorkerConfig
+    model: ModelConfig
+    checkpoint: Checkpoint
+    tokenizer: TokenizerFiles
+    ranks: Ranks
+    device: torch.device
+    dtype: torch.dtype
+    library: Library | None  # the compiled kernels for CPUs; None: there are none
+    kv_shape: KvShape
+    num_heads: int
+    free_bytes: int  # free memory of the device before anything is loaded
+    weight_bytes: int
+    images: ImageProcessor | None  # None: the model takes none
+
+    @property
+    def threads(self) -> int:
+        """The number of threads that compute."""
+        total = self.config.threads or default_threads(self.weight_bytes * self.ranks.size)
+        return threads_of_rank(total, self.ranks.size)
+
+    def num_pages(self, free: int) -> int:
+        """The number of KV pages, if `free` bytes of the device are left once the weights are loaded."""
+        return self.config.pages or sizing.fitting_pages(self.kv_shape, self.device, free, self.ranks.size)
+
+    @property
+    def num_embeds(self) -> int:
+        return self.config.embeds or sizing.fitting_embeds(self.model.hidden_size, self.dtype)
+
+    @property
+    def vision(self) -> Vision | None:
+        """How the model takes images."""
+        if self.images is None or self.model.vision is None:
+            return None
+        return self.images.describe(self.model.vision, self.model.token_work, self.config.max_batch_tokens)
+
+    def library_for(self, way: Way) -> Library | None:
+        """The compiled kernels for products that go this way."""
+        return self.library if way == "own" else None
+
+    def attention_requirements(self, num_pages: int, way: Way) -> Requirements:
+        """What attention must serve with a cache of `num_pages` pages. The way does not bind one whose attention an
+        option names."""
+        library = self.library_for("own" if self.config.attention == "cpu" else way)
+        return Requirements(self.kv_shape, num_pages, self.device, self.num_heads, self.model.attention, library)
+
+
+def _find_library(config: WorkerConfig, device: torch.device) -> Library | None:
+    if config.dtype == "float64":  # the compiled kernels have none
+        if config.kernels == "own":
+            raise ConfigError("--dtype float64 is by plain torch operations: it does not go with --kernels own")
+        return None
+    return find_library(config.kernels, config.cache_dir or default_cache_dir(), device, config.max_isa)
+
+
+def make_plan(config: WorkerConfig, files: ModelFiles, ranks: Ranks) -> ServingPlan:
+    """Plans a model. Raises CheckpointError for files that cannot be served, ConfigError for options that do not fit
+    the files or this machine. All ranks call it together."""
+    model, checkpoint = files.config, files.checkpoint
+    tokenizer = read_tokenizer_files(checkpoint.folder, files.raw_config)
+    kv_heads = share(ranks, model.num_kv_heads, "key-value heads")
+    num_heads = share(ranks, model.num_heads, "attention heads")
+    device = choose_device(config.device, ranks.rank, ranks.size)
+    library = _find_library(config, device)
+    dtype = choose_dtype(config.dtype, device, checkpoint.num_parameters(), library is not None)
+    free = free_bytes_of_rank(device, ranks)
+    if dtype == torch.float64 and config.quantization != "none":
+        raise ConfigError("--dtype float64 is to compare with: it does not go with --quantization")
+    check_groups(checkpoint, config.quantization)
+    check_fit(checkpoint, dtype, config.quantization, free, ranks.size)
+    images = read_image_processor(checkpoint.folder, model.vision.tile_size) if model.vision else None
+    return ServingPlan(
+        config=config,
+        model=model,
+        checkpoint=checkpoint,
+        tokenizer=tokenizer,
+        ranks=ranks,
+        device=device,
+        dtype=dtype,
+        library=library,
+        kv_shape=KvShape(model.num_layers, kv_heads, model.head_dim, config.page_size, dtype),
+        num_heads=num_heads,
+        free_bytes=free,
+        weight_bytes=weight_bytes(checkpoint.tensors(), dtype, config.quantization) // ranks.size,
+        images=images,
+    )

@@ -1,0 +1,72 @@
+"""Linear layers by the kernels of `linear.cpp`."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .library import ADDRESS, INTEGER, Library
+
+UNIT = 16
+"""Outputs that are packed together."""
+
+
+class _LinearLayer(ctypes.Structure):
+    """The struct of the same name in linear.cpp."""
+
+    _fields_ = [
+        *((name, ADDRESS) for name in ("weights", "scales", "bias", "codes")),
+        *((name, INTEGER) for name in ("outs", "ins", "group")),
+    ]
+
+
+class CpuLinear:
+    """A layer with packed weights; it is a `Linear`."""
+
+    def __init__(
+        self,
+        library: Library,
+        form: str,
+        weights: Tensor,
+        shape: tuple[int, int],
+        bias: Tensor | None,
+        *,
+        padding: int,
+        scales: Tensor | None = None,
+        codes: Tensor | None = None,
+        group: int = 0,
+    ) -> None:
+        """`form` names the kernel; the tensors are as in linear.cpp, `shape` is [outs, ins], and rows are padded to a
+        multiple of `padding`."""
+        a, n = ADDRESS, INTEGER
+        self._kernel = library.kernel(f"linear_{form}", a, a, n, n, a, n)
+        self._outs, self._ins = shape
+        self._padding = -self._ins % padding
+        self._alignment = min(padding, 2)
+        self._kept = (weights, scales, bias, codes)  # the kernel has only their addresses
+        addresses = (None if each is None else each.data_ptr() for each in self._kept)
+        self._layer = _LinearLayer(*addresses, self._outs, self._ins + self._padding, group)
+        self._address = ctypes.addressof(self._layer)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        output = rows.new_empty(*rows.shape[:-1], self._outs)
+        matrix = self._readable(rows)
+        self._kernel(
+            self._address,
+            matrix.data_ptr(),
+            matrix.stride(0),
+            len(matrix),
+            output.data_ptr(),
+            torch.get_num_threads(),
+        )
+        return output
+
+    def _readable(self, rows: Tensor) -> Tensor:
+        """Rows [M, ins] as the kernel can read them."""
+        matrix = rows if rows.dim() == 2 else rows.reshape(-1, self._ins)
+        if self._padding:
+            return F.pad(matrix, (0, self._padding))
+        return matrix if matrix.stride(1) == 1 and matrix.stride(0) % self._alignment == 0 else matrix.contiguous()

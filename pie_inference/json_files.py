@@ -1,0 +1,22 @@
+"""Reads files with a JSON object."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from .errors import CheckpointError
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads a file with a JSON object. Raises CheckpointError, which names the file."""
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: there is no such file") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: unreadable: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: not a JSON object")
+    return value

@@ -1,0 +1,127 @@
+"""Whom a worker serves: the control process that has started it, or one server after the other that comes to it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from ..config import Place
+from ..errors import InferenceError
+from ..protocol import (
+    PROTOCOL_VERSION,
+    FromWorker,
+    Hello,
+    ModelDescription,
+    ProtocolError,
+    Ready,
+    Shutdown,
+    ToWorker,
+    WorkerFailed,
+)
+from .local import LocalTransport
+
+if TYPE_CHECKING:
+    from .zeromq import Listener
+
+
+class Transport(Protocol):
+    """A connection to the control process."""
+
+    def receive(self) -> ToWorker:
+        """Waits for the next message; the end of the control process is a `Shutdown`. Raises ProtocolError."""
+
+    def receive_nowait(self) -> ToWorker | None:
+        """The next message; None if there is none. Raises ProtocolError."""
+
+    def send(self, message: FromWorker) -> None:
+        """Sends a message. Nothing happens if the control process has ended."""
+
+
+class Servant(Protocol):
+    """What serves: `execution.interface.ServedWorker`, or what stands in for one."""
+
+    def describe(self) -> tuple[ModelDescription, ...]:
+        """The models that waves may name."""
+
+    def forget(self) -> None:
+        """Forgets what the control process that has gone has left: adapters and matchers."""
+
+
+S = TypeVar("S", bound=Servant)
+Open = Callable[[], AbstractContextManager[S]]
+Serve = Callable[[Transport, S], None]
+FAULTS = (InferenceError, ProtocolError, MemoryError, RuntimeError)
+
+
+def run(place: Place, open_worker: Open[S], serve: Serve[S]) -> int:
+    """Serves until the control process that has started the worker wants no more, or else for ever. `open_worker` loads
+    the model; `serve` answers one control process until its end. Returns 0, or 1 after it has told the control process
+    and stderr why the worker cannot serve."""
+    try:
+        if place.listen is None:
+            _serve_parent(place.endpoint, open_worker, serve)
+        else:
+            _serve_all(place.listen, place.secret, open_worker, serve)
+    except FAULTS as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def greet(worker: Servant, message: ToWorker) -> Ready:
+    """The answer to the first message. Raises ProtocolError."""
+    if not isinstance(message, Hello):
+        raise ProtocolError(f"the first message to a worker is Hello, not {type(message).__name__}")
+    if message.protocol != PROTOCOL_VERSION:
+        raise ProtocolError(
+            f"the worker speaks version {PROTOCOL_VERSION} of the protocol and the server version {message.protocol}: "
+            "install the same version of Pie on both"
+        )
+    return Ready(PROTOCOL_VERSION, os.getpid(), worker.describe())
+
+
+def _serve_parent(endpoint: str, open_worker: Open[S], serve: Serve[S]) -> None:
+    with closing(LocalTransport(endpoint)) as transport:
+        try:
+            hello = transport.receive()  # before the model is loaded, which may be for nothing
+            if isinstance(hello, Shutdown):
+                return
+            with open_worker() as worker:
+                transport.send(greet(worker, hello))
+                serve(transport, worker)
+        except FAULTS as error:
+            transport.send(WorkerFailed(str(error)))
+            raise
+
+
+def _serve_all(address: str, secret: str | None, open_worker: Open[S], serve: Serve[S]) -> None:
+    from .zeromq import Listener  # which starts threads
+
+    with closing(Listener(address, secret)) as listener:
+        try:
+            listener.tell(f"listens at {listener.address} and loads its model")
+            with open_worker() as worker:
+                names = ", ".join(model.name for model in worker.describe())
+                listener.tell(f"is ready: serves model {names} to the server that connects to {listener.address}")
+                while True:
+                    _serve_next(listener, worker, serve)
+                    worker.forget()
+        except FAULTS as error:
+            listener.fail(str(error))
+            raise
+
+
+def _serve_next(listener: Listener, worker: S, serve: Serve[S]) -> None:
+    """One server, from its first message to its end. What it does wrong ends only its own connection."""
+    hello = listener.accept()
+    try:
+        listener.send(greet(worker, hello))
+        listener.tell(f"serves the server at {listener.peer}")
+        serve(listener, worker)
+        listener.tell(f"the server at {listener.peer} has gone; waits for the next one")
+    except ProtocolError as error:
+        listener.send(WorkerFailed(str(error)))
+        listener.tell(f"the server at {listener.peer} is not served: {error}")
