@@ -25,7 +25,7 @@ SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 PROBE = "a text that is shown"
 MOST_PIECES = 1000
 """Most pieces of what a template makes of one message that are looked at."""
-RENDER_SECONDS = 2.0
+RENDER_SECONDS = 2.0  # of the processor
 """After this time a template is given up, at its next piece of text."""
 
 
@@ -121,7 +121,7 @@ class ChatTemplate:
         """The conversation as text of at most `longest` characters. Raises InvalidArgument."""
         if self._takes_parts:
             messages = [_with_parts(message) for message in messages]
-        deadline = time.monotonic() + RENDER_SECONDS
+        deadline = time.thread_time() + RENDER_SECONDS
         pieces: list[str] = []
         size = 0
         try:
@@ -130,13 +130,13 @@ class ChatTemplate:
             ):
                 pieces.append(piece)
                 size += len(piece)
-                if size > longest or time.monotonic() > deadline:
+                if size > longest or time.thread_time() > deadline:
                     break
         except Exception as error:  # the template is code, and the messages may be anything
             raise InvalidArgument(f"the chat template refused the messages: {error}") from error
         if size > longest:
             raise InvalidArgument(f"the chat template makes more than {longest} characters: give fewer messages")
-        if time.monotonic() > deadline:
+        if time.thread_time() > deadline:
             raise InvalidArgument(f"the chat template takes more than {RENDER_SECONDS:g} s: give fewer messages")
         return "".join(pieces)
 
