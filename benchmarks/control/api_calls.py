@@ -60,6 +60,7 @@ LEFT_OUT = {
     "launch": "it starts an inferlet: see the benchmark of this name",
     "cancel_child": "it ends what `send_child` needs",
     "drop_child": "it is for a child that runs no more, which is another benchmark's",
+    "continue_with_dist": "it waits for the worker: see the program `distributions` of the benchmark `scale`",
     "keep_body": "as `read_body`, but for the blob that it leaves",
     "watch_run": "once for a run of up to 512 tokens, beside `decode`",
     **dict.fromkeys(("num_embs_needed", "load_image", "drop_image", "embed_img"), "the demo model takes no images"),

@@ -88,7 +88,7 @@ def _host() -> Any:
     fused = SimpleNamespace(
         create_sampler=number, destroy_sampler=nothing, sample=number,
         await_token=lambda _: 7,
-        take_text=lambda *_: (7, "x"), decode=number, watch_run=nothing,
+        continue_with_dist=lambda *_: dist, take_text=lambda *_: (7, "x"), decode=number, watch_run=nothing,
         take_run=lambda *_: ([7], ["x"], False),
     )  # fmt: skip
     return SimpleNamespace(

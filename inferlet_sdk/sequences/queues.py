@@ -40,15 +40,16 @@ class Queue:
     """A queue and the embeds for the inputs of short forwards, which its users fill and read in turn.
 
     `input` is the first of them, as a range: that of single tokens. `users` is the number of contexts that work with
-    it, or DESTROYED.
+    it, or DESTROYED. `last_step`: the last step that gave a distribution, from which the next one can go on.
     """
 
-    __slots__ = ("_embeds", "input", "number", "users")
+    __slots__ = ("_embeds", "input", "last_step", "number", "users")
 
     def __init__(self, number: int, embed: Embeds) -> None:
         self.number: int = number
         self.input: list[int] = list(embed.ranges)
         self.users = 0
+        self.last_step: object | None = None
         self._embeds = embed
 
     def inputs(self, count: int) -> Embeds:

@@ -19,6 +19,7 @@ from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.dropped import drop, give_back
 from inferlet_sdk.errors import Exhausted, InvalidState, QuotaExceeded
 from inferlet_sdk.images import Image, Seen, SeenImages
+from inferlet_sdk.sequences.last_step import LastStep
 from inferlet_sdk.sequences.output_embed import OutputEmbed
 from inferlet_sdk.sequences.page_table import PageTable
 from inferlet_sdk.sequences.queues import KEPT_INPUTS, Queue, Queues
@@ -55,6 +56,7 @@ class TokenSequence:
         self.pages: PageTable = PageTable(queues)
         self.drops: list[tuple[int, int, int]] = []  # what was dropped, and how many tokens had keys then
         self.output: OutputEmbed = OutputEmbed()
+        self.last_step: LastStep | None = None  # that gave a distribution
         self.last_queue: Queue | None = None  # at the first use, and from then on
         self._own: Queue | None = None
         self.uses = 0  # calls of `begin` that were not ended

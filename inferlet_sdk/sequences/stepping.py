@@ -9,16 +9,49 @@ from inferlet_sdk import bindings
 from inferlet_sdk.errors import InvalidArgument, from_host
 from inferlet_sdk.event_loop import loop_with_others
 from inferlet_sdk.futures import HostFuture
+from inferlet_sdk.sequences.last_step import LastStep
 from inferlet_sdk.sequences.queues import KEPT_INPUTS, Queue
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.traits.arguments import LARGEST_U32, number, whole
-from inferlet_sdk.traits.output_text import Dist, await_dist
+from inferlet_sdk.traits.output_text import Dist, await_dist, dist_of
 
 _NO_MASK: list[int] = []
 
 
+def try_next_dist(sequence: TokenSequence, k: int, temperature: float) -> Dist | None:
+    """The distribution after the last token, if this goes on from the last step by one token, and nothing else goes on
+    in the program. One call with two numbers."""
+    step, start, queue, pages = sequence.last_step, sequence.computed, sequence.last_queue, sequence.pages
+    if (
+        step is None
+        or queue is None
+        or queue.last_step is not step
+        or step.stop != start
+        or len(sequence.tokens) != start + 1
+        or start >= pages.capacity
+        or step.context is not pages.context
+        or step.output is not pages.output
+        or step.embed is not sequence.output.own
+        or step.k != k
+        or step.temperature != temperature
+        or (queue.users and not sequence.uses)
+        or loop_with_others() is not None
+    ):
+        return None
+    try:
+        dist = dist_of(bindings.fused.continue_with_dist(queue.number, sequence.tokens[start]))
+    except bindings.HostError as error:
+        sequence.last_step, sequence.computed = None, start + 1
+        sequence.rewind(start)  # nobody knows whether the token has run
+        raise from_host(error) from None
+    sequence.computed = sequence.output_of = step.stop = start + 1
+    return dist
+
+
 async def next_dist(sequence: TokenSequence, k: int, temperature: float) -> Dist:
     """The distribution after the last token. A few pending tokens run in the same call."""
+    if (dist := try_next_dist(sequence, k, temperature)) is not None:
+        return dist
     if type(k) is not int or not 0 <= k <= LARGEST_U32:
         k = whole(k, "k")
     if type(temperature) is not float:
@@ -49,6 +82,8 @@ def _issue_dist(sequence: TokenSequence, k: int, temperature: float) -> int:
     inputs = queue.input if stop - start == 1 else list(queue.inputs(stop - start).ranges)
     future = _step(sequence, queue, sequence.tokens[start:], inputs, k, temperature)
     sequence.computed = sequence.output_of = stop
+    step = LastStep(stop, sequence.pages, sequence.output.own, k, temperature)
+    sequence.last_step = queue.last_step = step if step.is_short else None
     return future
 
 

@@ -27,7 +27,7 @@ from inferlet_sdk.traits.arguments import (
 )
 from inferlet_sdk.traits.arguments import tokens as token_list
 from inferlet_sdk.traits.forwarding import Mask, asked_dist, forward_with, run_step, step_lists
-from inferlet_sdk.traits.output_text import Dist, await_dist
+from inferlet_sdk.traits.output_text import Dist, await_dist, dist_of
 from inferlet_sdk.traits.runs import DecodeRun, RunTokens, decode, watch_run
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "RunTokens",
     "ScoredToken",
     "Verified",
+    "continue_with_dist",
     "create_sampler",
     "decode",
     "destroy_sampler",
@@ -206,6 +207,13 @@ def forward_with_dist(
     """Does `embed_txt`, `forward` and `get_next_dist` in one call; `mask` and `adapter` as in `forward`."""
     lists = step_lists(queue, tokens, positions, inputs, context, output, output_embed)
     return HostFuture(run_step(lists, mask, adapter, dist=asked_dist(k, temperature)), await_dist)
+
+
+def continue_with_dist(queue: int | HasQueue, token: int | TokenFuture) -> Dist:
+    """The step behind the last one of the queue that read a distribution without a mask: one token more, at the next
+    position, with the same pages, output embed, adapter, `k` and `temperature`. Suspends the whole program until the
+    distribution is there."""
+    return dist_of(call(bindings.fused.continue_with_dist, queue_number(queue), *references([token], "token")))
 
 
 def verify(

@@ -77,7 +77,12 @@ def _ask(queue: int | HasQueue, embeds: list[int], k: int, temperature: float) -
 
 def await_dist(future: int) -> Dist:
     """The value of a distribution future."""
-    tokens, probabilities, rest = bindings.output_text.await_dists(future)
+    return dist_of(bindings.output_text.await_dists(future))
+
+
+def dist_of(value: tuple[str, str, list[float]]) -> Dist:
+    """The only one of a value of `await-dists`."""
+    tokens, probabilities, rest = value
     return Dist(tokens, probabilities, rest[0])
 
 

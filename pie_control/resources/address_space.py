@@ -72,6 +72,7 @@ class AddressSpace:
         self._most_waiting = ledger.quota.commands
         self._hand_on = hand_on
         self._samples: dict[int, _Sample] = {}  # by future
+        self.last_steps: dict[int, Any] = {}  # by queue, see calls/fused/last_step.py
         self._watchers: dict[int, Callable[[Any], None]] = {}  # by future
         self.imports: dict[int, Range | CallError | None] = {}  # by future: first address and number of pages
         self._delivered: deque[int] = deque()  # futures of samples whose tokens were delivered
@@ -109,6 +110,7 @@ class AddressSpace:
         """The queue takes no further command; those that it holds still wait. Raises as `check_queue`."""
         self.check_queue(queue)
         self.queues.remove(queue)
+        self.last_steps.pop(queue, None)
         self.ledger.close_queues(1)
         self._draining.append((self.seq, queue))
         self._count_queues()
@@ -255,6 +257,7 @@ class AddressSpace:
             self.ledger.returning[freed.resource] -= freed.size
         self._freed.clear()
         self.runs.clear()
+        self.last_steps.clear()
         self.imports.clear()
         for resource, count in self._held.items():
             self._count(resource, -count)

@@ -129,6 +129,7 @@ class FakeHost:
         self.futures: dict[int, Any] = {}
         self.asleep: dict[int, int] = {}
         self.token_values: dict[int, int] = {}
+        self.last_steps: dict[int, tuple[Any, ...]] = {}  # of queues, which read a distribution
         self.queues: set[int] = set()
         self.pages: dict[int, list[Pair]] = {}
         self.embeds: dict[int, Any] = {}  # a Pair as input, a State as output, None until filled
@@ -616,8 +617,20 @@ class FakeHost:
         if sampler:
             return self._sample(queue, embeds[0], sampler, [], "", 0)
         if temperature:
+            if tokens and not mask:
+                self.last_steps[queue] = positions[-1], inputs[0], (context, output, embeds), adapter, k, temperature
             return self._get_next_dist(queue, embeds, k, temperature)
         return self._future([0.0] * seen + [1.0] * new) if scores else 0
+
+    def _continue_with_dist(self, queue: int, token: int) -> tuple[str, str, list[float]]:
+        if queue not in self.last_steps:
+            raise refuse("invalid-state", f"queue {queue} has had no step to go on from")
+        position, embed, (context, output, target), adapter, k, temperature = self.last_steps[queue]
+        lists: Any = queue, context, [embed, 1], output, target, [token], [position + 1], []
+        found: tuple[str, str, list[float]] = self._await_dists(
+            self._forward(*lists, adapter, 0, k, temperature, False)
+        )
+        return found
 
     def _run_causal(self, context: list[int], inputs: list[int], output: list[int], embeds: list[int]) -> None:
         self._check_owned(self.pages, expand(context) + expand(output))

@@ -27,6 +27,7 @@ class Player:
         self.pages: dict[int, int] = {}
         self.embeds: dict[int, int] = {}
         self.futures: dict[int, Any] = {}
+        self.values: dict[int, Any] = {}  # of calls that wait in place
         self.page_size = traits.get_model_info(args.model).page_size
         self.images: list[int] = []
         self.samplers = [traits.create_sampler(**sampler_options(one)) for one in program["samplers"]]
@@ -73,6 +74,8 @@ class Player:
         elif name in ("alloc_kvpage", "reserve_kvpage", "alloc_emb"):
             table = self.embeds if name == "alloc_emb" else self.pages
             table.update((made + n, address) for n, address in enumerate(value))
+        elif name == "continue_with_dist":
+            self.values[made] = value
         elif made is not None:
             self.futures[made] = value
 
@@ -129,7 +132,9 @@ class Player:
         return value if isinstance(value, int) else self.futures[value["future"]]
 
     async def tell(self, future: int) -> None:
-        if isinstance(self.futures[future], traits.DecodeRun):
+        if future in self.values:
+            value = self.values.pop(future)
+        elif isinstance(self.futures[future], traits.DecodeRun):
             value = await all_tokens(self.futures[future])
         else:
             value = await self.futures[future]

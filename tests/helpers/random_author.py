@@ -33,6 +33,7 @@ PAGES, EMBEDS = 6, 48  # of an inferlet at first
 MOST_INPUTS = 24
 HIGHEST = 40  # position
 MOST_STEPS = 9  # of a decode run
+MOST_CONTINUED = 5  # steps behind one that reads a distribution
 CLOSE = 1e-5
 """By as much may log-probabilities in float32 differ from those in float64, relative to the largest of them."""
 
@@ -146,7 +147,7 @@ class Author:
             self.forward_with_scores,
             self.draw,
             self.draw,
-            self.step_with_dist,
+            self.steps_with_dists,
             self.step_with_token,
             self.verify,
             self.decode,
@@ -343,12 +344,33 @@ class Author:
         given = beside(tokens, positions, beside_it.mask, beside_it.adapter, **read)
         return self.attempt(accepted, "forward", queue, context, inputs, pages, [output, 1], *given)
 
-    def step_with_dist(self, queue: int) -> None:
-        """A step that reads its distribution."""
+    def steps_with_dists(self, queue: int) -> None:
+        """A step that reads its distribution, and further ones, which go on from there; now and then something comes
+        between."""
+        choice = self.choice
         accepted, step, output, beside_it = self._step(queue)
-        k, temperature = self.choice.randint(1, 20), self.choice.choice([0.5, 1.0])
+        k, temperature = choice.randint(1, 20), choice.choice([0.5, 1.0])
         future = self._attempt_step(accepted, step, beside_it, k=k, temperature=temperature)
-        if future is not None:
+        if future is None:
+            return
+        self.wanted[future] = self._distribution(output, k, temperature)
+        if beside_it.mask:
+            return  # nothing goes on from it
+        _, _, (*_, position), (embed, *_), context, targets, _ = step
+        context, targets = context[::2], targets[::2]
+        for _ in range(choice.randint(0, MOST_CONTINUED)):
+            if choice.random() < 0.15:
+                choice.choice([self.embed_txt, self.forward, self.trim_kvpage, self.copy_kvpage, self.draw])(queue)
+            named, (token,) = self._named(queue, 1)
+            free, own = self.readable(), self.writable()
+            gone = any(page not in free for page in context) or any(page not in own for page in targets)
+            if gone or embed not in self.embeds or output not in self.embeds or not self.alive:
+                return
+            position += 1
+            accepted = self.means.step([token], [position], [embed], context, targets, output, None, beside_it.adapter)
+            future = self.attempt(accepted, "continue_with_dist", queue, *named)
+            if future is None:
+                return
             self.wanted[future] = self._distribution(output, k, temperature)
 
     def step_with_token(self, queue: int) -> None:

@@ -22,6 +22,7 @@ from tests.helpers.issue_order import Exported, IssueOrder
 from tests.helpers.naive_sampler import Drawing
 from tests.helpers.pictures import Picture
 from tests.helpers.random_author import Author, flat
+from tests.helpers.scheduling import GOES_ON
 from tests.helpers.undecided import Undecided
 from tests.helpers.wanted import Anything, Exactly, Wanted
 
@@ -47,6 +48,7 @@ ARGUMENTS = {
     "forward_with_adapter_and_scores": "qnpepe",
     "forward_with_dist": "qtneppenn",
     "forward_with_sampling": "qtneppek",
+    GOES_ON: "qo",
     "sample": "qektbn",
     "get_next_dist": "qenn",
     "get_logprobs": "qen",
@@ -141,7 +143,7 @@ READING = ("forward_with_dist", "forward_with_sampling", "forward_with_scores", 
 
 
 def gives_future(name: str) -> bool:
-    return name in READING or (name != "forward" and name in CALLS and CALLS[name].value is not None)
+    return name in (*READING, GOES_ON) or (name != "forward" and name in CALLS and CALLS[name].value is not None)
 
 
 def _token(value: int) -> Any:

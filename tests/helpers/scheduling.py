@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from pie_control.calls import CALLS
 from pie_control.calls.core import create_queue, destroy_queue
-from pie_control.calls.fused import decode
+from pie_control.calls.fused import continue_with_dist, decode
 from pie_control.calls.fused.sample import Token
 from pie_control.calls.kind import Bind
 from pie_control.calls.sampler import Sampler, SamplingParams
@@ -49,6 +49,7 @@ LAST: dict[str, tuple[Any, ...]] = {
     "forward": ([], [], [], "", None, 0, 0.0, False),
 }
 """Arguments at the end of a call that tests may leave out."""
+GOES_ON = "continue_with_dist"
 READ_RANGES = ("get_next_dist", "get_logprobs")
 SIZES = {"page_size": 4, "num_pages": 200, "num_embeds": 1024, "num_token_slots": 512, "max_batch_tokens": 64}
 
@@ -161,14 +162,20 @@ class Inferlet:
         if name in FORWARDS:
             name, arguments = "forward", FORWARDS[name](*arguments)
         arguments = completed(name, arguments)
+        if name == GOES_ON:
+            return self._ask(continue_with_dist.issue, *arguments)
         call = CALLS[name]
         assert call.issue is not None, f"{name} is no call"
         if call.value is None:
             return call.issue(self.space, *arguments)
         if name == "forward" and call.result_bytes is not None and call.result_bytes(*arguments[1:]) is None:
             return call.issue(self.space, *arguments, 0)
+        return self._ask(call.issue, *arguments)
+
+    def _ask(self, issue: Callable[..., Any], *arguments: Any) -> int:
+        """The future of a call that is accepted."""
         future = self.futures + 1
-        call.issue(self.space, *arguments, future)
+        issue(self.space, *arguments, future)
         self.futures = future
         self.accepted.add(future)
         return future

@@ -120,8 +120,11 @@ async def read(args, adapter, mask):
     step = ([70, 71], [6, 7], inputs[:2], pages, pages, output)
     how["mask"] = [range(1, 7), range(1, 8)] if mask else None
     told.append((await traits.forward_with_dist(queue, *step, 3, **how)).tokens)
-    step = ([72], [8], inputs[:1], pages, pages, output)
-    told.append((await traits.forward_with_dist(queue, *step, 3, adapter=adapter)).tokens)
+    try:
+        told.append(traits.continue_with_dist(queue, 72).tokens)
+    except InvalidState as error:
+        told.append("no step" in str(error) or str(error))
+        traits.forward_with_dist(queue, [72], [8], inputs[:1], pages, pages, output, 3, adapter=adapter).cancel()
     token = traits.forward_with_sampling(queue, [73], [9], inputs[:1], pages, pages, output, sampler, adapter=adapter)
     traits.embed_txt(queue, [token], [10], inputs[:1])
     traits.forward(queue, pages, inputs[:1], pages, output, adapter=adapter)
@@ -254,13 +257,15 @@ def test_masks_and_adapters_go_with_all_that_can_be_read(guest_cache: Path, tmp_
         for masked in (False, True):
             ways = [found[f"{adapter} {masked}"] for adapter in ("", "poet", "painter")]
             for place in range(7):
-                assert len({str(way[place]) for way in ways}) == 3, f"{place} of {masked}"
+                if not (masked and place == 4):  # nothing goes on from a step with a mask
+                    assert len({str(way[place]) for way in ways}) == 3, f"{place} of {masked}"
         for adapter in ("", "poet", "painter"):
             plain, masked = found[f"{adapter} False"], found[f"{adapter} True"]
             assert plain[0] == masked[0]
             assert plain[1] != masked[1]
             assert plain[2][0] == masked[2][0] == 6
             assert plain[3] != masked[3]
+            assert masked[4] is True
         assert refused == [
             *("not-found", "not-found", "invalid-argument", "invalid-argument"),
             *("adapter", "mask[0]", "mask"),

@@ -636,4 +636,4 @@ def test_a_program_that_reads_every_distribution_crosses_twice_for_a_token() -> 
         return list(ctx.tokens)
 
     assert run(main()) == [97, 98, 99, *expected([97, 98, 99], 20)]
-    assert host.calls == ["get_next_dist", "await_dists"] + ["forward", "await_dists"] * 19
+    assert host.calls == ["get_next_dist", "await_dists", "forward", "await_dists"] + ["continue_with_dist"] * 18

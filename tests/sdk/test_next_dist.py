@@ -1,4 +1,4 @@
-"""Distributions token by token, whatever comes between."""
+"""Distributions token by token: the step that goes on from the last one, and what keeps it from doing so."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from inferlet_sdk import Context, IgnoreStopTokens
+from inferlet_sdk import Context, IgnoreStopTokens, WorkerFailed
 from inferlet_sdk.event_loop import run
+from tests.helpers.fake_host import refuse
 from tests.sdk.test_context import expected, install
 
 
@@ -87,7 +88,45 @@ def test_contexts_in_turn_go_on_each_for_itself() -> None:
         return [list(context.tokens) for context in contexts]
 
     assert run(main()) == [[first, *expected([first], 7)] for first in (97, 98, 99)]
-    assert host.calls == ["forward", "await_dists"] * 15
+    assert host.calls == ["continue_with_dist"] * 15
+
+
+@pytest.mark.parametrize("ran", [True, False])
+def test_a_step_that_fails_runs_again(ran: bool) -> None:
+    host = install(page_size=4)
+    go_on = host.fused.continue_with_dist
+
+    def broken(queue: int, token: int) -> Any:
+        if ran:
+            go_on(queue, token)
+        host.fused.continue_with_dist = go_on
+        raise refuse("worker-failed", "the worker is broken")
+
+    async def main() -> list[int]:
+        context = Context().fill("abc")
+        await steps(context, 6)
+        host.fused.continue_with_dist = broken
+        with pytest.raises(WorkerFailed):
+            await context.next_dist()
+        await steps(context, 6)
+        return list(context.tokens)
+
+    assert run(main()) == [97, 98, 99, *expected([97, 98, 99], 12)]
+
+
+def test_long_lists_of_pages_go_with_each_step() -> None:
+    host = install(page_size=1)
+
+    async def main() -> list[int]:
+        contexts = [Context().fill("abc"), Context().fill("abc")]
+        for _ in range(90):  # their pages lie between each other's
+            for context in contexts:
+                await steps(context, 1)
+        return list(contexts[0].tokens)
+
+    assert run(main()) == [97, 98, 99, *expected([97, 98, 99], 90)]
+    assert "continue_with_dist" in host.calls
+    assert host.calls[-1] != "continue_with_dist"
 
 
 @pytest.mark.parametrize("position", [0, 40])
@@ -101,7 +140,7 @@ def test_a_step_with_an_adapter_is_one_call_like_any_other(position: int) -> Non
         await steps(by_dist, 2)
         del host.calls[:]
         await steps(by_dist, 6)
-        assert host.calls == ["forward", "await_dists"] * 6
+        assert host.calls == ["continue_with_dist"] * 6
         one_by_one = Context(adapter="poet", position=position).fill("abc")
         generation = one_by_one.generate(8, stop=IgnoreStopTokens(), run_ahead=False)
         await anext(generation)

@@ -10,6 +10,7 @@ from pie_control.resources.address_space import AddressSpace
 
 from ..adapters import NO_ADAPTER, find_adapter
 from ..fused import sample
+from ..fused.last_step import remember
 from ..fused.step import DistStep, SampleStep, Way, issue_step
 from ..input_text import embed_txt
 from ..introspective_forward import forward_with_scores
@@ -49,7 +50,7 @@ def issue(
     number = find_adapter(space, adapter) if adapter else NO_ADAPTER
     way = Way(tokens, positions, input_embeds, context, output_pages, output_embeds, number, mask or None)
     if reads_dist:
-        _read_dist(space, queue, way, k, temperature, future)
+        read_dist(space, queue, way, k, temperature, future)
     elif sampler is not None:
         _read_token(space, queue, way, sampler, future)
     else:
@@ -74,13 +75,15 @@ def _run(space: AddressSpace, queue: int, way: Way, scores: bool, future: int) -
         plain.issue(space, queue, *filled, adapter=way.adapter, mask=way.mask)
 
 
-def _read_dist(space: AddressSpace, queue: int, way: Way, k: int, temperature: float, future: int) -> None:
+def read_dist(space: AddressSpace, queue: int, way: Way, k: int, temperature: float, future: int) -> None:
+    """A forward whose distribution is read, for `issue` and for `continue_with_dist`. Raises as `issue`."""
     chosen, output = get_next_dist.check(space, k, temperature), way.output_embed
 
     def read() -> None:
         get_next_dist.issue_one(space, queue, output, chosen, temperature, future)
 
-    issue_step(space, queue, way, future, DistStep, lambda: (chosen, temperature), read)
+    command = issue_step(space, queue, way, future, DistStep, lambda: (chosen, temperature), read)
+    remember(space, queue, command, way, chosen, temperature)
 
 
 def _read_token(space: AddressSpace, queue: int, way: Way, sampler: Sampler, future: int) -> None:

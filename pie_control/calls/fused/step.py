@@ -121,7 +121,7 @@ def issue_step(
     kind: type[StepCommand],
     fields: Callable[[], tuple[Any, ...]],
     issue_output: Callable[[], None],
-) -> None:
+) -> StepCommand | None:
     """The step, unless it is handed on in parts; without tokens, the inputs are filled. `fields` gives what is the
     kind's own, once nothing can be refused any more; `issue_output` issues the call of the output alone. Raises as
     `embed_txt` and `forward` do."""
@@ -131,7 +131,7 @@ def issue_step(
         space.check_command(queue, 2)
         plain.issue(space, queue, context, input_embeds, output_pages, outputs, adapter=adapter, mask=mask)
         issue_output()
-        return
+        return None
     inputs = embed_txt.check_lengths(tokens, positions, input_embeds)
     if not inputs:
         raise InvalidArgument("a step needs at least one token")
@@ -143,13 +143,14 @@ def issue_step(
         embed_txt.issue(space, queue, tokens, positions, input_embeds)
         plain.issue(space, queue, context, input_embeds, output_pages, outputs, adapter=adapter, mask=mask)
         issue_output()
-        return
+        return None
     after = found.after if space.has_one_queue else max(found.after, space.hazards.of_writing(queue, inputs))
     command = kind(space.owner, queue, space.next_seq(), after, future, references, *found[1:], literal, *fields())
     _take_effect(space, command)
     if kind.gives_token:
         space.add_sample(future, queue)
     space.issue(command)
+    return command
 
 
 def _take_effect(space: AddressSpace, command: StepCommand) -> None:

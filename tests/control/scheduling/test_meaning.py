@@ -50,6 +50,7 @@ def test_random_programs_are_told_what_their_calls_mean(share: int, adapters: di
             "forward_with_adapter_and_scores",
             "forward_with_dist",
             "forward_with_sampling",
+            "continue_with_dist",
             "export_kvpage",
             "decode",
         )
