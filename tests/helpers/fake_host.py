@@ -622,15 +622,13 @@ class FakeHost:
             return self._get_next_dist(queue, embeds, k, temperature)
         return self._future([0.0] * seen + [1.0] * new) if scores else 0
 
-    def _continue_with_dist(self, queue: int, token: int) -> tuple[str, str, list[float]]:
+    def _continue_with_dist(self, queue: int, token: int) -> Any:
         if queue not in self.last_steps:
             raise refuse("invalid-state", f"queue {queue} has had no step to go on from")
-        position, embed, (context, output, target), adapter, k, temperature = self.last_steps[queue]
-        lists: Any = queue, context, [embed, 1], output, target, [token], [position + 1], []
-        found: tuple[str, str, list[float]] = self._await_dists(
-            self._forward(*lists, adapter, 0, k, temperature, False)
-        )
-        return found
+        position, embed, lists, adapter, k, temperature = self.last_steps[queue]
+        context, output, target = lists
+        reads: Any = [token], [position + 1], [], adapter, 0, k, temperature, False
+        return self._await_dists(self._forward(queue, context, [embed, 1], output, target, *reads))
 
     def _run_causal(self, context: list[int], inputs: list[int], output: list[int], embeds: list[int]) -> None:
         self._check_owned(self.pages, expand(context) + expand(output))
