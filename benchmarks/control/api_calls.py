@@ -31,39 +31,38 @@ CONTROL_CALLS = (
     "now", "clock", "get_arg", "get_env", "available_models", "blob_names", "blob_size", "send", "wait",
     "push_tokens", "set_queue_priority", "sleep", "cancel", "receive", "get_model_info", "usage", "set_result", "log",
     "synchronize", "create_queue", "destroy_queue", "tokenize", "detokenize", "create_detokenizer",
-    "destroy_detokenizer", "create_sampler", "destroy_sampler", "available_traits", "format_chat", "tokenize_chat",
+    "create_sampler", "drop", "available_traits", "format_chat", "tokenize_chat",
     "get_vocabs", "alloc_kvpage", "reserve_kvpage", "dealloc_kvpage", "alloc_emb", "dealloc_emb", "copy_emb",
     "copy_kvpage", "set_positions", "trim_kvpage", "mask_kvpage", "verify", "available_adapters", "decode",
     "export_kvpage", "import_kvpage", "unexport_kvpage", "list_exports", "grammar_matcher", "fork_matcher",
-    "destroy_matcher", "grammar_mask", "grammar_accept", "grammar_rollback", "grammar_forced", "grammar_state",
-    "grammar_compile", "destroy_grammar", "open_matcher", "advance_matcher", "open_blob", "read_blob", "close_blob",
-    "broadcast", "subscribe", "next_published", "unsubscribe", "send_child", "receive_child", "join", "http_request",
-    "read_body", "close_body",
+    "grammar_mask", "grammar_accept", "grammar_rollback", "grammar_forced", "grammar_state",
+    "grammar_compile", "open_matcher", "advance_matcher", "open_blob", "read_blob",
+    "broadcast", "subscribe", "next_published", "send_child", "receive_child", "join", "http_request",
+    "read_body",
 )  # fmt: skip
 """`clock`: WASI's."""
 ISSUED_CALLS = ("embed_txt", "forward", "sample", "get_next_dist", "get_logprobs")
 """Calls that also have a row of layer "inference"."""
 SHORT_BLOCKS = {
-    **dict.fromkeys(("available_traits", "format_chat", "tokenize_chat", "http_request", "read_body", "close_body"), 4),
+    **dict.fromkeys(("available_traits", "format_chat", "tokenize_chat", "http_request", "read_body"), 4),
     **dict.fromkeys(("export_kvpage", "import_kvpage", "unexport_kvpage", "list_exports"), 5),
-    **dict.fromkeys(("grammar_compile", "destroy_grammar"), 5),
     "decode": 8,
+    "grammar_compile": 5,
     "get_vocabs": 1,
 }
 """Calls in a block, where BLOCK would hold too much, or take too long."""
 INFERENCE_CALLS = 10
-OUTSIDE, MOST_OUTSIDE = ("http_request", "read_body", "close_body"), 32
+OUTSIDE, MOST_OUTSIDE = ("http_request", "read_body"), 32
 """Calls, and the inferlets that make them at most: a host has 256 requests open at a time."""
 ENDLESS = {"cpu_seconds": 1e6, "cpu_refill": 0}
 """Settings with which the processor time of an inferlet only grows."""
 LEFT_OUT = {
     "launch": "it starts an inferlet: see the benchmark of this name",
     "cancel_child": "it ends what `send_child` needs",
-    "drop_child": "it is for a child that runs no more, which is another benchmark's",
     "continue_with_dist": "it waits for the worker: see the program `distributions` of the benchmark `scale`",
     "keep_body": "as `read_body`, but for the blob that it leaves",
     "watch_run": "once for a run of up to 512 tokens, beside `decode`",
-    **dict.fromkeys(("num_embs_needed", "load_image", "drop_image", "embed_img"), "the demo model takes no images"),
+    **dict.fromkeys(("num_embs_needed", "load_image", "embed_img"), "the demo model takes no images"),
     **dict.fromkeys(("made_ahead", "source"), "the interpreter's own, before a program runs"),
 }
 """Functions without a row, and why. Nor have `take_` and `await_`: they are the way back in the layer "inference"."""

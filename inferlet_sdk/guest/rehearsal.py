@@ -73,7 +73,7 @@ def _host() -> Any:
         get_arg=list, get_env=list, send=nothing, receive=number, set_result=nothing,
         sleep=number, wait=same, await_done=nothing, cancel=nothing, create_queue=number,
         available_models=lambda: ["rehearsal"], get_model_info=lambda _: json.dumps(info), destroy_queue=nothing,
-        synchronize=number,
+        synchronize=number, drop=nothing,
     )  # fmt: skip
     allocate = SimpleNamespace(
         alloc_kvpage=lambda _queue, count: next(numbers) * 1000, dealloc_kvpage=nothing, copy_kvpage=nothing,
@@ -83,10 +83,10 @@ def _host() -> Any:
     )  # fmt: skip
     tokenize = SimpleNamespace(
         tokenize=lambda _queue, text, _special: [ord(letter) for letter in text], create_detokenizer=number,
-        push_tokens=lambda _detokenizer, tokens: "x", destroy_detokenizer=nothing, detokenize=lambda *_: "text",
+        push_tokens=lambda _detokenizer, tokens: "x", detokenize=lambda *_: "text",
     )  # fmt: skip
     fused = SimpleNamespace(
-        create_sampler=number, destroy_sampler=nothing, sample=number,
+        create_sampler=number, sample=number,
         await_token=lambda _: 7,
         continue_with_dist=lambda *_: dist, take_text=lambda *_: (7, "x"), decode=number, watch_run=nothing,
         take_run=lambda *_: ([7], ["x"], False),

@@ -57,4 +57,4 @@ def read_blob(blob: int, offset: int = 0, length: int | None = None) -> bytes:
 
 def close_blob(blob: int) -> None:
     """Closes a handle."""
-    call(bindings.blobs.close_blob, _blob(blob))
+    call(bindings.core.drop, _blob(blob))

@@ -23,6 +23,7 @@ __all__ = [
     "cancel",
     "create_queue",
     "destroy_queue",
+    "drop",
     "get_arg",
     "get_env",
     "get_model_info",
@@ -211,6 +212,11 @@ def cancel(future: HostFuture[Any]) -> None:
 def _check_future(future: object, name: str) -> None:
     if not isinstance(future, HostFuture):
         raise TypeError(f"{name}: give a future that a call returned, not {type(future).__name__}")
+
+
+def drop(handle: int) -> None:
+    """Gives back what a handle stands for: a sampler, a blob and so on. The names of each kind do the same."""
+    call(bindings.core.drop, whole(handle, "handle"))
 
 
 def available_models() -> list[str]:

@@ -93,7 +93,7 @@ def create_sampler(
 
 def destroy_sampler(sampler: int) -> None:
     """Frees a sampler."""
-    call(bindings.fused.destroy_sampler, sampler_number(sampler))
+    call(bindings.core.drop, sampler_number(sampler))
 
 
 def sample(

@@ -54,7 +54,7 @@ def _image(image: object) -> int:
 
 def drop_image(image: int) -> None:
     """Frees an image. Commands that were issued still have what they need of it."""
-    call(bindings.input_image.drop_image, _image(image))
+    call(bindings.core.drop, _image(image))
 
 
 def embed_img(

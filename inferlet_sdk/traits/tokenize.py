@@ -53,7 +53,7 @@ def push_tokens(detokenizer: int, tokens: Sequence[int]) -> str:
 
 def destroy_detokenizer(detokenizer: int) -> None:
     """Frees a detokenizer."""
-    call(bindings.tokenize.destroy_detokenizer, _detokenizer(detokenizer))
+    call(bindings.core.drop, _detokenizer(detokenizer))
 
 
 def get_vocabs(queue: int | HasQueue) -> list[bytes]:

@@ -103,6 +103,10 @@ def cancel(guest: Guest, future: int) -> None:
     guest.drop_import(future)
 
 
+def drop(guest: Guest, handle: int) -> None:
+    guest.drop_handle(handle)
+
+
 def available_models(guest: Guest) -> list[str]:
     return list(guest.models)
 

@@ -13,7 +13,6 @@ from ..calls.fused import continue_with_dist as steps
 from ..calls.fused.sample import Token
 from ..calls.output_text.get_next_dist import result_bytes
 from ..calls.output_text.get_next_dists import Dists
-from ..calls.sampler import Sampler
 from ..calls.scores import Scores as TokenScores
 from ..errors import InvalidArgument
 from ..inferlets.runs import Taken, Watch
@@ -26,10 +25,6 @@ from .suspending import suspending, when_done
 
 def create_sampler(guest: Guest, config: str) -> int:
     return guest.add_handle(new_sampler(config))
-
-
-def destroy_sampler(guest: Guest, sampler: int) -> None:
-    guest.drop_handle(sampler, Sampler)
 
 
 @suspending

@@ -73,19 +73,19 @@ def await_grammar(guest: Guest, future: int) -> Any:
     return when_done(guest, future, lambda: _take_grammar(guest, future))
 
 
-def destroy_grammar(guest: Guest, grammar: int) -> None:
-    guest.drop_handle(grammar, Grammar)
-
-
 def grammar_matcher(guest: Guest, grammar: int) -> int:
     return _add_matcher(guest, guest.handle(grammar, Grammar))
+
+
+def _add(guest: Guest, matcher: GrammarMatcher) -> int:
+    return guest.add_handle(matcher, matcher.close)
 
 
 def _add_matcher(guest: Guest, grammar: Grammar) -> int:
     held = {one.grammar for one in guest.handles_of(GrammarMatcher)}
     if len(held) >= MOST_MATCHED and grammar not in held:
         raise QuotaExceeded(f"there are matchers of {MOST_MATCHED} grammars: destroy some first")
-    return guest.add_handle(GrammarMatcher(grammar))
+    return _add(guest, GrammarMatcher(grammar))
 
 
 def _take_matcher(guest: Guest, future: int) -> tuple[int, bool]:
@@ -99,12 +99,7 @@ def await_matcher(guest: Guest, future: int) -> Any:
 
 
 def fork_matcher(guest: Guest, matcher: int) -> int:
-    return guest.add_handle(guest.handle(matcher, GrammarMatcher).fork())
-
-
-def destroy_matcher(guest: Guest, matcher: int) -> None:
-    guest.handle(matcher, GrammarMatcher).close()
-    guest.drop_handle(matcher, GrammarMatcher)
+    return _add(guest, guest.handle(matcher, GrammarMatcher).fork())
 
 
 @suspending

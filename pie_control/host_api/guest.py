@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -57,6 +57,7 @@ class Guest:
     """The first argument of every host function. Owns an instance and all that it holds at models."""
 
     __slots__ = (
+        "_closes",
         "_handles",
         "_next_handle",
         "_next_queue",
@@ -87,6 +88,7 @@ class Guest:
         self._places: dict[str, Place] = {}
         self._next_queue = 0
         self._handles: dict[int, object] = {}
+        self._closes: dict[int, Callable[[], None]] = {}  # what the drop of a handle does beside
         self._next_handle = 1
 
     # ---- for the sandbox, and for functions that the compiler of programs calls, too ----
@@ -176,17 +178,20 @@ class Guest:
 
     # ---- handles ----
 
-    def add_handle(self, value: object) -> int:
-        """Number of a new handle (sampler, detokenizer, grammar, matcher, response, blob, image); raises
-        QuotaExceeded."""
+    def add_handle(self, value: object, close: Callable[[], None] | None = None) -> int:
+        """Number of a new handle (sampler, detokenizer, grammar, matcher, response, blob, image). Calls `close` when it
+        is dropped; at once if there is no room for it, and raises QuotaExceeded."""
         if len(self._handles) >= MAX_HANDLES:
+            if close is not None:
+                close()
             raise QuotaExceeded(
-                f"{MAX_HANDLES} samplers, detokenizers, matchers, responses, blobs and images exist: destroy or close "
-                "some first"
+                f"{MAX_HANDLES} samplers, detokenizers, matchers, responses, blobs and images exist: drop some first"
             )
         number = self._next_handle
         self._next_handle += 1
         self._handles[number] = value
+        if close is not None:
+            self._closes[number] = close
         return number
 
     def handle(self, number: int, kind: type[T]) -> T:
@@ -202,10 +207,17 @@ class Guest:
         """All that there are of a kind."""
         return [one for one in self._handles.values() if isinstance(one, kind)]
 
-    def drop_handle(self, number: int, kind: type[object]) -> None:
-        """Raises as `handle`."""
-        self.handle(number, kind)
+    def drop_handle(self, number: int) -> None:
+        """Raises NotFound."""
+        if number not in self._handles:
+            raise NotFound(f"there is no handle {number}: it was dropped before, or never given")
+        if close := self.forget_handle(number):
+            close()
+
+    def forget_handle(self, number: int) -> Callable[[], None] | None:
+        """The handle is gone; what its drop would do is left to the caller."""
         del self._handles[number]
+        return self._closes.pop(number, None)
 
     def count_handles(self, kind: type[object]) -> int:
         return sum(isinstance(value, kind) for value in self._handles.values())
@@ -258,6 +270,7 @@ class Guest:
             if isinstance(value, GrammarMatcher):
                 value.close()
         self._handles.clear()
+        self._closes.clear()
 
 
 def _quota(limits: InferletLimits) -> Quota:

@@ -40,10 +40,6 @@ def push_tokens(guest: Guest, detokenizer: int, tokens: list[int]) -> Any:
     return _run(guest, len(tokens) <= SHORT_TOKENS, lambda: text.push(tokens))
 
 
-def destroy_detokenizer(guest: Guest, detokenizer: int) -> None:
-    guest.drop_handle(detokenizer, Detokenizer)
-
-
 @suspending
 def get_vocabs(guest: Guest, queue: int) -> Any:
     tokenizer = guest.model_of(queue).tokenizer

@@ -269,6 +269,14 @@ class FakeHost:
                 raise refuse("not-found", f"no future {number}")
             del self.futures[number]
 
+    def _drop(self, handle: int) -> None:
+        tables: tuple[dict[int, Any], ...] = (self.samplers, self.detokenizers, self.grammars, self.handles)
+        for table in (*tables, self.images, self.bodies, self.subscriptions, self.launched):
+            if handle in table:
+                del table[handle]
+                return
+        raise refuse("not-found", f"no handle {handle}")
+
     def _available_models(self) -> list[str]:
         return ["toy"]
 
@@ -355,10 +363,6 @@ class FakeHost:
     def _await_kept(self, number: int) -> int:
         return int(self._await(number))
 
-    def _close_body(self, body: int) -> None:
-        if self.bodies.pop(body, None) is None:
-            raise refuse("not-found", f"no body {body}")
-
     # ---- topics: those of this inferlet alone ----
 
     def _broadcast(self, topic: str, message: str) -> int:
@@ -377,10 +381,6 @@ class FakeHost:
             raise refuse("not-found", f"no subscription {subscription}")
         assert self.published[subscription], "the guest waits for ever"
         return self._future(self.published[subscription].pop(0))
-
-    def _unsubscribe(self, subscription: int) -> None:
-        if self.subscriptions.pop(subscription, None) is None:
-            raise refuse("not-found", f"no subscription {subscription}")
 
     # ---- children: each says what it is sent, and ends when it is joined ----
 
@@ -410,10 +410,6 @@ class FakeHost:
 
     def _cancel_child(self, child: int) -> None:
         self._child(child)
-
-    def _drop_child(self, child: int) -> None:
-        self._child(child)
-        del self.launched[child]
 
     # ---- allocate ----
 
@@ -527,10 +523,6 @@ class FakeHost:
         assert length <= 1 << 18
         return b64encode(self._blob(handle)[offset : offset + length]).decode()
 
-    def _close_blob(self, handle: int) -> None:
-        self._blob(handle)
-        del self.handles[handle]
-
     def _await_mail(self, number: int) -> Any:
         return self._with_blobs(self._await(number))
 
@@ -558,10 +550,6 @@ class FakeHost:
 
     def _await_image(self, number: int) -> Any:
         return self._await(number)
-
-    def _drop_image(self, image: int) -> None:
-        if self.images.pop(image, None) is None:
-            raise refuse("not-found", f"no image {image}")
 
     def _embed_img(self, queue: int, image: int, first: int, positions: list[int], embeds: list[int]) -> None:
         if image not in self.images:
@@ -818,9 +806,6 @@ class FakeHost:
         self.detokenizers[number] = b""
         return held.decode(errors="replace")
 
-    def _destroy_detokenizer(self, number: int) -> None:
-        del self.detokenizers[number]
-
     def _get_vocabs(self, queue: int) -> str:
         import base64
 
@@ -874,9 +859,6 @@ class FakeHost:
         number = self._number()
         self.samplers[number] = json.loads(config)
         return number
-
-    def _destroy_sampler(self, number: int) -> None:
-        del self.samplers[number]
 
     def _sample(self, queue: int, embed: int, sampler: int, recent: list[int], allowed: str, logprobs: int) -> int:
         """A repetition penalty is the distance to the last occurrence here: just something that depends on `recent`."""
@@ -1048,9 +1030,6 @@ class FakeHost:
         self.grammars[number] = value
         return number
 
-    def _destroy_grammar(self, number: int) -> None:
-        del self.grammars[number]
-
     def _grammar_matcher(self, grammar: int) -> int:
         return self._handle(FakeMatcher(self.grammars[grammar], []))
 
@@ -1092,8 +1071,6 @@ class FakeHost:
     def _grammar_state(self, matcher: int) -> str:
         one, inner = self.grammars[matcher], self.grammars[matcher].inner()
         return json.dumps({"accepting": inner.is_accepting, "over": inner.is_over, "tokens": len(one.tokens)})
-
-    _destroy_matcher = _destroy_grammar
 
     def _source(self) -> tuple[str, str, str]:
         raise AssertionError("tests call run_program")

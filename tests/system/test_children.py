@@ -444,7 +444,7 @@ async def main(args, depth=0, many=False):
         ("traits.send_child(77, '')", "there is no child 77"),
         ("traits.receive_child(77)", "there is no child 77"),
         ("traits.cancel_child(77)", "there is no child 77"),
-        ("traits.drop_child(77)", "there is no child 77"),
+        ("traits.drop_child(77)", "there is no handle 77"),
         ("traits.join('x')", "child: give what `launch` returned"),
     ],
 )

@@ -20,9 +20,7 @@ CHAT = [{"role": "user", "content": TEXT}]
 GRAMMAR = "regex", "(.|\n)*"
 UNDOES = {
     "dealloc_kvpage": "alloc_kvpage", "dealloc_emb": "alloc_emb", "destroy_queue": "create_queue",
-    "destroy_sampler": "create_sampler", "destroy_detokenizer": "create_detokenizer", "cancel": "sleep",
-    "close_blob": "open_blob", "unsubscribe": "subscribe", "unexport_kvpage": "export_kvpage",
-    "close_body": "http_request", "destroy_grammar": "grammar_compile", "destroy_matcher": "grammar_matcher",
+    "drop": "create_sampler", "cancel": "sleep", "unexport_kvpage": "export_kvpage",
     "grammar_rollback": "grammar_accept",
 }  # fmt: skip
 """What gives back what another call has made. Its value is made before it is timed, and given back after the other."""
@@ -96,19 +94,17 @@ def core_calls(world: World) -> dict[str, Callable[..., Any]]:
         "tokenize": lambda: traits.tokenize(queue, TEXT), "detokenize": lambda: traits.detokenize(queue, [100, 101]),
         "create_detokenizer": lambda: traits.create_detokenizer(queue),
         "push_tokens": lambda: traits.push_tokens(world.detokenizer, [100]),
-        "destroy_detokenizer": traits.destroy_detokenizer, "get_vocabs": lambda: traits.get_vocabs(queue),
+        "get_vocabs": lambda: traits.get_vocabs(queue),
         "format_chat": lambda: traits.format_chat(queue, CHAT),
         "tokenize_chat": lambda: traits.tokenize_chat(queue, CHAT),
         "blob_names": traits.blob_names, "open_blob": lambda: traits.open_blob("blob"),
         "blob_size": lambda: traits.blob_size(blob), "read_blob": lambda: traits.read_blob(blob, 0, 1000),
-        "close_blob": traits.close_blob,
         "broadcast": lambda: traits.broadcast(world.name, "nine"), "subscribe": lambda: traits.subscribe(world.name),
-        "next_published": lambda: traits.next_published(world.subscription), "unsubscribe": traits.unsubscribe,
+        "next_published": lambda: traits.next_published(world.subscription),
         "join": lambda: traits.join(child), "send_child": lambda: traits.send_child(child, "nine"),
         "receive_child": lambda: traits.receive_child(child),
         "http_request": lambda: traits.http_request("GET", url),
         "read_body": lambda response: traits.read_body(response._body),
-        "close_body": lambda response: response.close(),
     }  # fmt: skip
 
 
@@ -128,14 +124,14 @@ def model_calls(world: World) -> dict[str, Callable[..., Any]]:
         "embed_txt": lambda: traits.embed_txt(queue, [100], [world.position], world.input),
         "forward": lambda: traits.forward(*world.forwarded()),
         "available_adapters": lambda: traits.available_adapters(queue),
-        "create_sampler": lambda: traits.create_sampler(temperature=0.0), "destroy_sampler": traits.destroy_sampler,
+        "create_sampler": lambda: traits.create_sampler(temperature=0.0), "drop": traits.drop,
         "sample": lambda: traits.sample(queue, output[0], sampler),
         "verify": lambda: traits.verify(queue, output, [], sampler),
         "get_next_dist": lambda: traits.get_next_dist(queue, output[0]),
         "get_logprobs": lambda: traits.get_logprobs(queue, output[0], [100]),
         "grammar_compile": lambda: traits.grammar_compile(queue, *GRAMMAR),
-        "destroy_grammar": traits.destroy_grammar, "grammar_matcher": lambda: traits.grammar_matcher(world.grammar),
-        "fork_matcher": lambda: traits.fork_matcher(matcher), "destroy_matcher": traits.destroy_matcher,
+        "grammar_matcher": lambda: traits.grammar_matcher(world.grammar),
+        "fork_matcher": lambda: traits.fork_matcher(matcher),
         "grammar_mask": lambda: traits.grammar_mask(matcher),
         "grammar_accept": lambda: traits.grammar_accept(matcher, world.tokens[:1]),
         "grammar_rollback": lambda count: traits.grammar_rollback(matcher, count),
@@ -250,7 +246,13 @@ class Bench:
         self.frees = {maker: self.calls[undo] for undo, maker in UNDOES.items()} | {
             "reserve_kvpage": self.calls["dealloc_kvpage"],
             "import_kvpage": lambda imported: traits.dealloc_kvpage(world.queue, imported.pages),
-            "fork_matcher": traits.destroy_matcher,
+            **dict.fromkeys(("fork_matcher", "grammar_matcher"), traits.destroy_matcher),
+            "grammar_compile": traits.destroy_grammar,
+            "create_detokenizer": traits.destroy_detokenizer,
+            "open_matcher": lambda opened: traits.destroy_matcher(opened.matcher),
+            "open_blob": traits.close_blob,
+            "subscribe": traits.unsubscribe,
+            "http_request": lambda response: response.close(),
             "mask_kvpage": lambda _: traits.mask_kvpage(world.queue, world.pages),
             "copy_kvpage": lambda _: traits.trim_kvpage(world.queue, world.pages, world.position),
         }

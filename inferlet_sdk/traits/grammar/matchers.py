@@ -94,7 +94,7 @@ def _grammar(queue: int | HasQueue, kind: str, text: str, whitespace: bool) -> t
 
 def destroy_grammar(grammar: int) -> None:
     """Frees a grammar. Its matchers stay."""
-    call(bindings.grammar.destroy_grammar, whole(grammar, "grammar"))
+    call(bindings.core.drop, whole(grammar, "grammar"))
 
 
 def grammar_matcher(grammar: int) -> int:
@@ -109,7 +109,7 @@ def fork_matcher(matcher: int) -> int:
 
 def destroy_matcher(matcher: int) -> None:
     """Frees a matcher."""
-    call(bindings.grammar.destroy_matcher, whole(matcher, "matcher"))
+    call(bindings.core.drop, whole(matcher, "matcher"))
 
 
 def advance_matcher(matcher: int, detokenizer: int, tokens: Sequence[int], skip: int, most: int) -> Advanced:

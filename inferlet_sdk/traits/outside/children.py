@@ -113,7 +113,7 @@ class Child:
         """Drops what was not taken of it. A child that runs goes on. Idempotent."""
         handle, self.handle = self.handle, None
         if handle is not None:
-            call(bindings.children.drop_child, handle)
+            call(bindings.core.drop, handle)
 
     def __del__(self) -> None:
         if getattr(self, "handle", None) is not None:
@@ -209,4 +209,4 @@ def drop_child(child: Child | int) -> None:
     if isinstance(child, Child):
         child.close()
     else:
-        call(bindings.children.drop_child, _handle(child))
+        call(bindings.core.drop, _handle(child))

@@ -212,7 +212,7 @@ def keep_body(body: int) -> HostFuture[int]:
 
 def close_body(body: int) -> None:
     """Drops a body by its number. `Response.close` does it."""
-    call(bindings.http.close_body, whole(body, "body", wanted="the number of a body"))
+    call(bindings.core.drop, whole(body, "body", wanted="the number of a body"))
 
 
 # ---- requests ----

@@ -61,7 +61,7 @@ class Subscription:
         """Unsubscribes; what waits is dropped. Idempotent."""
         number, self.number = self.number, None
         if number is not None:
-            call(bindings.topics.unsubscribe, number)
+            call(bindings.core.drop, number)
 
     def __enter__(self) -> Subscription:
         return self
@@ -109,4 +109,4 @@ def unsubscribe(subscription: Subscription | int) -> None:
     if isinstance(subscription, Subscription):
         subscription.close()
     else:
-        call(bindings.topics.unsubscribe, whole(subscription, "subscription", wanted="what `subscribe` returned"))
+        call(bindings.core.drop, whole(subscription, "subscription", wanted="what `subscribe` returned"))

@@ -20,13 +20,7 @@ def blob_names(guest: Guest) -> list[str]:
 
 
 def open_blob(guest: Guest, name: str) -> int:
-    blobs = guest.inferlet.blobs
-    blob = blobs.open(name)
-    try:
-        return guest.add_handle(blob)
-    except BaseException:
-        blobs.close(blob)
-        raise
+    return _add(guest, guest.inferlet.blobs.open(name))
 
 
 def blob_size(guest: Guest, blob: int) -> int:
@@ -40,36 +34,25 @@ def read_blob(guest: Guest, blob: int, offset: int, length: int) -> str:
     return base64.b64encode(data[offset : offset + length]).decode()
 
 
-def close_blob(guest: Guest, blob: int) -> None:
-    found = guest.handle(blob, Blob)
-    guest.drop_handle(blob, Blob)
-    guest.inferlet.blobs.close(found)
-
-
 def _take_mail(guest: Guest, future: int) -> tuple[str, list[tuple[str, int]]]:
     letter: Letter = guest.futures.take(future, Letter)
     assert letter.message is not None, "the mail of a client ends with the inferlet"
-    handles: list[tuple[str, int]] = []
+    blobs, handles = guest.inferlet.blobs, list[tuple[str, int]]()
     try:
         for name, data in letter.message.blobs.items():
-            handles.append((name, _add_blob(guest, data)))
+            blobs.reserve(len(data))
+            handles.append((name, _add(guest, blobs.adopt(data))))
     except BaseException:
         for _, handle in handles:
-            close_blob(guest, handle)
+            guest.drop_handle(handle)
         letter.not_taken()
         raise
     return letter.message.text, handles
 
 
-def _add_blob(guest: Guest, data: bytes) -> int:
-    blobs = guest.inferlet.blobs
-    blobs.reserve(len(data))
-    blob = blobs.adopt(data)
-    try:
-        return guest.add_handle(blob)
-    except BaseException:
-        blobs.close(blob)
-        raise
+def _add(guest: Guest, blob: Blob) -> int:
+    """A handle of a blob that is open."""
+    return guest.add_handle(blob, lambda: guest.inferlet.blobs.close(blob))
 
 
 @suspending

@@ -73,22 +73,12 @@ def _image_tokens(tokenizer: Tokenizer, vision: Vision, width: int, height: int)
 
 def _take_image(guest: Guest, future: int) -> tuple[int, Sequence[int]]:
     loaded: LoadedImage = guest.futures.take(future, LoadedImage)
-    try:
-        return guest.add_handle(loaded.image), loaded.tokens
-    except CallError:
-        loaded.not_taken()
-        raise
+    return guest.add_handle(loaded.image, loaded.not_taken), loaded.tokens
 
 
 @suspending
 def await_image(guest: Guest, future: int) -> Any:
     return when_done(guest, future, lambda: _take_image(guest, future))
-
-
-def drop_image(guest: Guest, image: int) -> None:
-    found = guest.handle(image, Image)
-    guest.drop_handle(image, Image)
-    guest.inferlet.blobs.release(found.nbytes)
 
 
 def _vision(guest: Guest, queue: int) -> Vision:

@@ -47,7 +47,7 @@ def launch(guest: Guest, program: str, arguments: list[str], options: str) -> in
         raise QuotaExceeded(f"{kept} bytes of results wait for `join`: join or drop children that have ended first")
     child = inferlet.kin.ask(inferlet.waits, limits)
     try:
-        handle = guest.add_handle(child)
+        handle = guest.add_handle(child, child.forget)
     except BaseException:
         inferlet.kin.refused(child.number, InvalidArgument("no handle"))
         raise
@@ -126,8 +126,3 @@ def await_child_message(guest: Guest, future: int) -> Any:
 
 def cancel_child(guest: Guest, child: int) -> None:
     guest.handle(child, Child).cancel(guest.reach.nursery)
-
-
-def drop_child(guest: Guest, child: int) -> None:
-    guest.handle(child, Child).forget()
-    guest.drop_handle(child, Child)

@@ -59,11 +59,7 @@ def _concludes(guest: Guest, future: int) -> Callable[[Any], None]:
 
 def _take_response(guest: Guest, future: int) -> tuple[int, str]:
     head: Head = guest.futures.take(future, Head)
-    try:
-        number = guest.add_handle(Body(head.exchange))
-    except BaseException:
-        head.not_taken()
-        raise
+    number = guest.add_handle(Body(head.exchange), head.exchange.close)
     return number, json.dumps({"status": head.status, "url": head.url, "headers": head.headers})
 
 
@@ -108,24 +104,15 @@ def keep_body(guest: Guest, body: int) -> int:
         inferlet.waits.conclude(future, None)
         guest.futures.forget(future)
         raise
-    guest.drop_handle(body, Body)
+    guest.forget_handle(body)
     return future
 
 
 def _take_kept(guest: Guest, future: int) -> int:
     kept: KeptBlob = guest.futures.take(future, KeptBlob)
-    try:
-        return guest.add_handle(kept.blob)
-    except BaseException:
-        kept.not_taken()
-        raise
+    return guest.add_handle(kept.blob, kept.not_taken)
 
 
 @suspending
 def await_kept(guest: Guest, future: int) -> Any:
     return when_done(guest, future, lambda: _take_kept(guest, future))
-
-
-def close_body(guest: Guest, body: int) -> None:
-    guest.handle(body, Body).exchange.close()
-    guest.drop_handle(body, Body)

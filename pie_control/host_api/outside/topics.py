@@ -25,12 +25,9 @@ def await_reached(guest: Guest, future: int) -> Any:
 
 
 def subscribe(guest: Guest, topic: str) -> int:
-    subscription = guest.reach.topics.subscribe(guest.inferlet.waits, guest.inferlet.number, topic)
-    try:
-        return guest.add_handle(subscription)
-    except BaseException:
-        guest.reach.topics.unsubscribe(subscription)
-        raise
+    topics = guest.reach.topics
+    subscription = topics.subscribe(guest.inferlet.waits, guest.inferlet.number, topic)
+    return guest.add_handle(subscription, lambda: topics.unsubscribe(subscription))
 
 
 def next_published(guest: Guest, subscription: int) -> int:
@@ -49,8 +46,3 @@ def _take_published(guest: Guest, future: int) -> tuple[str, str]:
 @suspending
 def await_published(guest: Guest, future: int) -> Any:
     return when_done(guest, future, lambda: _take_published(guest, future))
-
-
-def unsubscribe(guest: Guest, subscription: int) -> None:
-    guest.reach.topics.unsubscribe(guest.handle(subscription, Subscription))
-    guest.drop_handle(subscription, Subscription)

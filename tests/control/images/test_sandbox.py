@@ -98,7 +98,7 @@ def test_blobs_are_read_in_pieces_and_gone_with_their_last_handle(guest_cache: P
     assert data == [["small", 8, 8, b"defg".hex(), ""], ["large", 512000, 512000, "03040506", ""]]
     assert after == []
     assert errors[0].startswith("NotFound: there is no blob 'small'")
-    assert errors[1].startswith("NotFound: there is no blob")
+    assert errors[1].startswith("NotFound: there is no handle")
     assert errors[3].startswith("TypeError")
 
 
