@@ -34,9 +34,9 @@ CONTROL_CALLS = (
     "create_sampler", "drop", "available_traits", "format_chat", "tokenize_chat",
     "get_vocabs", "alloc_kvpage", "reserve_kvpage", "dealloc_kvpage", "alloc_emb", "dealloc_emb", "copy_emb",
     "copy_kvpage", "set_positions", "trim_kvpage", "mask_kvpage", "verify", "available_adapters", "decode",
-    "export_kvpage", "import_kvpage", "unexport_kvpage", "list_exports", "grammar_matcher", "fork_matcher",
+    "export_kvpage", "import_kvpage", "unexport_kvpage", "list_exports", "fork_matcher",
     "grammar_mask", "grammar_accept", "grammar_rollback", "grammar_forced", "grammar_state",
-    "grammar_compile", "open_matcher", "advance_matcher", "open_blob", "read_blob",
+    "open_matcher", "advance_matcher", "open_blob", "read_blob",
     "broadcast", "subscribe", "next_published", "send_child", "receive_child", "join", "http_request",
     "read_body",
 )  # fmt: skip
@@ -47,7 +47,6 @@ SHORT_BLOCKS = {
     **dict.fromkeys(("available_traits", "format_chat", "tokenize_chat", "http_request", "read_body"), 4),
     **dict.fromkeys(("export_kvpage", "import_kvpage", "unexport_kvpage", "list_exports"), 5),
     "decode": 8,
-    "grammar_compile": 5,
     "get_vocabs": 1,
 }
 """Calls in a block, where BLOCK would hold too much, or take too long."""

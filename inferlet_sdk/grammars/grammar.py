@@ -91,7 +91,7 @@ class Matcher:
     _closed = True  # until it is made
 
     def __init__(self, number: int) -> None:
-        """`number` is that of the host (`traits.grammar_matcher`)."""
+        """`number` is that of the host (`traits.open_matcher`)."""
         self._number = number
         self._host = bindings.core
         self._closed = False

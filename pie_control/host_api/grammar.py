@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import QuotaExceeded
 from ..services.grammars import Advanced, Grammar, GrammarMatcher
@@ -15,82 +15,38 @@ from ..services.tokenizer import SHORT_TOKENS, Detokenizer
 from .guest import Guest
 from .suspending import suspending, when_done
 
-MOST_GRAMMARS = 32
-"""Of one inferlet at a time: a compiled grammar takes some megabytes at most."""
-
-
 MOST_MATCHED = 256
 """Grammars of the matchers of one inferlet."""
-
-
-class _Compiled(NamedTuple):
-    """What the future of `grammar-compile` gives."""
-
-    grammar: Grammar
-
-
-class _Opened(NamedTuple):
-    """What the future of `open-matcher` gives."""
-
-    grammar: Grammar
 
 
 def _run(guest: Guest, is_short: bool, work: Callable[[], Any]) -> Any:
     return work() if is_short else guest.inferlet.waits.run_aside(work)
 
 
-def grammar_compile(guest: Guest, queue: int, kind: str, text: str, options: str) -> int:
-    return _compile(guest, queue, (kind, text, options), _Compiled)
-
-
 def open_matcher(guest: Guest, queue: int, kind: str, text: str, options: str) -> int:
-    return _compile(guest, queue, (kind, text, options), _Opened)
-
-
-def _compile(guest: Guest, queue: int, given: tuple[str, str, str], value: Callable[[Grammar], object]) -> int:
-    """The future of a `value` of the grammar."""
-    grammars, (_, text, _) = guest.model_of(queue).grammars, given
-    found, future = grammars.find(*given), guest.futures.new(len(text))
+    grammars, future = guest.model_of(queue).grammars, guest.futures.new(len(text))
+    found = grammars.find(kind, text, options)
     if found is not None:
-        guest.inferlet.waits.resolve(future, value(found))
+        guest.inferlet.waits.resolve(future, found)
         return future
     try:
-        guest.inferlet.background.resolve(future, lambda: value(grammars.compile(*given)))
+        guest.inferlet.background.resolve(future, lambda: grammars.compile(kind, text, options))
     except BaseException:
         guest.futures.forget(future)
         raise
     return future
 
 
-def _take_grammar(guest: Guest, future: int) -> int:
-    if guest.count_handles(Grammar) >= MOST_GRAMMARS:
-        raise QuotaExceeded(f"{MOST_GRAMMARS} grammars exist: destroy some first")
-    return guest.add_handle(guest.futures.take(future, _Compiled).grammar)
-
-
-@suspending
-def await_grammar(guest: Guest, future: int) -> Any:
-    return when_done(guest, future, lambda: _take_grammar(guest, future))
-
-
-def grammar_matcher(guest: Guest, grammar: int) -> int:
-    return _add_matcher(guest, guest.handle(grammar, Grammar))
-
-
 def _add(guest: Guest, matcher: GrammarMatcher) -> int:
     return guest.add_handle(matcher, matcher.close)
 
 
-def _add_matcher(guest: Guest, grammar: Grammar) -> int:
+def _take_matcher(guest: Guest, future: int) -> tuple[int, bool]:
+    grammar: Grammar = guest.futures.take(future, Grammar)
     held = {one.grammar for one in guest.handles_of(GrammarMatcher)}
     if len(held) >= MOST_MATCHED and grammar not in held:
-        raise QuotaExceeded(f"there are matchers of {MOST_MATCHED} grammars: destroy some first")
-    return _add(guest, GrammarMatcher(grammar))
-
-
-def _take_matcher(guest: Guest, future: int) -> tuple[int, bool]:
-    grammar = guest.futures.take(future, _Opened).grammar
-    return _add_matcher(guest, grammar), grammar.advances
+        raise QuotaExceeded(f"there are matchers of {MOST_MATCHED} grammars: drop some first")
+    return _add(guest, GrammarMatcher(grammar)), grammar.advances
 
 
 @suspending

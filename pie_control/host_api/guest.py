@@ -179,7 +179,7 @@ class Guest:
     # ---- handles ----
 
     def add_handle(self, value: object, close: Callable[[], None] | None = None) -> int:
-        """Number of a new handle (sampler, detokenizer, grammar, matcher, response, blob, image). Calls `close` when it
+        """Number of a new handle (sampler, detokenizer, matcher, response, blob, image). Calls `close` when it
         is dropped; at once if there is no room for it, and raises QuotaExceeded."""
         if len(self._handles) >= MAX_HANDLES:
             if close is not None:
@@ -218,9 +218,6 @@ class Guest:
         """The handle is gone; what its drop would do is left to the caller."""
         del self._handles[number]
         return self._closes.pop(number, None)
-
-    def count_handles(self, kind: type[object]) -> int:
-        return sum(isinstance(value, kind) for value in self._handles.values())
 
     # ---- imports ----
 

@@ -44,7 +44,7 @@ class _Options(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Grammar:
-    """A handle of an inferlet: a compiled grammar. `most`: tokens that a matcher of it accepts; `advances`: whether one
+    """A compiled grammar. `most`: tokens that a matcher of it accepts; `advances`: whether one
     at the beginning has something to do before a run (`Matcher.advance`)."""
 
     __slots__ = ("advances", "engine", "live", "most")

@@ -1012,29 +1012,17 @@ class FakeHost:
 
     # ---- grammars ----
 
-    def _grammar_compile(self, queue: int, kind: str, text: str, options: str) -> int:
+    def _open_matcher(self, queue: int, kind: str, text: str, options: str) -> int:
         assert queue in self.queues
         try:
             return self._future(compiled(kind, text, **json.loads(options or "{}")))
         except GrammarError as error:
             return self._future(refuse("invalid-argument", str(error)))
 
-    def _await_grammar(self, number: int) -> int:
-        found = self._take(number)
-        if isinstance(found, HostError):
-            raise found
-        return self._handle(found)
-
     def _handle(self, value: Any) -> int:
         number = self._number()
         self.grammars[number] = value
         return number
-
-    def _grammar_matcher(self, grammar: int) -> int:
-        return self._handle(FakeMatcher(self.grammars[grammar], []))
-
-    def _open_matcher(self, queue: int, kind: str, text: str, options: str) -> int:
-        return self._grammar_compile(queue, kind, text, options)
 
     def _await_matcher(self, number: int) -> tuple[int, bool]:
         found = self._take(number)

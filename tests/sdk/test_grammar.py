@@ -121,18 +121,14 @@ async def main(args):
         await told(lambda: ctx.generate_until(regex="(a")),
         await told(lambda: ctx.generate_until(grammar="start: foo")),
         await told(lambda: ctx.generate_until(schema={"type": "strin"})),
-        await told(lambda: traits.grammar_compile(ctx.queue, "regex", "a" * 70000)),
-        await told(lambda: traits.grammar_compile(ctx.queue, "xml", "a")),
+        await told(lambda: traits.open_matcher(ctx.queue, "regex", "a" * 70000)),
+        await told(lambda: traits.open_matcher(ctx.queue, "xml", "a")),
         await told(lambda: traits.grammar_mask(77)),
-        await told(lambda: traits.grammar_rollback(traits.grammar_matcher(grammar), 1)),
-    ] if (grammar := await traits.grammar_compile(ctx.queue, "regex", "abc")) else []
-    matcher = Matcher(traits.grammar_matcher(grammar))
+        await told(lambda: matcher.rollback(1)),
+    ] if (matcher := await Grammar.of_regex("abc").matcher_on(ctx.queue)) else []
     matcher.close()
     matcher.close()
     found.append(await told(lambda: ctx.generate_until(grammar=matcher)))
-    for _ in range(31):
-        await traits.grammar_compile(ctx.queue, "regex", "abc")
-    found.append(await told(lambda: traits.grammar_compile(ctx.queue, "regex", "abc")))
     return found
 """
 
@@ -152,7 +148,6 @@ TOLD = [
     ("NotFound", "there is no matcher 77"),
     ("InvalidArgument", "1 tokens are to be taken back, and 0 were accepted"),
     ("InvalidState", "the matcher is closed"),
-    ("QuotaExceeded", "32 grammars exist: destroy some first"),
 ]
 
 
@@ -240,7 +235,7 @@ async def main(args, bad: bool):
     ctx = Context(args.model).fill("hello")
     if bad:
         queue = ctx.queue
-        matcher = traits.grammar_matcher(await traits.grammar_compile(queue, "regex", "[0-9]{40}"))
+        matcher = await traits.open_matcher(queue, "regex", "[0-9]{40}")
         await ctx.flush()
         raise RuntimeError("it ends with a matcher")
     return await ctx.generate_until(regex="([a-z]{1,9} ){5,9}", max_tokens=60)
@@ -298,7 +293,7 @@ ADVANCE_REFUSED = [
     ("QuotaExceeded", "a matcher accepts 4096 tokens at most"),
     ("InvalidArgument", "the regular expression is wrong"),
     ("InvalidArgument", "a grammar of 70000 characters is longer than 65536"),
-    ("QuotaExceeded", "there are matchers of 2 grammars: destroy some first"),
+    ("QuotaExceeded", "there are matchers of 2 grammars: drop some first"),
 ]
 
 

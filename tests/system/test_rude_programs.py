@@ -46,7 +46,7 @@ BODIES = {
     "a URL": "await http_get('http://example.org/' + RUDE)",
     "a header": "await http_get('http://example.org', headers={RUDE: RUDE})",
     "a method": "await traits.http_request(RUDE, 'http://example.org')",
-    "a grammar": "await traits.grammar_compile(traits.create_queue(args.model), 'regex', RUDE + '(')",
+    "a grammar": "await traits.open_matcher(traits.create_queue(args.model), 'regex', RUDE + '(')",
     "a program": "await launch(RUDE)",
     "a child's error": "await launch('raises', kwargs={'word': RUDE})",
     "an option": "bindings.fused.create_sampler(json.dumps({RUDE: 1}))",

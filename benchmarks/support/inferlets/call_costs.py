@@ -60,8 +60,7 @@ class World:
 
     async def begin(self) -> None:
         await traits.export_kvpage(self.queue, self.name, self.shared)
-        self.grammar = await traits.grammar_compile(self.queue, *GRAMMAR)
-        self.matcher = traits.grammar_matcher(self.grammar)
+        self.matcher = (await traits.open_matcher(self.queue, *GRAMMAR)).matcher
         await traits.synchronize(self.queue)
         await self.done
 
@@ -129,8 +128,6 @@ def model_calls(world: World) -> dict[str, Callable[..., Any]]:
         "verify": lambda: traits.verify(queue, output, [], sampler),
         "get_next_dist": lambda: traits.get_next_dist(queue, output[0]),
         "get_logprobs": lambda: traits.get_logprobs(queue, output[0], [100]),
-        "grammar_compile": lambda: traits.grammar_compile(queue, *GRAMMAR),
-        "grammar_matcher": lambda: traits.grammar_matcher(world.grammar),
         "fork_matcher": lambda: traits.fork_matcher(matcher),
         "grammar_mask": lambda: traits.grammar_mask(matcher),
         "grammar_accept": lambda: traits.grammar_accept(matcher, world.tokens[:1]),
@@ -246,8 +243,7 @@ class Bench:
         self.frees = {maker: self.calls[undo] for undo, maker in UNDOES.items()} | {
             "reserve_kvpage": self.calls["dealloc_kvpage"],
             "import_kvpage": lambda imported: traits.dealloc_kvpage(world.queue, imported.pages),
-            **dict.fromkeys(("fork_matcher", "grammar_matcher"), traits.destroy_matcher),
-            "grammar_compile": traits.destroy_grammar,
+            "fork_matcher": traits.destroy_matcher,
             "create_detokenizer": traits.destroy_detokenizer,
             "open_matcher": lambda opened: traits.destroy_matcher(opened.matcher),
             "open_blob": traits.close_blob,

@@ -19,14 +19,11 @@ __all__ = [
     "GrammarState",
     "OpenedMatcher",
     "advance_matcher",
-    "destroy_grammar",
     "destroy_matcher",
     "fork_matcher",
     "grammar_accept",
-    "grammar_compile",
     "grammar_forced",
     "grammar_mask",
-    "grammar_matcher",
     "grammar_rollback",
     "grammar_state",
     "open_matcher",
@@ -64,42 +61,22 @@ class Advanced(NamedTuple):
     over: bool
 
 
-def grammar_compile(queue: int | HasQueue, kind: str, text: str, *, whitespace: bool = False) -> HostFuture[int]:
-    """Compiles a grammar: `kind` is "json-schema" (the text is the schema), "regex" or "lark". `whitespace`: whether
-    JSON may have any whitespace; by default it is written as `json.dumps` does.
-
-    The future fails with InvalidArgument if the grammar is wrong; the message says where.
-    """
-    given = _grammar(queue, kind, text, whitespace)
-    return HostFuture(call(bindings.grammar.grammar_compile, *given), bindings.grammar.await_grammar)
-
-
 def open_matcher(queue: int | HasQueue, kind: str, text: str, *, whitespace: bool = False) -> HostFuture[OpenedMatcher]:
-    """A matcher at the beginning of a grammar, which is compiled as by `grammar_compile`: what was compiled before is
-    there at once. The future fails as that of `grammar_compile`."""
-    given = _grammar(queue, kind, text, whitespace)
+    """A matcher at the beginning of a grammar: `kind` is "json-schema" (the text is the schema), "regex" or "lark".
+    `whitespace`: whether JSON may have any whitespace; by default it is written as `json.dumps` does.
+
+    What was compiled before is there at once. The future fails with InvalidArgument if the grammar is wrong; the
+    message says where.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind: {kind!r} is none of {', '.join(KINDS)}")
+    options = json.dumps({"whitespace": True}) if flag(whitespace, "whitespace") else ""
+    given = queue_number(queue), kind, checked_text(text, "text"), options
     return HostFuture(call(bindings.grammar.open_matcher, *given), _opened)
 
 
 def _opened(future: int) -> OpenedMatcher:
     return OpenedMatcher(*bindings.grammar.await_matcher(future))
-
-
-def _grammar(queue: int | HasQueue, kind: str, text: str, whitespace: bool) -> tuple[int, str, str, str]:
-    if kind not in KINDS:
-        raise ValueError(f"kind: {kind!r} is none of {', '.join(KINDS)}")
-    options = json.dumps({"whitespace": True}) if flag(whitespace, "whitespace") else ""
-    return queue_number(queue), kind, checked_text(text, "text"), options
-
-
-def destroy_grammar(grammar: int) -> None:
-    """Frees a grammar. Its matchers stay."""
-    call(bindings.core.drop, whole(grammar, "grammar"))
-
-
-def grammar_matcher(grammar: int) -> int:
-    """A matcher at the beginning of a grammar."""
-    return int(call(bindings.grammar.grammar_matcher, whole(grammar, "grammar")))
 
 
 def fork_matcher(matcher: int) -> int:
