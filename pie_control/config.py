@@ -145,7 +145,9 @@ class ServerConfig:
     )
     host_timeout: float = _setting(30.0, "seconds after which one of them that does not answer is replaced; 0: never")
     warm_pool: int = _setting(
-        128, "Python guests that wait for launches, 2.4 MB each; more after bursts; 0: none", least=0
+        128,
+        "Python guests that wait while launches come, 1.6 MB each; more after bursts, 8 at rest; 0: none",
+        least=0,
     )
     policy: str = _setting(
         "adaptive", "when waves are sent (paper, section 6.1)", choices=("adaptive", "eager", "k-only", "t-only")

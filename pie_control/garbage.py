@@ -2,7 +2,8 @@
 
 A full collection looks at every object, and nobody runs meanwhile: for 150 ms, beside inferlets with 100,000 futures.
 The server makes hardly any cycles, and collections of young objects find those that do not live long. So full ones are
-left out, but for one a minute that waits for a moment in which no inferlet can run.
+left out, but for one a minute that waits for a moment in which no inferlet can run. Then the memory of inferlets that
+have ended goes back to the system, too.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable
+
+from pie_inference.options.freed_memory import release_freed
 
 EVERY_SECONDS = 60.0
 LONGEST_WAIT_SECONDS = 300.0
@@ -31,6 +34,7 @@ async def collect_at_leisure(is_idle: Callable[[], bool]) -> None:
                 await asyncio.sleep(1)
                 waited += 1
             gc.collect()
+            release_freed()
     finally:
         gc.set_threshold(*thresholds)
         gc.unfreeze()

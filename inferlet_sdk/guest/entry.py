@@ -14,7 +14,7 @@ import wit_world  # type: ignore[import-not-found]
 from componentize_py_types import Err  # type: ignore[import-not-found]
 
 from inferlet_sdk import bindings, event_loop
-from inferlet_sdk.guest import rehearsal, standard_library
+from inferlet_sdk.guest import lasting, rehearsal, standard_library
 from inferlet_sdk.guest.program import ProgramFailed, run_program
 
 
@@ -52,4 +52,5 @@ rehearsal.rehearse(*(rehearsal.BEGINNING, rehearsal.GENERATION) * 3)
 # The snapshot's 20,000 objects are never freed. Without `freeze`, the garbage collector of every instance would visit
 # them all (15 ms) and write to their memory pages, which would then be copied.
 gc.collect()
+ADDRESSES = lasting.addresses()
 gc.freeze()

@@ -19,7 +19,7 @@ from pie_inference.options.cache_files import NotPrivate, find_sealed, private_f
 
 from ..errors import ConfigError
 from ..sandbox.version import code_version
-from . import native
+from . import lasting, native
 
 APPLICATION = "inferlet_sdk.guest.entry"
 WORLD = "python-guest"
@@ -35,7 +35,7 @@ def sdk_folder() -> Path:
 
 
 def _fingerprint(folder: Path) -> str:
-    digest = hashlib.sha256(metadata.version("componentize-py").encode())
+    digest = hashlib.sha256(metadata.version("componentize-py").encode() + Path(lasting.__file__).read_bytes())
     for path in sorted([*folder.rglob("*.py"), *folder.rglob("*.wit")]):
         digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
@@ -92,5 +92,6 @@ def build_guest(folder: Path) -> bytes:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             output = Path(scratch) / "guest.wasm"
             _run_componentize(sources, output)
+            output.write_bytes(lasting.made_immortal(output.read_bytes()))
             path = seal(output, folder, fingerprint, SUFFIX)
     return read_own_file(path)

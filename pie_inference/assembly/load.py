@@ -10,7 +10,6 @@ from ..adapters.adapters import Adapters
 from ..adapters.products.choose import choose_products
 from ..attention.choose import choose_attention
 from ..cpu_kernels.ways import OWN, Ways
-from ..device.host_memory import release_freed
 from ..device.machine import free_bytes_of_rank
 from ..execution.graphs import make_executor
 from ..execution.image_encoder import ImageEncoder
@@ -26,6 +25,7 @@ from ..models.image_processor import TILE_SLOTS
 from ..models.registry import build_model
 from ..models.vision import VisionTower
 from ..ops.choose import choose_ops
+from ..options.freed_memory import release_freed
 from ..protocol import BATCHES, EXTENSIONS, EmbedImg, ModelDescription, call_name
 from ..quantization.choose import choose_quantizer
 from .plan import ServingPlan

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 
 import numpy as np
@@ -29,10 +28,3 @@ def _advise_huge_pages(memory: mmap.mmap) -> None:
         memory.madvise(mmap.MADV_HUGEPAGE)
     except OSError:
         return  # this kernel has none: small pages work too
-
-
-def release_freed() -> None:
-    """Gives freed memory that malloc keeps back to the system, such as the temporary memory of loading a model."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
-    if trim is not None:
-        trim(0)

@@ -2,9 +2,9 @@
 
 First they *begin*: memory is mapped, tables are filled, Python has started, and a short rehearsal
 (`inferlet_sdk.guest.rehearsal`) has copied the pages of memory that every program writes to; they wait where they ask
-whether to rehearse. That is most of the work of a launch, done early: to copy a page takes 4 us, and there are 250. At
-leisure some of them *rehearse* the generation of text. That copies a thousand pages more, which is worth its time and
-memory only for launches that come one by one.
+whether to rehearse. That is most of the work of a launch, done early: to copy a page takes 4 us, and there are 270. At
+leisure some of them *rehearse* the generation of text. That copies 400 pages more, which is worth its time and memory
+only for launches that come one by one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..program_host import SourceText
 from ..warm_pool import Demand, WarmPool
 from .python_source import MadeAhead
 
-MOST_REHEARSED = 16
+MOST_REHEARSED = 8
 
 
 class ProgramOwner(Owner, Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pie_control.programs.warm_pool import QUIET_SECONDS, WARM_BYTES, Demand, WarmPool, part_of
+from pie_control.programs.warm_pool import QUIET_SECONDS, REST_SECONDS, RESTING, WARM_BYTES, Demand, WarmPool, part_of
 
 
 def burst(demand: Demand, launches: int, now: float) -> None:
@@ -18,8 +18,26 @@ def refill(demand: Demand, guests: int) -> None:
     demand.filled()
 
 
+def trickle(demand: Demand, begin: float, end: float) -> None:
+    """A launch now and then, for each of which a guest waits."""
+    while begin < end:
+        burst(demand, 1, begin)
+        refill(demand, 1)
+        begin += REST_SECONDS / 2
+
+
 def test_the_least_wait_before_anything_has_come() -> None:
-    assert Demand(WarmPool(8, 100)).wanted(1e6) == 8
+    assert Demand(WarmPool(80, 100)).wanted(1e6) == 80
+
+
+def test_few_wait_where_none_is_launched() -> None:
+    demand = Demand(WarmPool(80, 100))
+    assert demand.wanted(1.0) == 80
+    assert demand.wanted(1.0 + REST_SECONDS) == RESTING
+    burst(demand, 1, 1000.0)
+    assert demand.wanted(1000.0) == demand.wanted(999.0 + REST_SECONDS) == 80
+    assert demand.wanted(1000.0 + REST_SECONDS) == RESTING
+    assert Demand(WarmPool(2, 100)).wanted(1e6) == 2
 
 
 def test_a_burst_asks_for_as_many_as_it_has_taken() -> None:
@@ -52,7 +70,9 @@ def test_no_more_than_the_most_wait_however_many_come() -> None:
     assert demand.wanted(1.0) == 100
     refill(demand, 100)
     burst(demand, 20, 2 * QUIET_SECONDS)
-    assert demand.wanted(4 * QUIET_SECONDS) == 20
+    refill(demand, 20)
+    trickle(demand, 2 * QUIET_SECONDS, 3.9 * QUIET_SECONDS)
+    assert demand.wanted(3.9 * QUIET_SECONDS) == 20
 
 
 @pytest.mark.parametrize("begins", [0.0, 0.5, 0.99])
@@ -62,14 +82,17 @@ def test_a_burst_is_remembered_for_one_to_two_periods(begins: float) -> None:
     began = (1 + begins) * QUIET_SECONDS
     burst(demand, 60, began)
     refill(demand, 60)
+    trickle(demand, began, began + QUIET_SECONDS)
     assert demand.wanted(began + QUIET_SECONDS) == 60
+    trickle(demand, began + QUIET_SECONDS, began + 2 * QUIET_SECONDS)
     assert demand.wanted(began + 2 * QUIET_SECONDS) == 8
 
 
 def test_a_burst_after_long_silence_is_not_forgotten_at_once() -> None:
     demand = Demand(WarmPool(8, 100))
     burst(demand, 60, 100 * QUIET_SECONDS)
-    assert demand.wanted(100.5 * QUIET_SECONDS) == 60
+    refill(demand, 60)
+    trickle(demand, 100 * QUIET_SECONDS, 101.5 * QUIET_SECONDS)
     assert demand.wanted(101.5 * QUIET_SECONDS) == 60
 
 

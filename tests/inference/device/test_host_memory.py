@@ -30,7 +30,7 @@ def test_large_memory_begins_at_a_huge_page() -> None:
 RESIDENT = """
 import os
 import numpy as np
-from pie_inference.device.host_memory import release_freed
+from pie_inference.options.freed_memory import release_freed
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
