@@ -1,4 +1,4 @@
-"""Which objects the interpreter's snapshot holds: the host makes them immortal, so that instances do not count their
+"""The objects of the interpreter's snapshot, which the host makes immortal, so that instances do not count their
 references.
 
 To count a reference is to write, and to write to a page of the snapshot copies it. An instance that has run a short

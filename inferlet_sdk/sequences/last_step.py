@@ -1,4 +1,4 @@
-"""From which step of a sequence the next one can go on with one call of two numbers (`continue_with_dist`)."""
+"""The step of a sequence from which the next one can go on with one call of two numbers (`continue_with_dist`)."""
 
 from __future__ import annotations
 

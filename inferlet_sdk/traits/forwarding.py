@@ -143,7 +143,7 @@ def run(
     dist: tuple[int, float] = NO_DIST,
     sampler: int = 0,
 ) -> int:
-    """The same, with lists that are checked."""
+    """Makes the call of `forward_with`, with lists that are checked."""
     rows = [] if mask is None else mask_rows(mask, "mask")
     lists = queue, context, inputs, pages, outputs, list(tokens), list(positions), rows
     return int(call(bindings.forward.forward, *lists, text(adapter, "adapter"), sampler, *dist, scores))
@@ -157,7 +157,7 @@ def run_step(
     dist: tuple[int, float] = NO_DIST,
     sampler: int = 0,
 ) -> int:
-    """The same, with what `step_lists` gives."""
+    """Makes the call of a step, with what `step_lists` gives."""
     queue, tokens, positions, inputs, context, output, embed = step
     lists = queue, context, inputs, output, [embed, 1], tokens, positions
     return run(*lists, mask=mask, adapter=adapter, dist=dist, sampler=sampler)

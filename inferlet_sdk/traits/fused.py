@@ -155,7 +155,7 @@ def sample_with_logprobs(
 
 
 class ScoredTokenFuture(HostFuture[ScoredToken]):
-    """As `TokenFuture`."""
+    """A token that is being sampled, with log-probabilities."""
 
     __slots__ = ()
 

@@ -50,7 +50,7 @@ class Dist:
 
     @property
     def probabilities(self) -> list[float]:
-        """As many as tokens."""
+        """One for each of `tokens`."""
         if self._probabilities is None:
             self._probabilities = array("f", a2b_base64(self._packed[1])).tolist()
         return self._probabilities
@@ -89,7 +89,7 @@ def dist_of(value: tuple[str, str, list[float]]) -> Dist:
 def get_next_dists(
     queue: int | HasQueue, embeds: Embeds | Iterable[int], k: int = 256, temperature: float = 1.0
 ) -> HostFuture[list[Dist]]:
-    """As `get_next_dist` at several output embeds, in one call and one future: at most 256, or what the operator of the
+    """Distributions at several output embeds, in one call and one future: at most 256, or what the operator of the
     worker has set."""
     return HostFuture(_ask(queue, embed_ranges(embeds, "embeds"), k, temperature), _await_dists)
 
@@ -108,7 +108,7 @@ def _await_dists(future: int) -> list[Dist]:
 def get_logprobs_at(
     queue: int | HasQueue, embeds: Embeds | Iterable[int], tokens: Sequence[int]
 ) -> HostFuture[list[float]]:
-    """As `get_logprobs` at several output embeds, in one call and one future. `tokens` has as many for each embed,
+    """Log-probabilities at several output embeds, in one call and one future. `tokens` has as many for each embed,
     those of the first embed first; so have the log-probabilities. As many embeds as `get_next_dists`."""
     arguments = queue_number(queue), embed_ranges(embeds, "embeds"), token_list(tokens)
     return HostFuture(call(bindings.output_text.get_logprobs, *arguments), bindings.output_text.await_logprobs)

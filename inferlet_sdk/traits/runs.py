@@ -29,7 +29,7 @@ from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.arguments import tokens as token_list
 
 MOST_STEPS = 1024
-"""Of one run."""
+"""Most steps of one run."""
 MOST_STOPS = 64
 """Stop tokens of one run."""
 
@@ -38,13 +38,13 @@ class TokenLogprobs(NamedTuple):
     """Log-probabilities of the model itself, whatever the sampler is."""
 
     logprob: float
-    """Of the token."""
+    """The log-probability of the token itself."""
     alternatives: list[tuple[int, float]]
     """The most probable tokens in order, with theirs."""
 
 
 def unpack_logprobs(count: int, tokens: str, logprobs: str) -> list[TokenLogprobs]:
-    """Of `count` tokens, as `take-run-with-logprobs` packs them: all have as many alternatives."""
+    """The log-probabilities of `count` tokens, as `take-run` packs them: all have as many alternatives."""
     ids, values = array("I", a2b_base64(tokens)), array("f", a2b_base64(logprobs))
     if not count or not values:
         return []
@@ -62,7 +62,7 @@ class RunTokens:
     over: bool
     """Whether that was all, and the run has ended."""
     logprobs: list[TokenLogprobs] = field(default_factory=list)
-    """Of each token, if the run asked for them."""
+    """One entry for each token, if the run asked for them."""
 
 
 class DecodeRun:

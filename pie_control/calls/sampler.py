@@ -162,7 +162,7 @@ def param_rows(rows: Iterable[SamplingParams]) -> NDArray[np.float64]:
 
 
 def param_columns(rows: NDArray[np.float64]) -> dict[str, NDArray[np.generic]]:
-    """The same as one array for each parameter; none for `typical_p` where no row has it."""
+    """One array for each parameter; none for `typical_p` where no row has it."""
     by_name = rows.T
     reals = by_name.astype(np.float32)
     typical: dict[str, NDArray[np.generic]] = {"typical_p": reals[7]} if (reals[7] < 1).any() else {}

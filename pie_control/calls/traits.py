@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 VERSION = "0.3.0"
-"""Of the package of WIT files, and so of each trait: all are published together (docs/adding-a-call.md)."""
+"""The version of the package of WIT files, and so of each trait: all are published together (docs/adding-a-call.md)."""
 
 
 @dataclass(frozen=True)

@@ -15,18 +15,19 @@ Value = tuple[Any, ...]
 
 
 class Done(NamedTuple):
-    """Of a future that has nothing to tell."""
+    """The value of a future that has nothing to tell."""
 
 
 class Run(NamedTuple):
-    """Of a decode run, whose tokens come some at a time (`AddressSpace.run_advanced`)."""
+    """The value of a decode run, whose tokens come some at a time (`AddressSpace.run_advanced`)."""
 
 
 _NONE = np.zeros(0, np.int32)
 
 
 class Import(NamedTuple):
-    """Of an import. The pages themselves are the address space's business; here is what is known of what they hold."""
+    """The value of an import: what is known of what the pages hold. The pages themselves are the address space's
+    business."""
 
     positions: NDArray[np.int32]  # of each slot, as in resources/tables/slots.py
     tokens: NDArray[np.int32]  # of all slots that hold one, or none if its maker did not tell

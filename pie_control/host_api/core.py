@@ -137,7 +137,7 @@ def _model_info(found: ModelView) -> str:
 
 
 def _text(token: object) -> object:
-    """Of a special token as tokenizer_config.json has it: a text, or an object with one, or nothing."""
+    """The text of a special token as tokenizer_config.json has it: a text, or an object with one, or nothing."""
     return token.get("content") if isinstance(token, dict) else token
 
 

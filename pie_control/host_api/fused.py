@@ -66,7 +66,7 @@ def take_run(guest: Guest, run: int, detokenizer: int) -> Any:
 
 
 def _take_run(guest: Guest, run: int, text: Detokenizer | None) -> tuple[Sequence[int], Sequence[str], bool]:
-    """As many tokens as take less than about a millisecond; the others wait for the next call."""
+    """Takes as many tokens as take less than about a millisecond; the others wait for the next call."""
     return _told(guest.futures.take_run(run, SHORT_TOKENS), text)
 
 

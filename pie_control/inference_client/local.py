@@ -22,7 +22,7 @@ from .process import WORKER, start_worker
 START_SECONDS = 300.0
 """Without a sign of life. A worker that loads a large model tells its progress."""
 LAST_WORDS_SECONDS = 0.3
-"""In which the process should end whose connection has ended."""
+"""A process whose connection has ended should end within this time."""
 
 
 class LocalConnection:

@@ -26,7 +26,7 @@ from pie_inference.options.secret import SOURCES, worker_key
 from .connection import OnFrames, OnLost
 
 EVENTS, POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
-"""As plain numbers: arithmetic on enums takes several times as long, and each message takes some."""
+"""They are plain numbers: arithmetic on enums takes several times as long, and each message takes some."""
 RECONNECT_MS = 100
 LINGER_MS = 200
 """What was said last has this time to be sent; the loop waits for it."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from ..errors import ConfigError
 
 MARK = struct.pack("<IIII", 0x2B6C1D93, 0x1E75A0C7, 0x34D9F26B, 0x0F83B45E)
-"""As `inferlet_sdk.guest.lasting` has it."""
+"""The mark that `inferlet_sdk.guest.lasting` writes."""
 IMMORTAL = 5 << 28
 """Count of references of an immortal object where pointers have 32 bits."""
 MOST_REFERENCES = 1 << 19

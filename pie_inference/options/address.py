@@ -35,7 +35,7 @@ def check_address(address: str, secret: str | None) -> None:
 
 
 def check_listening_address(address: str, secret: str | None) -> None:
-    """As `check_address`, for an address to listen at, which cannot be a name."""
+    """Checks an address to listen at, which cannot be a name. Raises as `check_address`."""
     check_address(address, secret)
     host = ADDRESS.fullmatch(address)[1]  # type: ignore[index]  # it has been checked
     if host != ANY and _numeric(host) is None:

@@ -54,6 +54,7 @@ STAGES = {
 }
 _INTERFACE = re.compile(r"((?:^/// ?[^\n]*\n)*)^interface ([\w-]+) \{(.*?)^\}", re.MULTILINE | re.DOTALL)
 _FUNCTION = re.compile(r"((?:^  /// ?.*\n)*)^  %?([\w-]+: func\([^;]*);", re.MULTILINE)
+COLUMNS = 120
 _HEAD = """\
 # Reference of the inferlet API
 
@@ -108,7 +109,13 @@ def _plain(text: str) -> str:
             paragraphs.append(line)
         else:
             paragraphs[-1] += " " + line.strip()
-    return "\n".join(paragraphs)
+    return "\n".join(map(_wrapped, paragraphs))
+
+
+def _wrapped(paragraph: str, indent: str = "  ") -> str:
+    """A paragraph, or an item of a list, in lines of at most COLUMNS."""
+    later = indent if paragraph.startswith("- ") else ""
+    return textwrap.fill(paragraph, COLUMNS, subsequent_indent=later, break_long_words=False, break_on_hyphens=False)
 
 
 def _entry(trait: Trait, function: Function) -> str:
@@ -119,7 +126,8 @@ def _entry(trait: Trait, function: Function) -> str:
     if python := _python(name):
         facts.append(f"*in Python* `{python}`")
     text = function.text + "\n\n" if function.text else ""
-    return f"### {function.name}\n\n```wit\n{function.signature}\n```\n\n{text}{'; '.join(facts)}\n"
+    signature = textwrap.fill(function.signature, COLUMNS, subsequent_indent="  ", break_on_hyphens=False)
+    return f"### {function.name}\n\n```wit\n{signature}\n```\n\n{text}{_wrapped('; '.join(facts))}\n"
 
 
 def _handler(name: str) -> str:

@@ -89,7 +89,7 @@ class Response:
         return waited_for(self._read())
 
     def text(self) -> Any:
-        """The same as text, in the character set that its header names, else in UTF-8: `await response.text()`."""
+        """The body as text, in the character set that its header names, else in UTF-8: `await response.text()`."""
         return waited_for(self._text())
 
     def json(self) -> Any:

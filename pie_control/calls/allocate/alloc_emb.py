@@ -10,7 +10,7 @@ from .allocation import allocate
 
 
 def issue(space: AddressSpace, queue: int, count: int) -> int:
-    """As `allocate`."""
+    """Allocates embeds. Raises as `allocate`."""
     return allocate(space, queue, EMBEDS, count)
 
 

@@ -12,7 +12,7 @@ from .allocation import give_back
 
 
 def issue(space: AddressSpace, queue: int, embeds: Sequence[int]) -> None:
-    """As `give_back`."""
+    """Gives embeds back. Raises as `give_back`."""
     return give_back(space, queue, EMBEDS, embeds)
 
 

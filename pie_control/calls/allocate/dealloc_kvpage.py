@@ -12,7 +12,7 @@ from .allocation import give_back
 
 
 def issue(space: AddressSpace, queue: int, pages: Sequence[int]) -> None:
-    """As `give_back`."""
+    """Gives pages back. Raises as `give_back`."""
     return give_back(space, queue, PAGES, pages)
 
 

@@ -19,7 +19,7 @@ from ..values import Done
 from .names import check_name
 
 MOST_SLOTS = 1 << 17
-"""Of one export."""
+"""Most slots of one export."""
 _UNTOLD = np.zeros(0, np.int32)
 
 

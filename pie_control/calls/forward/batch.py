@@ -88,7 +88,7 @@ class ForwardBatch(LongBatch[PassCommand]):
         return all(filled.isdisjoint(addresses(ranges)) for one in own for ranges in (one.inputs, one.outputs))
 
     def room_for(self, command: PassCommand) -> int:
-        """As far as the worker's masks for rows by position go. The first such command of a batch may always have
+        """The room ends with the worker's masks for rows by position. The first such command of a batch may always have
         some; one that must not be split, all."""
         keys = command.context.tokens + command.size
         first = self._pairs == MOST_PAIRS
@@ -116,8 +116,8 @@ class ForwardBatch(LongBatch[PassCommand]):
         self._ends.append(self.tokens)
 
     def add_step(self, queue: Hashable, command: PassCommand, holdings: Holdings) -> None:
-        """As `add`, for a command of one token that keeps its key and has one output, without a mask: the rule
-        where programs decide about each token."""
+        """Adds a command of one token that keeps its key and has one output, without a mask: the rule where programs
+        decide about each token."""
         assert command.own is not None
         embeds, pages = holdings.embeds.physical, holdings.pages.physical
         self._written.note(queue, command.outputs)

@@ -73,7 +73,7 @@ def _refuse_range(rows: list[int], begins: list[int], lengths: list[int], count:
 
 
 def masks(of: Mapping[int, Mask], count: int) -> dict[str, Any]:
-    """Of those of `count` sequences that have one, by their places."""
+    """The fields of a batch for the masks of those of `count` sequences that have one, by their places."""
     lengths = [len(of[n].rows) if n in of else 0 for n in range(count)]
     ordered = [of[n] for n in sorted(of)]
     return {

@@ -17,7 +17,7 @@ from ..positions import check_positions
 
 
 def issue(space: AddressSpace, queue: int, positions: Sequence[int], embeds: Sequence[int]) -> None:
-    """As many positions as embeds, these as ranges. Raises NotFound, InvalidArgument, InvalidState (embed never
+    """Gives embeds, which are ranges, as many positions. Raises NotFound, InvalidArgument, InvalidState (embed never
     filled)."""
     space.check_queue(queue)
     ranges = parse_ranges(embeds, "embed")

@@ -17,7 +17,7 @@ from .step import DistStep, Way
 
 
 def last_step(space: AddressSpace, queue: int) -> LastStep:
-    """That the next one goes on from. Raises NotFound, InvalidState."""
+    """The step from which the next one goes on. Raises NotFound, InvalidState."""
     found: LastStep | None = space.last_steps.get(queue)
     if found is None:
         space.check_queue(queue)

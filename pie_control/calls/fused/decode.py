@@ -32,13 +32,13 @@ from . import sample
 from .matching import Constraint, Matcher, keep_to
 
 MOST_STEPS = 1024
-"""Of one run: its random numbers and slots are set aside when it is issued."""
+"""Most steps of one run: its random numbers and slots are set aside when it is issued."""
 MOST_STOPS = 64
 """Stop tokens of one run."""
 RUN_BYTES = 100
-"""Of a token of a run that was not taken, with its text."""
+"""Memory of a token of a run that was not taken, with its text."""
 SCORES_BYTES = 8 * (1 + MOST_ALTERNATIVES)
-"""Of its log-probabilities, at most."""
+"""Most memory of its log-probabilities."""
 
 
 class DecodeCommand(WorkerCommand, frozen=True):

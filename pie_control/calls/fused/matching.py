@@ -8,9 +8,9 @@ from pie_control.errors import InvalidArgument
 from pie_control.record import Record
 
 WHERE_IT_PAYS = 1
-"""As `skip`: the run is over where it usually pays to run the forced tokens together."""
+"""This value of `skip` ends the run where it usually pays to run the forced tokens together."""
 USUALLY_PAYS = 10
-"""So many forced tokens take about as long one by one as a new run takes to begin. It is fixed: a model may write a
+"""A new run takes about as long to begin as so many forced tokens one by one. It is fixed: a model may write a
 forced text with other tokens than those that are run together, so what followed the load would change texts."""
 
 

@@ -93,7 +93,7 @@ def issue_sample(
     future: int,
     alternatives: int = NO_SCORES,
 ) -> None:
-    """The same, with 0 in `recent` where a reference stands."""
+    """Issues a sample, with 0 in `recent` where a reference stands."""
     check_output(space, queue, embed)
     if sampler.bias is not None:
         sampler.bias.check(space.model.vocab_size)

@@ -26,7 +26,7 @@ from ..scores import NO_SCORES
 from . import sample
 
 MOST_TOKENS = 16
-"""Of one command. It is not split, so with many more it would have to wait for room."""
+"""Most tokens of one command. It is not split, so with many more it would have to wait for room."""
 
 
 class StepCommand(PassCommand, frozen=True):
@@ -39,12 +39,12 @@ class StepCommand(PassCommand, frozen=True):
 
     @property
     def embeds(self) -> Sequence[Range]:
-        """That the tokens fill."""
+        """Those that the tokens fill."""
         return self.inputs
 
     @property
     def embed(self) -> int:
-        """Whose output is read."""
+        """The one whose output is read."""
         return self.outputs[0][0]
 
     def try_join(

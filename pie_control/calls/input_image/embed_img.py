@@ -117,7 +117,7 @@ class ImageBatch(LongBatch[ImageCommand]):
         return queue not in self._written.first or self._written.disjoint(queue, command.embeds)
 
     def room_for(self, command: ImageCommand) -> int:
-        """As many tiles are under way as there are slots."""
+        """There is room as long as fewer tiles are under way than there are slots."""
         return command.size if self.context.tile_slots.has_room(command.owner, command.seq) else 0
 
     def reserve(self, command: ImageCommand, parts: int) -> None:

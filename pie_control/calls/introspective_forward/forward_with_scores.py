@@ -39,7 +39,7 @@ class Scores(NamedTuple):
     scores: NDArray[np.float32]  # of the visible tokens of the context, in order, then of the inputs
 
     def packed(self) -> str:
-        """As base64."""
+        """The scores as base64 of f32."""
         return packed(self.scores, "<f4")
 
 

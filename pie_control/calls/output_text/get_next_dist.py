@@ -23,7 +23,7 @@ DEFAULT_K = 256
 
 
 DIST_BYTES = 8
-"""Of a token of a distribution."""
+"""Memory of a token of a distribution."""
 MOST_ROWS = 1 << 12
 """Embeds of one command that a worker may allow; more are refused anyway."""
 
@@ -46,7 +46,7 @@ def issue(space: AddressSpace, queue: int, embeds: Sequence[int], k: int, temper
 
 
 def issue_one(space: AddressSpace, queue: int, embed: int, k: int, temperature: float, future: int) -> None:
-    """The same of one embed."""
+    """Reads the distribution at one embed. Raises as `issue`."""
     check_output(space, queue, embed)
     chosen = check(space, k, temperature)
     seq, after = note_reading(space, queue, ((embed, embed + 1),))

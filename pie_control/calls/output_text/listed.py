@@ -35,7 +35,7 @@ class Listed:
         self._length += len(tokens)
 
     def tokens(self) -> NDArray[np.int32]:
-        """Of all lists, one behind the other."""
+        """The tokens of all lists, one behind the other."""
         return as_int32(list(chain.from_iterable(self._lists)))
 
     def ends(self) -> NDArray[np.int32]:

@@ -12,16 +12,16 @@ from pie_inference.grammars.sources import MOST_TEXT
 from ...services.http.request import MAX_OPTIONS, MAX_URL
 
 MAX_NAME_BYTES = 1024
-"""Of the name of a model."""
+"""Most bytes of the name of a model."""
 MAX_CONTEXT = 1 << 17
 """Tokens of one call that looks at a whole context or vocabulary: about four milliseconds to convert."""
 MAX_WATCH_OPTIONS = 16 << 10
-"""Of the options of `watch-run`: a few stop strings."""
+"""Most bytes of the options of `watch-run`: a few stop strings."""
 MAX_AWAITED = 1 << 16
 """Futures that one call waits for."""
 
 MAX_HEADERS_TEXT = 64 << 10
-"""Of the headers of a request, as JSON; what is in them is bounded by `services.http.request`."""
+"""Most bytes of the headers of a request, as JSON; what is in them is bounded by `services.http.request`."""
 
 _OF_ALL = {"model": MAX_NAME_BYTES}
 _OF_ONE: dict[tuple[str, str], dict[str, int]] = {

@@ -18,14 +18,14 @@ from ...resources.address_space import AddressSpace
 from ...resources.hazards import make_stamp
 
 NUMBER_BYTES = 40
-"""Of a number in a list of Python."""
+"""Memory of a number in a list of Python."""
 SMALL_NUMBERS = 16
 SMALL_BYTES = SMALL_NUMBERS * NUMBER_BYTES
 """Lists of one call that are not counted."""
 
 
 def weigher(parameters: Sequence[inspect.Parameter]) -> Callable[[Sequence[Any]], int]:
-    """Of a call with these parameters: a function that gives the bytes of its lists and texts, 0 if they are small."""
+    """A function that gives the bytes of the lists and texts of a call with these parameters, 0 if they are small."""
     lists = [place for place, one in enumerate(parameters) if str(one.annotation).startswith("Sequence")]
     texts = [place for place, one in enumerate(parameters) if one.annotation == "str"]
     matchers = [place for place, one in enumerate(parameters) if one.annotation == "Matcher | None"]
@@ -73,7 +73,7 @@ class PendingBytes:
 
     @property
     def bytes(self) -> int:
-        """Of commands that are not known to have left their queues, and of results, known or to come."""
+        """The bytes of commands that are not known to have left their queues, and of results, known or to come."""
         for space, commands in self._waiting.items():
             while commands and make_stamp(commands[0][0] + 1, 0) <= space.hazards.floor:
                 self._waiting_bytes -= commands.popleft()[1]
