@@ -2,7 +2,7 @@
 
 The worker is a paced one (`pie serve --worker paced:15ms`): like a GPU, it takes `step_ms` for each wave and no
 processor. So a token takes the step's time at least, and what it takes beyond is the control layer's: `overhead`. The
-client reads in a process of its own.
+client reads in a process of its own. The worker is the server's own, or one that listens at the loopback.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import asyncio
 import itertools
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,13 @@ from ..support.guests import program_of
 from ..support.processes import count_parts, processor_seconds
 from ..support.reader import Read, Reader, reading
 from ..support.samples import median, percentile
-from ..support.server import Server, scheduler_counts, serving
+from ..support.server import Server, listening_worker, scheduler_counts, serving
 
 COMPONENT = "component"
 """Reads distributions, as the program in Python does, as a native component."""
 PROGRAMS = ("stream", "piped", "whole", "distributions", COMPONENT, "fork_join", "compute")
+OWN, LISTENS = "own", "listens"
+WORKERS = (OWN, LISTENS)
 BRANCHES = {"fork_join": 8}
 """Sequences that each inferlet has in a wave, if there are several."""
 MOST_SEQUENCES = 1024
@@ -44,8 +47,8 @@ WORK_MS = 4
 @dataclass(frozen=True)
 class Plan:
     """A row for each of `programs`, number of `inferlets`, step in milliseconds and number of `hosts` (none given: what
-    the server chooses): the medians of `rounds` runs of `tokens` tokens. `tree`: the tree to serve from, if not this
-    one."""
+    the server chooses), and each of `workers`: the medians of `rounds` runs of `tokens` tokens. `tree`: the tree to
+    serve from, if not this one."""
 
     programs: tuple[str, ...]
     inferlets: tuple[int, ...]
@@ -53,10 +56,12 @@ class Plan:
     hosts: tuple[int, ...]
     tokens: int
     rounds: int
+    workers: tuple[str, ...] = (OWN,)
     tree: Path | None = None
 
     def __post_init__(self) -> None:
         refuse_unknown("program", self.programs, PROGRAMS)
+        refuse_unknown("worker", self.workers, WORKERS)
 
 
 FULL = Plan(PROGRAMS, (1, 8, 32, 64, 128, 256, 512, 896), steps_ms=(5, 15, 30), hosts=(1, 2), tokens=128, rounds=3)
@@ -75,6 +80,7 @@ class Row:
     inferlets: int
     step_ms: int
     hosts: int
+    worker: str
     tpot_p50_ms: float
     tpot_p99_ms: float
     overhead: float
@@ -90,8 +96,8 @@ class Row:
 
 async def run(plan: Plan) -> list[Row]:
     """One row for each combination that fits into one wave."""
-    servers = itertools.product(plan.steps_ms, plan.hosts or (None,))
-    return [row for step, hosts in servers for row in await _measure_server(plan, step, hosts)]
+    servers = itertools.product(plan.steps_ms, plan.hosts or (None,), plan.workers)
+    return [row for step, hosts, worker in servers for row in await _measure_server(plan, step, hosts, worker)]
 
 
 def fits(program: str, inferlets: int) -> bool:
@@ -99,12 +105,28 @@ def fits(program: str, inferlets: int) -> bool:
     return inferlets * BRANCHES.get(program, 1) <= MOST_SEQUENCES
 
 
-async def _measure_server(plan: Plan, step: int, hosts: int | None) -> list[Row]:
-    settings: dict[str, Any] = {"worker": f"paced:{step}ms", **({} if hosts is None else {"hosts": hosts})}
+@asynccontextmanager
+async def _worker(plan: Plan, step: int, worker: str) -> AsyncIterator[dict[str, object]]:
+    """The settings of a server that uses such a worker."""
+    model, pace = "paced=demo", f"paced:{step}ms"
+    if worker == OWN:
+        yield {"model": model, "worker": pace}
+        return
+    async with listening_worker(model, pace, plan.tree) as settings:
+        yield settings
+
+
+async def _measure_server(plan: Plan, step: int, hosts: int | None, worker: str) -> list[Row]:
     most = max(plan.inferlets) + 1
-    settings |= {"max_inferlets": most, "max_inferlets_per_client": most, "warm_pool": 0, "model": "paced=demo"}
-    async with serving(tree=plan.tree, **settings) as server, Client(server.url) as client, reading(server.url) as one:
-        measured = _Measured(server, client, one, step, plan)
+    settings: dict[str, Any] = {"max_inferlets": most, "max_inferlets_per_client": most, "warm_pool": 0}
+    settings |= {} if hosts is None else {"hosts": hosts}
+    async with (
+        _worker(plan, step, worker) as of_worker,
+        serving(tree=plan.tree, **settings, **of_worker) as server,
+        Client(server.url) as client,
+        reading(server.url) as one,
+    ):
+        measured = _Measured(server, client, one, step, worker, plan)
         return [
             await measured.row(program, inferlets)
             for program, inferlets in itertools.product(plan.programs, plan.inferlets)
@@ -123,9 +145,9 @@ class _State:
 class _Measured:
     """A server that is measured."""
 
-    def __init__(self, server: Server, client: Client, reader: Reader, step: int, plan: Plan) -> None:
+    def __init__(self, server: Server, client: Client, reader: Reader, step: int, worker: str, plan: Plan) -> None:
         self._server, self._client, self._reader = server, client, reader
-        self._step, self._plan = step, plan
+        self._step, self._worker, self._plan = step, worker, plan
         self._rounds_of_work = 0
 
     async def row(self, program: str, inferlets: int) -> Row:
@@ -136,7 +158,7 @@ class _Measured:
         print(f"{program} {inferlets} x {self._step} ms: {rounds[-1]['overhead']:.3f}", file=sys.stderr, flush=True)
         hosts = count_parts(self._server.pid).get("hosts", 0)
         values = {name: round(median([one[name] for one in rounds]), 3) for name in rounds[0]}
-        return Row(program, inferlets, self._step, hosts, **values)
+        return Row(program, inferlets, self._step, hosts, self._worker, **values)
 
     async def _calibrate(self) -> int:
         """Rounds of the program's loop in a millisecond, with nothing else running."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
+import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -67,6 +69,31 @@ async def serving(*, tree: Path | None = None, **settings: object) -> AsyncItera
                 errors.seek(0)
                 raise RuntimeError(f"pie serve did not start: {errors.read()[-2000:].decode(errors='replace')}")
             yield Server(first.split(" at ")[1].split()[0], process.pid)
+        finally:
+            await _stop(process)
+
+
+@contextlib.asynccontextmanager
+async def listening_worker(model: str, pace: str, tree: Path | None = None) -> AsyncIterator[dict[str, object]]:
+    """Runs `pie worker` at a free port of the loopback, with a secret. Gives the settings of a server that uses it.
+    `model` and `pace` are its options `--model` and `--worker`."""
+    root = (tree or ROOT).resolve()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    with tempfile.TemporaryDirectory(prefix="pie-benchmark-") as folder:
+        secret = Path(folder) / "secret"
+        secret.touch(mode=0o600)
+        secret.write_text(secrets.token_hex(32))
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "pie_control.cli", "worker"),
+            *_options({"listen": address, "secret_file": secret, "model": model, "worker": pace}),
+            stderr=asyncio.subprocess.DEVNULL,
+            cwd=root,
+            env=_environment(root),
+        )
+        try:
+            yield {"worker": address, "secret_file": secret}
         finally:
             await _stop(process)
 
