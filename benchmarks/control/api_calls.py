@@ -28,7 +28,7 @@ BLOCK = 20
 """Calls in a block, where nothing else is said: what a block pays once, since the processor's caches are full of other
 inferlets', is shared by as many in each row."""
 CONTROL_CALLS = (
-    "now", "clock", "get_arg", "get_env", "available_models", "blob_names", "blob_size", "send", "wait",
+    "now", "clock", "get_arg", "get_env", "available_models", "blob_names", "send", "wait",
     "push_tokens", "set_queue_priority", "sleep", "cancel", "receive", "get_model_info", "usage", "set_result", "log",
     "synchronize", "create_queue", "destroy_queue", "tokenize", "detokenize", "create_detokenizer",
     "create_sampler", "drop", "available_traits", "format_chat", "tokenize_chat",

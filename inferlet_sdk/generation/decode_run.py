@@ -107,30 +107,24 @@ class IssuedRun:
     def try_take(self, detokenizer: int) -> tuple[list[int], list[str], bool] | None:
         """What `take` gives, for a plain run; None if it has failed, which `take` tells then."""
         try:
-            taken: tuple[list[int], list[str], bool] = bindings.fused.take_run(self.number, detokenizer)
+            tokens, texts, over, _ = bindings.fused.take_run(self.number, detokenizer)
         except bindings.HostError as error:
             self._failure = error
             return None
-        tokens, _, over = taken
         self._taken += len(tokens)
         if over:
             self._settle(exact=True)
-        return taken
+        return tokens, texts, over
 
     def take(self, detokenizer: int) -> Taken:
         """Tokens that have come; suspends the guest until there are some."""
         if self._failure is not None:
             raise self._failure
-        if self._has_logprobs:
-            tokens, texts, over, *packed = bindings.fused.take_run_with_logprobs(self.number, detokenizer)
-            logprobs = unpack_logprobs(len(tokens), *packed)
-        else:
-            tokens, texts, over = bindings.fused.take_run(self.number, detokenizer)
-            logprobs = []
+        tokens, texts, over, packed = bindings.fused.take_run(self.number, detokenizer)
         self._taken += len(tokens)
         if over:
             self._settle(exact=not self._followed)
-        return Taken(tokens, texts, over, logprobs)
+        return Taken(tokens, texts, over, unpack_logprobs(len(tokens), packed))
 
     def cancel(self) -> None:
         """Ends it before its time."""

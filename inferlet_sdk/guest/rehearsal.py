@@ -71,7 +71,8 @@ def _host() -> Any:
     }  # fmt: skip
     core = SimpleNamespace(
         get_arg=list, get_env=list, send=nothing, receive=number, set_result=nothing,
-        sleep=number, wait=same, await_done=nothing, cancel=nothing, create_queue=number,
+        sleep=number, wait=same, await_done=nothing, await_message=lambda _: ("message", []),
+        cancel=nothing, create_queue=number,
         available_models=lambda: ["rehearsal"], get_model_info=lambda _: json.dumps(info), destroy_queue=nothing,
         synchronize=number, drop=nothing,
     )  # fmt: skip
@@ -89,13 +90,12 @@ def _host() -> Any:
         create_sampler=number, sample=number,
         await_token=lambda _: 7,
         continue_with_dist=lambda *_: dist, take_text=lambda *_: (7, "x"), decode=number, watch_run=nothing,
-        take_run=lambda *_: ([7], ["x"], False),
+        take_run=lambda *_: ([7], ["x"], False, ""),
     )  # fmt: skip
     return SimpleNamespace(
         http=None, topics=None, children=None, input_image=None, exports=None, grammar=None,
-        core=core, allocate=allocate, tokenize=tokenize, fused=fused, guest_source=None,
+        blobs=None, core=core, allocate=allocate, tokenize=tokenize, fused=fused, guest_source=None,
         forward_with_adapter=None, introspective_forward=None,
-        blobs=SimpleNamespace(await_mail=lambda _: ("message", [])),
         output_text=SimpleNamespace(
             get_next_dist=number, await_dists=lambda _: dist
         ),

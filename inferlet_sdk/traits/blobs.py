@@ -7,7 +7,7 @@ from base64 import b64decode
 
 from inferlet_sdk import bindings
 from inferlet_sdk.errors import call
-from inferlet_sdk.traits.arguments import text, whole
+from inferlet_sdk.traits.arguments import LARGEST_U32, text, whole
 
 __all__ = [
     "blob_names",
@@ -38,21 +38,22 @@ def _blob(blob: object) -> int:
 
 def blob_size(blob: int) -> int:
     """Its size in bytes."""
-    return int(call(bindings.blobs.blob_size, _blob(blob)))
+    return _read(_blob(blob), 0, 0)[1]
+
+
+def _read(blob: int, offset: int, length: int) -> tuple[bytes, int]:
+    """At most `MOST_READ` bytes, and the size of the blob."""
+    data, size = call(bindings.blobs.read_blob, blob, offset, min(length, MOST_READ))
+    return b64decode(data), size
 
 
 def read_blob(blob: int, offset: int = 0, length: int | None = None) -> bytes:
     """Bytes of a blob from `offset` on: `length` of them, or all."""
     handle, offset = _blob(blob), whole(offset, "offset")
-    wanted = None if length is None else whole(length, "length")
-    end = blob_size(handle)
-    if wanted is not None:
-        end = min(end, offset + wanted)
-    parts = (
-        b64decode(call(bindings.blobs.read_blob, handle, start, min(end - start, MOST_READ)))
-        for start in range(offset, end, MOST_READ)
-    )
-    return b"".join(parts)
+    wanted = LARGEST_U32 if length is None else whole(length, "length")
+    first, size = _read(handle, offset, wanted)
+    end = min(size, offset + wanted)
+    return b"".join([first, *(_read(handle, at, end - at)[0] for at in range(offset + MOST_READ, end, MOST_READ))])
 
 
 def close_blob(blob: int) -> None:

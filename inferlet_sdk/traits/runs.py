@@ -43,11 +43,12 @@ class TokenLogprobs(NamedTuple):
     """The most probable tokens in order, with theirs."""
 
 
-def unpack_logprobs(count: int, tokens: str, logprobs: str) -> list[TokenLogprobs]:
-    """The log-probabilities of `count` tokens, as `take-run` packs them: all have as many alternatives."""
-    ids, values = array("I", a2b_base64(tokens)), array("f", a2b_base64(logprobs))
-    if not count or not values:
+def unpack_logprobs(count: int, packed: str) -> list[TokenLogprobs]:
+    """Of `count` tokens, as `take-run` packs them: all have as many alternatives."""
+    if not count or not packed:
         return []
+    data = a2b_base64(packed)
+    ids, values = array("I", data[: len(data) // 2]), array("f", data[len(data) // 2 :])
     pairs, each = list(zip(ids, values, strict=True)), len(values) // count
     return [TokenLogprobs(values[n], pairs[n + 1 : n + each]) for n in range(0, len(values), each)]
 
@@ -68,9 +69,8 @@ class RunTokens:
 class DecodeRun:
     """A run that goes on whether its tokens are taken or not."""
 
-    def __init__(self, number: int, has_logprobs: bool = False) -> None:
+    def __init__(self, number: int) -> None:
         self.number = number
-        self._has_logprobs = has_logprobs
 
     async def take(self, detokenizer: int = 0) -> RunTokens:
         """Waits until there are tokens, or the run is over. A stop token is the last one."""
@@ -78,10 +78,8 @@ class DecodeRun:
         loop = loop_with_others()
         if loop is not None:
             await loop.any_host_future((self.number,))
-        if not self._has_logprobs:
-            return RunTokens(*call(bindings.fused.take_run, self.number, detokenizer))
-        tokens, texts, over, *packed = call(bindings.fused.take_run_with_logprobs, self.number, detokenizer)
-        return RunTokens(tokens, texts, over, unpack_logprobs(len(tokens), *packed))
+        tokens, texts, over, packed = call(bindings.fused.take_run, self.number, detokenizer)
+        return RunTokens(tokens, texts, over, unpack_logprobs(len(tokens), packed))
 
     def cancel(self) -> None:
         """Ends the run and drops what was not taken."""
@@ -142,7 +140,7 @@ def decode(
         whole(matcher, "matcher"),
         whole(skip, "skip"),
     )
-    return DecodeRun(number, logprobs is not None)
+    return DecodeRun(number)
 
 
 def watch_run(

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from ..calls.values import Done
-from ..errors import InvalidState
 from ..inferlets.model import ModelView
 from ..inferlets.relations.mail import Letter
 from ..programs.host.python_source import Compilation
@@ -48,14 +47,20 @@ def receive(guest: Guest) -> int:
     return guest.inferlet.mail.receive()
 
 
-def _take_message(guest: Guest, future: int) -> str:
+def _take_message(guest: Guest, future: int) -> tuple[str, list[tuple[str, int]]]:
     letter: Letter = guest.futures.take(future, Letter)
     assert letter.message is not None, "the mail of a client ends with the inferlet"
-    if letter.message.blobs:
+    blobs, handles = guest.inferlet.blobs, list[tuple[str, int]]()
+    try:
+        for name, data in letter.message.blobs.items():
+            blobs.reserve(len(data))
+            handles.append((name, guest.add_blob(blobs.adopt(data))))
+    except BaseException:
+        for _, handle in handles:
+            guest.drop_handle(handle)
         letter.not_taken()
-        names = ", ".join(map(repr, letter.message.blobs))
-        raise InvalidState(f"the message comes with blobs ({names}), and waits again: take it with blobs.await-mail")
-    return letter.message.text
+        raise
+    return letter.message.text, handles
 
 
 @suspending

@@ -15,7 +15,7 @@ from ..calls.output_text.get_next_dist import result_bytes
 from ..calls.output_text.get_next_dists import Dists
 from ..calls.scores import Scores as TokenScores
 from ..errors import InvalidArgument
-from ..inferlets.runs import Taken, Watch
+from ..inferlets.runs import Watch
 from ..services.sampler_config import new_sampler
 from ..services.stop_strings import StopStrings
 from ..services.tokenizer import SHORT_TOKENS, Detokenizer
@@ -65,34 +65,18 @@ def take_run(guest: Guest, run: int, detokenizer: int) -> Any:
     return when_done(guest, run, lambda: _take_run(guest, run, text))
 
 
-def _take_run(guest: Guest, run: int, text: Detokenizer | None) -> tuple[Sequence[int], Sequence[str], bool]:
-    """Takes as many tokens as take less than about a millisecond; the others wait for the next call."""
-    return _told(guest.futures.take_run(run, SHORT_TOKENS), text)
+def _take_run(guest: Guest, run: int, text: Detokenizer | None) -> tuple[Sequence[int], Sequence[str], bool, str]:
+    """As many tokens as take less than about a millisecond; the others wait for the next call."""
+    taken = guest.futures.take_run(run, SHORT_TOKENS)
+    texts: Sequence[str] = taken.texts or ()
+    if taken.texts is None and text is not None:
+        texts = [text.push((token,)) for token in taken.tokens]
+    return taken.tokens, texts, taken.over, _packed_scores(taken.scores) if taken.scores else ""
 
 
-def _told(taken: Taken, text: Detokenizer | None) -> tuple[Sequence[int], Sequence[str], bool]:
-    if taken.texts is not None or text is None:
-        return taken.tokens, taken.texts or (), taken.over
-    return taken.tokens, [text.push((token,)) for token in taken.tokens], taken.over
-
-
-@suspending
-def take_run_with_logprobs(guest: Guest, run: int, detokenizer: int) -> Any:
-    """Suspends as `take_run`."""
-    text = guest.handle(detokenizer, Detokenizer) if detokenizer else None
-
-    def take() -> tuple[Sequence[int], Sequence[str], bool, str, str]:
-        taken = guest.futures.take_run(run, SHORT_TOKENS)
-        return *_told(taken, text), *_packed_scores(taken.scores)
-
-    return when_done(guest, run, take)
-
-
-def _packed_scores(scores: Sequence[TokenScores]) -> tuple[str, str]:
-    if not scores:
-        return "", ""
+def _packed_scores(scores: Sequence[TokenScores]) -> str:
     tokens, logprobs = (np.concatenate(column) for column in zip(*map(msgspec.structs.astuple, scores), strict=True))
-    return packed(tokens, "<u4"), packed(logprobs, "<f4")
+    return packed(np.concatenate((tokens.astype("<u4"), logprobs.astype("<f4").view("<u4"))), "<u4")
 
 
 class _WatchOptions(msgspec.Struct, forbid_unknown_fields=True):

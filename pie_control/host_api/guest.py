@@ -13,6 +13,7 @@ from ..config import InferletLimits
 from ..errors import Cancelled, InvalidArgument, NotFound, QuotaExceeded, Unsupported
 from ..ids import Owner
 from ..images.reader import ImageReader
+from ..inferlets.blobs import Blob
 from ..inferlets.inferlet import Inferlet
 from ..inferlets.model import ModelView
 from ..inferlets.relations.children import Nursery
@@ -193,6 +194,10 @@ class Guest:
         if close is not None:
             self._closes[number] = close
         return number
+
+    def add_blob(self, blob: Blob) -> int:
+        """Number of a new handle of a blob that is open; as `add_handle`."""
+        return self.add_handle(blob, lambda: self.inferlet.blobs.close(blob))
 
     def handle(self, number: int, kind: type[T]) -> T:
         """What has this number; raises NotFound, InvalidArgument."""

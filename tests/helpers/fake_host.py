@@ -516,14 +516,12 @@ class FakeHost:
             raise refuse("not-found", f"no blob {handle}")
         return self.handles[handle]
 
-    def _blob_size(self, handle: int) -> int:
-        return len(self._blob(handle))
-
-    def _read_blob(self, handle: int, offset: int, length: int) -> str:
+    def _read_blob(self, handle: int, offset: int, length: int) -> tuple[str, int]:
         assert length <= 1 << 18
-        return b64encode(self._blob(handle)[offset : offset + length]).decode()
+        data = self._blob(handle)
+        return b64encode(data[offset : offset + length]).decode(), len(data)
 
-    def _await_mail(self, number: int) -> Any:
+    def _await_message(self, number: int) -> Any:
         return self._with_blobs(self._await(number))
 
     def _with_blobs(self, message: str) -> tuple[str, list[tuple[str, int]]]:
@@ -964,7 +962,7 @@ class FakeHost:
             raise refuse("not-found", f"no decode run {number}")
         return self.runs[number]
 
-    def _take_run(self, number: int, detokenizer: int) -> tuple[list[int], list[str], bool]:
+    def _take_run(self, number: int, detokenizer: int) -> tuple[list[int], list[str], bool, str]:
         run = self._run_of(number)
         while run.left and (run.watch is not None or len(run.untaken) < self.tokens_at_once):
             self._step(run)
@@ -974,14 +972,16 @@ class FakeHost:
             texts = [self._push_tokens(detokenizer, [token]) for token in tokens]
         if not run.left:
             del self.runs[number]
-        return tokens, texts, not run.left
-
-    def _take_run_with_logprobs(self, number: int, detokenizer: int) -> tuple[list[int], list[str], bool, str, str]:
-        run = self._run_of(number)
-        tokens, texts, over = self._take_run(number, detokenizer)
         scores, run.scores = run.scores[: len(tokens)], run.scores[len(tokens) :]
-        ids, logprobs = ([n for one in column for n in one] for column in zip(*scores, strict=True))
-        return tokens, texts, over, _packed("I", ids), _packed("f", logprobs)
+        ids, logprobs = (
+            ([n for one in column for n in one] for column in zip(*scores, strict=True)) if scores else ((), ())
+        )
+        return (
+            tokens,
+            texts,
+            not run.left,
+            b64encode(array("I", ids).tobytes() + array("f", logprobs).tobytes()).decode(),
+        )
 
     def _watch_run(self, number: int, detokenizer: int, options: str) -> None:
         run, given = self._run_of(number), json.loads(options)
@@ -1006,7 +1006,7 @@ class FakeHost:
         self._wait([number])
         return self._take(number)
 
-    _await_done = _await_message = _await_token = _await_dists = _await_logprobs = _await_verified = _await
+    _await_done = _await_token = _await_dists = _await_logprobs = _await_verified = _await
     _await_response = _await_reached = _await_published = _await_end = _await_child_message = _await
     _await_listing = _await_scored_token = _await
 

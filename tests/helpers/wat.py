@@ -49,7 +49,10 @@ CORE_FUNCTIONS = {
     "send": ('(func (param "message" string) (result (result (option u32) (error $error))))', "(param i32 i32 i32)"),
     "set-result": ('(func (param "value" string) (result (result (error $error))))', "(param i32 i32 i32)"),
     "receive": ("(func (result (result u32 (error $error))))", "(param i32)"),
-    "await-message": ('(func (param "future" u32) (result (result string (error $error))))', "(param i32 i32)"),
+    "await-message": (
+        '(func (param "future" u32) (result (result (tuple string (list (tuple string u32))) (error $error))))',
+        "(param i32 i32)",
+    ),
     "wait": ('(func (param "futures" (list u32)) (result (list u32)))', "(param i32 i32 i32)"),
     "sleep": ('(func (param "nanoseconds" u64) (result (result u32 (error $error))))', "(param i64 i32)"),
     "cancel": ('(func (param "future" u32) (result (result (error $error))))', "(param i32 i32)"),

@@ -131,7 +131,7 @@ async def main(args):
     told["trim"] = refusal(lambda: traits.trim_kvpage(queue, kv, 1))
     watch(run)
     told["watch twice"] = refusal(lambda: watch(run))
-    tokens, texts, over = take(run)
+    tokens, texts, over, _ = take(run)
     told["taken"] = [len(tokens), len(texts), over]
     told["double take"] = refusal(lambda: take(run))
     told["cancel what is over"] = refusal(lambda: call(bindings.core.cancel, run))

@@ -97,7 +97,7 @@ def core_calls(world: World) -> dict[str, Callable[..., Any]]:
         "format_chat": lambda: traits.format_chat(queue, CHAT),
         "tokenize_chat": lambda: traits.tokenize_chat(queue, CHAT),
         "blob_names": traits.blob_names, "open_blob": lambda: traits.open_blob("blob"),
-        "blob_size": lambda: traits.blob_size(blob), "read_blob": lambda: traits.read_blob(blob, 0, 1000),
+        "read_blob": lambda: traits.read_blob(blob, 0, 1000),
         "broadcast": lambda: traits.broadcast(world.name, "nine"), "subscribe": lambda: traits.subscribe(world.name),
         "next_published": lambda: traits.next_published(world.subscription),
         "join": lambda: traits.join(child), "send_child": lambda: traits.send_child(child, "nine"),

@@ -11,7 +11,7 @@
     (export "create-queue" (func (param "model" string) (result (result u32 (error $error)))))
     (export "send" (func (param "message" string) (result (result (option u32) (error $error)))))
     (export "receive" (func (result (result u32 (error $error)))))
-    (export "await-message" (func (param "future" u32) (result (result string (error $error)))))
+    (export "await-message" (func (param "future" u32) (result (result (tuple string (list (tuple string u32))) (error $error)))))
     (export "now" (func (result u64)))
     (export "sleep" (func (param "nanoseconds" u64) (result (result u32 (error $error)))))
     (export "wait" (func (param "futures" (list u32)) (result (list u32))))))

@@ -89,4 +89,4 @@ class Message(str):
 
 def take_message(future: int) -> Message:
     """Waits for a message from the client."""
-    return Message(*bindings.blobs.await_mail(future))
+    return Message(*bindings.core.await_message(future))

@@ -110,7 +110,7 @@ def keep_body(guest: Guest, body: int) -> int:
 
 def _take_kept(guest: Guest, future: int) -> int:
     kept: KeptBlob = guest.futures.take(future, KeptBlob)
-    return guest.add_handle(kept.blob, kept.not_taken)
+    return guest.add_blob(kept.blob)
 
 
 @suspending

@@ -260,7 +260,7 @@ async def main(args):
     core.cancel(futures[0])
     core.cancel(futures[1])
     core.wait(futures[3:4])
-    return [core.await_message(futures[2]), core.await_message(futures[3]), await args.receive()]
+    return [core.await_message(futures[2])[0], core.await_message(futures[3])[0], await args.receive()]
 """
 
     async def body(server: ServerApi) -> None:
