@@ -31,8 +31,8 @@ CONTROL_CALLS = (
     "now", "clock", "get_arg", "get_env", "available_models", "blob_names", "send", "wait",
     "push_tokens", "set_queue_priority", "sleep", "cancel", "receive", "get_model_info", "usage", "set_result", "log",
     "synchronize", "create_queue", "destroy_queue", "tokenize", "detokenize", "create_detokenizer",
-    "create_sampler", "drop", "available_traits", "format_chat", "tokenize_chat",
-    "get_vocabs", "alloc_kvpage", "reserve_kvpage", "dealloc_kvpage", "alloc_emb", "dealloc_emb", "copy_emb",
+    "create_sampler", "drop", "format_chat", "tokenize_chat",
+    "get_vocabs", "alloc_kvpage", "dealloc_kvpage", "alloc_emb", "dealloc_emb", "copy_emb",
     "copy_kvpage", "set_positions", "trim_kvpage", "mask_kvpage", "verify", "available_adapters", "decode",
     "export_kvpage", "import_kvpage", "unexport_kvpage", "list_exports", "fork_matcher",
     "grammar_mask", "grammar_accept", "grammar_rollback", "grammar_forced", "grammar_state",
@@ -44,7 +44,7 @@ CONTROL_CALLS = (
 ISSUED_CALLS = ("embed_txt", "forward", "sample", "get_next_dist", "get_logprobs")
 """Calls that also have a row of layer "inference"."""
 SHORT_BLOCKS = {
-    **dict.fromkeys(("available_traits", "format_chat", "tokenize_chat", "http_request", "read_body"), 4),
+    **dict.fromkeys(("format_chat", "tokenize_chat", "http_request", "read_body"), 4),
     **dict.fromkeys(("export_kvpage", "import_kvpage", "unexport_kvpage", "list_exports"), 5),
     "decode": 8,
     "get_vocabs": 1,

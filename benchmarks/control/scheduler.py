@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pie_control.calls.allocate import alloc_emb, alloc_kvpage, reserve_kvpage
+from pie_control.calls.allocate import alloc_emb, alloc_kvpage
 from pie_control.calls.core import create_queue
 from pie_control.calls.forward import plain
 from pie_control.calls.fused import decode, sample
@@ -97,7 +97,7 @@ class _World:
             alloc_kvpage.issue(space, QUEUE, 1 if runs else PAGES)
             alloc_emb.issue(space, QUEUE, 2)
             if runs:
-                reserve_kvpage.issue(space, QUEUE, PAGES - 1)
+                alloc_kvpage.issue(space, QUEUE, PAGES - 1, reserved=True)
         if blocked:
             self._block(model, number, blocked)
 

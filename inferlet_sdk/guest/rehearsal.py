@@ -77,10 +77,9 @@ def _host() -> Any:
         synchronize=number, drop=nothing,
     )  # fmt: skip
     allocate = SimpleNamespace(
-        alloc_kvpage=lambda _queue, count: next(numbers) * 1000, dealloc_kvpage=nothing, copy_kvpage=nothing,
+        alloc_kvpage=lambda _queue, count, _reserved: next(numbers) * 1000, dealloc_kvpage=nothing, copy_kvpage=nothing,
         copy_emb=nothing,
         alloc_emb=lambda _queue, count: next(numbers) * 1000, dealloc_emb=nothing, trim_kvpage=nothing,
-        reserve_kvpage=lambda _queue, count: next(numbers) * 1000,
     )  # fmt: skip
     tokenize = SimpleNamespace(
         tokenize=lambda _queue, text, _special: [ord(letter) for letter in text], create_detokenizer=number,

@@ -27,17 +27,19 @@ __all__ = [
 
 def alloc_kvpage(queue: int | HasQueue, count: int = 1) -> Pages:
     """Allocates pages; raises QuotaExceeded, or Exhausted if the whole pool is too small."""
+    return _pages(queue, count, False)
+
+
+def _pages(queue: int | HasQueue, count: int, reserved: bool) -> Pages:
     number, count = queue_number(queue), whole(count, "count")
     give_back()
-    return Pages((call(bindings.allocate.alloc_kvpage, number, count), count))
+    return Pages((call(bindings.allocate.alloc_kvpage, number, count, reserved), count))
 
 
 def reserve_kvpage(queue: int | HasQueue, count: int = 1) -> Pages:
     """Addresses of pages for decode runs, which have no memory until a run reaches them. They count as pages that the
     inferlet holds; raises as `alloc_kvpage`."""
-    number, count = queue_number(queue), whole(count, "count")
-    give_back()
-    return Pages((call(bindings.allocate.reserve_kvpage, number, count), count))
+    return _pages(queue, count, True)
 
 
 def dealloc_kvpage(queue: int | HasQueue, pages: Pages | Iterable[int]) -> None:

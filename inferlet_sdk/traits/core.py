@@ -230,13 +230,17 @@ def _model(model: object) -> str:
 
 def available_traits(model: str) -> list[TraitInfo]:
     """Traits that a model implements; raises NotFound for an unknown model."""
-    traits = json.loads(call(bindings.core.available_traits, _model(model)))
-    return [_from_json(TraitInfo, trait) for trait in traits]
+    return [_from_json(TraitInfo, trait) for trait in _model_info(model)["traits"]]
 
 
 def get_model_info(model: str) -> ModelInfo:
     """Page size, vocabulary and limits of a model; raises NotFound for an unknown model."""
-    return _from_json(ModelInfo, json.loads(call(bindings.core.get_model_info, _model(model))))
+    return _from_json(ModelInfo, _model_info(model))
+
+
+def _model_info(model: str) -> dict[str, Any]:
+    info: dict[str, Any] = json.loads(call(bindings.core.get_model_info, _model(model)))
+    return info
 
 
 def create_queue(model: str) -> int:

@@ -116,21 +116,8 @@ def available_models(guest: Guest) -> list[str]:
     return list(guest.models)
 
 
-def available_traits(guest: Guest, model: str) -> str:
-    return guest.model(model).text("traits", _traits)
-
-
-def _traits(model: ModelView) -> str:
-    return json.dumps(
-        [
-            {"name": trait.name, "version": trait.version, "functions": functions, "supertraits": trait.supertraits}
-            for trait, functions in traits_of(model.description)
-        ]
-    )
-
-
 def get_model_info(guest: Guest, model: str) -> str:
-    return guest.model(model).text("info", _model_info)
+    return guest.model(model).info(_model_info)
 
 
 def _model_info(found: ModelView) -> str:
@@ -138,7 +125,12 @@ def _model_info(found: ModelView) -> str:
     same = {name: getattr(about, name) for name in MODEL_INFO}
     special = {f"{name}_text": _text(about.tokenizer_config.get(f"{name}_token")) for name in ("bos", "eos")}
     image_token = about.vision.placeholder if about.vision else None
-    return json.dumps({**same, **special, "has_chat_template": found.has_chat_template, "image_token": image_token})
+    traits = [
+        {"name": trait.name, "version": trait.version, "functions": functions, "supertraits": trait.supertraits}
+        for trait, functions in traits_of(about)
+    ]
+    others = {"has_chat_template": found.has_chat_template, "image_token": image_token, "traits": traits}
+    return json.dumps({**same, **special, **others})
 
 
 def _text(token: object) -> object:

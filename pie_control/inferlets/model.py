@@ -30,7 +30,7 @@ class ModelView:
         self.name = description.name
         self.description = description
         self.down: str | None = None  # why no worker serves it, now or soon
-        self._texts: dict[str, str] = {}
+        self._info = ""
         self._adapters: dict[str, int] = {}  # numbers by name; address spaces see changes
         self._ledgers = ledgers
         self._spaces: dict[Owner, AddressSpace] = {}
@@ -53,12 +53,11 @@ class ModelView:
 
     # ---- for inferlets ----
 
-    def text(self, name: str, make: Callable[[ModelView], str]) -> str:
-        """A text about the model, which does not change: made once for all inferlets."""
-        found = self._texts.get(name)
-        if found is None:
-            found = self._texts[name] = make(self)
-        return found
+    def info(self, make: Callable[[ModelView], str]) -> str:
+        """The text about the model, which does not change: made once for all inferlets."""
+        if not self._info:
+            self._info = make(self)
+        return self._info
 
     def open(
         self,

@@ -149,6 +149,7 @@ class FakeHost:
         self.receivers: list[int] = []
         self.adapters: list[str] = []  # each changes the tokens that are run with it
         self.max_pages = 1000
+        self.traits = [{"name": "Forward", "version": "1.0", "functions": ["forward"], "supertraits": ["Allocate"]}]
         self.chat_images = False  # whether the chat template shows them
         self.sent_blobs: dict[str, bytes] = {"photo": b"a cat"}
         self.handles: dict[int, bytes] = {}  # of blobs
@@ -280,11 +281,6 @@ class FakeHost:
     def _available_models(self) -> list[str]:
         return ["toy"]
 
-    def _available_traits(self, model: str) -> str:
-        self._check_model(model)
-        forward = {"name": "Forward", "version": "1.0", "functions": ["forward"], "supertraits": ["Allocate"]}
-        return json.dumps([forward | {"a key of the future": []}])
-
     def _check_model(self, model: str) -> None:
         if model != "toy":
             raise refuse("not-found", f"no model {model!r}; there is: toy")
@@ -304,6 +300,7 @@ class FakeHost:
             "eos_text": None,
             "has_chat_template": True,
             "image_token": IMAGE,
+            "traits": [trait | {"a key of the future": []} for trait in self.traits],
             "a key of the future": [1],
         }
         return json.dumps(info)
@@ -413,15 +410,12 @@ class FakeHost:
 
     # ---- allocate ----
 
-    def _alloc_kvpage(self, queue: int, count: int) -> int:
+    def _alloc_kvpage(self, queue: int, count: int, reserved: bool) -> int:
         self._check_queue(queue)
         if len(self.pages) + count > self.max_pages:
             raise refuse("quota-exceeded", f"{count} pages asked, limit {self.max_pages}; free some")
-        return self._allocate(self.pages, count, list)
-
-    def _reserve_kvpage(self, queue: int, count: int) -> int:
-        first = self._alloc_kvpage(queue, count)
-        self.reserved |= set(range(first, first + count))
+        first = self._allocate(self.pages, count, list)
+        self.reserved |= set(range(first, first + count) if reserved else ())
         return first
 
     def _alloc_emb(self, queue: int, count: int) -> int:

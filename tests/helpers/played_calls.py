@@ -71,7 +71,7 @@ class Player:
             self.queues[made] = value
         elif name == "destroy_queue":
             del self.queues[step["arguments"][0]]
-        elif name in ("alloc_kvpage", "reserve_kvpage", "alloc_emb"):
+        elif name in ("alloc_kvpage", "alloc_emb"):
             table = self.embeds if name == "alloc_emb" else self.pages
             table.update((made + n, address) for n, address in enumerate(value))
         elif name == "continue_with_dist":
@@ -82,6 +82,9 @@ class Player:
     def call(self, name: str, arguments: list[Any]) -> Any:
         if name == "create_queue":
             return traits.create_queue(self.args.model)
+        if name == "alloc_kvpage":
+            queue, count, reserved = arguments
+            return traits.reserve_kvpage(queue, count) if reserved else traits.alloc_kvpage(queue, count)
         if name == "export_kvpage":
             return export_kvpage(*arguments)
         if name == "sample" and len(arguments) == 6:

@@ -709,7 +709,8 @@ class Author:
 
     def _allocate_pages(self, queue: int, count: int, reserve: bool = False) -> None:
         fits = len(self.means.pages) + count <= PAGE_POOL.pool_size(self.inferlet.space.model)
-        first = self.attempt(fits, "reserve_kvpage" if reserve else "alloc_kvpage", queue, count)
+        self.made["reserved pages"] += reserve
+        first = self.attempt(fits, "alloc_kvpage", queue, count, reserve)
         if first is not None:
             (self.means.reserve if reserve else self.means.allocate)(range(first, first + count))
 

@@ -29,8 +29,7 @@ from tests.helpers.wanted import Anything, Exactly, Wanted
 ARGUMENTS = {
     "create_queue": "",
     "destroy_queue": "q",
-    "alloc_kvpage": "qn",
-    "reserve_kvpage": "qn",
+    "alloc_kvpage": "qnn",
     "alloc_emb": "qn",
     "dealloc_kvpage": "qp",
     "dealloc_emb": "qe",
@@ -98,7 +97,7 @@ class Recording:
         step = {"call": name, "kinds": kinds, "arguments": given, "accepted": accepted}
         made = None
         if accepted:
-            pool = next((pool for pool in ("kvpage", "emb") if name in (f"alloc_{pool}", f"reserve_{pool}")), None)
+            pool = next((pool for pool in ("kvpage", "emb") if name == f"alloc_{pool}"), None)
             if pool is not None:
                 made = self._counts[pool]
                 self._counts[pool] += arguments[1]

@@ -254,8 +254,7 @@ class Author:
         missing = -(-(len(line.tokens) + steps - 1) // self.size) - len(line.pages)
         if missing > 0:
             reserve = choice.random() < 0.6 or bool(line.reserved)
-            name = "reserve_kvpage" if reserve else "alloc_kvpage"
-            first = self.inferlet.call(name, line.queue, missing)
+            first = self.inferlet.call("alloc_kvpage", line.queue, missing, reserve)
             line.pages += range(first, first + missing)
             line.reserved.update(range(first, first + missing) if reserve else ())
         chosen = random_choice(choice)

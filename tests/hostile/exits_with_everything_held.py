@@ -3,7 +3,7 @@ from inferlet_sdk.bindings import allocate, core, forward, fused, input_text
 def main(args):
     for _ in range(8):
         queue = core.create_queue(args.model)
-        pages = allocate.alloc_kvpage(queue, 20)
+        pages = allocate.alloc_kvpage(queue, 20, False)
         embeds = allocate.alloc_emb(queue, 200)
         input_text.embed_txt(queue, list(range(100)), list(range(100)), [embeds, 100])
         forward.forward(queue, [], [embeds, 100], [pages, 20], [embeds + 150, 1], [], [], [], "", 0, 0, 0.0, False)

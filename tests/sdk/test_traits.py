@@ -189,7 +189,7 @@ def test_every_error_code_has_its_class() -> None:
 
 
 def test_a_code_of_the_future_is_a_plain_failure_that_keeps_it(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    def seals(_queue: int, _count: int) -> int:
+    def seals(_queue: int, _count: int, _reserved: bool) -> int:
         raise HostError("sealed", "page 3 is sealed")
 
     monkeypatch.setattr(bindings.allocate, "alloc_kvpage", seals)

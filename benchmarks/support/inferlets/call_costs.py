@@ -85,7 +85,7 @@ def core_calls(world: World) -> dict[str, Callable[..., Any]]:
         "send": lambda: traits.send(""), "receive": traits.receive, "set_result": lambda: traits.set_result("nine"),
         "log": lambda: traits.log("nine"), "sleep": lambda: traits.sleep(1000.0), "cancel": traits.cancel,
         "wait": lambda: traits.wait([world.done]),
-        "available_models": traits.available_models, "available_traits": lambda: traits.available_traits(model),
+        "available_models": traits.available_models,
         "get_model_info": lambda: traits.get_model_info(model), "usage": traits.usage,
         "create_queue": lambda: traits.create_queue(model), "destroy_queue": traits.destroy_queue,
         "synchronize": lambda: traits.synchronize(queue),
@@ -112,7 +112,6 @@ def model_calls(world: World) -> dict[str, Callable[..., Any]]:
     queue, output, sampler, matcher = world.queue, world.output, world.sampler, world.matcher
     return {
         "alloc_kvpage": lambda: traits.alloc_kvpage(queue), "alloc_emb": lambda: traits.alloc_emb(queue),
-        "reserve_kvpage": lambda: traits.reserve_kvpage(queue),
         "dealloc_kvpage": lambda made: traits.dealloc_kvpage(queue, made),
         "dealloc_emb": lambda made: traits.dealloc_emb(queue, made),
         "copy_kvpage": lambda: traits.copy_kvpage(queue, *world.slots),
@@ -241,7 +240,6 @@ class Bench:
         self.places: list[Place] = []
         self.usage = bindings.core.usage  # the host's, whatever stands in its place
         self.frees = {maker: self.calls[undo] for undo, maker in UNDOES.items()} | {
-            "reserve_kvpage": self.calls["dealloc_kvpage"],
             "import_kvpage": lambda imported: traits.dealloc_kvpage(world.queue, imported.pages),
             "fork_matcher": traits.destroy_matcher,
             "create_detokenizer": traits.destroy_detokenizer,

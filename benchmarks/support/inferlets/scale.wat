@@ -17,7 +17,7 @@
     (export "wait" (func (param "futures" (list u32)) (result (list u32))))))
   (import "pie:inferlet/allocate@0.3.0" (instance $allocate
     (alias outer 1 $error (type $e)) (export "error" (type $error (eq $e)))
-    (export "alloc-kvpage" (func (param "queue" u32) (param "count" u32) (result (result u32 (error $error)))))
+    (export "alloc-kvpage" (func (param "queue" u32) (param "count" u32) (param "reserved" bool) (result (result u32 (error $error)))))
     (export "alloc-emb" (func (param "queue" u32) (param "count" u32) (result (result u32 (error $error)))))))
   (import "pie:inferlet/input-text@0.3.0" (instance $input-text
     (alias outer 1 $error (type $e)) (export "error" (type $error (eq $e)))
@@ -66,7 +66,7 @@
     (import "host" "now" (func $now (result i64)))
     (import "host" "sleep" (func $sleep (param i64 i32)))
     (import "host" "wait" (func $wait (param i32 i32 i32)))
-    (import "host" "alloc-kvpage" (func $alloc-kvpage (param i32 i32 i32)))
+    (import "host" "alloc-kvpage" (func $alloc-kvpage (param i32 i32 i32 i32)))
     (import "host" "alloc-emb" (func $alloc-emb (param i32 i32 i32)))
     (import "host" "embed-txt" (func $embed-txt (param i32 i32 i32 i32 i32 i32 i32 i32)))
     (import "host" "forward" (func $forward (param i32 i32)))
@@ -139,7 +139,7 @@
       (call $create-queue (i32.load (i32.load (i32.const 16))) (i32.load offset=4 (i32.load (i32.const 16))) (i32.const 16))
       (global.set $queue (i32.load (i32.const 20)))
       (local.set $n (i32.shr_u (i32.add (local.get $tokens) (i32.const 41)) (i32.const 4)))
-      (call $alloc-kvpage (global.get $queue) (local.get $n) (i32.const 16))
+      (call $alloc-kvpage (global.get $queue) (local.get $n) (i32.const 0) (i32.const 16))
       (call $range (i32.const 96) (local.get $n))
       (call $alloc-emb (global.get $queue) (i32.const 26) (i32.const 16))
       (call $range (i32.const 104) (i32.const 26))

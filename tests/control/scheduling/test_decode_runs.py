@@ -144,7 +144,7 @@ def begin(world: World, steps: int, *, reserve: int = 0, stop: int = 999, tokens
     inferlet.embed(0, tokens, at=2)
     inferlet.call("forward", 1, [0, pages], [2, tokens], [0, pages], [1, 1])
     if reserve:
-        first = inferlet.call("reserve_kvpage", 1, reserve)
+        first = inferlet.call("alloc_kvpage", 1, reserve, True)
         assert first == pages
     whole = [0, pages + reserve]
     stops = [] if stop == 999 else [stop]

@@ -59,7 +59,7 @@ def test_random_programs_are_told_what_their_calls_mean(share: int, adapters: di
     lists = {"get_logprobs", "get_next_dist"}
     chosen = {
         "forward with several things",
-        "reserve_kvpage",
+        "reserved pages",
         "verify",
         "decode with a matcher",
         "sample with log-probabilities",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,7 +11,7 @@ import pytest
 from inferlet_sdk import Context, DistSampler, Sampler, SchemaMismatch, Truncated, UnsupportedType, traits
 from inferlet_sdk.event_loop import run
 from inferlet_sdk.schemas import json_schema
-from tests.helpers.fake_host import STOP, FakeHost
+from tests.helpers.fake_host import STOP
 from tests.sdk.test_context import install, install_queue, nothing_held
 
 PROMPT = "Write JSON: "
@@ -125,10 +124,10 @@ class Guided(Context):
         return super().generate(*arguments, **options)
 
 
-def test_a_model_with_grammars_is_kept_to_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_with_grammars_is_kept_to_the_schema() -> None:
     trait = {"name": "Grammar", "version": "1.0", "functions": [], "supertraits": []}
-    monkeypatch.setattr(FakeHost, "_available_traits", lambda *_: json.dumps([trait]))
     writer = Writer([PEN])
+    writer.host.traits[:] = [trait]
 
     async def ask(**options: Any) -> Any:
         async with Guided() as ctx:
