@@ -270,7 +270,7 @@ async def sample_once(sequence: TokenSequence, sampler: Sampler | DistSampler) -
         sequence.flush()
         handle = sampler.create()
         try:
-            return await TokenFuture(_sample(sequence, sampler, handle), bindings.fused.await_token)
+            return await TokenFuture(_sample(sequence, sampler, handle), bindings.core.await_number)
         finally:
             traits.destroy_sampler(handle)
 

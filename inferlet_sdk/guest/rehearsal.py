@@ -72,7 +72,7 @@ def _host() -> Any:
     core = SimpleNamespace(
         get_arg=list, get_env=list, send=nothing, receive=number, set_result=nothing,
         sleep=number, wait=same, await_done=nothing, await_message=lambda _: ("message", []),
-        cancel=nothing, create_queue=number,
+        await_number=lambda _: 7, cancel=nothing, create_queue=number,
         available_models=lambda: ["rehearsal"], get_model_info=lambda _: json.dumps(info), destroy_queue=nothing,
         synchronize=number, drop=nothing,
     )  # fmt: skip
@@ -87,7 +87,6 @@ def _host() -> Any:
     )  # fmt: skip
     fused = SimpleNamespace(
         create_sampler=number, sample=number,
-        await_token=lambda _: 7,
         continue_with_dist=lambda *_: dist, take_text=lambda *_: (7, "x"), decode=number, watch_run=nothing,
         take_run=lambda *_: ([7], ["x"], False, ""),
     )  # fmt: skip

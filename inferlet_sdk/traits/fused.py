@@ -105,7 +105,7 @@ def sample(
 ) -> TokenFuture:
     """Samples a token at an output embed, with penalties over `recent` tokens, among the tokens whose bit is set in
     `allowed` (lowest bit first; b"": all). `embed_txt` accepts the future before its value is known."""
-    return TokenFuture(_sample(queue, embed, sampler, recent, allowed, 0), bindings.fused.await_token)
+    return TokenFuture(_sample(queue, embed, sampler, recent, allowed, 0), bindings.core.await_number)
 
 
 def _sample(
@@ -187,7 +187,7 @@ def forward_with_sampling(
     """Does `embed_txt`, `forward` and `sample` in one call; `mask` and `adapter` as in `forward`."""
     lists = step_lists(queue, tokens, positions, inputs, context, output, output_embed)
     chosen = sampler_number(sampler)
-    return TokenFuture(run_step(lists, mask, adapter, sampler=chosen), bindings.fused.await_token)
+    return TokenFuture(run_step(lists, mask, adapter, sampler=chosen), bindings.core.await_number)
 
 
 def forward_with_dist(

@@ -1,9 +1,10 @@
 """The host functions of the calls in `pie_control.calls`, derived from their records.
 
 A WIT function's arguments are passed on as they are, but for handles: where `issue` declares a `Sampler` or a
-`Matcher`, the guest gives its number. A call that is answered by a future returns its number, and the WIT function
-`await-<value>`, named after the type of the value, waits for what it gives. (The tokens of a decode run are taken by a
-function of their own.) A call of a trait that the queue's model lacks is refused.
+`Matcher`, the guest gives its number. A call that is answered by a future returns its number. What it gives is waited
+for by `await-number` or `await-text` if it is one alone, else by the WIT function `await-<value>`, named after the
+type of the value. (The tokens of a decode run are taken by a function of their own.) A call of a trait that the
+queue's model lacks is refused.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
 from ..calls import CALLS
 from ..calls.fused import decode
-from ..calls.fused.matching import Matcher
-from ..calls.input_image.image import Image
-from ..calls.kind import Call
-from ..calls.sampler import Sampler
-from ..calls.values import Done, Run
+from ..calls.kind import Call, Handle
+from ..calls.values import Done, Import, Run
+from ..inferlets.blobs import KeptBlob
+from ..inferlets.relations.children import ChildEnd
+from ..inferlets.relations.topics import Reached
 from ..inferlets.runs import RunBuffer
 from ..resources.address_space import AddressSpace
+from ..services.http.exchange import Chunk
 from .guest import Guest
 from .interfaces import Function
 from .limits.pending import weigher
@@ -29,6 +31,14 @@ from .suspending import suspending, when_done
 
 HANDLES: dict[str, type[object]] = {"Sampler": Sampler, "Image": Image, "Matcher": Matcher}
 """By the annotation of a parameter of `issue`."""
+ALONE: dict[tuple[type, ...], str] = {(int,): "await_number", (str,): "await_text"}
+"""By the types of the fields of a value."""
+TAKEN_ELSEWHERE = (Done, Run, Import)
+OF_NO_COMMAND: dict[str, tuple[type[Any], ...]] = {
+    "await_number": (Reached, KeptBlob),
+    "await_text": (ChildEnd, Chunk),
+}
+"""Values of functions that are no calls with a room, by what takes them."""
 
 
 def functions() -> Iterator[tuple[str, str, Function]]:
@@ -36,26 +46,34 @@ def functions() -> Iterator[tuple[str, str, Function]]:
     for call in CALLS.values():
         if call.issue is not None:
             yield call.interface, call.name, _function(call)
-        for value in call.values:
-            if value not in (Done, Run) and call.interface == _interface_of(value):
-                yield call.interface, "await_" + value_name(value), _await(value)
+    for (interface, name), kinds in _awaited().items():
+        yield interface, name, _await(kinds)
 
 
-def value_name(value: type[Any]) -> str:
-    """The name of the type, in lower case with underscores."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", value.__name__).lower()
+def _awaited() -> dict[tuple[str, str], tuple[type[Any], ...]]:
+    """Types of values by interface and name of what takes them."""
+    found = {("core", name): kinds for name, kinds in OF_NO_COMMAND.items()}
+    for value in {value: None for call in CALLS.values() for value in call.values if value not in TAKEN_ELSEWHERE}:
+        taken_by = _taken_by(value)
+        found[taken_by] = (*found.get(taken_by, ()), value)
+    return found
 
 
-def _interface_of(value: type[Any]) -> str:
-    """The interface of the call in whose room a type is: calls of others may give such values, too."""
-    return value.__module__.split(".")[-2]
+def _taken_by(value: type[Any]) -> tuple[str, str]:
+    """Interface and name. One that is not a number or a text alone has a function in the interface of its room."""
+    items = tuple(get_type_hints(value).values())
+    if items in ALONE:
+        return "core", ALONE[items]
+    return value.__module__.split(".")[-2], "await_" + re.sub(r"(?<!^)(?=[A-Z])", "_", value.__name__).lower()
 
 
-def _await(kind: type[Any]) -> Function:
+def _await(kinds: tuple[type[Any], ...]) -> Function:
     @suspending
     def wait(guest: Guest, future: int) -> Any:
         def take() -> Any:
-            value = guest.futures.take(future, kind)
+            value = guest.futures.take(future, *kinds)
+            if isinstance(value, KeptBlob):
+                return guest.add_blob(value.blob)
             if hasattr(value, "packed"):
                 return value.packed()
             return value[0] if len(value) == 1 else value

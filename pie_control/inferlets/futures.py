@@ -75,16 +75,18 @@ class FutureTable:
         self._values[number] = value
         return True
 
-    def take(self, number: int, kind: type) -> Any:
-        """Consumes a done future and returns its value, which must be a `kind`; raises the error of a failed one."""
+    def take(self, number: int, *kinds: type) -> Any:
+        """Consumes a done future and returns its value, which is of one of these types; raises the error of a failed
+        one."""
         value = self._values.get(number, UNKNOWN)
         if value is UNKNOWN:
             raise NotFound(f"there is no future {number}: it was taken or cancelled, or never existed")
         if value is PENDING:
             raise InvalidState(f"future {number} is not done: wait for it first")
         failed = isinstance(value, CallError)
-        if not failed and not isinstance(value, kind):
-            raise InvalidArgument(f"future {number} holds a {type(value).__name__}, not a {kind.__name__}")
+        if not failed and not isinstance(value, kinds):
+            wanted = " or ".join(kind.__name__ for kind in kinds)
+            raise InvalidArgument(f"future {number} holds a {type(value).__name__}, not a {wanted}")
         del self._values[number]
         self._uncount(number)
         if failed:

@@ -349,16 +349,10 @@ class FakeHost:
         piece, self.bodies[body] = self.bodies[body][:most], self.bodies[body][most:]
         return self._future(b64encode(piece).decode())
 
-    def _await_chunk(self, number: int) -> str:
-        return str(self._await(number))
-
     def _keep_body(self, body: int) -> int:
         if body not in self.bodies:
             raise refuse("not-found", f"no body {body}")
         return self._future(self._keep(self.bodies.pop(body)))
-
-    def _await_kept(self, number: int) -> int:
-        return int(self._await(number))
 
     # ---- topics: those of this inferlet alone ----
 
@@ -1000,9 +994,9 @@ class FakeHost:
         self._wait([number])
         return self._take(number)
 
-    _await_done = _await_token = _await_dists = _await_logprobs = _await_verified = _await
-    _await_response = _await_reached = _await_published = _await_end = _await_child_message = _await
-    _await_listing = _await_scored_token = _await
+    _await_done = _await_number = _await_text = _await_dists = _await_logprobs = _await_verified = _await
+    _await_response = _await_published = _await_child_message = _await
+    _await_scored_token = _await
 
     # ---- grammars ----
 

@@ -165,7 +165,7 @@ def _handle(child: Child | int) -> int:
 
 
 def _end(future: int) -> ChildEnd:
-    told = json.loads(bindings.children.await_end(future))
+    told = json.loads(bindings.core.await_text(future))
     result = told["result"]
     return ChildEnd(told["inferlet"], told["status"], None if result is None else json.loads(result), told["error"])
 

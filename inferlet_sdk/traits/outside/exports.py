@@ -101,5 +101,5 @@ def list_exports(queue: int | HasQueue, prefix: str = "") -> HostFuture[list[Exp
 
 def await_listing(future: int) -> list[ExportInfo]:
     """The value of a `list_exports` future."""
-    listed = json.loads(bindings.exports.await_listing(future))
+    listed = json.loads(bindings.core.await_text(future))
     return [ExportInfo(one["name"], one["pages"], one["tokens"]) for one in listed]

@@ -183,12 +183,7 @@ class Response:
 
 
 def _take_chunk(future: int) -> bytes:
-    return base64.b64decode(bindings.http.await_chunk(future))
-
-
-def _take_kept(future: int) -> int:
-    handle: int = bindings.http.await_kept(future)
-    return handle
+    return base64.b64decode(bindings.core.await_text(future))
 
 
 def _take_response(future: int) -> Response:
@@ -207,7 +202,7 @@ def read_body(body: int, most: int = PIECE_BYTES) -> HostFuture[bytes]:
 def keep_body(body: int) -> HostFuture[int]:
     """The handle of a blob with the rest of a body, by its number. `Response.blob` does it."""
     number = whole(body, "body", wanted="the number of a body")
-    return HostFuture(call(bindings.http.keep_body, number), _take_kept)
+    return HostFuture(call(bindings.http.keep_body, number), bindings.core.await_number)
 
 
 def close_body(body: int) -> None:

@@ -85,7 +85,7 @@ def broadcast(topic: str, message: str) -> HostFuture[int]:
     Messages of one inferlet keep their order. Raises QuotaExceeded if too many are under way that nobody awaits.
     """
     number = call(bindings.topics.broadcast, checked_text(topic, "topic"), checked_text(message, "message"))
-    return HostFuture(number, lambda future: int(bindings.topics.await_reached(future)))
+    return HostFuture(number, bindings.core.await_number)
 
 
 def subscribe(topic: str) -> Subscription:

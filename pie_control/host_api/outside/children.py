@@ -10,7 +10,7 @@ import msgspec
 from ...calls.values import Done
 from ...config import InferletLimits
 from ...errors import InvalidArgument, QuotaExceeded
-from ...inferlets.relations.children import MOST_KEPT, Child, ChildEnd
+from ...inferlets.relations.children import MOST_KEPT, Child
 from ...inferlets.relations.mail import Letter
 from ...texts import byte_size
 from ..guest import Guest
@@ -77,16 +77,6 @@ def join(guest: Guest, child: int) -> int:
     future = guest.futures.new()
     one.join(future)
     return future
-
-
-def _take_end(guest: Guest, future: int) -> str:
-    end: ChildEnd = guest.futures.take(future, ChildEnd)
-    return end.text
-
-
-@suspending
-def await_end(guest: Guest, future: int) -> Any:
-    return when_done(guest, future, lambda: _take_end(guest, future))
 
 
 def send_child(guest: Guest, child: int, message: str) -> int | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import binascii
 import json
-from binascii import a2b_base64, b2a_base64
+from binascii import a2b_base64
 from collections.abc import Callable
 from typing import Any
 
 from ...errors import InvalidArgument
-from ...inferlets.blobs import Blob, KeptBlob
-from ...services.http.exchange import Chunk, Exchange, Head
+from ...inferlets.blobs import Blob
+from ...services.http.exchange import Exchange, Head
 from ...services.http.request import new_request
 from ..guest import Guest
 from ..suspending import suspending, when_done
@@ -84,16 +84,6 @@ def read_body(guest: Guest, body: int, most: int) -> int:
     return future
 
 
-def _take_chunk(guest: Guest, future: int) -> str:
-    chunk: Chunk = guest.futures.take(future, Chunk)
-    return b2a_base64(chunk.data, newline=False).decode()
-
-
-@suspending
-def await_chunk(guest: Guest, future: int) -> Any:
-    return when_done(guest, future, lambda: _take_chunk(guest, future))
-
-
 def keep_body(guest: Guest, body: int) -> int:
     exchange, inferlet, future = guest.handle(body, Body).exchange, guest.inferlet, guest.futures.new()
     keeping = Keeping(exchange, inferlet.blobs, _concludes(guest, future))
@@ -106,13 +96,3 @@ def keep_body(guest: Guest, body: int) -> int:
         raise
     guest.forget_handle(body)
     return future
-
-
-def _take_kept(guest: Guest, future: int) -> int:
-    kept: KeptBlob = guest.futures.take(future, KeptBlob)
-    return guest.add_blob(kept.blob)
-
-
-@suspending
-def await_kept(guest: Guest, future: int) -> Any:
-    return when_done(guest, future, lambda: _take_kept(guest, future))

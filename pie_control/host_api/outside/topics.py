@@ -5,23 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ...inferlets.relations.mail import Letter
-from ...inferlets.relations.topics import Reached, Subscription
+from ...inferlets.relations.topics import Subscription
 from ..guest import Guest
 from ..suspending import suspending, when_done
 
 
 def broadcast(guest: Guest, topic: str, message: str) -> int:
     return guest.reach.topics.broadcast(guest.inferlet.number, topic, message, guest.futures.new)
-
-
-def _take_reached(guest: Guest, future: int) -> int:
-    reached: Reached = guest.futures.take(future, Reached)
-    return reached.inferlets
-
-
-@suspending
-def await_reached(guest: Guest, future: int) -> Any:
-    return when_done(guest, future, lambda: _take_reached(guest, future))
 
 
 def subscribe(guest: Guest, topic: str) -> int:

@@ -9,6 +9,7 @@ task, wherever it is, and with it the connection.
 from __future__ import annotations
 
 import asyncio
+from binascii import b2a_base64
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,10 @@ class Chunk:
 
     def __init__(self, data: bytes) -> None:
         self.data = data
+
+    def packed(self) -> str:
+        """As base64."""
+        return b2a_base64(self.data, newline=False).decode()
 
 
 class Exchange:
