@@ -7,6 +7,7 @@ effect as it arrives. All are frozen values with virtual addresses: they may tra
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -264,6 +265,14 @@ class LongBatch(Batch[L]):
 # ---- the record ------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """What a parameter of `issue` is of which the guest gives the number. `optional`: 0 stands for None."""
+
+    kind: type[object]
+    optional: bool = False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
     """One call of the API.
@@ -271,8 +280,9 @@ class Call:
     `issue(space, queue, ...)` gets the arguments of the WIT function and returns its value. Where the call is answered
     by a future, `value` is the type of its value, and the future's number is the last argument. `more_values`: others
     that it may have, by the arguments. `result_bytes` gives the size of a value that may be large, at most, from the
-    arguments between the queue and the future; 0: it is small, None: with these arguments there is no future. `needs`:
-    parameters that only models with a further trait take, and the interface of that.
+    arguments between the queue and the future; 0: it is small, None: with these arguments there is no future. From the
+    same arguments, `argument_bytes` gives what they keep beside lists and texts. `handles`: parameters that the guest
+    gives by number. `needs`: parameters that only models with a further trait take, and the interface of that.
     """
 
     name: str  # as in the WIT, with underscores
@@ -281,6 +291,8 @@ class Call:
     value: type[Any] | None = None
     more_values: tuple[type[Any], ...] = ()
     result_bytes: Callable[..., int | None] | None = None
+    argument_bytes: Callable[..., int] | None = None
+    handles: Mapping[str, Handle] = field(default_factory=dict)
     needs: Mapping[str, str] = field(default_factory=dict)
     stage: Stage = Stage.CONTROL
     new_batch: type[Batch[Any]] | None = None
@@ -290,6 +302,14 @@ class Call:
         """All types that its value may have."""
         return self.more_values if self.value is None else (self.value, *self.more_values)
 
+    @property
+    def parameters(self) -> Sequence[str]:
+        """Those of the WIT function behind the queue, by name. Parameters of `issue` by keyword are for other rooms."""
+        assert self.issue is not None
+        _space, _queue, *given = inspect.signature(self.issue).parameters.values()
+        names = [one.name for one in given if one.kind is not one.KEYWORD_ONLY]
+        return names if self.value is None else names[:-1]
+
 
 def define(
     module: str,
@@ -298,13 +318,16 @@ def define(
     value: type[Any] | None = None,
     more_values: tuple[type[Any], ...] = (),
     result_bytes: Callable[..., int | None] | None = None,
+    argument_bytes: Callable[..., int] | None = None,
+    handles: Mapping[str, Handle] = MappingProxyType({}),
     needs: Mapping[str, str] = MappingProxyType({}),
     stage: Stage = Stage.CONTROL,
     new_batch: type[Batch[Any]] | None = None,
 ) -> Call:
     """The record of the call whose room is `module`: calls.<interface>.<name>."""
     *_, interface, name = module.split(".")
-    call = Call(name, interface, issue, value, more_values, result_bytes, needs, stage, new_batch)
+    sizes = result_bytes, argument_bytes
+    call = Call(name, interface, issue, value, more_values, *sizes, handles, needs, stage, new_batch)
     if new_batch is not None:
         new_batch.call = call
     return call

@@ -1,7 +1,7 @@
 """The host functions of the calls in `pie_control.calls`, derived from their records.
 
-A WIT function's arguments are passed on as they are, but for handles: where `issue` declares a `Sampler` or a
-`Matcher`, the guest gives its number. A call that is answered by a future returns its number. What it gives is waited
+A WIT function's arguments are passed on as they are, but for handles: of these the
+guest gives its number. A call that is answered by a future returns its number. What it gives is waited
 for by `await-number` or `await-text` if it is one alone, else by the WIT function `await-<value>`, named after the
 type of the value. (The tokens of a decode run are taken by a function of their own.) A call of a trait that the
 queue's model lacks is refused.
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any, get_type_hints
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar, get_type_hints
 
 from ..calls import CALLS
 from ..calls.fused import decode
@@ -29,8 +29,8 @@ from .interfaces import Function
 from .limits.pending import weigher
 from .suspending import suspending, when_done
 
-HANDLES: dict[str, type[object]] = {"Sampler": Sampler, "Image": Image, "Matcher": Matcher}
-"""By the annotation of a parameter of `issue`."""
+T = TypeVar("T")
+
 ALONE: dict[tuple[type, ...], str] = {(int,): "await_number", (str,): "await_text"}
 """By the types of the fields of a value."""
 TAKEN_ELSEWHERE = (Done, Run, Import)
@@ -84,28 +84,22 @@ def _await(kinds: tuple[type[Any], ...]) -> Function:
 
 
 def _function(call: Call) -> Function:
-    assert call.issue is not None
-    _space, *given = inspect.signature(call.issue).parameters.values()
-    parameters = [one for one in given if one.kind is not one.KEYWORD_ONLY]  # those are for other rooms
-    if call.value is None:
-        function = _plain(call, parameters)
-    else:
-        parameters.pop()  # the future
-        function = _answered(call, parameters)
-    guest = inspect.Parameter("guest", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    function.__signature__ = inspect.Signature([guest, *parameters])  # type: ignore[attr-defined]
+    function = _plain(call) if call.value is None else _answered(call)
+    names = ("guest", "queue", *call.parameters)
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return function
 
 
-def _plain(call: Call, parameters: list[inspect.Parameter]) -> Function:
+def _plain(call: Call) -> Function:
     assert call.issue is not None
-    name, issue, weigh = call.name, call.issue, weigher(parameters[1:])
-    kinds = _handles_among(parameters[1:])
+    name, issue, weigh = call.name, call.issue, weigher(call)
+    handles = _by_place(call, call.handles)
 
     def function(guest: Guest, queue: int, *arguments: Any) -> Any:
         space = guest.space(queue, name)
-        if kinds:
-            arguments = _resolve(guest, arguments, kinds)
+        if handles:
+            arguments = _resolve(guest, arguments, handles)
         size = weigh(arguments)
         if size:
             guest.pending.check(size)
@@ -117,20 +111,20 @@ def _plain(call: Call, parameters: list[inspect.Parameter]) -> Function:
     return function
 
 
-def _answered(call: Call, parameters: list[inspect.Parameter]) -> Function:
+def _answered(call: Call) -> Function:
     """The function of a call with a future, which may be 0 for none: issues it, or leaves no future behind."""
     assert call.issue is not None
     name, issue = call.name, call.issue
-    weigh, weigh_result = weigher(parameters[1:]), call.result_bytes
-    kinds, needs = _handles_among(parameters[1:]), _needs_among(call, parameters[1:])
-    stops = [one.name for one in parameters].index("stop") - 1 if call.value is Run else None
+    weigh, weigh_result = weigher(call), call.result_bytes
+    handles, needs = _by_place(call, call.handles), _by_place(call, {one: f"{name}.{one}" for one in call.needs})
+    stops = call.parameters.index("stop") if call.value is Run else None
 
     def function(guest: Guest, queue: int, *arguments: Any) -> int:
         space = guest.space(queue, name)
         if needs:
             guest.check_needs(queue, needs, arguments)
-        if kinds:
-            arguments = _resolve(guest, arguments, kinds)
+        if handles:
+            arguments = _resolve(guest, arguments, handles)
         size = weigh(arguments)
         result_size = weigh_result(*arguments) if weigh_result else 0
         if size or result_size:
@@ -156,22 +150,15 @@ def _begin_run(guest: Guest, space: AddressSpace, future: int, stop: Sequence[in
     guest.futures.begin_run(future, run)
 
 
-def _handles_among(parameters: Sequence[inspect.Parameter]) -> dict[int, tuple[type[object], bool]]:
-    """What the handles among the parameters stand for, by their places, and whether there may be none."""
-    kinds = [one.annotation.partition(" | None") for one in parameters]
-    return {place: (HANDLES[kind], bool(none)) for place, (kind, none, _) in enumerate(kinds) if kind in HANDLES}
+def _by_place(call: Call, found: Mapping[str, T]) -> dict[int, T]:
+    """By the places of parameters behind the queue, in place of their names."""
+    return {call.parameters.index(name): value for name, value in found.items()}
 
 
-def _needs_among(call: Call, parameters: Sequence[inspect.Parameter]) -> dict[int, str]:
-    """What a refusal of a parameter goes by, for those that need a further trait, by their places."""
-    places = [one.name for one in parameters]
-    return {places.index(name): f"{call.name}.{name}" for name in call.needs}
-
-
-def _resolve(guest: Guest, arguments: tuple[Any, ...], kinds: dict[int, tuple[type[object], bool]]) -> tuple[Any, ...]:
-    """What the handles among the arguments stand for. 0 is None where there may be none, and no handle elsewhere."""
+def _resolve(guest: Guest, arguments: tuple[Any, ...], handles: Mapping[int, Handle]) -> tuple[Any, ...]:
+    """What the handles among the arguments stand for."""
     resolved = list(arguments)
-    for place, (kind, optional) in kinds.items():
+    for place, handle in handles.items():
         number = resolved[place]
-        resolved[place] = guest.handle(number, kind) if number or not optional else None
+        resolved[place] = guest.handle(number, handle.kind) if number or not handle.optional else None
     return tuple(resolved)

@@ -15,7 +15,7 @@ from ..fused.step import DistStep, SampleStep, Way, issue_step
 from ..input_text import embed_txt
 from ..introspective_forward import forward_with_scores
 from ..introspective_forward.forward_with_scores import Scores
-from ..kind import Stage, define
+from ..kind import Handle, Stage, define
 from ..output_text import get_next_dist
 from ..output_text.get_next_dists import Dists
 from ..sampler import Sampler
@@ -124,6 +124,7 @@ CALL = ForwardCommand.call = define(
     value=Dists,
     more_values=(sample.Token, Scores),
     result_bytes=_result_bytes,
+    handles={"sampler": Handle(Sampler, optional=True)},
     needs={
         "tokens": "input_text",
         "adapter": "forward_with_adapter",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import pack
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,7 +21,7 @@ from pie_control.resources.tables.reservations import reserve
 from pie_control.resources.tables.runs import HeldRun
 
 from ..adapters import NO_ADAPTER, find_adapter
-from ..kind import EndRun, WorkerCommand, define
+from ..kind import EndRun, Handle, WorkerCommand, define
 from ..outputs import check_output, note_reading
 from ..positions import check_positions
 from ..sampler import Bias, Sampler, SamplingParams
@@ -255,8 +255,21 @@ def _result_bytes(
     return min(steps, MOST_STEPS) * (RUN_BYTES + (SCORES_BYTES if "logprobs" in options else 0))
 
 
+def _argument_bytes(*arguments: Any) -> int:
+    *_, matcher, _skip = arguments
+    return 0 if matcher is None else matcher.bytes
+
+
 def _use_nothing(count: int) -> None:
     """A greedy run makes no draws."""
 
 
-CALL = define(__name__, issue, value=Run, result_bytes=_result_bytes, needs={"matcher": "grammar"})
+CALL = define(
+    __name__,
+    issue,
+    value=Run,
+    result_bytes=_result_bytes,
+    argument_bytes=_argument_bytes,
+    handles={"sampler": Handle(Sampler), "matcher": Handle(Matcher, optional=True)},
+    needs={"matcher": "grammar"},
+)

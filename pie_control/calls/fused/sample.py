@@ -18,7 +18,7 @@ from pie_inference.protocol import Result, Sample, SampleResult
 
 from ..arrays import as_int32, ends_of, join
 from ..columns import MatcherColumns, SampleColumns
-from ..kind import Batch, Stage, WaveContext, define
+from ..kind import Batch, Handle, Stage, WaveContext, define
 from ..outputs import RowCommand, check_output, note_reading
 from ..sampler import Bias, Sampler, SamplingParams, bias_arrays, param_columns, param_rows
 from ..scores import MOST_ALTERNATIVES, NO_SCORES, Scores, read_scores, scores_fit
@@ -302,6 +302,7 @@ CALL = SampleCommand.call = define(
     value=Token,
     more_values=(ScoredToken,),
     result_bytes=_result_bytes,
+    handles={"sampler": Handle(Sampler)},
     stage=Stage.OUTPUT,
     new_batch=SampleBatch,
 )

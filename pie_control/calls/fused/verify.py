@@ -19,7 +19,7 @@ from pie_control.resources.ranges import parse_ranges, total_length
 from pie_inference.protocol import Result, Verify, VerifyResult
 
 from ..arrays import as_int32, ends_of
-from ..kind import Stage, define
+from ..kind import Handle, Stage, define
 from ..outputs import RowsBatch, RowsCommand, note_reading
 from ..sampler import Bias, Draws, Sampler, SamplingParams, bias_arrays, param_columns, param_rows
 from ..tokens import check_vocabulary
@@ -96,4 +96,11 @@ class VerifyBatch(RowsBatch[VerifyCommand]):
         return [Verified(accepted, token) for accepted, token in pairs]
 
 
-CALL = VerifyCommand.call = define(__name__, issue, value=Verified, stage=Stage.OUTPUT, new_batch=VerifyBatch)
+CALL = VerifyCommand.call = define(
+    __name__,
+    issue,
+    value=Verified,
+    handles={"sampler": Handle(Sampler)},
+    stage=Stage.OUTPUT,
+    new_batch=VerifyBatch,
+)

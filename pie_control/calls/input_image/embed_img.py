@@ -22,7 +22,7 @@ from pie_control.resources.ranges import Range, parse_ranges, total_length
 from pie_inference.protocol import EmbedImg, ModelDescription, Vision
 
 from ..arrays import WrittenEmbeds, as_int32, ends_of
-from ..kind import BulkyCommand, LongBatch, LongCommand, Stage, WaveContext, define
+from ..kind import BulkyCommand, Handle, LongBatch, LongCommand, Stage, WaveContext, define
 from ..positions import check_positions
 from .image import Image
 
@@ -160,4 +160,15 @@ class ImageBatch(LongBatch[ImageCommand]):
         )
 
 
-CALL = ImageCommand.call = define(__name__, issue, stage=Stage.IMAGE, new_batch=ImageBatch)
+def _argument_bytes(image: Image, first: int, positions: Sequence[int], embeds: Sequence[int]) -> int:
+    return image.weight(first, len(positions))
+
+
+CALL = ImageCommand.call = define(
+    __name__,
+    issue,
+    argument_bytes=_argument_bytes,
+    handles={"image": Handle(Image)},
+    stage=Stage.IMAGE,
+    new_batch=ImageBatch,
+)

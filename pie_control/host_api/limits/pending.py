@@ -6,12 +6,12 @@ here, so a call with short lists costs next to nothing.
 
 from __future__ import annotations
 
-import inspect
 from collections import deque
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
+from ...calls.kind import Call
 from ...errors import QuotaExceeded
 from ...inferlets.futures import FutureTable
 from ...resources.address_space import AddressSpace
@@ -24,14 +24,15 @@ SMALL_BYTES = SMALL_NUMBERS * NUMBER_BYTES
 """Lists of one call that are not counted."""
 
 
-def weigher(parameters: Sequence[inspect.Parameter]) -> Callable[[Sequence[Any]], int]:
-    """A function that gives the bytes of the lists and texts of a call with these parameters, 0 if they are small."""
-    lists = [place for place, one in enumerate(parameters) if str(one.annotation).startswith("Sequence")]
-    texts = [place for place, one in enumerate(parameters) if one.annotation == "str"]
-    matchers = [place for place, one in enumerate(parameters) if one.annotation == "Matcher | None"]
-    images = [place for place, one in enumerate(parameters) if one.annotation == "Image"]
+def weigher(call: Call) -> Callable[[Sequence[Any]], int]:
+    """Of a call: a function that gives the bytes that its arguments keep, 0 if they are small."""
+    assert call.issue is not None
+    hints, beside = get_type_hints(call.issue), call.argument_bytes
+    kinds = [hints[name] for name in call.parameters]
+    lists = [place for place, kind in enumerate(kinds) if get_origin(kind) is Sequence]
+    texts = [place for place, kind in enumerate(kinds) if kind is str]
 
-    if not (lists or texts or matchers or images):
+    if not (lists or texts or beside):
         return _weigh_nothing
     pick = itemgetter(*lists) if len(lists) > 1 else lambda arguments: [arguments[place] for place in lists]
 
@@ -46,14 +47,11 @@ def weigher(parameters: Sequence[inspect.Parameter]) -> Callable[[Sequence[Any]]
         size *= NUMBER_BYTES
         for place in texts:
             size += len(arguments[place])
-        for place in matchers:
-            if arguments[place] is not None:
-                size += arguments[place].bytes
-        for place in images:  # the first vector and a position for each come behind it
-            size += arguments[place].weight(arguments[place + 1], len(arguments[place + 2]))
+        if beside is not None:
+            size += beside(*arguments)
         return size if size > SMALL_BYTES else 0
 
-    return weigh if texts or matchers or images else weigh_lists
+    return weigh if texts or beside else weigh_lists
 
 
 def _weigh_nothing(_arguments: Sequence[Any]) -> int:
