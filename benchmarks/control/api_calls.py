@@ -37,7 +37,7 @@ CONTROL_CALLS = (
     "export_kvpage", "import_kvpage", "unexport_kvpage", "list_exports", "fork_matcher",
     "grammar_mask", "grammar_accept", "grammar_rollback", "grammar_forced", "grammar_state",
     "open_matcher", "advance_matcher", "open_blob", "read_blob",
-    "broadcast", "subscribe", "next_published", "send_child", "receive_child", "join", "http_request",
+    "broadcast", "subscribe", "receive_from", "send_child", "join", "http_request",
     "read_body",
 )  # fmt: skip
 """`clock`: WASI's."""

@@ -71,7 +71,7 @@ def _host() -> Any:
     }  # fmt: skip
     core = SimpleNamespace(
         get_arg=list, get_env=list, send=nothing, receive=number, set_result=nothing,
-        sleep=number, wait=same, await_done=nothing, await_message=lambda _: ("message", []),
+        sleep=number, wait=same, await_done=nothing, await_message=lambda _: ("message", "", []),
         await_number=lambda _: 7, cancel=nothing, create_queue=number,
         available_models=lambda: ["rehearsal"], get_model_info=lambda _: json.dumps(info), destroy_queue=nothing,
         synchronize=number, drop=nothing,

@@ -15,7 +15,7 @@ from inferlet_sdk.event_loop import until_any_done
 from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.traits.arguments import LARGEST_U64, HasQueue, number, queue_number, whole, wrong
 from inferlet_sdk.traits.arguments import text as checked_text
-from inferlet_sdk.traits.outside.blobs import Message, take_message
+from inferlet_sdk.traits.outside.blobs import Message, take_message, take_message_if_any
 
 __all__ = [
     "available_models",
@@ -30,6 +30,7 @@ __all__ = [
     "log",
     "now",
     "receive",
+    "receive_from",
     "send",
     "set_queue_priority",
     "set_result",
@@ -162,6 +163,12 @@ def receive() -> HostFuture[Message]:
     """The next message from the client: a text, with the blobs that came with it in `.blobs`. Fails with QuotaExceeded
     if these do not fit beside what the inferlet holds; then the message waits for the next `receive`."""
     return HostFuture(call(bindings.core.receive), take_message)
+
+
+def receive_from(handle: int) -> HostFuture[Message | None]:
+    """The next message of a child or in a subscription, by its handle. None: the child has ended, and all its messages
+    are taken. `receive_child` and `next_published` do it for each."""
+    return HostFuture(call(bindings.core.receive_from, whole(handle, "handle")), take_message_if_any)
 
 
 def set_result(value: Any) -> None:

@@ -44,7 +44,7 @@ class TokenLogprobs(NamedTuple):
 
 
 def unpack_logprobs(count: int, packed: str) -> list[TokenLogprobs]:
-    """Of `count` tokens, as `take-run` packs them: all have as many alternatives."""
+    """The log-probabilities of `count` tokens, as `take-run` packs them: all have as many alternatives."""
     if not count or not packed:
         return []
     data = a2b_base64(packed)

@@ -10,7 +10,7 @@ import msgspec
 
 from ..calls.values import Done
 from ..inferlets.model import ModelView
-from ..inferlets.relations.mail import Letter
+from ..inferlets.relations.mail import Letter, Source
 from ..programs.host.python_source import Compilation
 from ..sandbox.fibers import SUSPEND
 from .guest import Guest
@@ -47,9 +47,17 @@ def receive(guest: Guest) -> int:
     return guest.inferlet.mail.receive()
 
 
-def _take_message(guest: Guest, future: int) -> tuple[str, list[tuple[str, int]]]:
+def receive_from(guest: Guest, handle: int) -> int:
+    source = guest.handle(handle, Source)
+    future = guest.futures.new()
+    source.receive(future)
+    return future
+
+
+def _take_message(guest: Guest, future: int) -> tuple[str, str, list[tuple[str, int]]] | None:
     letter: Letter = guest.futures.take(future, Letter)
-    assert letter.message is not None, "the mail of a client ends with the inferlet"
+    if letter.message is None:
+        return None
     blobs, handles = guest.inferlet.blobs, list[tuple[str, int]]()
     try:
         for name, data in letter.message.blobs.items():
@@ -60,7 +68,7 @@ def _take_message(guest: Guest, future: int) -> tuple[str, list[tuple[str, int]]
             guest.drop_handle(handle)
         letter.not_taken()
         raise
-    return letter.message.text, handles
+    return letter.message.text, letter.message.sender, handles
 
 
 @suspending

@@ -66,7 +66,7 @@ def take_run(guest: Guest, run: int, detokenizer: int) -> Any:
 
 
 def _take_run(guest: Guest, run: int, text: Detokenizer | None) -> tuple[Sequence[int], Sequence[str], bool, str]:
-    """As many tokens as take less than about a millisecond; the others wait for the next call."""
+    """Takes as many tokens as take less than about a millisecond; the others wait for the next call."""
     taken = guest.futures.take_run(run, SHORT_TOKENS)
     texts: Sequence[str] = taken.texts or ()
     if taken.texts is None and text is not None:

@@ -367,11 +367,15 @@ class FakeHost:
         self.subscriptions[number], self.published[number] = topic, []
         return number
 
-    def _next_published(self, subscription: int) -> int:
-        if subscription not in self.subscriptions:
-            raise refuse("not-found", f"no subscription {subscription}")
-        assert self.published[subscription], "the guest waits for ever"
-        return self._future(self.published[subscription].pop(0))
+    def _receive_from(self, handle: int) -> int:
+        if handle in self.launched:
+            inbox = self.launched[handle]["inbox"]
+            return self._future((inbox.pop(0), "", []) if inbox else None)
+        if handle not in self.subscriptions:
+            raise refuse("not-found", f"no source {handle}")
+        assert self.published[handle], "the guest waits for ever"
+        sender, message = self.published[handle].pop(0)
+        return self._future((message, sender, []))
 
     # ---- children: each says what it is sent, and ends when it is joined ----
 
@@ -394,10 +398,6 @@ class FakeHost:
     def _send_child(self, child: int, message: str) -> int | None:
         self._child(child)["inbox"].append(message)
         return self._sleep(1) if self.is_client_slow else None
-
-    def _receive_child(self, child: int) -> int:
-        inbox = self._child(child)["inbox"]
-        return self._future(inbox.pop(0) if inbox else None)
 
     def _cancel_child(self, child: int) -> None:
         self._child(child)
@@ -510,11 +510,11 @@ class FakeHost:
         return b64encode(data[offset : offset + length]).decode(), len(data)
 
     def _await_message(self, number: int) -> Any:
-        return self._with_blobs(self._await(number))
-
-    def _with_blobs(self, message: str) -> tuple[str, list[tuple[str, int]]]:
-        """A message `text` comes with what `message_blobs` has for it."""
-        return message, [(name, self._keep(data)) for name, data in self.message_blobs.get(message, {}).items()]
+        """A text from the client comes with what `message_blobs` has for it."""
+        message = self._await(number)
+        if not isinstance(message, str):
+            return message
+        return message, "", [(name, self._keep(data)) for name, data in self.message_blobs.get(message, {}).items()]
 
     def _keep(self, data: bytes) -> int:
         number = self._number()
@@ -995,7 +995,7 @@ class FakeHost:
         return self._take(number)
 
     _await_done = _await_number = _await_text = _await_dists = _await_logprobs = _await_verified = _await
-    _await_response = _await_published = _await_child_message = _await
+    _await_response = _await
     _await_scored_token = _await
 
     # ---- grammars ----

@@ -50,7 +50,8 @@ CORE_FUNCTIONS = {
     "set-result": ('(func (param "value" string) (result (result (error $error))))', "(param i32 i32 i32)"),
     "receive": ("(func (result (result u32 (error $error))))", "(param i32)"),
     "await-message": (
-        '(func (param "future" u32) (result (result (tuple string (list (tuple string u32))) (error $error))))',
+        '(func (param "future" u32) (result (result '
+        "(option (tuple string string (list (tuple string u32)))) (error $error))))",
         "(param i32 i32)",
     ),
     "wait": ('(func (param "futures" (list u32)) (result (list u32)))', "(param i32 i32 i32)"),
@@ -115,8 +116,8 @@ ECHO = (
        (i32.store (i32.const 64) (i32.load (i32.const 20)))
        (call $wait (i32.const 64) (i32.const 1) (i32.const 32))
        (call $await-message (i32.load (i32.const 64)) (i32.const 80))
-       (call $send (i32.load (i32.const 84)) (i32.load (i32.const 88)) (i32.const 128))
-       (call $set-result (i32.load (i32.const 84)) (i32.load (i32.const 88)) (i32.const 128))
+       (call $send (i32.load (i32.const 88)) (i32.load (i32.const 92)) (i32.const 128))
+       (call $set-result (i32.load (i32.const 88)) (i32.load (i32.const 92)) (i32.const 128))
        (i32.const 0)""",
     ("receive", "wait", "await-message", "send", "set-result"),
 )

@@ -442,7 +442,7 @@ async def main(args, depth=0, many=False):
         ("launch(kwargs=[1])", "kwargs: give a mapping"),
         ("traits.join(77)", "there is no child 77"),
         ("traits.send_child(77, '')", "there is no child 77"),
-        ("traits.receive_child(77)", "there is no child 77"),
+        ("traits.receive_child(77)", "there is no source 77"),
         ("traits.cancel_child(77)", "there is no child 77"),
         ("traits.drop_child(77)", "there is no handle 77"),
         ("traits.join('x')", "child: give what `launch` returned"),

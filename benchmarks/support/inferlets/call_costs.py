@@ -26,7 +26,7 @@ UNDOES = {
 """What gives back what another call has made. Its value is made before it is timed, and given back after the other."""
 NEEDS = {"read_body": "http_request"}
 """What takes the value of another call, and gives nothing back."""
-ENDLESS = ("sleep", "receive", "next_published", "receive_child", "join")
+ENDLESS = ("sleep", "receive", "receive_from", "join")
 """Futures that nothing here fulfils: they are cancelled."""
 
 
@@ -99,9 +99,8 @@ def core_calls(world: World) -> dict[str, Callable[..., Any]]:
         "blob_names": traits.blob_names, "open_blob": lambda: traits.open_blob("blob"),
         "read_blob": lambda: traits.read_blob(blob, 0, 1000),
         "broadcast": lambda: traits.broadcast(world.name, "nine"), "subscribe": lambda: traits.subscribe(world.name),
-        "next_published": lambda: traits.next_published(world.subscription),
         "join": lambda: traits.join(child), "send_child": lambda: traits.send_child(child, "nine"),
-        "receive_child": lambda: traits.receive_child(child),
+        "receive_from": lambda: traits.receive_child(child),
         "http_request": lambda: traits.http_request("GET", url),
         "read_body": lambda response: traits.read_body(response._body),
     }  # fmt: skip

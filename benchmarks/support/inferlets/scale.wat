@@ -11,7 +11,7 @@
     (export "create-queue" (func (param "model" string) (result (result u32 (error $error)))))
     (export "send" (func (param "message" string) (result (result (option u32) (error $error)))))
     (export "receive" (func (result (result u32 (error $error)))))
-    (export "await-message" (func (param "future" u32) (result (result (tuple string (list (tuple string u32))) (error $error)))))
+    (export "await-message" (func (param "future" u32) (result (result (option (tuple string string (list (tuple string u32)))) (error $error)))))
     (export "now" (func (result u64)))
     (export "sleep" (func (param "nanoseconds" u64) (result (result u32 (error $error)))))
     (export "wait" (func (param "futures" (list u32)) (result (list u32))))))
@@ -150,7 +150,7 @@
       (call $prompt)
       (call $send (i32.const 288) (i32.const 5) (i32.const 16))
       (call $message)
-      (call $sleep_until (call $number (i32.load (i32.const 20)) (i32.load (i32.const 24))))
+      (call $sleep_until (call $number (i32.load (i32.const 24)) (i32.load (i32.const 28))))
       (local.set $n (i32.const 0))
       (loop $each
         (call $reset)

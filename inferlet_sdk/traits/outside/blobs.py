@@ -89,4 +89,11 @@ class Message(str):
 
 def take_message(future: int) -> Message:
     """Waits for a message from the client."""
-    return Message(*bindings.core.await_message(future))
+    text, _, blobs = bindings.core.await_message(future)
+    return Message(text, blobs)
+
+
+def take_message_if_any(future: int) -> Message | None:
+    """Waits for a message from whom there may be none."""
+    message = bindings.core.await_message(future)
+    return None if message is None else Message(message[0], message[2])

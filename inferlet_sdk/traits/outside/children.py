@@ -15,6 +15,7 @@ from inferlet_sdk.event_loop import waited_for
 from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.traits.arguments import number, texts, whole, wrong
 from inferlet_sdk.traits.arguments import text as checked_text
+from inferlet_sdk.traits.outside.blobs import take_message_if_any
 
 __all__ = [
     "Child",
@@ -196,7 +197,7 @@ def send_child(child: Child | int, message: str) -> HostFuture[None]:
 
 def receive_child(child: Child | int) -> HostFuture[str | None]:
     """The next message of a child; `Child.receive` is the same."""
-    return HostFuture(call(bindings.children.receive_child, _handle(child)), bindings.children.await_child_message)
+    return HostFuture(call(bindings.core.receive_from, _handle(child)), take_message_if_any)
 
 
 def cancel_child(child: Child | int) -> None:

@@ -46,7 +46,7 @@ class Subscription:
         """The next message. A future that is cancelled leaves it to the next one."""
         if self.number is None:
             raise NotFound(f"the subscription to {self.topic!r} is closed")
-        return HostFuture(call(bindings.topics.next_published, self.number), _take_published)
+        return HostFuture(call(bindings.core.receive_from, self.number), _take_published)
 
     async def __aiter__(self) -> AsyncIterator[Published]:
         with suppress(Cancelled):  # it was closed meanwhile
@@ -75,7 +75,8 @@ class Subscription:
 
 
 def _take_published(future: int) -> Published:
-    return Published(*bindings.topics.await_published(future))
+    text, sender, _ = bindings.core.await_message(future)
+    return Published(sender, text)
 
 
 def broadcast(topic: str, message: str) -> HostFuture[int]:
@@ -101,7 +102,7 @@ def next_published(subscription: Subscription | int) -> HostFuture[Published]:
     if isinstance(subscription, Subscription):
         return subscription.next()
     number = whole(subscription, "subscription", wanted="what `subscribe` returned")
-    return HostFuture(call(bindings.topics.next_published, number), _take_published)
+    return HostFuture(call(bindings.core.receive_from, number), _take_published)
 
 
 def unsubscribe(subscription: Subscription | int) -> None:

@@ -25,7 +25,7 @@ SMALL_BYTES = SMALL_NUMBERS * NUMBER_BYTES
 
 
 def weigher(call: Call) -> Callable[[Sequence[Any]], int]:
-    """Of a call: a function that gives the bytes that its arguments keep, 0 if they are small."""
+    """A function that gives the bytes that the arguments of a call keep, 0 if they are small."""
     assert call.issue is not None
     hints, beside = get_type_hints(call.issue), call.argument_bytes
     kinds = [hints[name] for name in call.parameters]

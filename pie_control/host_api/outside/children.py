@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 
@@ -11,10 +10,8 @@ from ...calls.values import Done
 from ...config import InferletLimits
 from ...errors import InvalidArgument, QuotaExceeded
 from ...inferlets.relations.children import MOST_KEPT, Child
-from ...inferlets.relations.mail import Letter
 from ...texts import byte_size
 from ..guest import Guest
-from ..suspending import suspending, when_done
 
 
 class _Limits(msgspec.Struct, forbid_unknown_fields=True):
@@ -95,23 +92,6 @@ def send_child(guest: Guest, child: int, message: str) -> int | None:
         raise
     one.when_room(future, Done())
     return future
-
-
-def receive_child(guest: Guest, child: int) -> int:
-    one = guest.handle(child, Child)
-    future = guest.futures.new()
-    one.receive(future)
-    return future
-
-
-def _take_child_message(guest: Guest, future: int) -> str | None:
-    letter: Letter = guest.futures.take(future, Letter)
-    return None if letter.message is None else letter.message.text
-
-
-@suspending
-def await_child_message(guest: Guest, future: int) -> Any:
-    return when_done(guest, future, lambda: _take_child_message(guest, future))
 
 
 def cancel_child(guest: Guest, child: int) -> None:

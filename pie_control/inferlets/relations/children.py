@@ -21,7 +21,7 @@ from ..events import Ended, LogLine, Message
 from ..mailbox import EVENT_BYTES, MAX_KEPT_BYTES, Received
 from ..waiting.waits import Waits
 from .client import ClientMail
-from .mail import Mailbox, Pace
+from .mail import Mailbox, Pace, Source
 
 MOST_DEPTH = 4
 """Generations below one that a client has launched."""
@@ -49,11 +49,12 @@ class ChildEnd(NamedTuple):
     text: str
 
 
-class Child:
+class Child(Source):
     """One that an inferlet has asked for. The parent has it as long as it has the handle."""
 
     def __init__(self, parent: Waits, number: int, limits: InferletLimits) -> None:
         """`number`: among those of this parent. `limits`: those of the child."""
+        super().__init__(Mailbox(parent, self._took))
         self.number = number
         self.limits = limits
         self.inferlet: ClientMail | None = None  # while it runs
@@ -61,7 +62,6 @@ class Child:
         self._parent = parent
         self._early: list[str] = []  # messages to it, before it runs
         self._pace = Pace()  # of messages to it
-        self._box = Mailbox(parent, self._took)
         self._taken = 0  # bytes of messages from it
         self._said = 0  # the same, taken or not
         self._joins: dict[int, None] = {}  # futures
@@ -74,10 +74,6 @@ class Child:
         self._joins[future] = None
         self._parent.begin(future, lambda: self._joins.pop(future))
         self._answer()
-
-    def receive(self, future: int) -> None:
-        """The future gets the child's next message; a letter without one when it has ended and all are taken."""
-        self._box.receive(future)
 
     def has_room(self, size: int) -> bool:
         """Whether a message to it would be kept without that the parent should wait."""

@@ -66,6 +66,17 @@ class Mailbox:
             self._owner.conclude(future, self._over if message is None else Letter(message, self))
 
 
+class Source:
+    """What an inferlet has a handle of, by which it takes messages."""
+
+    def __init__(self, box: Mailbox) -> None:
+        self._box = box
+
+    def receive(self, future: int) -> None:
+        """The future gets the next message, as long as one may come."""
+        self._box.receive(future)
+
+
 class Pace:
     """How far a sender may be ahead of who takes its messages. Above a level the sender should wait."""
 

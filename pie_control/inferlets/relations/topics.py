@@ -18,7 +18,7 @@ from ...errors import Cancelled, InvalidArgument, NotFound, QuotaExceeded
 from ...texts import byte_size
 from ..mailbox import EVENT_BYTES, Received
 from ..waiting.waits import Waits
-from .mail import Mailbox
+from .mail import Mailbox, Source
 
 MOST_NAME = 256
 """Bytes of the name of a topic."""
@@ -51,15 +51,15 @@ class Wire(Protocol):
         """A broadcast that came to this host has room in all queues."""
 
 
-class Subscription:
+class Subscription(Source):
     """One inferlet's queue of a topic. `has_room` is called when it is full no more."""
 
     def __init__(self, owner: Waits, number: int, topic: str) -> None:
+        super().__init__(Mailbox(owner, self._taken))
         self.number = number
         self.topic = topic
         self._bytes = 0
         self._full: list[Callable[[], None]] = []
-        self._box = Mailbox(owner, self._taken)
 
     @property
     def is_full(self) -> bool:
@@ -73,10 +73,6 @@ class Subscription:
     def when_room(self, call: Callable[[], None]) -> None:
         """Calls back once it is full no more, or closed."""
         self._full.append(call)
-
-    def receive(self, future: int) -> None:
-        """The future gets the next message, and Cancelled if the subscription is closed before."""
-        self._box.receive(future)
 
     def close(self) -> None:
         """Drops what waits."""
