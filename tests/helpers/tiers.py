@@ -37,6 +37,7 @@ HEAVY = (
     "os.fork",
     "peft",
     "subprocess",
+    "torch.optim",
     "transformers",
     "triton",
     "wasmtime",
