@@ -216,14 +216,19 @@ class TokenSequence:
             traits.dealloc_emb(self.queue, inputs)
 
     def _alloc_inputs(self, count: int) -> Embeds:
-        """At most `count` embeds, or as many as there are."""
+        """At most `count` embeds, or as many as there are when those of the chunks before have come back."""
+        waited = False
         while True:
             try:
                 return traits.alloc_emb(self.queue, count)
             except (QuotaExceeded, Exhausted):
-                if count <= LEAST_CHUNK:
+                if not waited:
+                    traits.synchronize(self.queue).result()
+                    waited = True
+                elif count <= LEAST_CHUNK:
                     raise
-                count = max(count // 2, LEAST_CHUNK)
+                else:
+                    count = max(count // 2, LEAST_CHUNK)
 
     def run(self, tokens: Sequence[int], inputs: Embeds, outputs: Embeds) -> None:
         """Runs tokens and appends their keys and values."""

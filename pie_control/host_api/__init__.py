@@ -3,6 +3,8 @@ their records; the modules here have the others, one for each WIT interface, one
 
 from __future__ import annotations
 
+import functools
+
 from ..sandbox.contract import Contract, Edition
 from ..sandbox.functions import HostFunction
 from . import core, derived, exports, fused, grammar, guest_source, tokenize, wit_files
@@ -26,6 +28,7 @@ def contract() -> Contract:
     return Contract(PACKAGE, [Edition(package.version, package.signatures, functions())])
 
 
+@functools.cache
 def functions() -> dict[tuple[str, str], HostFunction]:
     """The functions by interface and name, as in the WIT."""
     written = [one for module in MODULES for one in written_functions(module)]

@@ -1,69 +1,142 @@
-"""A fake model that writes a script: it knows which tokens it sees, and a function of them says the next one."""
+"""A fake model that knows which tokens it sees, and where: a function of them says which one comes next."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from pie_control.testing.fake_model import FakeModel, Floats
-from pie_inference.protocol import Array, CopyEmb, CopyKvpage, EmbedTxt, Forward, ModelDescription
+from pie_control.testing.fake_model import FakeModel, Floats, Hashes, mix
+from pie_inference.grammars.rows import Constraints
+from pie_inference.protocol import Array, CopyEmb, CopyKvpage, EmbedImg, EmbedTxt, Forward, RunWave, WaveDone
 from pie_inference.testing import byte_tokenizer
+from pie_inference.testing.small_vision import VISION
+
+Pair = tuple[int, int]
+"""A token and its position."""
+State = tuple[Pair, ...]
+"""What a query attends to, in the order of the keys."""
+SPECIAL = {name: 256 + n for n, name in enumerate((*byte_tokenizer.SPECIAL_TOKENS, "<|user|>", "<|image|>"))}
+STOP = byte_tokenizer.END
+IMAGES = msgspec.structs.replace(VISION, placeholder=SPECIAL["<|image|>"])
+MERGES = ("t h", "h e", "i s", "th e", "Ġ the", ". .")
+"""Tokens of several bytes, which stand behind the special ones."""
+MERGED = {pair.replace(" ", "").replace("Ġ", " "): n for n, pair in enumerate(MERGES, 256 + len(SPECIAL))}
+SURE = 50.0
+"""The score of a token that the script says, and of what it says no word; the others have 0."""
 
 
 class ScriptedModel(FakeModel):
-    """Its tokens are bytes, then the special tokens of the byte tokenizer, then `special`."""
+    """`next_token` says what follows. Without it, the scores of small letters and of tokens of several bytes depend on
+    all that is seen. Vectors of images, and outputs that are fed back, are seen as numbers of their own."""
 
     def __init__(
-        self, next_token: Callable[[list[int]], int], template: str, special: Sequence[str] = (), **options: int
+        self,
+        next_token: Callable[[State], int] | None = None,
+        template: str = byte_tokenizer.CHAT_TEMPLATE,
+        special: Sequence[str] = tuple(SPECIAL)[3:],
+        **options: Any,
     ) -> None:
-        super().__init__(**options)  # type: ignore[arg-type]  # all of them are numbers
-        self._next_token = next_token
-        size = byte_tokenizer.VOCAB_SIZE + len(special)
+        """`special`: tokens behind those of the byte tokenizer."""
+        super().__init__(**options)
+        self.next_token = next_token
+        self.waves = 0
+        first = byte_tokenizer.VOCAB_SIZE + len(special)
+        self._letters = np.array([*range(97, 123), *range(first, first + len(MERGES))])
+        size, data = first + len(MERGES), _with_merges(byte_tokenizer.tokenizer_json(first, special), first)
+        self._constraints = Constraints(data, size, (STOP,))
         self._description = msgspec.structs.replace(
             self._description,
             vocab_size=size,
             max_dist=size,
-            tokenizer=byte_tokenizer.tokenizer_json(size, special),
+            tokenizer=data,
             tokenizer_config={**byte_tokenizer.tokenizer_config(), "chat_template": template},
         )
-        self._said: dict[int, int] = {}  # tokens of input embeds
-        self._kept: dict[int, int] = {}  # tokens of slots
-        self._seen: dict[int, list[int]] = {}  # tokens that outputs see
+        self._said: dict[int, int] = {}  # what embeds are seen as
+        self._kept: dict[int, Pair] = {}  # of slots
+        self._states: dict[int, State] = {}  # that outputs see
 
-    def describe(self) -> tuple[ModelDescription, ...]:
-        return (self._description,)
+    def run(self, wave: RunWave) -> WaveDone:
+        self.waves += 1
+        return super().run(wave)
+
+    def scores(self, state: State) -> Floats:
+        """Of each token that may follow."""
+        scores = np.zeros(self._description.vocab_size)
+        if self.next_token is not None:
+            scores[self.next_token(state)] = SURE
+            return scores
+        digest = hashlib.blake2b(repr(state).encode(), digest_size=8).digest()
+        hashes = mix(np.frombuffer(digest, np.uint64) ^ mix(self._letters))
+        scores[self._letters] = SURE + (hashes >> np.uint64(40)) / 2.0**22
+        return scores
+
+    def expected(self, prompt: Sequence[int], count: int, choose: Callable[[Floats], Any] = np.argmax) -> list[int]:
+        """Greedy tokens after a prompt, computed without any cache."""
+        tokens = list(prompt)
+        for _ in range(count):
+            tokens.append(int(choose(self.scores(tuple((token, n) for n, token in enumerate(tokens))))))
+        return tokens[len(prompt) :]
 
     def _embed_txt(self, batch: EmbedTxt) -> None:
         super()._embed_txt(batch)
         self._said.update(zip(batch.embeds.tolist(), self._resolve(batch.tokens).tolist(), strict=True))
 
+    def _embed_img(self, batch: EmbedImg) -> None:
+        super()._embed_img(batch)
+        self._said.update(self._numbers(batch.embeds))
+
+    def _numbers(self, embeds: Array) -> Iterator[tuple[int, int]]:
+        return zip(embeds.tolist(), self._embeds.read(embeds).tolist(), strict=True)
+
     def _copy_kvpage(self, batch: CopyKvpage) -> None:
         super()._copy_kvpage(batch)
-        self._kept.update(
-            {to: self._kept[of] for of, to in zip(batch.source.tolist(), batch.target.tolist(), strict=True)}
-        )
+        read = [self._kept[slot] for slot in batch.source.tolist()]
+        self._kept.update(zip(batch.target.tolist(), read, strict=True))
 
     def _copy_emb(self, batch: CopyEmb) -> None:
         super()._copy_emb(batch)
-        self._seen.update(
-            {to: self._seen[of] for of, to in zip(batch.source.tolist(), batch.target.tolist(), strict=True)}
-        )
+        read = [(self._said[embed], self._states.get(embed, ())) for embed in batch.source.tolist()]
+        for embed, (said, state) in zip(batch.target.tolist(), read, strict=True):
+            self._said[embed], self._states[embed] = said, state
 
     def _forward(self, batch: Forward) -> None:
+        changes: Hashes = self._adapters.changes(batch)
+        pairs = [
+            (self._said[embed] + change, position)
+            for embed, position, change in zip(
+                batch.q_embeds.tolist(), batch.q_positions.tolist(), changes.tolist(), strict=True
+            )
+        ]
         super()._forward(batch)
-        tokens = [self._said[embed] for embed in batch.q_embeds.tolist()]
-        self._kept.update(zip(batch.q_slots.tolist(), tokens, strict=True))
-        seen: list[list[int]] = []
-        for n in range(len(batch.q_indptr) - 1):
-            slots = self._key_slots(batch, n).tolist()
-            count = int(batch.q_indptr[n + 1] - batch.q_indptr[n])
-            seen += [[self._kept[slot] for slot in slots[: len(slots) - count + row + 1]] for row in range(count)]
-        self._seen.update(zip(batch.out_embeds.tolist(), [seen[row] for row in batch.out_rows.tolist()], strict=True))
+        self._kept.update(zip(batch.q_slots.tolist(), pairs, strict=True))
+        wanted = set(batch.out_rows.tolist())
+        states = {}
+        for n, first in enumerate(batch.q_indptr[:-1].tolist()):
+            count = int(batch.q_indptr[n + 1]) - first
+            if not wanted.isdisjoint(range(first, first + count)):
+                slots = self._key_slots(batch, n)
+                mask = self._mask(batch, n, count, slots)
+                seen = np.tri(count, len(slots), len(slots) - count, dtype=np.bool_) if mask is None else mask
+                keys = [self._kept[slot] for slot in slots.tolist()]
+                for row in wanted & set(range(first, first + count)):
+                    states[row] = tuple(keys[place] for place in np.flatnonzero(seen[row - first]).tolist())
+        outputs = zip(batch.out_embeds.tolist(), batch.out_rows.tolist(), strict=True)
+        self._states.update((embed, states[row]) for embed, row in outputs)
+        self._said.update(self._numbers(batch.out_embeds))
 
     def _scores(self, embeds: Array) -> Floats:
-        scores = np.zeros((len(embeds), self._description.vocab_size))
-        for row, embed in enumerate(embeds.tolist()):
-            scores[row, self._next_token(self._seen[embed])] = 50.0
-        return scores
+        rows = [self.scores(self._states[embed]) for embed in embeds.tolist()]
+        return np.array(rows).reshape(len(rows), self._description.vocab_size)
+
+
+def _with_merges(tokenizer: bytes, first: int) -> bytes:
+    content = json.loads(tokenizer)
+    content["model"]["merges"] = list(MERGES)
+    content["model"]["vocab"] |= {token["content"]: token["id"] for token in content["added_tokens"]}
+    content["model"]["vocab"] |= {pair.replace(" ", ""): first + n for n, pair in enumerate(MERGES)}
+    return json.dumps(content).encode()

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferlet_sdk import Context, Embeds, Pages, Slots, bindings, traits
+from inferlet_sdk import Context, Embeds, Pages, Slots, traits
 from inferlet_sdk.event_loop import run
 from inferlet_sdk.futures import HostFuture, TokenFuture
 from inferlet_sdk.traits import DecodeRun
-from tests.helpers.fake_host import FakeHost, HostError
+from tests.helpers.native_host import NativeHost
 
 U32 = 2**32
 
@@ -179,13 +179,6 @@ def arguments_with(name: str, wrong: str, wrong_value: object) -> tuple[list[Any
     return positional, values
 
 
-@pytest.fixture
-def host() -> FakeHost:
-    fake = FakeHost()
-    bindings.install(fake, HostError)
-    return fake
-
-
 def test_every_call_of_the_world_is_among_the_cases() -> None:
     names = {name for name, _ in CASES}
     assert {"get_next_dist", "forward", "verify", "tokenize_chat", "wait", "log"} <= names
@@ -197,9 +190,10 @@ def done(result: object) -> None:
         run(result)
 
 
-@pytest.mark.parametrize(("name", "parameter"), CASES, ids=lambda value: value)
-def test_a_wrong_value_is_told_by_name(name: str, parameter: str, host: FakeHost) -> None:
-    for wrong in (Wrong(), *WRONG.get(parameter, ())):
+@pytest.mark.parametrize("name", sorted({name for name, _ in CASES}))
+def test_a_wrong_value_is_told_by_name(name: str, host: NativeHost) -> None:
+    parameters = [parameter for one, parameter in CASES if one == name]
+    for parameter, wrong in [(one, value) for one in parameters for value in (Wrong(), *WRONG.get(one, ()))]:
         if wrong is None and inspect.signature(CALLS[name]).parameters[parameter].default is None:
             continue
         positional, values = arguments_with(name, parameter, wrong)
@@ -212,7 +206,7 @@ def test_a_wrong_value_is_told_by_name(name: str, parameter: str, host: FakeHost
     assert set(host.calls) <= {"create_queue", "get_model_info"}
 
 
-def test_what_was_not_awaited_is_told(host: FakeHost) -> None:
+def test_what_was_not_awaited_is_told(host: NativeHost) -> None:
     coroutine = _coroutine()
     try:
         with pytest.raises(TypeError, match=r"embed: .* not a coroutine that was not awaited: write `await"):
@@ -242,12 +236,12 @@ def test_what_was_not_awaited_is_told(host: FakeHost) -> None:
         (lambda t: t.tokenize(1, "a\ud800"), r"text: character 1 is half of a surrogate pair"),
     ],
 )
-def test_messages_say_what_to_give(host: FakeHost, call: Callable[[Any], Any], told: str) -> None:
+def test_messages_say_what_to_give(host: NativeHost, call: Callable[[Any], Any], told: str) -> None:
     with pytest.raises((TypeError, ValueError), match=told):
         call(traits)
 
 
-def test_what_the_listing_of_the_paper_passes_is_taken(host: FakeHost) -> None:
+def test_what_the_listing_of_the_paper_passes_is_taken(host: NativeHost) -> None:
     """Embeds of length one for an embed, and an object that has a queue for a queue."""
     ctx = Context("toy")
     inputs, output, pages = traits.alloc_emb(ctx, 1), traits.alloc_emb(ctx, 1), traits.alloc_kvpage(ctx)
@@ -256,7 +250,7 @@ def test_what_the_listing_of_the_paper_passes_is_taken(host: FakeHost) -> None:
     sampler = traits.create_sampler(temperature=0)
     token = traits.sample(ctx, output, sampler).result()
     assert traits.get_next_dist(ctx, output).result().max_index() == token
-    assert traits.get_logprobs(ctx, output, (token,)).result() == [-0.5]
+    assert traits.get_logprobs(ctx, output, (token,)).result()[0] > -4
     assert traits.get_model_info(ctx.model).name == "toy"  # type: ignore[arg-type]
 
 
@@ -270,7 +264,7 @@ def test_right_lists_pass_unchanged(values: Any) -> None:
     assert references(values) == list(values)
 
 
-def test_token_futures_stand_in_token_lists_only(host: FakeHost) -> None:
+def test_token_futures_stand_in_token_lists_only(host: NativeHost) -> None:
     from inferlet_sdk.traits.arguments import references
 
     token = TokenFuture(5, int)
@@ -279,7 +273,7 @@ def test_token_futures_stand_in_token_lists_only(host: FakeHost) -> None:
         traits.push_tokens(1, [token])  # type: ignore[list-item]
 
 
-def test_contexts_check_too(host: FakeHost) -> None:
+def test_contexts_check_too(host: NativeHost) -> None:
     ctx = Context("toy")
     for wrong in ([1.5], ["a"], [-1], [None], 5, None):
         with pytest.raises((TypeError, ValueError), match="text"):

@@ -1,35 +1,39 @@
-"""`launch` and children, on a host that answers at once. What they do is tested in tests/system/test_children.py."""
+"""`launch` and children, which say here what they are sent. What they do is tested in tests/system/test_children.py."""
 
 from __future__ import annotations
 
 import gc
+import json
+import re
 from typing import Any
 
 import pytest
 
-from inferlet_sdk import ChildEnd, ChildFailed, bindings, launch, traits
+from inferlet_sdk import ChildEnd, ChildFailed, launch, traits
 from inferlet_sdk.dropped import give_back
 from inferlet_sdk.event_loop import run
-from tests.helpers.fake_host import FakeHost, HostError
+from tests.helpers.native_host import NativeHost
 
 
-@pytest.fixture
-def host() -> FakeHost:
-    fake = FakeHost()
-    bindings.install(fake, HostError)
-    return fake
+def test_what_a_child_is_given(host: NativeHost) -> None:
+    given: list[Any] = []
+    launch_child = host.children.launch
 
+    def recorded(program: str, arguments: list[str], options: str) -> Any:
+        given.append((program, arguments, json.loads(options)))
+        return launch_child(program, arguments, options)
 
-def test_what_a_child_is_given(host: FakeHost) -> None:
+    host.children.launch = recorded
     children = [
         launch("writer", "-n", "3", kwargs={"topic": "bees"}, environment={"a": "b"}, max_pages=7, cpu_seconds=0.5),
         launch(),
     ]
-    first, second = host.launched.values()
-    assert (first["program"], first["arguments"]) == ("writer", ["-n", "3"])
-    assert first["environment"] == {"a": "b", "kwargs": '{"topic": "bees"}'}
-    assert first["limits"] == {"max_pages": 7, "cpu_seconds": 0.5}
-    assert (second["program"], second["arguments"], second["environment"], second["limits"]) == ("", [], {}, {})
+    environment = {"a": "b", "kwargs": '{"topic": "bees"}'}
+    limits = {"max_pages": 7, "cpu_seconds": 0.5}
+    assert given == [
+        ("writer", ["-n", "3"], {"environment": environment, "limits": limits}),
+        ("", [], {"environment": {}, "limits": {}}),
+    ]
     assert len(children) == 2
 
 
@@ -43,44 +47,41 @@ def test_what_a_child_is_given(host: FakeHost) -> None:
         (("p",), {"environment": {"a": 1}}, r"environment\['a'\]: give text"),
     ],
 )
-def test_wrong_arguments_are_named(host: FakeHost, arguments: Any, given: Any, why: str) -> None:
+def test_wrong_arguments_are_named(host: NativeHost, arguments: Any, given: Any, why: str) -> None:
     with pytest.raises(TypeError, match=why):
         launch(*arguments, **given)
     assert host.calls == []
 
 
-@pytest.mark.parametrize("slow", [False, True])
-def test_a_child_is_awaited_and_followed(host: FakeHost, slow: bool) -> None:
-    host.is_client_slow = slow
-
+def test_a_child_is_awaited_and_followed(host: NativeHost) -> None:
     async def main() -> Any:
-        child = launch("p", "x")
-        await child.send("one")
-        await child.send("two")
+        child = launch("test", "x")
+        for message in ("one", "two", "end"):
+            await child.send(message)
         said = [message async for message in child]
         return said, await child, await child, await child.join()
 
-    assert run(main()) == (["one", "two"], ["p", "x"], ["p", "x"], ChildEnd("i1", "finished", ["p", "x"], None))
+    assert run(main()) == (["one", "two"], ["x"], ["x"], ChildEnd("i2", "finished", ["x"], None))
 
 
-def test_a_child_that_did_not_finish_raises(host: FakeHost) -> None:
-    host.child_status = "exceeded"
-    child = launch("p")
-    with pytest.raises(ChildFailed, match="the child i1 exceeded: no reason") as failed:
+def test_a_child_that_did_not_finish_raises(host: NativeHost) -> None:
+    child = launch("test", "fail")
+    child.send("end")
+    with pytest.raises(ChildFailed, match="the child i2 failed: it was told to fail") as failed:
         child.result()
     assert failed.value.end == child.join().result()
 
 
-def test_a_child_that_is_dropped_is_given_back(host: FakeHost) -> None:
-    child = launch("p")
+def test_a_child_that_is_dropped_is_given_back(host: NativeHost) -> None:
+    child = launch("test")
     traits.cancel_child(child)
-    assert repr(child) == "Child(1)"
+    assert re.fullmatch(r"Child\(\d+\)", repr(child))
     del child
     gc.collect()
-    assert host.launched
+    assert host.handles
     give_back()
-    assert host.launched == {}
-    closed = launch("p")
+    assert host.handles == []
+    closed = launch("test")
     closed.close()
     closed.close()
     with pytest.raises(ValueError, match="it was closed"):

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 import inferlet_sdk
-from inferlet_sdk import bindings, traits
+from inferlet_sdk import traits
 from inferlet_sdk.guest.program import run_program
-from tests.helpers.fake_host import FakeHost, HostError
+from tests.helpers.native_host import install
 from tests.helpers.tree import ROOT
 
 DOCS = [ROOT / "docs" / name for name in ("inferlets.md", "sdk.md", "adapters.md")]
@@ -28,8 +28,7 @@ def _keep_main_module() -> Iterator[None]:
 
 @pytest.mark.parametrize(("doc", "file", "code"), PROGRAMS, ids=lambda value: value if len(value) < 40 else "code")
 def test_programs_in_the_docs_run(doc: str, file: str, code: str) -> None:
-    host = FakeHost(max_context=2000)
-    bindings.install(host, HostError)
+    host = install(max_context=2000, blobs={"photo": b"a cat"})
     run_program(doc, code)
     assert host.result is not None or host.sent
 

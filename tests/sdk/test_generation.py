@@ -30,8 +30,9 @@ from inferlet_sdk import (
 )
 from inferlet_sdk.event_loop import run
 from inferlet_sdk.generation import decode_run
-from tests.helpers.fake_host import STOP, refuse
-from tests.sdk.test_context import expected, install, nothing_held, saying
+from pie_control.services.grammars import GrammarMatcher
+from tests.helpers.native_host import expected, install, nothing_held, refuse, saying
+from tests.helpers.scripted_model import STOP
 
 PROMPT = "Hello, the world"
 ALL = IgnoreStopTokens()
@@ -74,7 +75,7 @@ CONDITIONS: dict[str, Any] = {
     "too many strings": StopString(*(chr(97 + n) * 3 for n in range(26)), "is"),
     "regex": StopRegex(r"[aeiou]\w[aeiou]", hold=2),
     "tokens": StopTokens(*range(97, 105)),
-    "very many tokens": StopTokens(*range(97, 99), *range(266, 400)),
+    "very many tokens": StopTokens(*range(97, 99), *range(130, 256)),
     "maximum": MaxTokens(7),
     "predicate": StopWhen(lambda generation: len(generation.tokens) == 9),
     "string and predicate": ["q", lambda generation: len(generation.text) > 12],
@@ -83,16 +84,16 @@ CONDITIONS: dict[str, Any] = {
 SAMPLERS: dict[str, Any] = {
     "greedy": Sampler(temperature=0.0),
     "seed": Sampler(seed=5),
-    "penalties": Sampler(repetition_penalty=1.2, window=5),
-    "penalties on all": Sampler(frequency_penalty=0.5, window=0),
+    "penalties": Sampler(repetition_penalty=1.2, window=5, seed=5),
+    "penalties on all": Sampler(frequency_penalty=0.5, window=0, seed=5),
     "own": DistSampler(lambda dist: dist.tokens[1], k=3),
 }
 
 
 def outcome(way: Way, tokens_at_once: int = 1, page_size: int = 4, max_pages: int = 1000, **options: Any) -> Any:
     """Text, what the context holds, and how it goes on; and the host."""
-    host = install(page_size=page_size)
-    host.tokens_at_once, host.max_pages = tokens_at_once, max_pages
+    host = install(page_size=page_size, max_pages=max_pages)
+    host.tokens_at_once = tokens_at_once
     ctx = Context().fill(PROMPT)
     text = run(way(ctx, options))
     after, said = ctx.tokens, ctx.text
@@ -103,11 +104,21 @@ def outcome(way: Way, tokens_at_once: int = 1, page_size: int = 4, max_pages: in
     return (text, after, said, more), host
 
 
+_wanted: dict[tuple[str, ...], Any] = {}
+
+
+def step_by_step(*name: str, **options: Any) -> Any:
+    """What `options`, which have a name, give."""
+    if name not in _wanted:
+        _wanted[name], _ = outcome(iterated, run_ahead=False, **options)
+    return _wanted[name]
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_every_way_gives_what_step_by_step_gives(way: Way, condition: str) -> None:
-    options: dict[str, Any] = {"stop": [ALL, *as_list(CONDITIONS[condition])], "max_tokens": 40}
-    wanted, _ = outcome(iterated, run_ahead=False, **options)
+    options: dict[str, Any] = {"stop": [ALL, *as_list(CONDITIONS[condition])], "max_tokens": 25}
+    wanted = step_by_step("stop", condition, **options)
     for tokens_at_once in (1, 3, 1000):
         found, host = outcome(way, tokens_at_once, **options)
         assert found == wanted
@@ -122,8 +133,8 @@ def as_list(condition: Any) -> list[Any]:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_every_sampler_gives_what_it_gives_step_by_step(way: Way, sampler: str) -> None:
-    options: dict[str, Any] = {"sampler": SAMPLERS[sampler], "stop": [ALL, "xq"], "max_tokens": 30}
-    wanted, _ = outcome(iterated, run_ahead=False, **options)
+    options: dict[str, Any] = {"sampler": SAMPLERS[sampler], "stop": [ALL, "xq"], "max_tokens": 20}
+    wanted = step_by_step("sampler", sampler, **options)
     assert [outcome(way, at_once, **options)[0] for at_once in (1, 7)] == [wanted] * 2
 
 
@@ -330,7 +341,7 @@ def test_a_dropped_generation_is_ended() -> None:
     host = install()
     ctx = Context().fill("abc")
     next(iter(ctx.generate(max_tokens=50, stop=ALL)))
-    assert len(host.runs) == 1
+    assert host.runs == 1
     ctx._generation = None
     ctx.close()
     run(Context().fill("a").flush())  # gives back what was dropped
@@ -364,11 +375,10 @@ def test_a_long_maximum_takes_pages_of_its_own_only_while_it_may_need_them() -> 
         ctx = Context().fill("abc")
         async for _ in ctx.generate(max_tokens=1500, stop=ALL):
             break
-        assert 0 < len(host.pages) - len(host.reserved) <= 4
-        assert len(host.reserved) * 4 <= decode_run.STEPS
+        assert host.pages * 4 <= decode_run.STEPS + 16
         await ctx.flush()
-        assert len(host.pages) <= 4
-        assert not host.reserved
+        host.settle()
+        assert host.pages <= 4
 
     run(main())
 
@@ -383,10 +393,9 @@ def test_little_memory_makes_short_runs(way: Way, max_pages: int) -> None:
 
 
 def test_too_little_memory_is_told_and_loses_nothing() -> None:
-    host = install(page_size=4)
-    host.max_pages = 5
+    host = install(page_size=4, max_pages=5)
     ctx = Context().fill("abc")
-    with pytest.raises(QuotaExceeded, match="limit 5"):
+    with pytest.raises(QuotaExceeded, match="the limit is 5"):
         run(ctx.generate_until(ALL, max_tokens=40))
     assert list(ctx.tokens)[3:] == expected([97, 98, 99], len(ctx) - 3)
     assert len(ctx) >= 17
@@ -396,15 +405,14 @@ def test_too_little_memory_is_told_and_loses_nothing() -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_context_limit_ends_it(way: Way) -> None:
-    host = install(max_context=20)
+    install(max_context=20)
     ctx = Context().fill("abcdef")
     run(way(ctx, {"stop": ALL}))
     assert len(ctx) == 20
-    assert host.steps_run == 14
 
 
 def test_contexts_that_share_a_queue_take_turns() -> None:
-    host = install()
+    host = install(max_queues=1)
 
     async def main() -> None:
         contexts = [Context().fill([97 + n]) for n in range(4)]
@@ -412,14 +420,6 @@ def test_contexts_that_share_a_queue_take_turns() -> None:
         for n, context in enumerate(contexts):
             assert list(context.tokens) == [97 + n, *expected([97 + n], 60)]
 
-    queues = host._create_queue
-
-    def create_queue(model: str) -> int:
-        if host.queues:
-            raise refuse("quota-exceeded", "one queue")
-        return queues(model)
-
-    host.core.create_queue = create_queue
     run(main())
     assert host.calls.count("decode") > 4 + 60 // decode_run.STEPS_OF_SHARED
 
@@ -433,7 +433,7 @@ def test_a_run_that_fails_raises_and_the_context_goes_on() -> None:
     def failing(number: int, detokenizer: int) -> Any:
         call = next(calls)
         if call is None:
-            del host.runs[number]
+            host.core.cancel(number)
             raise refuse("worker-failed", "the worker failed")
         return call(number, detokenizer)
 
@@ -459,7 +459,8 @@ def test_a_run_that_is_refused_leaves_no_pages() -> None:
     ctx = Context().fill("abc")
     with pytest.raises(QuotaExceeded, match="too many futures"):
         run(ctx.generate_until(max_tokens=100))
-    assert not host.reserved
+    host.settle()
+    assert host.pages <= 4
     ctx.close()
     assert nothing_held(host)
 
@@ -533,8 +534,11 @@ def test_a_run_that_the_worker_is_not_ready_for_is_issued_again_by_the_short_way
 def grammar_crossings(**options: Any) -> list[str]:
     """For what a whole text of 20 tokens at most, which is kept to a grammar, crosses beside what a free one does."""
     host = install(page_size=100)
-    run(Context().fill(PROMPT).generate_until(ALL, max_tokens=20, **options))
-    assert not host.grammars, "all that was opened was dropped"
+    for _ in range(2):  # at the first time the worker has yet to compile the grammar
+        del host.calls[:]
+        run(Context(share=False).fill(PROMPT).generate_until(ALL, max_tokens=20, **options))
+    matchers = [one for one in host.handles if isinstance(one, GrammarMatcher)]
+    assert not matchers, "all that was opened was dropped"
     return [name for name in host.calls if "matcher" in name or "grammar" in name or name == "decode"]
 
 

@@ -1,4 +1,4 @@
-"""`http_get`, `http_post` and responses, on a host that answers at once."""
+"""`http_get`, `http_post` and responses, on a web of a few pages."""
 
 from __future__ import annotations
 
@@ -8,23 +8,16 @@ from typing import Any
 
 import pytest
 
-from inferlet_sdk import NotFound, RequestFailed, Response, bindings, http_get, http_post, traits
+from inferlet_sdk import NotFound, RequestFailed, Response, http_get, http_post, traits
 from inferlet_sdk.dropped import give_back
 from inferlet_sdk.event_loop import run
 from inferlet_sdk.traits.outside.http import Headers
-from tests.helpers.fake_host import FakeHost, HostError
+from tests.helpers.native_host import NativeHost
 
 URL = "https://api.example.com/"
 
 
-@pytest.fixture
-def host() -> FakeHost:
-    fake = FakeHost()
-    bindings.install(fake, HostError)
-    return fake
-
-
-def test_a_get_has_parameters_and_headers(host: FakeHost) -> None:
+def test_a_get_has_parameters_and_headers(host: NativeHost) -> None:
     async def main() -> Any:
         response = await http_get(URL + "a b?x=1#z", params={"q": "ä&b", "n": [1, 2]}, headers={"A": "b"}, timeout=3)
         return await response.json()
@@ -32,8 +25,8 @@ def test_a_get_has_parameters_and_headers(host: FakeHost) -> None:
     asked = run(main())
     assert asked["url"] == URL + "a%20b?x=1&q=%C3%A4%26b&n=1&n=2#z"
     assert (asked["method"], asked["headers"], asked["body"]) == ("GET", [["A", "b"]], "")
-    assert (host.requests[0]["timeout"], host.requests[0]["redirects"]) == (3.0, 5)
-    assert host.bodies == {}, "a body that was read is closed"
+    assert (host.web.asked[0]["timeout"], host.web.asked[0]["redirects"]) == (3.0, 5)
+    assert host.handles == [], "a body that was read is closed"
 
 
 @pytest.mark.parametrize(
@@ -48,9 +41,9 @@ def test_a_get_has_parameters_and_headers(host: FakeHost) -> None:
         ({"json": 1, "headers": {"content-TYPE": "mine"}}, "1", "mine"),
     ],
 )
-def test_a_post_has_a_body_and_says_what_it_is(host: FakeHost, given: Any, body: str, kind: str | None) -> None:
+def test_a_post_has_a_body_and_says_what_it_is(host: NativeHost, given: Any, body: str, kind: str | None) -> None:
     http_post(URL, **given).result()
-    (asked,) = host.requests
+    (asked,) = host.web.asked
     assert asked["body"] == body
     assert [value for _, value in asked["headers"]] == ([kind] if kind else [])
 
@@ -69,15 +62,15 @@ def test_a_post_has_a_body_and_says_what_it_is(host: FakeHost, given: Any, body:
         ({"text": "\ud800"}, ValueError, "text: character 0"),
     ],
 )
-def test_wrong_arguments_are_named(host: FakeHost, given: Any, error: type[Exception], why: str) -> None:
+def test_wrong_arguments_are_named(host: NativeHost, given: Any, error: type[Exception], why: str) -> None:
     with pytest.raises(error, match=why):
         http_post(URL, **given)
     assert host.calls == []
 
 
-def test_a_body_comes_in_pieces_and_lines(host: FakeHost) -> None:
-    host.web[URL] = (200, {"content-type": "text/event-stream"}, "data: ä\r\n\r\ndata: b\nend".encode())
-    host.piece_bytes = 5
+def test_a_body_comes_in_pieces_and_lines(host: NativeHost) -> None:
+    host.web.pages[URL] = (200, {"content-type": "text/event-stream"}, "data: ä\r\n\r\ndata: b\nend".encode())
+    host.web.piece_bytes = 5
 
     async def main() -> Any:
         pieces = [piece async for piece in await http_get(URL)]
@@ -86,12 +79,12 @@ def test_a_body_comes_in_pieces_and_lines(host: FakeHost) -> None:
 
     pieces, lines = run(main())
     assert max(map(len, pieces)) <= 5
-    assert b"".join(pieces) == host.web[URL][2]
+    assert b"".join(pieces) == host.web.pages[URL][2]
     assert lines == ["data: ä", "", "data: b", "end"]
-    assert host.bodies == {}
+    assert host.handles == []
 
 
-def test_a_whole_body_is_kept_and_a_streamed_one_is_not(host: FakeHost) -> None:
+def test_a_whole_body_is_kept_and_a_streamed_one_is_not(host: NativeHost) -> None:
     async def main() -> None:
         response = await http_get(URL)
         assert await response.read() == await response.read()
@@ -105,31 +98,31 @@ def test_a_whole_body_is_kept_and_a_streamed_one_is_not(host: FakeHost) -> None:
         streamed.close()
 
     run(main())
-    assert host.bodies == {}
+    assert host.handles == []
 
 
-def test_without_asyncio_nothing_is_awaited(host: FakeHost) -> None:
-    host.web[URL] = (200, {"content-type": "text/plain; charset=latin-1"}, b"\xe4")
+def test_without_asyncio_nothing_is_awaited(host: NativeHost) -> None:
+    host.web.pages[URL] = (200, {"content-type": "text/plain; charset=latin-1"}, b"\xe4")
     response = http_get(URL).result()
     assert (response.text(), response.read()) == ("ä", b"\xe4")
     assert list(http_get(URL).result()) == [b"\xe4"]
 
 
-def test_a_status_is_no_error_until_it_is_asked(host: FakeHost) -> None:
-    host.web[URL] = (404, {"content-type": "text/html"}, b"<html>")
+def test_a_status_is_no_error_until_it_is_asked(host: NativeHost) -> None:
+    host.web.pages[URL] = (404, {"content-type": "text/html"}, b"<html>")
     response = http_get(URL).result()
     assert (response.status, response.ok) == (404, False)
     with pytest.raises(RequestFailed, match="answered with status 404"):
         response.raise_for_status()
     with pytest.raises(RequestFailed, match="status 404 and text/html, not JSON"):
         response.json()
-    host.web[URL] = (None, {}, b"no connection")
+    host.web.pages[URL] = (None, {}, b"no connection")
     with pytest.raises(RequestFailed, match="no connection"):
         http_get(URL).result()
 
 
-def test_an_unknown_character_set_is_utf8(host: FakeHost) -> None:
-    host.web[URL] = (200, {"content-type": "text/plain; charset=klingon"}, "ä".encode())
+def test_an_unknown_character_set_is_utf8(host: NativeHost) -> None:
+    host.web.pages[URL] = (200, {"content-type": "text/plain; charset=klingon"}, "ä".encode())
     assert http_get(URL).result().text() == "ä"
 
 
@@ -139,20 +132,20 @@ def test_headers_are_found_in_any_case() -> None:
     assert json.dumps(dict(headers)) == '{"a": "1, 3", "b": "2"}'
 
 
-def test_a_response_that_is_dropped_is_closed(host: FakeHost) -> None:
+def test_a_response_that_is_dropped_is_closed(host: NativeHost) -> None:
     response: Response | None = http_get(URL).result()
-    assert len(host.bodies) == 1
+    assert len(host.handles) == 1
     response = None
     gc.collect()
-    assert len(host.bodies) == 1, "finalizers call nothing"
+    assert len(host.handles) == 1, "finalizers call nothing"
     give_back()
-    assert host.bodies == {}
+    assert host.handles == []
     assert response is None
 
 
-def test_the_calls_under_their_own_names(host: FakeHost) -> None:
+def test_the_calls_under_their_own_names(host: NativeHost) -> None:
     response = http_get(URL).result()
-    (body,) = host.bodies
+    body = vars(response)["_body"]
     assert traits.read_body(body, 3).result() == b'{"m'
     traits.close_body(body)
     for refused in (lambda: traits.read_body(body), lambda: traits.close_body(body)):

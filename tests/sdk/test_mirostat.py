@@ -11,7 +11,7 @@ import pytest
 from inferlet_sdk import Context, Mirostat
 from inferlet_sdk.event_loop import run
 from inferlet_sdk.traits import Dist
-from tests.sdk.test_context import install
+from tests.helpers.native_host import install
 
 
 def dist(probabilities: list[float]) -> Dist:

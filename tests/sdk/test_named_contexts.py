@@ -10,7 +10,7 @@ import pytest
 from inferlet_sdk import Context, IgnoreStopTokens, InvalidArgument, InvalidState, NotFound, traits
 from inferlet_sdk.event_loop import run
 from inferlet_sdk.sharing.prefixes import ALIKE, BLOCK_PAGES, MOST_BLOCKS, _blocks
-from tests.sdk.test_context import install, nothing_held
+from tests.helpers.native_host import install, nothing_held
 
 
 def exported(adapter: str | None, name: str = "fox", text: str = "the quick brown fox") -> list[str]:
@@ -31,9 +31,7 @@ def opened(adapter: str | None, name: str = "fox") -> list[str]:
 
 
 def install_with_adapters() -> Any:
-    host = install()
-    host.adapters = ["law", "poems"]
-    return host
+    return install(adapters=["law", "poems"])
 
 
 @pytest.mark.parametrize("adapter", [None, "law"])

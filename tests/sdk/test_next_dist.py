@@ -10,8 +10,7 @@ import pytest
 
 from inferlet_sdk import Context, IgnoreStopTokens, WorkerFailed
 from inferlet_sdk.event_loop import run
-from tests.helpers.fake_host import refuse
-from tests.sdk.test_context import expected, install
+from tests.helpers.native_host import expected, install, refuse
 
 
 async def steps(context: Context, count: int, **options: Any) -> None:
@@ -132,8 +131,7 @@ def test_long_lists_of_pages_go_with_each_step() -> None:
 @pytest.mark.parametrize("position", [0, 40])
 def test_a_step_with_an_adapter_is_one_call_like_any_other(position: int) -> None:
     """Of distributions, and of tokens that are asked for one by one."""
-    host = install(page_size=100)
-    host.adapters = ["poet"]
+    host = install(page_size=100, adapters=["poet"])
 
     async def main() -> list[list[int]]:
         by_dist = Context(adapter="poet", position=position).fill("abc")

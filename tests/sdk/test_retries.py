@@ -9,7 +9,7 @@ import pytest
 
 from inferlet_sdk import InvalidArgument, RequestFailed, SchemaMismatch, WorkerFailed, http_get, retry
 from inferlet_sdk.event_loop import run
-from tests.sdk.test_context import install
+from tests.helpers.native_host import install
 
 
 class Failing:
@@ -96,11 +96,11 @@ def test_wrong_arguments_are_named() -> None:
 
 def test_requests() -> None:
     host = install()
-    host.web["http://a/"] = (None, {}, b"no route")
+    host.web.pages["http://a/"] = (None, {}, b"no route")
 
     async def ask() -> Any:
         return await retry(lambda: http_get("http://a/"), times=2, pause=0)
 
     with pytest.raises(RequestFailed, match="no route"):
         run(ask())
-    assert len(host.requests) == 2
+    assert len(host.web.asked) == 2

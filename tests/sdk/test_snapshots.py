@@ -9,7 +9,7 @@ import pytest
 
 from inferlet_sdk import Context, IgnoreStopTokens, InvalidArgument, NotFound
 from inferlet_sdk.event_loop import run
-from tests.sdk.test_context import install, nothing_held
+from tests.helpers.native_host import install, nothing_held
 
 
 def following(ctx: Context) -> tuple[Any, ...]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
-import inspect
+import json
+import time
 from array import array
 from base64 import b64encode
 from pathlib import Path
@@ -16,20 +17,14 @@ import inferlet_sdk
 import tests.helpers.wit as wit
 from inferlet_sdk import Embeds, InvalidState, NotFound, Pages, QuotaExceeded, bindings, traits
 from inferlet_sdk.event_loop import run
-from tests.helpers.fake_host import STOP, VOCAB, FakeHost, HostError
+from tests.helpers.native_host import NativeHost, install, nothing_held, refuse
+from tests.helpers.scripted_model import STOP, State
 
 OUTSIDE = ("exports", "http", "topics", "children")
 """Interfaces whose calls stand beside their idiomatic forms."""
 EXTENSIONS = ("forward_with_adapter", "introspective_forward")
 FOLDERS = {**dict.fromkeys(OUTSIDE, "traits.outside"), **dict.fromkeys(EXTENSIONS, "traits.extensions")}
 FUNCTIONS = [f for f in wit.functions() if f.interface in wit.world_imports("inferlet")]
-
-
-@pytest.fixture
-def host() -> FakeHost:
-    fake = FakeHost()
-    bindings.install(fake, HostError)
-    return fake
 
 
 @functools.cache
@@ -68,10 +63,9 @@ def test_the_sdk_calls_nothing_that_the_wit_lacks() -> None:
     assert called_in_sdk() <= known
 
 
-def test_the_host_double_offers_the_whole_world(host: FakeHost) -> None:
+def test_the_host_offers_the_whole_world(host: NativeHost) -> None:
     for function in wit.functions():
-        method = getattr(host, "_" + function.name)
-        assert len(inspect.signature(method).parameters) == len(function.parameters), function
+        assert callable(getattr(getattr(host, function.interface), function.name))
 
 
 def test_only_bindings_imports_what_is_generated() -> None:
@@ -80,7 +74,7 @@ def test_only_bindings_imports_what_is_generated() -> None:
             assert "wit_world" not in path.read_text(), path
 
 
-def test_the_listing_of_the_paper(host: FakeHost) -> None:
+def test_the_listing_of_the_paper(host: NativeHost) -> None:
     async def main() -> list[int]:
         queue = traits.create_queue("toy")
         tokens = traits.tokenize(queue, "Hello, ")
@@ -101,7 +95,7 @@ def test_the_listing_of_the_paper(host: FakeHost) -> None:
         return generated
 
     assert len(run(main())) == 3
-    assert (host.pages, host.embeds, host.queues, host.futures) == ({}, {}, set(), {})
+    assert nothing_held(host)
 
 
 def test_a_distribution_is_unpacked_as_far_as_it_is_looked_at() -> None:
@@ -117,18 +111,18 @@ def test_a_distribution_is_unpacked_as_far_as_it_is_looked_at() -> None:
     assert traits.Dist(b64encode(array("I", [258])).decode(), "", 0.0).max_index() == 258
 
 
-def test_results_are_values_of_the_sdk(host: FakeHost) -> None:
+def test_results_are_values_of_the_sdk(host: NativeHost) -> None:
     queue = traits.create_queue("toy")
     info = traits.get_model_info("toy")
     assert (info.page_size, info.stop_tokens) == (4, (STOP,))
-    assert traits.available_traits("toy")[0].functions == ("forward",)
-    assert traits.get_vocabs(queue) == VOCAB
-    assert traits.usage().max_pages == host.max_pages
-    assert traits.get_env()["user"] == "u1"
-    assert traits.now() == host.clock / 1e9
+    assert traits.available_traits("toy")[0].functions
+    assert traits.get_vocabs(queue)[97:100] == [b"a", b"b", b"c"]
+    assert traits.usage().max_pages == 4096
+    assert traits.get_env()["user"] == "default"
+    assert abs(traits.now() - time.time()) < 60
 
 
-def test_sampled_tokens_feed_the_next_step_before_they_are_known(host: FakeHost) -> None:
+def test_sampled_tokens_feed_the_next_step_before_they_are_known(host: NativeHost) -> None:
     queue, kv, embeds = traits.create_queue("toy"), None, None
     kv, embeds = traits.alloc_kvpage(queue), traits.alloc_emb(queue, 2)
     sampler = traits.create_sampler(temperature=0)
@@ -136,14 +130,16 @@ def test_sampled_tokens_feed_the_next_step_before_they_are_known(host: FakeHost)
     traits.forward(queue, kv, embeds[:1], kv, embeds[1:])
     token = traits.sample(queue, embeds[1], sampler)
     traits.embed_txt(queue, [token], [1], embeds[:1])
-    constrained = traits.sample(queue, embeds[1], sampler, [token], b"\xff")
-    assert host.embeds[embeds[0]] == (token.result(), 1)
+    constrained = traits.sample(queue, embeds[1], sampler, [token], b"\xff" * 33 + b"\x07")
+    traits.forward(queue, kv, embeds[:1], kv, embeds[1:])
+    after = traits.get_next_dist(queue, embeds[1]).result().max_index()
+    assert after == host.model.scores(((97, 0), (token.result(), 1))).argmax()
     assert isinstance(constrained.result(), int)
     traits.destroy_sampler(sampler)
 
 
-def test_a_future_is_taken_once_and_awaited_often(host: FakeHost) -> None:
-    host.inbox.append("hello")
+def test_a_future_is_taken_once_and_awaited_often(host: NativeHost) -> None:
+    host.post("hello")
     future = traits.receive()
 
     async def main() -> list[str]:
@@ -153,19 +149,19 @@ def test_a_future_is_taken_once_and_awaited_often(host: FakeHost) -> None:
     assert host.calls.count("await_message") == 1
 
 
-def test_wait_gives_those_that_are_done(host: FakeHost) -> None:
+def test_wait_gives_those_that_are_done(host: NativeHost) -> None:
     async def main() -> tuple[bool, str]:
         message, timer = traits.receive(), traits.sleep(60)
-        host.inbox.append("now")
+        host.post("now")
         done = await traits.wait([message, timer])
         traits.cancel(timer)
         return done == [message], await message
 
     assert run(main()) == (True, "now")
-    assert not host.asleep
+    assert not host.futures
 
 
-def test_a_cancelled_future_raises(host: FakeHost) -> None:
+def test_a_cancelled_future_raises(host: NativeHost) -> None:
     future = traits.receive()
     traits.cancel(future)
     traits.cancel(future)
@@ -173,11 +169,11 @@ def test_a_cancelled_future_raises(host: FakeHost) -> None:
         future.result()
 
 
-def test_errors_keep_code_and_message(host: FakeHost) -> None:
+def test_errors_keep_code_and_message() -> None:
+    install(max_pages=1)
     with pytest.raises(NotFound, match="no model 'x'") as caught:
         traits.create_queue("x")
     assert caught.value.code == "not-found"
-    host.max_pages = 1
     with pytest.raises(QuotaExceeded):
         traits.alloc_kvpage(traits.create_queue("toy"), 2)
 
@@ -188,9 +184,11 @@ def test_every_error_code_has_its_class() -> None:
     assert {error.code for error in classes} == wit.error_codes()
 
 
-def test_a_code_of_the_future_is_a_plain_failure_that_keeps_it(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_code_of_the_future_is_a_plain_failure_that_keeps_it(
+    host: NativeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def seals(_queue: int, _count: int, _reserved: bool) -> int:
-        raise HostError("sealed", "page 3 is sealed")
+        raise refuse("sealed", "page 3 is sealed")
 
     monkeypatch.setattr(bindings.allocate, "alloc_kvpage", seals)
     with pytest.raises(inferlet_sdk.PieError, match="page 3 is sealed") as caught:
@@ -199,9 +197,17 @@ def test_a_code_of_the_future_is_a_plain_failure_that_keeps_it(host: FakeHost, m
     assert inferlet_sdk.PieError.code == "invalid-argument"
 
 
-def test_settings_of_a_sampler_cross_by_name(host: FakeHost) -> None:
-    number = traits.create_sampler(top_k=7, seed=2**64 - 1)
-    assert host.samplers[number] == {
+def test_settings_of_a_sampler_cross_by_name(host: NativeHost) -> None:
+    given: list[dict[str, object]] = []
+
+    def create_sampler(config: str) -> int:
+        given.append(json.loads(config))
+        return 1
+
+    host.fused.create_sampler = create_sampler
+    traits.create_sampler(top_k=7, seed=2**64 - 1)
+    traits.create_sampler(logit_bias={7: -5})
+    assert given[0] == {
         "temperature": 1.0,
         "top_k": 7,
         "top_p": 1.0,
@@ -213,11 +219,10 @@ def test_settings_of_a_sampler_cross_by_name(host: FakeHost) -> None:
         "seed": 2**64 - 1,
         "typical_p": 1.0,
     }
-    biased = traits.create_sampler(logit_bias={7: -5})
-    assert host.samplers[biased]["logit_bias"] == {"7": -5.0}
+    assert given[1]["logit_bias"] == {"7": -5.0}
 
 
-def test_misuse_is_told_before_the_host_is_asked(host: FakeHost) -> None:
+def test_misuse_is_told_before_the_host_is_asked(host: NativeHost) -> None:
     with pytest.raises(TypeError, match=r"json\.dumps"):
         traits.send(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="log level"):
@@ -225,10 +230,10 @@ def test_misuse_is_told_before_the_host_is_asked(host: FakeHost) -> None:
     assert host.calls == []
 
 
-def test_log_levels(host: FakeHost) -> None:
+def test_log_levels(host: NativeHost) -> None:
     traits.log("a")
     traits.log(ValueError("b"), "error")
-    assert host.logs == [("info", "a"), ("error", "b")]
+    assert host.logs == ["info: a", "error: b"]
 
 
 def test_without_a_host_the_error_says_how_to_run() -> None:
@@ -236,19 +241,40 @@ def test_without_a_host_the_error_says_how_to_run() -> None:
         bindings._NoHost("core").send("x")
 
 
-def test_copy_and_trim_name_slots(host: FakeHost) -> None:
+class Watched:
+    """A host, and the tokens and positions that are seen when a distribution is read."""
+
+    def __init__(self) -> None:
+        self._state: State = ()
+        install(next_token=self._look)
+
+    def _look(self, state: State) -> int:
+        self._state = state
+        return 0
+
+    def by(self, queue: int, embed: int) -> State:
+        """What was seen for an output."""
+        traits.get_next_dist(queue, embed).result()
+        return self._state
+
+
+def test_copy_and_trim_name_slots() -> None:
+    watched = Watched()
     queue = traits.create_queue("toy")
     pages, embeds = traits.alloc_kvpage(queue, 2), traits.alloc_emb(queue, 6)
     traits.embed_txt(queue, range(97, 103), range(6), embeds)
     traits.forward(queue, [], embeds, pages)
     other = traits.alloc_kvpage(queue)
     traits.copy_kvpage(queue, pages.slots(4)[4:6], other.slots(4)[:2])
-    assert host.pages[other[0]] == [(101, 4), (102, 5)]
-    traits.trim_kvpage(queue, pages, 3)
-    assert [len(host.pages[page]) for page in pages] == [3, 0]
+    for seen in ([(101, 4), (102, 5)], [(97, 0), (98, 1), (99, 2)]):
+        traits.embed_txt(queue, [120], [6], embeds[:1])
+        traits.forward(queue, other if seen[0][1] else pages, embeds[:1], (), embeds[:1])
+        assert watched.by(queue, embeds[0]) == (*seen, (120, 6))
+        traits.trim_kvpage(queue, pages, 3)
 
 
-def test_hidden_tokens_are_named_by_their_places_along_the_pages(host: FakeHost) -> None:
+def test_hidden_tokens_are_named_by_their_places_along_the_pages() -> None:
+    watched = Watched()
     queue = traits.create_queue("toy")
     pages, embeds = traits.alloc_kvpage(queue, 2), traits.alloc_emb(queue, 7)
     traits.embed_txt(queue, range(97, 103), range(6), embeds[:6])
@@ -258,7 +284,7 @@ def test_hidden_tokens_are_named_by_their_places_along_the_pages(host: FakeHost)
         traits.mask_kvpage(queue, pages, hidden)
         traits.embed_txt(queue, [120], [6], embeds[6:])
         traits.forward(queue, pages, embeds[6:], (), embeds[6:])
-        seen.append([token - 97 for token, _ in host.embeds[embeds[6]][:-1]])
+        seen.append([token - 97 for token, _ in watched.by(queue, embeds[6])[:-1]])
     assert seen == [[0, 4, 5], [1, 2, 3], [0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]]
     with pytest.raises(TypeError, match="hidden: give places counted from 0 on"):
         traits.mask_kvpage(queue, pages, pages.slots(4)[:2])
@@ -268,25 +294,25 @@ def test_hidden_tokens_are_named_by_their_places_along_the_pages(host: FakeHost)
         traits.mask_kvpage(queue, pages, [6])
 
 
-def test_a_mask_says_what_each_input_sees(host: FakeHost) -> None:
+def test_a_mask_says_what_each_input_sees() -> None:
+    watched = Watched()
     queue = traits.create_queue("toy")
     page, embeds = traits.alloc_kvpage(queue), traits.alloc_emb(queue, 5)
     traits.embed_txt(queue, range(97, 102), range(5), embeds)
     traits.forward(queue, [], embeds[:3], page)
     traits.forward_with_mask(queue, page, embeds[3:], [], embeds[3:], [range(1, 4), [0, 2, 4]])
-    seen = [[token - 97 for token, _ in host.embeds[embed]] for embed in embeds[3:]]
+    seen = [[token - 97 for token, _ in watched.by(queue, embed)] for embed in embeds[3:]]
     assert seen == [[1, 2, 3], [0, 2, 4]]
     with pytest.raises(TypeError, match=r"mask\[1\]: give"):
         traits.forward_with_mask(queue, page, embeds[3:], [], embeds[3:], [range(1, 4), 5])  # type: ignore[list-item]
 
 
-def test_a_copied_output_is_an_output(host: FakeHost) -> None:
+def test_a_copied_output_is_an_output(host: NativeHost) -> None:
     queue = traits.create_queue("toy")
     page, embeds = traits.alloc_kvpage(queue), traits.alloc_emb(queue, 4)
     traits.embed_txt(queue, [97, 98], range(2), embeds[:2])
     traits.forward(queue, page, embeds[:2], page, embeds[:1])
     traits.copy_emb(queue, embeds[:2], embeds[2:])
-    assert [host.embeds[embed] for embed in embeds[2:]] == [host.embeds[embed] for embed in embeds[:2]]
     dists = [traits.get_next_dist(queue, embed).result() for embed in (embeds[0], embeds[2])]
     assert dists[0].tokens == dists[1].tokens
     with pytest.raises(TypeError, match="source: give Embeds"):

@@ -101,7 +101,7 @@ def run(
 ) -> str | None:
     """Runs a program to its end; returns its error, for people, or None. `got` hears of tokens from the model, `failed`
     of an exception that ends the program, while all that it has is still there. KeyboardInterrupt goes on."""
-    with _as_in_the_sandbox(source, _host(instance, contract, got)):
+    with _as_in_the_sandbox(source, host_modules(instance, contract, got)):
         try:
             guest_program.run_entry(source.load, source.name)
         except guest_program.ProgramFailed as failure:
@@ -112,23 +112,19 @@ def run(
 
 
 TOKENS: dict[str, Callable[[Any], Sequence[int]]] = {
-    "token": lambda value: [value],
-    "text": lambda value: [value[0]],
-    "scored-token": lambda value: [value[0]],
-    "run": lambda value: value[0],
-    "run-with-logprobs": lambda value: value[0],
+    "take-text": lambda value: [value[0]],
+    "take-run": lambda value: value[0],
+    "await-scored-token": lambda value: [value[0]],
 }
-"""Tokens in what `take-...` and `await-...` return."""
+"""Tokens in what functions return."""
 
 
-def _host(instance: NativeInstance, contract: Contract, got: Callable[[Sequence[int]], None]) -> SimpleNamespace:
+def host_modules(instance: NativeInstance, contract: Contract, got: Callable[[Sequence[int]], None]) -> SimpleNamespace:
     """Modules as componentize-py generates them from the WIT."""
     host = SimpleNamespace(**{name: SimpleNamespace() for name in bindings.INTERFACES})
     edition = contract.editions[0]
     for (interface, name), function in edition.functions.items():
-        verb, _, value = name.partition("-")
-        tokens = TOKENS.get(value) if verb in ("take", "await") else None
-        caller = _caller(instance, function, tokens, got)
+        caller = _caller(instance, function, TOKENS.get(name), got)
         setattr(getattr(host, interface.replace("-", "_")), name.replace("-", "_"), caller)
     host.core.LogLevel = {level.upper(): number for number, level in enumerate(LOG_LEVELS)}
     return host

@@ -15,7 +15,7 @@ from pie_control.services import grammars
 from pie_control.services.grammars import Advanced, GrammarMatcher, Grammars
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.grammars import engine
-from tests.helpers.fake_grammars import deep
+from tests.helpers.grammars import deep
 from tests.helpers.guard import HANG_SECONDS
 
 LONG = "x" * USUALLY_PAYS

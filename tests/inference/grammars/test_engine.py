@@ -15,7 +15,7 @@ from llguidance import LLMatcher
 from pie_inference.grammars import engine
 from pie_inference.grammars.sources import KINDS, MOST_TEXT, GrammarError, source_of
 from pie_inference.testing import byte_tokenizer
-from tests.helpers.fake_grammars import bits, compiled, deep, vocabulary
+from tests.helpers.grammars import bits, compiled, deep, vocabulary
 
 PERSON = {
     "type": "object",

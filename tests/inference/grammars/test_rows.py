@@ -21,7 +21,7 @@ from pie_inference.grammars.sources import GrammarError, source_of
 from pie_inference.protocol import GrammarStart, Sample
 from pie_inference.testing import byte_tokenizer
 from testing.worker_batches import indptr, ints, sample_batch
-from tests.helpers.fake_grammars import bits, compiled
+from tests.helpers.grammars import bits, compiled
 from tests.helpers.guard import HANG_SECONDS
 
 WORDS = source_of("regex", "([a-d]{1,3} ){2,4}end")
@@ -77,7 +77,7 @@ def reference(source: str, tokens: Sequence[int]) -> list[int]:
 
 def _of_source(source: str) -> Any:
     from pie_inference.grammars.engine import Grammar
-    from tests.helpers.fake_grammars import deep, vocabulary
+    from tests.helpers.grammars import deep, vocabulary
 
     return deep(lambda: Grammar(vocabulary(), source))
 

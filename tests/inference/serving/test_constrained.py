@@ -22,7 +22,7 @@ from pie_inference.serving.worker import Worker
 from pie_inference.tensor_parallel.group import WorkerGroup
 from testing.checkpoints import make_checkpoint
 from testing.worker_batches import Driver, Extend, Keys, ints, sample_batch
-from tests.helpers.fake_grammars import vocabulary
+from tests.helpers.grammars import vocabulary
 from tests.helpers.guard import HANG_SECONDS
 from tests.inference.grammars.test_rows import batch, row
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
 
-from inferlet_sdk import Context, DistSampler, Sampler, SchemaMismatch, Truncated, UnsupportedType, traits
+from inferlet_sdk import Context, DistSampler, Sampler, SchemaMismatch, Truncated, UnsupportedType
 from inferlet_sdk.event_loop import run
 from inferlet_sdk.schemas import json_schema
-from tests.helpers.fake_host import STOP
-from tests.sdk.test_context import install, install_queue, nothing_held
+from tests.helpers.native_host import install, nothing_held, tokenized
+from tests.helpers.scripted_model import STOP, State
 
 PROMPT = "Write JSON: "
 
@@ -29,13 +30,16 @@ PEN = '{"name": "the pen", "price": 2}'
 class Writer:
     """A model that writes one of `texts` after the prompt: another one for each sampler that is made."""
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        self._fake = install_queue()
-        self._said = [[*self._fake._tokenize(0, text, True), STOP] for text in texts]
-        self._start = len(self._fake._tokenize(0, PROMPT, True))
+    def __init__(self, texts: Sequence[str], grammars: bool = False) -> None:
+        self._said = [[*tokenized(text), STOP] for text in texts]
+        self._start = len(tokenized(PROMPT))
         self.host = install(next_token=self._next_token)
+        if not grammars:
+            info = json.loads(self.host.core.get_model_info("toy"))
+            left = [trait for trait in info["traits"] if trait["name"] != "Grammar"]
+            self.host.core.get_model_info = lambda _: json.dumps(info | {"traits": left})
 
-    def _next_token(self, seen: tuple[tuple[int, int], ...]) -> int:
+    def _next_token(self, seen: State) -> int:
         made = sum(call == "create_sampler" for call in self.host.calls)
         tokens = self._said[min(max(made, 1), len(self._said)) - 1]
         return tokens[min(seen[-1][1] + 1 - self._start, len(tokens) - 1)]
@@ -125,9 +129,7 @@ class Guided(Context):
 
 
 def test_a_model_with_grammars_is_kept_to_the_schema() -> None:
-    trait = {"name": "Grammar", "version": "1.0", "functions": [], "supertraits": []}
-    writer = Writer([PEN])
-    writer.host.traits[:] = [trait]
+    writer = Writer([PEN], grammars=True)
 
     async def ask(**options: Any) -> Any:
         async with Guided() as ctx:
@@ -136,5 +138,4 @@ def test_a_model_with_grammars_is_kept_to_the_schema() -> None:
     assert run(ask()) == run(ask(sampler=Sampler(seed=3))) == Item("the pen", 2.0)
     assert run(ask(sampler=DistSampler(lambda dist: dist.tokens[0]))) == Item("the pen", 2.0)
     assert Guided.asked == [json_schema(Item), json_schema(Item), None]
-    assert [one.name for one in traits.available_traits("toy")] == ["Grammar"]
     assert nothing_held(writer.host)

@@ -4,7 +4,6 @@ not."""
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,10 +12,9 @@ import pytest
 from inferlet_sdk import Answer, CallResult, Context, Tools, TooManyRounds, Truncated, Unsupported, tool
 from inferlet_sdk.event_loop import run
 from inferlet_sdk.tools.events import Call, CallStarted, Text
-from pie_control.services.chat_template import ChatTemplate
-from tests.helpers import chat_templates, fake_host
-from tests.helpers.fake_host import SPECIAL, STOP, FakeHost, refuse
-from tests.sdk.test_context import install, nothing_held
+from tests.helpers import chat_templates
+from tests.helpers.native_host import install, nothing_held
+from tests.helpers.scripted_model import STOP, State
 
 ASK = "What is 2 plus 3?"
 
@@ -40,33 +38,26 @@ async def look_up_slowly(key: str, default: str | None = None) -> dict[str, str]
 
 
 class Scripted:
-    """A model that writes `replies`, one after the other, in a chat template."""
+    """A model that writes `replies`, one after the other, in a chat template. `rendered`: the conversations that it was
+    given."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, template: str, replies: Sequence[str]) -> None:
-        self._template = ChatTemplate(template, {})
-        monkeypatch.setattr(FakeHost, "_format_chat", lambda _, *given: self.render(*given[1:]))
-        monkeypatch.setattr(FakeHost, "_tokenize_chat", lambda host, *given: self._tokenize_chat(host, *given))
+    def __init__(self, template: str, replies: Sequence[str], special: Sequence[str] = ()) -> None:
+        options: dict[str, Any] = {"template": template, "special": special, "next_token": self._next_token}
+        self.host = install(max_context=40_000, page_size=64, **options)
         self.rendered: list[str] = []
-        self.host = install(max_context=40_000, next_token=self._next_token, page_size=64)
-        self.host.queues.add(0)
-        self._replies = [[*self.host._tokenize(0, text, True), STOP] for text in replies]
-        self.host.queues.remove(0)
+        self._replies = [[*self.host.tokenizer.encode(text), STOP] for text in replies]
         self._starts: list[int] = []
-        self.generated: list[int] = []
+        tokenize_chat = self.host.tokenize.tokenize_chat
 
-    def render(self, messages: str, tools: str, prompt: bool) -> str:
-        try:
-            return self._template.render(json.loads(messages), json.loads(tools) if tools else None, prompt, 10**6)
-        except Exception as error:
-            raise refuse("invalid-argument", str(error)) from None
+        def recorded(*given: Any) -> Any:
+            tokens = tokenize_chat(*given)
+            self.rendered.append(self.host.tokenize.format_chat(*given))
+            self._starts.append(len(tokens))
+            return tokens
 
-    def _tokenize_chat(self, host: FakeHost, queue: int, *given: Any) -> list[int]:
-        self.rendered.append(self.render(*given))
-        tokens = host._tokenize(queue, self.rendered[-1], True)
-        self._starts.append(len(tokens))
-        return tokens
+        self.host.tokenize.tokenize_chat = recorded
 
-    def _next_token(self, seen: tuple[tuple[int, int], ...]) -> int:
+    def _next_token(self, seen: State) -> int:
         reply = self._replies[min(len(self._starts), len(self._replies)) - 1]
         return reply[min(seen[-1][1] + 1 - self._starts[-1], len(reply) - 1)]
 
@@ -123,9 +114,9 @@ CALLS: Mapping[str, tuple[str, str, str]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("at_once", [1, 9])
-def test_calls_run_and_the_model_reads_what_they_gave(monkeypatch: pytest.MonkeyPatch, name: str, at_once: int) -> None:
+def test_calls_run_and_the_model_reads_what_they_gave(name: str, at_once: int) -> None:
     template, first, second = CALLS[name]
-    model = Scripted(monkeypatch, template, [first + second, "It is 5."])
+    model = Scripted(template, [first + second, "It is 5."])
     model.host.tokens_at_once = at_once
     answer, text = chat(model, add, look_up_slowly)
     assert answer.text == "It is 5."
@@ -143,31 +134,26 @@ def test_calls_run_and_the_model_reads_what_they_gave(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_what_the_model_wrote_is_not_run_again(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_what_the_model_wrote_is_not_run_again(name: str) -> None:
     """Where the template renders a call as the model writes it."""
     template, first, _ = CALLS[name]
     end = "]" if name == "mistral" else ""
-    model = Scripted(monkeypatch, template, [first + end, "ok"])
+    model = Scripted(template, [first + end, "ok"])
     run_tokens: list[int] = []
-    embed = FakeHost._embed_txt
+    forward = model.host.forward.forward
 
-    def counting(host: FakeHost, queue: int, tokens: list[int], *given: Any) -> None:
-        run_tokens.extend(tokens)
-        embed(host, queue, tokens, *given)
+    def counting(*given: Any) -> Any:
+        run_tokens.extend(given[5])
+        return forward(*given)
 
-    monkeypatch.setattr(FakeHost, "_embed_txt", counting)
+    model.host.forward.forward = counting
     chat(model, add)
-    assert len(run_tokens) < len(model.host._tokenize(_queue(model), model.rendered[-1], True)) + len(first) + 30
+    assert len(run_tokens) < len(model.host.tokenizer.encode(model.rendered[-1])) + len(first) + 30
 
 
-def _queue(model: Scripted) -> int:
-    model.host.queues.add(0)
-    return 0
-
-
-def test_a_template_without_tools_gets_them_in_the_system_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_template_without_tools_gets_them_in_the_system_message() -> None:
     call = 'Well: <tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>'
-    model = Scripted(monkeypatch, chat_templates.PLAIN, [call, "5."])
+    model = Scripted(chat_templates.PLAIN, [call, "5."])
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": ASK}]
     answer, _ = chat(model, add, messages=messages)
     assert answer.text == "5."
@@ -176,8 +162,8 @@ def test_a_template_without_tools_gets_them_in_the_system_message(monkeypatch: p
     assert f"assistant\n{call}<|end|><|begin|>tool\n5<|end|>" in model.rendered[1]
 
 
-def test_the_demo_format_names_arguments_by_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = Scripted(monkeypatch, chat_templates.PLAIN, ["<tool>add(2, 3)</tool>", "5."])
+def test_the_demo_format_names_arguments_by_their_place() -> None:
+    model = Scripted(chat_templates.PLAIN, ["<tool>add(2, 3)</tool>", "5."])
     answer, _ = chat(model, add, format="signature")
     assert [(one.arguments, one.value) for one in answer.calls] == [({"a": 2, "b": 3}, 5)]
     assert "system\nTools:\nadd(a, b): Adds two numbers.<|end|>" in model.rendered[0]
@@ -194,31 +180,31 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("call", "told"), WRONG)
-def test_what_is_wrong_is_told_to_the_model(monkeypatch: pytest.MonkeyPatch, call: str, told: str) -> None:
+def test_what_is_wrong_is_told_to_the_model(call: str, told: str) -> None:
     replies = [f"<tool_call>{call}</tool_call>", "Sorry."]
-    answer, _ = chat(Scripted(monkeypatch, chat_templates.QWEN, replies), add, look_up_slowly)
+    answer, _ = chat(Scripted(chat_templates.QWEN, replies), add, look_up_slowly)
     assert answer.text == "Sorry."
     assert [one.text.startswith(told) for one in answer.calls] == [True], answer.calls
     assert isinstance(answer.calls[0].error, Exception)
     with pytest.raises(type(answer.calls[0].error)):
-        chat(Scripted(monkeypatch, chat_templates.QWEN, replies), add, look_up_slowly, raise_errors=True)
+        chat(Scripted(chat_templates.QWEN, replies), add, look_up_slowly, raise_errors=True)
 
 
-def test_calls_that_do_not_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_do_not_end_are_bounded() -> None:
     call = '<tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>'
-    model = Scripted(monkeypatch, chat_templates.QWEN, [call])
+    model = Scripted(chat_templates.QWEN, [call])
     with pytest.raises(TooManyRounds, match="with 3 calls, the model wants to call add again") as caught:
         chat(model, add, rounds=3)
     assert [one.value for one in caught.value.calls] == [5, 5, 5]
 
 
-def test_a_call_that_max_tokens_end_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_max_tokens_end_says_so() -> None:
     call = '<tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>'
     with pytest.raises(Truncated, match=r"within a call of add: raise max_tokens \(40\)"):
-        chat(Scripted(monkeypatch, chat_templates.QWEN, [call]), add, max_tokens=40)
+        chat(Scripted(chat_templates.QWEN, [call]), add, max_tokens=40)
 
 
-def test_hooks_get_what_happens_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hooks_get_what_happens_in_order() -> None:
     call = 'So: <tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>'
     happened: list[Any] = []
     sent: list[str] = []
@@ -226,13 +212,13 @@ def test_hooks_get_what_happens_in_order(monkeypatch: pytest.MonkeyPatch) -> Non
     async def send(text: str) -> None:
         sent.append(text)
 
-    chat(Scripted(monkeypatch, chat_templates.QWEN, [call, "5."]), add, on_text=send, on_event=happened.append)
+    chat(Scripted(chat_templates.QWEN, [call, "5."]), add, on_text=send, on_event=happened.append)
     assert "".join(sent) == "So: 5."
     kinds = [type(one) for one in happened if not isinstance(one, Text)]
     assert kinds == [CallStarted, Call, CallResult]
 
 
-def test_calls_run_beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_run_beside_each_other() -> None:
     """Each waits for all of them."""
     begun: list[int] = []
     all_begun: list[asyncio.Event] = []
@@ -247,36 +233,34 @@ def test_calls_run_beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
         return n
 
     calls = "".join(f'<tool_call>{{"name": "wait", "arguments": {{"n": {n}}}}}</tool_call>' for n in range(3))
-    answer, _ = chat(Scripted(monkeypatch, chat_templates.QWEN, [calls, "ok"]), wait)
+    answer, _ = chat(Scripted(chat_templates.QWEN, [calls, "ok"]), wait)
     assert [one.value for one in answer.calls] == [0, 1, 2]
 
 
-def test_special_tokens_that_mark_calls_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_special_tokens_that_mark_calls_are_seen() -> None:
     """The text of a generation leaves them out."""
-    for marker in ("[TOOL_CALLS]", "[ARGS]"):
-        monkeypatch.setitem(SPECIAL, marker, len(fake_host.VOCAB))
-        monkeypatch.setattr(fake_host, "VOCAB", [*fake_host.VOCAB, marker.encode()])
+    markers = ("[TOOL_CALLS]", "[ARGS]")
     call = 'é: [TOOL_CALLS]add[ARGS]{"a": 2, "b": 3}[TOOL_CALLS]add[ARGS]{"a": 1, "b": 1}'
     for at_once in (1, 50):
-        model = Scripted(monkeypatch, chat_templates.MISTRAL, [call, "ok"])
+        model = Scripted(chat_templates.MISTRAL, [call, "ok"], markers)
         model.host.tokens_at_once = at_once
         assert [one.value for one in chat(model, add)[0].calls] == [5, 2]
-        malformed = Scripted(monkeypatch, chat_templates.MISTRAL, ["hi [TOOL_CALLS]", "ok"])
+        malformed = Scripted(chat_templates.MISTRAL, ["hi [TOOL_CALLS]", "ok"], markers)
         assert isinstance(chat(malformed, add)[0].calls[0].error, ValueError), "a marker at the very end"
 
 
-def test_an_unknown_form_is_refused_and_may_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_form_is_refused_and_may_be_chosen() -> None:
     with pytest.raises(Unsupported, match="of hermes, qwen_coder, llama, mistral, deepseek, signature"):
-        chat(Scripted(monkeypatch, chat_templates.UNKNOWN, ["hi"]), add)
+        chat(Scripted(chat_templates.UNKNOWN, ["hi"]), add)
     with pytest.raises(Unsupported, match="form that is unknown here"):
-        chat(Scripted(monkeypatch, chat_templates.GLM, ["hi"]), add)
-    assert chat(Scripted(monkeypatch, chat_templates.UNKNOWN, ["hi"]), add, format="hermes")[0].text == "hi"
+        chat(Scripted(chat_templates.GLM, ["hi"]), add)
+    assert chat(Scripted(chat_templates.UNKNOWN, ["hi"]), add, format="hermes")[0].text == "hi"
     with pytest.raises(ValueError, match="format: 'xml' is unknown"):
-        chat(Scripted(monkeypatch, chat_templates.UNKNOWN, ["hi"]), add, format="xml")
+        chat(Scripted(chat_templates.UNKNOWN, ["hi"]), add, format="xml")
 
 
-def test_fill_chat_takes_functions_and_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = Scripted(monkeypatch, chat_templates.QWEN, ["hi"])
+def test_fill_chat_takes_functions_and_keeps_them() -> None:
+    model = Scripted(chat_templates.QWEN, ["hi"])
 
     async def ask() -> None:
         async with Context() as ctx:
@@ -305,12 +289,12 @@ def test_tools_have_names_of_their_own() -> None:
         Tools(7)  # type: ignore[arg-type]
 
 
-def test_results_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_cut() -> None:
     def long() -> str:
         return "x" * 30_000
 
     call = '<tool_call>{"name": "long"}</tool_call>'
-    answer, _ = chat(Scripted(monkeypatch, chat_templates.QWEN, [call, "ok"]), long)
+    answer, _ = chat(Scripted(chat_templates.QWEN, [call, "ok"]), long)
     assert answer.calls[0].text == "x" * 20_000 + "... (10000 more characters)"
     assert answer.calls[0].value == "x" * 30_000
 
@@ -318,26 +302,26 @@ def test_results_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 3}}\n</tool_call>'
 
 
-def test_a_strict_call_keeps_to_the_tools_and_their_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_strict_call_keeps_to_the_tools_and_their_schemas() -> None:
     wrong = CALL.replace("add", "sub").replace('"b"', '"c"')
-    model = Scripted(monkeypatch, chat_templates.QWEN, [wrong, f"So:\n{wrong}", "Five."])
+    model = Scripted(chat_templates.QWEN, [wrong, f"So:\n{wrong}", "Five."])
     answer, _ = chat(model, add, strict=True)
     assert [(one.name, one.arguments, one.value) for one in answer.calls] == 2 * [("add", {"a": 2, "b": 3}, 5)]
     assert answer.text == "Five."
 
 
 @pytest.mark.parametrize("choice", ["required", "add"])
-def test_a_model_that_has_to_call_calls_first_and_then_answers(monkeypatch: pytest.MonkeyPatch, choice: str) -> None:
+def test_a_model_that_has_to_call_calls_first_and_then_answers(choice: str) -> None:
     begin, end = CALL.split("2")
-    model = Scripted(monkeypatch, chat_templates.QWEN, [f"{'~' * len(begin)}2{end}", "Five."])
+    model = Scripted(chat_templates.QWEN, [f"{'~' * len(begin)}2{end}", "Five."])
     answer, text = chat(model, add, look_up_slowly, choice=choice)
     assert [(one.name, one.value) for one in answer.calls] == [("add", 5)]
     assert (answer.text, answer.stop_reason) == ("Five.", "stop")
     assert text.count("~") == 0
 
 
-def test_a_choice_that_there_is_not_is_refused_before_anything_is_appended(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = Scripted(monkeypatch, chat_templates.QWEN, ["Five."])
+def test_a_choice_that_there_is_not_is_refused_before_anything_is_appended() -> None:
+    model = Scripted(chat_templates.QWEN, ["Five."])
     for tools, choice, message in (
         ((add,), "sub", "choice: 'sub' is neither 'auto' nor 'required' nor a tool: there are add"),
         ((), "required", "choice: there are no tools, so none can be required"),

@@ -18,7 +18,7 @@ from inferlet_sdk.tools.tool import Tool
 from pie_inference.grammars.engine import Grammar, Matcher, Vocabulary
 from pie_inference.grammars.sources import source_of
 from pie_inference.testing import byte_tokenizer
-from tests.helpers.fake_grammars import deep
+from tests.helpers.grammars import deep
 
 SPECIAL = {name: tuple(one.markers) for name, one in FORMATS.items()}
 """Markers by format: each format is tried with markers that are special tokens, and with such that are text."""

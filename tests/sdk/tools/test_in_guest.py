@@ -11,7 +11,7 @@ from pie_control.testing.in_process import InProcessClient
 from pie_inference.testing.byte_tokenizer import END
 from tests.helpers.chat_templates import MISTRAL
 from tests.helpers.guard import HANG_SECONDS
-from tests.helpers.scripted_model import ScriptedModel
+from tests.helpers.scripted_model import ScriptedModel, State
 from tests.helpers.servers import launch, started
 
 SPECIAL = ("[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[INST]", "[/INST]")
@@ -70,8 +70,9 @@ def say(text: str) -> list[int]:
 CALL = 'Let me see. [TOOL_CALLS] [{"name": "add", "arguments": {"a": 2, "b": 3}}, {"name": "who", "arguments": {}}]'
 
 
-def next_token(seen: list[int]) -> int:
+def next_token(state: State) -> int:
     """Calls two tools, reads what they gave, and answers; then writes JSON."""
+    seen = [token for token, _ in state]
     if seen.count(ASKED) == 2:
         reply = say('{"name": "Mia", "age": 7}')
     elif RESULTS_END in seen:
