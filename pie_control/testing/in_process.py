@@ -69,7 +69,7 @@ class InProcessClient:
         self._loop = None
         self._epoch += 1
         if self._thread is not None:
-            await asyncio.to_thread(self._thread.shutdown, True, cancel_futures=True)
+            self._thread.shutdown(True, cancel_futures=True)  # not on another thread: at the end of Python none begins
             self._thread = None
 
     def _run_inline(self, wave: RunWave, epoch: int) -> None:

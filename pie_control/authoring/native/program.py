@@ -117,23 +117,45 @@ TOKENS: dict[str, Callable[[Any], Sequence[int]]] = {
     "await-scored-token": lambda value: [value[0]],
 }
 """Tokens in what functions return."""
+SAMPLING: dict[str, Callable[[Sequence[Any]], bool]] = {
+    "sample": lambda arguments: arguments[5] == 0,
+    "forward": lambda arguments: arguments[9] != 0,
+}
+"""Functions whose future is that of a token for `await-number`, with these arguments."""
 
 
 def host_modules(instance: NativeInstance, contract: Contract, got: Callable[[Sequence[int]], None]) -> SimpleNamespace:
     """Modules as componentize-py generates them from the WIT."""
     host = SimpleNamespace(**{name: SimpleNamespace() for name in bindings.INTERFACES})
     edition = contract.editions[0]
+    sampled: set[int] = set()  # futures of tokens
     for (interface, name), function in edition.functions.items():
-        caller = _caller(instance, function, TOKENS.get(name), got)
+        caller = _caller(instance, function, _tokens_of(name, sampled), got)
         setattr(getattr(host, interface.replace("-", "_")), name.replace("-", "_"), caller)
     host.core.LogLevel = {level.upper(): number for number, level in enumerate(LOG_LEVELS)}
     return host
 
 
+def _tokens_of(name: str, sampled: set[int]) -> Callable[[Sequence[Any], Any], Sequence[int]] | None:
+    """What tells the tokens that a function gives, by its arguments and its value; None: it gives none. `sampled`:
+    futures of tokens."""
+
+    def note(arguments: Sequence[Any], future: int) -> Sequence[int]:
+        if SAMPLING[name](arguments):
+            sampled.add(future)
+        return ()
+
+    if name in TOKENS:
+        return lambda _, value: TOKENS[name](value)
+    if name in SAMPLING:
+        return note
+    return (lambda arguments, value: [value] if arguments[0] in sampled else ()) if name == "await-number" else None
+
+
 def _caller(
     instance: NativeInstance,
     function: HostFunction,
-    tokens: Callable[[Any], Sequence[int]] | None,
+    tokens: Callable[[Sequence[Any], Any], Sequence[int]] | None,
     got: Callable[[Sequence[int]], None],
 ) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
@@ -142,7 +164,7 @@ def _caller(
         except CallError as error:
             raise HostRefused(error) from None
         if tokens is not None:
-            got(tokens(value))
+            got(tokens(arguments, value))
         return value
 
     return call
