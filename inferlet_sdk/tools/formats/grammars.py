@@ -104,7 +104,7 @@ class _Writer:
             return f"({lead} {group.rest})* {tail}?"
         calls = self.rule(self.alone(group, True))
         more = f"{group.rest} ({group.between} {self.mark(group.marker)}? {group.rest})*"
-        return f"{calls} | {tail}? | {lead} {more}"
+        return rf"{calls} | {tail}? | /\s+/ | {lead} {more}"
 
     def _texts(self, marker: str, first: str) -> tuple[str, str]:
         """Text up to a marker, with it, and text without one, which is not empty."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from inferlet_sdk.tools.events import Call, Event, Malformed, Text
@@ -166,6 +166,7 @@ def test_a_model_may_answer_or_call_and_calls_only_what_there_is(
 
 
 @settings(max_examples=40, deadline=None)
+@example("\r\n ")
 @given(text=st.text(st.characters(codec="utf-8", exclude_characters="{[<"), max_size=40))
 def test_any_text_without_a_marker_may_be_written_beside_tools(text: str) -> None:
     for name in FORMATS:
