@@ -372,15 +372,10 @@ async def main(args, child=False):
         await args.send("holds")
         return await args.receive()
     children = [launch(kwargs={"child": True}) for _ in range(4)]
-    ends = await gather(*(wait(child) for child in children))
-    return ends
-
-async def wait(child):
-    await child.receive()
-    if all_told := child.join().number:
-        await asyncio.sleep(0.3)
-    child.cancel()
-    return (await child.join()).error
+    await gather(*(child.receive() for child in children))  # each holds its part, or has ended
+    for child in children:
+        child.cancel()
+    return [(await child.join()).error for child in children]
 """
     )
 
