@@ -151,7 +151,7 @@ def _begin_run(guest: Guest, space: AddressSpace, future: int, stop: Sequence[in
 
 
 def _by_place(call: Call, found: Mapping[str, T]) -> dict[int, T]:
-    """The same by the places of parameters behind the queue, which it has by name."""
+    """What is found by the names of parameters, by their places behind the queue instead."""
     return {call.parameters.index(name): value for name, value in found.items()}
 
 

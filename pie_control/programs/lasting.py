@@ -53,6 +53,8 @@ class _Snapshot:
         known, changed = set(listed), bytearray(self._component)
         starts = [address for address, _, _ in self._segments]
         for one in listed:
+            if one + 8 > len(self.image):
+                continue  # it is gone, and nothing lies there now
             references, kind = struct.unpack_from("<II", self.image, one)
             if not 0 < references < MOST_REFERENCES or kind not in known:
                 continue  # it is gone, or is immortal already

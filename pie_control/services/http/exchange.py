@@ -55,7 +55,7 @@ class Chunk:
         self.data = data
 
     def packed(self) -> str:
-        """As base64."""
+        """The bytes as base64."""
         return b2a_base64(self.data, newline=False).decode()
 
 

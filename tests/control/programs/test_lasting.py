@@ -10,7 +10,7 @@ from inferlet_sdk.guest import lasting as in_guest
 from pie_control.errors import ConfigError
 from pie_control.programs.lasting import DATA, IMMORTAL, MARK, MODULE, MODULES, made_immortal
 
-TYPE, LIVE, BUSY, OLD, FREED, REUSED = 2000, 2100, 2200, 2300, 2400, 2500
+TYPE, LIVE, BUSY, OLD, FREED, REUSED, BEYOND = 2000, 2100, 2200, 2300, 2400, 2500, 5000
 """Addresses of objects that are listed."""
 TABLE = 3000
 
@@ -43,7 +43,7 @@ def an_object(references: int, kind: int = TYPE) -> bytes:
 
 def memory(references: int) -> dict[int, bytes]:
     """With some objects of so many references."""
-    listed = [TYPE, LIVE, BUSY, OLD, FREED, REUSED]
+    listed = [TYPE, LIVE, BUSY, OLD, FREED, REUSED, BEYOND]
     return {
         TYPE: an_object(references),
         LIVE: an_object(references),
