@@ -32,7 +32,7 @@ class AdapterLibrary:
             try:
                 await self._models[given.model].adapters.load(given.name, given.path)
             except ClientError as error:
-                raise ConfigError(f"--adapter {given.name}: {error}") from None
+                raise ConfigError(f"--adapter {given.name}={given.path}: {error}") from None
 
     def all(self) -> tuple[AdapterInfo, ...]:
         """The adapters of all models."""
@@ -43,8 +43,7 @@ class AdapterLibrary:
         Raises UnknownName (no such model), BadRequest (a name or folder that cannot be), Conflict (the name is taken),
         BadAdapter, WorkerUnavailable."""
         adapters = self._find(model).adapters
-        path = await asyncio.to_thread(self._path, folder)
-        info = await adapters.load(name, path)
+        info = await adapters.load(name, *await asyncio.to_thread(self._path, folder))
         self._tell()
         return info
 
@@ -62,7 +61,8 @@ class AdapterLibrary:
             raise UnknownName(f"no model {name[:80]!r}; the server has: {', '.join(self._models)}")
         return self._models[name]
 
-    def _path(self, folder: str) -> str:
+    def _path(self, folder: str) -> tuple[str, str]:
+        """Where the folder lies, and inside of which one its files must lie. Raises BadRequest."""
         allowed = self._config.adapter_dir
         if not allowed:
             raise BadRequest("adapters cannot be loaded from here: start the server with --adapter-dir FOLDER")
@@ -74,7 +74,7 @@ class AdapterLibrary:
             found = False
         if not found:
             raise BadRequest(
-                f"{folder[:200]!r} is no folder inside {root} on the server (--adapter-dir): adapters are not "
-                "uploaded, copy it there first"
+                f"{folder[:200]!r} is no folder inside --adapter-dir of the server: adapters are not uploaded, copy it "
+                "there first"
             )
-        return str(path)
+        return str(path), str(root)

@@ -13,6 +13,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pie_inference.protocol import DropAdapter, LoadAdapter
 
@@ -26,7 +27,8 @@ NAME = re.compile(r"[\w.-]{1,64}")
 
 @dataclass(frozen=True)
 class AdapterInfo:
-    """An adapter that inferlets can use, and the memory in bytes that it takes on a worker."""
+    """An adapter that inferlets can use, and the memory in bytes that it takes on a worker. `folder`: inside of
+    --adapter-dir, or its name alone if the operator loaded it: tenants need not know where things lie."""
 
     name: str
     model: str
@@ -36,7 +38,7 @@ class AdapterInfo:
 
 @dataclass(frozen=True)
 class _Loaded:
-    number: int
+    message: LoadAdapter
     info: AdapterInfo
 
 
@@ -54,39 +56,40 @@ class Adapters:
 
     def numbers(self) -> Mapping[str, int]:
         """The adapters that commands can name."""
-        return {name: one.number for name, one in self._loaded.items()}
+        return {name: one.message.number for name, one in self._loaded.items()}
 
     def all(self) -> tuple[AdapterInfo, ...]:
         """In the order in which they were loaded."""
         return tuple(one.info for one in self._loaded.values())
 
-    async def load(self, name: str, folder: str) -> AdapterInfo:
+    async def load(self, name: str, folder: str, inside: str = "") -> AdapterInfo:
         """Loads an adapter on all workers that serve; the others get it when they start again. It is on none if one
-        cannot load it. Raises BadRequest (a name that cannot be), Conflict, BadAdapter, WorkerUnavailable."""
+        cannot load it. `folder` and all of its files lie in `inside`, if that is given. Raises BadRequest (a name that
+        cannot be), Conflict, BadAdapter, WorkerUnavailable."""
         if not NAME.fullmatch(name):
             raise BadRequest(f"an adapter is called by 1 to 64 letters, digits and . _ -, not {name[:80]!r}")
         async with self._turn:
             if name in self._loaded:
                 raise Conflict(f"model {self._model} has an adapter {name!r} already: drop it first")
-            number = next(self._numbers)
-            info = AdapterInfo(name, self._model, folder, await self._load(number, folder))
-            self._loaded[name] = _Loaded(number, info)
+            message = LoadAdapter(next(self._numbers), folder, inside)
+            shown = str(Path(folder).relative_to(inside)) if inside else Path(folder).name
+            info = AdapterInfo(name, self._model, shown, await self._load(message, shown))
+            self._loaded[name] = _Loaded(message, info)
             log.info("model %s has adapter %s, %d bytes, from %s", self._model, name, info.bytes, folder)
             return info
 
-    async def _load(self, number: int, folder: str) -> int:
+    async def _load(self, message: LoadAdapter, shown: str) -> int:
         """The bytes that it takes on a worker."""
         serving = [replica for replica in self._replicas if replica.life.serves]
-        message = LoadAdapter(number, folder)
         answers = await asyncio.gather(*(one.load_adapter(message) for one in serving), return_exceptions=True)
         lost = [answer for answer in answers if isinstance(answer, BaseException)]
         told = [answer for answer in answers if not isinstance(answer, BaseException)]
         refused = next((answer.error for answer in told if answer.error is not None), None)
         if refused is None and told:
             return max(answer.nbytes for answer in told)
-        self._drop(number)
+        self._drop(message.number)
         if refused is not None:
-            raise BadAdapter(refused)
+            raise BadAdapter(f"{shown}: {refused}")
         raise lost[0] if lost else WorkerUnavailable(f"model {self._model} has no worker now: try again later")
 
     def drop(self, name: str) -> AdapterInfo:
@@ -95,7 +98,7 @@ class Adapters:
         if dropped is None:
             known = ", ".join(self._loaded) or "none"
             raise UnknownName(f"model {self._model} has no adapter {name[:80]!r}; it has: {known}")
-        self._drop(dropped.number)
+        self._drop(dropped.message.number)
         return dropped.info
 
     def _drop(self, number: int) -> None:
@@ -107,8 +110,9 @@ class Adapters:
         where it is used."""
         async with self._turn:
             for name, one in list(self._loaded.items()):
-                answer = await replica.load_adapter(LoadAdapter(one.number, one.info.folder))
+                answer = await replica.load_adapter(one.message)
                 if answer.error is not None:
-                    log.error("a worker of model %s serves without adapter %s: %s", self._model, name, answer.error)
+                    lack = "a worker of model %s serves without adapter %s, from %s: %s"
+                    log.error(lack, self._model, name, one.message.folder, answer.error)
                 if name not in self._loaded:
-                    replica.drop_adapter(DropAdapter(one.number))
+                    replica.drop_adapter(DropAdapter(one.message.number))

@@ -27,7 +27,7 @@ class FakeAdapters:
             text = path.read_bytes()
             size = int(json.loads(text).get("bytes", len(text)))
         except (OSError, ValueError, AttributeError) as error:
-            return AdapterLoaded(message.number, error=f"{path}: unreadable: {error}")
+            return AdapterLoaded(message.number, error=f"{path.name}: unreadable: {getattr(error, 'strerror', error)}")
         self._changes[message.number] = zlib.crc32(text) * SPREAD % 2**64
         return AdapterLoaded(message.number, size)
 

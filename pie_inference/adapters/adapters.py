@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from ..device.tensors import upload
 from ..errors import AdapterError, BatchError
 from ..protocol import Array, Forward
 from .files import ROOM, ModuleShape, common_name, read_adapter
+from .folder import AdapterFolder
 from .groups import NO_SLOT, Groups
 from .lora import AdaptedLinear, Running
 from .products.interface import Lora, Products
@@ -99,8 +100,9 @@ class Adapters:
         """Numbers of which adapters may still consist."""
         return max(0, self._most_bytes - self.nbytes) // self._dtype.itemsize
 
-    def prepare(self, folder: Path, room: int) -> Prepared:
-        """Reads an adapter of at most `room` numbers, and checks it; on any thread. Raises AdapterError."""
+    def prepare(self, folder: AdapterFolder, room: int) -> Prepared:
+        """Reads an adapter of at most `room` numbers, and checks it; on any thread. Raises AdapterError, and nothing
+        else, whatever is in the folder."""
         try:
             weights = read_adapter(folder, self.layers.shapes(), room)
             loras = {}
@@ -109,8 +111,13 @@ class Adapters:
                 own = {name: weights[common] for name, common in names.items() if common in weights}
                 if own:
                     loras[place] = layer.prepare(own, self._dtype, self._device)
-        except (RuntimeError, MemoryError, OSError) as error:  # RuntimeError: no memory of the device is left
-            raise AdapterError(f"{folder}: cannot be loaded: {error}") from None
+        except AdapterError:
+            raise
+        except (RuntimeError, MemoryError) as error:  # RuntimeError: no memory of the device is left
+            raise AdapterError(f"it cannot be loaded: {error}") from None
+        except Exception as error:  # what nobody has foreseen of a stranger's files
+            traceback.print_exc()
+            raise AdapterError(f"it cannot be loaded: {type(error).__name__}; the server's log says more") from None
         return Prepared(loras, sum(lora.nbytes for lora in loras.values()))
 
     def install(self, number: int, prepared: Prepared) -> int:

@@ -9,19 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
 from torch import Tensor
 
 from ..errors import AdapterError
-from .peft_config import PeftConfig, read_peft_config
-from .tensor_file import TensorFileError, read_tensors
+from .folder import AdapterFolder
+from .peft_config import CONFIG_FILE, PeftConfig, read_peft_config
 
 FILE = "adapter_model.safetensors"
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 MOST_HEADER = 16 << 20
 """Bytes: the names, shapes and places of about 100,000 tensors."""
+LONGEST_REASON = 300
+"""Most characters of what safetensors says, which may quote the file."""
 
 ROOTS = ("model.text_model", "model.language_model", "language_model.model", "model")
 """Beginnings of the names of a text model's layers, in models with and without images."""
@@ -47,22 +50,26 @@ def common_name(name: str) -> str:
     return name if root is None else f"model{name.removeprefix(root)}"
 
 
-def read_adapter(folder: Path, modules: Mapping[str, ModuleShape], most_numbers: int) -> Weights:
+def read_adapter(folder: AdapterFolder, modules: Mapping[str, ModuleShape], most_numbers: int) -> Weights:
     """The weights of an adapter for the modules with these names (`common_name`); at most `most_numbers` numbers.
     Raises AdapterError, which says what is wrong with the files."""
     config = read_peft_config(folder)
-    path = folder / FILE
-    if not path.exists():
-        raise AdapterError(f"{path}: there is no such file{_other_format(folder)}")
+    data = folder.read(FILE, most_numbers * torch.float64.itemsize + MOST_HEADER, _other_format(folder))
+    return _Reader(config, _tensors_of(data), modules).read(most_numbers)
+
+
+def _tensors_of(data: bytes) -> dict[str, Tensor]:
     try:
-        tensors = read_tensors(path, most_numbers * torch.float64.itemsize + MOST_HEADER)
-    except (OSError, TensorFileError) as error:
-        raise AdapterError(f"{path}: unreadable: {error}") from None
-    return _Reader(config, path, tensors, modules).read(most_numbers)
+        return load(data)
+    except SafetensorError as error:
+        reason = f"it is cut off, or no safetensors: {str(error)[:LONGEST_REASON]}"
+    except KeyError as error:
+        reason = f"it has numbers in the format {error}, which cannot be read"
+    raise AdapterError(f"{FILE}: unreadable: {reason}")
 
 
-def _other_format(folder: Path) -> str:
-    if (folder / "adapter_model.bin").exists():
+def _other_format(folder: AdapterFolder) -> str:
+    if folder.has("adapter_model.bin"):
         return (
             ", only adapter_model.bin, which can run code when it is read: load the adapter with PEFT and save it with "
             "save_pretrained(PATH, safe_serialization=True)"
@@ -73,11 +80,8 @@ def _other_format(folder: Path) -> str:
 class _Reader:
     """Finds the weights among the tensors of one file."""
 
-    def __init__(
-        self, config: PeftConfig, path: Path, tensors: Mapping[str, Tensor], modules: Mapping[str, ModuleShape]
-    ) -> None:
+    def __init__(self, config: PeftConfig, tensors: Mapping[str, Tensor], modules: Mapping[str, ModuleShape]) -> None:
         self._config = config
-        self._path = path
         self._tensors = tensors
         self._modules = modules
 
@@ -92,7 +96,7 @@ class _Reader:
         count = sum(rank * sum(self._shape_of(module)) for module, (rank, _) in numbers.items())
         if count > most_numbers:
             raise AdapterError(
-                f"{self._path}: {count} numbers are more than the {most_numbers} for which there is room: {ROOM}"
+                f"{FILE}: {count} numbers are more than the {most_numbers} for which there is room: {ROOM}"
             )
         return {module: self._weights(parts[module], scale) for module, (_, scale) in numbers.items()}
 
@@ -105,13 +109,13 @@ class _Reader:
             module = common_name(found["module"]) if found else ""
             if found is None or module not in self._modules:
                 raise AdapterError(
-                    f"{self._path}: tensor {tensor[:200]!r} belongs to no linear layer that takes adapters: those "
+                    f"{FILE}: tensor {tensor[:200]!r} belongs to no linear layer that takes adapters: those "
                     f"of attention and feed-forward do, such as {next(iter(self._modules), 'none')}; its base "
                     f"model is {self._config.base[:200]!r}"
                 )
             of_module = parts.setdefault(module, {})
             if found["part"] in of_module:
-                raise AdapterError(f"{self._path}: {module} has two tensors lora_{found['part']}")
+                raise AdapterError(f"{FILE}: {module} has two tensors lora_{found['part']}")
             of_module[found["part"]] = tensor
             root = found["module"].removesuffix(module.removeprefix("model"))
         return parts, root
@@ -119,13 +123,13 @@ class _Reader:
     def _compare(self, targets: set[str], parts: Mapping[str, Mapping[str, str]]) -> None:
         """Whether the tensors are those that the configuration names. Raises AdapterError."""
         if not targets:
-            raise AdapterError(f"{self._path.parent}: target_modules matches no layer of the model that takes adapters")
+            raise AdapterError(f"{CONFIG_FILE}: target_modules matches no layer of the model that takes adapters")
         for module in sorted(targets | parts.keys()):
             missing = next((part for part in "AB" if part not in parts.get(module, {})), None)
             if missing:
-                raise AdapterError(f"{self._path}: the tensor lora_{missing} of {module} is missing")
+                raise AdapterError(f"{FILE}: the tensor lora_{missing} of {module} is missing")
             if module not in targets:
-                raise AdapterError(f"{self._path}: there are tensors of {module}, which target_modules does not name")
+                raise AdapterError(f"{FILE}: there are tensors of {module}, which target_modules does not name")
 
     def _shape_of(self, module: str) -> tuple[int, int]:
         return self._modules[module].ins, self._modules[module].outs
@@ -137,12 +141,12 @@ class _Reader:
             shape = list(tensor.shape)
             if shape != expected:
                 raise AdapterError(
-                    f"{self._path}: tensor {parts[part]!r} has shape {shape}, expected {expected}: the adapter's base "
+                    f"{FILE}: tensor {parts[part]!r} has shape {shape}, expected {expected}: the adapter's base "
                     f"model {self._config.base[:200]!r} is not of this shape, or its rank is not {rank}"
                 )
             if tensor.dtype not in DTYPES:
                 raise AdapterError(
-                    f"{self._path}: tensor {parts[part]!r} is stored as {_name(tensor.dtype)}, expected "
+                    f"{FILE}: tensor {parts[part]!r} is stored as {_name(tensor.dtype)}, expected "
                     f"{', '.join(map(_name, DTYPES))}"
                 )
 
@@ -150,7 +154,7 @@ class _Reader:
         down, up = (self._tensors[parts[part]].to(torch.float32) for part in "AB")
         for part, weight in (("A", down), ("B", up)):
             if not bool(weight.isfinite().all()):
-                raise AdapterError(f"{self._path}: tensor {parts[part]!r} has numbers that are not finite")
+                raise AdapterError(f"{FILE}: tensor {parts[part]!r} has numbers that are not finite")
         return down, up * scale
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from ..errors import AdapterError, CheckpointError
-from ..json_files import read_json
+from ..errors import AdapterError
+from .folder import AdapterFolder
 from .patterns import full_matches, suffix_matches
 
 CONFIG_FILE = "adapter_config.json"
@@ -94,23 +94,19 @@ def _by_pattern(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, An
     return found
 
 
-def read_peft_config(folder: Path) -> PeftConfig:
+def read_peft_config(folder: AdapterFolder) -> PeftConfig:
     """Reads adapter_config.json. Raises AdapterError, with the key that cannot be served."""
-    path = folder / CONFIG_FILE
+    data = folder.read(CONFIG_FILE, MOST_CONFIG_BYTES, "; an adapter is a folder as PEFT saves it")
     try:
-        if path.stat().st_size > MOST_CONFIG_BYTES:
-            raise AdapterError(f"{path}: more than {MOST_CONFIG_BYTES} bytes")
-        given = read_json(path)
-    except FileNotFoundError:
-        raise AdapterError(f"{path}: there is no such file; an adapter is a folder as PEFT saves it") from None
-    except CheckpointError as error:
-        raise AdapterError(str(error)) from None
-    except (OSError, RecursionError) as error:
-        raise AdapterError(f"{path}: unreadable: {error}") from None
+        given = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise AdapterError(f"{CONFIG_FILE}: unreadable: {error}") from None
+    if not isinstance(given, dict):
+        raise AdapterError(f"{CONFIG_FILE}: not a JSON object")
     try:
         return _read(given)
     except AdapterError as error:
-        raise AdapterError(f"{path}: {error}") from None
+        raise AdapterError(f"{CONFIG_FILE}: {error}") from None
 
 
 def _read(given: Mapping[str, Any]) -> PeftConfig:
@@ -161,9 +157,13 @@ def _rank(key: str, value: object) -> int:
 
 
 def _number(key: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    try:
+        number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    except OverflowError:  # of an integer that no float can hold
+        number = math.inf
+    if not math.isfinite(number):
         raise AdapterError(f"{key} must be a number, not {str(value)[:50]}")
-    return float(value)
+    return number
 
 
 def _names(key: str, value: object) -> str | tuple[str, ...]:

@@ -30,6 +30,7 @@ class LoadAdapter(Message, frozen=True):
 
     number: int
     folder: str  # on the worker's machine
+    inside: str = ""  # where its files must lie, wherever links lead; "": anywhere
 
 
 class InstallAdapter(Message, frozen=True):

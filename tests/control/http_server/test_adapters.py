@@ -47,16 +47,16 @@ def test_load_list_and_drop(guest_cache: Path, tmp_path: Path) -> None:
         (tmp_path / "in" / "link").symlink_to(outside)
         async with serving(guest_cache, adapter_dir=str(tmp_path / "in")) as url, Client(url) as client:
             assert await client.adapters() == []
-            wanted = {"name": "poet", "model": "fake", "folder": str(poet.resolve()), "bytes": 70}
+            wanted = {"name": "poet", "model": "fake", "folder": "poet", "bytes": 70}
             assert await client.load_adapter("poet", "poet") == wanted
             assert await client.load_adapter("same", str(poet), "fake") == {**wanted, "name": "same"}
             assert await client.adapters() == [wanted, {**wanted, "name": "same"}]
             with pytest.raises(Conflict, match="has an adapter 'poet' already"):
                 await client.load_adapter("poet", "poet")
-            with pytest.raises(BadAdapter, match="unreadable"):
+            with pytest.raises(BadAdapter, match=r"^broken: adapter_config\.json: unreadable"):  # and no path of ours
                 await client.load_adapter("broken", broken.name)
             for folder in ("nothing", "../outside", str(outside), "link", "a\0b", "poet/adapter_config.json"):
-                with pytest.raises(BadRequest, match=r"is no folder inside .* adapters are not uploaded"):
+                with pytest.raises(BadRequest, match=r"is no folder inside --adapter-dir of the server: adapters are"):
                     await client.load_adapter("new", folder)
             with pytest.raises(UnknownName, match="no model 'other'; the server has: fake"):
                 await client.load_adapter("new", "poet", "other")
@@ -87,7 +87,7 @@ def test_clients_load_nothing_where_there_is_no_folder(guest_cache: Path, tmp_pa
 
 def test_a_broken_adapter_keeps_the_server_from_starting(guest_cache: Path, tmp_path: Path) -> None:
     async def check() -> None:
-        with pytest.raises(ConfigError, match=r"--adapter poet: .*unreadable"):
+        with pytest.raises(ConfigError, match=r"--adapter poet=/.*: adapter_config\.json: unreadable"):
             async with serving(guest_cache, adapter=[f"poet={write(tmp_path / 'poet', '{')}"]):
                 pass
 

@@ -14,11 +14,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pie_inference.adapters import patterns
+from pie_inference.adapters import adapters, patterns
 from pie_inference.adapters.files import FILE
+from pie_inference.adapters.folder import AdapterFolder
 from pie_inference.adapters.peft_config import CONFIG_FILE
-from pie_inference.adapters.tensor_file import TensorFileError, read_tensors
 from pie_inference.config import WorkerConfig
+from pie_inference.errors import AdapterError
 from pie_inference.protocol import DropAdapter, LoadAdapter, RunWave
 from pie_inference.serving.worker import Worker
 from testing.checkpoints import make_checkpoint
@@ -68,6 +69,8 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "rank 0": ({"r": 0}, "r must be a rank of 1 to 1024, not 0"),
     "rank no number": ({"r": "8"}, "r must be a rank"),
     "alpha": ({"lora_alpha": None}, "lora_alpha must be a number"),
+    "alpha that no float holds": ({"lora_alpha": 10**400}, "lora_alpha must be a number, not 1000"),
+    "alpha pattern that no float holds": ({"alpha_pattern": {"q_proj": 10**400}}, "alpha_pattern must be a number"),
     "alpha pattern": ({"alpha_pattern": {"q_proj": "x"}}, "alpha_pattern must be a number"),
     "rank pattern": ({"rank_pattern": [1]}, "rank_pattern must be an object"),
     "other rank": ({"r": 8}, "has shape [4, 96], expected [8, 96]"),
@@ -104,6 +107,16 @@ def header(size: int, text: bytes) -> bytes:
     return struct.pack("<Q", size) + text
 
 
+def put(folder: Path, name: str, make: Callable[[Path], object]) -> None:
+    """Puts something else in the place of a file."""
+    (folder / name).unlink()
+    make(folder / name)
+
+
+def endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
 def huge_shape(folder: Path) -> None:
     """A header that claims 2^60 numbers."""
     text = json.dumps({f"{Q}.lora_A.weight": {"dtype": "F32", "shape": [1 << 30, 1 << 30], "data_offsets": [0, 4]}})
@@ -126,7 +139,7 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "configuration nested": (lambda folder: (folder / CONFIG_FILE).write_text("[" * 200000), CONFIG_FILE),
     "large configuration": (
         lambda folder: (folder / CONFIG_FILE).write_bytes(b" " * 2000000),
-        "more than 1048576 bytes",
+        "2000000 bytes are more than the 1048576",
     ),
     "empty": (lambda folder: write_file(folder, b""), "unreadable"),
     "no safetensors": (lambda folder: write_file(folder, b"\x80\x04" + b"x" * 100), "unreadable"),
@@ -143,34 +156,39 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
         "numbers in the format 'F4'",
     ),
     "huge shape": (huge_shape, "unreadable"),
+    "a configuration that is a pipe": (lambda folder: put(folder, CONFIG_FILE, os.mkfifo), "it is no regular file"),
+    "weights that are a pipe": (lambda folder: put(folder, FILE, os.mkfifo), "it is no regular file"),
+    "a configuration without end": (lambda folder: put(folder, CONFIG_FILE, endless), "it is no regular file"),
+    "weights without end": (lambda folder: put(folder, FILE, endless), "it is no regular file"),
+    "a configuration that is a folder": (lambda folder: put(folder, CONFIG_FILE, os.mkdir), "it is no regular file"),
+    "a link to itself": (lambda folder: put(folder, FILE, lambda path: path.symlink_to(path)), "unreadable"),
     "cut off": (lambda folder: write_file(folder, (folder / FILE).read_bytes()[:-100]), "unreadable"),
 }
 
 
 def test_a_file_that_is_shortened_while_it_is_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = make_adapter(tmp_path) / FILE
-    whole, fstat, size = load_file(path), os.fstat, path.stat().st_size
-    found = read_tensors(path, size)
-    assert found.keys() == whole.keys()
-    assert all(torch.equal(found[name], whole[name]) for name in whole)
+    path, folder = make_adapter(tmp_path) / FILE, AdapterFolder(tmp_path)
+    whole, fstat, size = path.read_bytes(), os.fstat, path.stat().st_size
+    assert folder.read(FILE, size) == whole
+
+    looks = iter((False, True))  # whether it is a file, and how long
 
     def cut(descriptor: int) -> os.stat_result:
         before = fstat(descriptor)
-        if before.st_size == size:
+        if before.st_size == size and next(looks):
             os.truncate(path, size - 100)  # a mapped file would end this process
         return before
 
     monkeypatch.setattr(os, "fstat", cut)
-    with pytest.raises(TensorFileError, match="shortened while it was read"):
-        read_tensors(path, size)
+    with pytest.raises(AdapterError, match="shortened while it was read"):
+        folder.read(FILE, size)
     assert path.stat().st_size == size - 100
 
 
 def test_a_file_for_which_there_is_no_room_is_not_read(tmp_path: Path) -> None:
-    path = make_adapter(tmp_path) / FILE
-    size = path.stat().st_size
-    with pytest.raises(TensorFileError, match=f"{size} bytes are more than the {size - 1} for which there is room"):
-        read_tensors(path, size - 1)
+    size = (make_adapter(tmp_path) / FILE).stat().st_size
+    with pytest.raises(AdapterError, match=f"{size} bytes are more than the {size - 1} for which there is room"):
+        AdapterFolder(tmp_path).read(FILE, size - 1)
 
 
 def test_a_file_with_room_for_more_than_all_adapters_is_refused(worker: Worker, tmp_path: Path) -> None:
@@ -182,7 +200,34 @@ def test_a_file_with_room_for_more_than_all_adapters_is_refused(worker: Worker, 
 def test_broken_files(name: str, worker: Worker, tmp_path: Path) -> None:
     change, message = FILES[name]
     change(make_adapter(tmp_path))
-    assert message in error_of(worker, tmp_path)
+    error = error_of(worker, tmp_path)
+    assert message in error
+    assert str(tmp_path) not in error
+
+
+def test_files_lie_inside_of_the_folder_for_adapters(worker: Worker, tmp_path: Path) -> None:
+    outside, inside = make_adapter(tmp_path / "outside"), tmp_path / "in"
+    linked = make_adapter(inside / "linked")
+    for name in (CONFIG_FILE, FILE):
+        kept = (linked / name).rename(inside / name)
+        (linked / name).symlink_to(outside / name)
+        answer = worker.load_adapter(LoadAdapter(60, str(linked), str(inside)))
+        assert answer.error == f"{name}: it is a link that leads out of --adapter-dir: copy the file there"
+        (linked / name).unlink()
+        (linked / name).symlink_to(kept)
+    assert worker.load_adapter(LoadAdapter(61, str(linked), str(inside))).error is None, "links inside are followed"
+    worker.drop_adapter(DropAdapter(61))
+
+
+def test_whatever_a_folder_causes_is_an_answer(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> None:
+        raise LookupError(f"nobody has foreseen {tmp_path}")
+
+    monkeypatch.setattr(adapters, "read_adapter", fails)
+    assert error_of(worker, tmp_path) == "it cannot be loaded: LookupError; the server's log says more"
+    assert "LookupError: nobody has foreseen" in capfd.readouterr().err
 
 
 TENSORS: dict[str, tuple[dict[str, torch.Tensor | None], str]] = {

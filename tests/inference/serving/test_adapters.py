@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from pie_inference.adapters import adapters as loaded_adapters
+from pie_inference.adapters import loading
 from pie_inference.adapters.files import read_adapter
 from pie_inference.config import WorkerConfig
 from pie_inference.protocol import (
@@ -148,6 +149,20 @@ def test_one_that_is_dropped_while_it_is_read_is_gone(scene: Scene, tmp_path: Pa
     assert scene.hear(AdapterLoaded).number == 6
     assert len(scene.failures_with(6)) == 1
     assert scene.worker._served.adapters.nbytes == 0
+
+
+def test_one_whose_files_are_not_read_in_time_holds_up_nobody(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(make_adapter(tmp_path))
+    monkeypatch.setattr(loading, "SECONDS", 0.0)
+    scene.tell(LoadAdapter(8, folder))
+    assert "its files took more than 0 s to read" in str(scene.hear(AdapterLoaded).error)
+    monkeypatch.undo()  # files are read at once, but for those that are waited for still
+    scene.tell(LoadAdapter(9, folder))
+    assert scene.hear(AdapterLoaded).error is None
+    assert not scene.may_read.is_set()
+    scene.tell(DropAdapter(9))
 
 
 def test_one_that_is_read_at_the_end_keeps_nobody(scene: Scene, tmp_path: Path) -> None:
