@@ -243,8 +243,12 @@ class Guest:
     def outbound(self) -> Outbound:
         """Its requests to servers outside; made at the first one."""
         if self._outbound is None:
-            limits, tenant = self.inferlet.limits, self.inferlet.launched.standing.tenant
-            self._outbound = self.reach.http.outbound(tenant, limits.max_http_requests, limits.max_http_bytes)
+            limits, tenant, work = (
+                self.inferlet.limits,
+                self.inferlet.launched.standing.tenant,
+                self.inferlet.background,
+            )
+            self._outbound = self.reach.http.outbound(tenant, limits.max_http_requests, limits.max_http_bytes, work.do)
         return self._outbound
 
     # ---- holdings ----

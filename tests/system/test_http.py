@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from pie_control.server_api import ServerApi
+from pie_control.services.http.decoding import PIECE_BYTES, Gunzip
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers.guard import HANG_SECONDS
@@ -156,6 +159,30 @@ def test_neighbours_of_one_that_reads_without_end_go_on(guest_cache: Path, hosts
         await neighbour.until_messages(after + 3)
 
     check(guest_cache, endless, hosts, test)
+
+
+def test_unpacking_is_charged_to_who_asked(guest_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = "\nasync def main(args, url=''):\n    return len(await (await http_get(url)).read())\n"
+    piece = Gunzip.piece
+
+    def slow(self: Gunzip) -> bytes:
+        begun = time.thread_time()
+        while time.thread_time() < begun + 0.5:
+            pass
+        return piece(self)
+
+    async def packed(_: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer(gzip.compress(bytes(100 * PIECE_BYTES)), "200 OK", "Content-Encoding: gzip"))
+
+    async def test(server: ServerApi, web: Web) -> None:
+        _, neighbour = await launch(server, NEIGHBOUR)
+        await neighbour.until_messages(1)
+        _, listener = await launch(server, IMPORTS + reads, {"url": web.url()})
+        assert (await listener.ended).status == "exceeded"
+        await neighbour.until_messages(len(neighbour.messages) + 3)
+
+    monkeypatch.setattr(Gunzip, "piece", slow)
+    check(guest_cache, packed, 0, test, cpu_seconds=2)
 
 
 def test_errors_tell_what_to_do(guest_cache: Path) -> None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 from binascii import b2a_base64
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from ...errors import CallError, InvalidState, RequestFailed, TimedOut
-from .decoding import gunzipped
+from .decoding import Gunzip
 from .request import REDIRECTS, HttpRequest, redirected
 from .rules import AllowList
 
@@ -28,6 +28,8 @@ PACKED = frozenset({"content-encoding", "content-length"})
 """Headers that describe a body before it is unpacked."""
 
 Answer = Callable[[Any], None]
+Work = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Calls a function on a thread beside the event loop and gives what it returns, or raises what it raises."""
 
 
 class Head:
@@ -68,13 +70,15 @@ class Exchange:
         request: HttpRequest,
         allowed: AllowList,
         most_bytes: int,
+        work: Work,
         answer: Answer,
         on_end: Callable[[Exchange], None],
     ) -> None:
-        """`most_bytes`: of the body, packed or not."""
+        """`most_bytes`: of the body, packed or not. `work`: what unpacks it, at the cost of who asked."""
         self._request = request
         self._allowed = allowed
         self._most_bytes = most_bytes
+        self._work = work
         self._answer: Answer | None = answer
         self._on_end = on_end
         self._pieces: deque[bytes] = deque()  # read and not taken
@@ -164,14 +168,17 @@ class Exchange:
 
     async def _body(self, response: httpcore.Response, packed: bool) -> AsyncIterator[bytes]:
         """Pieces; of packed ones none is made before the one before it was kept."""
-        size, state = 0, list[Any]()
+        size, gunzip = 0, Gunzip()
         async for data in response.aiter_stream():
-            pieces = gunzipped(data, state) if packed else (data,)
-            size = self._count(size, len(data) if packed else 0)
-            for piece in pieces:
+            size = self._count(size, len(data))
+            if not packed:
+                yield data
+                continue
+            gunzip.feed(data)
+            while piece := await self._work(gunzip.piece):
                 size = self._count(size, len(piece))
                 yield piece
-        if packed and state and not state[0].eof:
+        if gunzip.is_cut_off:
             raise RequestFailed("the body of the response ends in the middle of its gzip data")
 
     def _count(self, size: int, more: int) -> int:

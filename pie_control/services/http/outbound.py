@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import Exhausted, QuotaExceeded
 from ...tenants.tenant import Tenant
-from .exchange import Answer, Exchange
+from .exchange import Answer, Exchange, Work
 from .request import HttpRequest
 from .rules import AllowList
 
@@ -35,12 +35,12 @@ class HttpClient:
             self._network = asyncio.get_running_loop().create_task(asyncio.to_thread(_load))
         return await asyncio.shield(self._network)
 
-    def outbound(self, tenant: Tenant, most: int, most_bytes: int) -> Outbound:
-        """The requests of an inferlet: `most` at a time, with responses of `most_bytes`."""
+    def outbound(self, tenant: Tenant, most: int, most_bytes: int, work: Work) -> Outbound:
+        """The requests of an inferlet: `most` at a time, with responses of `most_bytes`. `work`: see `Exchange`."""
         allowed = self._allowed
         if tenant.http_allow is not None:
             allowed = AllowList(tenant.http_allow, f"http_allow of tenant {tenant.name}")
-        return Outbound(self, allowed, most, most_bytes)
+        return Outbound(self, allowed, most, most_bytes, work)
 
     def close(self) -> None:
         """Idempotent."""
@@ -59,11 +59,12 @@ def _load() -> Any:
 class Outbound:
     """The requests of one inferlet."""
 
-    def __init__(self, client: HttpClient, allowed: AllowList, most: int, most_bytes: int) -> None:
+    def __init__(self, client: HttpClient, allowed: AllowList, most: int, most_bytes: int, work: Work) -> None:
         self._client = client
         self._allowed = allowed
         self._most = most
         self._most_bytes = most_bytes
+        self._work = work
         self._exchanges: set[Exchange] = set()
         self._turn = asyncio.Semaphore(LOOKUPS)
 
@@ -81,7 +82,7 @@ class Outbound:
             )
         if self._client.under_way >= self._client.most:
             raise Exhausted(f"the inferlets here have {self._client.most} requests open: try again in a while")
-        exchange = Exchange(request, self._allowed, self._most_bytes, answer, self._ended)
+        exchange = Exchange(request, self._allowed, self._most_bytes, self._work, answer, self._ended)
         self._exchanges.add(exchange)
         self._client.under_way += 1
         exchange.start(self._client.network, self._turn)

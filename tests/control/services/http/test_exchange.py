@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import random
 import socket
 import ssl
 import subprocess
@@ -17,7 +18,8 @@ from typing import Any
 import pytest
 
 from pie_control.errors import CallError, Exhausted, InvalidState, NotAllowed, QuotaExceeded, RequestFailed, TimedOut
-from pie_control.services.http.exchange import Chunk, Exchange, Head
+from pie_control.services.http.decoding import PIECE_BYTES
+from pie_control.services.http.exchange import Chunk, Exchange, Head, Work
 from pie_control.services.http.outbound import HttpClient, Outbound
 from pie_control.services.http.request import new_request
 from pie_control.tenants.tenant import Tenant
@@ -76,10 +78,16 @@ def check(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(limited())
 
 
+async def at_once(work: Callable[[], Any]) -> Any:
+    return work()
+
+
 @asynccontextmanager
-async def calling(*allow: str, most: int = 16, of_all: int = 100, **tenant: Any) -> AsyncIterator[Caller]:
+async def calling(
+    *allow: str, most: int = 16, of_all: int = 100, work: Work | None = None, **tenant: Any
+) -> AsyncIterator[Caller]:
     client = HttpClient(allow or (LOCAL,), of_all)
-    outbound = client.outbound(Tenant("t", **tenant), most, MOST_BYTES)
+    outbound = client.outbound(Tenant("t", **tenant), most, MOST_BYTES, work or at_once)
     yield Caller(outbound)
     outbound.close()
     while len(outbound):
@@ -332,7 +340,7 @@ async def hang_up(_: Asked, writer: asyncio.StreamWriter) -> None:
     [
         (endless, RequestFailed, "more than 1048576 bytes.*max_http_bytes"),
         (bomb, RequestFailed, "more than 1048576 bytes"),
-        (nothing_packed, RequestFailed, "more than 1048576 bytes"),
+        (nothing_packed, RequestFailed, "65 files of gzip for 0 bytes"),
         (silent, TimedOut, "not done within 0.3 s"),
         (trickle, TimedOut, "not done within 0.3 s"),
         (endless_information, TimedOut, "not done within 0.3 s"),
@@ -353,6 +361,27 @@ def test_a_bad_server_costs_a_clear_error(handler: Any, error: type[CallError], 
             assert type(failure.value) is error
             await web.until_open(0)
             assert len(caller.outbound) == 0
+
+    check(test)
+
+
+def test_all_that_is_packed_is_unpacked_at_the_cost_of_who_asked() -> None:
+    body = random.Random(1).randbytes(3 * PIECE_BYTES)
+    done: list[int] = []
+
+    async def counted(work: Callable[[], bytes]) -> bytes:
+        piece = work()
+        done.append(len(piece))
+        return piece
+
+    async def packed(_: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer(gzip.compress(body), "200 OK", "Content-Encoding: gzip"))
+
+    async def test() -> None:
+        async with serving(packed) as web, calling(work=counted) as caller:
+            assert await caller.whole(await caller.head(web.url())) == body
+            assert sum(done) == len(body)
+            assert max(done) <= PIECE_BYTES
 
     check(test)
 
@@ -483,7 +512,7 @@ def test_requests_of_one_and_of_all_are_bounded() -> None:
             with pytest.raises(QuotaExceeded, match="2 requests are open"):
                 caller.begin(web.url())
             client = vars(caller.outbound)["_client"]
-            other = Caller(client.outbound(Tenant("u"), 16, MOST_BYTES))
+            other = Caller(client.outbound(Tenant("u"), 16, MOST_BYTES, at_once))
             third, _ = other.begin(web.url())
             with pytest.raises(Exhausted, match="have 3 requests open"):
                 other.begin(web.url())
@@ -523,7 +552,7 @@ def test_names_that_hang_hold_up_no_other_inferlet(monkeypatch: pytest.MonkeyPat
                     await asyncio.sleep(0.001)
             assert not hanging.acquire(blocking=False), "more than four threads were taken"
             client = vars(caller.outbound)["_client"]
-            assert await Caller(client.outbound(Tenant("u"), 16, MOST_BYTES)).text(web.url(host="good")) == "/"
+            assert await Caller(client.outbound(Tenant("u"), 16, MOST_BYTES, at_once)).text(web.url(host="good")) == "/"
             gate.set()
 
     check(test)
