@@ -43,10 +43,11 @@ class TenantApi:
 
     # ---- programs ----
 
-    async def upload(self, data: bytes, name: str) -> ProgramInfo:
-        """Stores a program and makes it ready to launch; raises BadProgram, BadRequest (a name that cannot be),
-        StorageFull, Overloaded, HostUnavailable."""
-        return await self._library.upload(data, name, (await self._hosts.place()).programs, self._tenant)
+    async def upload(self, data: bytes, name: str = "", file: str = "") -> ProgramInfo:
+        """Stores a program and makes it ready to launch. A name stands for it from now on; `file`, what its file is
+        called, is only shown. Raises BadProgram, BadRequest (a name that cannot be), StorageFull, Overloaded,
+        HostUnavailable."""
+        return await self._library.upload(data, name, (await self._hosts.place()).programs, self._tenant, file)
 
     def programs(self) -> tuple[ProgramInfo, ...]:
         """All programs that the tenant can launch."""

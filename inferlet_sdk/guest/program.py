@@ -93,7 +93,6 @@ def _run(entry: Callable[..., Any], name: str) -> None:
 
 def _load(name: str, text: str, code: str) -> Callable[..., Any]:
     """Executes the text as module `__main__`; returns its entry."""
-    linecache.cache[name] = (lambda: text,)  # lazy: only tracebacks need it
     module = types.ModuleType("__main__")
     module.__file__ = name
     sys.modules["__main__"] = module
@@ -101,6 +100,8 @@ def _load(name: str, text: str, code: str) -> Callable[..., Any]:
     if not isinstance(compiled, types.CodeType):
         entry, modules, files = compiled
         compiled = begin(Package(entry, {name: Module(*one) for name, one in modules.items()}, files), module)
+    else:  # lazy: only tracebacks need it. The program may have had another name when it was compiled
+        linecache.cache[compiled.co_filename] = (lambda: text,)
     return entry_of(module, compiled, name)
 
 

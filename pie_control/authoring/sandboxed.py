@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..client.packages import read_program
+from ..client.packages import name_of, read_program
 from ..client.running import Content
 from ..inferlets.events import Ended, Event
 from ..runtime import ClientFactory, build_server
@@ -53,7 +53,7 @@ class SandboxedServer(ServerThread):
         heard: Heard,
         blobs: Mapping[str, Content],
     ) -> str:
-        found = await self._api.upload(read_program(path), path.stem)
+        found = await self._api.upload(read_program(path), file=name_of(path))
         given = {"kwargs": json.dumps(dict(kwargs))} if kwargs else {}
         kept = await self.upload(blobs)
         return (await self._api.launch(found.program, arguments, environment=given, blobs=kept, listener=heard)).id

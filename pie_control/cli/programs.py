@@ -2,38 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from pie_control.client.packages import ENTRIES, read_program
 from pie_control.errors import UnknownName
 
-from .server_options import examples_folder
+from .tables import moment
 
 MIN_PREFIX = 8
+SUFFIXES = (".py", ".zip", ".wasm")
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
-def find_program(reference: str, known: Sequence[tuple[str, str]]) -> Path | str:
-    """A file, a program that the server knows (`known`: hash and name of each), a folder, or a bundled example, in this
-    order; a folder with a slash comes first."""
+class Found(NamedTuple):
+    """A file or folder, or the hash of a program that the server has. `note`: what the user may have meant instead."""
+
+    program: Path | str
+    note: str = ""
+
+
+def find_program(reference: str, known: Sequence[Mapping[str, Any]]) -> Found:
+    """A file, a program that the server knows (`known`: all of them, as clients see them), a folder, or an example, in
+    this order; a folder with a slash comes first. Raises UnknownName."""
     path = Path(reference).expanduser()
     if path.is_file() or (path.is_dir() and "/" in reference):
-        return path
-    if path.suffix in (".py", ".zip", ".wasm") or "/" in reference:
+        return Found(path)
+    if path.suffix in SUFFIXES or "/" in reference:
         raise UnknownName(f"there is no file {reference}")
-    if any(reference == name or _is_prefix(reference, hash) for hash, name in known):
-        return reference
+    for program in known:
+        if reference in program["names"]:
+            return Found(program["program"], _note(reference, program))
+    if len(reference) >= MIN_PREFIX and any(program["program"].startswith(reference) for program in known):
+        return Found(reference)
     if path.is_dir():
-        return path
-    example = examples_folder() / reference / f"{reference}.py"
+        return Found(path)
+    example = EXAMPLES / reference / f"{reference}.py"
     if example.is_file():
-        return example
-    raise UnknownName(f"{reference!r} is not a file, a program of the server or an example{_examples()}")
+        return Found(example)
+    names = ", ".join(sorted(path.stem for path in EXAMPLES.glob("*/*.py") if path.stem == path.parent.name))
+    raise UnknownName(f"{reference!r} is not a file, a program of the server or an example (examples are: {names})")
 
 
-def _is_prefix(reference: str, hash: str) -> bool:
-    return len(reference) >= MIN_PREFIX and hash.startswith(reference)
+def _note(name: str, program: Mapping[str, Any]) -> str:
+    """What has the same name, where that is another program."""
+    stored = f"{name} is the program that was uploaded on {moment(program['uploaded'])}"
+    beside = [Path(name + suffix) for suffix in SUFFIXES if Path(name + suffix).is_file()]
+    beside += [Path(name)] if any(Path(name, entry).is_file() for entry in ENTRIES) else []
+    for path in beside:
+        if _hash(path) != program["program"]:
+            here = f"{path}/" if path.is_dir() else str(path)
+            return f"{stored}; {here} differs from it: `pie run {here}` runs that, `pie upload {here}` makes it {name}"
+    example = EXAMPLES / name / f"{name}.py"
+    if not beside and example.is_file() and _hash(example) != program["program"]:
+        return f"{stored}, not the example: `pie delete {name}` brings that back"
+    return ""
 
 
-def _examples() -> str:
-    names = sorted(path.stem for path in examples_folder().glob("*/*.py") if path.stem == path.parent.name)
-    return f" (examples are: {', '.join(names)})" if names else ""
+def _hash(path: Path) -> str:
+    return sha256(read_program(path)).hexdigest()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 from dataclasses import Field
-from pathlib import Path
 from typing import Any
 
 from pie_control.config import (
@@ -83,8 +82,3 @@ def config_of(options: argparse.Namespace, **defaults: int) -> ServerConfig:
     environment = {**own, **os.environ}
     os.environ.pop(SECRET_VARIABLE, None)  # no process that this one starts sees it
     return build_config(given_settings(options), environment).resolved()
-
-
-def examples_folder() -> Path:
-    """Where the bundled examples are, in a checkout of the repository."""
-    return Path(__file__).resolve().parents[2] / "examples" / "inferlets"

@@ -1,7 +1,8 @@
-"""Plain tables."""
+"""Plain tables, and what stands in them."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 
 from .terminal import one_line
@@ -13,3 +14,8 @@ def format_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [columns, *([one_line(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(columns))]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
+def moment(seconds: float) -> str:
+    """A time since the epoch, as it is here, to the minute; "" where it is not known (0)."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds)) if seconds else ""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,6 +15,7 @@ from pie_control.client.running import Content, Running
 
 from .patience import explaining_slow_start
 from .programs import find_program
+from .terminal import write_line
 
 if TYPE_CHECKING:
     from pie_control.client import Client
@@ -36,10 +38,21 @@ class ServerTarget:
         self._client = client
 
     async def launch(self, program: str, arguments: Sequence[str], blobs: Mapping[str, Path]) -> Running:
-        known = [(each["program"], each["name"]) for each in await self._client.programs()]
-        found = find_program(program, known)
-        reference = await self._client.upload(found) if isinstance(found, Path) else found
+        reference = await stored(self._client, program)
         return await self._client.launch(reference, *arguments, blobs=blobs, logs=True)
+
+
+async def stored(client: Client, program: str) -> str:
+    """The hash, or the beginning of one, by which a server launches FILE|FOLDER|NAME. It gets a file by its content: no
+    name is taken."""
+    found, note = find_program(program, await client.programs())
+    _tell(note)
+    return await client.upload(found, "") if isinstance(found, Path) else found
+
+
+def _tell(note: str) -> None:
+    if note:
+        write_line(f"pie: {note}", sys.stderr)
 
 
 class OwnTarget:
@@ -49,9 +62,10 @@ class OwnTarget:
         self._api = api
 
     async def launch(self, program: str, arguments: Sequence[str], blobs: Mapping[str, Path]) -> Running:
-        found = find_program(program, [(each.program, each.name) for each in self._api.programs()])
+        found, note = find_program(program, [asdict(each) for each in self._api.programs()])
+        _tell(note)
         if isinstance(found, Path):
-            found = (await self._api.upload(read_program(found), name_of(found))).program
+            found = (await self._api.upload(read_program(found), file=name_of(found))).program
         running = Running("", self)
         uploaded = {name: await self._api.upload_blob(path.read_bytes()) for name, path in blobs.items()}
         inferlet = await self._api.launch(found, arguments, blobs=uploaded, listener=running.deliver)

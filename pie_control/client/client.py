@@ -64,16 +64,26 @@ class Client:
         """Uploads a file, a folder (packages.py) or the bytes of a program, unless the server has it. Returns its
         content hash, for `launch`.
 
-        `name` defaults to that of the folder, or of the file without its suffix; it stands for the newest upload.
-        Raises BadProgram, StorageFull, BadRequest for a name that looks like a hash.
+        `name` defaults to that of the folder, or of the file without its suffix; it stands for the newest upload. ""
+        gives none. Raises BadProgram, StorageFull, BadRequest for a name that looks like a hash.
         """
-        data = program if isinstance(program, bytes) else read_program(Path(program))
-        name = name if name is not None else ("" if isinstance(program, bytes) else name_of(Path(program)))
-        digest = hashlib.sha256(data).hexdigest()
-        known = await self._session.request(wire.ShowProgram, program=digest)
-        if known is None or (name and known["name"] != name):
-            await self._request("POST", "/v1/programs", params={"name": name}, content=data)
+        digest: str = (await self.store(program, name))["program"]
         return digest
+
+    async def store(self, program: str | os.PathLike[str] | bytes, name: str | None = None) -> dict[str, Any]:
+        """Does what `upload` does. Returns the program as in `programs`; `replaced` is the hash of the one that had the
+        name until now, if another had it."""
+        data = program if isinstance(program, bytes) else read_program(Path(program))
+        file = "" if isinstance(program, bytes) else name_of(Path(program))
+        name = file if name is None else name
+        known: dict[str, Any] | None = await self._session.request(
+            wire.ShowProgram, program=hashlib.sha256(data).hexdigest()
+        )
+        if known is None or (name and known["name"] != name):
+            answer = await self._request("POST", "/v1/programs", params={"name": name, "file": file}, content=data)
+            known = json.loads(answer)
+        assert known is not None, "it was there, or was uploaded"
+        return known
 
     async def remove_program(self, program: str) -> None:
         """Deletes a program, given by content hash, a unique prefix of the hash, or name; its inferlets go on. Raises
@@ -178,7 +188,7 @@ class Client:
     # ---- look-ups ----
 
     async def programs(self) -> list[dict[str, Any]]:
-        """All programs: program (content hash), name, kind, size."""
+        """All programs: program (content hash), name, names, file, kind, size, uploaded (seconds since the epoch)."""
         return await self._list(wire.ListPrograms)
 
     async def inferlets(self) -> list[dict[str, Any]]:

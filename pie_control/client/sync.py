@@ -118,10 +118,15 @@ class SyncClient:
     def upload(self, program: str | os.PathLike[str] | bytes, name: str | None = None) -> str:
         """Uploads a file, or the bytes of a program, unless the server has it. Returns its content hash, for `launch`.
 
-        `name` defaults to that of the folder, or of the file without its suffix; it stands for the newest upload.
-        Raises BadProgram, StorageFull, BadRequest for a name that looks like a hash.
+        `name` defaults to that of the folder, or of the file without its suffix; it stands for the newest upload. ""
+        gives none. Raises BadProgram, StorageFull, BadRequest for a name that looks like a hash.
         """
         return self._call(self._client.upload(program, name))
+
+    def store(self, program: str | os.PathLike[str] | bytes, name: str | None = None) -> dict[str, Any]:
+        """Does what `upload` does. Returns the program as in `programs`; `replaced` is the hash of the one that had the
+        name until now, if another had it."""
+        return self._call(self._client.store(program, name))
 
     def remove_program(self, program: str) -> None:
         """Deletes a program, given by content hash, a unique prefix of the hash, or name; its inferlets go on. Raises
@@ -172,7 +177,7 @@ class SyncClient:
         return self._call(self._client.run(function, **kwargs))
 
     def programs(self) -> list[dict[str, Any]]:
-        """All programs: program (content hash), name, kind, size."""
+        """All programs: program (content hash), name, names, file, kind, size, uploaded (seconds since the epoch)."""
         return self._call(self._client.programs())
 
     def inferlets(self) -> list[dict[str, Any]]:

@@ -197,7 +197,7 @@ class Hosts:
         self._homes[entry.number] = host
         age = monotonic() - entry.started
         standing, number = entry.standing, entry.number
-        name, hash_ = entry.program.name, entry.program.hash
+        name, hash_ = entry.program.title, entry.program.hash
         host.launch(entry, Launch(number, hash_, name, arguments, environment, age, standing, blobs, parent, child))
 
     def post(self, number: int, text: str, blobs: Mapping[str, bytes] = NO_BLOBS) -> None:

@@ -56,7 +56,7 @@ class ProgramCompiler:
         data = data or await asyncio.to_thread(self._store.try_read, program)
         if data is None:
             self._store.forget(program)
-            raise UnknownName(f"program {program.name!r} is damaged or gone from the disk: upload it again")
+            raise UnknownName(f"program {program.title!r} is damaged or gone from the disk: upload it again")
         return data
 
     async def _compiled(self, program: Program, data: bytes | None) -> Path:
@@ -73,7 +73,7 @@ class ProgramCompiler:
         code = await asyncio.to_thread(self._try_load_code, stem)
         if code is None:
             async with self._python_places.place(program.owner):
-                code = await host.compile(program.name, text)
+                code = await host.compile(program.title, text)
             await asyncio.to_thread(self._keep_code, stem, code)
         if is_package:
             text = ""  # the code has the sources, too

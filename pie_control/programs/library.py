@@ -22,14 +22,17 @@ class ProgramLibrary:
         self._prepared = prepared
         self._uploading_bytes = 0
 
-    async def upload(self, data: bytes, name: str, host: ProgramHost, owner: str = DEFAULT_OWNER) -> ProgramInfo:
+    async def upload(
+        self, data: bytes, name: str, host: ProgramHost, owner: str = DEFAULT_OWNER, file: str = ""
+    ) -> ProgramInfo:
         """Stores a program and makes it ready to launch, with the help of any host; raises BadProgram, BadRequest (a
         name that cannot be), StorageFull, Overloaded. A program that is refused leaves nothing."""
         if self._uploading_bytes and self._uploading_bytes + len(data) > UPLOADING_BYTES:
             raise Overloaded(f"{self._uploading_bytes} bytes of programs are being uploaded: try again in a while")
         self._uploading_bytes += len(data)
         try:
-            return await self._upload(await asyncio.to_thread(self._store.describe, data, name, owner), host, data)
+            described = await asyncio.to_thread(self._store.describe, data, name, owner, file)
+            return await self._upload(described, host, data)
         finally:
             self._uploading_bytes -= len(data)
 
@@ -54,14 +57,15 @@ class ProgramLibrary:
 
     def all(self, owner: str = DEFAULT_OWNER) -> tuple[ProgramInfo, ...]:
         """The programs that a tenant keeps."""
-        return tuple(program.info() for program in self._store.all(owner))
+        return tuple(map(self._store.info, self._store.all(owner)))
 
     def remove(self, reference: str, owner: str = DEFAULT_OWNER) -> ProgramInfo:
         """Deletes a program of a tenant. Its inferlets go on. Raises UnknownName, BadRequest."""
         program = self._store.get(reference, owner)
+        info = self._store.info(program)
         if self._store.remove(program):
             self._prepared.forget(program.hash)
-        return program.info()
+        return info
 
     def lost(self, host: ProgramHost) -> None:
         """A host has ended, with all that it had; another process may serve under the same object from now on."""

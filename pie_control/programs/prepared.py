@@ -77,7 +77,7 @@ class PreparedPrograms:
         if data is None and not self._store.knows(program.hash):
             host.forget(program.hash)
             self._store.drop_if_unknown(program)
-            raise UnknownName(f"program {program.name!r} was deleted")
+            raise UnknownName(f"program {program.title!r} was deleted")
 
     def _keep(self, program: str, size: int, host: ProgramHost) -> None:
         if program not in self._ready:

@@ -8,6 +8,7 @@ one; and a beginning must be unique.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 
 from ..errors import BadRequest, UnknownName
 
@@ -17,10 +18,15 @@ MOST_NAME = 128
 LOOKS_LIKE_A_HASH = re.compile(rf"[0-9a-fA-F]{{{MIN_PREFIX},}}")
 
 
+def check_label(label: str) -> None:
+    """Raises BadRequest for what cannot be shown as the name or the file of a program; an empty one means: none."""
+    if len(label) > MOST_NAME or not label.isprintable():
+        raise BadRequest(f"the name of a program has at most {MOST_NAME} printable characters: choose another name")
+
+
 def check_name(name: str) -> None:
     """Raises BadRequest for what cannot be the name of a program; an empty one means: none."""
-    if len(name) > MOST_NAME or not name.isprintable():
-        raise BadRequest(f"the name of a program has at most {MOST_NAME} printable characters: choose another name")
+    check_label(name)
     if LOOKS_LIKE_A_HASH.fullmatch(name):
         raise BadRequest(
             f"the name {name!r} looks like the hash of a program: choose one with other characters than 0-9 and a-f, "
@@ -28,59 +34,72 @@ def check_name(name: str) -> None:
         )
 
 
+@dataclass
+class Kept:
+    """A program as its owner keeps it. `names`: oldest first. `file`: what the file was called from which it came
+    last; it stands for nothing. `uploaded`: when it came, or got a name, last, in seconds since the epoch."""
+
+    names: list[str] = field(default_factory=list)
+    file: str = ""
+    uploaded: float = 0.0
+
+
 class Shelf:
     """The programs and names of a tenant."""
 
     def __init__(self) -> None:
-        self._names: dict[str, list[str]] = {}  # of each program, oldest first
+        self._kept: dict[str, Kept] = {}
         self._programs: dict[str, str] = {}  # by name
 
     def __contains__(self, program: str) -> bool:
-        return program in self._names
+        return program in self._kept
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._kept)
+
+    def __getitem__(self, program: str) -> Kept:
+        return self._kept[program]
 
     @property
     def programs(self) -> tuple[str, ...]:
         """Hashes, in the order in which they came."""
-        return tuple(self._names)
+        return tuple(self._kept)
 
-    def names(self) -> dict[str, list[str]]:
-        """The names of each program, oldest first."""
-        return {program: list(names) for program, names in self._names.items()}
-
-    def name_of(self, program: str) -> str:
-        """The newest name of a program; without any, the beginning of its hash."""
-        return self._names[program][-1] if self._names.get(program) else program[:12]
+    @property
+    def names(self) -> int:
+        """How many names there are."""
+        return len(self._programs)
 
     def named(self, name: str) -> str | None:
         """The program with this name."""
         return self._programs.get(name)
 
-    def put(self, program: str, name: str = "") -> None:
-        """Adds a program, or a name to it. The name leaves the program that had it before."""
-        names = self._names.setdefault(program, [])
+    def put(self, program: str, name: str = "", file: str = "", uploaded: float = 0.0) -> None:
+        """Adds a program, or a name to it. The name leaves the program that had it before. `file`, `uploaded`: see
+        `Kept`."""
+        kept = self._kept.setdefault(program, Kept())
+        kept.file = file or kept.file
+        kept.uploaded = uploaded
         if name:
             before = self._programs.get(name)
             if before is not None:
-                self._names[before].remove(name)
-            names.append(name)
+                self._kept[before].names.remove(name)
+            kept.names.append(name)
             self._programs[name] = program
 
     def remove(self, program: str) -> None:
         """Removes a program and all of its names."""
-        for name in self._names.pop(program):
+        for name in self._kept.pop(program).names:
             del self._programs[name]
 
     def find(self, reference: str) -> str:
         """The hash of the program that a hash, a name or the beginning of a hash means; raises UnknownName,
         BadRequest."""
-        if reference in self._names:
+        if reference in self._kept:
             return reference
         if reference in self._programs:
             return self._programs[reference]
-        matches = [program for program in self._names if program.startswith(reference)]
+        matches = [program for program in self._kept if program.startswith(reference)]
         if len(reference) < MIN_PREFIX or not matches:
             raise UnknownName(f"no program {reference!r}: upload it first, or see the list of programs")
         if len(matches) > 1:

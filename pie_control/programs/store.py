@@ -1,7 +1,7 @@
 """Programs: Python texts, packages of them, and WebAssembly components, by content hash, kept across restarts.
 
 cache_dir/programs/<sha256>.py | .zip | .wasm        as uploaded
-cache_dir/programs/owners.json                       tenant -> hash -> names, oldest first
+cache_dir/programs/owners.json                       tenant -> hash -> {names, file, uploaded}, see `Kept`
 cache_dir/compiled/<sha256>-<version>.<sha256>.*     what was made of them (pie_inference/options/cache_files.py)
 
 What lies there is executed, so nobody else may write into the folder, and a file is used only if it has the content
@@ -14,9 +14,10 @@ import contextlib
 import hashlib
 import json
 import logging
+import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ from pie_inference.options.cache_files import NotPrivate, private_folder, read_o
 
 from ..errors import BadProgram, ConfigError, StorageFull
 from ..tenants.tenant import DEFAULT_TENANT
-from .shelf import Shelf, check_name
+from .shelf import Kept, Shelf, check_label, check_name
 
 logger = logging.getLogger(__name__)
 
@@ -40,29 +41,37 @@ DEFAULT_OWNER = DEFAULT_TENANT.name
 
 @dataclass(frozen=True)
 class ProgramInfo:
-    """A program as clients see it. `replaced`, in the answer to an upload: the hash of the program that had its name
-    until then."""
+    """A program as clients see it. `name` is the newest of its `names`; without any, the beginning of its hash. `file`:
+    what the file was called from which it came last, which is no name. `uploaded`: when it came, or got a name, last,
+    in seconds since the epoch. `replaced`, in the answer to an upload: the hash of the program that had its name until
+    then."""
 
     program: str
     name: str
     kind: Kind
     size: int
     replaced: str | None = None
+    names: tuple[str, ...] = ()
+    file: str = ""
+    uploaded: float = 0.0
 
 
 @dataclass(frozen=True)
 class Program:
-    """A program as its owner knows it; its content stays on disk."""
+    """A program as its owner knows it; its content stays on disk. `name`: the newest one, or ""; `file`: see `Kept`."""
 
     hash: str
     name: str
+    file: str
     kind: Kind
     size: int
     path: Path
     owner: str = DEFAULT_OWNER
 
-    def info(self, replaced: str | None = None) -> ProgramInfo:
-        return ProgramInfo(self.hash, self.name, self.kind, self.size, replaced)
+    @property
+    def title(self) -> str:
+        """What tracebacks and lists call it."""
+        return self.name or self.file or self.hash[:12]
 
 
 @dataclass(frozen=True)
@@ -133,15 +142,15 @@ class ProgramStore:
             self._compiled_sizes[program] = self._compiled_sizes.get(program, 0) + path.lstat().st_size
         owners = self._read_owners()
         for program in sorted(self._files.keys() - {each for shelf in owners.values() for each in shelf}):
-            owners.setdefault(DEFAULT_OWNER, {})[program] = []  # nobody else claims it
+            owners.setdefault(DEFAULT_OWNER, {})[program] = Kept()  # nobody else claims it
         for owner, programs in owners.items():
             self._shelves[owner] = shelf = Shelf()
-            for program, names in programs.items():
-                for name in ("", *names):
+            for program, kept in programs.items():
+                for name in ("", *kept.names):
                     if program in self._files:
-                        shelf.put(program, name)
+                        shelf.put(program, name, kept.file, kept.uploaded)
 
-    def _read_owners(self) -> dict[str, dict[str, list[str]]]:
+    def _read_owners(self) -> dict[str, dict[str, Kept]]:
         path = self._folder / "owners.json"
         try:
             return _owners(json.loads(read_own_file(path)))
@@ -153,14 +162,16 @@ class ProgramStore:
 
     def _write_owner(self, owner: str, program: str) -> None:
         """Writes what changed of a program; another process may have changed others."""
-        owners, names = self._read_owners(), self._shelf(owner).names()
+        owners, shelf = self._read_owners(), self._shelf(owner)
         mine = owners.setdefault(owner, {})
         mine.pop(program, None)
-        if program in names:
-            for others in mine.values():
-                others[:] = [name for name in others if name not in names[program]]
-            mine[program] = names[program]
-        write_atomically(self._folder / "owners.json", json.dumps(owners, indent=1).encode())
+        if program in shelf:
+            kept = shelf[program]
+            for other in mine.values():
+                other.names = [name for name in other.names if name not in kept.names]
+            mine[program] = kept
+        written = {owner: {hash_: asdict(kept) for hash_, kept in shelf.items()} for owner, shelf in owners.items()}
+        write_atomically(self._folder / "owners.json", json.dumps(written, indent=1).encode())
 
     def try_read(self, program: Program) -> bytes | None:
         """The content of a stored program; None if it is damaged, or was deleted by another process. A large one takes
@@ -182,7 +193,7 @@ class ProgramStore:
 
     # ---- what tenants keep ----
 
-    def describe(self, data: bytes, name: str, owner: str = DEFAULT_OWNER) -> Program:
+    def describe(self, data: bytes, name: str = "", owner: str = DEFAULT_OWNER, file: str = "") -> Program:
         """Checks a program that is not stored yet, and describes it; raises BadProgram, BadRequest. A large one takes
         time: call this in a thread."""
         if len(data) > self._limits.program_bytes:
@@ -190,20 +201,20 @@ class ProgramStore:
                 f"the program has {len(data)} bytes, more than {self._limits.program_bytes} (--max-program-bytes)"
             )
         check_name(name)
+        check_label(file)
         kind, hash_ = kind_of(data), content_hash(data)
         path = self._folder / f"{hash_}{SUFFIX_OF[kind]}"
-        return Program(hash_, name or hash_[:12], kind, len(data), path, owner)
+        return Program(hash_, name, file, kind, len(data), path, owner)
 
     def check_room(self, program: Program) -> None:
         """Raises StorageFull if its owner cannot keep another program, or this one."""
         shelf, most = self._shelf(program.owner), self._limits
-        names = sum(map(len, shelf.names().values()))
         kept = sum(map(self._bytes, shelf.programs))
         more = 0 if program.hash in shelf else program.size + self._compiled_sizes.get(program.hash, 0)
         if program.hash not in shelf and len(shelf) >= most.programs:
             full = f"{len(shelf)} programs, which is the limit (--max-programs)"
-        elif _is_named(program) and not shelf.named(program.name) and names >= most.programs:
-            full = f"programs with {names} names, which is the limit (--max-programs)"
+        elif program.name and not shelf.named(program.name) and shelf.names >= most.programs:
+            full = f"programs with {shelf.names} names, which is the limit (--max-programs)"
         elif kept + more > most.stored_bytes:
             full = f"{kept} bytes of programs: {more} more are beyond the limit (--max-stored-program-bytes)"
         else:
@@ -226,13 +237,19 @@ class ProgramStore:
         self.count_compiled(program.hash)
         self.check_room(program)
         shelf = self._shelf(program.owner)
-        name = program.name if _is_named(program) else ""
-        before = shelf.named(name)
+        before = shelf.named(program.name)
         self._files[program.hash], self._sizes[program.hash] = program.path, program.size
-        if program.hash not in shelf or (name and shelf.name_of(program.hash) != name):
-            shelf.put(program.hash, name)
+        if program.hash not in shelf or (program.name and shelf[program.hash].names[-1:] != [program.name]):
+            shelf.put(program.hash, program.name, program.file, time.time())
             self._write_owner(program.owner, program.hash)
-        return program.info(replaced=before if before != program.hash else None)
+        return self.info(program, replaced=before if before != program.hash else None)
+
+    def info(self, program: Program, replaced: str | None = None) -> ProgramInfo:
+        """A program that its owner keeps, as clients see it."""
+        kept = self._shelf(program.owner)[program.hash]
+        called = kept.names[-1] if kept.names else program.hash[:12]
+        told = tuple(kept.names), kept.file, kept.uploaded
+        return ProgramInfo(program.hash, called, program.kind, program.size, replaced, *told)
 
     def get(self, reference: str, owner: str = DEFAULT_OWNER) -> Program:
         """Finds a program of a tenant by hash, by name, or by a unique beginning of its hash; raises UnknownName,
@@ -282,24 +299,24 @@ class ProgramStore:
         return self._shelves.setdefault(owner, Shelf())
 
     def _program(self, hash_: str, owner: str) -> Program:
-        path = self._files[hash_]
-        name = self._shelf(owner).name_of(hash_)
-        return Program(hash_, name, SUFFIXES[path.suffix], self._sizes[hash_], path, owner)
+        path, kept = self._files[hash_], self._shelf(owner)[hash_]
+        name = kept.names[-1] if kept.names else ""
+        return Program(hash_, name, kept.file, SUFFIXES[path.suffix], self._sizes[hash_], path, owner)
 
 
-def _is_named(program: Program) -> bool:
-    return program.name != program.hash[:12]
-
-
-def _owners(value: Any) -> dict[str, dict[str, list[str]]]:
+def _owners(value: Any) -> dict[str, dict[str, Kept]]:
     """The content of owners.json; raises AttributeError, TypeError or ValueError for anything else."""
     return {
-        str(owner): {str(program): [_checked(name) for name in names] for program, names in programs.items()}
+        str(owner): {str(program): _kept(kept) for program, kept in programs.items()}
         for owner, programs in value.items()
     }
 
 
-def _checked(name: Any) -> str:
-    if not isinstance(name, str):
-        raise TypeError(f"{name!r} is no name")
-    return name
+def _kept(value: Any) -> Kept:
+    if isinstance(value, list):  # as it was written before there were files and dates
+        value = {"names": value}
+    kept = Kept(**value)
+    if not all(isinstance(text, str) for text in (*kept.names, kept.file)):
+        raise TypeError("a name is a text")
+    kept.uploaded = float(kept.uploaded)
+    return kept

@@ -82,7 +82,7 @@ class Entry:
         return InferletInfo(
             id=self.id,
             program=self.program.hash,
-            program_name=self.program.name,
+            program_name=self.program.title,
             status=self.status,
             created=self.created,
             ended=self.ended,

@@ -13,7 +13,7 @@ import json
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from pie_control.config import InferletLimits, build_config
@@ -214,19 +214,23 @@ class FakeServerApi:
         for body in BODIES:
             self._add(getattr(body, "__name__", "").encode(), getattr(body, "__name__", ""), body)
 
-    def _add(self, data: bytes, name: str, body: Body) -> ProgramInfo:
+    def _add(self, data: bytes, name: str, body: Body, file: str = "") -> ProgramInfo:
         digest = hashlib.sha256(data).hexdigest()
-        self._programs[digest] = info = ProgramInfo(digest, name or digest[:12], "python", len(data))
+        names = (name,) if name else ()
+        told = names, file, time.time()
+        self._programs[digest] = info = ProgramInfo(digest, name or digest[:12], "python", len(data), None, *told)
         self._bodies[digest] = body
         return info
 
-    async def upload(self, data: bytes, name: str) -> ProgramInfo:
+    async def upload(self, data: bytes, name: str = "", file: str = "") -> ProgramInfo:
         try:
             compile(data, name, "exec")
         except SyntaxError as error:
-            raise BadProgram(f"{name}, line {error.lineno}: {error.msg}") from None
+            raise BadProgram(f"{name or file}, line {error.lineno}: {error.msg}") from None
         self.uploads += 1
-        return self._add(data, name, kwargs)
+        before = [each.program for each in self._programs.values() if name and each.name == name]
+        info = self._add(data, name, kwargs, file)
+        return replace(info, replaced=next((each for each in before if each != info.program), None))
 
     def of(self, standing: Standing) -> FakeServerApi:
         self.tenants[standing.tenant.name] = found = FakeServerApi(self._ids)

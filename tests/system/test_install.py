@@ -1,14 +1,17 @@
-"""scripts/install.py: where torch comes from. pip asks servers of the test's own; nothing is installed."""
+"""scripts/install.py: where torch comes from. pip asks servers of the test's own; nothing is installed. And what is in
+a wheel."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import platform
+import shutil
 import socket
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -20,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.tree import ROOT
+from tests.helpers.tree import EXAMPLES, ROOT
 
 SCRIPT = ROOT / "scripts" / "install.py"
 
@@ -173,3 +176,21 @@ def test_a_failure_of_pip_is_ours(install: ModuleType, monkeypatch: pytest.Monke
     monkeypatch.setattr(install, "installed_torch", lambda: None)
     monkeypatch.setattr(install, "pip_install", lambda *_: False)
     assert install.main([]) == 1
+
+
+def test_a_wheel_has_the_examples_and_the_demo_model(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools", minversion="77")
+    tree = tmp_path / "tree"
+    packages = ("pie_control", "pie_inference", "inferlet_sdk")
+    for package in (*packages, "examples"):
+        shutil.copytree(ROOT / package, tree / package, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, tree)
+    build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=tree, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    held = set(zipfile.ZipFile(wheel).namelist())
+    files = [path for path in EXAMPLES.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert {f"pie_control/examples/{path.relative_to(EXAMPLES)}" for path in files} <= held
+    assert "pie_inference/demo_model/model.safetensors" in held
+    assert {name.partition("/")[0] for name in held if "dist-info" not in name} == set(packages)

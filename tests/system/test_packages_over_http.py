@@ -63,6 +63,9 @@ def test_a_folder_is_launched_under_its_name_wherever_one_stands(
         assert pie(url, "logs", "-f", inferlet) == 0
     assert pie(url, "programs") == 0
     assert " my.app " in capsys.readouterr().out
+    assert pie(url, "run", "my.app") == 2  # a launch takes no name
+    assert "'my.app' is not a file, a program of the server or an example" in capsys.readouterr().err
+    assert pie(url, "upload", ".") == 0
     assert pie(url, "run", "my.app") == 0  # the server's
     assert pie(url, "stop", inferlet) == 0  # has ended: nothing happens
 

@@ -19,6 +19,7 @@ from tests.control.tenants.test_accounts import ALICE, BOB, written
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.live_server import live_server
 from tests.helpers.servers import cache_with_guest
+from tests.helpers.tree import EXAMPLES
 from tests.helpers.web import Asked, answer, serving
 
 TENANTS = f"""
@@ -142,6 +143,7 @@ def test_clients_and_commands_show_a_token(
     inferlet = capsys.readouterr().out.strip()
     assert main(["logs", "-f", inferlet]) == 0
     assert main(["stop", inferlet]) == 0
+    assert main(["upload", str(EXAMPLES / "hello" / "hello.py")]) == 0
     assert main(["delete", "hello"]) == 0
 
 

@@ -43,10 +43,9 @@ def execute(options: argparse.Namespace) -> int:
 
 
 async def _launch(client: Client, program: str, arguments: list[str], blobs: Mapping[str, Path]) -> int:
-    from ..programs import find_program
+    from ..targets import stored
 
     async with client:
-        found = find_program(program, [(each["program"], each["name"]) for each in await client.programs()])
-        reference = await client.upload(found) if isinstance(found, Path) else found
+        reference = await stored(client, program)
         write_line((await client.launch(reference, *arguments, blobs=blobs, detached=True)).id)
     return 0

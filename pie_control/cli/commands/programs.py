@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
-from ..tables import format_table
+from ..tables import format_table, moment
 from ..terminal import write_line
 
 NAME = "programs"
@@ -15,7 +15,7 @@ HELP = "list the programs of a server"
 EXAMPLES = """  pie programs
   pie programs --json"""
 
-COLUMNS = ("PROGRAM", "NAME", "KIND", "BYTES")
+COLUMNS = ("PROGRAM", "NAME", "FILE", "KIND", "BYTES", "UPLOADED")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,4 +35,5 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _row(info: dict[str, Any]) -> tuple[str, ...]:
-    return info["program"][:12], info["name"], info["kind"], str(info["size"])
+    names = ", ".join(info["names"])
+    return info["program"][:12], names, info["file"], info["kind"], str(info["size"]), moment(info["uploaded"])

@@ -111,7 +111,7 @@ def _run_native(options: argparse.Namespace) -> int:
     from ..programs import find_program
     from ..stdin import start_reader
 
-    source = source_of(Path(find_program(options.program, ())))
+    source = source_of(Path(find_program(options.program, ()).program))
     write_line(NO_SANDBOX, sys.stderr)
     printer = _Printer()
     with native_server(config_of(options)) as server:

@@ -33,6 +33,7 @@ def programs_router() -> APIRouter:
         request: Request,
         caller: FromTenant,
         name: Annotated[str, Query(description="Its name; `launch` finds the newest program with a name.")] = "",
+        file: Annotated[str, Query(description="What its file is called: for lists and tracebacks, no name.")] = "",
     ) -> ProgramInfo:
         """Stores a program under its content hash. Uploading the same bytes again changes nothing but the name.
 
@@ -41,7 +42,7 @@ def programs_router() -> APIRouter:
         or has some that cannot be printed. 413 `storage-full`: delete programs first. 422 `bad-program` says what is
         wrong: the line of a syntax error, what a component lacks, or that it takes too long to compile.
         """
-        return await caller.api.upload(await request.body(), name)
+        return await caller.api.upload(await request.body(), name, file)
 
     @router.get("", summary="List programs")
     async def list_programs(caller: FromTenant) -> list[ProgramInfo]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import re
 import signal
@@ -18,7 +19,7 @@ from pie_control.cli import patience, stdin
 from pie_control.cli.commands import all_commands, run
 from pie_control.cli.commands.serve import open_server
 from pie_control.cli.main import main
-from pie_control.cli.programs import find_program
+from pie_control.cli.programs import EXAMPLES, find_program
 from pie_control.client import Client, SyncClient
 from pie_control.config import ModelPath, ServerConfig, build_config, settings
 from pie_control.errors import ConfigError, UnknownName
@@ -114,7 +115,9 @@ def test_run_streams_messages_to_stdout_and_log_lines_to_stderr(url: str, capsys
     assert main(["run", "--server", url, "hello", "A", "--", "--b"]) == 0
     printed = capsys.readouterr()
     assert printed.out == "Hello, A! Hello, --b! \n"
-    assert printed.err == "greeting\n"
+    note, log = printed.err.splitlines()
+    assert "not the example: `pie delete hello` brings that back" in note
+    assert log == "greeting"
 
 
 def test_run_prints_the_result_of_a_silent_inferlet(
@@ -155,7 +158,8 @@ def test_programs_and_delete(url: str, capsys: pytest.CaptureFixture[str]) -> No
     with SyncClient(url) as client:
         digest = client.upload(b"x = 'to be deleted'", "to delete")
     assert main(["programs", "--server", url]) == 0
-    assert f"{digest[:12]}  to delete  python  19" in re.sub(" {2,}", "  ", capsys.readouterr().out).splitlines()
+    listed = re.sub(" {2,}", "  ", capsys.readouterr().out)
+    assert re.search(rf"^{digest[:12]}  to delete  python  19  20\d\d-\d\d-\d\d \d\d:\d\d$", listed, re.MULTILINE)
     assert main(["delete", "--server", url, "to delete"]) == 0
     assert main(["programs", "--server", url, "--json"]) == 0
     assert digest not in {each["program"] for each in json.loads(capsys.readouterr().out)}
@@ -249,20 +253,83 @@ def test_a_slow_start_is_explained(
 # ---- names of programs -----------------------------------------------------------------------------------------------
 
 
+def known_program(text: bytes, *names: str) -> dict[str, Any]:
+    return {"program": hashlib.sha256(text).hexdigest(), "names": names, "uploaded": 1.75e9}
+
+
 def test_a_name_is_a_file_or_a_known_program_or_an_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    known = [("0123456789abcdef", "hello"), ("fedcba9876543210", "story")]
-    assert find_program("hello", known) == "hello"
-    assert find_program("fedcba98", known) == "fedcba98"
+    tale, nameless = known_program(b"x = 1", "story", "tale"), known_program(b"x = 2")
+    known = [tale, nameless]
+    for name in ("story", "tale"):
+        assert find_program(name, known) == (tale["program"], "")
+    assert find_program(nameless["program"][:8], known) == (nameless["program"][:8], "")
+    assert find_program("hello", known) == (EXAMPLES / "hello" / "hello.py", "")
     Path("hello").write_text("x = 1")
-    assert find_program("hello", known) == Path("hello")
-    example = find_program("text_completion", known)
-    assert isinstance(example, Path)
-    assert example.name == "text_completion.py"
+    assert find_program("hello", known) == (Path("hello"), "")
     with pytest.raises(UnknownName, match="there is no file missing"):
         find_program("missing.py", known)
     with pytest.raises(UnknownName, match=r"examples are: .*hello"):
-        find_program("fedcba", known)
+        find_program(nameless["program"][:7], known)
+
+
+def test_a_stored_program_that_differs_from_what_has_its_name_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    known = [known_program(b"x = 1", "story", "hello")]
+    Path("story.py").write_text("x = 1")
+    assert find_program("story", known).note == ""
+    Path("story.py").write_text("x = 2")
+    assert re.fullmatch(
+        r"story is the program that was uploaded on 2025-06-\d\d \d\d:\d\d; story.py differs from it: "
+        "`pie run story.py` runs that, `pie upload story.py` makes it story",
+        find_program("story", known).note,
+    )
+    Path("story.py").unlink()
+    Path("story").mkdir()
+    Path("story", "main.py").write_text("x = 1")
+    assert "; story/ differs from it: `pie run story/`" in find_program("story", known).note
+    assert find_program("hello", known).note.endswith("not the example: `pie delete hello` brings that back")
+    same = known_program((EXAMPLES / "hello" / "hello.py").read_bytes(), "hello")
+    assert find_program("hello", [same]) == (same["program"], "")
+
+
+def test_run_and_launch_of_a_file_take_no_name(url: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "echo.py"
+    for command in ("run", "launch"):
+        file.write_text(f"x = {command!r}")
+        assert main([command, "--server", url, str(file)]) == (1 if command == "run" else 0)  # the fake's wants more
+    capsys.readouterr()
+    assert main(["programs", "--server", url, "--json"]) == 0
+    programs = json.loads(capsys.readouterr().out)
+    assert [(each["names"], each["file"]) for each in programs if each["file"] == "echo"] == [([], "echo")] * 2
+    assert [each["size"] for each in programs if "echo" in each["names"]] == [4]
+
+
+def test_upload_gives_a_name_and_says_when_it_changes_hands(
+    url: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "fresh.py"
+    file.write_text("x = 1")
+    first = hashlib.sha256(b"x = 1").hexdigest()[:12]
+    for _ in range(2):
+        assert main(["upload", "--server", url, str(file)]) == 0
+        assert capsys.readouterr().out == f"fresh: {first}\n"
+    file.write_text("x = 2")
+    assert main(["upload", "--server", url, str(file)]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith("fresh: ")
+    assert told[1].startswith("fresh was another program until now, uploaded on 20")
+    assert told[1].endswith(f"`pie run {first}` still runs that")
+    assert main(["upload", "--server", url, "--name", "other", str(file)]) == 0
+    assert capsys.readouterr().out.startswith("other: ")
+    assert main(["upload", "--server", url, str(tmp_path / "missing.py")]) == 2
+    assert "cannot read" in capsys.readouterr().err
+
+
+def test_examples_are_where_the_package_is() -> None:
+    assert (EXAMPLES / "hello" / "expected_output.txt").is_file()
 
 
 # ---- documentation ---------------------------------------------------------------------------------------------------

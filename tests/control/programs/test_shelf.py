@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pie_control.errors import BadRequest, UnknownName
-from pie_control.programs.shelf import Shelf, check_name
+from pie_control.programs.shelf import Kept, Shelf, check_name
 
 HASHES = [hashlib.sha256(bytes([number])).hexdigest() for number in range(6)]
 hashes = st.sampled_from(HASHES)
@@ -59,13 +59,15 @@ def test_a_beginning_must_be_long_enough_and_unique() -> None:
     assert shelf.find("ab" * 32) == "ab" * 32
 
 
-def test_a_program_is_called_by_its_newest_name() -> None:
+def test_a_program_keeps_its_names_in_order_its_last_file_and_its_date() -> None:
     shelf = Shelf()
-    for name in ("", "a", "b"):
-        shelf.put(HASHES[0], name)
-    assert shelf.name_of(HASHES[0]) == "b"
+    for name, file in (("", "old"), ("a", "new"), ("b", "")):
+        shelf.put(HASHES[0], name, file, uploaded=5.0)
+    assert shelf[HASHES[0]] == Kept(["a", "b"], "new", 5.0)
     shelf.put(HASHES[1], "b")
-    assert (shelf.name_of(HASHES[0]), shelf.name_of(HASHES[1])) == ("a", "b")
+    assert (shelf[HASHES[0]].names, shelf[HASHES[1]].names) == (["a"], ["b"])
+    with pytest.raises(UnknownName):
+        shelf.find("new")
 
 
 class Shelves(RuleBasedStateMachine):
@@ -95,8 +97,9 @@ class Shelves(RuleBasedStateMachine):
     def agrees(self) -> None:
         assert set(self.shelf.programs) == self.programs
         assert len(self.shelf) == len(self.programs)
-        listed = {name: program for program, names in self.shelf.names().items() for name in names}
+        listed = {name: program for program in self.shelf.programs for name in self.shelf[program].names}
         assert listed == self.named
+        assert self.shelf.names == len(listed)
         for name, program in self.named.items():
             assert self.shelf.find(name) == self.shelf.named(name) == program
         for program in HASHES:

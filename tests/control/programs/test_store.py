@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,9 @@ SOURCE = "async def main(args):\n    return 'ü'\n".encode()
 COMPONENT = b"\0asm\x0d\x00\x01\x00" + bytes(100)
 
 
-def put(store: ProgramStore, data: bytes, name: str = "", owner: str = "default") -> ProgramInfo:
+def put(store: ProgramStore, data: bytes, name: str = "", owner: str = "default", file: str = "") -> ProgramInfo:
     """What an upload does, without compiling."""
-    program = store.describe(data, name, owner)
+    program = store.describe(data, name, owner, file)
     store.check_room(program)
     store.write(program, data)
     return store.enter(program)
@@ -40,7 +41,8 @@ def test_a_program_is_named_by_its_content(tmp_path: Path) -> None:
     store = ProgramStore(tmp_path)
     info = put(store, SOURCE, "hello.py")
     digest = hashlib.sha256(SOURCE).hexdigest()
-    assert info == ProgramInfo(digest, "hello.py", "python", len(SOURCE))
+    assert info == ProgramInfo(digest, "hello.py", "python", len(SOURCE), None, ("hello.py",), "", info.uploaded)
+    assert time.time() - 600 < info.uploaded <= time.time()
     assert store.get("hello.py").path.read_bytes() == SOURCE
     assert read(store, digest) == SOURCE
 
@@ -59,7 +61,7 @@ def test_a_name_stands_for_its_newest_upload_and_the_answer_says_what_it_replace
     assert (old.replaced, new.replaced) == (None, old.program)
     assert put(store, b"x = 2", "name").replaced is None
     assert store.get("name").hash == new.program
-    assert store.get(old.program).name == old.program[:12]
+    assert store.get(old.program).title == old.program[:12]
 
 
 def test_programs_survive_a_restart(tmp_path: Path) -> None:
@@ -73,6 +75,28 @@ def test_programs_survive_a_restart(tmp_path: Path) -> None:
     ]
     assert after.get("text").name == "also text"
     assert read(after, "text") == SOURCE
+
+
+def test_a_file_is_shown_and_stands_for_nothing(tmp_path: Path) -> None:
+    store = ProgramStore(tmp_path)
+    first, second = put(store, b"x = 1", file="story"), put(store, b"x = 2", file="story")
+    named = put(store, b"x = 3", "story", file="tale")
+    for each in (store, ProgramStore(tmp_path)):
+        assert [each.get(one.program).title for one in (first, second, named)] == ["story"] * 3
+        assert each.get("story").hash == named.program
+        assert [each.info(one).names for one in each.all()] == [(), (), ("story",)]
+        assert [each.info(one).uploaded for one in each.all()] == [first.uploaded, second.uploaded, named.uploaded]
+        with pytest.raises(UnknownName):
+            each.get("tale")
+
+
+def test_names_that_were_written_before_there_were_dates_are_read(tmp_path: Path) -> None:
+    program = put(ProgramStore(tmp_path), SOURCE).program
+    (tmp_path / "programs" / "owners.json").write_text(json.dumps({"default": {program: ["old", "older"]}}))
+    store = ProgramStore(tmp_path)
+    assert store.info(store.get("old")) == ProgramInfo(
+        program, "older", "python", len(SOURCE), None, ("old", "older"), "", 0.0
+    )
 
 
 def test_programs_without_a_name_go_by_their_hash(tmp_path: Path) -> None:
@@ -219,11 +243,15 @@ def test_processes_that_share_a_folder_keep_each_other_s_names(tmp_path: Path) -
     third = put(other, b"x = 3", "one")
     after = ProgramStore(tmp_path)
     assert (after.get("one").hash, after.get("other").hash) == (third.program, second.program)
-    assert after.get(first.program).name == first.program[:12]
+    assert after.get(first.program).title == first.program[:12]
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", '"x"', "[" * 100_000, '{"default": 1}', '{"default": {"a": [1]}}', "\xff"]
+    "text",
+    [
+        *("", "{", "[]", "null", '"x"', "[" * 100_000, '{"default": 1}', '{"default": {"a": [1]}}', "\xff"),
+        *('{"default": {"a": {"names": 1}}}', '{"default": {"a": {"size": 1}}}', '{"default": {"a": {"file": 1}}}'),
+    ],
 )
 def test_damaged_names_are_left_out(text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     program = put(ProgramStore(tmp_path), SOURCE, "name")
@@ -231,10 +259,10 @@ def test_damaged_names_are_left_out(text: str, tmp_path: Path, caplog: pytest.Lo
     with caplog.at_level(logging.WARNING):
         store = ProgramStore(tmp_path)
     assert "damaged" in caplog.text
-    assert store.get(program.program).name == program.program[:12]
+    assert store.get(program.program).title == program.program[:12]
     put(store, SOURCE, "name")
     written = json.loads((tmp_path / "programs" / "owners.json").read_text())
-    assert written == {"default": {program.program: ["name"]}}
+    assert written["default"][program.program]["names"] == ["name"]
 
 
 @pytest.mark.parametrize("data", [SOURCE, COMPONENT])
