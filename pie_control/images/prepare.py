@@ -11,9 +11,11 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from pie_inference.protocol import Vision
 
 from .messages import PreparedImage
-from .tiling import MOST_PIXELS, BadImage, Tiling, check_size, tiling_of
+from .tiling import MOST_PIXELS, BadImage, Tiling, check_scans, check_size, tiling_of
 
 FORMATS = ("PNG", "JPEG")
+START_OF_SCAN = b"\xff\xda"
+"""A marker of JPEG that no scan contains."""
 
 
 def prepare(data: bytes, vision: Vision) -> PreparedImage:
@@ -31,6 +33,8 @@ def _read(data: bytes) -> Image.Image:
             warnings.simplefilter("ignore")  # of images that are strange, but can be read
             image = Image.open(io.BytesIO(data), formats=FORMATS)
             check_size(*image.size)
+            if image.format == "JPEG":
+                check_scans(data.count(START_OF_SCAN), *image.size)
             image.load()
             return (ImageOps.exif_transpose(image) or image).convert("RGB")
     except BadImage:

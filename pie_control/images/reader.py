@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
+from collections import defaultdict
 from typing import NamedTuple
 
 from pie_inference.protocol import Vision
@@ -18,10 +20,14 @@ from ..programs.fair_places import FairPlaces
 from .messages import LENGTH_BYTES, ImageRefused, PreparedImage, PrepareImage, decode_answer, framed
 from .tiling import BadImage, check_size, tiling_of
 
-PLACES = 2
-"""Images that are decoded at a time, so that a slow one does not hold up all others."""
-SECONDS = 20
-"""For one image: a hundred times what a large photo takes."""
+PLACES = 3
+"""Images that are decoded at a time: two of a tenant, one of an inferlet."""
+SECONDS = 5
+"""Of processor time for one image: twice what the largest photo takes."""
+PATIENCE = 100
+"""Seconds by the clock for one image: the processes yield the processors to the server."""
+OVER_TIME = -getattr(signal, "SIGXCPU", sys.maxsize)
+"""The status of a process that has used more than its processor time."""
 BUFFER_BYTES = 1 << 20
 """Most bytes of one answer that are read ahead."""
 MOST_ANSWER = 64 << 10
@@ -50,17 +56,19 @@ class _Gone(Exception):
 
 
 class ImageReader:
-    """Belongs to one event loop."""
+    """Belongs to one event loop. Images wait for a place among those of their inferlet, then of their tenant."""
 
     def __init__(self) -> None:
         self._places = FairPlaces(PLACES)
+        self._of_tenants = defaultdict[str, FairPlaces](lambda: FairPlaces(PLACES - 1))
         self._idle: list[_Child] = []
         self._busy: set[_Child] = set()
         self._closed = False
 
-    async def read(self, who: str, data: bytes | bytearray, vision: Vision) -> ReadImage:
-        """Prepares an image for a model; those of each of `who` have their turn. Raises BadImageAfter."""
-        async with self._places.place(who):
+    async def read(self, tenant: str, inferlet: str, data: bytes | bytearray, vision: Vision) -> ReadImage:
+        """Prepares an image for a model; tenants have their turns, and within a tenant its inferlets. Raises
+        BadImageAfter."""
+        async with self._of_tenants[tenant].place(inferlet), self._places.place(tenant):
             try:
                 child = self._idle.pop() if self._idle else await _Child.start()
             except OSError as error:
@@ -68,15 +76,16 @@ class ImageReader:
             self._busy.add(child)
             keep = False
             try:
-                async with asyncio.timeout(SECONDS):
+                async with asyncio.timeout(PATIENCE):
                     answer = await child.ask(PrepareImage(vision, bytes(data)))
                 keep = True
             except TimeoutError:
-                raise BadImageAfter(
-                    f"the image took more than {SECONDS} s to decode: send it in another format", SECONDS
-                ) from None
+                raise BadImageAfter(f"the image was not decoded within {PATIENCE} s: try again", SECONDS) from None
             except _Gone:
-                raise BadImageAfter("the image cannot be decoded: its decoder died of it", 1.0) from None
+                reason = "the image cannot be decoded: its decoder died of it"
+                if child.kill() == OVER_TIME:
+                    reason = f"the image takes more than {SECONDS} s to decode: send a smaller one, or another format"
+                raise BadImageAfter(reason, SECONDS) from None
             finally:
                 self._busy.discard(child)
                 if keep and not self._closed:
@@ -137,8 +146,8 @@ class _Child:
             raise ValueError(f"a frame of {length} bytes")
         return await self._from.readexactly(length)
 
-    def kill(self) -> None:
-        """Ends the process at once."""
+    def kill(self) -> int:
+        """Ends the process at once, unless it has ended; returns its status. Idempotent."""
         self._to.transport.abort()
         self._process.kill()
-        self._process.wait()  # so that it leaves nothing
+        return self._process.wait()  # so that it leaves nothing

@@ -18,6 +18,10 @@ MOST_RATIO = 200
 """Most by which one side may be longer than the other: a strip would become next to nothing when it is scaled."""
 
 
+MOST_SCANNED = 1_000_000_000
+"""Most pixels of all scans of a JPEG together: each goes over the whole image, and a usual progressive one has ten."""
+
+
 class BadImage(ValueError):
     """An image that cannot be taken: why, and what to do."""
 
@@ -30,6 +34,14 @@ def check_size(width: int, height: int) -> None:
         raise BadImage(f"the image has {width} x {height} pixels, more than {MOST_PIXELS} in all: send a smaller one")
     if max(width, height) > MOST_RATIO * min(width, height):
         raise BadImage(f"the image has {width} x {height} pixels: one side may have {MOST_RATIO} times the other's")
+
+
+def check_scans(scans: int, width: int, height: int) -> None:
+    """Raises BadImage for a JPEG whose scans would take very long to decode."""
+    if scans * width * height > MOST_SCANNED:
+        raise BadImage(
+            f"the image has {scans} scans of {width} x {height} pixels: save it as a JPEG of one scan, or PNG"
+        )
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class Web:
         self.open -= 1
 
 
-async def read_image(_who: str, data: bytes, vision: Vision) -> ReadImage:
+async def read_image(_tenant: str, _inferlet: str, data: bytes, vision: Vision) -> ReadImage:
     """Raises BadImageAfter for what begins with "broken"."""
     if data.startswith(b"broken"):
         raise BadImageAfter("the image is broken", 0.0)

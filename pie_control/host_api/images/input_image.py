@@ -47,7 +47,8 @@ async def _load(guest: Guest, tokenizer: Tokenizer, vision: Vision, data: bytes 
     inferlet = guest.inferlet
     value: LoadedImage | CallError
     try:
-        read, seconds = await guest.reach.images.read(inferlet.id, data, vision)
+        tenant = inferlet.launched.standing.tenant.name
+        read, seconds = await guest.reach.images.read(tenant, inferlet.id, data, vision)
         inferlet.processor_time.charge(seconds)
         image = Image(vision, read.tiles)
         inferlet.blobs.reserve(image.nbytes)

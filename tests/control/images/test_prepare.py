@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 from PIL import Image
 
-from pie_control.images.prepare import prepare
+from pie_control.images.prepare import START_OF_SCAN, prepare
 from pie_control.images.tiling import BadImage, text_of, tiling_of
 from pie_inference.protocol import ImageLayout, Vision
 from tests.helpers.vision import picture
@@ -101,6 +101,13 @@ def bomb(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
 
 
+def progressive(side: int, scans: int) -> bytes:
+    """A progressive JPEG of little content that has so many scans beside the ten of its kind."""
+    data = saved(Image.new("RGB", (side, side), 128), "JPEG", progressive=True, quality=30)
+    last = data[data.rindex(START_OF_SCAN) : -2]
+    return data[:-2] + last * scans + data[-2:]
+
+
 BROKEN: dict[str, tuple[bytes, str]] = {
     "nothing": (b"", "no image of a known format: send PNG or JPEG"),
     "text": (b"<svg/>", "no image of a known format"),
@@ -109,6 +116,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "cut off JPEG": (saved(picture(90, 90), "JPEG")[:900], "the image is broken"),
     "bomb": (bomb(8000, 8000), "8000 x 8000 pixels, more than 50000000 in all: send a smaller one"),
     "giant bomb": (bomb(100_000, 100_000), "more than 50000000"),
+    "very many scans": (progressive(3000, 110), "has 120 scans of 3000 x 3000 pixels: save it as a JPEG of one scan"),
     "strip": (bomb(30_000, 100), "one side may have 200 times the other's"),
 }
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from pie_control.images import reader as module
+from pie_control.images.messages import PrepareImage
 from pie_control.images.prepare import prepare
 from pie_control.images.reader import BadImageAfter, ImageReader
 from tests.control.images.test_prepare import VISION, saved
@@ -41,18 +43,18 @@ def children(reader: ImageReader) -> list[Any]:
 
 
 def test_an_image_is_what_the_library_makes_of_it() -> None:
-    read = reading(lambda reader: reader.read("one", PNG, VISION))
+    read = reading(lambda reader: reader.read("tenant", "one", PNG, VISION))
     assert read.image == prepare(PNG, VISION)
     assert read.seconds > 0
 
 
 def test_processes_are_few_and_stay() -> None:
     async def body(reader: ImageReader) -> list[int]:
-        await asyncio.gather(*(reader.read(f"inferlet {n}", PNG, VISION) for n in range(9)))
+        await asyncio.gather(*(reader.read(f"tenant {n % 3}", f"inferlet {n}", PNG, VISION) for n in range(9)))
         first = {child._process.pid for child in children(reader)}
         with pytest.raises(BadImageAfter, match="no image of a known format"):
-            await reader.read("one", b"text", VISION)
-        await reader.read("one", PNG, VISION)
+            await reader.read("tenant", "one", b"text", VISION)
+        await reader.read("tenant", "one", PNG, VISION)
         assert {child._process.pid for child in children(reader)} == first
         return list(first)
 
@@ -62,39 +64,92 @@ def test_processes_are_few_and_stay() -> None:
 
 def test_a_process_that_dies_takes_one_image_with_it() -> None:
     async def body(reader: ImageReader) -> None:
-        await reader.read("one", PNG, VISION)
+        await reader.read("tenant", "one", PNG, VISION)
         (child,) = children(reader)
         os.kill(child._process.pid, signal.SIGKILL)
         with pytest.raises(BadImageAfter, match="its decoder died"):
-            await reader.read("one", PNG, VISION)
-        await reader.read("one", PNG, VISION)
+            await reader.read("tenant", "one", PNG, VISION)
+        await reader.read("tenant", "one", PNG, VISION)
 
     reading(body)
 
 
 def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(reader: ImageReader) -> None:
-        await reader.read("one", PNG, VISION)
+        await reader.read("tenant", "one", PNG, VISION)
         (child,) = children(reader)
         os.kill(child._process.pid, signal.SIGSTOP)
-        monkeypatch.setattr(module, "SECONDS", 0.2)
-        with pytest.raises(BadImageAfter, match=r"took more than 0\.2 s"):
-            await reader.read("one", PNG, VISION)
+        monkeypatch.setattr(module, "PATIENCE", 0.2)
+        with pytest.raises(BadImageAfter, match=r"not decoded within 0\.2 s"):
+            await reader.read("tenant", "one", PNG, VISION)
         monkeypatch.undo()
-        await reader.read("one", PNG, VISION)
+        await reader.read("tenant", "one", PNG, VISION)
         assert children(reader) != [child]
 
     reading(body)
 
 
+def test_an_image_has_so_much_processor_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The process is bounded by itself, so a busy machine changes nothing."""
+    (tmp_path / "slow.py").write_text(
+        "import sys\n"
+        "from pie_control.images import child\n"
+        "def prepare(*_):\n    while True: pass\n"
+        "child.prepare = prepare\n"
+        "child.main(*map(int, sys.argv[1:]))\n"
+    )
+
+    async def body(reader: ImageReader) -> None:
+        with pytest.raises(BadImageAfter, match="takes more than 1 s to decode: send a smaller one") as caught:
+            await reader.read("tenant", "one", PNG, VISION)
+        assert caught.value.seconds == 1
+
+    def start(arguments: list[str], **options: Any) -> Any:
+        return subprocess.Popen([sys.executable, str(tmp_path / "slow.py"), *arguments[3:]], **options)
+
+    monkeypatch.setattr(module, "SECONDS", 1)
+    monkeypatch.setattr(module, "subprocess", SimpleNamespace(Popen=start))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    reading(body)
+
+
+def test_slow_images_of_a_tenant_leave_places_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a tenant's inferlets as well, whoever has sent how many."""
+    ask, never, under_way = module._Child.ask, asyncio.Event(), Counter[bytes]()
+
+    async def slow(child: Any, request: PrepareImage) -> Any:
+        if request.data != PNG:
+            under_way[request.data] += 1
+            await never.wait()
+        return await ask(child, request)
+
+    async def body(reader: ImageReader) -> None:
+        def of(tenant: str, inferlet: str, data: bytes) -> asyncio.Task[Any]:
+            return asyncio.create_task(reader.read(tenant, inferlet, data, VISION))
+
+        hog = [of("hog", "greedy", b"greedy") for _ in range(8)]
+        await of("hog", "modest", PNG)
+        assert under_way == {b"greedy": 1}
+        hog += [of("hog", f"inferlet {number}", b"many") for number in range(8)]
+        await of("other", "one", PNG)
+        assert under_way == {b"greedy": 1, b"many": 1}
+        for task in hog:
+            task.cancel()
+        await asyncio.gather(*hog, return_exceptions=True)
+        await of("hog", "modest", PNG)
+
+    monkeypatch.setattr(module._Child, "ask", slow)
+    reading(body)
+
+
 def test_one_who_gives_up_leaves_no_half_answer() -> None:
     async def body(reader: ImageReader) -> None:
-        await reader.read("one", PNG, VISION)
-        gone = asyncio.create_task(reader.read("one", PNG, VISION))
+        await reader.read("tenant", "one", PNG, VISION)
+        gone = asyncio.create_task(reader.read("tenant", "one", PNG, VISION))
         await asyncio.sleep(0)
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
-        assert (await reader.read("one", PNG, VISION)).image == prepare(PNG, VISION)
+        assert (await reader.read("tenant", "one", PNG, VISION)).image == prepare(PNG, VISION)
 
     reading(body)
 
@@ -124,7 +179,7 @@ def test_what_cannot_be_is_not_believed(lie: str, monkeypatch: pytest.MonkeyPatc
 
     async def body(reader: ImageReader) -> None:
         with pytest.raises(BadImageAfter, match="its decoder died"):
-            await reader.read("one", PNG, VISION)
+            await reader.read("tenant", "one", PNG, VISION)
 
     monkeypatch.setattr(module, "subprocess", SimpleNamespace(Popen=start))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
