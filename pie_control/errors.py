@@ -21,7 +21,7 @@ PieError
 │   ├── UnknownName        404, no such program, inferlet or model
 │   ├── BadProgram         422, a program that is neither Python nor a component of our world
 │   ├── BadAdapter         422, an adapter that is unreadable, or does not fit the model or the memory
-│   ├── StorageFull        413, the tenant keeps as many programs, or bytes of them, as it may
+│   ├── StorageFull        413, the tenant keeps as many programs, or bytes of them, as it may; or the disk is full
 │   ├── Conflict           409, the inferlet has ended
 │   └── Overloaded         503, too many inferlets
 ├── InferletEnded          an inferlet ended without a result: why (`InferletStatus`), its message or traceback

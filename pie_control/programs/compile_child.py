@@ -1,7 +1,8 @@
 """`python -m pie_control.programs.compile_child OUTPUT MEMORY SECONDS`: compiles the component on stdin into a file.
 
 A process of its own, because compiling takes time and memory that nobody can foresee (a component of a kilobyte may
-want a terabyte), and cannot be interrupted. It ends with REFUSED and the reason on stderr if the component is wrong.
+want a terabyte), and cannot be interrupted. It ends with REFUSED and the reason on stderr if the component is wrong,
+and with FULL if the file cannot be written.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-REFUSED = 3
+REFUSED, FULL = 3, 4
 MOST_REASON = 4000
 """Characters of a reason; the error of a component may quote all of it."""
 NICENESS = 10
@@ -46,6 +47,8 @@ def main(arguments: Sequence[str]) -> int:
     except LinkError as error:
         print(str(error)[:MOST_REASON], file=sys.stderr)
         return REFUSED
+    except OSError:
+        return FULL
     return 0
 
 

@@ -7,7 +7,7 @@ import asyncio
 from ..errors import Overloaded
 from .prepared import PreparedPrograms
 from .program_host import ProgramHost
-from .store import DEFAULT_OWNER, Program, ProgramInfo, ProgramStore
+from .store import DEFAULT_OWNER, Program, ProgramInfo, ProgramStore, keeping
 
 UPLOADING_BYTES = 256 << 20
 """Content of the uploads that are under way; a single one is never refused for its size here."""
@@ -39,7 +39,7 @@ class ProgramLibrary:
     async def _upload(self, program: Program, host: ProgramHost, data: bytes) -> ProgramInfo:
         self._store.check_room(program)
         try:
-            with self._store.arriving(program):
+            with self._store.arriving(program), keeping():
                 await self._prepared.prepare(program, host, data)
                 await asyncio.to_thread(self._store.write, program, data)
                 return self._store.enter(program)
@@ -60,11 +60,12 @@ class ProgramLibrary:
         return tuple(map(self._store.info, self._store.all(owner)))
 
     def remove(self, reference: str, owner: str = DEFAULT_OWNER) -> ProgramInfo:
-        """Deletes a program of a tenant. Its inferlets go on. Raises UnknownName, BadRequest."""
+        """Deletes a program of a tenant. Its inferlets go on. Raises UnknownName, BadRequest, StorageFull."""
         program = self._store.get(reference, owner)
         info = self._store.info(program)
-        if self._store.remove(program):
-            self._prepared.forget(program.hash)
+        with keeping():
+            if self._store.remove(program):
+                self._prepared.forget(program.hash)
         return info
 
     def lost(self, host: ProgramHost) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 import os
 import subprocess
@@ -14,8 +15,9 @@ from typing import IO
 from pie_inference.options.cache_files import seal
 
 from ..errors import BadProgram
-from .compile_child import MOST_REASON, REFUSED
+from .compile_child import FULL, MOST_REASON, REFUSED
 from .fair_places import FairPlaces
+from .store import keeping
 
 PLACES = min(4, max(2, os.cpu_count() or 1))
 """Components that are compiled at a time: more would need their memory and gain nothing."""
@@ -34,24 +36,28 @@ class NativeCompiler:
 
     async def compile(self, data: bytes, folder: Path, stem: str, tenant: str) -> Path:
         """Compiles a component to the sealed file `stem` in a folder; raises BadProgram if it is
-        wrong, or does not keep to the bounds."""
+        wrong, or does not keep to the bounds, and StorageFull."""
         async with self._places.place(tenant):
-            cpu_seconds = math.ceil(self._seconds * THREADS) + 1
-            try:
-                async with asyncio.timeout(self._seconds):
-                    return await compile_to_file(data, folder, stem, self._memory_bytes, cpu_seconds)
-            except Refused as error:
-                raise BadProgram(f"not a component of the world of inferlets: {error}") from None
-            except TimeoutError:
-                raise BadProgram(
-                    f"the component took longer than {self._seconds:g} s to compile, which is the limit of this "
-                    "server: split large functions, or build it with less inlining (--compile-seconds)"
-                ) from None
-            except CompilerDied as error:
-                raise BadProgram(
-                    f"the component cannot be compiled within {self._memory_bytes} bytes of memory: make it smaller, "
-                    f"or instantiate fewer components in it (--compile-memory-bytes); {error}"
-                ) from None
+            with keeping():
+                return await self._compile(data, folder, stem)
+
+    async def _compile(self, data: bytes, folder: Path, stem: str) -> Path:
+        cpu_seconds = math.ceil(self._seconds * THREADS) + 1
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await compile_to_file(data, folder, stem, self._memory_bytes, cpu_seconds)
+        except Refused as error:
+            raise BadProgram(f"not a component of the world of inferlets: {error}") from None
+        except TimeoutError:
+            raise BadProgram(
+                f"the component took longer than {self._seconds:g} s to compile, which is the limit of this "
+                "server: split large functions, or build it with less inlining (--compile-seconds)"
+            ) from None
+        except CompilerDied as error:
+            raise BadProgram(
+                f"the component cannot be compiled within {self._memory_bytes} bytes of memory: make it smaller, "
+                f"or instantiate fewer components in it (--compile-memory-bytes); {error}"
+            ) from None
 
 
 class Refused(Exception):
@@ -63,13 +69,15 @@ class CompilerDied(Exception):
 
 
 async def compile_to_file(data: bytes, folder: Path, stem: str, memory_bytes: int = 0, cpu_seconds: int = 0) -> Path:
-    """Compiles a component to the sealed file `stem` in a folder; 0: no bound. Raises Refused, CompilerDied. Leaves
-    no process and no unfinished file, also when it is cancelled."""
+    """Compiles a component to the sealed file `stem` in a folder; 0: no bound. Raises Refused, CompilerDied, OSError.
+    Leaves no process and no unfinished file, also when it is cancelled."""
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         output, reason = Path(scratch) / "compiled", Path(scratch) / "reason"
         await asyncio.to_thread((Path(scratch) / "component").write_bytes, data)
         with open(Path(scratch) / "component", "rb") as component, open(reason, "wb") as said:
             status = await _run(component, said, [str(output), str(memory_bytes), str(cpu_seconds)])
+        if status == FULL:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if status == REFUSED:
             raise Refused(_beginning(reason, 4 * MOST_REASON))
         if status != 0:

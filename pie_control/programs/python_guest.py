@@ -68,9 +68,11 @@ async def compiled_guest(cache_dir: Path) -> Path:
     found = await asyncio.to_thread(find_sealed, folder, stem, native.SUFFIX)
     if found is not None:
         return found
-    data = await asyncio.to_thread(build_guest, folder)
     try:
+        data = await asyncio.to_thread(build_guest, folder)
         return await native.compile_to_file(data, folder, stem)
+    except OSError as error:
+        raise ConfigError(f"the Python guest cannot be kept in {folder}: {error.strerror}; see --cache-dir") from error
     except (native.Refused, native.CompilerDied) as error:
         raise ConfigError(f"the Python guest cannot be compiled: {error}") from error
 

@@ -8,7 +8,7 @@ one; and a beginning must be unique.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..errors import BadRequest, UnknownName
 
@@ -86,6 +86,13 @@ class Shelf:
                 self._kept[before].names.remove(name)
             kept.names.append(name)
             self._programs[name] = program
+
+    def copy(self) -> Shelf:
+        """A shelf that changes by itself."""
+        other = Shelf()
+        other._kept = {program: replace(kept, names=[*kept.names]) for program, kept in self._kept.items()}
+        other._programs = dict(self._programs)
+        return other
 
     def remove(self, program: str) -> None:
         """Removes a program and all of its names."""

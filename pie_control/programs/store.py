@@ -11,9 +11,11 @@ that its name says. Content that two tenants upload is kept once.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -37,6 +39,8 @@ Kind = Literal["python", "package", "component"]
 SUFFIXES: dict[str, Kind] = {".py": "python", ".zip": "package", ".wasm": "component"}
 SUFFIX_OF = {kind: suffix for suffix, kind in SUFFIXES.items()}
 DEFAULT_OWNER = DEFAULT_TENANT.name
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EIO})
+"""What the system says where nothing can be written, or not so much."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,18 @@ def kind_of(data: bytes) -> Kind:
     return "python"
 
 
+@contextlib.contextmanager
+def keeping() -> Iterator[None]:
+    """Raises StorageFull where the block finds that the disk takes no more files; the log has what the system said."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        logger.error("the cache folder takes no more files: %s", error)
+        raise StorageFull("the disk of the server takes no more: its operator can make room in --cache-dir") from None
+
+
 def content_hash(data: bytes) -> str:
     """SHA-256 of a program's content, by which it is identified."""
     return hashlib.sha256(data).hexdigest()
@@ -122,6 +138,8 @@ class ProgramStore:
             self.compiled = private_folder(self.cache_dir / "compiled")
         except NotPrivate as error:
             raise ConfigError(str(error)) from None
+        if not os.access(self._folder, os.W_OK):
+            raise ConfigError(f"the cache folder {self.cache_dir} cannot be written: choose another one: --cache-dir")
         self._limits = limits or StoreLimits()
         self._files: dict[str, Path] = {}
         self._sizes: dict[str, int] = {}  # of the files
@@ -240,8 +258,13 @@ class ProgramStore:
         before = shelf.named(program.name)
         self._files[program.hash], self._sizes[program.hash] = program.path, program.size
         if program.hash not in shelf or (program.name and shelf[program.hash].names[-1:] != [program.name]):
+            kept = shelf.copy()
             shelf.put(program.hash, program.name, program.file, time.time())
-            self._write_owner(program.owner, program.hash)
+            try:
+                self._write_owner(program.owner, program.hash)
+            except OSError:  # what the disk does not say is not so after a restart
+                self._shelves[program.owner] = kept
+                raise
         return self.info(program, replaced=before if before != program.hash else None)
 
     def info(self, program: Program, replaced: str | None = None) -> ProgramInfo:
@@ -263,8 +286,9 @@ class ProgramStore:
     def remove(self, program: Program) -> bool:
         """Deletes a program of a tenant, and its files unless another tenant keeps it too; whether they are gone."""
         self._shelf(program.owner).remove(program.hash)
+        gone = self.drop_if_unknown(program)  # which makes room for what is written then
         self._write_owner(program.owner, program.hash)
-        return self.drop_if_unknown(program)
+        return gone
 
     def forget(self, program: Program) -> None:
         """Drops a program that cannot be read, for all tenants."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -27,6 +28,10 @@ from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import Listener, cache_with_guest, started
 
 WAITS = b"async def main(args):\n    return await args.receive()\n"
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "no space left on device", "/a/path/of/the/server")
 
 
 @pytest.fixture
@@ -203,6 +208,27 @@ def test_uploads_at_once_do_not_exceed_the_quota(cache: Path) -> None:
         assert len(server.programs()) == 2
 
     on_server(cache, body, max_programs=2)
+
+
+@pytest.mark.parametrize(
+    "where", ["library.ProgramStore.write", "library.ProgramStore._write_owner", "native.compile_to_file"]
+)
+def test_a_full_disk_is_told_and_forgotten(
+    where: str, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whichever of the files finds no room, nothing is left of the program, and it can come again."""
+    data = component(wat.SUCCESS)
+
+    async def body(server: ServerApi) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(f"pie_control.programs.{where}", full)
+            with pytest.raises(StorageFull, match=r"^the disk of the server takes no more: [^/]*$"):
+                await server.upload(data, "name")
+        assert list(server.programs()) == []
+        assert len(caplog.records) == 1
+        assert (await server.upload(data, "name")).name == "name"
+
+    on_server(cache, body)
 
 
 def test_uploads_under_way_are_bounded_in_bytes(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
@@ -312,6 +313,30 @@ def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "programs" / "notes.py").write_bytes(b"no program")
     assert [program.name for program in ProgramStore(tmp_path).all()] == ["name"]
     assert (tmp_path / "programs" / "notes.py").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)  # as on a disk that is mounted to be read only
+    with pytest.raises(ConfigError, match="cannot be written: choose another one: --cache-dir"):
+        ProgramStore(tmp_path)
+
+
+def test_names_that_cannot_be_written_are_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, replace = ProgramStore(tmp_path), os.replace
+    before = put(store, SOURCE, "name")
+
+    def full(path: str, to: Path) -> None:
+        if to.name == "owners.json":
+            raise OSError(errno.ENOSPC, "no space left on device")
+        replace(path, to)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.replace", full)
+        with pytest.raises(OSError, match="no space"):
+            put(store, SOURCE + b"# other", "name")
+    assert store.get("name").hash == before.program
+    assert [each.hash for each in store.all()] == [before.program]
+    assert put(store, SOURCE + b"# other", "name").replaced == before.program
 
 
 def test_a_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
