@@ -8,7 +8,8 @@ import re
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse, Response
 
 from pie_control.errors import CallError, ClientError, PieError
 
@@ -62,6 +63,11 @@ def add_handlers(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         return response(error.status_code, ErrorBody(HTTP_CODES.get(error.status_code, "bad-request"), error.detail))
 
+    async def on_hang_up(request: Request, _: Exception) -> Response:
+        log.debug("a client hung up within the body of %s %s", request.method, request.url.path)
+        return Response()  # which nobody gets
+
+    app.add_exception_handler(ClientDisconnect, on_hang_up)
     app.add_exception_handler(PieError, on_failure)
     app.add_exception_handler(RequestValidationError, on_malformed)
     app.add_exception_handler(HTTPException, on_http)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -47,6 +48,45 @@ async def answer_of(reader: asyncio.StreamReader) -> tuple[int, str]:
     """Status and message of all that comes until the connection ends."""
     head, _, body = (await asyncio.wait_for(reader.read(), HANG_SECONDS)).partition(b"\r\n\r\n")
     return int(head.split()[1]), json.loads(body)["error"]["message"]
+
+
+# ---- requests that end where they should not ----
+
+
+@pytest.mark.parametrize(
+    "lengths", [b"Content-Length: 4\r\nTransfer-Encoding: chunked", b"Transfer-Encoding: chunked\r\ncontent-length: 65"]
+)
+def test_a_request_with_two_lengths_ends_its_connection(lengths: bytes) -> None:
+    """A proxy that goes by one of them must not be made to pass a second request on."""
+    smuggled = b"0\r\n\r\nGET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+    async def test(url: str, _: FakeServerApi) -> None:
+        async with connection_to(url) as (reader, writer):
+            writer.write(b"POST /v1/blobs HTTP/1.1\r\nHost: localhost\r\n" + lengths + b"\r\n\r\n" + smuggled)
+            status, message = await answer_of(reader)
+            assert (status, "not both" in message) == (400, True)
+
+    serve_async(test)
+
+
+@pytest.mark.parametrize("path", ["/v1/programs", "/v1/blobs", "/v1/inferlets"])
+def test_a_client_that_hangs_up_within_a_body_is_no_fault(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(url: str, _: FakeServerApi) -> None:
+        async with connection_to(url) as (_reader, writer):
+            writer.write(HEAD.replace(b"/v1/programs", path.encode()) + b"Content-Type: application/json\r\n\r\n{}")
+            await writer.drain()
+            async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
+                await http.get("/v1/health")  # so that the other one has come
+        while not caplog.records:
+            await asyncio.sleep(0.001)
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
+            await http.get("/v1/health")
+        assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
+            ("DEBUG", f"a client hung up within the body of POST {path}")
+        ]
+
+    with caplog.at_level(logging.DEBUG, "pie_control.http_server"):
+        serve_async(test)
 
 
 # ---- slow requests -------------------------------------------------------------------------------------------------
